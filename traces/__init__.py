@@ -1,0 +1,45 @@
+"""Reading captures: the Trace model and one reader per format."""
+
+from perfdoc.traces.errors import TraceError
+from perfdoc.traces.model import (
+    ApiCalls,
+    Capability,
+    Copies,
+    CopyKind,
+    Device,
+    EventRecords,
+    GraphLaunches,
+    Group,
+    Kernels,
+    Note,
+    Operators,
+    Payloads,
+    RangeKind,
+    Ranges,
+    SyncKind,
+    Syncs,
+    Thread,
+    Trace,
+)
+
+__all__ = [
+    "ApiCalls",
+    "Capability",
+    "Copies",
+    "CopyKind",
+    "Device",
+    "EventRecords",
+    "GraphLaunches",
+    "Group",
+    "Kernels",
+    "Note",
+    "Operators",
+    "Payloads",
+    "RangeKind",
+    "Ranges",
+    "SyncKind",
+    "Syncs",
+    "Thread",
+    "Trace",
+    "TraceError",
+]

@@ -1,0 +1,18 @@
+"""The one error that a bad input raises."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class TraceError(ValueError):
+    """A file that cannot be read as a trace: what is wrong, where, and what to do.
+
+    The command line prints it as one line and ends with exit code 2.
+    """
+
+    def __init__(self, path: Path | str, what: str, remedy: str = "") -> None:
+        self.path = str(path)
+        self.what = what
+        self.remedy = remedy
+        super().__init__(f"{self.path}: {what}" + (f" {remedy}" if remedy else ""))

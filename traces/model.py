@@ -1,0 +1,318 @@
+"""The Trace: what one capture file holds, in columns, whatever wrote it.
+
+Times are int64 nanoseconds on the capture's own clock, intervals are half-open [start, end). Names
+are indices into `Trace.strings`. A value that the capture does not hold is -1 (0 for an unsigned
+column) and the capability that covers it says so; a reader never invents a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from pathlib import Path
+
+from perfdoc.traces.table import I8, I32, I64, U64, Table
+
+UNKNOWN = -1
+
+
+class CopyKind(IntEnum):
+    """What a memory operation moves, after CUPTI's memcpy kinds."""
+
+    OTHER = 0
+    HOST_TO_DEVICE = 1
+    DEVICE_TO_HOST = 2
+    DEVICE_TO_DEVICE = 3
+    PEER_TO_PEER = 4
+    HOST_TO_HOST = 5
+    MEMSET = 6
+
+
+class SyncKind(IntEnum):
+    """What a synchronisation row stands for, after CUPTI's synchronisation types."""
+
+    OTHER = 0
+    EVENT_SYNCHRONIZE = 1
+    """The host waits for an event."""
+    STREAM_WAIT_EVENT = 2
+    """A stream waits for an event: the second half of a record -> wait edge."""
+    STREAM_SYNCHRONIZE = 3
+    DEVICE_SYNCHRONIZE = 4
+
+
+class RangeKind(IntEnum):
+    """How a range was opened."""
+
+    PUSH_POP = 0
+    """Nested on one thread (NVTX push/pop, PyTorch's record_function)."""
+    START_END = 1
+    """May cross others and end on another thread (NVTX start/end)."""
+    MARK = 2
+    """An instant: start and end are equal."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Kernels(Table):
+    """Kernels that ran on a device, one row each."""
+
+    start_ns: I64
+    end_ns: I64
+    device: I32
+    """Index into Trace.devices."""
+    stream: I64
+    correlation: I64
+    """Links the row to the API call of the same process that launched it; -1 unknown."""
+    name: I32
+    """Function name without arguments and template parameters where the format has it apart."""
+    full_name: I32
+    """Demangled name with template parameters (equal to `name` where the format has only one)."""
+    grid_blocks: I64
+    """Thread blocks of the launch, x*y*z; -1 unknown."""
+    block_threads: I64
+    """Threads of one block, x*y*z; -1 unknown."""
+    graph_node: I64
+    """CUDA-graph node that the row came from; -1 when launched by itself."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Copies(Table):
+    """Memory copies and sets that ran on a device."""
+
+    start_ns: I64
+    end_ns: I64
+    device: I32
+    stream: I64
+    correlation: I64
+    kind: I8
+    """CopyKind."""
+    bytes: I64
+    """Bytes moved or set; -1 unknown."""
+    graph_node: I64
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GraphLaunches(Table):
+    """CUDA-graph executions traced as one row each, their kernels unseen."""
+
+    start_ns: I64
+    end_ns: I64
+    device: I32
+    stream: I64
+    correlation: I64
+    graph: I64
+    """Executable graph id."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ApiCalls(Table):
+    """CUDA runtime and driver calls on the host."""
+
+    start_ns: I64
+    end_ns: I64
+    thread: I32
+    """Index into Trace.threads."""
+    correlation: I64
+    name: I32
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Syncs(Table):
+    """Synchronisations as CUPTI reports them, stream waits on events among them."""
+
+    start_ns: I64
+    end_ns: I64
+    process: I64
+    """Process id; the device of such rows is not reliable in Nsight exports."""
+    stream: I64
+    """Stream that waits or is waited for; -1 none."""
+    correlation: I64
+    kind: I8
+    """SyncKind."""
+    event: I64
+    """Event handle id, reused by CUDA; -1 none."""
+    event_sync: I64
+    """Id that pairs a wait with its record exactly (Nsight 2024.5 and later); -1 none."""
+    source_stream: I64
+    """Stream of the record, where the format names it (Kineto); -1 unknown."""
+    source_correlation: I64
+    """Correlation of the record call, where the format names it (Kineto); -1 unknown."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class EventRecords(Table):
+    """Event records: the first half of a record -> wait edge."""
+
+    process: I64
+    device: I32
+    stream: I64
+    correlation: I64
+    event: I64
+    event_sync: I64
+    time_ns: I64
+    """Device time of completion; -1 where not collected."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Ranges(Table):
+    """Annotated ranges and marks on the host: NVTX, record_function, user annotations."""
+
+    start_ns: I64
+    end_ns: I64
+    """For a range that never closed: the end of the capture (see `open_ranges` in quality)."""
+    thread: I32
+    name: I32
+    domain: I32
+    """NVTX domain name; index of the empty string for the default domain."""
+    kind: I8
+    """RangeKind."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Operators(Table):
+    """Framework operators on the host (Kineto's cpu_op)."""
+
+    start_ns: I64
+    end_ns: I64
+    thread: I32
+    name: I32
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Payloads(Table):
+    """What a capture says about a communication: NCCL's NVTX payload or Kineto's kernel arguments.
+
+    Exactly one of `kernel` and `range` is set: Kineto attaches the facts to the kernel, Nsight to the
+    host range of the NCCL call.
+    """
+
+    kernel: I64
+    """Row of Trace.kernels; -1 none."""
+    range: I64
+    """Row of Trace.ranges; -1 none."""
+    operation: I32
+    """Name of the collective as the capture spells it."""
+    communicator: U64
+    """NCCL's communicator id (64-bit hash), equal on every rank of the communicator; 0 unknown."""
+    group_name: I32
+    """PyTorch's process-group name; index of the empty string when unknown."""
+    group_description: I32
+    """PyTorch's process-group description; index of the empty string when unknown."""
+    group_size: I64
+    """Ranks in the group; -1 unknown."""
+    bytes: I64
+    """Message size as NCCL's payload counts it (see docs/units.md); -1 unknown."""
+    dtype: I32
+    """Element type as the capture spells it; index of the empty string when unknown."""
+    sequence: I64
+    """Sequence number within the group; -1 unknown."""
+    peer: I64
+    """Other rank of a send or receive; -1 none."""
+    rank: I64
+    """Own rank within the communicator (communicator creation rows); -1 unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Device:
+    """A GPU as one process saw it. Two processes on one GPU are two devices."""
+
+    process: int
+    ordinal: int
+    """CUDA ordinal inside the process."""
+    gpu_name: str | None = None
+    sm_count: int | None = None
+    memory_bytes: int | None = None
+    uuid: str | None = None
+    rank: int | None = None
+    """Global rank; None where the capture does not say (never taken from a file name)."""
+    rank_evidence: str = "none"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Thread:
+    """A host thread."""
+
+    process: int
+    tid: int
+    name: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Capability:
+    """Whether a capture can show something, and if not, why and how to capture it."""
+
+    available: bool
+    reason: str = ""
+    remedy: str = ""
+
+
+CAPABILITIES = (
+    "kernels",
+    "copies",
+    "graph_nodes",
+    "api_calls",
+    "launch_correlation",
+    "ranges",
+    "event_edges",
+    "collective_payloads",
+    "group_descriptions",
+    "gpu_identity",
+    "utc_clock",
+)
+"""Keys of Trace.capabilities; every reader fills all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Note:
+    """Something about the capture that a reader of its figures must know."""
+
+    code: str
+    message: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """A process group as the capture lists it (Kineto's pg_config)."""
+
+    name: str
+    description: str
+    ranks: tuple[int, ...]
+    backend: str = ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Trace:
+    """One capture file."""
+
+    path: Path
+    format: str
+    """nsys-sqlite | nsys-rep | nsys-parquet | kineto."""
+    tool_version: str | None
+    schema: str | None
+    """Version of the file's layout as the file states it."""
+    utc_origin_ns: int | None
+    """UTC epoch, in ns, of time 0 of the capture's clock; None unknown."""
+    devices: Sequence[Device]
+    threads: Sequence[Thread]
+    strings: Sequence[str]
+    kernels: Kernels
+    copies: Copies = field(default_factory=Copies.empty)
+    graph_launches: GraphLaunches = field(default_factory=GraphLaunches.empty)
+    api_calls: ApiCalls = field(default_factory=ApiCalls.empty)
+    syncs: Syncs = field(default_factory=Syncs.empty)
+    event_records: EventRecords = field(default_factory=EventRecords.empty)
+    ranges: Ranges = field(default_factory=Ranges.empty)
+    operators: Operators = field(default_factory=Operators.empty)
+    payloads: Payloads = field(default_factory=Payloads.empty)
+    groups: Sequence[Group] = ()
+    world_size: int | None = None
+    capabilities: Mapping[str, Capability] = field(default_factory=dict)
+    notes: Sequence[Note] = ()
+
+    def __post_init__(self) -> None:
+        assert set(self.capabilities) == set(CAPABILITIES), set(CAPABILITIES) ^ set(self.capabilities)
+
+    def names(self, indices: I32) -> list[str]:
+        """The strings that a name column stands for."""
+        return [self.strings[i] for i in indices.tolist()]
