@@ -1,0 +1,18 @@
+"""What several rooms' tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+SHARED_TRACES = ROOT.parent / "shared" / "traces"
+
+
+@pytest.fixture(scope="session")
+def shared_traces() -> Path:
+    """The folder of real traces that lies beside the repository; not part of it."""
+    if not SHARED_TRACES.is_dir():
+        pytest.skip("the real traces (../shared/traces beside the repository) are not here")
+    return SHARED_TRACES
