@@ -1,0 +1,123 @@
+"""Make a string from a trace fit to be shown.
+
+Kernel names, range names and paths are written by whoever made the trace. They may carry terminal
+escape sequences, characters that reorder the text around them, characters that cannot be seen, halves
+of UTF-16 pairs that no encoder accepts, and they may be megabytes long. `shorten` leaves only
+characters that print as themselves; each renderer then adds the escaping that its own format needs.
+"""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+
+NAME_LIMIT = 160
+PROSE_LIMIT = 1200
+_SMALLEST_LIMIT = 48
+"""Room for the mark that says how much was left out, and a few characters on either side of it."""
+
+_HIDDEN_CATEGORIES = frozenset({"Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"})
+_BLANK_LETTERS = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Letters and marks by category that draw nothing."""
+_MARKS_IN_A_ROW = 3
+"""Accents stacked higher than this cover the lines above."""
+
+_HIDDEN_SPACES = re.compile(r"[\t\r\n\v\f\u2028\u2029]+")
+_PLAIN = re.compile(r"[\x20-\x7e]*\Z")
+
+
+def _is_hidden(char: str) -> bool:
+    code = ord(char)
+    return (
+        unicodedata.category(char) in _HIDDEN_CATEGORIES
+        or char in _BLANK_LETTERS
+        or 0xFE00 <= code <= 0xFE0F
+        or 0xE0100 <= code <= 0xE01EF
+        or (unicodedata.category(char) == "Zs" and code != 0x20)
+    )
+
+
+def _spelled(char: str) -> str:
+    """A character as an escape that prints: ESC is \\x1b, RIGHT-TO-LEFT OVERRIDE is \\u202e."""
+    code = ord(char)
+    if code < 0x100:
+        return f"\\x{code:02x}"
+    return f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+
+
+def _visible(chars: Iterable[str]) -> Iterator[str]:
+    """Each character as itself or as its escape."""
+    marks = 0
+    for char in chars:
+        if " " <= char <= "~":
+            marks = 0
+            yield char
+            continue
+        marks = marks + 1 if unicodedata.category(char) in ("Mn", "Me") else 0
+        yield _spelled(char) if marks > _MARKS_IN_A_ROW or _is_hidden(char) else char
+
+
+def _take(units: Iterator[str], room: int) -> list[str]:
+    """Units from the front that together fit into room characters."""
+    taken: list[str] = []
+    for unit in units:
+        room -= len(unit)
+        if room < 0:
+            break
+        taken.append(unit)
+    return taken
+
+
+def shorten(text: str, limit: int = NAME_LIMIT) -> str:
+    """A name as one line of printable characters, at most limit characters long.
+
+    Characters that control, reorder or hide are spelled out (\\x1b, \\u202e). A name that is too long
+    is cut in its middle, since the ends of a kernel's name tell the most, and the mark there says how
+    many characters of the name are missing: shorten("a" * 1000, 48) has "…[968 left out]…" in it.
+    ValueError where limit is under 48. Work is bounded by limit, not by the name.
+    """
+    if limit < _SMALLEST_LIMIT:
+        raise ValueError(f"limit: {limit} characters is too few, take {_SMALLEST_LIMIT} or more")
+    if len(text) <= limit:
+        if _PLAIN.match(text):
+            return text
+        whole = "".join(_visible(text))
+        if len(whole) <= limit:
+            return whole
+    # The mark counts what is left out, so its room is that of the largest count.
+    room = limit - len(f"…[{len(text)} left out]…")
+    head = _take(_visible(text[:room]), room * 3 // 5)
+    # Escapes are per character; only the run of accents looks back, so reading backwards is safe.
+    tail = _take(_visible(reversed(text[max(len(head), len(text) - room) :])), room - room * 3 // 5)
+    left_out = len(text) - len(head) - len(tail)
+    return "".join(head) + f"…[{left_out} left out]…" + "".join(reversed(tail))
+
+
+def prose(text: str, limit: int = PROSE_LIMIT) -> str:
+    """A sentence of ours, which may quote a name: line breaks become spaces, then as `shorten`."""
+    return shorten(_HIDDEN_SPACES.sub(" ", text[: 64 * limit]) + text[64 * limit :], limit)
+
+
+def base_name(path: str) -> str:
+    """The last part of a path, of either kind of separator, fit to be shown."""
+    stripped = path.rstrip("/\\")
+    return shorten(re.split(r"[/\\]", stripped)[-1] or path, 96)
+
+
+def pieces(text: str) -> list[tuple[bool, str]]:
+    """A sentence split at its `code` quotes: (is code, text). An unpaired quote stays as it is."""
+    parts = text.split("`")
+    if len(parts) % 2 == 0:
+        parts[-2:] = ["`".join(parts[-2:])]
+    return [(bool(i % 2), part) for i, part in enumerate(parts) if part]
+
+
+def columns(text: str) -> int:
+    """How many terminal cells a shown string takes: East Asian wide characters take two."""
+    if text.isascii():
+        return len(text)
+    wide = {"W", "F"}
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in wide else 1 for c in text
+    )

@@ -1,0 +1,159 @@
+"""Nsight Systems exports, from either container, as a Trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from perfdoc.traces import nsys_gpu, nsys_host
+from perfdoc.traces.errors import TraceError
+from perfdoc.traces.model import Capability, Note, Trace
+from perfdoc.traces.nsys_ids import Ids
+from perfdoc.traces.nsys_meta import identify_gpus, read_meta, read_warnings
+from perfdoc.traces.nsys_payload import read_payloads
+from perfdoc.traces.nsys_source import NsysSource, ParquetSource, SqliteSource
+from perfdoc.traces.validate import check_activity
+
+_CAPTURE = "nsys profile --trace=cuda,nvtx …"
+
+
+def read_nsys_sqlite(path: Path) -> Trace:
+    """A file of `nsys export --type sqlite`. Raises TraceError where it is not one."""
+    return _read_and_close(SqliteSource(path))
+
+
+def read_nsys_parquet(path: Path) -> Trace:
+    """A folder of `nsys export --type parquetdir`. Raises TraceError where it is not one."""
+    return _read_and_close(ParquetSource(path))
+
+
+def _read_and_close(source: NsysSource) -> Trace:
+    try:
+        return read_nsys(source)
+    finally:
+        source.close()
+
+
+def read_nsys(source: NsysSource) -> Trace:
+    """Read every table that perfdoc uses.
+
+    Raises TraceError where the export holds no GPU activity, with the way to capture some.
+    """
+    meta = read_meta(source)
+    has_kernels, has_graphs = (bool(source.columns(t)) for t in (nsys_gpu.KERNEL, nsys_gpu.GRAPH_TRACE))
+    if not meta.is_nsight and not has_kernels and not has_graphs:
+        raise TraceError(
+            source.path,
+            "is not a Nsight Systems export (none of its tables is there).",
+            "Export the report: nsys export --type sqlite REPORT.nsys-rep",
+        )
+    if not has_kernels and not has_graphs:
+        raise TraceError(
+            source.path,
+            "holds no GPU kernels (no CUPTI_ACTIVITY_KIND_KERNEL table): CUDA was not traced.",
+            f"Capture again with {_CAPTURE}",
+        )
+    ids = Ids(source)
+    kernels = nsys_gpu.read_kernels(source, ids)
+    copies = nsys_gpu.read_copies(source, ids)
+    graphs = nsys_gpu.read_graph_launches(source, ids)
+    if not len(kernels) and not len(graphs):
+        raise TraceError(
+            source.path,
+            "holds no GPU kernels (the kernel table is empty).",
+            f"Capture a stretch in which the GPU works, with {_CAPTURE}",
+        )
+    check_activity(source.path, kernels, copies, graphs)
+    api = nsys_host.read_api_calls(source, ids)
+    capture_end = max(int(t.end_ns.max()) for t in (kernels, copies, graphs, api) if len(t))
+    nvtx = nsys_host.read_ranges(source, ids, capture_end)
+    records = nsys_host.read_event_records(source, ids)
+    syncs = nsys_host.read_syncs(source)
+    payloads = read_payloads(source, nvtx.ranges, nvtx.source_row, ids.strings)
+    ids.name_threads()
+    devices = identify_gpus(source, ids.devices)
+
+    notes = read_warnings(source)
+    if nvtx.open_ranges:
+        notes.append(
+            Note(
+                code="open-ranges",
+                message=f"{nvtx.open_ranges:,} NVTX ranges never close; they count to the end of the capture.",
+                remedy="Close every range, or end the capture outside of them.",
+            )
+        )
+    if nvtx.bad_rows:
+        notes.append(
+            Note(code="bad-ranges", message=f"{nvtx.bad_rows:,} NVTX ranges end before they start; left out.")
+        )
+    if ids.missing_names:
+        notes.append(
+            Note(code="missing-names", message=f"{ids.missing_names:,} names are missing from StringIds.")
+        )
+    in_graphs = int(np.count_nonzero(kernels.graph_node >= 0))
+    capabilities = {
+        "kernels": _have(len(kernels) > 0, "only whole CUDA graphs were traced", "--cuda-graph-trace=node"),
+        "copies": _have(len(copies) > 0, "no memory copy or set in the capture", "--trace=cuda"),
+        "graph_nodes": _have(
+            len(graphs) == 0,
+            "CUDA graphs were traced as a whole: their kernels, and any communication among them, are unseen",
+            "nsys profile --cuda-graph-trace=node …",
+        ),
+        "api_calls": _have(len(api) > 0, "no CUDA API rows", "nsys profile --trace=cuda …"),
+        "launch_correlation": _have(
+            len(api) > 0 and bool((kernels.correlation >= 0).any() or (graphs.correlation >= 0).any()),
+            "launches cannot be told: no CUDA API rows with correlation ids",
+            "nsys profile --trace=cuda …",
+        ),
+        "ranges": _have(
+            len(nvtx.ranges) > 0, "no NVTX ranges", "annotate steps (torch.cuda.nvtx) and --trace=cuda,nvtx"
+        ),
+        "event_edges": _have(
+            len(records) > 0 and bool((syncs.kind == 2).any()),
+            "no event records and stream waits: what compute waited for cannot be proved",
+            "nsys profile --cuda-event-trace=true … (nsys 2024.5 and later)",
+        ),
+        "collective_payloads": _have(
+            len(payloads) > 0,
+            "no NCCL payloads: communicators and message sizes are unknown",
+            "NCCL 2.25 or later, and export with nsys 2026 (jsonText) or --include-blobs=true",
+        ),
+        "group_descriptions": _have(
+            False, "Nsight captures hold no process-group descriptions", "give the layout with the analysis"
+        ),
+        "gpu_identity": _have(
+            any(d.gpu_name for d in devices), "the export names no GPU for the devices", "nsys 2022 or later"
+        ),
+        "utc_clock": _have(
+            meta.utc_origin_ns is not None, "no UTC start time in the export", "nsys 2022 or later"
+        ),
+    }
+    if in_graphs:
+        notes.append(
+            Note(code="graph-kernels", message=f"{in_graphs:,} kernels ran inside CUDA graphs, traced one by one.")
+        )
+    return Trace(
+        path=source.path,
+        format=source.format,
+        tool_version=meta.tool_version,
+        schema=meta.schema,
+        utc_origin_ns=meta.utc_origin_ns,
+        devices=devices,
+        threads=ids.threads,
+        strings=ids.strings.values,
+        kernels=kernels,
+        copies=copies,
+        graph_launches=graphs,
+        api_calls=api,
+        syncs=syncs,
+        event_records=records,
+        ranges=nvtx.ranges,
+        payloads=payloads,
+        capabilities=capabilities,
+        notes=notes,
+    )
+
+
+def _have(available: bool, reason: str, remedy: str) -> Capability:
+    return Capability(available=True) if available else Capability(available=False, reason=reason, remedy=remedy)

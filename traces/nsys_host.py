@@ -1,0 +1,206 @@
+"""What the host did: CUDA calls, NVTX ranges, synchronisations and event records of an Nsight export."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdoc.traces.model import UNKNOWN, ApiCalls, EventRecords, RangeKind, Ranges, SyncKind, Syncs
+from perfdoc.traces.nsys_ids import Ids, process_of
+from perfdoc.traces.nsys_source import NULL, NsysSource, distinct, read_ints, to_int64
+from perfdoc.traces.table import I32, I64, Bool
+
+NVTX = "NVTX_EVENTS"
+
+_MARK, _PUSH_POP, _START_END, _DOMAIN = 34, 59, 60, 75
+"""ENUM_NSYS_EVENT_TYPE; the numbers are the same in every generation seen (2022.4 to 2026.3)."""
+_TEXT_MARK, _TEXT_PUSH_POP, _TEXT_START_END = 65, 70, 71
+"""Ranges imported from NVTXT files."""
+_KINDS = {
+    _MARK: RangeKind.MARK,
+    _TEXT_MARK: RangeKind.MARK,
+    _PUSH_POP: RangeKind.PUSH_POP,
+    _TEXT_PUSH_POP: RangeKind.PUSH_POP,
+    _START_END: RangeKind.START_END,
+    _TEXT_START_END: RangeKind.START_END,
+}
+_NO_EVENT = 4294967295
+"""CUPTI's invalid id in 32-bit event and stream fields."""
+_SYNC_KINDS = {
+    1: SyncKind.EVENT_SYNCHRONIZE,
+    2: SyncKind.STREAM_WAIT_EVENT,
+    3: SyncKind.STREAM_SYNCHRONIZE,
+    4: SyncKind.DEVICE_SYNCHRONIZE,
+}
+
+
+def read_api_calls(source: NsysSource, ids: Ids) -> ApiCalls:
+    """Runtime and driver calls (both are in the runtime table, told apart by their event class)."""
+    c = read_ints(
+        source,
+        "CUPTI_ACTIVITY_KIND_RUNTIME",
+        {"start": 0, "end": NULL, "globalTid": NULL, "correlationId": NULL, "nameId": NULL},
+    )
+    return ApiCalls(
+        start_ns=c["start"],
+        end_ns=c["end"],
+        thread=ids.threads_of(c["globalTid"]),
+        correlation=c["correlationId"],
+        name=ids.names_of(c["nameId"]),
+    )
+
+
+def read_syncs(source: NsysSource) -> Syncs:
+    """Synchronisation rows. Their deviceId is not used: real exports give 0 for every device."""
+    c = read_ints(
+        source,
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+        {
+            "start": 0,
+            "end": NULL,
+            "globalPid": NULL,
+            "streamId": NULL,
+            "correlationId": NULL,
+            "syncType": 0,
+            "eventId": NULL,
+            "eventSyncId": NULL,
+        },
+    )
+    kind = np.full(len(c["start"]), SyncKind.OTHER, np.int64)
+    for code, value in _SYNC_KINDS.items():
+        kind[c["syncType"] == code] = value
+    unknown = np.full(len(c["start"]), UNKNOWN, np.int64)
+    return Syncs(
+        start_ns=c["start"],
+        end_ns=c["end"],
+        process=_processes(c["globalPid"]),
+        stream=_no_event(c["streamId"]),
+        correlation=c["correlationId"],
+        kind=kind,
+        event=_no_event(c["eventId"]),
+        event_sync=_no_event(c["eventSyncId"], zero_is_none=True),
+        source_stream=unknown,
+        source_correlation=unknown,
+    )
+
+
+def read_event_records(source: NsysSource, ids: Ids) -> EventRecords:
+    """Event records, from nsys 2022 on where `--cuda-event-trace` was on (the default from 2024.7)."""
+    c = read_ints(
+        source,
+        "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
+        {
+            "deviceId": 0,
+            "globalPid": NULL,
+            "streamId": NULL,
+            "correlationId": NULL,
+            "eventId": NULL,
+            "eventSyncId": NULL,
+            "timestamp": 0,
+        },
+    )
+    return EventRecords(
+        process=_processes(c["globalPid"]),
+        device=ids.devices_of(c["globalPid"], c["deviceId"]),
+        stream=_no_event(c["streamId"]),
+        correlation=c["correlationId"],
+        event=_no_event(c["eventId"]),
+        event_sync=_no_event(c["eventSyncId"], zero_is_none=True),
+        time_ns=np.where(c["timestamp"] == 0, UNKNOWN, c["timestamp"]),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class NvtxRows:
+    """Ranges, and for each of them its row in NVTX_EVENTS (payloads are looked up by it)."""
+
+    ranges: Ranges
+    source_row: I64
+    open_ranges: int
+    """Ranges without an end; they were closed at the end of the capture."""
+    bad_rows: int
+    """Rows that end before they start; left out."""
+
+
+def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
+    """NVTX ranges and marks of every domain."""
+    wanted = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId")
+    present = [c for c in wanted if c in source.columns(NVTX)]
+    if "start" not in present:
+        return NvtxRows(ranges=Ranges.empty(), source_row=np.empty(0, np.int64), open_ranges=0, bad_rows=0)
+    table = source.read(NVTX, present)
+
+    def ints(column: str, default: int) -> I64:
+        if column not in present:
+            return np.full(table.num_rows, default, np.int64)
+        return to_int64(source.path, f"{NVTX}.{column}", table[column], default)
+
+    start, event, tid, domain = ints("start", 0), ints("eventType", 0), ints("globalTid", NULL), ints("domainId", 0)
+    is_open = table["end"].is_null().to_numpy() if "end" in present else np.ones(len(start), bool)
+    name = _names(ids, table["text"] if "text" in present else None, ints("textId", NULL))
+
+    kind = np.full(len(start), UNKNOWN, np.int64)
+    for code, value in _KINDS.items():
+        kind[event == code] = value
+    end = ints("end", 0)
+    end = np.where(is_open, np.maximum(start, capture_end_ns), end)
+    end = np.where(kind == RangeKind.MARK, start, end)
+    bad = (kind != UNKNOWN) & (end < start)
+    keep = np.flatnonzero((kind != UNKNOWN) & ~bad)
+    domain_names = _domain_names(event, tid, domain, name)
+    return NvtxRows(
+        ranges=Ranges(
+            start_ns=start[keep],
+            end_ns=end[keep],
+            thread=ids.threads_of(tid[keep]),
+            name=name[keep],
+            domain=_look_up(domain_names, process_of(tid[keep]), domain[keep]),
+            kind=kind[keep],
+        ),
+        source_row=keep,
+        open_ranges=int(np.count_nonzero((is_open & (kind != RangeKind.MARK))[keep])),
+        bad_rows=int(np.count_nonzero(bad)),
+    )
+
+
+def _names(ids: Ids, text: pa.ChunkedArray | None, text_ids: I64) -> I32:
+    """Names given inline (PyTorch's range_push) or interned (registered strings)."""
+    name = ids.names_of(text_ids)
+    if text is None or text.null_count == len(text):
+        return name
+    encoded = pc.dictionary_encode(text.combine_chunks() if text.num_chunks != 1 else text.chunk(0))
+    index = np.array([ids.strings.intern(str(t)) for t in encoded.dictionary.to_pylist()], np.int32)
+    inline: Bool = encoded.indices.is_valid().to_numpy(zero_copy_only=False)
+    codes = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
+    return np.where(inline, index[codes], name)
+
+
+def _domain_names(event: I64, tid: I64, domain: I64, name: I32) -> dict[tuple[int, int], int]:
+    """Names of domains by (process, domain id): ids are only unique inside a process."""
+    rows = np.flatnonzero(event == _DOMAIN)
+    keys = zip(process_of(tid[rows]).tolist(), domain[rows].tolist(), strict=True)
+    return dict(zip(keys, name[rows].tolist(), strict=True))
+
+
+def _look_up(names: dict[tuple[int, int], int], process: I64, domain: I64) -> I32:
+    processes, process_code = distinct(process)
+    domains, domain_code = distinct(domain)
+    table = np.zeros((len(processes), len(domains)), np.int32)
+    for i, p in enumerate(processes.tolist()):
+        for j, d in enumerate(domains.tolist()):
+            table[i, j] = names.get((p, d), 0)
+    return table[process_code, domain_code] if len(process) else np.empty(0, np.int32)
+
+
+def _processes(global_pid: I64) -> I64:
+    return np.where(global_pid == NULL, UNKNOWN, process_of(global_pid))
+
+
+def _no_event(values: I64, *, zero_is_none: bool = False) -> I64:
+    none = (values == _NO_EVENT) | (values < 0)
+    if zero_is_none:
+        none |= values == 0
+    return np.where(none, UNKNOWN, values)

@@ -1,0 +1,181 @@
+"""Where the tables of an Nsight export come from: one SQLite file, or a folder of Parquet files."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from perfdoc.traces.errors import TraceError
+from perfdoc.traces.sqlite_file import SqliteFile
+from perfdoc.traces.table import I64
+
+NULL = -1
+"""What stands for SQL's NULL in an integer column."""
+
+
+class NsysSource(Protocol):
+    """Tables of one Nsight export, by Nsight's own names."""
+
+    path: Path
+    format: str
+
+    def columns(self, table: str) -> frozenset[str]:
+        """Columns of a table; empty where the export has no such table."""
+
+    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        """The named columns, which must exist, in the export's row order."""
+
+    def strings(self, ids: Iterable[int]) -> dict[int, str]:
+        """Texts of StringIds; ids that the table lacks are left out."""
+
+    def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
+        """Row position and content of every value that is not NULL, as bytes."""
+
+    def close(self) -> None:
+        """Release files."""
+
+
+class SqliteSource:
+    """An export of `nsys export --type sqlite`."""
+
+    format = "nsys-sqlite"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.file = SqliteFile(path)
+
+    def columns(self, table: str) -> frozenset[str]:
+        """See NsysSource."""
+        return self.file.tables.get(table, frozenset())
+
+    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        """See NsysSource."""
+        return self.file.read(table, columns)
+
+    def strings(self, ids: Iterable[int]) -> dict[int, str]:
+        """See NsysSource. Only the ids asked for are read: the table also holds the user's environment."""
+        wanted = sorted(set(ids))
+        found: dict[int, str] = {}
+        for i in range(0, len(wanted), 500):
+            chunk = wanted[i : i + 500]
+            marks = ",".join("?" * len(chunk))
+            for key, value in self.file.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", chunk):
+                found[int(str(key))] = str(value)
+        return found
+
+    def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
+        """See NsysSource."""
+        if not self.file.rows(f'SELECT 1 FROM "{table}" WHERE "{column}" IS NOT NULL LIMIT 1'):
+            return []
+        # CAST, because the connection decodes text and one column may hold both kinds.
+        rows = self.file.rows(f'SELECT CAST("{column}" AS BLOB) FROM "{table}" ORDER BY rowid')
+        return [(i, value) for i, (value,) in enumerate(rows) if isinstance(value, bytes)]
+
+    def close(self) -> None:
+        """See NsysSource."""
+        self.file.close()
+
+
+class ParquetSource:
+    """A folder written by `nsys export --type parquetdir`: one file a table."""
+
+    format = "nsys-parquet"
+
+    def __init__(self, path: Path) -> None:
+        import pyarrow.parquet as pq
+
+        self.path = path
+        self._read_table = pq.read_table
+        self._files = {p.stem: p for p in path.glob("*.parquet")}
+        self._columns: dict[str, frozenset[str]] = {}
+        for name, file in self._files.items():
+            try:
+                self._columns[name] = frozenset(pq.read_schema(file).names)
+            except (pa.ArrowException, OSError) as error:
+                raise TraceError(
+                    file,
+                    f"cannot be read as Parquet: {str(error).splitlines()[0][:200]}.",
+                    "Export again: nsys export --type parquetdir REPORT.nsys-rep",
+                ) from error
+
+    def columns(self, table: str) -> frozenset[str]:
+        """See NsysSource."""
+        return self._columns.get(table, frozenset())
+
+    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        """See NsysSource."""
+        try:
+            return self._read_table(self._files[table], columns=list(columns))
+        except (pa.ArrowException, OSError) as error:
+            raise TraceError(
+                self._files[table],
+                f"cannot be read: {str(error).splitlines()[0][:200]}.",
+                "Export again: nsys export --type parquetdir REPORT.nsys-rep",
+            ) from error
+
+    def strings(self, ids: Iterable[int]) -> dict[int, str]:
+        """See NsysSource."""
+        if "StringIds" not in self._files:
+            return {}
+        table = self.read("StringIds", ["id", "value"])
+        table = table.filter(pc.is_in(table["id"].cast(pa.int64()), pa.array(sorted(set(ids)), pa.int64())))
+        return dict(zip(table["id"].to_pylist(), map(str, table["value"].to_pylist()), strict=True))
+
+    def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
+        """See NsysSource."""
+        values = self.read(table, [column])[column]
+        rows = np.flatnonzero(values.is_valid().to_numpy()).tolist()
+        cells = ((row, values[row].as_py()) for row in rows)
+        return [(row, v if isinstance(v, bytes) else str(v).encode()) for row, v in cells]
+
+    def close(self) -> None:
+        """See NsysSource."""
+
+
+def read_ints(source: NsysSource, table: str, defaults: Mapping[str, int]) -> dict[str, I64]:
+    """Integer columns of a table as int64 arrays of equal length.
+
+    `defaults` maps each wanted column to what stands for NULL and for a column that this generation of
+    the export does not have. A missing table gives empty arrays.
+    Raises TraceError where a column does not hold integers.
+    """
+    present = [c for c in defaults if c in source.columns(table)]
+    if not present:
+        return {c: np.empty(0, np.int64) for c in defaults}
+    data = source.read(table, present)
+    columns: dict[str, I64] = {}
+    for name, default in defaults.items():
+        if name not in present:
+            columns[name] = np.full(data.num_rows, default, np.int64)
+        else:
+            columns[name] = to_int64(source.path, f"{table}.{name}", data[name], default)
+    return columns
+
+
+def to_int64(path: Path, what: str, column: pa.ChunkedArray, default: int) -> I64:
+    """An Arrow column as int64, NULL replaced by `default`."""
+    if pa.types.is_null(column.type):
+        return np.full(len(column), default, np.int64)
+    if not pa.types.is_integer(column.type):
+        raise TraceError(path, f"column {what} holds {column.type}, not integers.", "Export the report again.")
+    if column.null_count:
+        column = pc.fill_null(column, default)
+    # Ids use all 64 bits (globalTid of a host with its top bit set): keep the bits.
+    return np.asarray(column.to_numpy()).astype(np.int64, copy=False)
+
+
+def distinct(values: I64) -> tuple[I64, I64]:
+    """Distinct values in order of first appearance, and the index of each row into them.
+
+    Hashing (Arrow) instead of numpy's sort: 2 M rows take 10 ms instead of 150 ms.
+    """
+    encoded = pa.array(values).dictionary_encode()
+    return (
+        encoded.dictionary.to_numpy(zero_copy_only=False),
+        encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64, copy=False),
+    )
