@@ -74,7 +74,7 @@ def shorten(text: str, limit: int = NAME_LIMIT) -> str:
 
     Characters that control, reorder or hide are spelled out (\\x1b, \\u202e). A name that is too long
     is cut in its middle, since the ends of a kernel's name tell the most, and the mark there says how
-    many characters of the name are missing: shorten("a" * 1000, 48) has "…[968 left out]…" in it.
+    many characters of the name are missing: shorten("a" * 1000, 48) has "…[969 left out]…" in it.
     ValueError where limit is under 48. Work is bounded by limit, not by the name.
     """
     if limit < _SMALLEST_LIMIT:

@@ -33,6 +33,11 @@ def _thousandths(value: int, per: int) -> int:
     return (2 * 1000 * value + per) // (2 * per)
 
 
+def _tenths_of(value: int, per: int) -> int:
+    """value / per in tenths, rounded half up."""
+    return (20 * value + per) // (2 * per)
+
+
 def _decimal(value: int, per: int, group: bool) -> str:
     whole, rest = divmod(_thousandths(value, per), 1000)
     return f"{whole:,}.{rest:03d}" if group else f"{whole}.{rest:03d}"
@@ -119,11 +124,11 @@ def size(count: int | None) -> str:
     if count < 0:
         return _MINUS + size(-count)
     power = 0
-    while power + 1 < len(_BYTE_UNITS) and (20 * count + 1024**power) // (2 * 1024**power) >= 10240:
+    while power + 1 < len(_BYTE_UNITS) and _tenths_of(count, 1024**power) >= 10240:
         power += 1
     if power == 0:
         return f"{count} B"
-    whole, rest = divmod((20 * count + 1024**power) // (2 * 1024**power), 10)
+    whole, rest = divmod(_tenths_of(count, 1024**power), 10)
     return f"{whole}.{rest} {_BYTE_UNITS[power]}"
 
 

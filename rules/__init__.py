@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""The guides as code: one file a rule, found by its name."""

@@ -1,1 +1,1 @@
-"""Placeholder."""
+"""Timelines with a known answer, and the writers that turn them into captures."""

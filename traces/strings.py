@@ -14,7 +14,12 @@ class Strings:
         """The index of a string, the same for equal strings."""
         index = self._index.get(text)
         if index is None:
-            index = len(self.values)
-            self.values.append(text)
+            # A lone surrogate is not text: it could be neither written as UTF-8 nor matched.
+            clean = text if text.isascii() else text.encode("utf-8", "replace").decode()
+            if clean != text:
+                index = self.intern(clean)
+            else:
+                index = len(self.values)
+                self.values.append(text)
             self._index[text] = index
         return index

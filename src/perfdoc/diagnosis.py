@@ -145,6 +145,8 @@ class Communication:
     dimension: str
     transport: str
     collective: str
+    element_type: str
+    """Where the kernel's name or its metadata carries it; empty otherwise."""
     count: int
     total_ns: int
     hidden_ns: int

@@ -1,0 +1,122 @@
+"""What ran on one device, sorted into compute, communication and copies."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.intervals import I64, Intervals, union
+from perfdoc.analyzers.kernel_class import KernelKind, KernelKinds
+from perfdoc.analyzers.launches import Launches
+from perfdoc.traces import CopyKind, Trace
+from perfdoc.traces.table import Bool
+
+DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
+UNKNOWN_DIMENSION = DIMENSIONS.index("unknown")
+
+PEER_COPY = "copy_engine"
+"""Transport of copies between GPUs: user buffers, copy-engine collectives, plain peer copies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communication:
+    """Activities that move data between ranks, by start time."""
+
+    start_ns: I64
+    end_ns: I64
+    dimension: I64
+    """Index into DIMENSIONS."""
+    kind: I64
+    """Index into `kinds`."""
+    kinds: Sequence[KernelKind | None]
+    """What each is; None stands for a copy between GPUs."""
+    kernel: I64
+    """Row of Trace.kernels; -1 for a copy."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Activity:
+    """Everything that ran on one device over the whole capture.
+
+    A nanosecond is compute where any kernel that is not communication runs, or a CUDA graph traced as a
+    whole (what is inside of it is unseen); see docs/ledger.md.
+    """
+
+    device: int
+    kernel_rows: I64
+    kernel_is_comm: Bool
+    compute: Intervals
+    comm: Intervals
+    copies: Intervals
+    """Copies and sets that are not communication."""
+    communication: Communication
+    busy: Intervals
+    start_ns: I64
+    """Start of every activity, sorted."""
+    end_ns: I64
+    api_row: I64
+    """Launching call of each, -1 unknown."""
+    stream: I64
+
+    @property
+    def span(self) -> tuple[int, int]:
+        """First start and last end."""
+        return int(self.start_ns[0]), int(self.end_ns.max())
+
+
+def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Launches) -> Activity | None:
+    """The activity of one device; None where it ran neither kernels nor CUDA graphs."""
+    k_rows = np.flatnonzero(trace.kernels.device == device)
+    g_rows = np.flatnonzero(trace.graph_launches.device == device)
+    c_rows = np.flatnonzero(trace.copies.device == device)
+    if not len(k_rows) and not len(g_rows):
+        return None
+    k_start, k_end = trace.kernels.start_ns[k_rows], trace.kernels.end_ns[k_rows]
+    g_start, g_end = trace.graph_launches.start_ns[g_rows], trace.graph_launches.end_ns[g_rows]
+    c_start, c_end = trace.copies.start_ns[c_rows], trace.copies.end_ns[c_rows]
+    is_comm = kinds.is_communication[k_rows]
+    is_peer = trace.copies.kind[c_rows] == CopyKind.PEER_TO_PEER
+
+    compute = union(np.concatenate((k_start[~is_comm], g_start)), np.concatenate((k_end[~is_comm], g_end)))
+    communication = _communication(kinds, k_rows[is_comm], k_start[is_comm], k_end[is_comm], c_start[is_peer], c_end[is_peer])
+    comm = union(communication.start_ns, communication.end_ns)
+    copies = union(c_start[~is_peer], c_end[~is_peer])
+
+    start = np.concatenate((k_start, g_start, c_start))
+    order = np.argsort(start, kind="stable")
+    return Activity(
+        device=device,
+        kernel_rows=k_rows,
+        kernel_is_comm=is_comm,
+        compute=compute,
+        comm=comm,
+        copies=copies,
+        communication=communication,
+        busy=compute | comm | copies,
+        start_ns=start[order],
+        end_ns=np.concatenate((k_end, g_end, c_end))[order],
+        api_row=np.concatenate(
+            (launches.kernels[k_rows], launches.graph_launches[g_rows], launches.copies[c_rows])
+        )[order],
+        stream=np.concatenate(
+            (trace.kernels.stream[k_rows], trace.graph_launches.stream[g_rows], trace.copies.stream[c_rows])
+        )[order],
+    )
+
+
+def _communication(
+    kinds: KernelKinds, k_rows: I64, k_start: I64, k_end: I64, c_start: I64, c_end: I64
+) -> Communication:
+    start = np.concatenate((k_start, c_start))
+    order = np.argsort(start, kind="stable")
+    peer = len(kinds.kinds)
+    return Communication(
+        start_ns=start[order],
+        end_ns=np.concatenate((k_end, c_end))[order],
+        dimension=np.full(len(start), UNKNOWN_DIMENSION, np.int64),
+        kind=np.concatenate((kinds.kind[k_rows].astype(np.int64), np.full(len(c_start), peer)))[order],
+        kinds=[*kinds.kinds, None],
+        kernel=np.concatenate((k_rows, np.full(len(c_start), -1)))[order],
+    )

@@ -1,0 +1,124 @@
+"""Why nothing ran: every gap of a device split by cause.
+
+For each gap, the activity that ends it (the next one) and the call that launched it decide:
+
+- launched after the device ran dry: `host` up to the launch, and while the launching call itself runs;
+- of that host time, what lies in garbage-collection ranges is `gc`, in data-loading ranges `data`;
+- the rest, with the work already queued: `launch_latency` where it is short, or `dependency` where it is
+  short and another stream was the last to run, so that this one waited for it;
+- longer than that, or without a known launch: `unexplained`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.activity import Activity
+from perfdoc.analyzers.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.known_ranges import DATA_PATTERN, GC_PATTERN, distinct_names, matching_ranges
+from perfdoc.traces import RangeKind, Trace
+from perfdoc.traces.table import Bool
+
+IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
+
+LAUNCH_LATENCY_MAX_NS = 20_000
+"""Queued work starts within a few microseconds of the device being free; a CUDA graph's first kernel, or
+one under the profiler, within about twenty (cuda_graph_a100: 15 to 18 us between graphs)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class IdleInputs:
+    """What the host of one device was doing."""
+
+    launch_start_ns: I64
+    """Start of the launching call of each activity of the device, in the activities' order; -1 unknown."""
+    launch_end_ns: I64
+    gc: Intervals
+    gc_or_data: Intervals
+
+
+def idle_inputs(trace: Trace, activity: Activity) -> IdleInputs:
+    """Collect launches and known host ranges of a device's process."""
+    row = np.maximum(activity.api_row, 0)
+    known = activity.api_row >= 0
+    if len(trace.api_calls):
+        start = np.where(known, trace.api_calls.start_ns[row], -1)
+        end = np.where(known, trace.api_calls.end_ns[row], -1)
+        launching = np.unique(trace.api_calls.thread[row[known]])
+    else:
+        start = end = np.full(len(row), -1, np.int64)
+        launching = np.empty(0, np.int64)
+    names = distinct_names(trace)
+    process = trace.devices[activity.device].process
+    mine = np.array([i for i, t in enumerate(trace.threads) if t.process == process], np.int64)
+    # Collection holds the interpreter lock, so any thread's counts; loading only where it holds up launches.
+    gc = _union_of(trace, matching_ranges(trace, GC_PATTERN, names=names), mine)
+    data = _union_of(trace, matching_ranges(trace, DATA_PATTERN, names=names), launching)
+    return IdleInputs(launch_start_ns=start, launch_end_ns=end, gc=gc, gc_or_data=gc | data)
+
+
+def _union_of(trace: Trace, rows: I64, threads: I64) -> Intervals:
+    if not len(rows):
+        return EMPTY
+    rows = rows[np.isin(trace.ranges.thread[rows], threads) & (trace.ranges.kind[rows] != RangeKind.MARK)]
+    return union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
+
+
+def idle_by_cause(activity: Activity, start_ns: int, end_ns: int, inputs: IdleInputs) -> dict[str, int]:
+    """Idle nanoseconds of [start, end) by cause; they sum to the window less what was busy."""
+    gap_start, gap_end = _gaps(activity, start_ns, end_ns)
+    following = np.searchsorted(activity.start_ns, gap_end, "left")
+    exists = following < len(activity.start_ns)
+    following = np.minimum(following, len(activity.start_ns) - 1)
+    launched = inputs.launch_start_ns[following]
+    returned = inputs.launch_end_ns[following]
+    known = exists & (launched >= 0)
+
+    # [gap_start, host_end) is the host's: the launch had not been made, or had not returned, by then.
+    host_end = np.where(known, np.clip(returned, gap_start, gap_end), gap_start)
+    queued_ns = gap_end - host_end
+    short = known & (queued_ns <= LAUNCH_LATENCY_MAX_NS)
+    waited = short & (host_end == gap_start) & _waited_for_other_stream(activity, following)
+
+    def inside(a: I64, b: I64) -> tuple[I64, I64]:
+        return np.clip(a, start_ns, end_ns), np.clip(b, start_ns, end_ns)
+
+    host_a, host_b = inside(gap_start, host_end)
+    rest_a, rest_b = inside(host_end, gap_end)
+    rest = rest_b - rest_a
+    gc = inputs.gc.covered_within(host_a, host_b)
+    gc_or_data = inputs.gc_or_data.covered_within(host_a, host_b)
+    return {
+        "host": int((host_b - host_a - gc_or_data).sum()),
+        "gc": int(gc.sum()),
+        "data": int((gc_or_data - gc).sum()),
+        "dependency": int(rest[waited].sum()),
+        "launch_latency": int(rest[short & ~waited].sum()),
+        "unexplained": int(rest[~short].sum()),
+    }
+
+
+def _gaps(activity: Activity, start_ns: int, end_ns: int) -> tuple[I64, I64]:
+    """Gaps that reach into [start, end), in full length: a cut gap would lose what ended it.
+
+    A gap at either end of the capture is cut at the window, since nothing bounds it.
+    """
+    busy = activity.busy
+    first = min(start_ns, int(busy.start_ns[0])) if len(busy) else start_ns
+    last = max(end_ns, int(busy.end_ns[-1])) if len(busy) else end_ns
+    gaps = busy.gaps(first, last)
+    reach = (gaps.end_ns > start_ns) & (gaps.start_ns < end_ns)
+    return gaps.start_ns[reach], gaps.end_ns[reach]
+
+
+def _waited_for_other_stream(activity: Activity, following: I64) -> Bool:
+    """Whether the activity that ran last before each gap was on another stream than the one after it.
+
+    The stream of the one after it had then been free before the device ran dry.
+    """
+    reach = np.maximum.accumulate(activity.end_ns)
+    last = np.maximum.accumulate(np.where(activity.end_ns == reach, np.arange(len(reach)), 0))
+    before = last[np.maximum(following - 1, 0)]
+    return (following > 0) & (activity.stream[before] != activity.stream[following])

@@ -1,0 +1,82 @@
+"""From the name that a profiler prints to the qualified name of the kernel's function."""
+
+from __future__ import annotations
+
+import re
+
+MAX_TEXT = 4096
+"""Characters of a full name that are looked at; what lies beyond is ignored."""
+MAX_QUALIFIED = 512
+"""Characters of a qualified name that are kept, from its end, where the function stands."""
+
+_NOISE = ("(anonymous namespace)::", "<unnamed>::", "`anonymous namespace'::")
+_BRACKET = re.compile(r"->|[<>()\[\]{}]")
+_LENGTH = re.compile(r"\d{1,4}")
+_NOT_A_FUNCTION = ("decltype", "noexcept", "requires")
+
+
+def qualified_name(name: str, full_name: str) -> str:
+    """Namespaces and function of a kernel, without return type, template parameters and arguments.
+
+    `name` is the short name where the format has it apart (else equal to `full_name`); it decides only
+    where the full name is empty or ends inside a bracket. Both demangled and mangled (Itanium) names
+    are read. Never raises; for text that is no C++ signature the last word before a bracket is returned.
+
+    qualified_name("f", "void ns::(anonymous namespace)::f<int, 4>(int*)") == "ns::f"
+    """
+    text = full_name[:MAX_TEXT].strip() or name[:MAX_TEXT].strip()
+    if text.startswith("_Z"):
+        return _mangled(text)[-MAX_QUALIFIED:]
+    found, closed = _demangled(text)
+    if not closed and name and name != full_name and not _BRACKET.search(name[:MAX_TEXT]):
+        # Cut inside the brackets of a return type, the text holds no function name.
+        found = name[:MAX_TEXT].strip()
+    return found.removesuffix(".kd")[-MAX_QUALIFIED:]
+
+
+def _demangled(text: str) -> tuple[str, bool]:
+    """The qualified name of a signature, and whether all brackets before it are closed."""
+    for noise in _NOISE:
+        text = text.replace(noise, "")
+    outside: list[str] = []
+    open_brackets: list[str] = []
+    start = 0
+    for match in _BRACKET.finditer(text):
+        bracket = match.group()
+        if bracket == "->":
+            continue
+        if bracket in "<([{":
+            if not open_brackets:
+                outside.append(text[start : match.start()])
+                words = "".join(outside).split()
+                if bracket != "<" and words and not words[-1].endswith(_NOT_A_FUNCTION):
+                    # The argument list: the function's name is complete.
+                    return words[-1], True
+            open_brackets.append("<" if bracket == "<" else "(")
+        elif bracket == ">":
+            # Inside parentheses it is a comparison.
+            if open_brackets and open_brackets[-1] == "<":
+                open_brackets.pop()
+        elif "(" in open_brackets:
+            while open_brackets.pop() != "(":
+                pass
+        if not open_brackets:
+            start = match.end()
+    if not open_brackets:
+        outside.append(text[start:])
+    words = "".join(outside).split()
+    return (words[-1] if words else ""), not open_brackets
+
+
+def _mangled(text: str) -> str:
+    """The leading identifiers of an Itanium-mangled name; the text itself where there are none."""
+    at = 2
+    while at < len(text) and text[at] in "NKVrSt":
+        at += 1
+    parts: list[str] = []
+    while (length := _LENGTH.match(text, at)) is not None:
+        at = length.end() + int(length.group())
+        part = text[length.end() : at]
+        if not part.startswith("_GLOBAL__N_"):
+            parts.append(part)
+    return "::".join(parts) or text

@@ -1,0 +1,116 @@
+"""One capture in, its measurements out: the unit of work that runs in a worker process."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdoc.analyzers.activity import device_activity
+from perfdoc.analyzers.communication import CommunicationRow, communication_table
+from perfdoc.analyzers.idle import idle_inputs
+from perfdoc.analyzers.kernel_class import classify_kernels
+from perfdoc.analyzers.kernels import NamedTime, kernel_times
+from perfdoc.analyzers.kernels_only import KernelsOnly, kernels_only
+from perfdoc.analyzers.launches import find_launches
+from perfdoc.analyzers.ledger import Ledger, build_ledger
+from perfdoc.analyzers.window import Window, WindowRequest, find_window
+from perfdoc.traces import Capability, Device, Note, Trace, TraceError
+from perfdoc.traces.load import content_sha256, read_trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMeasurement:
+    """What was measured on one device."""
+
+    device: Device
+    window: Window
+    ledger: Ledger
+    communication: Sequence[CommunicationRow]
+    kernel_times: Sequence[NamedTime]
+    kernels_only_window: KernelsOnly
+    kernels_only_capture: KernelsOnly
+
+
+@dataclass(frozen=True, kw_only=True)
+class CaptureMeasurement:
+    """What was measured in one capture file."""
+
+    path: Path
+    sha256: str
+    format: str
+    tool_version: str | None
+    schema: str | None
+    capabilities: dict[str, Capability]
+    notes: Sequence[Note]
+    ranks: Sequence[RankMeasurement]
+
+
+def measure_capture(path: Path, request: WindowRequest) -> CaptureMeasurement:
+    """Read and measure one capture.
+
+    Raises TraceError where it cannot be read, holds no GPU activity, or has nothing that the request names.
+    """
+    with ThreadPoolExecutor(max_workers=1) as pool:
+        # Hashing and reading each wait for the disk; hashlib releases the interpreter lock.
+        digest: Future[str] = pool.submit(content_sha256, path)
+        trace = read_trace(path)
+        ranks, notes = measure_trace(trace, request)
+        return CaptureMeasurement(
+            path=path,
+            sha256=digest.result(),
+            format=trace.format,
+            tool_version=trace.tool_version,
+            schema=trace.schema,
+            capabilities=dict(trace.capabilities),
+            notes=[*trace.notes, *notes],
+            ranks=ranks,
+        )
+
+
+def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasurement], list[Note]]:
+    """Measure every device of a trace that ran kernels or CUDA graphs; devices by ordinal, then process."""
+    kinds = classify_kernels(trace)
+    launches = find_launches(trace)
+    ranks: list[RankMeasurement] = []
+    notes: list[Note] = []
+    order = sorted(range(len(trace.devices)), key=lambda i: (trace.devices[i].ordinal, trace.devices[i].process))
+    for index in order:
+        activity = device_activity(trace, index, kinds, launches)
+        device = trace.devices[index]
+        if activity is None:
+            notes.append(
+                Note(
+                    code="device-without-kernels",
+                    message=f"Process {device.process} touched device {device.ordinal} but ran no kernel on it; "
+                    "it is not counted as a rank.",
+                    remedy="Set CUDA_VISIBLE_DEVICES or torch.cuda.set_device before the first CUDA call.",
+                )
+            )
+            continue
+        try:
+            window = find_window(trace, activity, request)
+        except (ValueError, re.error) as error:
+            raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
+        a, b = window.start_ns, window.end_ns
+        ranks.append(
+            RankMeasurement(
+                device=device,
+                window=window,
+                ledger=build_ledger(activity, a, b, idle_inputs(trace, activity)),
+                communication=communication_table(trace, activity, a, b),
+                kernel_times=kernel_times(trace, activity, kinds, a, b),
+                kernels_only_window=kernels_only(trace, activity, (a, b)),
+                kernels_only_capture=kernels_only(trace, activity),
+            )
+        )
+    if not ranks:
+        raise TraceError(
+            trace.path,
+            "holds no GPU kernels.",
+            "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "
+            "ProfilerActivity.CUDA]; nsys: --trace=cuda,nvtx).",
+        )
+    return ranks, notes

@@ -1,0 +1,156 @@
+"""The stretch of a device's time that is analysed: the steps, the capture, or what the user says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from perfdoc.analyzers.activity import Activity
+from perfdoc.analyzers.intervals import I64
+from perfdoc.analyzers.known_ranges import STEP_PATTERNS, distinct_names, matching_ranges, matching_user_ranges
+from perfdoc.traces import RangeKind, Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One step on one device."""
+
+    name: str
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """[start, end) on the capture's clock; steps tile it where kind is `steps`."""
+
+    kind: Literal["steps", "capture", "user"]
+    start_ns: int
+    end_ns: int
+    steps: Sequence[Step]
+    reason: str
+
+    @property
+    def duration_ns(self) -> int:
+        """Length."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowRequest:
+    """What the user asked for; at most one of these is set."""
+
+    bounds_ns: tuple[int, int] | None = None
+    range_pattern: re.Pattern[str] | None = None
+    """From the first to the last matching range of the rank's process, clipped to the ranges' host times."""
+    step_pattern: re.Pattern[str] | None = None
+    """Names of step ranges, in place of the known forms."""
+    whole_capture: bool = False
+
+
+def find_window(trace: Trace, activity: Activity, request: WindowRequest) -> Window:
+    """The window of one device.
+
+    Raises ValueError where the user's request matches nothing.
+    """
+    if request.bounds_ns is not None:
+        start, end = request.bounds_ns
+        return Window(kind="user", start_ns=start, end_ns=end, steps=(), reason="given with --window")
+    process = trace.devices[activity.device].process
+    if request.range_pattern is not None:
+        rows = _of_process(trace, matching_user_ranges(trace, request.range_pattern), process)
+        if not len(rows):
+            raise ValueError(f"no range of process {process} matches {request.range_pattern.pattern!r}")
+        return Window(
+            kind="user",
+            start_ns=int(trace.ranges.start_ns[rows].min()),
+            end_ns=int(trace.ranges.end_ns[rows].max()),
+            steps=(),
+            reason=f"from the first to the last range that matches {request.range_pattern.pattern!r}",
+        )
+    if request.whole_capture:
+        return _capture(activity, "asked for with --window capture")
+    source, rows = _step_ranges(trace, process, request.step_pattern)
+    if not len(rows):
+        if request.step_pattern is not None:
+            raise ValueError(f"no range of process {process} matches {request.step_pattern.pattern!r}")
+        return _capture(activity, "no range in the capture names a step")
+    steps = _tile(trace, activity, _outermost(trace, rows))
+    if not steps:
+        return _capture(activity, "step ranges are there, but no activity could be matched to a launch in them")
+    return Window(
+        kind="steps", start_ns=steps[0].start_ns, end_ns=steps[-1].end_ns, steps=steps, reason=f"step ranges: {source}"
+    )
+
+
+def _capture(activity: Activity, reason: str) -> Window:
+    start, end = activity.span
+    return Window(kind="capture", start_ns=start, end_ns=end, steps=(), reason=reason)
+
+
+def _of_process(trace: Trace, rows: I64, process: int) -> I64:
+    mine = np.array([t.process == process for t in trace.threads], bool)
+    thread = trace.ranges.thread[rows]
+    return rows[(thread >= 0) & mine[np.maximum(thread, 0)]] if len(mine) else rows[:0]
+
+
+def _step_ranges(trace: Trace, process: int, pattern: re.Pattern[str] | None) -> tuple[str, I64]:
+    """Rows of step ranges of a process on the one thread that has most of them, and where the form is from."""
+    if pattern is not None:
+        candidates = [("--step-range", matching_user_ranges(trace, pattern))]
+    else:
+        names = distinct_names(trace)
+        candidates = [(source, matching_ranges(trace, form, names=names)) for source, form in STEP_PATTERNS]
+    for source, rows in candidates:
+        rows = _of_process(trace, rows, process)
+        rows = rows[trace.ranges.kind[rows] != RangeKind.MARK]
+        if len(rows):
+            threads, counts = np.unique(trace.ranges.thread[rows], return_counts=True)
+            return source, rows[trace.ranges.thread[rows] == threads[np.argmax(counts)]]
+    return "", np.empty(0, np.int64)
+
+
+def _outermost(trace: Trace, rows: I64) -> I64:
+    """Sorted by start, without ranges nested in another one of them."""
+    start, end = trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]
+    rows = rows[np.lexsort((-end, start))]
+    reach = np.maximum.accumulate(trace.ranges.end_ns[rows])
+    outer = np.ones(len(rows), bool)
+    outer[1:] = trace.ranges.start_ns[rows][1:] >= reach[:-1]
+    return rows[outer]
+
+
+def _tile(trace: Trace, activity: Activity, rows: I64) -> list[Step]:
+    """Steps on the device's own time.
+
+    A step starts with the first activity that was launched at or after its range began on the host, and
+    ends where the next one starts; the last ends with the last activity launched inside its range.
+    """
+    known = activity.api_row >= 0
+    launch = trace.api_calls.start_ns[np.maximum(activity.api_row, 0)]
+    begin = trace.ranges.start_ns[rows]
+    # Step of each activity: the last range that began before its launch; -1 before the first.
+    step = np.searchsorted(begin, launch, "right") - 1
+    step[~known] = -1
+    starts = np.full(len(rows), np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(starts, step[step >= 0], activity.start_ns[step >= 0])
+    # "At or after": an activity of a later step that ran earlier starts this one too.
+    starts = np.minimum.accumulate(starts[::-1])[::-1]
+    # Only trailing steps can be without activity, since a later one would have started them too.
+    count = int(np.count_nonzero(starts < np.iinfo(np.int64).max))
+    if not count:
+        return []
+    rows, starts = rows[:count], starts[:count]
+    in_last = (step == count - 1) & (launch < trace.ranges.end_ns[rows[-1]])
+    last_end = int(activity.end_ns[in_last].max(initial=0))
+    ends = np.concatenate((starts[1:], [max(last_end, int(starts[-1]))]))
+    names = [trace.strings[i] for i in trace.ranges.name[rows].tolist()]
+    return [
+        Step(name=n, start_ns=int(a), end_ns=int(b))
+        for n, a, b in zip(names, starts.tolist(), ends.tolist(), strict=True)
+        if b > a
+    ]

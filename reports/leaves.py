@@ -1,0 +1,193 @@
+"""The leaves of the ledger as reports show them: order, words, code letters, and their shares.
+
+The order is the ledger's precedence, so that the same colour lies at the same end of every bar.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from perfdoc.diagnosis import DIMENSIONS, IDLE_CAUSES, Ledger
+from perfdoc.reports.units import apportion, tenths
+
+FINE = 100_000
+"""Parts into which a drawn bar is divided: 0.001 % each."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Leaf:
+    """One leaf of the ledger."""
+
+    path: str
+    """Key path in ledger_ns, such as exposed_comm.dp."""
+    family: str
+    letter: str
+    """Stands in the bar beside the colour and the pattern."""
+    label: str
+    meaning: str
+
+    @property
+    def css(self) -> str:
+        """Name of its colour and pattern."""
+        return self.path.replace(".", "-").replace("_", "-")
+
+
+FAMILIES = {
+    "compute": "Compute",
+    "exposed_comm": "Exposed communication",
+    "exposed_memcpy": "Exposed copies",
+    "idle": "Idle",
+}
+
+_DIMENSION_WORDS = {
+    "dp": ("DP", "data parallel"),
+    "tp": ("TP", "tensor parallel"),
+    "cp": ("CP", "context parallel"),
+    "ep": ("EP", "expert parallel"),
+    "pp": ("PP", "pipeline parallel"),
+    "other": ("OT", "another group: embedding or norm"),
+    "unknown": ("??", "dimension not known"),
+}
+_IDLE_WORDS = {
+    "host": ("H", "host", "launched after the device ran dry"),
+    "gc": ("GC", "garbage collection", "the host collected garbage"),
+    "data": ("DA", "data", "the host waited for data"),
+    "dependency": ("DE", "dependency", "waited for another stream"),
+    "launch_latency": ("LL", "launch latency", "work was queued, short gap"),
+    "unexplained": ("UN", "unexplained", "no cause found"),
+}
+
+
+def _comm_leaf(dimension: str) -> Leaf:
+    letter, words = _DIMENSION_WORDS[dimension]
+    named = "unknown" if dimension == "unknown" else "other" if dimension == "other" else letter
+    return Leaf(
+        path=f"exposed_comm.{dimension}",
+        family="exposed_comm",
+        letter=letter,
+        label=f"exposed comm {named}",
+        meaning=f"communication without compute, {words}",
+    )
+
+
+def _idle_leaf(cause: str) -> Leaf:
+    letter, words, meaning = _IDLE_WORDS[cause]
+    return Leaf(
+        path=f"idle.{cause}", family="idle", letter=letter, label=f"idle {words}", meaning=f"idle: {meaning}"
+    )
+
+
+LEAVES: tuple[Leaf, ...] = (
+    Leaf(
+        path="compute",
+        family="compute",
+        letter="C",
+        label="compute",
+        meaning="a kernel that is not communication runs",
+    ),
+    *(_comm_leaf(dimension) for dimension in DIMENSIONS),
+    Leaf(
+        path="exposed_memcpy",
+        family="exposed_memcpy",
+        letter="M",
+        label="exposed memcpy",
+        meaning="copies or sets run alone",
+    ),
+    *(_idle_leaf(cause) for cause in IDLE_CAUSES),
+)
+
+
+def leaf_values(ledger: Ledger) -> list[int]:
+    """The ledger's leaves in ns, in the order of LEAVES."""
+    return [
+        ledger.compute,
+        *(getattr(ledger.exposed_comm, dimension) for dimension in DIMENSIONS),
+        ledger.exposed_memcpy,
+        *(getattr(ledger.idle, cause) for cause in IDLE_CAUSES),
+    ]
+
+
+def add_up(rows: Iterable[Sequence[int]]) -> list[int]:
+    """Leaf by leaf over ranks, in ns."""
+    total = [0] * len(LEAVES)
+    for row in rows:
+        total = [a + b for a, b in zip(total, row, strict=True)]
+    return total
+
+
+def family_values(values: Sequence[int]) -> dict[str, int]:
+    """Leaf values in ns summed by family, in the order of FAMILIES."""
+    sums = dict.fromkeys(FAMILIES, 0)
+    for leaf, value in zip(LEAVES, values, strict=True):
+        sums[leaf.family] += value
+    return sums
+
+
+def _family_tenths(values: Sequence[int]) -> dict[str, int]:
+    sums = family_values(values)
+    return dict(zip(sums, apportion(list(sums.values()), 1000), strict=True))
+
+
+def family_shares(values: Sequence[int]) -> dict[str, str]:
+    """Shares by family as per cents that add up to 100.0."""
+    sums = family_values(values)
+    return {family: tenths(part, sums[family]) for family, part in _family_tenths(values).items()}
+
+
+def leaf_shares(values: Sequence[int]) -> list[str]:
+    """Shares by leaf as per cents that add up to 100.0, and within a family to the family's share, so
+    that no two places of a report disagree by a rounding."""
+    shares = [""] * len(LEAVES)
+    for family, whole in _family_tenths(values).items():
+        members = [i for i, leaf in enumerate(LEAVES) if leaf.family == family]
+        for i, part in zip(members, apportion([values[i] for i in members], whole), strict=True):
+            shares[i] = tenths(part, values[i])
+    return shares
+
+
+@dataclass(frozen=True, kw_only=True)
+class Segment:
+    """A stretch of a stacked bar; x and width are exact per cents, and the widths add up to 100."""
+
+    x: str
+    width: str
+    middle: str
+    css: str
+    letter: str
+    """Empty where the stretch is too narrow for it."""
+    key: str
+    title: str
+    ns: int
+
+
+def _percent(parts: int) -> str:
+    whole, rest = divmod(parts, FINE // 100)
+    return f"{whole}.{rest:03d}".rstrip("0").rstrip(".") + "%"
+
+
+def stack(rows: Sequence[tuple[str, str, str, str, int]], narrowest: int = FINE // 40) -> list[Segment]:
+    """Lay (key, css, letter, title, ns) side by side into a bar of 100 %; rows of 0 ns are left out.
+
+    narrowest: the width, in parts of FINE, below which the letter is not written.
+    """
+    segments = []
+    at = 0
+    for (key, css, letter, title, ns), width in zip(
+        rows, apportion([row[4] for row in rows], FINE), strict=True
+    ):
+        if ns > 0:
+            segments.append(
+                Segment(
+                    x=_percent(at),
+                    width=_percent(width),
+                    middle=_percent(at + width // 2),
+                    css=css,
+                    letter=letter if width >= narrowest else "",
+                    key=key,
+                    title=title,
+                    ns=ns,
+                )
+            )
+        at += width
+    return segments

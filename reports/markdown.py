@@ -1,0 +1,159 @@
+"""The diagnosis as a comment on a pull request: short, in GitHub's Markdown."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from perfdoc.diagnosis import Diagnosis
+from perfdoc.reports import comm, gaps, leaves, summary, units
+from perfdoc.reports.names import base_name, pieces, prose, shorten
+
+_RANKS = 8
+_COMM_ROWS = 8
+_TOP_KERNELS = 5
+_QUALITY = 8
+
+_SPECIAL = re.compile(
+    r"(?P<entity>[|\\`<>&$])"
+    r"|(?P<markup>[*_\[\]~{}])"
+    r"|(?P<target>[@#](?=\w)|(?<=[A-Za-z]):(?=//)|(?<=www)\.)",
+    re.IGNORECASE,
+)
+_LINE_START = re.compile(r"\s*(?:[-+=#]|\d+[.)](?=\s|$))")
+_NOTHING = "&#8203;"
+"""A character without width, written as an entity: it breaks a link or a mention in two."""
+
+
+def _escaped(found: re.Match[str]) -> str:
+    char = found.group()
+    if found.lastgroup == "entity":
+        return f"&#{ord(char)};"
+    return "\\" + char if found.lastgroup == "markup" else char + _NOTHING
+
+
+def escape(text: str) -> str:
+    """A shown string as Markdown that reads the same: no markup, no link, no mention of a person or an
+    issue. The characters that end a table cell, a code span or a tag become entities, which no later
+    pass takes for the character itself."""
+    return (_NOTHING if _LINE_START.match(text) else "") + _SPECIAL.sub(_escaped, text)
+
+
+def code(text: str) -> str:
+    """A shown string as code. A tag rather than back-quotes, since a name may hold those and pipes."""
+    return f"<code>{escape(text)}</code>" if text else ""
+
+
+def sentence(text: str) -> str:
+    """A sentence of ours with its `code` quotes kept."""
+    return "".join(code(part) if quoted else escape(part) for quoted, part in pieces(prose(text)))
+
+
+def _table(head: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    rule = ["---:" if how == "r" else "---" for how in align]
+    return ["", *("| " + " | ".join(row) + " |" for row in (head, rule, *rows)), ""]
+
+
+def _ledgers(diagnosis: Diagnosis) -> list[str]:
+    labels = summary.rank_labels(diagnosis.ranks)
+    total = summary.total_values(diagnosis)
+    shown = [i for i, value in enumerate(total) if value]
+    order = sorted(range(len(labels)), key=lambda i: (-diagnosis.ranks[i].window.duration_ns, i))
+    drawn = sorted(order[:_RANKS])
+    rows = []
+    for i in drawn:
+        shares = leaves.leaf_shares(leaves.leaf_values(diagnosis.ranks[i].ledger_ns))
+        rows.append(
+            [
+                escape(labels[i]),
+                units.duration(diagnosis.ranks[i].window.duration_ns),
+                *(escape(shares[j]) for j in shown),
+            ]
+        )
+    if len(labels) > 1:
+        shares = leaves.leaf_shares(total)
+        rows.append(["**all ranks**", units.duration(sum(total)), *(escape(shares[j]) for j in shown)])
+    head = ["share of window", "window", *(leaves.LEAVES[j].label for j in shown)]
+    lines = ["### Where the time goes", *_table(head, "lr" + "r" * len(shown), rows)]
+    if len(labels) > _RANKS:
+        left_out = units.plural(len(labels) - _RANKS, "rank")
+        lines += [f"The {_RANKS} ranks with the longest windows; {left_out} not listed.", ""]
+    return lines
+
+
+def _communication(diagnosis: Diagnosis) -> list[str]:
+    rows, left_out = comm.overall_rows(diagnosis.ranks)
+    left_out += max(0, len(rows) - _COMM_ROWS)
+    if not rows:
+        return []
+    cells = [
+        [
+            escape(row.dimension),
+            escape(row.transport),
+            escape(row.collective),
+            units.count(row.count),
+            *(units.duration(ns) for ns in (row.total_ns, row.hidden_ns, row.exposed_ns, row.blocking_ns)),
+            units.size(row.bytes),
+            escape(row.bandwidth),
+        ]
+        for row in rows[:_COMM_ROWS]
+    ]
+    head = ["dimension", "transport", "collective", "count", "total", "hidden", "exposed", "blocking"]
+    lines = ["### Communication", *_table([*head, "bytes", "bus bandwidth"], "lll" + "r" * 7, cells)]
+    return [*lines, f"{units.plural(left_out, 'more row')} with less exposed time.", ""] if left_out else lines
+
+
+def _kernels(diagnosis: Diagnosis) -> list[str]:
+    kernels = diagnosis.analyses.kernels
+    if kernels.state != "measured" or not kernels.top:
+        return []
+    rows = [
+        [
+            code(shorten(row.name, 96)),
+            escape(shorten(row.kernel_class, 48)),
+            units.count(row.count),
+            units.duration(row.total_ns),
+            escape(units.share(row.share_frac)),
+        ]
+        for row in kernels.top[:_TOP_KERNELS]
+    ]
+    return ["### Top kernels", *_table(["kernel", "class", "count", "total", "share"], "llrrr", rows)]
+
+
+def _rules(diagnosis: Diagnosis) -> list[str]:
+    lines = []
+    for state in ("fires", "error"):
+        for rule in gaps.rules_in(diagnosis, state):
+            title = f"{shorten(rule.code, 48)} {shorten(rule.title)}"
+            text = f"- **{escape(title)}**{' (failed to run)' if state == 'error' else ''}: "
+            text += sentence(rule.reason)
+            lines.append(text + (f" *Do:* {sentence(rule.remedy)}" if rule.remedy else ""))
+    return ["### Findings", "", *lines, ""] if lines else []
+
+
+def render_markdown(diagnosis: Diagnosis) -> str:
+    """The diagnosis in short, as GitHub's Markdown, ending with a newline: verdict, headline figures,
+    shares per rank (the eight longest), communication, top kernels, findings, what is missing."""
+    lines = [f"## {sentence(diagnosis.verdict)}", "", escape(summary.source_line(diagnosis)), ""]
+    facts = summary.headline(diagnosis)
+    lines += _table([fig.label for fig in facts], "l" * len(facts), [[escape(fig.value) for fig in facts]])[1:]
+    for item in diagnosis.quality[:_QUALITY]:
+        remedy = f" {sentence(item.remedy)}" if item.remedy else ""
+        lines += [f"> **Mind** {code(shorten(item.code, 64))}: {sentence(item.message)}{remedy}", ""]
+    if len(diagnosis.quality) > _QUALITY:
+        lines += [f"> {units.plural(len(diagnosis.quality) - _QUALITY, 'more note')} on quality.", ""]
+    if diagnosis.ranks:
+        lines += _ledgers(diagnosis)
+    lines += _communication(diagnosis) + _kernels(diagnosis) + _rules(diagnosis)
+    missing = gaps.gaps_of(diagnosis)
+    if missing:
+        lines += ["<details>", f"<summary>Could not be measured: {len(missing)}</summary>", ""]
+        for gap in missing:
+            where = f" ({escape(gap.where)})" if gap.where else ""
+            remedy = f" *Do:* {sentence(gap.remedy)}" if gap.remedy else ""
+            lines.append(f"- {escape(gap.what)}{where}: {sentence(gap.why)}{remedy}")
+        lines += ["", "</details>", ""]
+    files = ", ".join(code(base_name(item.path)) for item in diagnosis.inputs[:4])
+    more = f" and {len(diagnosis.inputs) - 4} more" if len(diagnosis.inputs) > 4 else ""
+    lines.append(f"perfdoc {escape(shorten(diagnosis.perfdoc_version, 64))} read {files}{more}.")
+    return "\n".join(lines) + "\n"

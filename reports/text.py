@@ -1,0 +1,235 @@
+"""The diagnosis for a terminal. Plain text; escape sequences only where colour is asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfdoc.diagnosis import Diagnosis, Rank
+from perfdoc.reports import comm, gaps, leaves, summary, units
+from perfdoc.reports.grid import grid, paragraph
+from perfdoc.reports.names import base_name, prose, shorten
+
+_COLOURS = {
+    "head": "1",
+    "compute": "34",
+    "exposed_comm": "31",
+    "exposed_memcpy": "33",
+    "idle": "2",
+    "warn": "33;1",
+}
+_COMM_ROWS = 20
+_TOP_KERNELS = 15
+
+
+class _Page:
+    """Lines in the making; the only place that writes an escape sequence."""
+
+    def __init__(self, width: int, colour: bool) -> None:
+        self.lines: list[str] = []
+        self.width = width
+        self._colour = colour
+
+    def paint(self, text: str, style: str) -> str:
+        return f"\x1b[{_COLOURS[style]}m{text}\x1b[0m" if self._colour and text else text
+
+    def section(self, title: str) -> None:
+        self.lines += ["", self.paint(title, "head")]
+
+    def table(self, head: Sequence[str], rows: Sequence[Sequence[str]], align: str) -> None:
+        lines = grid(head, rows, align=align, width=self.width - 2)
+        self.lines += ["  " + line for line in lines]
+
+    def say(self, text: str, indent: str = "  ") -> None:
+        self.lines += paragraph(text, width=self.width, indent=indent)
+
+
+def _bar(page: _Page, values: Sequence[int], cells: int) -> str:
+    """A stacked bar of letters; a leaf that is too small for a cell has none."""
+    parts = leaves.apportion(values, cells)
+    drawn = ""
+    for leaf, part in zip(leaves.LEAVES, parts, strict=True):
+        letter = leaf.letter if part >= len(leaf.letter) else leaf.letter[:1]
+        inside = (letter + "=" * part)[:part]
+        drawn += page.paint(inside, leaf.family)
+    return f"[{drawn}]" if any(parts) else "[no time in the window]"
+
+
+def _ledger(page: _Page, rank: Rank, label: str) -> None:
+    values = leaves.leaf_values(rank.ledger_ns)
+    window = rank.window
+    steps = f", {units.plural(window.steps, 'step')}" if window.steps else ""
+    gpu = f", {shorten(rank.gpu.name, 64)}" if rank.gpu.name else ""
+    length = units.duration(window.duration_ns)
+    page.lines += ["", f"  {page.paint(label, 'head')}: {length} ({window.kind}{steps}){gpu}"]
+    page.lines.append("  " + _bar(page, values, min(page.width, 120) - 4))
+    shares = leaves.leaf_shares(values)
+    shown = [i for i, value in enumerate(values) if value]
+    rows = [
+        [leaves.LEAVES[i].letter, leaves.LEAVES[i].label, units.duration(values[i]), shares[i], f"{values[i]:,}"]
+        for i in shown
+    ]
+    total = rank.ledger_ns.total
+    check = "= window" if total == window.duration_ns else f"differs from window {window.duration_ns:,}"
+    rows.append(["", f"sum {check}", units.duration(total), "100.0 %" if total else "", f"{total:,}"])
+    page.table(["", "leaf", "time", "share", "ns"], rows, "llrrr")
+
+
+def _ledgers(page: _Page, diagnosis: Diagnosis, labels: Sequence[str]) -> None:
+    page.section("Where the time goes")
+    drawn = summary.choose_drawn(diagnosis.ranks)
+    if len(drawn.indices) <= 4:
+        for i in drawn.indices:
+            _ledger(page, diagnosis.ranks[i], labels[i])
+        return
+    values = summary.total_values(diagnosis)
+    page.lines.append("  all ranks together")
+    page.lines.append("  " + _bar(page, values, min(page.width, 120) - 4))
+    shown = [i for i, value in enumerate(values) if value]
+    codes = [leaves.LEAVES[i].letter for i in shown]
+    page.say("; ".join(f"{leaves.LEAVES[i].letter} {leaves.LEAVES[i].label}" for i in shown))
+    for heading, indices in drawn.groups:
+        page.lines.append("")
+        if heading:
+            page.lines.append(f"  {heading}")
+        rows = []
+        for i in indices:
+            own = leaves.leaf_values(diagnosis.ranks[i].ledger_ns)
+            shares = leaves.leaf_shares(own)
+            length = units.duration(diagnosis.ranks[i].window.duration_ns)
+            rows.append([labels[i], length, *(shares[j].removesuffix(" %") for j in shown)])
+        page.table(["% of window", "window", *codes], rows, "lr" + "r" * len(codes))
+    if drawn.left_out:
+        page.say(f"{units.plural(drawn.left_out, 'rank')} not shown here; the JSON has all of them.")
+
+
+def _communication(page: _Page, diagnosis: Diagnosis) -> None:
+    page.section("Communication")
+    rows, left_out = comm.overall_rows(diagnosis.ranks)
+    if not rows:
+        page.say("None inside the windows.")
+        return
+    if len(diagnosis.ranks) > 1:
+        page.say("Sums over ranks of each rank's unions.")
+    head = ["dim", "transport", "collective", "count", "total", "hidden", "exposed", "blocking"]
+    page.table(
+        [*head, "bytes", "bus bandwidth", "evidence"],
+        [
+            [
+                row.dimension,
+                row.transport,
+                row.collective,
+                units.count(row.count),
+                *(units.duration(ns) for ns in (row.total_ns, row.hidden_ns, row.exposed_ns, row.blocking_ns)),
+                units.size(row.bytes),
+                row.bandwidth,
+                row.evidence,
+            ]
+            for row in rows[:_COMM_ROWS]
+        ],
+        "lllrrrrrrrl",
+    )
+    left_out += max(0, len(rows) - _COMM_ROWS)
+    if left_out:
+        page.say(f"{units.plural(left_out, 'more row')} with less exposed time.")
+    if any(row.blocking_ns is None for row in rows):
+        reason = gaps.missing_reason(diagnosis, "event_edges") or "no event edge shows what compute waited for"
+        page.say(f"blocking {units.UNKNOWN}: {reason}")
+
+
+def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
+    kernels = diagnosis.analyses.kernels
+    page.section("Kernels")
+    if kernels.state != "measured":
+        page.say(f"Not measured: {prose(kernels.reason)}")
+        return
+    shares = units.partition([row.total_ns for row in kernels.classes])
+    page.table(
+        ["class", "count", "total", "share"],
+        [
+            [shorten(row.name, 48), units.count(row.count), units.duration(row.total_ns), part]
+            for row, part in zip(kernels.classes, shares, strict=True)
+        ],
+        "lrrr",
+    )
+    if kernels.other_frac is not None:
+        page.say(f"{units.share(kernels.other_frac)} of kernel time has a name that no pattern knows.")
+    page.lines.append("")
+    page.table(
+        ["total", "share", "count", "mean", "class", "kernel"],
+        [
+            [
+                units.duration(row.total_ns),
+                units.share(row.share_frac),
+                units.count(row.count),
+                units.duration(row.mean_ns),
+                shorten(row.kernel_class, 48),
+                shorten(row.name),
+            ]
+            for row in kernels.top[:_TOP_KERNELS]
+        ],
+        "rrrrln",
+    )
+
+
+def _rules(page: _Page, diagnosis: Diagnosis) -> None:
+    if not diagnosis.rules:
+        return
+    page.section("Findings")
+    for state in ("fires", "error"):
+        for rule in gaps.rules_in(diagnosis, state):
+            page.lines.append("")
+            title = f"{shorten(rule.code, 48)} {shorten(rule.title)}"
+            page.say(title if state == "fires" else f"{title} (failed to run)")
+            page.say(prose(rule.reason), "    ")
+            for fact in rule.evidence:
+                page.say(f"{shorten(fact.label)}: {shorten(fact.value)}", "      ")
+            if rule.remedy:
+                page.say(f"do: {prose(rule.remedy)}", "    ")
+    counts = [
+        f"{len(gaps.rules_in(diagnosis, state))} {words}"
+        for state, words in gaps.RULE_STATES
+        if gaps.rules_in(diagnosis, state)
+    ]
+    page.say("Rules: " + ", ".join(counts) + ".")
+
+
+def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False) -> str:
+    """The diagnosis as text for people, ending with a newline.
+
+    width: columns to break sentences and shorten names at (at least 60); tables of many columns may be
+    wider. colour: add terminal colours; without it the text holds no control character but the newline.
+    """
+    page = _Page(max(60, width), colour)
+    labels = summary.rank_labels(diagnosis.ranks)
+    page.lines += [page.paint(line, "head") for line in paragraph(prose(diagnosis.verdict), width=page.width)]
+    page.say(summary.source_line(diagnosis), "")
+    page.lines.append("")
+    facts = [[fig.label, fig.value, "; ".join(fig.notes)] for fig in summary.headline(diagnosis)]
+    page.lines += ["  " + line for line in grid(["", "", ""], facts, align="lrl", width=page.width)[1:]]
+    if diagnosis.quality:
+        page.lines += ["", page.paint("Mind when reading these figures", "warn")]
+        for item in diagnosis.quality:
+            page.say(f"! {shorten(item.code, 64)}: {prose(item.message)}")
+            if item.remedy:
+                page.say(f"do: {prose(item.remedy)}", "    ")
+    if diagnosis.ranks:
+        _ledgers(page, diagnosis, labels)
+    _communication(page, diagnosis)
+    _kernels(page, diagnosis)
+    missing = gaps.gaps_of(diagnosis)
+    if missing:
+        page.section("What could not be measured")
+        for gap in missing:
+            where = f" [{gap.where}]" if gap.where else ""
+            page.say(f"- {gap.what}{where}: {gap.why or 'no reason given'}")
+            if gap.remedy:
+                page.say(f"do: {gap.remedy}", "    ")
+    _rules(page, diagnosis)
+    page.section("Inputs")
+    for item in diagnosis.inputs[:16]:
+        version = shorten(item.tool_version, 64) if item.tool_version else "version unknown"
+        page.say(f"{base_name(item.path)}  {item.format}, {version}, sha256 {shorten(item.sha256, 64)[:12]}")
+    if len(diagnosis.inputs) > 16:
+        page.say(f"{units.plural(len(diagnosis.inputs) - 16, 'more input')}")
+    page.lines += ["", f"perfdoc {shorten(diagnosis.perfdoc_version, 64)}"]
+    return "\n".join(page.lines) + "\n"

@@ -1,0 +1,55 @@
+"""PD901: idle time whose cause the capture does not show."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.rules.rule import Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD901",
+    title="Unexplained idle time",
+    why="Time that no cause accounts for cannot be advised on, and large shares mean that the capture or "
+    "perfdoc itself misses something.",
+    sources=("DESIGN section 3",),
+)
+
+MAX_UNEXPLAINED_FRAC = 0.02
+"""DESIGN: more than this share of a window is a defect to look into."""
+
+
+def evaluate(captures: Sequence[CaptureMeasurement]) -> Verdict:
+    """Fires where any rank's window has more unexplained idle time than the threshold."""
+    shares = [
+        (r.ledger.idle_ns["unexplained"] / r.ledger.window_ns, c, r)
+        for c in captures
+        for r in c.ranks
+        if r.ledger.window_ns
+    ]
+    if not shares:
+        return Verdict(state="skipped", reason="every window is empty")
+    worst, capture, rank = max(shares, key=lambda s: s[0])
+    evidence = [
+        Evidence(
+            label=f"largest share (device {rank.device.ordinal}, process {rank.device.process})",
+            value=f"{worst:.1%}",
+        )
+    ]
+    if worst <= MAX_UNEXPLAINED_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    if not capture.capabilities["launch_correlation"].available:
+        remedy = capture.capabilities["launch_correlation"].remedy
+        return Verdict(
+            state="fires",
+            reason="launches are not in the capture, so idle time has no cause",
+            evidence=evidence,
+            remedy=f"Capture the CUDA API too: {remedy}",
+        )
+    return Verdict(
+        state="fires",
+        reason="work was queued, and the device still stood idle",
+        evidence=evidence,
+        remedy="Look at the gaps on the timeline. On Windows and WSL the driver submits work in batches, "
+        "which looks just like this: measure on Linux.",
+    )
