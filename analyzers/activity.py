@@ -80,7 +80,9 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     is_peer = trace.copies.kind[c_rows] == CopyKind.PEER_TO_PEER
 
     compute = union(np.concatenate((k_start[~is_comm], g_start)), np.concatenate((k_end[~is_comm], g_end)))
-    communication = _communication(kinds, k_rows[is_comm], k_start[is_comm], k_end[is_comm], c_start[is_peer], c_end[is_peer])
+    communication = _communication(
+        kinds, k_rows[is_comm], k_start[is_comm], k_end[is_comm], c_start[is_peer], c_end[is_peer]
+    )
     comm = union(communication.start_ns, communication.end_ns)
     copies = union(c_start[~is_peer], c_end[~is_peer])
 

@@ -193,7 +193,7 @@ NAMED_COMMUNICATION: tuple[KernelRule, ...] = (
         collective="sync",
     ),
     rule(
-        "userbuffers_ring",
+        "userbuffers_send_recv",
         _COMM,
         r"kuserbuffers_(?:push|pull)",
         transport="userbuffers",

@@ -35,7 +35,9 @@ class CommunicationRow:
     evidence: str
 
 
-def communication_table(trace: Trace, activity: Activity, start_ns: int, end_ns: int) -> list[CommunicationRow]:
+def communication_table(
+    trace: Trace, activity: Activity, start_ns: int, end_ns: int
+) -> list[CommunicationRow]:
     """Rows by falling exposed time."""
     comm = activity.communication
     # A zero-length row counts too: it moved something in less than a tick of the clock.
@@ -43,10 +45,14 @@ def communication_table(trace: Trace, activity: Activity, start_ns: int, end_ns:
     inside = np.flatnonzero(
         (comm.start_ns < end_ns) & ((comm.end_ns > start_ns) | (instant & (comm.start_ns >= start_ns)))
     )
-    payload = _payload_of_kernel(trace)[comm.kernel[inside]] if len(trace.kernels) else np.full(len(inside), -1)
+    payload = (
+        _payload_of_kernel(trace)[comm.kernel[inside]] if len(trace.kernels) else np.full(len(inside), -1)
+    )
     payload[comm.kernel[inside] < 0] = -1
     group = _group_of(trace, payload)
-    labels = [(k.transport, k.collective, k.element_type) if k else (PEER_COPY, "peer_copy", "") for k in comm.kinds]
+    labels = [
+        (k.transport, k.collective, k.element_type) if k else (PEER_COPY, "peer_copy", "") for k in comm.kinds
+    ]
     distinct_labels = sorted(set(labels))
     label = np.array([distinct_labels.index(x) for x in labels], np.int64)[comm.kind[inside]]
     keys = np.stack((comm.dimension[inside], label, group), axis=1)

@@ -46,7 +46,7 @@ def idle_inputs(trace: Trace, activity: Activity) -> IdleInputs:
     if len(trace.api_calls):
         start = np.where(known, trace.api_calls.start_ns[row], -1)
         end = np.where(known, trace.api_calls.end_ns[row], -1)
-        launching = np.unique(trace.api_calls.thread[row[known]])
+        launching = np.unique(trace.api_calls.thread[row[known]]).astype(np.int64)
     else:
         start = end = np.full(len(row), -1, np.int64)
         launching = np.empty(0, np.int64)
@@ -121,4 +121,5 @@ def _waited_for_other_stream(activity: Activity, following: I64) -> Bool:
     reach = np.maximum.accumulate(activity.end_ns)
     last = np.maximum.accumulate(np.where(activity.end_ns == reach, np.arange(len(reach)), 0))
     before = last[np.maximum(following - 1, 0)]
-    return (following > 0) & (activity.stream[before] != activity.stream[following])
+    other: Bool = (following > 0) & (activity.stream[before] != activity.stream[following])
+    return other

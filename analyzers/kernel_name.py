@@ -40,6 +40,7 @@ def _demangled(text: str) -> tuple[str, bool]:
         text = text.replace(noise, "")
     outside: list[str] = []
     open_brackets: list[str] = []
+    parentheses = 0
     start = 0
     for match in _BRACKET.finditer(text):
         bracket = match.group()
@@ -48,18 +49,22 @@ def _demangled(text: str) -> tuple[str, bool]:
         if bracket in "<([{":
             if not open_brackets:
                 outside.append(text[start : match.start()])
-                words = "".join(outside).split()
-                if bracket != "<" and words and not words[-1].endswith(_NOT_A_FUNCTION):
-                    # The argument list: the function's name is complete.
-                    return words[-1], True
+                if bracket != "<":
+                    words = "".join(outside).split()
+                    if words and not words[-1].endswith(_NOT_A_FUNCTION):
+                        # The argument list: the function's name is complete.
+                        return words[-1], True
             open_brackets.append("<" if bracket == "<" else "(")
+            parentheses += bracket != "<"
         elif bracket == ">":
             # Inside parentheses it is a comparison.
             if open_brackets and open_brackets[-1] == "<":
                 open_brackets.pop()
-        elif "(" in open_brackets:
+        elif parentheses:
+            # An unclosed "<" inside parentheses was a comparison too.
             while open_brackets.pop() != "(":
                 pass
+            parentheses -= 1
         if not open_brackets:
             start = match.end()
     if not open_brackets:

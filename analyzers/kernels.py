@@ -22,7 +22,9 @@ class NamedTime:
     """Sum of durations clipped to the window; concurrent kernels count twice."""
 
 
-def kernel_times(trace: Trace, activity: Activity, kinds: KernelKinds, start_ns: int, end_ns: int) -> list[NamedTime]:
+def kernel_times(
+    trace: Trace, activity: Activity, kinds: KernelKinds, start_ns: int, end_ns: int
+) -> list[NamedTime]:
     """Time of every kernel name of one device that runs inside [start, end)."""
     rows = activity.kernel_rows
     start, end = trace.kernels.start_ns[rows], trace.kernels.end_ns[rows]

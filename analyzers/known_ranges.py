@@ -51,7 +51,9 @@ def matching_ranges(trace: Trace, pattern: str, *, names: I64 | None = None) -> 
 def matching_user_ranges(trace: Trace, pattern: re.Pattern[str]) -> I64:
     """Rows of trace.ranges whose name a user's expression finds (Python's syntax)."""
     names = distinct_names(trace)
-    return _rows_named(trace, np.array([i for i in names.tolist() if pattern.search(trace.strings[i])], np.int64))
+    return _rows_named(
+        trace, np.array([i for i in names.tolist() if pattern.search(trace.strings[i])], np.int64)
+    )
 
 
 def distinct_names(trace: Trace) -> I64:

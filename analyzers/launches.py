@@ -30,7 +30,9 @@ def find_launches(trace: Trace) -> Launches:
     """
     api = trace.api_calls
     tables: tuple[Kernels | Copies | GraphLaunches, ...] = (trace.kernels, trace.copies, trace.graph_launches)
-    processes = {p: i for i, p in enumerate({d.process for d in trace.devices} | {t.process for t in trace.threads})}
+    processes = {
+        p: i for i, p in enumerate({d.process for d in trace.devices} | {t.process for t in trace.threads})
+    }
     thread_process = np.array([processes[t.process] for t in trace.threads], np.int64)
     device_process = np.array([processes[d.process] for d in trace.devices], np.int64)
 
@@ -47,7 +49,10 @@ def find_launches(trace: Trace) -> Launches:
         table = np.full(stride * len(processes), -1, np.int64)
         # Backwards, because the last assignment wins and the earliest call is wanted.
         table[key[::-1]] = rows[::-1]
-        found = [np.where(t.correlation >= 0, table[np.maximum(k, 0)], -1) for k, t in zip(wanted, tables, strict=True)]
+        found = [
+            np.where(t.correlation >= 0, table[np.maximum(k, 0)], -1)
+            for k, t in zip(wanted, tables, strict=True)
+        ]
     else:
         order = np.argsort(key, kind="stable")
         key, rows = key[order], rows[order]

@@ -25,7 +25,12 @@ class Ledger:
     """By cause, every cause present."""
 
     def __post_init__(self) -> None:
-        leaves = [self.compute_ns, self.exposed_memcpy_ns, *self.exposed_comm_ns.values(), *self.idle_ns.values()]
+        leaves = [
+            self.compute_ns,
+            self.exposed_memcpy_ns,
+            *self.exposed_comm_ns.values(),
+            *self.idle_ns.values(),
+        ]
         assert min(leaves) >= 0, leaves
         assert sum(leaves) == self.window_ns, f"ledger sums to {sum(leaves)} of {self.window_ns} ns"
 
@@ -38,7 +43,10 @@ def build_ledger(activity: Activity, start_ns: int, end_ns: int, idle: IdleInput
     work = compute | comm
     exposed = exposed_by_dimension(activity.communication, compute, start_ns, end_ns)
     # Two ways to the same figure: the owners' segments must cover exactly what compute leaves uncovered.
-    assert sum(exposed.values()) == work.total_ns - compute.total_ns, (exposed, work.total_ns - compute.total_ns)
+    assert sum(exposed.values()) == work.total_ns - compute.total_ns, (
+        exposed,
+        work.total_ns - compute.total_ns,
+    )
     return Ledger(
         window_ns=end_ns - start_ns,
         compute_ns=compute.total_ns,

@@ -17,7 +17,7 @@ from perfdoc.analyzers.kernels_only import KernelsOnly, kernels_only
 from perfdoc.analyzers.launches import find_launches
 from perfdoc.analyzers.ledger import Ledger, build_ledger
 from perfdoc.analyzers.window import Window, WindowRequest, find_window
-from perfdoc.traces import Capability, Device, Note, Trace, TraceError
+from perfdoc.traces import Capability, Device, Format, Note, Trace, TraceError
 from perfdoc.traces.load import content_sha256, read_trace
 
 
@@ -40,7 +40,7 @@ class CaptureMeasurement:
 
     path: Path
     sha256: str
-    format: str
+    format: Format
     tool_version: str | None
     schema: str | None
     capabilities: dict[str, Capability]
@@ -76,7 +76,9 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
     launches = find_launches(trace)
     ranks: list[RankMeasurement] = []
     notes: list[Note] = []
-    order = sorted(range(len(trace.devices)), key=lambda i: (trace.devices[i].ordinal, trace.devices[i].process))
+    order = sorted(
+        range(len(trace.devices)), key=lambda i: (trace.devices[i].ordinal, trace.devices[i].process)
+    )
     for index in order:
         activity = device_activity(trace, index, kinds, launches)
         device = trace.devices[index]

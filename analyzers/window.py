@@ -11,7 +11,12 @@ import numpy as np
 
 from perfdoc.analyzers.activity import Activity
 from perfdoc.analyzers.intervals import I64
-from perfdoc.analyzers.known_ranges import STEP_PATTERNS, distinct_names, matching_ranges, matching_user_ranges
+from perfdoc.analyzers.known_ranges import (
+    STEP_PATTERNS,
+    distinct_names,
+    matching_ranges,
+    matching_user_ranges,
+)
 from perfdoc.traces import RangeKind, Trace
 
 
@@ -81,9 +86,15 @@ def find_window(trace: Trace, activity: Activity, request: WindowRequest) -> Win
         return _capture(activity, "no range in the capture names a step")
     steps = _tile(trace, activity, _outermost(trace, rows))
     if not steps:
-        return _capture(activity, "step ranges are there, but no activity could be matched to a launch in them")
+        return _capture(
+            activity, "step ranges are there, but no activity could be matched to a launch in them"
+        )
     return Window(
-        kind="steps", start_ns=steps[0].start_ns, end_ns=steps[-1].end_ns, steps=steps, reason=f"step ranges: {source}"
+        kind="steps",
+        start_ns=steps[0].start_ns,
+        end_ns=steps[-1].end_ns,
+        steps=steps,
+        reason=f"step ranges: {source}",
     )
 
 

@@ -35,7 +35,9 @@ def all_rules() -> tuple[Rule, ...]:
     return tuple(rules[code] for code in sorted(rules))
 
 
-def run_rules(captures: Sequence[CaptureMeasurement], rules: Sequence[Rule] | None = None) -> list[RuleResult]:
+def run_rules(
+    captures: Sequence[CaptureMeasurement], rules: Sequence[Rule] | None = None
+) -> list[RuleResult]:
     """Apply every rule; one that throws becomes an `error` row, never a crash."""
     results = []
     for rule in all_rules() if rules is None else rules:

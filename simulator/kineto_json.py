@@ -94,7 +94,9 @@ def write_kineto(
     )
     if old_categories:
         for row in rows:
-            row["cat"] = _OLD_CATEGORIES.get(row.get("cat", ""), row.get("cat", ""))
+            if "cat" not in row:
+                continue
+            row["cat"] = _OLD_CATEGORIES.get(row["cat"], row["cat"])
             if row["cat"] in ("Kernel", "Memcpy", "Memset"):
                 row["tid"] = f"stream {row['tid']}"
     data = json.dumps({**head, "traceEvents": rows}).encode()

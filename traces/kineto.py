@@ -27,7 +27,8 @@ from perfdoc.traces.kineto_meta import distributed, gpus, utc_origin_ns
 from perfdoc.traces.kineto_notes import notes
 from perfdoc.traces.kineto_rows import EventRows
 from perfdoc.traces.kineto_tables import device_tables, first_ns, ranges
-from perfdoc.traces.model import CAPABILITIES, ApiCalls, Capability, Operators, Trace
+from perfdoc.traces.model import CAPABILITIES, ApiCalls, Capability, GraphLaunches, Operators, Trace
+from perfdoc.traces.validate import check_activity
 
 _SUFFIXES = (".json", ".json.gz")
 
@@ -57,6 +58,7 @@ def read_kineto(path: Path) -> Trace:
     calls = ApiCalls(**call_columns)  # type: ignore[arg-type]
     by_correlation = launches(threads, call_columns["thread"], call_columns["correlation"])
     tables = device_tables(rows, by_correlation)
+    check_activity(path, tables.kernels, tables.copies, GraphLaunches.empty())
     launch_count, _ = launched(by_correlation, tables.kernels.correlation)
     launched_kernels = int(np.count_nonzero(launch_count))
     origin = utc_origin_ns(document.base_time_ns, first)

@@ -30,6 +30,8 @@ def short_name(full_name: str) -> str:
         elif text in "<({[":
             if not open_brackets.stack and end is None and text != "{" and token.start() > begin:
                 end, ended_by = token.start(), text
+            elif not open_brackets.stack and text == "(":
+                ended_by = "("  # a template list and then the arguments
             open_brackets.open(text)
         elif open_brackets.stack or text == "->":
             continue

@@ -40,10 +40,17 @@ def find_captures(paths: Sequence[str]) -> list[Path]:
         elif path.exists():
             matches = [path]
         else:
-            matches = sorted(map(Path, glob.glob(text, recursive=True)), key=_natural) if glob.has_magic(text) else []
+            matches = (
+                sorted(map(Path, glob.glob(text, recursive=True)), key=_natural)
+                if glob.has_magic(text)
+                else []
+            )
             if not matches:
-                raise TraceError(path, "does not exist." if not glob.has_magic(text) else "matches no file.",
-                                 "Check the path.")
+                raise TraceError(
+                    path,
+                    "does not exist." if not glob.has_magic(text) else "matches no file.",
+                    "Check the path.",
+                )
         for match in matches:
             found.setdefault(match.resolve(), match)
     captures = list(found.values())
@@ -79,9 +86,13 @@ def tool_of(path: Path) -> str:
             path, "is not a SQLite file.", "Export the report: nsys export --type sqlite REPORT.nsys-rep"
         )
     if head.startswith(b"PAR1"):
-        raise TraceError(path, "is one table of an export.", "Give the folder that `nsys export --type parquetdir` wrote.")
+        raise TraceError(
+            path, "is one table of an export.", "Give the folder that `nsys export --type parquetdir` wrote."
+        )
     if path.suffix == ".qdstrm":
-        raise TraceError(path, "is a raw stream.", "Import it with the nsys that wrote it, which makes a .nsys-rep.")
+        raise TraceError(
+            path, "is a raw stream.", "Import it with the nsys that wrote it, which makes a .nsys-rep."
+        )
     raise TraceError(path, "is not a trace.", _ACCEPTED)
 
 

@@ -11,10 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
+from typing import Literal, TypeAlias
 
 from perfdoc.traces.table import I8, I32, I64, U64, Table
 
 UNKNOWN = -1
+
+Format: TypeAlias = Literal["nsys-sqlite", "nsys-rep", "nsys-parquet", "kineto"]
 
 
 class CopyKind(IntEnum):
@@ -286,8 +289,7 @@ class Trace:
     """One capture file."""
 
     path: Path
-    format: str
-    """nsys-sqlite | nsys-rep | nsys-parquet | kineto."""
+    format: Format
     tool_version: str | None
     schema: str | None
     """Version of the file's layout as the file states it."""

@@ -131,7 +131,10 @@ def read_nsys(source: NsysSource) -> Trace:
     }
     if in_graphs:
         notes.append(
-            Note(code="graph-kernels", message=f"{in_graphs:,} kernels ran inside CUDA graphs, traced one by one.")
+            Note(
+                code="graph-kernels",
+                message=f"{in_graphs:,} kernels ran inside CUDA graphs, traced one by one.",
+            )
         )
     return Trace(
         path=source.path,
@@ -156,4 +159,6 @@ def read_nsys(source: NsysSource) -> Trace:
 
 
 def _have(available: bool, reason: str, remedy: str) -> Capability:
-    return Capability(available=True) if available else Capability(available=False, reason=reason, remedy=remedy)
+    return (
+        Capability(available=True) if available else Capability(available=False, reason=reason, remedy=remedy)
+    )

@@ -7,14 +7,21 @@ import numpy as np
 from perfdoc.traces.model import UNKNOWN, Copies, CopyKind, GraphLaunches, Kernels
 from perfdoc.traces.nsys_ids import Ids
 from perfdoc.traces.nsys_source import NULL, NsysSource, read_ints
-from perfdoc.traces.table import I64
+from perfdoc.traces.table import I8, I64
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
 MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
 GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
 
-_ACTIVITY = {"start": 0, "end": NULL, "deviceId": 0, "streamId": NULL, "correlationId": NULL, "globalPid": NULL}
+_ACTIVITY = {
+    "start": 0,
+    "end": NULL,
+    "deviceId": 0,
+    "streamId": NULL,
+    "correlationId": NULL,
+    "globalPid": NULL,
+}
 
 _COPY_KINDS = {
     1: CopyKind.HOST_TO_DEVICE,
@@ -79,7 +86,7 @@ def read_copies(source: NsysSource, ids: Ids) -> Copies:
                 correlation=c["correlationId"],
                 kind=_copy_kind(c[kind_column], c["srcDeviceId"], c["dstDeviceId"])
                 if kind_column
-                else np.full(len(c["start"]), CopyKind.MEMSET),
+                else np.full(len(c["start"]), CopyKind.MEMSET, np.int8),
                 bytes=c["bytes"],
                 graph_node=_zero_is_none(c["graphNodeId"]),
             )
@@ -100,15 +107,15 @@ def read_graph_launches(source: NsysSource, ids: Ids) -> GraphLaunches:
     )
 
 
-def _copy_kind(copy_kind: I64, source_device: I64, target_device: I64) -> I64:
-    table = np.full(_LAST_KIND + 1, CopyKind.OTHER, np.int64)
-    for code, kind in _COPY_KINDS.items():
-        table[code] = kind
+def _copy_kind(copy_kind: I64, source_device: I64, target_device: I64) -> I8:
+    table = np.full(_LAST_KIND + 1, CopyKind.OTHER, np.int8)
+    for code, name in _COPY_KINDS.items():
+        table[code] = name
     known = (copy_kind >= 0) & (copy_kind <= _LAST_KIND)
-    kind = np.where(known, table[np.where(known, copy_kind, 0)], CopyKind.OTHER)
+    kind = np.where(known, table[np.where(known, copy_kind, 0)], np.int8(CopyKind.OTHER))
     # A copy between two devices is a peer copy whatever kind CUPTI gave it.
     peer = (source_device != NULL) & (target_device != NULL) & (source_device != target_device)
-    return np.where(peer, np.int64(CopyKind.PEER_TO_PEER), kind)
+    return np.where(peer, np.int8(CopyKind.PEER_TO_PEER), kind)
 
 
 def _volume(x: I64, y: I64, z: I64) -> I64:

@@ -69,7 +69,7 @@ def read_syncs(source: NsysSource) -> Syncs:
             "eventSyncId": NULL,
         },
     )
-    kind = np.full(len(c["start"]), SyncKind.OTHER, np.int64)
+    kind = np.full(len(c["start"]), SyncKind.OTHER, np.int8)
     for code, value in _SYNC_KINDS.items():
         kind[c["syncType"] == code] = value
     unknown = np.full(len(c["start"]), UNKNOWN, np.int64)
@@ -138,11 +138,16 @@ def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
             return np.full(table.num_rows, default, np.int64)
         return to_int64(source.path, f"{NVTX}.{column}", table[column], default)
 
-    start, event, tid, domain = ints("start", 0), ints("eventType", 0), ints("globalTid", NULL), ints("domainId", 0)
+    start, event, tid, domain = (
+        ints("start", 0),
+        ints("eventType", 0),
+        ints("globalTid", NULL),
+        ints("domainId", 0),
+    )
     is_open = table["end"].is_null().to_numpy() if "end" in present else np.ones(len(start), bool)
     name = _names(ids, table["text"] if "text" in present else None, ints("textId", NULL))
 
-    kind = np.full(len(start), UNKNOWN, np.int64)
+    kind = np.full(len(start), UNKNOWN, np.int8)
     for code, value in _KINDS.items():
         kind[event == code] = value
     end = ints("end", 0)

@@ -38,14 +38,16 @@ def read_meta(source: NsysSource) -> Meta:
         if {"name", "value"} <= source.columns(table):
             data = source.read(table, ["name", "value"])
             values |= {
-                str(n): str(v) for n, v in zip(data["name"].to_pylist(), data["value"].to_pylist(), strict=True)
+                str(n): str(v)
+                for n, v in zip(data["name"].to_pylist(), data["value"].to_pylist(), strict=True)
             }
     utc = read_ints(source, "TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": NULL})["utcEpochNs"]
     return Meta(
         tool_version=values.get("EXPORT_PRODUCT_VERSION"),
         schema=values.get("EXPORT_SCHEMA_VERSION") or values.get("EXPORT_SCHEMA_VERSION_MAJOR"),
         utc_origin_ns=int(utc[0]) if len(utc) and utc[0] > 0 else None,
-        is_nsight="Nsight" in values.get("EXPORT_PRODUCT_NAME", "") or bool(source.columns("ANALYSIS_DETAILS")),
+        is_nsight="Nsight" in values.get("EXPORT_PRODUCT_NAME", "")
+        or bool(source.columns("ANALYSIS_DETAILS")),
     )
 
 
@@ -59,7 +61,9 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
     columns = source.columns("TARGET_INFO_GPU")
     if "id" not in columns:
         return devices
-    wanted = [c for c in ("id", "name", "totalMemory", "smCount", "uuid", "cuDevice", "isDiscrete") if c in columns]
+    wanted = [
+        c for c in ("id", "name", "totalMemory", "smCount", "uuid", "cuDevice", "isDiscrete") if c in columns
+    ]
     gpus = source.read("TARGET_INFO_GPU", wanted).to_pylist()
     gpus = [g for g in gpus if g.get("totalMemory")]  # integrated and software adapters report none
     by_id = {g["id"]: g for g in gpus}

@@ -44,8 +44,11 @@ def read_payloads(source: NsysSource, ranges: Ranges, source_row: I64, strings: 
     if "binaryData" in columns and source.columns("NVTX_PAYLOAD_SCHEMA_ENTRIES"):
         for row, fields in _binary_payloads(source, row_of).items():
             found.setdefault(row, fields)
-    rows = [r for r, fields in sorted(found.items()) if _integer(fields.get(_COMMUNICATOR), 64) is not None
-            or "Message size [bytes]" in fields]
+    rows = [
+        r
+        for r, fields in sorted(found.items())
+        if _integer(fields.get(_COMMUNICATOR), 64) is not None or "Message size [bytes]" in fields
+    ]
     empty = np.zeros(len(rows), np.int32)
     columns_out: dict[str, list[int]] = {k: [] for k in _FIELDS}
     for r in rows:
@@ -78,7 +81,11 @@ def _json_payloads(source: NsysSource, row_of: I64) -> dict[int, Mapping[str, An
     valid = np.flatnonzero(column.is_valid().to_numpy())
     if not len(valid):
         return {}
-    encoded = column.combine_chunks().dictionary_encode() if column.num_chunks != 1 else column.chunk(0).dictionary_encode()
+    encoded = (
+        column.combine_chunks().dictionary_encode()
+        if column.num_chunks != 1
+        else column.chunk(0).dictionary_encode()
+    )
     # Few distinct texts stand for many rows: the same communicator and size come back every step.
     decoded = [_decode(str(text)) for text in encoded.dictionary.to_pylist()]
     codes = encoded.indices.to_numpy(zero_copy_only=False)

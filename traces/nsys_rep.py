@@ -43,7 +43,9 @@ def read_nsys_rep(path: Path, nsys: str | None = None) -> Trace:
                 check=False,
             )  # fmt: skip
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise TraceError(path, f"`nsys export` could not be run: {error}.", f"Try by hand: {export}") from error
+            raise TraceError(
+                path, f"`nsys export` could not be run: {error}.", f"Try by hand: {export}"
+            ) from error
         if done.returncode != 0 or not target.exists():
             lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
             said = next((line for line in lines if "rror" in line), lines[-1] if lines else "no message")

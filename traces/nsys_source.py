@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdoc.traces.errors import TraceError
+from perfdoc.traces.model import Format
 from perfdoc.traces.sqlite_file import SqliteFile
 from perfdoc.traces.table import I64
 
@@ -22,7 +23,7 @@ class NsysSource(Protocol):
     """Tables of one Nsight export, by Nsight's own names."""
 
     path: Path
-    format: str
+    format: Format
 
     def columns(self, table: str) -> frozenset[str]:
         """Columns of a table; empty where the export has no such table."""
@@ -43,7 +44,7 @@ class NsysSource(Protocol):
 class SqliteSource:
     """An export of `nsys export --type sqlite`."""
 
-    format = "nsys-sqlite"
+    format: Format = "nsys-sqlite"
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -84,7 +85,7 @@ class SqliteSource:
 class ParquetSource:
     """A folder written by `nsys export --type parquetdir`: one file a table."""
 
-    format = "nsys-parquet"
+    format: Format = "nsys-parquet"
 
     def __init__(self, path: Path) -> None:
         import pyarrow.parquet as pq
@@ -162,7 +163,9 @@ def to_int64(path: Path, what: str, column: pa.ChunkedArray, default: int) -> I6
     if pa.types.is_null(column.type):
         return np.full(len(column), default, np.int64)
     if not pa.types.is_integer(column.type):
-        raise TraceError(path, f"column {what} holds {column.type}, not integers.", "Export the report again.")
+        raise TraceError(
+            path, f"column {what} holds {column.type}, not integers.", "Export the report again."
+        )
     if column.null_count:
         column = pc.fill_null(column, default)
     # Ids use all 64 bits (globalTid of a host with its top bit set): keep the bits.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -67,7 +68,9 @@ class SqliteFile:
             self._copy.cleanup()
 
     def _read_tables(self) -> dict[str, frozenset[str]]:
-        names = [row[0] for row in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        names = [
+            row[0] for row in self.connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        ]
         return {
             name: frozenset(
                 row[0] for row in self.connection.execute("SELECT name FROM pragma_table_info(?)", (name,))
@@ -92,7 +95,7 @@ class SqliteFile:
             condition = f" AND {where}" if where else ""
             queries = [
                 f'SELECT {listed} FROM "{table}" WHERE rowid >= {a} AND rowid < {b}{condition}'
-                for a, b in zip(bounds, bounds[1:], strict=False)
+                for a, b in itertools.pairwise(bounds)
             ]
             return connectorx.read_sql(self._url, queries, return_type="arrow")
         except (RuntimeError, sqlite3.Error) as error:
@@ -127,7 +130,9 @@ def _check_header(path: Path) -> None:
         raise TraceError(path, "is not a SQLite file.", _REMEDY_EXPORT)
     page_bytes = struct.unpack(">H", header[16:18])[0]
     page_bytes = 65536 if page_bytes == 1 else page_bytes
-    pages, change_counter, version_valid_for = (struct.unpack(">I", header[i : i + 4])[0] for i in (28, 24, 92))
+    pages, change_counter, version_valid_for = (
+        struct.unpack(">I", header[i : i + 4])[0] for i in (28, 24, 92)
+    )
     # SQLite trusts the page count in the header only where these two counters agree (file format, 1.3.7).
     if change_counter == version_valid_for and pages * page_bytes > size:
         raise TraceError(

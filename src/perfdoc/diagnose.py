@@ -26,8 +26,12 @@ def diagnose(captures: Sequence[CaptureMeasurement]) -> d.Diagnosis:
         verdict=verdict_of(ranks),
         inputs=[
             d.Input(
-                path=str(c.path), sha256=c.sha256, format=c.format, tool_version=c.tool_version, schema=c.schema
-            )  # type: ignore[arg-type]
+                path=str(c.path),
+                sha256=c.sha256,
+                format=c.format,
+                tool_version=c.tool_version,
+                schema=c.schema,
+            )
             for c in captures
         ],
         quality=_quality(captures),
@@ -148,7 +152,9 @@ def _step_time_ns(captures: Sequence[CaptureMeasurement]) -> int | None:
 
 def _analyses(captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank]) -> d.Analyses:
     def missing(what: str) -> d.NotMeasured:
-        return d.NotMeasured(state="not_measured", reason=f"perfdoc {__version__} does not measure {what} yet", remedy="")
+        return d.NotMeasured(
+            state="not_measured", reason=f"perfdoc {__version__} does not measure {what} yet", remedy=""
+        )
 
     return d.Analyses(
         kernels=_kernels(captures),
@@ -211,12 +217,12 @@ def _host_gaps(ranks: Sequence[d.Rank]) -> d.HostGapsAnalysis:
     causes = {c: sum(getattr(r.ledger_ns.idle, c) for r in ranks) for c in d.IDLE_CAUSES}
     window = sum(r.window.duration_ns for r in ranks)
     if not window:
-        return d.HostGapsAnalysis(state="not_measured", reason="the window is empty", host_frac=None, causes_ns=causes)
+        return d.HostGapsAnalysis(
+            state="not_measured", reason="the window is empty", host_frac=None, causes_ns=causes
+        )
     return d.HostGapsAnalysis(
         state="measured",
         reason="",
         host_frac=(causes["host"] + causes["gc"] + causes["data"]) / window,
         causes_ns=causes,
     )
-
-

@@ -33,7 +33,9 @@ def verdict_of(ranks: Sequence[Rank]) -> str:
     what = "GPU" if len(ranks) == 1 else f"{len(ranks)} GPUs"
     scope = "steps" if all(r.window.kind == "steps" for r in ranks) else "window"
     verb = "computes" if len(ranks) == 1 else "compute"
-    parts = [f"{_percent(t, window)} is {name}" for name, t in sorted(losses.items(), key=lambda x: -x[1]) if t]
+    parts = [
+        f"{_percent(t, window)} is {name}" for name, t in sorted(losses.items(), key=lambda x: -x[1]) if t
+    ]
     if not parts:
         return f"The {what} {verb} for all of the {scope}."
     return f"The {what} {verb} for {_percent(compute, window)} of the {scope}; " + ", ".join(parts) + "."

@@ -1,0 +1,233 @@
+"""`perfdoc analyze`: read, measure, diagnose, write."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
+from perfdoc.analyzers.window import WindowRequest
+from perfdoc.diagnose import diagnose
+from perfdoc.diagnosis import Diagnosis, to_json
+from perfdoc.output import write_bundle, write_file
+from perfdoc.traces import TraceError
+from perfdoc.traces.load import find_captures
+
+DEFAULT_OUTPUT = "perfdoc-report"
+_UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_QUIET_S = 1.0
+"""Work shorter than this needs no word about its progress."""
+
+
+class UserError(ValueError):
+    """Something the user can mend; shown as one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What was asked for, checked."""
+
+    captures: Sequence[Path]
+    output: Path | None
+    json_file: str | None
+    request: WindowRequest
+    fail_on: frozenset[str]
+    jobs: int
+    force: bool
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        paths: Sequence[str],
+        output: Path | None,
+        json_file: str | None,
+        window: str | None,
+        step_range: str | None,
+        fail_on: str | None,
+        jobs: int | None,
+        force: bool,
+    ) -> Options:
+        """Check everything before any work is done. Raises UserError."""
+        if window and step_range:
+            raise UserError("--window and --step-range exclude one another: give one.")
+        request = (
+            _window_request(window)
+            if window
+            else WindowRequest(step_pattern=_pattern("--step-range", step_range))
+        )
+        try:
+            captures = find_captures(paths)
+        except TraceError as error:
+            raise UserError(str(error)) from error
+        if output is None and json_file is None:
+            output = _free_folder(Path(DEFAULT_OUTPUT))
+        if (
+            output is not None
+            and not force
+            and output.exists()
+            and (not output.is_dir() or any(output.iterdir()))
+        ):
+            raise UserError(f"{output}: is there already. Choose another -o, or overwrite with --force.")
+        if json_file not in (None, "-") and not force and Path(str(json_file)).exists():
+            raise UserError(
+                f"{json_file}: is there already. Choose another --json, or overwrite with --force."
+            )
+        return cls(
+            captures=captures,
+            output=output,
+            json_file=json_file,
+            request=request,
+            fail_on=_rule_codes(fail_on),
+            jobs=jobs or os.cpu_count() or 1,
+            force=force,
+        )
+
+
+def run(options: Options, format_: str) -> list[str]:
+    """Analyse and write. Returns the codes of --fail-on that fired. Raises UserError."""
+    begin = time.monotonic()
+    try:
+        measurements = _measure(options)
+    except TraceError as error:
+        raise UserError(str(error)) from error
+    diagnosis = diagnose(measurements)
+    serial = to_json(diagnosis)
+    try:
+        _write(options, diagnosis, serial)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or options.output}: cannot be written: {error.strerror}."
+        ) from error
+    if options.json_file == "-" or format_ == "json":
+        sys.stdout.write(serial.decode())
+    else:
+        sys.stdout.write(_rendered(diagnosis, format_))
+    if options.output is not None:
+        took = time.monotonic() - begin
+        sys.stderr.write(f"perfdoc: wrote {options.output / 'report.html'} ({took:.1f} s)\n")
+    return sorted(
+        r.code
+        for r in diagnosis.rules
+        if r.state == "fires" and (r.code in options.fail_on or "ANY" in options.fail_on)
+    )
+
+
+def _measure(options: Options) -> list[CaptureMeasurement]:
+    captures = options.captures
+    workers = min(options.jobs, len(captures))
+    if workers == 1:
+        return list(_told(captures, (measure_capture(path, options.request) for path in captures)))
+    import multiprocessing
+    from concurrent.futures import ProcessPoolExecutor
+
+    # Spawned, because a forked copy of a process with Arrow's threads may hang. One capture at a time is
+    # in a worker, so its memory does not grow with the number of ranks.
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=context) as pool:
+        futures = [pool.submit(measure_capture, path, options.request) for path in captures]
+        try:
+            return list(_told(captures, (f.result() for f in futures)))
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def _told(captures: Sequence[Path], results: Iterable[CaptureMeasurement]) -> Iterator[CaptureMeasurement]:
+    """Pass results on; say what is done once the work has lasted."""
+    begin = time.monotonic()
+    for i, result in enumerate(results, 1):
+        yield result
+        if time.monotonic() - begin > _QUIET_S and len(captures) > 1:
+            sys.stderr.write(f"perfdoc: {i} of {len(captures)} captures analysed\n")
+
+
+def _rendered(diagnosis: Diagnosis, format_: str) -> str:
+    from perfdoc.reports.markdown import render_markdown
+    from perfdoc.reports.text import render_text
+
+    if format_ == "markdown":
+        return render_markdown(diagnosis)
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return render_text(diagnosis, colour=colour)
+
+
+def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> None:
+    if options.output is not None:
+        from perfdoc.reports.html import render_html
+        from perfdoc.reports.markdown import render_markdown
+
+        write_bundle(
+            options.output,
+            {
+                "report.html": render_html(diagnosis).encode(),
+                "report.md": render_markdown(diagnosis).encode(),
+                "diagnosis.json": serial,
+            },
+        )
+    if options.json_file not in (None, "-"):
+        write_file(Path(str(options.json_file)), serial)
+
+
+def _window_request(text: str) -> WindowRequest:
+    if text == "capture":
+        return WindowRequest(whole_capture=True)
+    if text.startswith("range:"):
+        return WindowRequest(range_pattern=_pattern("--window range:", text.removeprefix("range:")))
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise UserError(f"--window {text!r}: give START,END (such as 4.2s,4300ms), range:REGEX or capture.")
+    start, end = (_time_ns(p) for p in parts)
+    if end <= start:
+        raise UserError(f"--window {text!r}: the end does not lie after the start.")
+    return WindowRequest(bounds_ns=(start, end))
+
+
+def _time_ns(text: str) -> int:
+    """Exact integer nanoseconds of a decimal with a unit."""
+    match = re.fullmatch(r"\s*(\d{1,19})(?:\.(\d{1,9}))?\s*(ns|us|µs|ms|s|)\s*", text)
+    if match is None:
+        raise UserError(f"--window: {text!r} is not a time. Write 1234567890, 1234.5ms or 1.2s.")
+    whole, fraction, unit = match[1], match[2] or "", _UNITS_NS[match[3]]
+    scaled = int(whole + fraction) * unit
+    if scaled % 10 ** len(fraction):
+        raise UserError(f"--window: {text!r} is finer than a nanosecond.")
+    value: int = scaled // 10 ** len(fraction)
+    if value >= 2**62:
+        raise UserError(f"--window: {text!r} is out of range.")
+    return value
+
+
+def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UserError(f"{option} {text!r}: is not a regular expression: {error}.") from error
+
+
+def _rule_codes(text: str | None) -> frozenset[str]:
+    if text is None:
+        return frozenset()
+    from perfdoc.rules.registry import all_rules
+
+    codes = frozenset(c.strip().upper() for c in text.split(",") if c.strip())
+    known = {r.meta.code for r in all_rules()} | {"ANY"}
+    if unknown := sorted(codes - known):
+        raise UserError(f"--fail-on: there is no rule {', '.join(unknown)}. See: perfdoc rules")
+    return codes
+
+
+def _free_folder(folder: Path) -> Path:
+    """The folder, or the next free name, so that a second analysis needs no option."""
+    candidate, n = folder, 1
+    while candidate.exists():
+        n += 1
+        candidate = folder.with_name(f"{folder.name}-{n}")
+    return candidate

@@ -1,0 +1,30 @@
+"""`perfdoc ranges`: which ranges a capture holds, to choose --step-range by."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+
+from perfdoc.analyzers.kernels import sum_by
+from perfdoc.reports.names import shorten
+from perfdoc.reports.units import duration
+from perfdoc.traces.load import read_trace
+
+
+def print_ranges(path: Path, most: int) -> None:
+    """Names with count and total host time. Raises TraceError."""
+    trace = read_trace(path)
+    name = trace.ranges.name.astype(np.int64)
+    count = np.bincount(name, minlength=len(trace.strings))
+    total = sum_by(name, trace.ranges.end_ns - trace.ranges.start_ns, len(trace.strings))
+    used = np.flatnonzero(count)
+    order = used[np.argsort(-total[used], kind="stable")][:most]
+    sys.stdout.write(f"{'count':>9}  {'total':>12}  name\n")
+    for i in order.tolist():
+        sys.stdout.write(
+            f"{int(count[i]):>9,}  {duration(int(total[i])):>12}  {shorten(trace.strings[i], 100)}\n"
+        )
+    if len(used) > most:
+        sys.stdout.write(f"… and {len(used) - most:,} more names (--most)\n")

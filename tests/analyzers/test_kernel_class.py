@@ -1,0 +1,285 @@
+"""classify on hostile names, and classify_kernels on a planted trace and on the real ones."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.analyzers.kernel_class import KernelClass, KernelKind, classify, classify_kernels
+from perfdoc.analyzers.kernel_name import MAX_QUALIFIED, qualified_name
+from perfdoc.traces.model import CAPABILITIES, Capability, Device, Kernels, Trace
+
+
+@pytest.mark.parametrize(
+    ("full", "qualified"),
+    [
+        ("f", "f"),
+        ("f(int)", "f"),
+        ("void ns::(anonymous namespace)::f<int, 4>(int*)", "ns::f"),
+        ("void ns::<unnamed>::f<(int)4, std::array<char *, (unsigned long)2>>(T1 *)", "ns::f"),
+        ("std::enable_if<(((8)>(0)))&&a::b<c>::d, void>::type vllm::f<x, 8>(x*)", "vllm::f"),
+        ("void f<ns::g(at::T &)::[lambda(int) (instance 1)]::operator ()() const>(int)", "f"),
+        ("void f<(a < b), c->d>(int)", "f"),
+        ("void ns::C<int>::kernel(int)", "ns::C::kernel"),
+        ("decltype(auto) f<int>(int)", "f"),
+        ("void f<int, cut", "f"),
+        ("kernel_name.kd", "kernel_name"),
+        ("_ZN19cutlass_cudnn_train6KernelINS_4convEEEvT_", "cutlass_cudnn_train::Kernel"),
+        ("_ZN12_GLOBAL__N_15helloEv", "hello"),
+        ("_Z6kernelPf", "kernel"),
+        ("_Z", "_Z"),
+        ("_Z99short", "short"),
+        ("", ""),
+        ("((((", ""),
+        (">>)) f(x)", "f"),
+    ],
+)
+def test_qualified_name(full: str, qualified: str) -> None:
+    assert qualified_name(full, full) == qualified
+
+
+def test_the_short_name_decides_where_the_full_one_is_missing_or_cut() -> None:
+    assert qualified_name("f", "") == "f"
+    assert qualified_name("f", "std::enable_if<(((8)>(0)))&&a::b<c>::d, vo") == "f"
+
+
+def test_deepep_is_known_by_its_namespace_only() -> None:
+    # Nsight's short name is the bare word in both cases.
+    theirs = classify("dispatch", "void deep_ep::intranode::dispatch<(int)8, (int)768>(int4 *)")
+    assert (theirs.transport, theirs.collective) == ("deepep", "dispatch")
+    assert (
+        classify("dispatch", "void mine::dispatch<(int)8, (int)768>(int4 *)").kernel_class
+        is KernelClass.OTHER
+    )
+
+
+@pytest.mark.parametrize(
+    "unit", ["a", "<", "(", ")<", "::", "_t", "all_reduce_", "multimem_", "gemm_", "9", "\x00"]
+)
+@pytest.mark.parametrize("prefix", ["", "triton_poi_fused", "void deep_ep::", "_Z", "ncclKernel_AllReduce_A"])
+def test_a_hostile_name_takes_no_time(prefix: str, unit: str) -> None:
+    name = prefix + unit * (100_000 // len(unit)) + "!"
+    begun = time.process_time()
+    classify(name, name)
+    # A few milliseconds; a pattern that backtracks takes hours.
+    assert time.process_time() - begun < 0.5
+    assert len(qualified_name(name, name)) <= MAX_QUALIFIED
+
+
+def test_what_lies_beyond_the_bound_is_not_read() -> None:
+    hidden = "x" * 5000 + "_layer_norm"
+    assert classify(hidden, hidden).kernel_class is KernelClass.OTHER
+
+
+FRAGMENTS = st.sampled_from(
+    [
+        "nccl",
+        "DevKernel_",
+        "deep_ep::",
+        "dispatch",
+        "<",
+        ">",
+        "(",
+        ")",
+        "::",
+        "void ",
+        "_Z3",
+        "gemm",
+        "triton_",
+    ]
+)
+
+
+@given(st.lists(st.one_of(FRAGMENTS, st.text(max_size=8)), max_size=12), st.text(max_size=20))
+def test_any_text_has_one_kind(parts: list[str], short: str) -> None:
+    full = "".join(parts)
+    kind = classify(short, full)
+    assert kind == classify(short, full)
+    assert isinstance(kind.kernel_class, KernelClass)
+    assert bool(kind.transport) == (kind.kernel_class is KernelClass.COMMUNICATION)
+    assert kind.label
+
+
+def planted(strings: list[str], name: list[int], full_name: list[int]) -> Trace:
+    count = len(name)
+    zeros = np.zeros(count, dtype=np.int64)
+    return Trace(
+        path=Path("planted"),
+        format="kineto",
+        tool_version=None,
+        schema=None,
+        utc_origin_ns=None,
+        devices=[Device(process=1, ordinal=0)],
+        threads=[],
+        strings=strings,
+        kernels=Kernels(
+            start_ns=np.arange(count),
+            end_ns=np.arange(count) + 1,
+            device=zeros.astype(np.int32),
+            stream=zeros,
+            correlation=zeros,
+            name=np.array(name, dtype=np.int32),
+            full_name=np.array(full_name, dtype=np.int32),
+            grid_blocks=zeros,
+            block_threads=zeros,
+            graph_node=zeros,
+        ),
+        capabilities={key: Capability(available=True) for key in CAPABILITIES},
+    )
+
+
+def test_classify_kernels_on_a_planted_trace() -> None:
+    strings = [
+        "",
+        "dispatch",
+        "void deep_ep::intranode::dispatch<8>(int4 *)",
+        "void mine::dispatch<8>(int4 *)",
+        "ncclDevKernel_SendRecv",
+        "ampere_sgemm_128x64_tn",
+        "ncclDevKernel_AllGather_RING_LL",
+        "a name of no kernel",
+    ]
+    # Row 4 has no full name (0), row 5 neither name (-1).
+    kinds = classify_kernels(planted(strings, [1, 1, 4, 5, 6, -1, 1], [2, 3, 4, 5, 0, -1, 2]))
+    C = KernelClass  # noqa: N806
+    assert kinds.class_code.dtype == np.int8
+    assert kinds.class_code.tolist() == [
+        C.COMMUNICATION,
+        C.OTHER,
+        C.COMMUNICATION,
+        C.GEMM,
+        C.COMMUNICATION,
+        C.OTHER,
+        0,
+    ]
+    assert kinds.is_communication.tolist() == [True, False, True, False, True, False, True]
+    assert [kinds.kinds[i].transport for i in kinds.kind] == ["deepep", "", "nccl", "", "nccl", "", "deepep"]
+    assert [kinds.kinds[i].collective for i in kinds.kind] == [
+        "dispatch",
+        "",
+        "send_recv",
+        "",
+        "all_gather",
+        "",
+        "dispatch",
+    ]
+    # Distinct kinds: dispatch, other, send_recv, gemm, all_gather.
+    assert len(kinds.kinds) == len(set(kinds.kinds)) == 5
+
+
+def test_a_trace_without_kernels_has_no_kinds() -> None:
+    kinds = classify_kernels(planted([""], [], []))
+    assert (len(kinds.kinds), len(kinds.kind), len(kinds.class_code), len(kinds.is_communication)) == (
+        0,
+        0,
+        0,
+        0,
+    )
+
+
+def test_a_kernel_column_is_mapped_without_a_look_at_every_row() -> None:
+    # Linear and vectorised: a million rows of 200 names in well under a second (some 5 ms when idle).
+    strings = ["", *(f"void ns::k<{i}>(int)" for i in range(200))]
+    trace = planted(strings, [0], [1])
+    big = np.arange(1_000_000) % 200 + 1
+    rows = trace.kernels.take(np.zeros(1_000_000, dtype=np.int64))
+    many = Trace(**{**vars(trace), "kernels": Kernels(**{**vars(rows), "name": big, "full_name": big})})
+    begun = time.process_time()
+    kinds = classify_kernels(many)
+    assert time.process_time() - begun < 0.5
+    assert len(kinds.kind) == 1_000_000
+
+
+NSYS_QUERY = """
+    SELECT s.value, d.value, sum(k.end - k.start)
+    FROM CUPTI_ACTIVITY_KIND_KERNEL k
+    JOIN StringIds s ON s.id = k.shortName JOIN StringIds d ON d.id = k.demangledName
+    GROUP BY 1, 2
+"""
+
+
+def nsys_kernels(path: Path) -> Iterator[tuple[str, str, int]]:
+    with sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True) as connection:
+        yield from connection.execute(NSYS_QUERY).fetchall()
+    connection.close()
+
+
+def kineto_kernels(path: Path) -> Iterator[tuple[str, str, int]]:
+    with gzip.open(path, "rt", encoding="utf-8") as file:
+        document = json.load(file)
+    for event in document if isinstance(document, list) else document["traceEvents"]:
+        if event.get("ph") == "X" and str(event.get("cat", "")).lower() == "kernel":
+            yield event["name"], event["name"], round(float(event["dur"]) * 1000)
+
+
+def time_by_kind(rows: Iterator[tuple[str, str, int]]) -> tuple[Counter[KernelKind], int]:
+    """Summed kernel time by kind, and that of kernels called nccl, in ns."""
+    times: Counter[KernelKind] = Counter()
+    nccl_ns = 0
+    for name, full_name, duration_ns in rows:
+        times[classify(name, full_name)] += duration_ns
+        nccl_ns += duration_ns if "nccl" in name.lower() else 0
+    return times, nccl_ns
+
+
+def of_class(times: Counter[KernelKind], kernel_class: KernelClass) -> int:
+    return sum(ns for kind, ns in times.items() if kind.kernel_class is kernel_class)
+
+
+NSYS = (
+    "cuda_graph_a100",
+    "ddp_2gpu_rtx3090",
+    "gpt_fwd_bwd_rtx3070ti_sched",
+    "gpt_small_full_step_a100",
+    "gpt_small_fwd_bwd_a100",
+    "host_bound_2gpu_h100",
+    "sp_2gpu_after",
+    "sp_2gpu_before",
+    "windows_rtx5000",
+)
+KINETO = (
+    "cuda_event_sync_multi_stream.json.gz",
+    "ddp_nccl_metadata_a100_rank0of2.json.gz",
+    *(f"dlrm_8gpu_v100_rank{rank}.pt.trace.json.gz" for rank in range(8)),
+    "dlrm_layernorm_a100_rank3of8.json.gz",
+    "resnet50_num_workers_0_v100.pt.trace.json.gz",
+    "resnet50_num_workers_4_v100.pt.trace.json.gz",
+)
+
+
+@pytest.mark.parametrize("name", [*NSYS, *KINETO])
+def test_real_trace_is_recognised_and_its_communication_is_nccl(shared_traces: Path, name: str) -> None:
+    if name in NSYS:
+        rows = nsys_kernels(shared_traces / "nsys" / f"{name}.sqlite")
+    else:
+        rows = kineto_kernels(shared_traces / "kineto" / name)
+    times, nccl_ns = time_by_kind(rows)
+    total_ns = times.total()
+    assert total_ns > 0
+    assert of_class(times, KernelClass.OTHER) <= 0.02 * total_ns
+    assert of_class(times, KernelClass.COMMUNICATION) == nccl_ns
+
+
+def test_real_trace_with_communication_that_is_not_called_nccl(shared_traces: Path) -> None:
+    times, nccl_ns = time_by_kind(
+        kineto_kernels(shared_traces / "kineto" / "vllm_moe_tp8_b200_rank0.json.gz")
+    )
+    by_transport: Counter[tuple[str, str]] = Counter()
+    for kind, duration_ns in times.items():
+        if kind.kernel_class is KernelClass.COMMUNICATION:
+            by_transport[kind.transport, kind.collective] += duration_ns
+    assert by_transport["nccl", "all_gather"] == nccl_ns > 0
+    # 73 multimem all-reduces make 19.5 % of the kernel time, NCCL 0.2 %.
+    assert by_transport["multimem", "all_reduce"] / times.total() == pytest.approx(0.195, abs=0.001)
+    assert len(by_transport) == 2
+    assert of_class(times, KernelClass.OTHER) <= 0.02 * times.total()
