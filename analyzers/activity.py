@@ -11,7 +11,7 @@ from perfdoc.analyzers.intervals import I64, Intervals, union
 from perfdoc.analyzers.kernel_class import KernelKind, KernelKinds
 from perfdoc.analyzers.launches import Launches
 from perfdoc.traces import CopyKind, Trace
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import I32, Bool
 
 DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
 UNKNOWN_DIMENSION = DIMENSIONS.index("unknown")
@@ -56,8 +56,10 @@ class Activity:
     start_ns: I64
     """Start of every activity, sorted."""
     end_ns: I64
-    api_row: I64
-    """Launching call of each, -1 unknown."""
+    launch_start_ns: I64
+    """Start of the call that launched each; -1 unknown."""
+    launch_end_ns: I64
+    launch_thread: I64
     stream: I64
 
     @property
@@ -88,6 +90,13 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
 
     start = np.concatenate((k_start, g_start, c_start))
     order = np.argsort(start, kind="stable")
+    api_row = np.concatenate(
+        (launches.kernels[k_rows], launches.graph_launches[g_rows], launches.copies[c_rows])
+    )[order]
+    launch_start, launch_end, launch_thread = (
+        _pick(column, api_row)
+        for column in (trace.api_calls.start_ns, trace.api_calls.end_ns, trace.api_calls.thread)
+    )
     return Activity(
         device=device,
         kernel_rows=k_rows,
@@ -99,13 +108,20 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
         busy=compute | comm | copies,
         start_ns=start[order],
         end_ns=np.concatenate((k_end, g_end, c_end))[order],
-        api_row=np.concatenate(
-            (launches.kernels[k_rows], launches.graph_launches[g_rows], launches.copies[c_rows])
-        )[order],
+        launch_start_ns=launch_start,
+        launch_end_ns=launch_end,
+        launch_thread=launch_thread,
         stream=np.concatenate(
             (trace.kernels.stream[k_rows], trace.graph_launches.stream[g_rows], trace.copies.stream[c_rows])
         )[order],
     )
+
+
+def _pick(column: I64 | I32, row: I64) -> I64:
+    """Values at rows, -1 for row -1."""
+    if not len(column):
+        return np.full(len(row), -1, np.int64)
+    return np.where(row >= 0, column[np.maximum(row, 0)], np.int64(-1))
 
 
 def _communication(

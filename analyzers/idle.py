@@ -32,31 +32,20 @@ one under the profiler, within about twenty (cuda_graph_a100: 15 to 18 us betwee
 class IdleInputs:
     """What the host of one device was doing."""
 
-    launch_start_ns: I64
-    """Start of the launching call of each activity of the device, in the activities' order; -1 unknown."""
-    launch_end_ns: I64
     gc: Intervals
     gc_or_data: Intervals
 
 
 def idle_inputs(trace: Trace, activity: Activity) -> IdleInputs:
-    """Collect launches and known host ranges of a device's process."""
-    row = np.maximum(activity.api_row, 0)
-    known = activity.api_row >= 0
-    if len(trace.api_calls):
-        start = np.where(known, trace.api_calls.start_ns[row], -1)
-        end = np.where(known, trace.api_calls.end_ns[row], -1)
-        launching = np.unique(trace.api_calls.thread[row[known]]).astype(np.int64)
-    else:
-        start = end = np.full(len(row), -1, np.int64)
-        launching = np.empty(0, np.int64)
+    """Collect the known host ranges of a device's process."""
     names = distinct_names(trace)
     process = trace.devices[activity.device].process
     mine = np.array([i for i, t in enumerate(trace.threads) if t.process == process], np.int64)
     # Collection holds the interpreter lock, so any thread's counts; loading only where it holds up launches.
     gc = _union_of(trace, matching_ranges(trace, GC_PATTERN, names=names), mine)
+    launching = np.unique(activity.launch_thread)
     data = _union_of(trace, matching_ranges(trace, DATA_PATTERN, names=names), launching)
-    return IdleInputs(launch_start_ns=start, launch_end_ns=end, gc=gc, gc_or_data=gc | data)
+    return IdleInputs(gc=gc, gc_or_data=gc | data)
 
 
 def _union_of(trace: Trace, rows: I64, threads: I64) -> Intervals:
@@ -72,8 +61,8 @@ def idle_by_cause(activity: Activity, start_ns: int, end_ns: int, inputs: IdleIn
     following = np.searchsorted(activity.start_ns, gap_end, "left")
     exists = following < len(activity.start_ns)
     following = np.minimum(following, len(activity.start_ns) - 1)
-    launched = inputs.launch_start_ns[following]
-    returned = inputs.launch_end_ns[following]
+    launched = activity.launch_start_ns[following]
+    returned = activity.launch_end_ns[following]
     known = exists & (launched >= 0)
 
     # [gap_start, host_end) is the host's: the launch had not been made, or had not returned, by then.

@@ -28,9 +28,10 @@ def qualified_name(name: str, full_name: str) -> str:
     if text.startswith("_Z"):
         return _mangled(text)[-MAX_QUALIFIED:]
     found, closed = _demangled(text)
-    if not closed and name and name != full_name and not _BRACKET.search(name[:MAX_TEXT]):
+    short = name[:MAX_TEXT].strip()
+    if not closed and short and name != full_name and not _BRACKET.search(short):
         # Cut inside the brackets of a return type, the text holds no function name.
-        found = name[:MAX_TEXT].strip()
+        found = found if found.rpartition("::")[2] == short else short
     return found.removesuffix(".kd")[-MAX_QUALIFIED:]
 
 

@@ -21,6 +21,7 @@ from perfdoc.analyzers.kernel_rule import KernelRule, rule
 
 _AT = r"(?:^|::)"
 _CUTLASS = r"(?i)cutlass\w*::(?:device_kernel|Kernel2?)$"
+_CK_TILE = _AT + r"kentry\w*$"
 _ELEMENTWISE = _AT + r"(?:vectorized_|unrolled_|legacy_|templated_)*elementwise_kernel\w*$"
 _FOREACH = _AT + r"multi_tensor_apply_kernel$"
 _SOFTMAX = _AT + r"(?:cunn_\w*[Ss]oft[Mm]ax\w*|softmax_warp_\w+|host_softmax\w*)$"
@@ -52,15 +53,22 @@ GENERATED: tuple[KernelRule, ...] = (
     rule("xla_gemm", K.GEMM, r"^gemm_fusion|^cublas_fusion"),
     rule("xla_reduction", K.REDUCTION, r"^(?:input_)?\w*reduce_fusion(?:_\d+)?$|^wrapped_reduce"),
     rule("xla_copy", K.COPY, r"^(?:wrapped_|loop_|input_)?(?:copy|transpose|concatenate)_fusion(?:_\d+)?$"),
-    rule("xla_fusion", K.ELEMENTWISE, r"^(?:loop_|wrapped_|input_)\w+$|^fusion(?:_\d+)?$"),
+    rule("xla_fusion", K.ELEMENTWISE, r"^(?:(?:loop|input)_\w*)?fusion(?:_\d+)?$|^wrapped_\w+$"),
 )
 """Kernels that a compiler named."""
 
 LIBRARIES: tuple[KernelRule, ...] = (
-    rule("kv_cache_copy", K.COPY, r"(?i)(?:reshape|concat)_and_cache|kv_?cache|_copy_page|copy_blocks"),
+    rule(
+        "kv_cache_copy",
+        K.COPY,
+        r"(?i)(?:reshape|concat)_and_cache|(?:copy|store|set|write|append|gather)_(?:to_)?(?:paged_)?kv_?cache|_copy_page|copy_blocks",
+    ),
     rule("cublas_epilogue", K.GEMM, r"epilogue::impl::"),
     # Attention before cuDNN, CUTLASS and convolution, whose words it shares.
     rule("cutlass_attention", K.ATTENTION, _CUTLASS, r"(?i)fmha|\bflash|attention|attn"),
+    rule("ck_tile_attention", K.ATTENTION, _CK_TILE, r"(?i)fmha"),
+    rule("ck_tile_norm", K.NORM, _CK_TILE, r"(?i)layer_?norm|rms_?norm"),
+    rule("ck_tile_gemm", K.GEMM, _CK_TILE, r"(?i)gemm"),
     rule("cudnn_attention_helper", K.ATTENTION, r"\bcudnn::fusion::"),
     rule("masked_softmax", K.ATTENTION, r"scaled_(?:\w+_)?softmax"),
     rule("rotary", K.ELEMENTWISE, r"(?i)rotary|(?<![a-z])rope(?![a-z])"),
@@ -68,14 +76,14 @@ LIBRARIES: tuple[KernelRule, ...] = (
         "attention",
         K.ATTENTION,
         r"(?i)flash_?(?:fwd|bwd|attn|attention|mla)|\bflash::|fmha|sdpa|attention|attn|(?<![a-z])mha(?![a-z])"
-        r"|(?:Batch|Single)(?:Prefill|Decode)|PagedKV|MergeStates?Kernel|(?<![a-z])xqa|splitkv_mla",
+        r"|(?:Batch|Single)(?:Prefill|Decode)|PagedKV|MergeStates?Kernel|(?<![a-z])xqa|splitkv_mla|bwd_kernel_d[kq]",
     ),
     rule("context_parallel_helper", K.ATTENTION, _AT + r"thd_\w+$"),
     rule(
         "sequence_mixer",
         K.ATTENTION,
         r"(?i)chunk_(?:scan|state|cumsum|fwd|bwd|gated)|bmm_chunk|selective_scan|delta_rule|fused_recurrent"
-        r"|state_passing|(?<![a-z])wkv\d?(?![a-z])",
+        r"|state_passing|chunk_(?:local|scaled)|recompute_w_u|wy_repr|solve_tril|(?<![a-z])wkv\d?(?![a-z])",
     ),
     # Recommendation models.
     rule(
@@ -93,7 +101,7 @@ LIBRARIES: tuple[KernelRule, ...] = (
         "convolution",
         K.CONVOLUTION,
         r"(?i)implicit_(?:gemm|convolve)|explicit_convolve|winograd|scudnn|s\d+cudnn|(?<![a-z])conv(?:\dd|olution)"
-        r"|conv_?depthwise|(?:dgrad|wgrad|fprop)(?:\dd)?_(?:engine|alg|implicit|optimized|nchw|nhwc)"
+        r"|(?:grouped|naive|miopen\w*)_?conv|sp3AsmConv|igemm_(?:fwd|bwd|wrw)|conv_?depthwise|(?:dgrad|wgrad|fprop)(?:\dd)?_(?:engine|alg|implicit|optimized|nchw|nhwc)"
         r"|im2col|col2im|vol2col|\bcudnn::(?:cnn|detail)::|fft2d_(?:r2c|c2r)",
     ),
     rule("pooling", K.CONVOLUTION, r"(?i)(?:max|avg|average|adaptive)_?pool|\bcudnn::pooling"),
@@ -115,7 +123,7 @@ LIBRARIES: tuple[KernelRule, ...] = (
         K.MOE_ROUTING,
         r"(?i)(?<![a-z])moe(?![a-z])|(?-i:moe[A-Z]|Moe|MoE)|expert|topk_?gating|grouped_topk|expand_?input_?rows"
         r"|routing_?(?:indices|map|histogram|renorm)|row_id_map|sort_chunks|chunk_sort_map"
-        r"|(?:^|::)_?(?:un)?permute_(?:kernel|with_mask)|topk_with_score|aux_loss|restripe_prob",
+        r"|(?:^|::)_?(?:un)?permute_(?:kernel|with_mask)|topk_with_score|aux_loss|restripe_prob|multihot",
     ),
     rule(
         "norm",
@@ -128,7 +136,7 @@ LIBRARIES: tuple[KernelRule, ...] = (
     rule("foreach_copy", K.COPY, _FOREACH, r"::Copy<|CopyFunctor"),
     rule("foreach_scale_inverse", K.QUANTISATION, _FOREACH, r"ScaleAndScaleInv"),
     rule("optimizer_clip_grad", K.OPTIMIZER, _FOREACH, r"L2Norm|LpNorm|MaxNorm"),
-    rule("optimizer_update", K.OPTIMIZER, _FOREACH, r"Adam|SGD|Sgd|LAMB|Lamb(?!d)|LARS|Adagrad|Lion|Novo[gG]rad"),
+    rule("optimizer_update", K.OPTIMIZER, _FOREACH, r"Adam|SGD|Sgd|LAMB|Lamb(?!d)|Adagrad|Lion|Novo[gG]rad"),
     rule("optimizer_scale", K.OPTIMIZER, _FOREACH, r"\bScale(?:Ptr)?Functor|Axpby|amp_\w*unscale"),
     rule("optimizer_foreach", K.OPTIMIZER, _FOREACH),
     rule(
@@ -185,28 +193,31 @@ FRAMEWORK: tuple[KernelRule, ...] = (
 """Kernels that PyTorch brings along."""
 
 WORDS: tuple[KernelRule, ...] = (
+    rule("cast_to_8_bits", K.QUANTISATION, _AT + r"unary_kernel$", r"(?i)fp8"),
     rule(
         "quantisation",
         K.QUANTISATION,
-        r"(?i)quant(?!il|um)|cast_transpose|cast_mxfp|cast_to_fp|(?:mx|nv)fp[468]|(?<![a-z])amax|swizzle\w*scal"
+        r"(?i)quant(?!il|um)|cast_transpose|cast_mxfp|cast_fp8|cast_to_fp|(?:mx|nv)fp[468]|(?<![a-z])amax|swizzle\w*scal"
         r"|scaling_kernel|scale_inv|delayed_scaling|cvt_\w*fp[48]|fp8_(?:cast|transpose|block)|hadamard",
     ),
     rule(
         "copy",
         K.COPY,
-        r"(?i)CatArray|copy|memcpy|memset|(?<![a-z])(?:fill|cat|concat|roll|flip|pad|zero)(?![a-z])|fillbuffer"
+        r"(?i)CatArray|copy|memcpy|memset|(?<![a-z])(?:fill|cat|concat|roll|flip|pad|padding|zero)(?![a-z])|fillbuffer"
         r"|transpose|split_with_sizes|chunk_cat|concatenate|nccl_?one_?rank|oneRankReduce|replication_pad"
         r"|reflection_pad|(?:un)?pack_(?:kernel|tensor)|(?<![a-z])to_contiguous",
     ),
     rule(
         "elementwise",
         K.ELEMENTWISE,
-        r"(?i)element_?wise|pointwise|gelu|silu|swiglu|geglu|relu|sigmoid|(?<![a-z])tanh|act_and_mul|activation"
+        r"(?i)elem(?:ent)?_?wise|pointwise|gelu|silu|swiglu|geglu|relu|sigmoid|(?<![a-z])tanh|act_and_mul|activation"
         r"|gated_act|(?<![a-z])(?:bias|residual|axpy|axpby|add|mul|div|sub|scale|mask|masked|clamp|where|tril|triu)"
-        r"(?![a-z])|triu_tril|arange|linspace|scalePackedTensor|upsample|interpolate|op_tensor|bias_?add",
+        r"(?![a-z])|triu_tril|arange|linspace|scalePackedTensor|upsample|interpolate|op_tensor|bias_?add|unary_(?:grad_)?kernel",
     ),
     rule(
-        "reduction", K.REDUCTION, r"(?i)reduc(?:e|tion)|(?<![a-z])(?:sum|mean|argmax|argmin|max|min)(?![a-z])"
+        "reduction",
+        K.REDUCTION,
+        r"(?i)reduc(?:e|tion)|nrm2_kernel|asum_kernel|(?<![a-z])(?:sum|mean|argmax|argmin|max|min)(?![a-z])",
     ),
 )
 """Plain words, the weakest evidence."""

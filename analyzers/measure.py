@@ -86,8 +86,8 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
             notes.append(
                 Note(
                     code="device-without-kernels",
-                    message=f"Process {device.process} touched device {device.ordinal} but ran no kernel on it; "
-                    "it is not counted as a rank.",
+                    message=f"Process {device.process} touched device {device.ordinal} but ran no kernel "
+                    "on it; it is not counted as a rank.",
                     remedy="Set CUDA_VISIBLE_DEVICES or torch.cuda.set_device before the first CUDA call.",
                 )
             )

@@ -86,9 +86,7 @@ def find_window(trace: Trace, activity: Activity, request: WindowRequest) -> Win
         return _capture(activity, "no range in the capture names a step")
     steps = _tile(trace, activity, _outermost(trace, rows))
     if not steps:
-        return _capture(
-            activity, "step ranges are there, but no activity could be matched to a launch in them"
-        )
+        return _capture(activity, "no activity could be matched to a launch inside the step ranges")
     return Window(
         kind="steps",
         start_ns=steps[0].start_ns,
@@ -110,7 +108,7 @@ def _of_process(trace: Trace, rows: I64, process: int) -> I64:
 
 
 def _step_ranges(trace: Trace, process: int, pattern: re.Pattern[str] | None) -> tuple[str, I64]:
-    """Rows of step ranges of a process on the one thread that has most of them, and where the form is from."""
+    """Where the form is from, and rows of step ranges on the thread of a process that has most."""
     if pattern is not None:
         candidates = [("--step-range", matching_user_ranges(trace, pattern))]
     else:
@@ -141,12 +139,11 @@ def _tile(trace: Trace, activity: Activity, rows: I64) -> list[Step]:
     A step starts with the first activity that was launched at or after its range began on the host, and
     ends where the next one starts; the last ends with the last activity launched inside its range.
     """
-    known = activity.api_row >= 0
-    launch = trace.api_calls.start_ns[np.maximum(activity.api_row, 0)]
+    launch = activity.launch_start_ns
     begin = trace.ranges.start_ns[rows]
     # Step of each activity: the last range that began before its launch; -1 before the first.
     step = np.searchsorted(begin, launch, "right") - 1
-    step[~known] = -1
+    step[launch < 0] = -1
     starts = np.full(len(rows), np.iinfo(np.int64).max, np.int64)
     np.minimum.at(starts, step[step >= 0], activity.start_ns[step >= 0])
     # "At or after": an activity of a later step that ran earlier starts this one too.

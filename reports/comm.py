@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Communication, Rank
+from perfdoc.diagnosis import DIMENSIONS, Communication, Rank
 from perfdoc.reports.names import shorten
 from perfdoc.reports.units import bandwidth
 
@@ -20,8 +20,11 @@ class CommRow:
     rank: str
     """Label of the rank, or how many ranks were added up."""
     dimension: str
+    css: str
+    """Name of its dimension's colour and pattern."""
     transport: str
     collective: str
+    """With the element type where it is known."""
     evidence: str
     group: str
     count: int
@@ -52,8 +55,9 @@ def _row(label: str, rows: Sequence[Communication]) -> CommRow:
     return CommRow(
         rank=label,
         dimension=shorten(first.dimension, 48),
+        css=f"exposed-comm-{first.dimension if first.dimension in DIMENSIONS else 'unknown'}",
         transport=shorten(first.transport, 48),
-        collective=shorten(first.collective, 64),
+        collective=shorten(f"{first.collective} {first.element_type}".rstrip(), 64),
         evidence=shorten(first.evidence, 64),
         group=shorten(first.group, 72),
         count=sum(row.count for row in rows),
@@ -77,7 +81,14 @@ def overall_rows(ranks: Sequence[Rank]) -> tuple[list[CommRow], int]:
     members: dict[tuple[str, ...], set[int]] = {}
     for i, rank in enumerate(ranks):
         for row in rank.communication:
-            key = (row.dimension, row.transport, row.collective, row.evidence, row.group)
+            key = (
+                row.dimension,
+                row.transport,
+                row.collective,
+                row.element_type,
+                row.evidence,
+                row.group,
+            )
             kinds.setdefault(key, []).append(row)
             members.setdefault(key, set()).add(i)
     shown = sorted((_row(str(len(members[key])), rows) for key, rows in kinds.items()), key=_by_exposed)

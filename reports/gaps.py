@@ -92,9 +92,7 @@ def gaps_of(diagnosis: Diagnosis) -> list[Gap]:
         gaps.append(Gap(kind="analysis", what="MFU", why=prose(diagnosis.mfu.reason), remedy="", where=""))
     for rule in rules_in(diagnosis, "skipped"):
         what = f"{shorten(rule.code, 48)} {shorten(rule.title)}"
-        gaps.append(
-            Gap(kind="rule", what=what, why=prose(rule.reason), remedy=prose(rule.remedy), where="")
-        )
+        gaps.append(Gap(kind="rule", what=what, why=prose(rule.reason), remedy=prose(rule.remedy), where=""))
     return gaps
 
 

@@ -37,13 +37,13 @@ def grid(head: Sequence[str], rows: Sequence[Sequence[str]], *, align: str, widt
     ]
 
 
-def paragraph(text: str, *, width: int, indent: str = "") -> list[str]:
-    """A sentence broken into lines that start with indent."""
+def paragraph(text: str, *, width: int, indent: str = "", hang: str = "") -> list[str]:
+    """A sentence broken into lines that start with indent, and from the second on also with hang."""
     return wrap(
         text,
         width=max(40, width),
         initial_indent=indent,
-        subsequent_indent=indent,
+        subsequent_indent=indent + hang,
         break_on_hyphens=False,
         drop_whitespace=True,
     )

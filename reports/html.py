@@ -19,6 +19,9 @@ from perfdoc.reports.names import base_name, pieces, prose, shorten
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
 _INPUTS = 500
+_NOTES = 12
+_GAPS = 300
+_TOP_KERNELS = 100
 
 
 def _only_printable(value: Any) -> Any:
@@ -60,7 +63,7 @@ def _style() -> tuple[Markup, str]:
     css = (_HERE / "assets" / "report.css").read_text(encoding="utf-8")
     digest = b64encode(hashlib.sha256(css.encode()).digest()).decode()
     # The file is ours and holds no "</style"; nothing from a diagnosis goes into it.
-    return Markup(css), digest  # noqa: S704
+    return Markup(css), digest
 
 
 def _communication(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -88,10 +91,13 @@ def _kernels(diagnosis: Diagnosis) -> dict[str, Any]:
     most = max((row.total_ns for row in kernels.classes), default=0)
     return {
         "shares": units.partition([row.total_ns for row in kernels.classes]),
-        "widths": [f"{100 * max(row.total_ns, 0) / most:.2f}%" if most > 0 else "0%" for row in kernels.classes],
+        "widths": [
+            f"{100 * max(row.total_ns, 0) / most:.2f}%" if most > 0 else "0%" for row in kernels.classes
+        ],
         "scale": units.scale_for(most),
         "total_ns": sum(row.total_ns for row in kernels.classes),
-        "rest_ns": sum(row.total_ns for row in kernels.classes) - sum(row.total_ns for row in kernels.top),
+        "rest_ns": sum(row.total_ns for row in kernels.classes)
+        - sum(row.total_ns for row in kernels.top[:_TOP_KERNELS]),
     }
 
 
@@ -100,22 +106,31 @@ def render_html(diagnosis: Diagnosis) -> str:
     the diagnosis is shortened and escaped; figures carry the exact nanoseconds in data-ns."""
     css, digest = _style()
     labels = summary.rank_labels(diagnosis.ranks)
-    return _environment().get_template("report.html").render(
-        d=diagnosis,
-        css=css,
-        css_hash=digest,
-        leaves=LEAVES,
-        hatches=view.HATCHES,
-        labels=labels,
-        source=summary.source_line(diagnosis),
-        figures=summary.headline(diagnosis),
-        time=view.time_view(diagnosis) if diagnosis.ranks else None,
-        strips=view.step_strips(diagnosis),
-        open_strips=view.OPEN_STEP_STRIPS,
-        comm=_communication(diagnosis),
-        kernels=_kernels(diagnosis),
-        kernels_only=view.kernels_only_rows(diagnosis),
-        gaps=gaps.gaps_of(diagnosis),
-        rule_states=[(state, words, gaps.rules_in(diagnosis, state)) for state, words in gaps.RULE_STATES],
-        shown_inputs=diagnosis.inputs[:_INPUTS],
+    return (
+        _environment()
+        .get_template("report.html")
+        .render(
+            d=diagnosis,
+            css=css,
+            css_hash=digest,
+            leaves=LEAVES,
+            hatches=view.HATCHES,
+            labels=labels,
+            source=summary.source_line(diagnosis),
+            figures=summary.headline(diagnosis),
+            time=view.time_view(diagnosis) if diagnosis.ranks else None,
+            strips=view.step_strips(diagnosis),
+            open_strips=view.OPEN_STEP_STRIPS,
+            comm=_communication(diagnosis),
+            kernels=_kernels(diagnosis),
+            kernels_only=view.kernels_only_rows(diagnosis),
+            gaps=gaps.gaps_of(diagnosis),
+            rule_states=[
+                (state, words, gaps.rules_in(diagnosis, state)) for state, words in gaps.RULE_STATES
+            ],
+            notes=_NOTES,
+            shown_gaps=_GAPS,
+            shown_kernels=_TOP_KERNELS,
+            shown_inputs=diagnosis.inputs[:_INPUTS],
+        )
     )

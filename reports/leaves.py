@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from perfdoc.diagnosis import DIMENSIONS, IDLE_CAUSES, Ledger
-from perfdoc.reports.units import apportion, tenths
+from perfdoc.reports.units import apportion, fit, tenths
 
 FINE = 100_000
 """Parts into which a drawn bar is divided: 0.001 % each."""
@@ -46,7 +46,7 @@ _DIMENSION_WORDS = {
     "cp": ("CP", "context parallel"),
     "ep": ("EP", "expert parallel"),
     "pp": ("PP", "pipeline parallel"),
-    "other": ("OT", "another group: embedding or norm"),
+    "other": ("OT", "embedding or norm group"),
     "unknown": ("??", "dimension not known"),
 }
 _IDLE_WORDS = {
@@ -137,11 +137,12 @@ def family_shares(values: Sequence[int]) -> dict[str, str]:
 
 def leaf_shares(values: Sequence[int]) -> list[str]:
     """Shares by leaf as per cents that add up to 100.0, and within a family to the family's share, so
-    that no two places of a report disagree by a rounding."""
+    that no two places of a report disagree by a rounding. Each is within 0.1 of its exact share."""
+    total = sum(values)
     shares = [""] * len(LEAVES)
     for family, whole in _family_tenths(values).items():
         members = [i for i, leaf in enumerate(LEAVES) if leaf.family == family]
-        for i, part in zip(members, apportion([values[i] for i in members], whole), strict=True):
+        for i, part in zip(members, fit([values[i] for i in members], total, 1000, whole), strict=True):
             shares[i] = tenths(part, values[i])
     return shares
 

@@ -13,6 +13,7 @@ _RANKS = 8
 _COMM_ROWS = 8
 _TOP_KERNELS = 5
 _QUALITY = 8
+_GAPS = 30
 
 _SPECIAL = re.compile(
     r"(?P<entity>[|\\`<>&$])"
@@ -100,7 +101,9 @@ def _communication(diagnosis: Diagnosis) -> list[str]:
     ]
     head = ["dimension", "transport", "collective", "count", "total", "hidden", "exposed", "blocking"]
     lines = ["### Communication", *_table([*head, "bytes", "bus bandwidth"], "lll" + "r" * 7, cells)]
-    return [*lines, f"{units.plural(left_out, 'more row')} with less exposed time.", ""] if left_out else lines
+    return (
+        [*lines, f"{units.plural(left_out, 'more row')} with less exposed time.", ""] if left_out else lines
+    )
 
 
 def _kernels(diagnosis: Diagnosis) -> list[str]:
@@ -136,9 +139,11 @@ def render_markdown(diagnosis: Diagnosis) -> str:
     shares per rank (the eight longest), communication, top kernels, findings, what is missing."""
     lines = [f"## {sentence(diagnosis.verdict)}", "", escape(summary.source_line(diagnosis)), ""]
     facts = summary.headline(diagnosis)
-    lines += _table([fig.label for fig in facts], "l" * len(facts), [[escape(fig.value) for fig in facts]])[1:]
+    lines += _table([fig.label for fig in facts], "l" * len(facts), [[escape(fig.value) for fig in facts]])[
+        1:
+    ]
     for item in diagnosis.quality[:_QUALITY]:
-        remedy = f" {sentence(item.remedy)}" if item.remedy else ""
+        remedy = f" *Do:* {sentence(item.remedy)}" if item.remedy else ""
         lines += [f"> **Mind** {code(shorten(item.code, 64))}: {sentence(item.message)}{remedy}", ""]
     if len(diagnosis.quality) > _QUALITY:
         lines += [f"> {units.plural(len(diagnosis.quality) - _QUALITY, 'more note')} on quality.", ""]
@@ -148,10 +153,12 @@ def render_markdown(diagnosis: Diagnosis) -> str:
     missing = gaps.gaps_of(diagnosis)
     if missing:
         lines += ["<details>", f"<summary>Could not be measured: {len(missing)}</summary>", ""]
-        for gap in missing:
+        for gap in missing[:_GAPS]:
             where = f" ({escape(gap.where)})" if gap.where else ""
             remedy = f" *Do:* {sentence(gap.remedy)}" if gap.remedy else ""
             lines.append(f"- {escape(gap.what)}{where}: {sentence(gap.why)}{remedy}")
+        if len(missing) > _GAPS:
+            lines.append(f"- {units.plural(len(missing) - _GAPS, 'more row')}")
         lines += ["", "</details>", ""]
     files = ", ".join(code(base_name(item.path)) for item in diagnosis.inputs[:4])
     more = f" and {len(diagnosis.inputs) - 4} more" if len(diagnosis.inputs) > 4 else ""

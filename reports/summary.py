@@ -51,11 +51,16 @@ def _plain_label(rank: Rank) -> str:
 def rank_labels(ranks: Sequence[Rank]) -> list[str]:
     """A label per rank, unlike all the others as far as the diagnosis tells them apart."""
     labels = [_plain_label(rank) for rank in ranks]
-    for detail in (lambda r: f", GPU {r.device}", lambda r: f", pid {r.pid}", lambda r: f", input {r.input}"):
+    details = [
+        [f", GPU {rank.device}" for rank in ranks],
+        [f", pid {rank.pid}" for rank in ranks],
+        [f", input {rank.input}" for rank in ranks],
+    ]
+    for extra in details:
         seen = Counter(labels)
         labels = [
-            label + detail(rank) if seen[label] > 1 and detail(rank) not in label else label
-            for label, rank in zip(labels, ranks, strict=True)
+            label + detail if seen[label] > 1 and detail not in f", {label}" else label
+            for label, detail in zip(labels, extra, strict=True)
         ]
     return labels
 
@@ -92,7 +97,7 @@ def source_line(diagnosis: Diagnosis) -> str:
 
 
 def _range(low: str, high: str) -> str:
-    return low if low == high else f"{low} to {high}"
+    return f"{low} on every rank" if low == high else f"ranks {low} to {high}"
 
 
 def _time_figure(ranks: Sequence[Rank]) -> Figure:
@@ -103,9 +108,7 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
         notes = [f"median of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
         if len(set(steps)) > 1:
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
-        return Figure(
-            label="Step time", value=duration(middle), notes=notes, key="", ns=middle, known=True
-        )
+        return Figure(label="Step time", value=duration(middle), notes=notes, key="", ns=middle, known=True)
     lengths = [rank.window.duration_ns for rank in ranks]
     longest = max(lengths)
     counted = sorted({rank.window.steps for rank in ranks})
@@ -145,7 +148,7 @@ def _share_figure(label: str, family: str, ranks: Sequence[Rank], values: Sequen
             if rank.ledger_ns.total > 0
         ]
         if own:
-            notes.append(f"ranks: {_range(share(min(own)), share(max(own)))}")
+            notes.append(_range(share(min(own)), share(max(own))))
     elif ranks:
         notes.append(duration(family_values(values)[family]))
     return Figure(
@@ -178,7 +181,5 @@ def headline(diagnosis: Diagnosis) -> list[Figure]:
         )
     else:
         notes = [prose(text, 120) for text in (mfu.convention, mfu.reason) if text]
-        figures.append(
-            Figure(label="MFU", value=share(mfu.value), notes=notes, key="", ns=None, known=True)
-        )
+        figures.append(Figure(label="MFU", value=share(mfu.value), notes=notes, key="", ns=None, known=True))
     return figures

@@ -19,6 +19,8 @@ _COLOURS = {
 }
 _COMM_ROWS = 20
 _TOP_KERNELS = 15
+_INPUTS = 16
+_NOTES = 40
 
 
 class _Page:
@@ -40,12 +42,18 @@ class _Page:
         self.lines += ["  " + line for line in lines]
 
     def say(self, text: str, indent: str = "  ") -> None:
-        self.lines += paragraph(text, width=self.width, indent=indent)
+        hang = "  " if text[:2] in ("- ", "! ") else ""
+        self.lines += paragraph(text, width=self.width, indent=indent, hang=hang)
+
+    def more(self, count: int, what: str) -> None:
+        """Says how much is not shown, if anything."""
+        if count > 0:
+            self.say(f"{units.plural(count, what)}; the JSON has all of them.")
 
 
 def _bar(page: _Page, values: Sequence[int], cells: int) -> str:
     """A stacked bar of letters; a leaf that is too small for a cell has none."""
-    parts = leaves.apportion(values, cells)
+    parts = units.apportion(values, cells)
     drawn = ""
     for leaf, part in zip(leaves.LEAVES, parts, strict=True):
         letter = leaf.letter if part >= len(leaf.letter) else leaf.letter[:1]
@@ -65,7 +73,13 @@ def _ledger(page: _Page, rank: Rank, label: str) -> None:
     shares = leaves.leaf_shares(values)
     shown = [i for i, value in enumerate(values) if value]
     rows = [
-        [leaves.LEAVES[i].letter, leaves.LEAVES[i].label, units.duration(values[i]), shares[i], f"{values[i]:,}"]
+        [
+            leaves.LEAVES[i].letter,
+            leaves.LEAVES[i].label,
+            units.duration(values[i]),
+            shares[i],
+            f"{values[i]:,}",
+        ]
         for i in shown
     ]
     total = rank.ledger_ns.total
@@ -119,7 +133,10 @@ def _communication(page: _Page, diagnosis: Diagnosis) -> None:
                 row.transport,
                 row.collective,
                 units.count(row.count),
-                *(units.duration(ns) for ns in (row.total_ns, row.hidden_ns, row.exposed_ns, row.blocking_ns)),
+                *(
+                    units.duration(ns)
+                    for ns in (row.total_ns, row.hidden_ns, row.exposed_ns, row.blocking_ns)
+                ),
                 units.size(row.bytes),
                 row.bandwidth,
                 row.evidence,
@@ -132,7 +149,9 @@ def _communication(page: _Page, diagnosis: Diagnosis) -> None:
     if left_out:
         page.say(f"{units.plural(left_out, 'more row')} with less exposed time.")
     if any(row.blocking_ns is None for row in rows):
-        reason = gaps.missing_reason(diagnosis, "event_edges") or "no event edge shows what compute waited for"
+        reason = (
+            gaps.missing_reason(diagnosis, "event_edges") or "no event edge shows what compute waited for"
+        )
         page.say(f"blocking {units.UNKNOWN}: {reason}")
 
 
@@ -208,10 +227,11 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     page.lines += ["  " + line for line in grid(["", "", ""], facts, align="lrl", width=page.width)[1:]]
     if diagnosis.quality:
         page.lines += ["", page.paint("Mind when reading these figures", "warn")]
-        for item in diagnosis.quality:
+        for item in diagnosis.quality[:_NOTES]:
             page.say(f"! {shorten(item.code, 64)}: {prose(item.message)}")
             if item.remedy:
                 page.say(f"do: {prose(item.remedy)}", "    ")
+        page.more(len(diagnosis.quality) - _NOTES, "more note")
     if diagnosis.ranks:
         _ledgers(page, diagnosis, labels)
     _communication(page, diagnosis)
@@ -219,17 +239,18 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     missing = gaps.gaps_of(diagnosis)
     if missing:
         page.section("What could not be measured")
-        for gap in missing:
+        for gap in missing[:_NOTES]:
             where = f" [{gap.where}]" if gap.where else ""
             page.say(f"- {gap.what}{where}: {gap.why or 'no reason given'}")
             if gap.remedy:
                 page.say(f"do: {gap.remedy}", "    ")
+        page.more(len(missing) - _NOTES, "more row")
     _rules(page, diagnosis)
     page.section("Inputs")
-    for item in diagnosis.inputs[:16]:
-        version = shorten(item.tool_version, 64) if item.tool_version else "version unknown"
-        page.say(f"{base_name(item.path)}  {item.format}, {version}, sha256 {shorten(item.sha256, 64)[:12]}")
-    if len(diagnosis.inputs) > 16:
-        page.say(f"{units.plural(len(diagnosis.inputs) - 16, 'more input')}")
+    for source in diagnosis.inputs[:_INPUTS]:
+        version = shorten(source.tool_version, 64) if source.tool_version else "version unknown"
+        digest = shorten(source.sha256, 64)[:12]
+        page.say(f"{base_name(source.path)}  {source.format}, {version}, sha256 {digest}")
+    page.more(len(diagnosis.inputs) - _INPUTS, "more input")
     page.lines += ["", f"perfdoc {shorten(diagnosis.perfdoc_version, 64)}"]
     return "\n".join(page.lines) + "\n"

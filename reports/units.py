@@ -102,11 +102,18 @@ def apportion(values: Sequence[int], whole: int) -> list[int]:
     """
     counted = [max(value, 0) for value in values]
     total = sum(counted)
-    if total == 0:
-        return [0] * len(counted)
-    parts = [value * whole // total for value in counted]
-    by_remainder = sorted(range(len(parts)), key=lambda i: (-(counted[i] * whole % total), i))
-    for i in by_remainder[: whole - sum(parts)]:
+    return fit(counted, total, whole, whole if total else 0)
+
+
+def fit(values: Sequence[int], of: int, whole: int, target: int) -> list[int]:
+    """Parts that add up to target, each its value's share of `whole` (value / of) rounded up or down;
+    those closest to the next integer are rounded up. Values must not be negative, and target must lie
+    between the sums of all rounded down and all rounded up."""
+    if of <= 0:
+        return [0] * len(values)
+    parts = [max(value, 0) * whole // of for value in values]
+    by_remainder = sorted(range(len(parts)), key=lambda i: (-(max(values[i], 0) * whole % of), i))
+    for i in by_remainder[: max(0, target - sum(parts))]:
         parts[i] += 1
     return parts
 

@@ -153,7 +153,10 @@ def time_view(diagnosis: Diagnosis) -> TimeView:
     windows_ns = sum(rank.window.duration_ns for rank in ranks)
     drawn: Drawn = choose_drawn(ranks)
     groups = [
-        (heading, [_bar(labels[i], per_rank[i], ranks[i].window.duration_ns, _detail(ranks[i])) for i in members])
+        (
+            heading,
+            [_bar(labels[i], per_rank[i], ranks[i].window.duration_ns, _detail(ranks[i])) for i in members],
+        )
         for heading, members in drawn.groups
     ]
     return TimeView(

@@ -64,12 +64,14 @@ _NORM_FORWARD = "rmsnorm_fwd_tuned_kernel"
 _NORM_BACKWARD = "rmsnorm_bwd_tuned_kernel"
 _ELEMENTWISE = "vectorized_elementwise_kernel"
 _ADAM = "multi_tensor_apply_kernel"
-_TE = "void transformer_engine::normalization::"
+_TE = "void transformer_engine::normalization"
+_TRAITS = "<transformer_engine::normalization::Kernel_traits<__nv_bfloat16, 1>>(Params)"
+_ADD = "<(int)4, at::native::CUDAFunctor_add<c10::BFloat16>>(int, T2, T3)"
 _FULL_NAMES = {
-    _NORM_FORWARD: f"{_TE}{_NORM_FORWARD}<transformer_engine::normalization::Kernel_traits<__nv_bfloat16, 1>>(P)",
-    _NORM_BACKWARD: f"{_TE}{_NORM_BACKWARD}<transformer_engine::normalization::Kernel_traits<__nv_bfloat16, 1>>(P)",
-    _ELEMENTWISE: f"void at::native::{_ELEMENTWISE}<(int)4, at::native::CUDAFunctor_add<c10::BFloat16>>(int, T2, T3)",
-    _ADAM: f"void {_ADAM}<TensorListMetadata<(int)4>, AdamFunctorMaster<float, float, int>>(long, int *, T1, T2)",
+    _NORM_FORWARD: f"{_TE}::{_NORM_FORWARD}{_TRAITS}",
+    _NORM_BACKWARD: f"{_TE}::{_NORM_BACKWARD}{_TRAITS}",
+    _ELEMENTWISE: f"void at::native::{_ELEMENTWISE}{_ADD}",
+    _ADAM: f"void {_ADAM}<TensorListMetadata<(int)4>, AdamFunctorMaster<float, float, int>>(T1, T2)",
 }
 
 

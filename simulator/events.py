@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import Enum, IntEnum
+from typing import TypeAlias
 
 
 class CopyKind(IntEnum):
@@ -171,6 +172,10 @@ class GraphLaunch:
     correlation: int
     graph: int
     """Executable graph id."""
+
+
+DeviceWork: TypeAlias = Kernel | Copy | MemorySet | GraphLaunch
+"""Anything that keeps a stream busy."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

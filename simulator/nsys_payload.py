@@ -101,7 +101,7 @@ def payload_bytes(schema: Schema, domain_id: int, payload: NcclPayload) -> bytes
 
     A little-endian header of four 64-bit numbers (domain, schema, payload size, and a fourth that
     public readers describe differently, as total size or as offset; written as the offset, 32), then
-    the payload in C layout.
+    the payload in C layout. ValueError for a value that its field cannot hold.
     """
     codes, values = "", []
     for key in schema.fields:
@@ -112,5 +112,8 @@ def payload_bytes(schema: Schema, domain_id: int, payload: NcclPayload) -> bytes
             value = REDUCTIONS.index(value)
         codes += _FIELDS[key][2]
         values.append(value)
-    body = struct.pack("<" + codes, *values).ljust(schema.payload_bytes, b"\0")
+    try:
+        body = struct.pack("<" + codes, *values).ljust(schema.payload_bytes, b"\0")
+    except struct.error as error:
+        raise ValueError(f"payload: {payload} does not fit its fields ({error})") from None
     return struct.pack("<4Q", domain_id, schema.schema_id, len(body), 32) + body

@@ -233,41 +233,13 @@ _TABLES: dict[str, tuple[str, str, str]] = {
         "",
         "timestamp! timestampType:i! source:i! severity:i! text:t! globalPid:u",
     ),
-    "ENUM_NSYS_EVENT_TYPE": (
-        "2021",
-        "",
-        _ENUM,
-    ),
-    "ENUM_NSYS_EVENT_CLASS": (
-        "2021",
-        "",
-        _ENUM,
-    ),
-    "ENUM_CUDA_MEMCPY_OPER": (
-        "2021",
-        "",
-        _ENUM,
-    ),
-    "ENUM_CUPTI_SYNC_TYPE": (
-        "2021",
-        "",
-        _ENUM,
-    ),
-    "EXPORT_META_DATA": (
-        "2021",
-        "2023.4",
-        _NAME_VALUE,
-    ),
-    "META_DATA_CAPTURE": (
-        "2023.4",
-        "",
-        _NAME_VALUE,
-    ),
-    "META_DATA_EXPORT": (
-        "2023.4",
-        "",
-        _NAME_VALUE,
-    ),
+    "ENUM_NSYS_EVENT_TYPE": ("2021", "", _ENUM),
+    "ENUM_NSYS_EVENT_CLASS": ("2021", "", _ENUM),
+    "ENUM_CUDA_MEMCPY_OPER": ("2021", "", _ENUM),
+    "ENUM_CUPTI_SYNC_TYPE": ("2021", "", _ENUM),
+    "EXPORT_META_DATA": ("2021", "2023.4", _NAME_VALUE),
+    "META_DATA_CAPTURE": ("2023.4", "", _NAME_VALUE),
+    "META_DATA_EXPORT": ("2023.4", "", _NAME_VALUE),
 }
 
 _COLUMN = re.compile(

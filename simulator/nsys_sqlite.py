@@ -75,7 +75,7 @@ def create_tables(connection: sqlite3.Connection, generation: str, names: Sequen
 def write_rows(
     connection: sqlite3.Connection,
     table: str,
-    columns: Mapping[str, NDArray[np.generic] | Sequence[Any]],
+    columns: Mapping[str, NDArray[Any] | Sequence[Any] | int],
 ) -> int:
     """Append rows given as columns of equal length; returns how many.
 

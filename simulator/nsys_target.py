@@ -2,30 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Protocol
 
 from perfdoc.simulator.device import DEFAULT_STREAM
 from perfdoc.simulator.nsys_common import MACHINE, Rows, Strings, contexts, global_pid, global_tid
 from perfdoc.simulator.nsys_schemas import GENERATIONS
 from perfdoc.simulator.timeline import Timeline
-
-
-class Work(Protocol):
-    """Anything that ran on a stream."""
-
-    @property
-    def pid(self) -> int:
-        """Process."""
-
-    @property
-    def device(self) -> int:
-        """CUDA ordinal."""
-
-    @property
-    def stream(self) -> int:
-        """Stream id."""
 
 
 def target_rows(timeline: Timeline, generation: str, strings: Strings) -> dict[str, Rows]:
@@ -42,7 +24,7 @@ def target_rows(timeline: Timeline, generation: str, strings: Strings) -> dict[s
             "id": number,
             "name": d.gpu_name,
             "busLocation": f"0000:{number:02x}:00.0",
-            "isDiscrete": 1,
+            "isDiscrete": True,
             "totalMemory": d.memory_bytes,
             "smCount": d.sm_count,
             "pwGpuId": number,
@@ -70,17 +52,11 @@ def target_rows(timeline: Timeline, generation: str, strings: Strings) -> dict[s
     context_rows = [
         {
             **{"streamId": DEFAULT_STREAM, "nullStreamId": DEFAULT_STREAM, "hwId": 0, "vmId": 1},
-            **{"processId": pid, "deviceId": ordinal, "contextId": number, "isGreenContext": 0},
+            **{"processId": pid, "deviceId": ordinal, "contextId": number, "isGreenContext": False},
         }
         for (pid, ordinal), number in context.items()
     ]
-    work: tuple[Sequence[Work], ...] = (
-        timeline.kernels,
-        timeline.copies,
-        timeline.memory_sets,
-        timeline.graph_launches,
-    )
-    used = {(r.pid, r.device, r.stream) for rows in work for r in rows}
+    used = {(r.pid, r.device, r.stream) for r in timeline.work}
     streams = sorted(key for key in used if key[2] != DEFAULT_STREAM)
     stream_rows = [
         {

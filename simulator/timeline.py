@@ -59,14 +59,16 @@ class Timeline:
     diagnostics: Sequence[ev.Diagnostic]
 
     @property
+    def work(self) -> tuple[ev.DeviceWork, ...]:
+        """Everything that ran on a device: kernels, copies, sets, graph launches."""
+        return (*self.kernels, *self.copies, *self.memory_sets, *self.graph_launches)
+
+    @property
     def end_ns(self) -> int:
         """The last instant of anything on the timeline; 0 when it is empty."""
-        timed = (
-            *(self.kernels, self.copies, self.memory_sets, self.graph_launches),
-            *(self.api_calls, self.synchronizations, self.operators),
-        )
-        last = max((row.end_ns for rows in timed for row in rows), default=0)
-        return max(last, max((r.start_ns if r.end_ns is None else r.end_ns for r in self.ranges), default=0))
+        closed = (*self.work, *self.api_calls, *self.synchronizations, *self.operators)
+        ends = [r.start_ns if r.end_ns is None else r.end_ns for r in self.ranges]
+        return max((*ends, *(row.end_ns for row in closed)), default=0)
 
 
 class TimelineBuilder:

@@ -52,7 +52,8 @@ def read_kineto(path: Path) -> Trace:
     try:
         ranks, gpu_facts = distributed(document.distributed), gpus(document.device_properties)
     except ValueError as error:
-        raise TraceError(path, f"deviceProperties or distributedInfo hold {error}.") from None
+        remedy = "The file is damaged: export it again."
+        raise TraceError(path, f"deviceProperties or distributedInfo hold {error}.", remedy) from None
     threads = rows.host_threads()
     call_columns = rows.api_calls.columns()
     calls = ApiCalls(**call_columns)  # type: ignore[arg-type]

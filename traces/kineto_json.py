@@ -118,7 +118,7 @@ def _read(path: Path, max_bytes: int) -> bytearray:
     except (gzip.BadGzipFile, zlib.error) as error:
         raise TraceError(path, f"the gzip file is damaged: {error}.", "Copy or export it again.") from None
     except OSError as error:
-        raise TraceError(path, f"cannot be read: {error.strerror or error}.") from None
+        raise TraceError(path, f"cannot be read: {error.strerror or error}.", "Check the path.") from None
     if not data or data.isspace():
         raise TraceError(path, "the file is empty.", _RECAPTURE)
     if data.startswith(_BOM):
@@ -210,3 +210,23 @@ class Event(msgspec.Struct, gc=False):
 
 
 decode_event = msgspec.json.Decoder(Event, float_hook=Number).decode
+
+
+class _Category(msgspec.Struct, gc=False):
+    ph: Any = ""
+    cat: Any = None
+
+
+_CATEGORY = msgspec.json.Decoder(_Category)
+
+
+def has_category(content: bytes) -> bool:
+    """Whether an event that did not decode has a phase and category of the right kind.
+
+    Without them it is of none of the categories that are read, and can be ignored.
+    """
+    try:
+        category = _CATEGORY.decode(repair(content))
+    except (msgspec.DecodeError, RecursionError):
+        return True
+    return isinstance(category.ph, str) and isinstance(category.cat, (str, type(None)))

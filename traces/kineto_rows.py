@@ -25,7 +25,7 @@ from perfdoc.traces.kineto_args import (
     text,
 )
 from perfdoc.traces.kineto_columns import Rows
-from perfdoc.traces.kineto_json import Event, decode_event, repair
+from perfdoc.traces.kineto_json import Event, decode_event, has_category, repair
 from perfdoc.traces.kineto_names import short_name
 from perfdoc.traces.kineto_payload import PayloadRows
 from perfdoc.traces.kineto_time import instant_ns, interval_ns
@@ -131,16 +131,14 @@ class EventRows:
         if not content.startswith(b"{"):
             self.ignored += 1
             return None
-        if not isinstance(error, (msgspec.ValidationError, RecursionError)):
-            try:
+        try:
+            if not isinstance(error, (msgspec.ValidationError, RecursionError)):
                 event = decode_event(repair(content))
-            except (msgspec.DecodeError, RecursionError) as again:
-                error = again
-            else:
                 self.repaired += 1
                 return event
-        if isinstance(error, msgspec.ValidationError):
-            # A phase or category that is no text: none of the categories that are read.
+        except (msgspec.DecodeError, RecursionError) as again:
+            error = again
+        if isinstance(error, msgspec.ValidationError) and not has_category(content):
             self.ignored += 1
             return None
         raise self._bad_event(number, Event(), error)

@@ -39,18 +39,13 @@ def find_captures(paths: Sequence[str]) -> list[Path]:
                 raise TraceError(path, "is a folder without traces.", _ACCEPTED)
         elif path.exists():
             matches = [path]
-        else:
-            matches = (
-                sorted(map(Path, glob.glob(text, recursive=True)), key=_natural)
-                if glob.has_magic(text)
-                else []
-            )
+        elif glob.has_magic(text):
+            # Path.glob knows no absolute patterns.
+            matches = sorted(map(Path, glob.glob(text, recursive=True)), key=_natural)  # noqa: PTH207
             if not matches:
-                raise TraceError(
-                    path,
-                    "does not exist." if not glob.has_magic(text) else "matches no file.",
-                    "Check the path.",
-                )
+                raise TraceError(path, "matches no file.", "Check the pattern.")
+        else:
+            raise TraceError(path, "does not exist.", "Check the path.")
         for match in matches:
             found.setdefault(match.resolve(), match)
     captures = list(found.values())
@@ -58,7 +53,7 @@ def find_captures(paths: Sequence[str]) -> list[Path]:
     if len(tools) > 1:
         raise TraceError(
             tools[KINETO],
-            f"is a {KINETO} trace, but {tools[NSYS]} is a {NSYS} one: formats cannot be mixed in one analysis.",
+            f"is a {KINETO} trace, but {tools[NSYS]} is a {NSYS} one: they cannot be mixed in one analysis.",
             "Analyse them one after the other.",
         )
     return captures

@@ -79,7 +79,7 @@ def read_nsys(source: NsysSource) -> Trace:
         notes.append(
             Note(
                 code="open-ranges",
-                message=f"{nvtx.open_ranges:,} NVTX ranges never close; they count to the end of the capture.",
+                message=f"{nvtx.open_ranges:,} NVTX ranges never close; each counts to the capture's end.",
                 remedy="Close every range, or end the capture outside of them.",
             )
         )

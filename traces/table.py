@@ -32,7 +32,8 @@ class Table:
     def __post_init__(self) -> None:
         length: int | None = None
         for field in fields(self):
-            column: NDArray[Any] = np.ascontiguousarray(getattr(self, field.name), dtype=_DTYPES[str(field.type)])
+            values, dtype = getattr(self, field.name), _DTYPES[str(field.type)]
+            column: NDArray[Any] = np.ascontiguousarray(values, dtype=dtype)
             assert column.ndim == 1, f"{type(self).__name__}.{field.name} has {column.ndim} axes"
             assert length is None or len(column) == length, f"{type(self).__name__}.{field.name}: length"
             length = len(column)

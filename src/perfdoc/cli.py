@@ -58,8 +58,8 @@ def analyze(
     paths: Annotated[
         list[str],
         typer.Argument(
-            help="Nsight Systems exports (.sqlite, .nsys-rep, a parquetdir folder) or PyTorch profiler traces "
-            "(.json, .json.gz): files, folders or glob patterns, one file or one per rank."
+            help="Nsight Systems exports (.sqlite, .nsys-rep, a parquetdir folder) or PyTorch profiler "
+            "traces (.json, .json.gz): files, folders or glob patterns, one file or one per rank."
         ),
     ],
     output: Annotated[
@@ -73,8 +73,8 @@ def analyze(
     window: Annotated[
         str | None,
         typer.Option(
-            help="Analyse only this stretch: START,END on the capture's clock (ns, or with a unit: 4.2s,4300ms), "
-            "range:REGEX (from the first to the last matching range of each rank), or capture (all of it)."
+            help="Analyse only this stretch: START,END on the capture's clock (ns, or with a unit: "
+            "4.2s,4300ms), range:REGEX (from the first to the last matching range of each rank), or capture (all of it)."
         ),
     ] = None,
     step_range: Annotated[

@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 
 import pytest
+
 from perfdoc.traces.kineto import is_kineto_name, read_kineto
 from perfdoc.traces.model import CAPABILITIES, CopyKind, RangeKind, SyncKind, Trace
 
@@ -19,18 +20,23 @@ PLANTED = """
     {"pg_name": "7", "pg_desc": "TENSOR_MODEL_PARALLEL_GROUP", "ranks": "[4, 5, ..., 7]"}]},
   "displayTimeUnit": "ns", "baseTimeNanoseconds": 1711964646000000000,
   "traceEvents": [
-  {"name": "thread_name", "ph": "M", "ts": 1.000, "pid": 100, "tid": 101, "args": {"name": "thread 101 (main) "}},
-  {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 100, "tid": 101, "ts": 10.000, "dur": 90.500},
+  {"name": "thread_name", "ph": "M", "ts": 1.000, "pid": 100, "tid": 101,
+   "args": {"name": "thread 101 (main) "}},
+  {"ph": "X", "cat": "user_annotation", "name": "ProfilerStep#3", "pid": 100, "tid": 101, "ts": 10.000,
+   "dur": 90.500},
   {"ph": "i", "cat": "user_annotation", "s": "t", "name": "checkpoint", "pid": 100, "tid": 102, "ts": 11.001},
   {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 100, "tid": 101, "ts": 12.000},
   {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 100, "tid": 101, "ts": 12.000, "dur": 5.250,
    "args": {"External id": 1, "Input Dims": [[8, 8]]}},
-  {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 100, "tid": 101, "ts": 13.000, "dur": 2.000,
+  {"ph": "X", "cat": "cuda_runtime", "name": "cudaLaunchKernel", "pid": 100, "tid": 101, "ts": 13.000,
+   "dur": 2.000,
    "args": {"cbid": 211, "correlation": 41}},
   {"ph": "s", "id": 41, "pid": 100, "tid": 101, "ts": 13.000, "cat": "ac2g", "name": "ac2g"},
-  {"ph": "X", "cat": "cuda_driver", "name": "cuLaunchKernelEx", "pid": 100, "tid": 102, "ts": 16.000, "dur": 1.000,
+  {"ph": "X", "cat": "cuda_driver", "name": "cuLaunchKernelEx", "pid": 100, "tid": 102, "ts": 16.000,
+   "dur": 1.000,
    "args": {"cbid": 652, "correlation": 42}},
-  {"ph": "X", "cat": "kernel", "name": "void ns::gemm<float>(float*)", "pid": 3, "tid": 7, "ts": 20.001, "dur": 9.999,
+  {"ph": "X", "cat": "kernel", "name": "void ns::gemm<float>(float*)", "pid": 3, "tid": 7, "ts": 20.001,
+   "dur": 9.999,
    "args": {"queued": 0, "device": 3, "context": 1, "stream": 7, "correlation": 41, "grid": [4, 3, 2],
             "block": [128, 2, 1], "graph id": 0, "graph node id": 0, "est. achieved occupancy %": 25}},
   {"ph": "X", "cat": "kernel", "name": "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(A)", "pid": 3, "tid": 20,
@@ -40,22 +46,28 @@ PLANTED = """
             "Out msg nelems": 1000, "Group size": 4, "dtype": "BFloat16", "In split size": "[]",
             "Process Group Name": "9", "Process Group Description": "undefined",
             "Process Group Ranks": "[4, 5, 6, 7]", "Seq": 12, "Comms Id": 77}},
-  {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "pid": 3, "tid": 7,
+  {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy HtoD (Pinned -> Device)", "pid": 3, "tid": 99,
    "ts": 31.000, "dur": 1.000, "args": {"device": 3, "stream": 7, "correlation": 43, "bytes": 4096}},
-  {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy PtoP (Device -> Device)", "pid": 3, "tid": 7,
-   "ts": 32.000, "dur": 1.000, "args": {"fromDevice": 2, "inDevice": 3, "toDevice": 1, "stream": 7, "bytes": 5}},
+  {"ph": "X", "cat": "gpu_memcpy", "name": "Memcpy PtoP (Device -> Device)", "pid": 0, "tid": 7,
+   "ts": 32.000, "dur": 1.000, "args": {"fromDevice": 2, "inDevice": 3, "toDevice": 1, "stream": 7,
+    "bytes": 5}},
   {"ph": "X", "cat": "gpu_memset", "name": "Memset (Device)", "pid": 3, "tid": 7, "ts": 33.000, "dur": 1.000,
    "args": {"device": 3, "stream": 7, "correlation": 44, "bytes": 512}},
-  {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 3, "tid": 20, "ts": 34.000, "dur": 1.000,
-   "args": {"cuda_sync_kind": "Stream Wait Event", "wait_on_stream": 7, "wait_on_cuda_event_record_corr_id": 40,
+  {"ph": "X", "cat": "cuda_sync", "name": "Stream Wait Event", "pid": 3, "tid": 20, "ts": 34.000,
+   "dur": 1.000,
+   "args": {"cuda_sync_kind": "Stream Wait Event", "wait_on_stream": 7,
+    "wait_on_cuda_event_record_corr_id": 40,
             "wait_on_cuda_event_id": 9, "stream": 20, "correlation": 45, "device": 3, "context": 1}},
   {"ph": "X", "cat": "cuda_sync", "name": "Context Sync", "pid": 3, "tid": 1, "ts": 35.000, "dur": 1.000,
    "args": {"cuda_sync_kind": "Context Sync", "stream": 4294967295, "correlation": 46, "device": 3}},
   {"ph": "X", "cat": "cuda_event", "name": "cudaEvent", "pid": 3, "tid": 7, "ts": 29.500, "dur": 0.001,
    "args": {"event_id": 9, "stream": 7, "correlation": 40, "device": 3, "context": 1}},
-  {"ph": "X", "cat": "gpu_user_annotation", "name": "ProfilerStep#3", "pid": 3, "tid": 7, "ts": 20.000, "dur": 20.000},
-  {"ph": "X", "cat": "python_function", "name": "train.py(1): step", "pid": 100, "tid": 101, "ts": 9.0, "dur": 1.0},
-  {"ph": "X", "cat": "hpu_op", "name": "odd", "pid": 3, "tid": 1, "ts": 9.0, "dur": 1.0, "args": {"stream": 1}},
+  {"ph": "X", "cat": "gpu_user_annotation", "name": "ProfilerStep#3", "pid": 3, "tid": 7, "ts": 20.000,
+   "dur": 20.000},
+  {"ph": "X", "cat": "python_function", "name": "train.py(1): step", "pid": 100, "tid": 101, "ts": 9.0,
+   "dur": 1.0},
+  {"ph": "X", "cat": "hpu_op", "name": "odd", "pid": 3, "tid": 1, "ts": 9.0, "dur": 1.0,
+   "args": {"stream": 1}},
   {"ph": "X", "cat": "odd_host", "name": "odd", "pid": 3, "tid": 1, "ts": 9.0, "dur": 1.0},
   17,
   {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": 200.000}
@@ -86,7 +98,8 @@ def test_kernels_copies_and_launches(tmp_path: Path) -> None:
     assert trace.copies.kind.tolist() == [CopyKind.HOST_TO_DEVICE, CopyKind.PEER_TO_PEER, CopyKind.MEMSET]
     assert trace.copies.bytes.tolist() == [4096, 5, 512]
     assert trace.copies.correlation.tolist() == [43, -1, 44]
-    assert trace.copies.device.tolist() == [0, 0, 0]
+    assert trace.copies.device.tolist() == [0, 0, 0]  # inDevice goes before pid, stream before tid
+    assert trace.copies.stream.tolist() == [7, 7, 7]
     calls = trace.api_calls
     assert trace.names(calls.name) == ["cudaLaunchKernel", "cuLaunchKernelEx"]
     assert calls.correlation.tolist() == [41, 42]
@@ -136,7 +149,10 @@ def test_payload_of_a_collective(tmp_path: Path) -> None:
     assert payloads.range.tolist() == [-1]
     assert trace.names(payloads.operation) == ["allreduce"]
     assert payloads.bytes.tolist() == [2000]
-    assert (trace.names(payloads.group_name), trace.names(payloads.group_description)) == (["9"], ["undefined"])
+    assert (trace.names(payloads.group_name), trace.names(payloads.group_description)) == (
+        ["9"],
+        ["undefined"],
+    )
     assert (payloads.group_size.tolist(), payloads.sequence.tolist()) == ([4], [12])
     assert payloads.communicator.tolist() == [0]  # Comms Id differs from call to call
 
@@ -156,18 +172,21 @@ def test_capabilities_and_notes(tmp_path: Path) -> None:
 
 
 OLD = """[
-{"ph": "X", "cat": "Operator", "name": "ProfilerStep#5", "pid": 9, "tid": "140", "ts": 1606911006433120, "dur": 50,
+{"ph": "X", "cat": "Operator", "name": "ProfilerStep#5", "pid": 9, "tid": "140", "ts": 1606911006433120,
+   "dur": 50,
  "args": {"Device": 0}},
 {"ph": "X", "cat": "Operator", "name": "enumerate(DataLoader)#_Iter.__next__", "pid": 9, "tid": "140",
  "ts": 1606911006433121, "dur": 5},
 {"ph": "X", "cat": "Operator", "name": "aten::add", "pid": 9, "tid": "140", "ts": 1606911006433127, "dur": 5},
-{"ph": "X", "cat": "Runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": "140", "ts": 1606911006433128, "dur": 1,
+{"ph": "X", "cat": "Runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": "140", "ts": 1606911006433128,
+   "dur": 1,
  "args": {"cbid": 211, "correlation": 6}},
 {"ph": "X", "cat": "Kernel", "name": "k", "pid": 0, "tid": "stream 7", "ts": 1606911006433130, "dur": 4,
  "args": {"device": 0, "correlation": 6, "external id": 0}},
 {"ph": "X", "cat": "Memcpy", "name": "Memcpy DtoH (Device -> Pageable)", "pid": 0, "tid": "stream 8",
  "ts": 1606911006433134, "dur": 0, "args": {"bytes": 8, "memory bandwidth (GB/s)": inf}},
-{"ph": "X", "cat": "Memset", "name": "Memset (Device)", "pid": 0, "tid": "stream 7", "ts": 1606911006433135, "dur": 1}
+{"ph": "X", "cat": "Memset", "name": "Memset (Device)", "pid": 0, "tid": "stream 7",
+   "ts": 1606911006433135, "dur": 1}
 ]"""
 
 
@@ -202,10 +221,18 @@ def test_relative_times_without_a_base_have_no_utc(tmp_path: Path) -> None:
     kernel = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":%s,"dur":1}'
     assert planted(tmp_path, f'{{"traceEvents":[{kernel % 5}]}}').utc_origin_ns is None
     both = planted(
-        tmp_path, f'{{"baseTimeNanoseconds": 1711964646000000000, "traceEvents":[{kernel % 1711964646000001}]}}'
+        tmp_path,
+        f'{{"baseTimeNanoseconds": 1711964646000000000, "traceEvents":[{kernel % 1711964646000001}]}}',
     )
     assert both.utc_origin_ns is None
     assert "clock_origin_unclear" in {note.code for note in both.notes}
+
+
+def test_undefined_is_no_description(tmp_path: Path) -> None:
+    config = '[{"pg_name":"0","pg_desc":"undefined","ranks":[0]}]'
+    trace = planted(tmp_path, f'{{"distributedInfo":{{"pg_config":{config}}},"traceEvents":[]}}')
+    assert [group.description for group in trace.groups] == ["undefined"]
+    assert not trace.capabilities["group_descriptions"].available
 
 
 def launch(pid: int, correlation: int) -> str:

@@ -7,9 +7,12 @@ import time
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from perfdoc.traces.kineto_names import short_name
 
-LAMBDA = "at::native::gpu_impl<f(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda(float)#1}>"
+LAMBDA = (
+    "at::native::gpu_impl<f(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda(float)#1}>"
+)
 
 
 @pytest.mark.parametrize(
@@ -47,13 +50,15 @@ def test_planted_names(full: str, short: str) -> None:
 identifiers = st.from_regex(r"\A[a-z_][a-z0-9_]{0,8}\Z").filter(lambda word: word != "operator")
 types = st.recursive(
     identifiers | st.just("(anonymous namespace)::x") | st.just("{lambda(int)#1}"),
-    lambda inner: st.builds(
-        lambda name, arguments, scope: f"{scope}::{name}<{', '.join(arguments)}>",
-        identifiers,
-        st.lists(inner, min_size=1, max_size=3),
-        identifiers,
-    )
-    | st.builds(lambda result, argument: f"{result} (*)({argument})", inner, inner),
+    lambda inner: (
+        st.builds(
+            lambda name, arguments, scope: f"{scope}::{name}<{', '.join(arguments)}>",
+            identifiers,
+            st.lists(inner, min_size=1, max_size=3),
+            identifiers,
+        )
+        | st.builds(lambda result, argument: f"{result} (*)({argument})", inner, inner)
+    ),
     max_leaves=8,
 )
 

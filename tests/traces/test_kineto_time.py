@@ -7,6 +7,7 @@ from fractions import Fraction
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from perfdoc.traces.kineto_time import Number, instant_ns, interval_ns
 
 

@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.analyzers.intervals import Intervals, owners_by_last_end, union
+from tests.analyzers.brute import covered, exposed_by_dimension
+
+END = 40
+# Few distinct ends, so that ties, touching, nested and zero-length intervals come up all the time.
+interval = st.tuples(st.integers(0, END), st.integers(0, END)).map(lambda p: (min(p), max(p)))
+intervals = st.lists(interval, max_size=12)
+
+
+def make(pairs: list[tuple[int, int]]) -> Intervals:
+    return union(np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64))
+
+
+@given(intervals)
+def test_union_covers_the_same_nanoseconds_in_disjoint_sorted_pieces(pairs: list[tuple[int, int]]) -> None:
+    result = make(pairs)
+    pieces = list(zip(result.start_ns.tolist(), result.end_ns.tolist(), strict=True))
+    assert covered(pieces, 0, END) == covered(pairs, 0, END)
+    assert all(a < b for a, b in pieces)
+    assert all(b < a for (_, b), (a, _) in zip(pieces, pieces[1:], strict=False)), "pieces touch"
+    assert result.total_ns == len(covered(pairs, 0, END))
+
+
+@given(intervals, interval)
+def test_clip_gaps_and_coverage_agree_with_a_count(
+    pairs: list[tuple[int, int]], window: tuple[int, int]
+) -> None:
+    result, (a, b) = make(pairs), window
+    inside = covered(pairs, a, b)
+    assert result.clip(a, b).total_ns == len(inside)
+    gaps = result.gaps(a, b)
+    assert covered(list(zip(gaps.start_ns.tolist(), gaps.end_ns.tolist(), strict=True)), 0, END) == (
+        set(range(a, b)) - inside
+    )
+    assert int(result.covered_within(a, b)) == len(inside)
+
+
+@given(intervals, intervals)
+def test_or_is_the_union_of_both(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    assert (make(one) | make(other)).total_ns == len(covered(one + other, 0, END))
+
+
+@given(intervals)
+def test_every_nanosecond_belongs_to_the_interval_that_ends_last(pairs: list[tuple[int, int]]) -> None:
+    start, end, owner = owners_by_last_end(
+        np.array([a for a, _ in pairs], np.int64), np.array([b for _, b in pairs], np.int64)
+    )
+    got: dict[int, int] = {}
+    for a, b, i in zip(start.tolist(), end.tolist(), owner.tolist(), strict=True):
+        got[i] = got.get(i, 0) + b - a
+    numbered = [(a, b, i) for i, (a, b) in enumerate(pairs)]
+    assert got == exposed_by_dimension(numbered, [], 0, END)
+
+
+def test_large_times_do_not_lose_a_nanosecond() -> None:
+    base = 2**60  # float64 is exact only to 2^53
+    result = union(np.array([base, base + 5]), np.array([base + 3, base + 6]))
+    assert result.total_ns == 4
+    assert result.covered_before([base + 1, base + 4, base + 9]).tolist() == [1, 3, 4]

@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.analyzers.activity import DIMENSIONS, Activity, Communication
+from perfdoc.analyzers.idle import IdleInputs, idle_inputs
+from perfdoc.analyzers.intervals import EMPTY, union
+from perfdoc.analyzers.ledger import build_ledger
+from perfdoc.simulator.timeline import TimelineBuilder
+from tests.analyzers.brute import covered, exposed_by_dimension
+from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
+
+END = 60
+COMPUTE, COMM, COPY = range(3)
+activity_rows = st.lists(
+    st.tuples(
+        st.sampled_from((COMPUTE, COMM, COPY)),
+        st.integers(0, END),
+        st.integers(0, END),
+        st.integers(0, len(DIMENSIONS) - 1),
+        st.integers(-1, END),
+    ).map(lambda r: (r[0], min(r[1:3]), max(r[1:3]), r[3], r[4])),
+    min_size=1,
+    max_size=14,
+)
+window = st.tuples(st.integers(0, END + 5), st.integers(0, END + 5)).map(lambda p: (min(p), max(p)))
+
+
+def made(rows: list[tuple[int, int, int, int, int]]) -> tuple[Activity, IdleInputs]:
+    """An Activity straight from arrays: kinds, dimensions, streams and launches are all random."""
+    rows = sorted(rows, key=lambda r: r[1])
+    start = np.array([r[1] for r in rows], np.int64)
+    end = np.array([r[2] for r in rows], np.int64)
+    kind = np.array([r[0] for r in rows])
+    comm = kind == COMM
+    sets = [union(start[kind == k], end[kind == k]) for k in (COMPUTE, COMM, COPY)]
+    launch = np.array([r[4] for r in rows], np.int64)
+    activity = Activity(
+        device=0,
+        kernel_rows=np.empty(0, np.int64),
+        kernel_is_comm=np.empty(0, bool),
+        compute=sets[0],
+        comm=sets[1],
+        copies=sets[2],
+        communication=Communication(
+            start_ns=start[comm],
+            end_ns=end[comm],
+            dimension=np.array([r[3] for r in rows], np.int64)[comm],
+            kind=np.zeros(int(comm.sum()), np.int64),
+            kinds=[None],
+            kernel=np.full(int(comm.sum()), -1),
+        ),
+        busy=sets[0] | sets[1] | sets[2],
+        start_ns=start,
+        end_ns=end,
+        launch_start_ns=launch,
+        launch_end_ns=np.where(launch >= 0, launch + 3, -1),
+        launch_thread=np.zeros(len(rows), np.int64),
+        stream=np.array([r[3] for r in rows], np.int64),
+    )
+    idle = IdleInputs(gc=EMPTY, gc_or_data=EMPTY)
+    return activity, idle
+
+
+@given(activity_rows, window)
+def test_every_leaf_equals_a_count_of_nanoseconds(
+    rows: list[tuple[int, int, int, int, int]], bounds: tuple[int, int]
+) -> None:
+    activity, idle = made(rows)
+    a, b = bounds
+    ledger = build_ledger(activity, a, b, idle)
+
+    by_kind = [[(s, e) for k, s, e, _, _ in sorted(rows, key=lambda r: r[1]) if k == kind] for kind in range(3)]
+    compute, comm, copies = (covered(x, a, b) for x in by_kind)
+    assert ledger.compute_ns == len(compute)
+    assert ledger.exposed_memcpy_ns == len(copies - compute - comm)
+    assert sum(ledger.idle_ns.values()) == (b - a) - len(compute | comm | copies)
+    dimensions = [(s, e, d) for k, s, e, d, _ in sorted(rows, key=lambda r: r[1]) if k == COMM]
+    expected = exposed_by_dimension(dimensions, by_kind[COMPUTE], a, b)
+    assert {k: v for k, v in ledger.exposed_comm_ns.items() if v} == {DIMENSIONS[d]: v for d, v in expected.items()}
+
+
+@given(activity_rows, st.lists(st.integers(0, END), min_size=2, max_size=5))
+def test_ledgers_of_adjacent_windows_add_up(
+    rows: list[tuple[int, int, int, int, int]], cuts: list[int]
+) -> None:
+    """Each leaf of a window is the sum over its parts: no nanosecond depends on where the cut is."""
+    activity, idle = made(rows)
+    cuts = sorted(cuts)
+    whole = build_ledger(activity, cuts[0], cuts[-1], idle)
+    parts = [build_ledger(activity, a, b, idle) for a, b in zip(cuts, cuts[1:], strict=False)]
+    assert whole.compute_ns == sum(p.compute_ns for p in parts)
+    assert whole.exposed_memcpy_ns == sum(p.exposed_memcpy_ns for p in parts)
+    for d in DIMENSIONS:
+        assert whole.exposed_comm_ns[d] == sum(p.exposed_comm_ns[d] for p in parts)
+    first, last = int(activity.busy.start_ns[0]) if len(activity.busy) else 0, int(activity.end_ns.max())
+    if first <= cuts[0] and cuts[-1] <= last:  # outside of the capture nothing bounds a gap
+        for cause, value in whole.idle_ns.items():
+            assert value == sum(p.idle_ns[cause] for p in parts), cause
+
+
+def test_communication_under_two_concurrent_computes_is_hidden_once(tmp_path: Path) -> None:
+    # all-reduce [0,100) under gemms [0,60) and [20,80) on two streams: hidden 80, exposed 20.
+    # Summing the overlap with each gemm would give 60 + 60 = 120 hidden and -20 exposed.
+    trace = one_device(tmp_path, [(ALL_REDUCE, 0, 100, 20), (GEMM, 0, 60, 7), (GEMM, 20, 80, 8)])
+    activity = activity_of(trace)
+    ledger = build_ledger(activity, 0, 100, idle_inputs(trace, activity))
+    assert (ledger.compute_ns, ledger.exposed_comm_ns["unknown"]) == (80, 20)
+    assert sum(ledger.idle_ns.values()) == 0
+
+
+def test_communication_that_is_not_called_nccl(tmp_path: Path) -> None:
+    # Four transports, 10 ns each, none of them hidden; the gemm takes another 10.
+    names = [
+        "void deep_ep::intranode::dispatch<8, 768>(int4*)",
+        "void hybrid_ep::dispatch_kernel<int>(int)",
+        "kuserbuffers_pushsend(int)",
+        "void vllm::cross_device_reduce_1stage<half, 8>(int)",
+    ]
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    for i, name in enumerate(names):
+        device.kernel(name.split("(")[0].split("::")[-1].split("<")[0], 10 * i, 10 * i + 10, full_name=name)
+    device.kernel(GEMM, 40, 50)
+    trace = trace_of(builder, tmp_path)
+    activity = activity_of(trace)
+    ledger = build_ledger(activity, 0, 50, idle_inputs(trace, activity))
+    assert ledger.exposed_comm_ns["unknown"] == 40
+    assert ledger.compute_ns == 10
+
+
+def test_a_peer_copy_is_communication_and_another_copy_is_not(tmp_path: Path) -> None:
+    # peer copy [0,30) half under the gemm [15,40): exposed 15. Host copy [50,70): exposed copy 20.
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    device.copy("peer_to_peer", 4096, 0, 30, stream=9)
+    device.kernel(GEMM, 15, 40)
+    device.copy("host_to_device", 4096, 50, 70)
+    trace = trace_of(builder, tmp_path)
+    activity = activity_of(trace)
+    ledger = build_ledger(activity, 0, 70, idle_inputs(trace, activity))
+    assert (ledger.compute_ns, ledger.exposed_comm_ns["unknown"], ledger.exposed_memcpy_ns) == (25, 15, 20)
+    assert sum(ledger.idle_ns.values()) == 10
+
+
+def test_graph_launches_count_as_work(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    device.graph_launch(3, 0, 80)
+    device.kernel(GEMM, 90, 100)
+    trace = trace_of(builder, tmp_path)
+    activity = activity_of(trace)
+    ledger = build_ledger(activity, 0, 100, idle_inputs(trace, activity))
+    assert ledger.compute_ns == 90
+    assert sum(ledger.idle_ns.values()) == 10
+
+
+def test_the_dimension_that_ends_last_owns_the_nanosecond(tmp_path: Path) -> None:
+    # dp [0,50), tp [10,30), pp [40,60): dp to 50 (it ends after tp), then pp. tp never owns any.
+    trace = one_device(
+        tmp_path, [(ALL_REDUCE, 0, 50, 20), (ALL_GATHER, 10, 30, 21), (ALL_REDUCE, 40, 60, 22), (GEMM, 60, 61, 7)]
+    )
+    activity = activity_of(trace)
+    named = replace(
+        activity,
+        communication=replace(
+            activity.communication, dimension=np.array([DIMENSIONS.index(d) for d in ("dp", "tp", "pp")])
+        ),
+    )
+    ledger = build_ledger(named, 0, 61, idle_inputs(trace, activity))
+    # pp ends last of all that is active from 40 on.
+    assert {k: v for k, v in ledger.exposed_comm_ns.items() if v} == {"dp": 40, "pp": 20}

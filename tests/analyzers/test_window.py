@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.window import Window, WindowRequest, find_window
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces import Trace
+from tests.analyzers.tiny import GEMM, activity_of, trace_of
+
+AUTO = WindowRequest()
+
+
+def steps_of(window: Window) -> list[tuple[int, int]]:
+    return [(s.start_ns, s.end_ns) for s in window.steps]
+
+
+def stepped(folder: Path, names: tuple[str, ...]) -> Trace:
+    """Steps at [0,100), [100,200), … on the host; each launches two kernels that run 1000 ns later.
+
+    The device runs behind: the first kernel of step i is at 1000 + 100 i, the second ends 60 later. A
+    warm-up kernel before and a clean-up kernel after belong to no step.
+    """
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 900, 950, launch=(thread, 0, 1))
+    for i, name in enumerate(names):
+        begin = 10 + 100 * i
+        thread.range(name, begin, begin + 100)
+        device.kernel(GEMM, 1000 + 100 * i, 1020 + 100 * i, launch=(thread, begin + 5, begin + 6))
+        device.kernel(GEMM, 1030 + 100 * i, 1060 + 100 * i, launch=(thread, begin + 50, begin + 60))
+    end = 10 + 100 * len(names)
+    device.kernel(GEMM, 3000, 3100, launch=(thread, end + 5, end + 6))
+    return trace_of(builder, folder)
+
+
+@pytest.mark.parametrize(
+    "names",
+    [
+        ("perfdoc.step 0", "perfdoc.step 1"),
+        ("training_step_7", "training_step_8"),
+        ("ProfilerStep#3", "ProfilerStep#4"),
+        ("step 1", "step 2"),
+        ("Iteration: 1", "Iteration: 2"),
+        ("iter_5", "iter_6"),
+        ("global_step=5", "global_step=6"),
+        ("train_step", "train_step"),
+    ],
+)
+def test_steps_tile_the_device_time(tmp_path: Path, names: tuple[str, ...]) -> None:
+    trace = stepped(tmp_path, names)
+    window = find_window(trace, activity_of(trace), AUTO)
+    assert window.kind == "steps"
+    # Step 0 from its first kernel to the first of step 1, gap included; the last one to the end of the last
+    # kernel launched inside its range: neither the kernel before nor the one after.
+    assert steps_of(window) == [(1000, 1100), (1100, 1160)]
+    assert (window.start_ns, window.end_ns) == (1000, 1160)
+
+
+@pytest.mark.parametrize("name", ["Warm-up Step 1", "Optimizer.step#AdamW.step", "step", "steps 3", "stepping 3"])
+def test_names_that_only_contain_a_step_are_none(tmp_path: Path, name: str) -> None:
+    trace = stepped(tmp_path, (name, name))
+    window = find_window(trace, activity_of(trace), AUTO)
+    assert (window.kind, window.start_ns, window.end_ns) == ("capture", 900, 3100)
+    assert "no range" in window.reason
+
+
+def test_a_known_form_wins_over_a_common_one(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("perfdoc.step 0", 0, 100)
+    thread.range("step 0", 0, 50)
+    thread.range("step 1", 50, 100)
+    device.kernel(GEMM, 200, 210, launch=(thread, 10, 11))
+    device.kernel(GEMM, 220, 230, launch=(thread, 60, 61))
+    trace = trace_of(builder, tmp_path)
+    assert steps_of(find_window(trace, activity_of(trace), AUTO)) == [(200, 230)]
+
+
+def test_nested_ranges_of_one_form_count_once(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("step 1", 0, 100)
+    thread.range("iteration 0", 10, 20)
+    thread.range("iteration 1", 30, 40)
+    device.kernel(GEMM, 200, 210, launch=(thread, 15, 16))
+    device.kernel(GEMM, 220, 230, launch=(thread, 35, 36))
+    trace = trace_of(builder, tmp_path)
+    assert steps_of(find_window(trace, activity_of(trace), AUTO)) == [(200, 230)]
+
+
+def test_each_process_has_its_own_steps(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    for pid, offset in ((100, 0), (200, 5000)):
+        process = builder.process(pid=pid)
+        thread, device = process.thread(), process.device()
+        thread.range("step 1", offset, offset + 100)
+        device.kernel(GEMM, offset + 50, offset + 80, launch=(thread, offset + 10, offset + 11))
+    trace = trace_of(builder, tmp_path)
+    found = {
+        trace.devices[i].process: steps_of(find_window(trace, activity_of(trace, i), AUTO))
+        for i in range(len(trace.devices))
+    }
+    assert found == {100: [(50, 80)], 200: [(5050, 5080)]}
+
+
+def test_step_ranges_without_launches_fall_back_to_the_capture(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    process.thread().range("step 1", 0, 100)
+    process.device().kernel(GEMM, 50, 80)  # no API row: when it was launched is unknown
+    trace = trace_of(builder, tmp_path)
+    window = find_window(trace, activity_of(trace), AUTO)
+    assert (window.kind, window.start_ns, window.end_ns) == ("capture", 50, 80)
+    assert "launch" in window.reason
+
+
+def test_what_the_user_asks_for(tmp_path: Path) -> None:
+    trace = stepped(tmp_path, ("my epoch", "my epoch"))
+    activity = activity_of(trace)
+
+    by_bounds = find_window(trace, activity, WindowRequest(bounds_ns=(5, 7)))
+    assert (by_bounds.kind, by_bounds.start_ns, by_bounds.end_ns) == ("user", 5, 7)
+
+    named = find_window(trace, activity, WindowRequest(step_pattern=re.compile("epoch")))
+    assert steps_of(named) == [(1000, 1100), (1100, 1160)]
+
+    # Host times of the ranges, not the device's: from the first one's start to the last one's end.
+    clipped = find_window(trace, activity, WindowRequest(range_pattern=re.compile("^my ")))
+    assert (clipped.kind, clipped.start_ns, clipped.end_ns) == ("user", 10, 210)
+
+    whole = find_window(trace, activity, WindowRequest(whole_capture=True))
+    assert (whole.kind, whole.start_ns, whole.end_ns) == ("capture", 900, 3100)
+
+    with pytest.raises(ValueError, match="matches 'nothing'"):
+        find_window(trace, activity, WindowRequest(step_pattern=re.compile("nothing")))

@@ -1,0 +1,39 @@
+"""Traces built in memory for tests of analyses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfdoc.analyzers.activity import Activity, device_activity
+from perfdoc.analyzers.kernel_class import classify_kernels
+from perfdoc.analyzers.launches import find_launches
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces import Trace
+from perfdoc.traces.nsys import read_nsys_sqlite
+
+GEMM = "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT"
+ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+ALL_GATHER = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+
+
+def trace_of(builder: TimelineBuilder, folder: Path) -> Trace:
+    """Through a real Nsight file: what the analyses see is what a reader made of it."""
+    return read_nsys_sqlite(write_nsys_sqlite(builder.build(), folder / "tiny.sqlite", force=True))
+
+
+def activity_of(trace: Trace, device: int = 0) -> Activity:
+    """The activity of a device that must have some."""
+    activity = device_activity(trace, device, classify_kernels(trace), find_launches(trace))
+    assert activity is not None
+    return activity
+
+
+def one_device(folder: Path, kernels: Sequence[tuple[str, int, int, int]]) -> Trace:
+    """One process, one GPU, kernels as (name, start, end, stream), without launches."""
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    for name, start, end, stream in kernels:
+        device.kernel(name, start, end, stream=stream)
+    return trace_of(builder, folder)

@@ -1,0 +1,233 @@
+"""Files that are refused with one line, and broken JSON that Kineto is known to write."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perfdoc.traces import TraceError
+from perfdoc.traces.kineto import read_kineto
+from perfdoc.traces.kineto_json import read_document, repair
+
+GOOD = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5.000,"dur":1.000,"args":{"stream":7}}'
+
+
+def trace_of(*events: str) -> bytes:
+    return f'{{"traceEvents":[{",".join(events)}]}}'.encode()
+
+
+def kernel(**changes: object) -> str:
+    """The good kernel with fields replaced; None drops a field."""
+    event = {**json.loads(GOOD), **changes}
+    return json.dumps({key: value for key, value in event.items() if value is not None})
+
+
+FULL = trace_of(*[GOOD] * 50)
+
+REFUSED = {
+    "empty file": (b"", "empty"),
+    "blank file": (b" \n\t ", "empty"),
+    "truncated JSON": (FULL[:-10], "truncated"),
+    "JSON cut inside a name": (FULL[: FULL.rindex(b"kernel") + 3], "truncated"),
+    "truncated gzip": (gzip.compress(FULL)[:-12], "truncated"),
+    "gzip header only": (gzip.compress(FULL)[:6], "truncated"),
+    "damaged gzip": (gzip.compress(FULL)[:30] + b"\xff" * 20 + gzip.compress(FULL)[50:], "damaged|truncated"),
+    "gzip with a wrong checksum": (gzip.compress(FULL)[:-8] + b"\0" * 8, "damaged"),
+    "gzip with rubbish behind": (gzip.compress(FULL) + b"rubbish", "damaged"),
+    "truncated gzip content": (gzip.compress(FULL[:-10]), "truncated"),
+    "binary": (bytes(range(256)), "cannot be read"),
+    "SQLite": (b"SQLite format 3\0" + bytes(100), "cannot be read"),
+    "a number": (b"5", "no profiler trace"),
+    "a string": (b'"traceEvents"', "no profiler trace"),
+    "another object": (b'{"a": 1}', "no profiler trace"),
+    "another list": (b"[1, 2, 3]", "no profiler trace"),
+    "empty list": (b"[]", "no profiler trace"),
+    "traceEvents is null": (b'{"traceEvents": null}', "no profiler trace"),
+    "traceEvents is an object": (b'{"traceEvents": {"0": {}}}', "no profiler trace"),
+    "trailing comma": (b'{"traceEvents": [' + GOOD.encode() + b",]}", "byte 113"),
+    "trailing rubbish": (FULL + b"}", "trailing characters"),
+    "unescaped quote in a name": (trace_of(GOOD.replace('"k"', '"{"a": "b"}"')), "cannot be read"),
+    "deep nesting": (b"[" * 200_000 + b"]" * 200_000, "nested too deeply"),
+    "deep nesting in arguments": (
+        trace_of(GOOD.replace('"stream":7', '"stream":' + "[" * 100_000 + "]" * 100_000)),
+        "nested too deeply",
+    ),
+    "deep nesting in a field": (
+        trace_of(GOOD.replace('"dur":1.000', '"dur":' + "[" * 100_000 + "]" * 100_000)),
+        "nested too deeply",
+    ),
+    "negative duration": (trace_of(GOOD, kernel(dur=-1)), "event 1 .*negative duration"),
+    "negative time on a device": (trace_of(kernel(ts=-1)), "negative time"),
+    "time past int64": (trace_of(kernel(ts=2**62)), "64-bit nanoseconds"),
+    "end past int64": (trace_of(kernel(ts=2**63 // 1000, dur=2**53)), "64-bit nanoseconds"),
+    "time past the bound of all readers": (trace_of(kernel(ts=2**62 // 1000)), "2\\^61"),
+    "time with a huge exponent": (trace_of(GOOD.replace("5.000", "1e400")), "64-bit nanoseconds"),
+    "number of 5000 digits": (trace_of(GOOD.replace("5.000", "1" * 5000)), "out of range|64-bit"),
+    "time is text": (trace_of(kernel(ts="5")), "ts that is not a number"),
+    "time is NaN": (trace_of(GOOD.replace("5.000", "NaN")), "no ts"),
+    "time is missing": (trace_of(kernel(ts=None)), "no ts"),
+    "duration is missing": (trace_of(kernel(dur=None)), "no dur"),
+    "name is missing": (trace_of(kernel(name=None)), "no name"),
+    "name is a number": (trace_of(kernel(name=7)), "no name"),
+    "args is a list": (trace_of(kernel(args=[1])), "args that are not an object"),
+    "correlation past int64": (trace_of(kernel(args={"correlation": 2**63})), "64 bits"),
+    "copy of too many bytes": (trace_of(kernel(cat="gpu_memcpy", args={"bytes": 2**70})), "64 bits"),
+    "bad operator": (trace_of(kernel(cat="cpu_op", dur=-3)), "negative duration"),
+    "bad API call": (trace_of(kernel(cat="cuda_runtime", ts={})), "ts that is not a number"),
+    "bad annotation": (trace_of(kernel(cat="user_annotation", ts=[])), "ts that is not a number"),
+    "bad mark": (trace_of(kernel(cat="user_annotation", ph="i", ts=[])), "ts that is not a number"),
+    "process id past int64": (trace_of(kernel(cat="cpu_op", pid=2**64)), "64 bits"),
+    "rank past int64": (b'{"traceEvents":[],"distributedInfo":{"rank":%d}}' % 2**70, "64 bits"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_refused_with_one_line(case: str, tmp_path: Path) -> None:
+    content, complaint = REFUSED[case]
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    with pytest.raises(TraceError, match=complaint) as caught:
+        read_kineto(path)
+    message = str(caught.value)
+    assert message.startswith(str(path))
+    assert "\n" not in message
+    assert len(message) < 500
+    assert caught.value.remedy
+
+
+def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match="No such file"):
+        read_kineto(tmp_path / "missing.json")
+    with pytest.raises(TraceError, match="directory"):
+        read_kineto(tmp_path)
+
+
+def test_a_gzip_bomb_stops_at_the_bound(tmp_path: Path) -> None:
+    path = tmp_path / "bomb.json.gz"
+    path.write_bytes(gzip.compress(b" " * (64 << 20)))
+    with pytest.raises(TraceError, match="more than 1,000 bytes"):
+        read_document(path, max_bytes=1000)
+
+
+ODD_BUT_READ = {
+    "events that are no objects": (trace_of("7", "null", '"x"', "[]", GOOD), {"ignored_events"}),
+    "category that is no text": (trace_of(kernel(cat=["kernel"]), GOOD), {"ignored_events"}),
+    "phase that is no text": (trace_of(kernel(ph=1), GOOD), {"ignored_events"}),
+    "arguments that are null": (trace_of(GOOD.replace('{"stream":7}', "null")), set()),
+    "no arguments": (trace_of(GOOD.replace(',"args":{"stream":7}', "")), set()),
+    "odd grid": (trace_of(GOOD.replace('"stream":7', '"stream":7,"grid":"x","block":[1,2,3,4]')), set()),
+    "unknown keys": (trace_of(GOOD.replace('"pid"', '"zz":[{"a":{}}],"pid"')), set()),
+    "extra top-level keys": (FULL[:-1] + b',"x":{"traceEvents":1}}', set()),
+    "control character in a name": (trace_of(GOOD, GOOD.replace('"k"', '"k\x01\n"')), {"json_repaired"}),
+    "not UTF-8": (trace_of(GOOD).replace(b'"k"', b'"k\xff\xc3"'), {"json_repaired"}),
+    "UTF-8 cut short in args": (trace_of(GOOD).replace(b'{"stream', b'{"a":"\xff","stream'), set()),
+    "bad escape": (trace_of(GOOD.replace('"k"', r'"C:\path\k"')), {"json_repaired"}),
+    "lone surrogate": (trace_of(GOOD.replace('"k"', r'"k\ud800"')), {"json_repaired"}),
+    "inf in arguments": (
+        trace_of(GOOD.replace('"stream":7', '"stream":7,"b":inf,"c":-nan')),
+        {"json_repaired"},
+    ),
+    "odd deviceProperties": (FULL[:-1] + b',"deviceProperties":[1,{},{"id":-1},{"id":0,"name":5}]}', set()),
+    "odd distributedInfo": (FULL[:-1] + b',"distributedInfo":[1]}', set()),
+    "odd pg_config": (FULL[:-1] + b',"distributedInfo":{"rank":true,"pg_config":["x",{}]}}', set()),
+    "pg_config of broken text": (FULL[:-1] + b',"distributedInfo":{"pg_config":"[{"}}', set()),
+    "odd base time": (FULL[:-1] + b',"baseTimeNanoseconds":"now"}', {"clock_origin_unclear"}),
+}
+
+
+@pytest.mark.parametrize("case", ODD_BUT_READ)
+def test_odd_files_are_read(case: str, tmp_path: Path) -> None:
+    content, codes = ODD_BUT_READ[case]
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    trace = read_kineto(path)
+    assert set(trace.kernels.start_ns.tolist()) == {5_000}
+    assert set(trace.kernels.end_ns.tolist()) == {6_000}
+    assert set(trace.kernels.stream.tolist()) == {7}
+    assert codes <= {note.code for note in trace.notes} <= codes | {"kernels_without_launch"}
+
+
+@pytest.mark.parametrize(
+    ("broken", "repaired"),
+    [
+        (
+            b'{"a": "x: nan, inf", "b": nan, "c": [-inf, NaN]}',
+            {"a": "x: nan, inf", "b": None, "c": [None, None]},
+        ),
+        (b'{"a": "tab\there"}', {"a": "tab here"}),
+        (rb'{"a": "C:\path \\ \" \/ \u00e9 \ud83d\ude00 \ud83d"}', {"a": 'C:\\path \\ " / é 😀 �'}),
+        (b'{"a": "\xff\xe9"}', {"a": "��"}),
+        (b'{"infinite": 1, "nano": "nan"}', {"infinite": 1, "nano": "nan"}),
+    ],
+)
+def test_repair_touches_only_what_is_broken(broken: bytes, repaired: object) -> None:
+    assert json.loads(repair(broken)) == repaired
+
+
+def test_repair_leaves_valid_json_alone() -> None:
+    assert repair(FULL) == FULL
+
+
+SEED = trace_of(
+    GOOD,
+    kernel(
+        args={
+            "device": 0,
+            "grid": [1, 2, 3],
+            "correlation": 4,
+            "Collective name": "allreduce",
+            "dtype": "Int",
+        }
+    ),
+    kernel(cat="gpu_memcpy", name="Memcpy HtoD (Pinned -> Device)", args={"bytes": 8}),
+    kernel(cat="cuda_runtime", tid="5", args={"correlation": 4}),
+    kernel(cat="cuda_sync", name="Stream Wait Event", args={"wait_on_stream": 7, "stream": 20}),
+    kernel(cat="user_annotation", ts=5.5, name="caf\u00e9"),
+    kernel(ph="i", cat="user_annotation"),
+    kernel(ph="M", name="thread_name", args={"name": "main"}),
+)
+SEED = SEED[:-1] + b',"distributedInfo":{"rank":1,"pg_config":[{"pg_name":"0","ranks":[0,1]}]}}'
+SPLICES = [
+    b"",
+    b'"',
+    b"{",
+    b"}",
+    b"[",
+    b"]",
+    b",",
+    b":",
+    b"\\",
+    b"\x00",
+    b"\xff",
+    b"-",
+    b"9" * 20,
+    b"null",
+    b"NaN",
+]
+
+
+@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    edits=st.lists(
+        st.tuples(st.integers(0, len(SEED)), st.integers(0, 6), st.sampled_from(SPLICES)),
+        min_size=1,
+        max_size=3,
+    )
+)
+def test_damage_gives_a_trace_or_a_trace_error(edits: list[tuple[int, int, bytes]], tmp_path: Path) -> None:
+    content = SEED
+    for position, removed, inserted in edits:
+        content = content[:position] + inserted + content[position + removed :]
+    path = tmp_path / "damaged.json"
+    path.write_bytes(content)
+    try:
+        trace = read_kineto(path)
+    except TraceError:
+        return
+    assert (trace.kernels.end_ns >= trace.kernels.start_ns).all()
+    assert len(trace.kernels) <= 3
