@@ -29,6 +29,8 @@ ANALYSIS_WORDS = {
     "skew": "skew between ranks",
     "memory": "memory",
 }
+NOT_MEASURED_HERE = "not measured for these rows"
+"""Said of a cell without a figure where no capability of the capture is missing."""
 RULE_STATES = (
     ("fires", "fires"),
     ("error", "failed to run"),

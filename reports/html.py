@@ -79,10 +79,8 @@ def _communication(diagnosis: Diagnosis) -> dict[str, Any]:
         "own_left_out": own_left_out,
         "undrawn": len(ranks) - len(drawn) if drawn else 0,
         "scale": units.scale_for(max((row.total_ns for row in rows), default=0)),
-        "no_blocking": gaps.missing_reason(diagnosis, "event_edges")
-        or "no event record and wait shows what compute waited for",
-        "no_bytes": gaps.missing_reason(diagnosis, "collective_payloads")
-        or "the capture does not say how much each collective moved",
+        "no_blocking": gaps.missing_reason(diagnosis, "event_edges") or gaps.NOT_MEASURED_HERE,
+        "no_bytes": gaps.missing_reason(diagnosis, "collective_payloads") or gaps.NOT_MEASURED_HERE,
     }
 
 

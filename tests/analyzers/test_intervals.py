@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.analyzers.brute import covered, exposed_by_dimension
 
 from perfdoc.analyzers.intervals import Intervals, owners_by_last_end, union
-from tests.analyzers.brute import covered, exposed_by_dimension
 
 END = 40
 # Few distinct ends, so that ties, touching, nested and zero-length intervals come up all the time.
@@ -23,7 +25,7 @@ def test_union_covers_the_same_nanoseconds_in_disjoint_sorted_pieces(pairs: list
     pieces = list(zip(result.start_ns.tolist(), result.end_ns.tolist(), strict=True))
     assert covered(pieces, 0, END) == covered(pairs, 0, END)
     assert all(a < b for a, b in pieces)
-    assert all(b < a for (_, b), (a, _) in zip(pieces, pieces[1:], strict=False)), "pieces touch"
+    assert all(b < a for (_, b), (a, _) in pairwise(pieces)), "pieces touch"
     assert result.total_ns == len(covered(pairs, 0, END))
 
 

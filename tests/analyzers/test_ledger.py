@@ -1,19 +1,20 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.analyzers.brute import covered, exposed_by_dimension
+from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
 
 from perfdoc.analyzers.activity import DIMENSIONS, Activity, Communication
 from perfdoc.analyzers.idle import IdleInputs, idle_inputs
 from perfdoc.analyzers.intervals import EMPTY, union
 from perfdoc.analyzers.ledger import build_ledger
 from perfdoc.simulator.timeline import TimelineBuilder
-from tests.analyzers.brute import covered, exposed_by_dimension
-from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
 
 END = 60
 COMPUTE, COMM, COPY = range(3)
@@ -75,14 +76,18 @@ def test_every_leaf_equals_a_count_of_nanoseconds(
     a, b = bounds
     ledger = build_ledger(activity, a, b, idle)
 
-    by_kind = [[(s, e) for k, s, e, _, _ in sorted(rows, key=lambda r: r[1]) if k == kind] for kind in range(3)]
+    by_kind = [
+        [(s, e) for k, s, e, _, _ in sorted(rows, key=lambda r: r[1]) if k == kind] for kind in range(3)
+    ]
     compute, comm, copies = (covered(x, a, b) for x in by_kind)
     assert ledger.compute_ns == len(compute)
     assert ledger.exposed_memcpy_ns == len(copies - compute - comm)
     assert sum(ledger.idle_ns.values()) == (b - a) - len(compute | comm | copies)
     dimensions = [(s, e, d) for k, s, e, d, _ in sorted(rows, key=lambda r: r[1]) if k == COMM]
     expected = exposed_by_dimension(dimensions, by_kind[COMPUTE], a, b)
-    assert {k: v for k, v in ledger.exposed_comm_ns.items() if v} == {DIMENSIONS[d]: v for d, v in expected.items()}
+    assert {k: v for k, v in ledger.exposed_comm_ns.items() if v} == {
+        DIMENSIONS[d]: v for d, v in expected.items()
+    }
 
 
 @given(activity_rows, st.lists(st.integers(0, END), min_size=2, max_size=5))
@@ -93,7 +98,7 @@ def test_ledgers_of_adjacent_windows_add_up(
     activity, idle = made(rows)
     cuts = sorted(cuts)
     whole = build_ledger(activity, cuts[0], cuts[-1], idle)
-    parts = [build_ledger(activity, a, b, idle) for a, b in zip(cuts, cuts[1:], strict=False)]
+    parts = [build_ledger(activity, a, b, idle) for a, b in pairwise(cuts)]
     assert whole.compute_ns == sum(p.compute_ns for p in parts)
     assert whole.exposed_memcpy_ns == sum(p.exposed_memcpy_ns for p in parts)
     for d in DIMENSIONS:
@@ -163,7 +168,8 @@ def test_graph_launches_count_as_work(tmp_path: Path) -> None:
 def test_the_dimension_that_ends_last_owns_the_nanosecond(tmp_path: Path) -> None:
     # dp [0,50), tp [10,30), pp [40,60): dp to 50 (it ends after tp), then pp. tp never owns any.
     trace = one_device(
-        tmp_path, [(ALL_REDUCE, 0, 50, 20), (ALL_GATHER, 10, 30, 21), (ALL_REDUCE, 40, 60, 22), (GEMM, 60, 61, 7)]
+        tmp_path,
+        [(ALL_REDUCE, 0, 50, 20), (ALL_GATHER, 10, 30, 21), (ALL_REDUCE, 40, 60, 22), (GEMM, 60, 61, 7)],
     )
     activity = activity_of(trace)
     named = replace(

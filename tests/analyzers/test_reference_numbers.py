@@ -107,7 +107,9 @@ def test_published_exposure_of_the_before_and_after_pair(shared_traces: Path) ->
     for name in ("sp_2gpu_before", "sp_2gpu_after"):
         ranks = measured(shared_traces / "nsys" / f"{name}.sqlite")
         ks = [r.kernels_only_capture for r in ranks]
-        sums.append((round(sum(k.exposed_ns for k in ks) / 1e6, 2), round(sum(k.busy_ns for k in ks) / 1e6, 2)))
+        sums.append(
+            (round(sum(k.exposed_ns for k in ks) / 1e6, 2), round(sum(k.busy_ns for k in ks) / 1e6, 2))
+        )
     assert [s[0] for s in sums] == [25.40, 33.74]
     # The owner's busy time leaves out 10 us and less at the edges of the capture; exposure agrees exactly.
     assert [s[1] for s in sums] == pytest.approx([535.20, 488.84], abs=0.02)

@@ -4,11 +4,11 @@ import re
 from pathlib import Path
 
 import pytest
+from tests.analyzers.tiny import GEMM, activity_of, trace_of
 
 from perfdoc.analyzers.window import Window, WindowRequest, find_window
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace
-from tests.analyzers.tiny import GEMM, activity_of, trace_of
 
 AUTO = WindowRequest()
 
@@ -60,7 +60,9 @@ def test_steps_tile_the_device_time(tmp_path: Path, names: tuple[str, ...]) -> N
     assert (window.start_ns, window.end_ns) == (1000, 1160)
 
 
-@pytest.mark.parametrize("name", ["Warm-up Step 1", "Optimizer.step#AdamW.step", "step", "steps 3", "stepping 3"])
+@pytest.mark.parametrize(
+    "name", ["Warm-up Step 1", "Optimizer.step#AdamW.step", "step", "steps 3", "stepping 3"]
+)
 def test_names_that_only_contain_a_step_are_none(tmp_path: Path, name: str) -> None:
     trace = stepped(tmp_path, (name, name))
     window = find_window(trace, activity_of(trace), AUTO)

@@ -241,7 +241,8 @@ def test_the_worked_example_of_the_builder(tmp_path: Path) -> None:
     assert rows == [(7, 300), (20, 300), (7, 100)]
     calls = fetch(
         path,
-        """SELECT start, value FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId ORDER BY start""",
+        """SELECT start, value FROM CUPTI_ACTIVITY_KIND_RUNTIME JOIN StringIds ON id = nameId
+           ORDER BY start""",
     )
     assert calls == [
         (10, "cudaLaunchKernel_v7000"),

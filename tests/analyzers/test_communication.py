@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
+
+from perfdoc.analyzers.communication import CommunicationRow, communication_table
+from perfdoc.analyzers.kernel_class import KernelClass, classify_kernels
+from perfdoc.analyzers.kernels import kernel_times, sum_by
+from perfdoc.analyzers.kernels_only import kernels_only
+from perfdoc.simulator.events import Collective
+from perfdoc.simulator.kineto_json import write_kineto
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces.kineto import read_kineto
+
+
+def test_rows_are_unions_split_by_collective(tmp_path: Path) -> None:
+    # Two all-reduces [0,40) and [20,60) overlap: union 60, under the gemm [50,100): hidden 10, exposed 50.
+    # One all-gather [70,120): hidden 30, exposed 20.
+    trace = one_device(
+        tmp_path,
+        [(ALL_REDUCE, 0, 40, 20), (ALL_REDUCE, 20, 60, 21), (ALL_GATHER, 70, 120, 20), (GEMM, 50, 100, 7)],
+    )
+    rows = communication_table(trace, activity_of(trace), 0, 120)
+    common = {"dimension": "unknown", "transport": "nccl", "group": "", "bytes": None, "evidence": "none"}
+    assert rows == [
+        CommunicationRow(
+            collective="all_reduce", element_type="bf16", count=2,
+            total_ns=60, hidden_ns=10, exposed_ns=50, **common,
+        ),
+        CommunicationRow(
+            collective="all_gather", element_type="", count=1,
+            total_ns=50, hidden_ns=30, exposed_ns=20, **common,
+        ),
+    ]  # fmt: skip
+
+
+def test_a_window_clips_and_counts_what_reaches_into_it(tmp_path: Path) -> None:
+    trace = one_device(tmp_path, [(ALL_REDUCE, 0, 40, 20), (ALL_REDUCE, 90, 100, 20), (GEMM, 30, 35, 7)])
+    (row,) = communication_table(trace, activity_of(trace), 20, 50)
+    # [20,40): hidden [30,35).
+    assert (row.count, row.total_ns, row.hidden_ns, row.exposed_ns) == (1, 20, 5, 15)
+
+
+def test_groups_and_bytes_come_from_the_capture(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process(rank=0)
+    device = process.device()
+    tp = Collective(
+        operation="allreduce", group_name="3", group_description="TENSOR_MODEL_PARALLEL_GROUP",
+        ranks=(0, 1), dtype="BFloat16", in_elements=1000, out_elements=1000,
+    )  # fmt: skip
+    undescribed = Collective(
+        operation="allreduce", group_name="7", ranks=(0, 1), dtype="Mystery", in_elements=5
+    )
+    device.kernel(ALL_REDUCE, 0, 1000, collective=tp)
+    device.kernel(ALL_REDUCE, 2000, 2500, collective=tp)
+    device.kernel(ALL_REDUCE, 3000, 3100, collective=undescribed)
+    device.kernel(GEMM, 4000, 5000)
+    timeline = builder.build()
+    path = tmp_path / "rank0.json"
+    write_kineto(timeline, path, process.pid)
+    trace = read_kineto(path)
+    rows = communication_table(trace, activity_of(trace), 0, 10**6)
+    # 1000 bf16 elements are 2000 bytes, twice; the element type Mystery has no known size.
+    assert [(r.group, r.count, r.bytes) for r in rows] == [
+        ("TENSOR_MODEL_PARALLEL_GROUP", 2, 4000),
+        ("7", 1, None),
+    ]
+
+
+def test_a_zero_length_kernel_is_counted_without_time(tmp_path: Path) -> None:
+    trace = one_device(tmp_path, [(ALL_REDUCE, 10, 10, 20), (GEMM, 0, 100, 7)])
+    (row,) = communication_table(trace, activity_of(trace), 0, 100)
+    assert (row.count, row.total_ns) == (1, 0)
+
+
+def test_kernels_only_leaves_copies_and_graphs_out(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    device.copy("host_to_device", 64, 0, 50)
+    device.graph_launch(1, 300, 900)
+    device.kernel(GEMM, 100, 150)
+    device.kernel(ALL_REDUCE, 140, 200, stream=20)
+    trace = trace_of(builder, tmp_path)
+    k = kernels_only(trace, activity_of(trace))
+    assert (k.kernels, k.comm_kernels, k.span_ns, k.busy_ns) == (2, 1, 100, 100)
+    assert (k.compute_ns, k.comm_ns, k.hidden_ns, k.exposed_ns, k.idle_ns) == (50, 60, 10, 50, 0)
+    clipped = kernels_only(trace, activity_of(trace), (0, 145))
+    assert (clipped.span_ns, clipped.compute_ns, clipped.comm_ns, clipped.idle_ns) == (145, 45, 5, 100)
+
+
+def test_kernel_times_clip_to_the_window(tmp_path: Path) -> None:
+    trace = one_device(
+        tmp_path, [(GEMM, 0, 100, 7), (GEMM, 50, 100, 8), (ALL_REDUCE, 90, 300, 20), (GEMM, 400, 500, 7)]
+    )
+    times = kernel_times(trace, activity_of(trace), classify_kernels(trace), 80, 200)
+    found = {t.kernel_class: (t.count, t.total_ns) for t in times}
+    assert found == {KernelClass.GEMM: (2, 20 + 20), KernelClass.COMMUNICATION: (1, 110)}
+
+
+def test_sums_stay_exact_beyond_float64() -> None:
+    index, value = np.array([0, 0, 1]), np.array([2**60, 1, 3])
+    assert sum_by(index, value, 2).tolist() == [2**60 + 1, 3]
