@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from base64 import b64encode
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, summary, units, view
@@ -18,6 +19,7 @@ from perfdoc.reports.names import base_name, pieces, prose, shorten
 
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
+_UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s)(?:\W|\Z))")
 _INPUTS = 500
 _NOTES = 12
 _GAPS = 300
@@ -32,6 +34,11 @@ def _only_printable(value: Any) -> Any:
     return value
 
 
+def _glued(text: str) -> Markup:
+    """Text whose numbers stay on one line with their unit."""
+    return Markup(_UNIT_SPACE.sub("&nbsp;", str(escape(shorten(text, _LONGEST_STRING)))))
+
+
 @cache
 def _environment() -> Environment:
     environment = Environment(
@@ -44,6 +51,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         name=shorten,
+        glued=_glued,
         pieces=lambda text: pieces(prose(text)),
         base_name=base_name,
         duration=units.duration,

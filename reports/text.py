@@ -149,9 +149,7 @@ def _communication(page: _Page, diagnosis: Diagnosis) -> None:
     if left_out:
         page.say(f"{units.plural(left_out, 'more row')} with less exposed time.")
     if any(row.blocking_ns is None for row in rows):
-        reason = (
-            gaps.missing_reason(diagnosis, "event_edges") or "no event edge shows what compute waited for"
-        )
+        reason = gaps.missing_reason(diagnosis, "event_edges") or gaps.NOT_MEASURED_HERE
         page.say(f"blocking {units.UNKNOWN}: {reason}")
 
 
@@ -171,7 +169,8 @@ def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
         "lrrr",
     )
     if kernels.other_frac is not None:
-        page.say(f"{units.share(kernels.other_frac)} of kernel time has a name that no pattern knows.")
+        named = f"{units.share(kernels.other_frac)} of kernel time has a name that no pattern knows."
+        page.say(named if kernels.other_frac else "Every kernel has a name that a pattern knows.")
     page.lines.append("")
     page.table(
         ["total", "share", "count", "mean", "class", "kernel"],

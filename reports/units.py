@@ -44,12 +44,12 @@ def _decimal(value: int, per: int, group: bool) -> str:
 
 
 def scale_for(ns: int) -> Scale:
-    """The largest unit in which a duration is at least 1 after rounding: 999,999.6 ns is 1.000 ms."""
-    best = SCALES[0]
-    for scale in SCALES[1:]:
-        if _thousandths(abs(ns), scale.ns) >= 1000:
-            best = scale
-    return best
+    """The unit in which a duration reads from 1.000 to 999.999: 999,999 ns is in µs, 999,999,500 ns in s,
+    since it would round to 1000.000 ms."""
+    at = 0
+    while at + 1 < len(SCALES) and _thousandths(abs(ns), SCALES[at].ns) >= 1_000_000:
+        at += 1
+    return SCALES[at]
 
 
 def in_scale(ns: int, scale: Scale) -> str:

@@ -135,7 +135,7 @@ class Syncs(Table):
     event: I64
     """Event handle id, reused by CUDA; -1 none."""
     event_sync: I64
-    """Id that pairs a wait with its record exactly (Nsight 2024.5 and later); -1 none."""
+    """Id that pairs a wait with its record exactly (seen from nsys 2025.1 on); -1 none."""
     source_stream: I64
     """Stream of the record, where the format names it (Kineto); -1 unknown."""
     source_correlation: I64

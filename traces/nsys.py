@@ -112,7 +112,7 @@ def read_nsys(source: NsysSource) -> Trace:
         "event_edges": _have(
             len(records) > 0 and bool((syncs.kind == 2).any()),
             "no event records and stream waits: what compute waited for cannot be proved",
-            "nsys profile --cuda-event-trace=true … (nsys 2024.5 and later)",
+            "nsys profile --cuda-event-trace=true …",
         ),
         "collective_payloads": _have(
             len(payloads) > 0,

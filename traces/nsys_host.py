@@ -29,12 +29,6 @@ _KINDS = {
 }
 _NO_EVENT = 4294967295
 """CUPTI's invalid id in 32-bit event and stream fields."""
-_SYNC_KINDS = {
-    1: SyncKind.EVENT_SYNCHRONIZE,
-    2: SyncKind.STREAM_WAIT_EVENT,
-    3: SyncKind.STREAM_SYNCHRONIZE,
-    4: SyncKind.DEVICE_SYNCHRONIZE,
-}
 
 
 def read_api_calls(source: NsysSource, ids: Ids) -> ApiCalls:
@@ -54,7 +48,12 @@ def read_api_calls(source: NsysSource, ids: Ids) -> ApiCalls:
 
 
 def read_syncs(source: NsysSource) -> Syncs:
-    """Synchronisation rows. Their deviceId is not used: real exports give 0 for every device."""
+    """Synchronisation rows.
+
+    Their deviceId is not used: real exports give 0 for every device. Nor is syncType, whose codes changed
+    (2024.6 and 2025.1 count from 0 for a device, later ones from 1 for an event) while the file's own
+    ENUM table did not: which of stream and event are set tells the kind in every generation seen.
+    """
     c = read_ints(
         source,
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
@@ -64,23 +63,26 @@ def read_syncs(source: NsysSource) -> Syncs:
             "globalPid": NULL,
             "streamId": NULL,
             "correlationId": NULL,
-            "syncType": 0,
             "eventId": NULL,
             "eventSyncId": NULL,
         },
     )
-    kind = np.full(len(c["start"]), SyncKind.OTHER, np.int8)
-    for code, value in _SYNC_KINDS.items():
-        kind[c["syncType"] == code] = value
+    stream, event = _no_event(c["streamId"]), _no_event(c["eventId"])
+    on_stream, on_event = stream != UNKNOWN, event != UNKNOWN
+    kind = np.select(
+        [on_stream & on_event, on_event, on_stream],
+        [SyncKind.STREAM_WAIT_EVENT, SyncKind.EVENT_SYNCHRONIZE, SyncKind.STREAM_SYNCHRONIZE],
+        SyncKind.DEVICE_SYNCHRONIZE,
+    ).astype(np.int8)
     unknown = np.full(len(c["start"]), UNKNOWN, np.int64)
     return Syncs(
         start_ns=c["start"],
         end_ns=c["end"],
         process=_processes(c["globalPid"]),
-        stream=_no_event(c["streamId"]),
+        stream=stream,
         correlation=c["correlationId"],
         kind=kind,
-        event=_no_event(c["eventId"]),
+        event=event,
         event_sync=_no_event(c["eventSyncId"], zero_is_none=True),
         source_stream=unknown,
         source_correlation=unknown,
@@ -88,7 +90,7 @@ def read_syncs(source: NsysSource) -> Syncs:
 
 
 def read_event_records(source: NsysSource, ids: Ids) -> EventRecords:
-    """Event records, from nsys 2022 on where `--cuda-event-trace` was on (the default from 2024.7)."""
+    """Event records, where the capture traced them (`--cuda-event-trace`)."""
     c = read_ints(
         source,
         "CUPTI_ACTIVITY_KIND_CUDA_EVENT",

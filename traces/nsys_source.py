@@ -166,10 +166,12 @@ def to_int64(path: Path, what: str, column: pa.ChunkedArray, default: int) -> I6
         raise TraceError(
             path, f"column {what} holds {column.type}, not integers.", "Export the report again."
         )
-    if column.null_count:
-        column = pc.fill_null(column, default)
-    # Ids use all 64 bits (globalTid of a host with its top bit set): keep the bits.
-    return np.asarray(column.to_numpy()).astype(np.int64, copy=False)
+    # Ids use all 64 bits (Parquet declares some of them unsigned): keep the bits.
+    if not column.null_count:
+        return np.asarray(column.to_numpy()).astype(np.int64, copy=False)
+    values = np.asarray(pc.fill_null(column, 0).to_numpy()).astype(np.int64)
+    values[column.is_null().to_numpy()] = default
+    return values
 
 
 def distinct(values: I64) -> tuple[I64, I64]:

@@ -78,27 +78,30 @@ class SqliteFile:
             for name in names
         }
 
-    def read(self, table: str, columns: Sequence[str], where: str = "") -> pa.Table:
+    def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         """Columns of a table as Arrow arrays, in row-id order.
 
-        `table`, `columns` and `where` must be constants of ours, never text from a file.
-
+        `table` and `columns` must be constants of ours, never text from a file.
         Raises TraceError where the content does not fit the declared type or the file is damaged.
         """
         listed = ", ".join(f'"{c}"' for c in columns)
+        select = f'SELECT {listed} FROM "{table}"'
         try:
             low, high = self.connection.execute(f'SELECT min(rowid), max(rowid) FROM "{table}"').fetchone()
             if low is None:
                 return pa.table({c: pa.array([], pa.int64()) for c in columns})
             parts = _READERS if high - low >= _PARALLEL_ROWS else 1
             bounds = [low + (high - low + 1) * i // parts for i in range(parts + 1)]
-            condition = f" AND {where}" if where else ""
-            queries = [
-                f'SELECT {listed} FROM "{table}" WHERE rowid >= {a} AND rowid < {b}{condition}'
-                for a, b in itertools.pairwise(bounds)
-            ]
-            return connectorx.read_sql(self._url, queries, return_type="arrow")
-        except (RuntimeError, sqlite3.Error) as error:
+            queries = [f"{select} WHERE rowid >= {a} AND rowid < {b}" for a, b in itertools.pairwise(bounds)]
+            try:
+                return connectorx.read_sql(self._url, queries, return_type="arrow")
+            except RuntimeError as error:
+                if "utf-8" not in str(error):
+                    raise
+                # NVTX names may be in any encoding. The slow way decodes what can be decoded.
+                rows = self.connection.execute(f"{select} ORDER BY rowid").fetchall()
+                return pa.table(dict(zip(columns, map(pa.array, zip(*rows, strict=True)), strict=True)))
+        except (RuntimeError, sqlite3.Error, pa.ArrowException) as error:
             raise TraceError(
                 self.path, f"table {table} cannot be read: {_one_line(error)}.", _REMEDY_EXPORT
             ) from error

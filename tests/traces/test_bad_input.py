@@ -1,0 +1,276 @@
+"""What cannot be read ends in one line that says what, where and what to do."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import sqlite3
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.window import WindowRequest
+from perfdoc.simulator.demo import write_demo
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces import TraceError
+from perfdoc.traces.load import content_sha256, find_captures, read_trace
+
+KINETO = (
+    b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}]}'
+)
+
+
+def refused(path: Path | str) -> TraceError:
+    """The error of a whole analysis: finding, reading and measuring."""
+
+    def analyse() -> None:
+        for capture in find_captures([str(path)]):
+            measure_capture(capture, WindowRequest())
+
+    with pytest.raises(TraceError) as caught:
+        analyse()
+    message = str(caught.value)
+    assert "\n" not in message
+    assert Path(str(path)).name.split("*")[0] in message
+    return caught.value
+
+
+@pytest.fixture
+def sqlite_file(tmp_path: Path) -> Path:
+    builder = TimelineBuilder()
+    builder.process().device().kernel("gemm", 100, 200)
+    return write_nsys_sqlite(builder.build(), tmp_path / "trace.sqlite")
+
+
+def edited(path: Path, *statements: str) -> Path:
+    db = sqlite3.connect(path)
+    with db:
+        for statement in statements:
+            db.execute(statement)
+    db.close()
+    return path
+
+
+def test_missing_file_and_pattern_without_a_match(tmp_path: Path) -> None:
+    assert "does not exist" in str(refused(tmp_path / "none.sqlite"))
+    assert "matches no file" in str(refused(str(tmp_path / "rank*.json")))
+
+
+def test_folder_without_traces(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("nothing")
+    (tmp_path / "config.json").write_text('{"lr": 1}')
+    assert "without traces" in str(refused(tmp_path))
+
+
+@pytest.mark.parametrize("name", ["x.sqlite", "x.json", "x.bin", "x.nsys-rep"])
+def test_empty_file(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"")
+    refused(path)
+
+
+@pytest.mark.parametrize("content", [b"\x00\x01\x02", b"hello world", b"PAR1....PAR1", b"\x80\x04\x95pickle"])
+@pytest.mark.parametrize("name", ["x.sqlite", "x.bin", "x"])
+def test_other_files(tmp_path: Path, name: str, content: bytes) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    refused(path)
+
+
+def test_a_file_without_permission(tmp_path: Path, sqlite_file: Path) -> None:
+    if os.geteuid() == 0:
+        pytest.skip("root may read every file")
+    sqlite_file.chmod(0)
+    assert "ermission" in str(refused(sqlite_file))
+
+
+@pytest.mark.parametrize("keep", [50, 99, 4096, 5000, 20_000])
+def test_truncated_sqlite(sqlite_file: Path, keep: int) -> None:
+    os.truncate(sqlite_file, keep)
+    refused(sqlite_file)
+
+
+def test_damaged_pages(tmp_path: Path) -> None:
+    path, _ = write_demo(tmp_path / "demo")
+    content = bytearray(path.read_bytes())
+    for at in range(8192, len(content) - 4096, 16384):
+        content[at : at + 2048] = b"\xa5" * 2048
+    path.write_bytes(content)
+    refused(path)
+
+
+def test_sqlite_of_somebody_else(tmp_path: Path) -> None:
+    path = edited(tmp_path / "other.sqlite", "CREATE TABLE users (id INTEGER)")
+    error = refused(path)
+    assert "not a Nsight Systems export" in error.what
+    assert "nsys export" in error.remedy
+
+
+def test_no_kernel_table(shared_traces: Path) -> None:
+    error = refused(shared_traces / "nsys" / "no_kernel_table.sqlite")
+    assert "CUPTI_ACTIVITY_KIND_KERNEL" in error.what
+    assert "--trace=cuda" in error.remedy
+
+
+def test_no_kernels_in_the_table(sqlite_file: Path) -> None:
+    assert "no GPU kernels" in refused(edited(sqlite_file, "DELETE FROM CUPTI_ACTIVITY_KIND_KERNEL")).what
+
+
+def test_a_cpu_trace(shared_traces: Path) -> None:
+    error = refused(shared_traces / "kineto" / "cpu_only.json.gz")
+    assert "no GPU kernels" in error.what
+    assert "ProfilerActivity.CUDA" in error.remedy
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "start = -5",
+        "end = 50",
+        f"end = {2**61 + 1}",
+        f"end = {2**63 - 1}",
+        "start = 'soon'",
+        "start = 1.5",
+        "start = x'00'",
+    ],
+)
+def test_impossible_times(sqlite_file: Path, change: str) -> None:
+    refused(edited(sqlite_file, f"UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET {change}"))
+
+
+def test_a_column_that_is_not_what_it_should_be(sqlite_file: Path) -> None:
+    edited(
+        sqlite_file,
+        "DROP TABLE CUPTI_ACTIVITY_KIND_KERNEL",
+        "CREATE TABLE CUPTI_ACTIVITY_KIND_KERNEL (start TEXT, end TEXT)",
+        "INSERT INTO CUPTI_ACTIVITY_KIND_KERNEL VALUES ('a', 'b')",
+    )
+    refused(sqlite_file)
+
+
+def test_a_view_in_place_of_a_table(sqlite_file: Path) -> None:
+    edited(
+        sqlite_file,
+        "ALTER TABLE CUPTI_ACTIVITY_KIND_KERNEL RENAME TO hidden",
+        "CREATE VIEW CUPTI_ACTIVITY_KIND_KERNEL AS SELECT * FROM hidden",
+    )
+    refused(sqlite_file)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b'{"traceEvents": [',
+        b'{"traceEvents": 5}',
+        b'{"no": "events"}',
+        b'{"traceEvents": []}',
+        KINETO[:-30],
+        KINETO.replace(b'"dur": 1', b'"dur": -1'),
+        KINETO.replace(b'"ts": 1', b'"ts": -1'),
+        KINETO.replace(b'"ts": 1', b'"ts": 99999999999999999999'),
+        KINETO.replace(b'"ts": 1', b'"ts": "soon"'),
+        gzip.compress(KINETO)[:-12],
+        gzip.compress(b"not json"),
+        b"\x1f\x8b\x08garbage",
+    ],
+)
+def test_damaged_json(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content)
+    refused(path)
+
+
+def test_mixed_formats(tmp_path: Path, sqlite_file: Path) -> None:
+    (tmp_path / "rank0.json").write_bytes(KINETO)
+    assert "cannot be mixed" in str(refused(tmp_path))
+
+
+def test_a_report_without_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "run.nsys-rep"
+    path.write_bytes(b"whatever")
+    monkeypatch.setenv("PATH", str(tmp_path))
+    error = refused(path)
+    assert "no `nsys` is installed" in error.what
+    assert "nsys export --type sqlite" in error.remedy
+
+
+def test_a_report_that_nsys_cannot_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    nsys = tmp_path / "nsys"
+    nsys.write_text("#!/bin/sh\necho 'Error: unsupported report version' >&2\nexit 1\n")
+    nsys.chmod(0o755)
+    path = tmp_path / "run.nsys-rep"
+    path.write_bytes(b"whatever")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert "unsupported report version" in refused(path).what
+
+
+def test_reading_leaves_the_file_and_its_folder_as_they_are(sqlite_file: Path) -> None:
+    before = content_sha256(sqlite_file), sqlite_file.stat().st_mtime_ns
+    read_trace(sqlite_file)
+    assert (content_sha256(sqlite_file), sqlite_file.stat().st_mtime_ns) == before
+    assert [p.name for p in sqlite_file.parent.iterdir()] == [sqlite_file.name]
+
+
+def test_what_stands_in_a_write_ahead_log_is_read_and_left_alone(tmp_path: Path, sqlite_file: Path) -> None:
+    db = sqlite3.connect(sqlite_file)
+    db.execute("PRAGMA journal_mode = WAL")
+    db.execute("PRAGMA wal_autocheckpoint = 0")
+    with db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_KERNEL SET end = 777")
+    # As a killed process leaves it: closing the connection would fold the log into the file.
+    left = tmp_path / "left"
+    left.mkdir()
+    for suffix in ("", "-wal"):
+        shutil.copyfile(f"{sqlite_file}{suffix}", f"{left / sqlite_file.name}{suffix}")
+    db.close()
+    before = {p.name: content_sha256(p) for p in left.iterdir()}
+    assert len(before) == 2
+    assert read_trace(left / sqlite_file.name).kernels.end_ns.tolist() == [777]
+    assert {p.name: content_sha256(p) for p in left.iterdir()} == before
+
+
+def test_a_read_only_file_system(tmp_path: Path, sqlite_file: Path) -> None:
+    edited(sqlite_file, "PRAGMA journal_mode = WAL")  # a mode that normally makes SQLite write beside it
+    inside = tmp_path / "mount"
+    inside.mkdir()
+    script = f"mount --bind {tmp_path} {inside} && mount -o remount,bind,ro {inside}"
+    if os.geteuid() != 0 or subprocess.run(["sh", "-c", script], capture_output=True, check=False).returncode:
+        pytest.skip("mounting needs root and a kernel that lets it")
+    try:
+        with pytest.raises(OSError, match="Read-only"):
+            (inside / "probe").write_text("")
+        assert read_trace(inside / sqlite_file.name).kernels.end_ns.tolist() == [200]
+    finally:
+        subprocess.run(["umount", str(inside)], check=True)
+
+
+def test_paths_with_odd_characters(tmp_path: Path, sqlite_file: Path) -> None:
+    for name in ("a b", "50%", "q?x=1", "h#1", "ü", "a'b\"c"):
+        folder = tmp_path / name
+        folder.mkdir()
+        copy = folder / f"{name}.sqlite"
+        shutil.copyfile(sqlite_file, copy)
+        assert len(read_trace(copy).kernels) == 1
+
+
+def test_natural_order_and_each_file_once(tmp_path: Path) -> None:
+    for rank in (10, 2, 1):
+        (tmp_path / f"rank{rank}.json").write_bytes(KINETO)
+    (tmp_path / "diagnosis.json").write_text("{}")
+    found = find_captures([str(tmp_path), str(tmp_path / "rank2.json"), str(tmp_path / "r*1*.json")])
+    assert [p.name for p in found] == ["rank1.json", "rank2.json", "rank10.json"]
+
+
+def test_an_exported_report_stands_for_itself(tmp_path: Path, sqlite_file: Path) -> None:
+    (tmp_path / "trace.nsys-rep").write_bytes(b"the report that was exported")
+    assert [p.name for p in find_captures([str(tmp_path)])] == ["trace.sqlite"]
+
+
+def test_a_run_directory(tmp_path: Path, sqlite_file: Path) -> None:
+    (tmp_path / "run" / "traces").mkdir(parents=True)
+    shutil.copyfile(sqlite_file, tmp_path / "run" / "traces" / "rank0.sqlite")
+    assert [p.name for p in find_captures([str(tmp_path / "run")])] == ["rank0.sqlite"]
