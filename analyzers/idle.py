@@ -17,7 +17,7 @@ import numpy as np
 
 from perfdoc.analyzers.activity import Activity
 from perfdoc.analyzers.intervals import EMPTY, I64, Intervals, union
-from perfdoc.analyzers.known_ranges import DATA_PATTERN, GC_PATTERN, distinct_names, matching_ranges
+from perfdoc.analyzers.known_ranges import KnownRanges
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool
 
@@ -36,15 +36,14 @@ class IdleInputs:
     gc_or_data: Intervals
 
 
-def idle_inputs(trace: Trace, activity: Activity) -> IdleInputs:
+def idle_inputs(trace: Trace, activity: Activity, known: KnownRanges) -> IdleInputs:
     """Collect the known host ranges of a device's process."""
-    names = distinct_names(trace)
     process = trace.devices[activity.device].process
     mine = np.array([i for i, t in enumerate(trace.threads) if t.process == process], np.int64)
     # Collection holds the interpreter lock, so any thread's counts; loading only where it holds up launches.
-    gc = _union_of(trace, matching_ranges(trace, GC_PATTERN, names=names), mine)
+    gc = _union_of(trace, known.gc, mine)
     launching = np.unique(activity.launch_thread)
-    data = _union_of(trace, matching_ranges(trace, DATA_PATTERN, names=names), launching)
+    data = _union_of(trace, known.data, launching)
     return IdleInputs(gc=gc, gc_or_data=gc | data)
 
 

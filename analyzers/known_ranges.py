@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from perfdoc.analyzers.intervals import I64
 from perfdoc.profiling import vocabulary
@@ -21,7 +20,7 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
     ("common form", r"(?i)^((train|training|global)[ _-]?)?(step|iter|iteration)[ _#:=-]*\d+$"),
     ("common form", r"(?i)^(train|training)[ _-]?(step|iter|iteration)$"),
 )
-"""(where the form comes from, pattern on the whole name), the first that occurs wins."""
+"""(where the form comes from, pattern on the whole name); the first that occurs wins."""
 
 DATA_PATTERN = (
     rf"^{re.escape(vocabulary.DATA)}\b"
@@ -35,35 +34,56 @@ DATA_PATTERN = (
 GC_PATTERN = rf"^{re.escape(vocabulary.GC)}\b|(?i:^(python[ _-]?)?gc(\.collect)?$)|(?i:^garbage[ _-]collect)"
 """Ranges of Python's garbage collector."""
 
-
-def matching_ranges(trace: Trace, pattern: str, *, names: I64 | None = None) -> I64:
-    """Rows of trace.ranges whose whole name a pattern of ours finds.
-
-    `names` may give the distinct name indices, where several patterns are tried on one trace.
-    """
-    if not len(trace.ranges):
-        return np.empty(0, np.int64)
-    names = distinct_names(trace) if names is None else names
-    texts = pa.array([trace.strings[i] for i in names.tolist()], pa.string())
-    return _rows_named(trace, names[pc.match_substring_regex(texts, pattern).to_numpy(zero_copy_only=False)])
+# Words of which a matching name holds at least one, in lower case. Half a million distinct names (PyTorch's
+# emit_nvtx numbers every operator) are thinned out by them before any pattern is tried.
+_STEP_HINTS = ("step", "iter")
+_DATA_HINTS = (vocabulary.DATA, "dataloader", "data", "batch")
+_GC_HINTS = (vocabulary.GC, "gc", "garbage")
 
 
-def matching_user_ranges(trace: Trace, pattern: re.Pattern[str]) -> I64:
-    """Rows of trace.ranges whose name a user's expression finds (Python's syntax)."""
-    names = distinct_names(trace)
-    return _rows_named(
-        trace, np.array([i for i in names.tolist() if pattern.search(trace.strings[i])], np.int64)
+@dataclass(frozen=True, kw_only=True)
+class KnownRanges:
+    """Rows of Trace.ranges whose names mean something; found once for all devices of a trace."""
+
+    steps: Sequence[tuple[str, I64]]
+    """(where the form comes from, rows), for every form of STEP_PATTERNS that occurs, in that order."""
+    data: I64
+    gc: I64
+
+
+def find_known_ranges(trace: Trace) -> KnownRanges:
+    """Look for every known form of name."""
+    used = _names_in_use(trace)
+    lowered = [(i, trace.strings[i], trace.strings[i].lower()) for i in used.tolist()]
+
+    def find(pattern: str, hints: Sequence[str]) -> I64:
+        search = re.compile(pattern).search
+        names = [i for i, text, low in lowered if any(h in low for h in hints) and search(text)]
+        return _rows_named(trace, names)
+
+    steps = [(source, find(form, _STEP_HINTS)) for source, form in STEP_PATTERNS]
+    return KnownRanges(
+        steps=[(source, rows) for source, rows in steps if len(rows)],
+        data=find(DATA_PATTERN, _DATA_HINTS),
+        gc=find(GC_PATTERN, _GC_HINTS),
     )
 
 
-def distinct_names(trace: Trace) -> I64:
-    """Indices into trace.strings of all names that ranges have."""
+def ranges_matching(trace: Trace, matches: Callable[[str], object]) -> I64:
+    """Rows of Trace.ranges whose name a user's test finds."""
+    used = _names_in_use(trace)
+    return _rows_named(trace, [i for i in used.tolist() if matches(trace.strings[i])])
+
+
+def _names_in_use(trace: Trace) -> I64:
     used = np.zeros(len(trace.strings), bool)
     used[trace.ranges.name] = True
     return np.flatnonzero(used)
 
 
-def _rows_named(trace: Trace, names: Sequence[int] | I64) -> I64:
+def _rows_named(trace: Trace, names: Sequence[int]) -> I64:
+    if not names:
+        return np.empty(0, np.int64)
     wanted = np.zeros(len(trace.strings), bool)
     wanted[np.asarray(names, np.int64)] = True
     return np.flatnonzero(wanted[trace.ranges.name])

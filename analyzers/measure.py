@@ -14,6 +14,7 @@ from perfdoc.analyzers.idle import idle_inputs
 from perfdoc.analyzers.kernel_class import classify_kernels
 from perfdoc.analyzers.kernels import NamedTime, kernel_times
 from perfdoc.analyzers.kernels_only import KernelsOnly, kernels_only
+from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.analyzers.launches import find_launches
 from perfdoc.analyzers.ledger import Ledger, build_ledger
 from perfdoc.analyzers.window import Window, WindowRequest, find_window
@@ -74,6 +75,7 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
     """Measure every device of a trace that ran kernels or CUDA graphs; devices by ordinal, then process."""
     kinds = classify_kernels(trace)
     launches = find_launches(trace)
+    known = find_known_ranges(trace)
     ranks: list[RankMeasurement] = []
     notes: list[Note] = []
     order = sorted(
@@ -93,7 +95,7 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
             )
             continue
         try:
-            window = find_window(trace, activity, request)
+            window = find_window(trace, activity, request, known)
         except (ValueError, re.error) as error:
             raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
         a, b = window.start_ns, window.end_ns
@@ -101,7 +103,7 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
             RankMeasurement(
                 device=device,
                 window=window,
-                ledger=build_ledger(activity, a, b, idle_inputs(trace, activity)),
+                ledger=build_ledger(activity, a, b, idle_inputs(trace, activity, known)),
                 communication=communication_table(trace, activity, a, b),
                 kernel_times=kernel_times(trace, activity, kinds, a, b),
                 kernels_only_window=kernels_only(trace, activity, (a, b)),

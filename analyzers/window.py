@@ -11,12 +11,7 @@ import numpy as np
 
 from perfdoc.analyzers.activity import Activity
 from perfdoc.analyzers.intervals import I64
-from perfdoc.analyzers.known_ranges import (
-    STEP_PATTERNS,
-    distinct_names,
-    matching_ranges,
-    matching_user_ranges,
-)
+from perfdoc.analyzers.known_ranges import KnownRanges, ranges_matching
 from perfdoc.traces import RangeKind, Trace
 
 
@@ -57,7 +52,7 @@ class WindowRequest:
     whole_capture: bool = False
 
 
-def find_window(trace: Trace, activity: Activity, request: WindowRequest) -> Window:
+def find_window(trace: Trace, activity: Activity, request: WindowRequest, known: KnownRanges) -> Window:
     """The window of one device.
 
     Raises ValueError where the user's request matches nothing.
@@ -67,7 +62,7 @@ def find_window(trace: Trace, activity: Activity, request: WindowRequest) -> Win
         return Window(kind="user", start_ns=start, end_ns=end, steps=(), reason="given with --window")
     process = trace.devices[activity.device].process
     if request.range_pattern is not None:
-        rows = _of_process(trace, matching_user_ranges(trace, request.range_pattern), process)
+        rows = _of_process(trace, ranges_matching(trace, request.range_pattern.search), process)
         if not len(rows):
             raise ValueError(f"no range of process {process} matches {request.range_pattern.pattern!r}")
         return Window(
@@ -79,7 +74,7 @@ def find_window(trace: Trace, activity: Activity, request: WindowRequest) -> Win
         )
     if request.whole_capture:
         return _capture(activity, "asked for with --window capture")
-    source, rows = _step_ranges(trace, process, request.step_pattern)
+    source, rows = _step_ranges(trace, process, request.step_pattern, known)
     if not len(rows):
         if request.step_pattern is not None:
             raise ValueError(f"no range of process {process} matches {request.step_pattern.pattern!r}")
@@ -107,13 +102,13 @@ def _of_process(trace: Trace, rows: I64, process: int) -> I64:
     return rows[(thread >= 0) & mine[np.maximum(thread, 0)]] if len(mine) else rows[:0]
 
 
-def _step_ranges(trace: Trace, process: int, pattern: re.Pattern[str] | None) -> tuple[str, I64]:
+def _step_ranges(
+    trace: Trace, process: int, pattern: re.Pattern[str] | None, known: KnownRanges
+) -> tuple[str, I64]:
     """Where the form is from, and rows of step ranges on the thread of a process that has most."""
+    candidates = known.steps
     if pattern is not None:
-        candidates = [("--step-range", matching_user_ranges(trace, pattern))]
-    else:
-        names = distinct_names(trace)
-        candidates = [(source, matching_ranges(trace, form, names=names)) for source, form in STEP_PATTERNS]
+        candidates = [("--step-range", ranges_matching(trace, pattern.search))]
     for source, rows in candidates:
         rows = _of_process(trace, rows, process)
         rows = rows[trace.ranges.kind[rows] != RangeKind.MARK]

@@ -16,3 +16,7 @@ class TraceError(ValueError):
         self.what = what
         self.remedy = remedy
         super().__init__(f"{self.path}: {what}" + (f" {remedy}" if remedy else ""))
+
+    def __reduce__(self) -> tuple[type[TraceError], tuple[str, str, str]]:
+        """Exceptions travel from worker processes by their constructor's arguments."""
+        return type(self), (self.path, self.what, self.remedy)

@@ -10,7 +10,7 @@ from perfdoc.traces import nsys_gpu, nsys_host
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import Capability, Note, Trace
 from perfdoc.traces.nsys_ids import Ids
-from perfdoc.traces.nsys_meta import identify_gpus, read_meta, read_warnings
+from perfdoc.traces.nsys_meta import find_secrets, identify_gpus, read_meta, read_warnings
 from perfdoc.traces.nsys_payload import read_payloads
 from perfdoc.traces.nsys_source import NsysSource, ParquetSource, SqliteSource
 from perfdoc.traces.validate import check_activity
@@ -74,7 +74,7 @@ def read_nsys(source: NsysSource) -> Trace:
     ids.name_threads()
     devices = identify_gpus(source, ids.devices)
 
-    notes = read_warnings(source)
+    notes = read_warnings(source) + find_secrets(source)
     if nvtx.open_ranges:
         notes.append(
             Note(
@@ -120,7 +120,9 @@ def read_nsys(source: NsysSource) -> Trace:
             "NCCL 2.25 or later, and export with nsys 2026 (jsonText) or --include-blobs=true",
         ),
         "group_descriptions": _have(
-            False, "Nsight captures hold no process-group descriptions", "give the layout with the analysis"
+            False,
+            "Nsight captures hold no process-group descriptions",
+            "PyTorch profiler traces hold them (PyTorch 2.4 and later)",
         ),
         "gpu_identity": _have(
             any(d.gpu_name for d in devices), "the export names no GPU for the devices", "nsys 2022 or later"

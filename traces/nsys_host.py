@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from perfdoc.traces.arrow import distinct, distinct_texts, valid
 from perfdoc.traces.model import UNKNOWN, ApiCalls, EventRecords, RangeKind, Ranges, SyncKind, Syncs
 from perfdoc.traces.nsys_ids import Ids, process_of
-from perfdoc.traces.nsys_source import NULL, NsysSource, distinct, read_ints, to_int64
-from perfdoc.traces.table import I32, I64, Bool
+from perfdoc.traces.nsys_source import NULL, NsysSource, read_ints, to_ints
+from perfdoc.traces.table import I32, I64
 
 NVTX = "NVTX_EVENTS"
 
@@ -138,7 +138,7 @@ def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
     def ints(column: str, default: int) -> I64:
         if column not in present:
             return np.full(table.num_rows, default, np.int64)
-        return to_int64(source.path, f"{NVTX}.{column}", table[column], default)
+        return to_ints(source, NVTX, column, table, default)
 
     start, event, tid, domain = (
         ints("start", 0),
@@ -146,7 +146,7 @@ def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
         ints("globalTid", NULL),
         ints("domainId", 0),
     )
-    is_open = table["end"].is_null().to_numpy() if "end" in present else np.ones(len(start), bool)
+    is_open = ~valid(table["end"]) if "end" in present else np.ones(len(start), bool)
     name = _names(ids, table["text"] if "text" in present else None, ints("textId", NULL))
 
     kind = np.full(len(start), UNKNOWN, np.int8)
@@ -178,11 +178,9 @@ def _names(ids: Ids, text: pa.ChunkedArray | None, text_ids: I64) -> I32:
     name = ids.names_of(text_ids)
     if text is None or text.null_count == len(text):
         return name
-    encoded = pc.dictionary_encode(text.combine_chunks() if text.num_chunks != 1 else text.chunk(0))
-    index = np.array([ids.strings.intern(str(t)) for t in encoded.dictionary.to_pylist()], np.int32)
-    inline: Bool = encoded.indices.is_valid().to_numpy(zero_copy_only=False)
-    codes = pc.fill_null(encoded.indices, 0).to_numpy(zero_copy_only=False)
-    return np.where(inline, index[codes], name)
+    texts, code = distinct_texts(text)
+    index = np.array([ids.strings.intern(t) for t in texts], np.int32)
+    return np.where(code >= 0, index[np.maximum(code, 0)], name)
 
 
 def _domain_names(event: I64, tid: I64, domain: I64, name: I32) -> dict[tuple[int, int], int]:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
+from perfdoc.traces.arrow import distinct
 from perfdoc.traces.model import Device, Thread
-from perfdoc.traces.nsys_source import NULL, NsysSource, distinct
+from perfdoc.traces.nsys_source import NULL, NsysSource
 from perfdoc.traces.strings import Strings
 from perfdoc.traces.table import I32, I64
 

@@ -9,11 +9,28 @@ from perfdoc.traces.nsys_source import NULL, NsysSource, read_ints
 
 _WARNINGS = (
     # (text of a DIAGNOSTIC_EVENT, our code, our words)
-    ("Not all CUDA events might have been collected", "capture-incomplete", "nsys may have lost CUDA events"),
-    ("Not all NVTX events might have been collected", "capture-incomplete", "nsys may have lost NVTX events"),
-    ("dropped", "capture-incomplete", "nsys dropped events"),
-    ("Installed CUDA driver version", "driver-newer-than-nsys", "this nsys is older than the CUDA driver"),
+    (
+        "Not all CUDA events might have been collected",
+        "capture-incomplete",
+        "nsys says that it may have lost CUDA events.",
+    ),
+    (
+        "Not all NVTX events might have been collected",
+        "capture-incomplete",
+        "nsys says that it may have lost NVTX events.",
+    ),
+    ("events dropped", "capture-incomplete", "nsys says that it dropped events."),
+    (
+        "Installed CUDA driver version",
+        "driver-newer-than-nsys",
+        "The nsys of the capture is older than the CUDA driver.",
+    ),
 )
+_SECRETS = tuple(
+    f"%{name}=________%"
+    for name in ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY")
+)
+"""SQL LIKE patterns of an environment variable with a value of at least eight characters."""
 _REMEDY = {
     "capture-incomplete": "End the capture before the process exits (cudaProfilerStop or --duration) and "
     "profile fewer steps.",
@@ -106,8 +123,25 @@ def read_warnings(source: NsysSource) -> list[Note]:
     notes = {}
     for needle, code, words in _WARNINGS:
         if any(needle in t for t in texts):
-            notes[words] = Note(code=code, message=f"{words[0].upper()}{words[1:]}.", remedy=_REMEDY[code])
+            notes[words] = Note(code=code, message=words, remedy=_REMEDY[code])
     return list(notes.values())
+
+
+def find_secrets(source: NsysSource) -> list[Note]:
+    """Warn where the export seems to hold credentials: nsys stores the environment of what it profiled.
+
+    What was found is not repeated.
+    """
+    for table, column in (("META_DATA_CAPTURE", "value"), ("StringIds", "value")):
+        if column in source.columns(table) and source.holds_text_like(table, column, _SECRETS):
+            return [
+                Note(
+                    code="secrets",
+                    message=f"The export seems to hold credentials of whoever captured it (in {table}).",
+                    remedy="Do not share the file. perfdoc prints nothing of it.",
+                )
+            ]
+    return []
 
 
 def _positive(value: object) -> int | None:

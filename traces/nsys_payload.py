@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from perfdoc.traces.arrow import distinct_texts
 from perfdoc.traces.model import UNKNOWN, Payloads, Ranges
 from perfdoc.traces.nsys_host import NVTX
 from perfdoc.traces.nsys_source import NULL, NsysSource, read_ints
@@ -77,22 +78,14 @@ def _integer(value: object, bits: int) -> int | None:
 
 
 def _json_payloads(source: NsysSource, row_of: I64) -> dict[int, Mapping[str, Any]]:
-    column = source.read(NVTX, ["jsonText"])["jsonText"]
-    valid = np.flatnonzero(column.is_valid().to_numpy())
-    if not len(valid):
-        return {}
-    encoded = (
-        column.combine_chunks().dictionary_encode()
-        if column.num_chunks != 1
-        else column.chunk(0).dictionary_encode()
-    )
+    texts, code = distinct_texts(source.read(NVTX, ["jsonText"])["jsonText"])
     # Few distinct texts stand for many rows: the same communicator and size come back every step.
-    decoded = [_decode(str(text)) for text in encoded.dictionary.to_pylist()]
-    codes = encoded.indices.to_numpy(zero_copy_only=False)
+    decoded = [_decode(text) for text in texts]
+    rows = np.flatnonzero(code >= 0)
     return {
         int(row_of[r]): fields
-        for r in valid.tolist()
-        if r < len(row_of) and row_of[r] != UNKNOWN and (fields := decoded[int(codes[r])])
+        for r in rows.tolist()
+        if r < len(row_of) and row_of[r] != UNKNOWN and (fields := decoded[int(code[r])])
     }
 
 

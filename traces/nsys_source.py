@@ -10,6 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from perfdoc.traces.arrow import to_int64, valid
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import Format
 from perfdoc.traces.sqlite_file import SqliteFile
@@ -36,6 +37,9 @@ class NsysSource(Protocol):
 
     def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
         """Row position and content of every value that is not NULL, as bytes."""
+
+    def holds_text_like(self, table: str, column: str, patterns: Sequence[str]) -> bool:
+        """Whether any value of a text column matches one of the SQL LIKE patterns."""
 
     def close(self) -> None:
         """Release files."""
@@ -76,6 +80,11 @@ class SqliteSource:
         # CAST, because the connection decodes text and one column may hold both kinds.
         rows = self.file.rows(f'SELECT CAST("{column}" AS BLOB) FROM "{table}" ORDER BY rowid')
         return [(i, value) for i, (value,) in enumerate(rows) if isinstance(value, bytes)]
+
+    def holds_text_like(self, table: str, column: str, patterns: Sequence[str]) -> bool:
+        """See NsysSource."""
+        condition = " OR ".join([f'"{column}" LIKE ?'] * len(patterns))
+        return bool(self.file.rows(f'SELECT 1 FROM "{table}" WHERE {condition} LIMIT 1', patterns))
 
     def close(self) -> None:
         """See NsysSource."""
@@ -124,15 +133,22 @@ class ParquetSource:
         if "StringIds" not in self._files:
             return {}
         table = self.read("StringIds", ["id", "value"])
-        table = table.filter(pc.is_in(table["id"].cast(pa.int64()), pa.array(sorted(set(ids)), pa.int64())))
-        return dict(zip(table["id"].to_pylist(), map(str, table["value"].to_pylist()), strict=True))
+        rows = np.flatnonzero(np.isin(to_int64(table["id"], NULL), np.fromiter(ids, np.int64)))
+        values = table["value"]
+        keys = to_int64(table["id"], NULL)[rows].tolist()
+        return {key: str(values[row].as_py()) for key, row in zip(keys, rows.tolist(), strict=True)}
 
     def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
         """See NsysSource."""
         values = self.read(table, [column])[column]
-        rows = np.flatnonzero(values.is_valid().to_numpy()).tolist()
+        rows = np.flatnonzero(valid(values)).tolist()
         cells = ((row, values[row].as_py()) for row in rows)
         return [(row, v if isinstance(v, bytes) else str(v).encode()) for row, v in cells]
+
+    def holds_text_like(self, table: str, column: str, patterns: Sequence[str]) -> bool:
+        """See NsysSource."""
+        values = self.read(table, [column])[column]
+        return any(pc.any(pc.match_like(values, p, ignore_case=True)).as_py() for p in patterns)
 
     def close(self) -> None:
         """See NsysSource."""
@@ -154,33 +170,15 @@ def read_ints(source: NsysSource, table: str, defaults: Mapping[str, int]) -> di
         if name not in present:
             columns[name] = np.full(data.num_rows, default, np.int64)
         else:
-            columns[name] = to_int64(source.path, f"{table}.{name}", data[name], default)
+            columns[name] = to_ints(source, table, name, data, default)
     return columns
 
 
-def to_int64(path: Path, what: str, column: pa.ChunkedArray, default: int) -> I64:
-    """An Arrow column as int64, NULL replaced by `default`."""
-    if pa.types.is_null(column.type):
-        return np.full(len(column), default, np.int64)
-    if not pa.types.is_integer(column.type):
+def to_ints(source: NsysSource, table: str, name: str, data: pa.Table, default: int) -> I64:
+    """One column of a table that was read, as int64. Raises TraceError where it does not hold integers."""
+    try:
+        return to_int64(data[name], default)
+    except ValueError as error:
         raise TraceError(
-            path, f"column {what} holds {column.type}, not integers.", "Export the report again."
-        )
-    # Ids use all 64 bits (Parquet declares some of them unsigned): keep the bits.
-    if not column.null_count:
-        return np.asarray(column.to_numpy()).astype(np.int64, copy=False)
-    values = np.asarray(pc.fill_null(column, 0).to_numpy()).astype(np.int64)
-    values[column.is_null().to_numpy()] = default
-    return values
-
-
-def distinct(values: I64) -> tuple[I64, I64]:
-    """Distinct values in order of first appearance, and the index of each row into them.
-
-    Hashing (Arrow) instead of numpy's sort: 2 M rows take 10 ms instead of 150 ms.
-    """
-    encoded = pa.array(values).dictionary_encode()
-    return (
-        encoded.dictionary.to_numpy(zero_copy_only=False),
-        encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64, copy=False),
-    )
+            source.path, f"column {table}.{name} {error}.", "Export the report again."
+        ) from error

@@ -89,7 +89,7 @@ class SqliteFile:
         try:
             low, high = self.connection.execute(f'SELECT min(rowid), max(rowid) FROM "{table}"').fetchone()
             if low is None:
-                return pa.table({c: pa.array([], pa.int64()) for c in columns})
+                return pa.table({c: pa.nulls(0) for c in columns})
             parts = _READERS if high - low >= _PARALLEL_ROWS else 1
             bounds = [low + (high - low + 1) * i // parts for i in range(parts + 1)]
             queries = [f"{select} WHERE rowid >= {a} AND rowid < {b}" for a, b in itertools.pairwise(bounds)]

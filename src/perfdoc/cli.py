@@ -74,7 +74,8 @@ def analyze(
         str | None,
         typer.Option(
             help="Analyse only this stretch: START,END on the capture's clock (ns, or with a unit: "
-            "4.2s,4300ms), range:REGEX (from the first to the last matching range of each rank), or capture (all of it)."
+            "4.2s,4300ms); range:REGEX, from the first to the last matching range of each rank; or capture, "
+            "all of it."
         ),
     ] = None,
     step_range: Annotated[

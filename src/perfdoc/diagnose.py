@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 
@@ -146,8 +147,8 @@ def _quality(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
 
 def _step_time_ns(captures: Sequence[CaptureMeasurement]) -> int | None:
     """Median over ranks and steps of the step's length on the device; None without steps."""
-    times = sorted(s.end_ns - s.start_ns for c in captures for r in c.ranks for s in r.window.steps)
-    return times[len(times) // 2] if times else None
+    times = [s.end_ns - s.start_ns for c in captures for r in c.ranks for s in r.window.steps]
+    return round(statistics.median(times)) if times else None
 
 
 def _analyses(captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank]) -> d.Analyses:

@@ -13,6 +13,7 @@ from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_
 from perfdoc.analyzers.activity import DIMENSIONS, Activity, Communication
 from perfdoc.analyzers.idle import IdleInputs, idle_inputs
 from perfdoc.analyzers.intervals import EMPTY, union
+from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.analyzers.ledger import build_ledger
 from perfdoc.simulator.timeline import TimelineBuilder
 
@@ -114,7 +115,7 @@ def test_communication_under_two_concurrent_computes_is_hidden_once(tmp_path: Pa
     # Summing the overlap with each gemm would give 60 + 60 = 120 hidden and -20 exposed.
     trace = one_device(tmp_path, [(ALL_REDUCE, 0, 100, 20), (GEMM, 0, 60, 7), (GEMM, 20, 80, 8)])
     activity = activity_of(trace)
-    ledger = build_ledger(activity, 0, 100, idle_inputs(trace, activity))
+    ledger = build_ledger(activity, 0, 100, idle_inputs(trace, activity, find_known_ranges(trace)))
     assert (ledger.compute_ns, ledger.exposed_comm_ns["unknown"]) == (80, 20)
     assert sum(ledger.idle_ns.values()) == 0
 
@@ -134,7 +135,7 @@ def test_communication_that_is_not_called_nccl(tmp_path: Path) -> None:
     device.kernel(GEMM, 40, 50)
     trace = trace_of(builder, tmp_path)
     activity = activity_of(trace)
-    ledger = build_ledger(activity, 0, 50, idle_inputs(trace, activity))
+    ledger = build_ledger(activity, 0, 50, idle_inputs(trace, activity, find_known_ranges(trace)))
     assert ledger.exposed_comm_ns["unknown"] == 40
     assert ledger.compute_ns == 10
 
@@ -148,7 +149,7 @@ def test_a_peer_copy_is_communication_and_another_copy_is_not(tmp_path: Path) ->
     device.copy("host_to_device", 4096, 50, 70)
     trace = trace_of(builder, tmp_path)
     activity = activity_of(trace)
-    ledger = build_ledger(activity, 0, 70, idle_inputs(trace, activity))
+    ledger = build_ledger(activity, 0, 70, idle_inputs(trace, activity, find_known_ranges(trace)))
     assert (ledger.compute_ns, ledger.exposed_comm_ns["unknown"], ledger.exposed_memcpy_ns) == (25, 15, 20)
     assert sum(ledger.idle_ns.values()) == 10
 
@@ -160,7 +161,7 @@ def test_graph_launches_count_as_work(tmp_path: Path) -> None:
     device.kernel(GEMM, 90, 100)
     trace = trace_of(builder, tmp_path)
     activity = activity_of(trace)
-    ledger = build_ledger(activity, 0, 100, idle_inputs(trace, activity))
+    ledger = build_ledger(activity, 0, 100, idle_inputs(trace, activity, find_known_ranges(trace)))
     assert ledger.compute_ns == 90
     assert sum(ledger.idle_ns.values()) == 10
 
@@ -178,6 +179,6 @@ def test_the_dimension_that_ends_last_owns_the_nanosecond(tmp_path: Path) -> Non
             activity.communication, dimension=np.array([DIMENSIONS.index(d) for d in ("dp", "tp", "pp")])
         ),
     )
-    ledger = build_ledger(named, 0, 61, idle_inputs(trace, activity))
+    ledger = build_ledger(named, 0, 61, idle_inputs(trace, activity, find_known_ranges(trace)))
     # pp ends last of all that is active from 40 on.
     assert {k: v for k, v in ledger.exposed_comm_ns.items() if v} == {"dp": 40, "pp": 20}

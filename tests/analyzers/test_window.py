@@ -6,11 +6,17 @@ from pathlib import Path
 import pytest
 from tests.analyzers.tiny import GEMM, activity_of, trace_of
 
+from perfdoc.analyzers.activity import Activity
+from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.analyzers.window import Window, WindowRequest, find_window
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 
 AUTO = WindowRequest()
+
+
+def window_of(trace: Trace, activity: Activity, request: WindowRequest) -> Window:
+    return find_window(trace, activity, request, find_known_ranges(trace))
 
 
 def steps_of(window: Window) -> list[tuple[int, int]]:
@@ -52,7 +58,7 @@ def stepped(folder: Path, names: tuple[str, ...]) -> Trace:
 )
 def test_steps_tile_the_device_time(tmp_path: Path, names: tuple[str, ...]) -> None:
     trace = stepped(tmp_path, names)
-    window = find_window(trace, activity_of(trace), AUTO)
+    window = window_of(trace, activity_of(trace), AUTO)
     assert window.kind == "steps"
     # Step 0 from its first kernel to the first of step 1, gap included; the last one to the end of the last
     # kernel launched inside its range: neither the kernel before nor the one after.
@@ -65,7 +71,7 @@ def test_steps_tile_the_device_time(tmp_path: Path, names: tuple[str, ...]) -> N
 )
 def test_names_that_only_contain_a_step_are_none(tmp_path: Path, name: str) -> None:
     trace = stepped(tmp_path, (name, name))
-    window = find_window(trace, activity_of(trace), AUTO)
+    window = window_of(trace, activity_of(trace), AUTO)
     assert (window.kind, window.start_ns, window.end_ns) == ("capture", 900, 3100)
     assert "no range" in window.reason
 
@@ -80,7 +86,7 @@ def test_a_known_form_wins_over_a_common_one(tmp_path: Path) -> None:
     device.kernel(GEMM, 200, 210, launch=(thread, 10, 11))
     device.kernel(GEMM, 220, 230, launch=(thread, 60, 61))
     trace = trace_of(builder, tmp_path)
-    assert steps_of(find_window(trace, activity_of(trace), AUTO)) == [(200, 230)]
+    assert steps_of(window_of(trace, activity_of(trace), AUTO)) == [(200, 230)]
 
 
 def test_nested_ranges_of_one_form_count_once(tmp_path: Path) -> None:
@@ -93,7 +99,7 @@ def test_nested_ranges_of_one_form_count_once(tmp_path: Path) -> None:
     device.kernel(GEMM, 200, 210, launch=(thread, 15, 16))
     device.kernel(GEMM, 220, 230, launch=(thread, 35, 36))
     trace = trace_of(builder, tmp_path)
-    assert steps_of(find_window(trace, activity_of(trace), AUTO)) == [(200, 230)]
+    assert steps_of(window_of(trace, activity_of(trace), AUTO)) == [(200, 230)]
 
 
 def test_each_process_has_its_own_steps(tmp_path: Path) -> None:
@@ -105,7 +111,7 @@ def test_each_process_has_its_own_steps(tmp_path: Path) -> None:
         device.kernel(GEMM, offset + 50, offset + 80, launch=(thread, offset + 10, offset + 11))
     trace = trace_of(builder, tmp_path)
     found = {
-        trace.devices[i].process: steps_of(find_window(trace, activity_of(trace, i), AUTO))
+        trace.devices[i].process: steps_of(window_of(trace, activity_of(trace, i), AUTO))
         for i in range(len(trace.devices))
     }
     assert found == {100: [(50, 80)], 200: [(5050, 5080)]}
@@ -117,7 +123,7 @@ def test_step_ranges_without_launches_fall_back_to_the_capture(tmp_path: Path) -
     process.thread().range("step 1", 0, 100)
     process.device().kernel(GEMM, 50, 80)  # no API row: when it was launched is unknown
     trace = trace_of(builder, tmp_path)
-    window = find_window(trace, activity_of(trace), AUTO)
+    window = window_of(trace, activity_of(trace), AUTO)
     assert (window.kind, window.start_ns, window.end_ns) == ("capture", 50, 80)
     assert "launch" in window.reason
 
@@ -126,18 +132,18 @@ def test_what_the_user_asks_for(tmp_path: Path) -> None:
     trace = stepped(tmp_path, ("my epoch", "my epoch"))
     activity = activity_of(trace)
 
-    by_bounds = find_window(trace, activity, WindowRequest(bounds_ns=(5, 7)))
+    by_bounds = window_of(trace, activity, WindowRequest(bounds_ns=(5, 7)))
     assert (by_bounds.kind, by_bounds.start_ns, by_bounds.end_ns) == ("user", 5, 7)
 
-    named = find_window(trace, activity, WindowRequest(step_pattern=re.compile("epoch")))
+    named = window_of(trace, activity, WindowRequest(step_pattern=re.compile("epoch")))
     assert steps_of(named) == [(1000, 1100), (1100, 1160)]
 
     # Host times of the ranges, not the device's: from the first one's start to the last one's end.
-    clipped = find_window(trace, activity, WindowRequest(range_pattern=re.compile("^my ")))
+    clipped = window_of(trace, activity, WindowRequest(range_pattern=re.compile("^my ")))
     assert (clipped.kind, clipped.start_ns, clipped.end_ns) == ("user", 10, 210)
 
-    whole = find_window(trace, activity, WindowRequest(whole_capture=True))
+    whole = window_of(trace, activity, WindowRequest(whole_capture=True))
     assert (whole.kind, whole.start_ns, whole.end_ns) == ("capture", 900, 3100)
 
     with pytest.raises(ValueError, match="matches 'nothing'"):
-        find_window(trace, activity, WindowRequest(step_pattern=re.compile("nothing")))
+        window_of(trace, activity, WindowRequest(step_pattern=re.compile("nothing")))

@@ -6,8 +6,9 @@ from dataclasses import dataclass, field
 from html.parser import HTMLParser
 
 VOID = {"meta", "br", "img", "link", "input", "hr", "base"}
-# End tags that HTML lets a page leave out.
+# End tags that HTML lets a page leave out, and what a start tag closes.
 OPTIONAL = {"th", "td", "tr", "li", "p"}
+CLOSES = {"td": {"td", "th"}, "th": {"td", "th"}, "tr": {"td", "th", "tr"}, "li": {"li"}}
 
 
 @dataclass
@@ -34,6 +35,8 @@ class Page(HTMLParser):
         self.problems += [f"<{e.tag}> not closed" for e in self._open if e.tag not in OPTIONAL]
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        while self._open and self._open[-1].tag in CLOSES.get(tag, ()):
+            self._open.pop()
         names = [name for name, _ in attrs]
         if len(set(names)) != len(names):
             self.problems.append(f"<{tag}> repeats an attribute")

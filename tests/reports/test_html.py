@@ -5,12 +5,12 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
+from tests.reports import build
+from tests.reports.page import Page
 
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports.html import render_html
 from perfdoc.reports.leaves import LEAVES, leaf_values
-from tests.reports import build
-from tests.reports.page import Page
 
 DIAGNOSES = {
     "one": build.one_rank(),
@@ -117,7 +117,7 @@ def test_every_bar_fills_100_per_cent_and_holds_its_ranks_figures(name: str) -> 
 def test_all_ranks_are_in_the_exact_table_and_the_page_says_how_many_are_not_drawn() -> None:
     page = Page(PAGES["thousand"])
     assert "976 ranks not drawn" in page.text  # 1000 - 3 * 8
-    body = [e for e in page.within("ranks", "tr")][1:]
+    body = list(page.within("ranks", "tr"))[1:]
     assert len(body) == 1000
     for row, made in zip(body, DIAGNOSES["thousand"].ranks, strict=True):
         cells = [cell.text.strip() for cell in row.children]

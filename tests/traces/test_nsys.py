@@ -185,6 +185,26 @@ def test_lost_payloads_are_said_to_be_lost(tmp_path: Path) -> None:
     assert "2026" in capability.remedy
 
 
+@pytest.mark.parametrize("parquet", [False, True])
+def test_credentials_are_warned_of_and_not_repeated(tmp_path: Path, parquet: bool) -> None:
+    t = TimelineBuilder()
+    p = t.process()
+    p.device().kernel("gemm", 0, 10)
+    p.thread().range("HF_TOKEN=hf_0123456789abcdef", 0, 5, domain="d")
+    options = ExportOptions(text="interned")
+    if parquet:
+        trace = read_nsys_parquet(write_nsys_parquet(t.build(), tmp_path / "x", options=options))
+    else:
+        trace = read_nsys_sqlite(write_nsys_sqlite(t.build(), tmp_path / "x.sqlite", options=options))
+    (note,) = [n for n in trace.notes if n.code == "secrets"]
+    assert "0123456789abcdef" not in note.message + note.remedy
+    assert not [
+        n
+        for n in read_nsys_sqlite(write_nsys_sqlite(planted(), tmp_path / "y.sqlite")).notes
+        if n.code == "secrets"
+    ]
+
+
 def test_without_event_rows_edges_are_said_to_be_missing(tmp_path: Path) -> None:
     path = write_nsys_sqlite(planted(), tmp_path / "x.sqlite", options=ExportOptions(event_records=False))
     assert not read_nsys_sqlite(path).capabilities["event_edges"].available

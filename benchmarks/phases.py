@@ -1,0 +1,112 @@
+"""Where the time of one `perfdoc analyze` goes: wall time by phase, as JSON on the standard output.
+
+    python benchmarks/phases.py FILE.sqlite
+
+Functions are timed where they are called from; phases may contain others (indented labels) and the hash
+runs beside the rest on a thread of its own, so the figures do not add up to the total.
+"""
+
+from __future__ import annotations
+
+import importlib
+import io
+import json
+import resource
+import sys
+import tempfile
+import time
+from contextlib import redirect_stderr, redirect_stdout
+from pathlib import Path
+from typing import Any
+
+from scan import COLUMNS
+
+BEGIN = time.perf_counter()
+
+PHASES = (
+    ("sha256 (beside the rest)", "perfdoc.analyzers.measure", "content_sha256"),
+    ("read_trace", "perfdoc.analyzers.measure", "read_trace"),
+    ("  kernels", "perfdoc.traces.nsys_gpu", "read_kernels"),
+    ("  copies", "perfdoc.traces.nsys_gpu", "read_copies"),
+    ("  API calls", "perfdoc.traces.nsys_host", "read_api_calls"),
+    ("  ranges", "perfdoc.traces.nsys_host", "read_ranges"),
+    ("  NCCL payloads", "perfdoc.traces.nsys", "read_payloads"),
+    ("  of these: SQLite to Arrow", "perfdoc.traces.sqlite_file", "SqliteFile.read"),
+    ("measure_trace", "perfdoc.analyzers.measure", "measure_trace"),
+    ("  classify kernels", "perfdoc.analyzers.measure", "classify_kernels"),
+    ("  find launches", "perfdoc.analyzers.measure", "find_launches"),
+    ("  activity of devices", "perfdoc.analyzers.measure", "device_activity"),
+    ("  window", "perfdoc.analyzers.measure", "find_window"),
+    ("  idle inputs", "perfdoc.analyzers.measure", "idle_inputs"),
+    ("  ledger", "perfdoc.analyzers.measure", "build_ledger"),
+    ("  communication", "perfdoc.analyzers.measure", "communication_table"),
+    ("  kernel times", "perfdoc.analyzers.measure", "kernel_times"),
+    ("  kernels only", "perfdoc.analyzers.measure", "kernels_only"),
+    ("diagnose", "perfdoc.analyze_command", "diagnose"),
+    ("JSON", "perfdoc.analyze_command", "to_json"),
+    ("HTML, Markdown and files", "perfdoc.analyze_command", "_write"),
+    ("text", "perfdoc.analyze_command", "_rendered"),
+)
+"""Label, module and name as the caller knows it."""
+
+
+def peak_mb() -> float:
+    to_mb = 1e6 if sys.platform == "darwin" else 1e3
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / to_mb
+
+
+def main() -> None:
+    path = Path(sys.argv[1])
+    command = importlib.import_module("perfdoc.analyze_command")
+    found = {"imports": [(time.perf_counter() - BEGIN) * 1e3, peak_mb()]}
+    reads: dict[str, set[str]] = {}
+    for label, module, name in PHASES:
+        found[label] = [0.0, 0.0]
+        owner: Any = importlib.import_module(module)
+        *outer, last = name.split(".")
+        for part in outer:
+            owner = getattr(owner, part)
+        if not hasattr(owner, last):
+            print(f"phases.py: {module} has no {name} now", file=sys.stderr)
+            continue
+        setattr(owner, last, _timed(getattr(owner, last), found[label], reads if outer else None))
+    with (
+        tempfile.TemporaryDirectory() as folder,
+        redirect_stdout(io.StringIO()),
+        redirect_stderr(io.StringIO()),
+    ):
+        options = command.Options.parse(
+            paths=[str(path)],
+            output=Path(folder) / "report",
+            json_file=None,
+            window=None,
+            step_range=None,
+            fail_on=None,
+            jobs=None,
+            force=False,
+        )
+        command.run(options, "text")
+    found["total"] = [(time.perf_counter() - BEGIN) * 1e3, peak_mb()]
+    for table, columns in COLUMNS.items():
+        if reads.get(table) != set(columns):
+            different = ", ".join(sorted(reads.get(table, set()) ^ set(columns)))
+            print(f"phases.py: the scan and perfdoc differ in {table}: {different}", file=sys.stderr)
+    json.dump(found, sys.stdout)
+
+
+def _timed(function: Any, found: list[float], reads: dict[str, set[str]] | None) -> Any:
+    def wrapped(*arguments: Any, **named: Any) -> Any:
+        if reads is not None:
+            reads.setdefault(arguments[1], set()).update(arguments[2])
+        begin = time.perf_counter()
+        try:
+            return function(*arguments, **named)
+        finally:
+            found[0] += (time.perf_counter() - begin) * 1e3
+            found[1] = max(found[1], peak_mb())
+
+    return wrapped
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,256 @@
+"""The real command in a real process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from perfdoc.diagnosis import Diagnosis, json_schema
+from perfdoc.simulator.demo import demo_timeline, write_demo
+from perfdoc.simulator.kineto_json import write_kineto
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.timeline import TimelineBuilder
+
+
+def perfdoc(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "perfdoc", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        cwd=cwd,
+        timeout=120,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demo(tmp_path_factory.mktemp("demo"))[0]
+
+
+def answer_of(demo: Path) -> list[dict[str, int]]:
+    devices: list[dict[str, int]] = json.loads((demo.parent / "answer.json").read_text())["devices"]
+    return devices
+
+
+def leaves(rank: dict) -> dict[str, int]:  # type: ignore[type-arg]
+    ledger = rank["ledger_ns"]
+    return {
+        "compute_ns": ledger["compute"],
+        "exposed_comm_ns": sum(ledger["exposed_comm"].values()),
+        "exposed_memcpy_ns": ledger["exposed_memcpy"],
+        "idle_ns": sum(ledger["idle"].values()),
+    }
+
+
+def test_the_planted_answer_comes_back(demo: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    done = perfdoc("analyze", demo, "-o", out)
+    assert done.returncode == 0, done.stderr
+    assert sorted(p.name for p in out.iterdir()) == ["diagnosis.json", "report.html", "report.md"]
+    diagnosis = json.loads((out / "diagnosis.json").read_text())
+    for rank, expected in zip(diagnosis["ranks"], answer_of(demo), strict=True):
+        assert leaves(rank) == {k: expected[k] for k in leaves(rank)}
+        window = rank["window"]
+        assert (window["kind"], window["steps"]) == ("steps", expected["steps"])
+        assert (window["start_ns"], window["end_ns"]) == (
+            expected["window_start_ns"],
+            expected["window_end_ns"],
+        )
+        assert [s["start_ns"] for s in window["step_list"]] == expected["step_start_ns"]
+        assert sum(leaves(rank).values()) == window["duration_ns"]
+    assert diagnosis["verdict"] in " ".join(done.stdout.split())
+
+
+def test_one_kineto_file_per_rank_gives_the_same_answer(demo: Path, tmp_path: Path) -> None:
+    timeline, _ = demo_timeline()
+    for process in timeline.processes:
+        write_kineto(timeline, tmp_path / f"rank{process.rank}.json.gz", process.pid)
+    done = perfdoc("analyze", tmp_path, "--json", "-")
+    assert done.returncode == 0, done.stderr
+    diagnosis = json.loads(done.stdout)
+    assert [r["rank"] for r in diagnosis["ranks"]] == [0, 1]
+    assert [r["input"] for r in diagnosis["ranks"]] == [0, 1]
+    for rank, expected in zip(diagnosis["ranks"], answer_of(demo), strict=True):
+        assert leaves(rank) == {k: expected[k] for k in leaves(rank)}
+
+
+def test_the_diagnosis_fits_its_published_schema(demo: Path) -> None:
+    done = perfdoc("analyze", demo, "--json", "-")
+    jsonschema.validate(json.loads(done.stdout), json_schema(), jsonschema.Draft202012Validator)
+    assert msgspec.json.decode(done.stdout, type=Diagnosis).ranks
+    assert json.loads(perfdoc("schema").stdout) == json.loads(json.dumps(json_schema()))
+
+
+def test_only_data_on_stdout(demo: Path, tmp_path: Path) -> None:
+    done = perfdoc("analyze", demo, "--format", "json", "-o", tmp_path / "out")
+    json.loads(done.stdout)
+    assert "report.html" in done.stderr
+
+
+def test_formats(demo: Path, tmp_path: Path) -> None:
+    done = perfdoc("analyze", demo, "--format", "markdown", "-o", tmp_path / "out")
+    assert done.stdout == (tmp_path / "out" / "report.md").read_text()
+
+
+def test_a_second_analysis_takes_the_next_name(demo: Path, tmp_path: Path) -> None:
+    for expected in ("perfdoc-report", "perfdoc-report-2"):
+        assert perfdoc("analyze", demo, cwd=tmp_path).returncode == 0
+        assert (tmp_path / expected / "report.html").is_file()
+
+
+def test_nothing_is_overwritten_without_force(demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine").write_text("keep")
+    (tmp_path / "x.json").write_text("keep")
+    for arguments in (("-o", tmp_path / "out"), ("--json", tmp_path / "x.json")):
+        done = perfdoc("analyze", demo, *arguments)
+        assert done.returncode == 2
+        assert "--force" in done.stderr
+        assert perfdoc("analyze", demo, *arguments, "--force").returncode == 0
+    assert (tmp_path / "out" / "mine").read_text() == "keep"
+    assert json.loads((tmp_path / "x.json").read_text())["ranks"]
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("nothing.sqlite",),
+        ("{demo}", "--window", "5"),
+        ("{demo}", "--window", "9,3"),
+        ("{demo}", "--window", "1e3,2e3"),
+        ("{demo}", "--window", "range:("),
+        ("{demo}", "--window", "range:no such range"),
+        ("{demo}", "--step-range", "no such step"),
+        ("{demo}", "--step-range", "["),
+        ("{demo}", "--step-range", "a", "--window", "1,2"),
+        ("{demo}", "--fail-on", "PD000"),
+        ("{demo}", "-o", "/proc/nowhere"),
+        ("{demo}", "--json", "/proc/nowhere/x.json"),
+        ("{demo}", "--jobs", "0"),
+        ("{demo}", "--no-such-option"),
+        (),
+    ],
+)
+def test_mistakes_end_with_2_a_line_and_nothing_written(
+    demo: Path, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
+    done = perfdoc("analyze", *(a.format(demo=demo) for a in arguments), cwd=tmp_path)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+    if done.stderr.startswith("perfdoc: "):  # not the parser's own usage lines
+        assert done.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_window_and_capture(demo: Path) -> None:
+    whole = json.loads(perfdoc("analyze", demo, "--window", "capture", "--json", "-").stdout)
+    assert {r["window"]["kind"] for r in whole["ranks"]} == {"capture"}
+    # 1.5 ms to 2 ms, in three spellings.
+    found = [
+        json.loads(perfdoc("analyze", demo, "--window", w, "--json", "-").stdout)["ranks"]
+        for w in ("1500000,2000000", "1.5ms,2ms", "0.0015s,2000us")
+    ]
+    assert found[0] == found[1] == found[2]
+    assert {r["window"]["duration_ns"] for r in found[0]} == {500_000}
+    assert all(sum(leaves(r).values()) == 500_000 for r in found[0])
+
+
+def test_fail_on_a_rule_that_fires(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    builder.process().device().kernel("gemm", 0, 10)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
+    done = perfdoc("analyze", path, "--json", "-", "--fail-on", "PD902")
+    assert (done.returncode, "PD902" in done.stderr) == (1, True)
+    assert perfdoc("analyze", path, "--json", "-", "--fail-on", "PD901").returncode == 0
+    assert perfdoc("analyze", path, "--json", "-", "--fail-on", "any").returncode == 1
+
+
+def test_several_files_in_worker_processes_agree_with_one_process(tmp_path: Path) -> None:
+    timeline, _ = demo_timeline()
+    for process in timeline.processes:
+        write_kineto(timeline, tmp_path / f"rank{process.rank}.json", process.pid)
+    one, two = (
+        json.loads(perfdoc("analyze", tmp_path, "--json", "-", "--jobs", j).stdout) for j in ("1", "2")
+    )
+    assert one == two
+
+
+def test_a_bad_file_among_good_ones_writes_nothing(demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "bad.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(200))
+    done = perfdoc("analyze", demo, tmp_path / "bad.sqlite", "-o", tmp_path / "out")
+    assert (done.returncode, "bad.sqlite" in done.stderr) == (2, True)
+    assert not (tmp_path / "out").exists()
+
+
+def test_hostile_names_reach_the_page_escaped(tmp_path: Path) -> None:
+    evil = "</script><img src=x onerror=alert(1)>\u202e\x1b[31m'\"{{7*7}}"
+    builder = TimelineBuilder()
+    process = builder.process(name=evil)
+    thread, device = process.thread(name=evil), process.device(gpu_name=evil)
+    thread.range("perfdoc.step 1", 0, 100)
+    device.kernel(evil, 10, 60, launch=(thread, 1, 2))
+    device.kernel("k" * 100_000, 60, 90, launch=(thread, 3, 4))
+    path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
+    done = perfdoc("analyze", path, "-o", tmp_path / "out")
+    assert done.returncode == 0, done.stderr
+    page, text = (tmp_path / "out" / "report.html").read_text(), done.stdout
+    assert "<img src=x" not in page
+    assert "&lt;img src=x" in page
+    for output in (page, text, (tmp_path / "out" / "report.md").read_text()):
+        assert "\x1b" not in output
+        assert "\u202e" not in output
+        assert "k" * 1000 not in output
+    assert len(page) < 200_000
+
+
+def test_an_interrupt_ends_with_130_and_leaves_nothing(demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    for i in range(40):
+        (tmp_path / "traces" / f"{i}.sqlite").write_bytes(demo.read_bytes())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perfdoc", "analyze", str(tmp_path / "traces"), "-o", str(tmp_path / "out"), "--jobs", "1"],
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    time.sleep(1.0)
+    assert process.poll() is None, "too quick to be interrupted: give it more files"
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "Traceback" not in stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_help_answers_at_once() -> None:
+    """Nothing heavy is imported for --help (a list of modules is a steadier measure than a clock)."""
+    script = (
+        "import sys\nsys.argv = ['perfdoc', '--help']\nimport perfdoc.__main__ as m\n"
+        "try:\n    m.main()\nexcept SystemExit:\n    pass\n"
+        "sys.stderr.write(' '.join(x for x in ('numpy','pandas','pyarrow','connectorx','jinja2','torch') if x in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert "analyze" in done.stdout
+    assert done.stderr == ""
+
+
+def test_analysis_does_not_import_pandas_or_torch(demo: Path) -> None:
+    script = (
+        f"import sys\nsys.argv = ['perfdoc', 'analyze', {str(demo)!r}, '--json', '-']\nimport perfdoc.__main__ as m\n"
+        "try:\n    m.main()\nexcept SystemExit:\n    pass\n"
+        "sys.stderr.write(' '.join(x for x in ('pandas', 'torch') if x in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stderr == ""

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.cli.test_analyze import perfdoc
+
+from perfdoc import __version__
+from perfdoc.rules.registry import all_rules
+from perfdoc.simulator.demo import write_demo
+
+
+def test_version() -> None:
+    assert perfdoc("--version").stdout == f"perfdoc {__version__}\n"
+
+
+def test_demo_writes_and_does_not_overwrite(tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    assert perfdoc("demo", "-o", out).returncode == 0
+    before = (out / "demo.sqlite").read_bytes()
+    again = perfdoc("demo", "-o", out)
+    assert (again.returncode, "Traceback" in again.stderr) == (2, False)
+    assert perfdoc("demo", "-o", out, "--force").returncode == 0
+    assert (out / "demo.sqlite").read_bytes() == before, "the demonstration is the same every time"
+
+
+def test_ranges_lists_names_by_time(tmp_path: Path) -> None:
+    path, _ = write_demo(tmp_path / "demo")
+    done = perfdoc("ranges", path, "--most", "3")
+    lines = done.stdout.splitlines()
+    assert lines[0].split() == ["count", "total", "name"]
+    assert lines[1].endswith(("perfdoc.step 0", "perfdoc.step 1", "perfdoc.step 2", "perfdoc.step 3"))
+    assert lines[-1].startswith("… and ")
+    assert perfdoc("ranges", tmp_path / "none").returncode == 2
+
+
+def test_rules_and_explain() -> None:
+    listed = perfdoc("rules").stdout
+    assert all(r.meta.code in listed for r in all_rules())
+    as_json = json.loads(perfdoc("rules", "--format", "json").stdout)
+    assert [r["code"] for r in as_json] == [r.meta.code for r in all_rules()]
+    assert "Unexplained idle time" in perfdoc("explain", "pd901").stdout
+    assert json.loads(perfdoc("explain", "PD901", "--format", "json").stdout)["code"] == "PD901"
+    wrong = perfdoc("explain", "PD9O1")
+    assert (wrong.returncode, "did you mean PD901" in wrong.stderr) == (2, True)

@@ -1,0 +1,64 @@
+"""The rules that keep the rooms apart."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[1]
+
+MAY_IMPORT = {
+    "profiling": set(),
+    "traces": {"profiling"},
+    "trainer": {"profiling"},
+    "analyzers": {"traces", "profiling"},
+    "simulator": {"traces", "analyzers", "profiling"},
+    "rules": {"analyzers", "simulator"},
+    "reports": {"diagnosis"},
+}
+"""DESIGN section 1: what a room may import of ours, besides itself."""
+
+ROOMS = [room for room in MAY_IMPORT if (ROOT / room).is_dir()]
+MAX_LINES = 320
+
+
+def imports_of(file: Path) -> set[str]:
+    """First part below `perfdoc` of everything of ours that a file imports, wherever it does so."""
+    found = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{file}: relative import"
+            names = [f"{node.module}.{a.name}" for a in node.names]
+        found |= {n.split(".")[1] for n in names if n.startswith("perfdoc.")}
+    return found
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
+    for file in (ROOT / room).rglob("*.py"):
+        foreign = imports_of(file) - {room, "__version__"}
+        assert foreign <= MAY_IMPORT[room], f"{file.relative_to(ROOT)} imports {sorted(foreign)}"
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_each_room_is_linked_into_the_package(room: str) -> None:
+    link = ROOT / "src" / "perfdoc" / room
+    assert link.is_symlink()
+    assert link.readlink() == Path("..", "..", room), "relative, so that a clone works anywhere"
+    assert link.is_dir()
+
+
+def test_profiling_is_a_namespace() -> None:
+    # Python 3.15 has a standard module of this name, which a regular package here would shadow.
+    assert not (ROOT / "profiling" / "__init__.py").exists()
+
+
+def test_files_stay_small() -> None:
+    files = [f for room in [*ROOMS, "src", "benchmarks"] for f in (ROOT / room).rglob("*.py")]
+    long = {str(f.relative_to(ROOT)): n for f in files if (n := len(f.read_text().splitlines())) > MAX_LINES}
+    assert not long

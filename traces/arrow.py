@@ -1,0 +1,64 @@
+"""Between Arrow and numpy without pandas: `pa.array` and `pa.scalar` import it, which costs 0.3 s."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from perfdoc.traces.table import I64, Bool
+
+
+def to_int64(column: pa.ChunkedArray, default: int) -> I64:
+    """An Arrow column of any integer type as int64, NULL replaced by `default`.
+
+    Unsigned 64-bit ids keep their bits. Raises ValueError where the column does not hold integers.
+    """
+    result = np.empty(len(column), np.int64)
+    at = 0
+    for chunk in column.chunks:
+        part = result[at : at + len(chunk)]
+        at += len(chunk)
+        if pa.types.is_null(chunk.type):
+            part[:] = default
+            continue
+        if not pa.types.is_integer(chunk.type):
+            raise ValueError(f"holds {chunk.type}, not integers")
+        dtype = np.dtype(
+            f"{'i' if pa.types.is_signed_integer(chunk.type) else 'u'}{chunk.type.bit_width // 8}"
+        )
+        # to_numpy would turn a column with NULLs into float64, which is exact only to 2^53.
+        values = np.frombuffer(chunk.buffers()[1], dtype)[chunk.offset : chunk.offset + len(chunk)]
+        np.copyto(part, values, casting="unsafe")
+        if chunk.null_count:
+            part[~valid(chunk)] = default
+    return result
+
+
+def valid(column: pa.Array | pa.ChunkedArray) -> Bool:
+    """Which values are not NULL."""
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+    if not chunks:
+        return np.empty(0, bool)
+    return np.concatenate([c.is_valid().to_numpy(zero_copy_only=False) for c in chunks])
+
+
+def distinct(values: I64) -> tuple[I64, I64]:
+    """Distinct values in order of first appearance, and the index of each row into them.
+
+    Hashing instead of numpy's sort: 2 M rows take 10 ms instead of 150 ms.
+    """
+    values = np.ascontiguousarray(values, np.int64)
+    if len(values) and (values == values[0]).all():
+        return values[:1], np.zeros(len(values), np.int64)
+    array = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
+    encoded = array.dictionary_encode()
+    return encoded.dictionary.to_numpy(), encoded.indices.to_numpy().astype(np.int64)
+
+
+def distinct_texts(column: pa.ChunkedArray) -> tuple[list[str], I64]:
+    """Distinct texts in order of first appearance, and the index of each row into them; -1 for NULL."""
+    if pa.types.is_null(column.type) or not len(column):
+        return [], np.full(len(column), -1, np.int64)
+    whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+    encoded = whole.dictionary_encode()
+    return [str(t) for t in encoded.dictionary.to_pylist()], to_int64(pa.chunked_array([encoded.indices]), -1)
