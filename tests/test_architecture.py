@@ -21,7 +21,8 @@ MAY_IMPORT = {
 """DESIGN section 1: what a room may import of ours, besides itself."""
 
 ROOMS = [room for room in MAY_IMPORT if (ROOT / room).is_dir()]
-MAX_LINES = 320
+MAX_LINES = 350
+"""About 300, with some room for a table or a data model that belongs together."""
 
 
 def imports_of(file: Path) -> set[str]:

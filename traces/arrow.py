@@ -37,9 +37,15 @@ def to_int64(column: pa.ChunkedArray, default: int) -> I64:
 def valid(column: pa.Array | pa.ChunkedArray) -> Bool:
     """Which values are not NULL."""
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
-    if not chunks:
-        return np.empty(0, bool)
-    return np.concatenate([c.is_valid().to_numpy(zero_copy_only=False) for c in chunks])
+    return np.concatenate([np.empty(0, bool), *map(_valid_chunk, chunks)])
+
+
+def _valid_chunk(chunk: pa.Array) -> Bool:
+    bitmap = None if pa.types.is_null(chunk.type) else chunk.buffers()[0]
+    if bitmap is None:
+        return np.full(len(chunk), not pa.types.is_null(chunk.type))
+    bits = np.unpackbits(np.frombuffer(bitmap, np.uint8), bitorder="little")
+    return bits[chunk.offset : chunk.offset + len(chunk)].astype(bool)
 
 
 def distinct(values: I64) -> tuple[I64, I64]:
@@ -52,7 +58,7 @@ def distinct(values: I64) -> tuple[I64, I64]:
         return values[:1], np.zeros(len(values), np.int64)
     array = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
     encoded = array.dictionary_encode()
-    return encoded.dictionary.to_numpy(), encoded.indices.to_numpy().astype(np.int64)
+    return tuple(to_int64(pa.chunked_array([part]), -1) for part in (encoded.dictionary, encoded.indices))
 
 
 def distinct_texts(column: pa.ChunkedArray) -> tuple[list[str], I64]:

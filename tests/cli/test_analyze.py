@@ -219,38 +219,38 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(demo: Path, tmp_path: Pat
     for i in range(40):
         (tmp_path / "traces" / f"{i}.sqlite").write_bytes(demo.read_bytes())
     process = subprocess.Popen(
-        [sys.executable, "-m", "perfdoc", "analyze", str(tmp_path / "traces"), "-o", str(tmp_path / "out"), "--jobs", "1"],
+        [sys.executable, "-m", "perfdoc", "analyze", str(tmp_path / "traces"), "--jobs", "1"],
+        cwd=tmp_path,
         stderr=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
     time.sleep(1.0)
     assert process.poll() is None, "too quick to be interrupted: give it more files"
     os.killpg(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130
     assert "Traceback" not in stderr
-    assert not (tmp_path / "out").exists()
+    assert [p.name for p in tmp_path.iterdir()] == ["traces"]
+
+
+def imported(arguments: list[str], modules: tuple[str, ...]) -> str:
+    """Which of the modules a command has imported by its end."""
+    script = (
+        f"import sys\nsys.argv = {['perfdoc', *arguments]!r}\nimport perfdoc.__main__ as m\n"
+        "try:\n    m.main()\nexcept SystemExit:\n    pass\n"
+        f"sys.stderr.write(' '.join(x for x in {modules!r} if x in sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout
+    return done.stderr
 
 
 def test_help_answers_at_once() -> None:
     """Nothing heavy is imported for --help (a list of modules is a steadier measure than a clock)."""
-    script = (
-        "import sys\nsys.argv = ['perfdoc', '--help']\nimport perfdoc.__main__ as m\n"
-        "try:\n    m.main()\nexcept SystemExit:\n    pass\n"
-        "sys.stderr.write(' '.join(x for x in ('numpy','pandas','pyarrow','connectorx','jinja2','torch') if x in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert "analyze" in done.stdout
-    assert done.stderr == ""
+    assert imported(["--help"], ("numpy", "pandas", "pyarrow", "connectorx", "jinja2", "torch")) == ""
 
 
 def test_analysis_does_not_import_pandas_or_torch(demo: Path) -> None:
-    script = (
-        f"import sys\nsys.argv = ['perfdoc', 'analyze', {str(demo)!r}, '--json', '-']\nimport perfdoc.__main__ as m\n"
-        "try:\n    m.main()\nexcept SystemExit:\n    pass\n"
-        "sys.stderr.write(' '.join(x for x in ('pandas', 'torch') if x in sys.modules))"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
-    assert done.stderr == ""
+    assert imported(["analyze", str(demo), "--json", "-"], ("pandas", "torch")) == ""
