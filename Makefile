@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 TRACE ?=
 OUT ?= perfdoc-report
 
-.PHONY: run test test-all lint install bench docs clean
+.PHONY: run test test-all lint install bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)

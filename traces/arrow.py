@@ -58,7 +58,8 @@ def distinct(values: I64) -> tuple[I64, I64]:
         return values[:1], np.zeros(len(values), np.int64)
     array = pa.Array.from_buffers(pa.int64(), len(values), [None, pa.py_buffer(values)])
     encoded = array.dictionary_encode()
-    return tuple(to_int64(pa.chunked_array([part]), -1) for part in (encoded.dictionary, encoded.indices))
+    keys, code = (to_int64(pa.chunked_array([part]), -1) for part in (encoded.dictionary, encoded.indices))
+    return keys, code
 
 
 def distinct_texts(column: pa.ChunkedArray) -> tuple[list[str], I64]:

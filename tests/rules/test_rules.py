@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from tests.analyzers.tiny import GEMM
+
+from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
+from perfdoc.analyzers.window import WindowRequest
+from perfdoc.rules.registry import all_rules, run_rules
+from perfdoc.rules.rule import Meta, Rule, RuleResult, Verdict
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.timeline import TimelineBuilder
+
+
+def measured(
+    folder: Path, builder: TimelineBuilder, request: WindowRequest | None = None
+) -> list[CaptureMeasurement]:
+    path = write_nsys_sqlite(builder.build(), folder / "x.sqlite", force=True)
+    return [measure_capture(path, request or WindowRequest())]
+
+
+def result(code: str, captures: Sequence[CaptureMeasurement]) -> RuleResult:
+    (found,) = [r for r in run_rules(captures) if r.code == code]
+    return found
+
+
+def with_gap(gap_ns: int, *, launched: bool = True) -> TimelineBuilder:
+    """Two kernels around a gap for which the second one was queued all along; 100 us of work."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    launches = [(thread, 0, 1), (thread, 2, 3)] if launched else [None, None]
+    device.kernel(GEMM, 10, 50_010, launch=launches[0])
+    device.kernel(GEMM, 50_010 + gap_ns, 100_010 + gap_ns, launch=launches[1])
+    return builder
+
+
+def test_pd901_counts_against_the_window(tmp_path: Path) -> None:
+    # 25 us of 125 us is 20 %; the remedy differs where launches are missing altogether.
+    fires = result("PD901", measured(tmp_path, with_gap(25_000)))
+    assert (fires.state, fires.evidence[0].value) == ("fires", "20.0%")
+    assert "batches" in fires.remedy
+    assert result("PD901", measured(tmp_path, with_gap(15_000))).state == "passes"
+    no_launches = result("PD901", measured(tmp_path, with_gap(25_000, launched=False)))
+    assert (no_launches.state, "--trace=cuda" in no_launches.remedy) == ("fires", True)
+
+
+def test_pd902_wants_step_ranges_unless_a_window_was_given(tmp_path: Path) -> None:
+    assert result("PD902", measured(tmp_path, with_gap(1))).state == "fires"
+    for request in (WindowRequest(bounds_ns=(0, 100)), WindowRequest(whole_capture=True)):
+        assert result("PD902", measured(tmp_path, with_gap(1), request)).state == "not_applicable"
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("perfdoc.step 0", 0, 100)
+    device.kernel(GEMM, 10, 20, launch=(thread, 1, 2))
+    assert result("PD902", measured(tmp_path, builder)).state == "passes"
+
+
+def test_pd903_names_the_largest_unknown_kernel(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    device.kernel(GEMM, 0, 90)
+    device.kernel("zzz_small", 90, 92)
+    assert result("PD903", measured(tmp_path, builder)).state == "passes"
+    device.kernel("zzz_large", 92, 100)
+    fires = result("PD903", measured(tmp_path, builder))
+    assert (fires.state, [e.value for e in fires.evidence]) == ("fires", ["10.0%", "zzz_large"])
+    graph = TimelineBuilder()
+    graph.process().device().graph_launch(1, 0, 100)
+    assert result("PD903", measured(tmp_path, graph)).state == "not_applicable"
+
+
+def test_a_rule_that_throws_is_an_error_row(tmp_path: Path) -> None:
+    def broken(captures: Sequence[CaptureMeasurement]) -> Verdict:
+        raise KeyError("oops")
+
+    meta = Meta(code="PD999", title="Broken", why="", sources=())
+    (row,) = run_rules(measured(tmp_path, with_gap(1)), [Rule(meta=meta, evaluate=broken)])
+    assert (row.state, row.reason) == ("error", "KeyError: 'oops'")
+
+
+@pytest.mark.parametrize("rule", all_rules(), ids=lambda r: r.meta.code)
+def test_each_rule_is_documented_and_lives_in_a_file_of_its_name(rule: Rule) -> None:
+    assert rule.meta.title
+    assert rule.meta.why.endswith(".")
+    assert rule.meta.sources
+    assert rule.evaluate.__module__.split(".")[-1].startswith(rule.meta.code.lower() + "_")
