@@ -18,7 +18,7 @@ from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.analyzers.launches import find_launches
 from perfdoc.analyzers.ledger import Ledger, build_ledger
 from perfdoc.analyzers.window import Window, WindowRequest, find_window
-from perfdoc.traces import Capability, Device, Format, Note, Trace, TraceError
+from perfdoc.traces import Capability, Device, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.load import content_sha256, read_trace
 
 
@@ -71,6 +71,14 @@ def measure_capture(path: Path, request: WindowRequest) -> CaptureMeasurement:
         )
 
 
+def measure_or_explain(path: Path, request: WindowRequest) -> CaptureMeasurement | NoGpuActivityError:
+    """As measure_capture, but a capture without GPU activity is an answer, not the end of the others."""
+    try:
+        return measure_capture(path, request)
+    except NoGpuActivityError as error:
+        return error
+
+
 def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasurement], list[Note]]:
     """Measure every device of a trace that ran kernels or CUDA graphs; devices by ordinal, then process."""
     kinds = classify_kernels(trace)
@@ -111,7 +119,7 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
             )
         )
     if not ranks:
-        raise TraceError(
+        raise NoGpuActivityError(
             trace.path,
             "holds no GPU kernels.",
             "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "

@@ -14,6 +14,9 @@ _COMM_ROWS = 8
 _TOP_KERNELS = 5
 _QUALITY = 8
 _GAPS = 30
+_SENTENCE = 400
+_LONGEST = 60_000
+"""GitHub takes 65,536 characters in a comment."""
 
 _SPECIAL = re.compile(
     r"(?P<entity>[|\\`<>&$])"
@@ -47,7 +50,7 @@ def code(text: str) -> str:
 
 def sentence(text: str) -> str:
     """A sentence of ours with its `code` quotes kept."""
-    return "".join(code(part) if quoted else escape(part) for quoted, part in pieces(prose(text)))
+    return "".join(code(part) if quoted else escape(part) for quoted, part in pieces(prose(text, _SENTENCE)))
 
 
 def _table(head: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> list[str]:
@@ -163,4 +166,12 @@ def render_markdown(diagnosis: Diagnosis) -> str:
     files = ", ".join(code(base_name(item.path)) for item in diagnosis.inputs[:4])
     more = f" and {len(diagnosis.inputs) - 4} more" if len(diagnosis.inputs) > 4 else ""
     lines.append(f"perfdoc {escape(shorten(diagnosis.perfdoc_version, 64))} read {files}{more}.")
-    return "\n".join(lines) + "\n"
+    return _cut(lines)
+
+
+def _cut(lines: Sequence[str]) -> str:
+    """The lines, or as many as a comment may hold."""
+    text = "\n".join(lines) + "\n"
+    if len(text) <= _LONGEST:
+        return text
+    return text[: text.rindex("\n", 0, _LONGEST)] + "\n\nCut here: too long for a comment.\n"

@@ -1,6 +1,6 @@
 """Reading captures: the Trace model and one reader per format."""
 
-from perfdoc.traces.errors import TraceError
+from perfdoc.traces.errors import NoGpuActivityError, TraceError
 from perfdoc.traces.model import (
     ApiCalls,
     Capability,
@@ -34,6 +34,7 @@ __all__ = [
     "GraphLaunches",
     "Group",
     "Kernels",
+    "NoGpuActivityError",
     "Note",
     "Operators",
     "Payloads",

@@ -20,3 +20,7 @@ class TraceError(ValueError):
     def __reduce__(self) -> tuple[type[TraceError], tuple[str, str, str]]:
         """Exceptions travel from worker processes by their constructor's arguments."""
         return type(self), (self.path, self.what, self.remedy)
+
+
+class NoGpuActivityError(TraceError):
+    """A whole and readable capture in which no GPU did anything: of one rank among many, a gap to report."""

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from perfdoc.traces import nsys_gpu, nsys_host
-from perfdoc.traces.errors import TraceError
+from perfdoc.traces.errors import NoGpuActivityError, TraceError
 from perfdoc.traces.model import Capability, Note, Trace
 from perfdoc.traces.nsys_ids import Ids
 from perfdoc.traces.nsys_meta import find_secrets, identify_gpus, read_meta, read_warnings
@@ -49,7 +49,7 @@ def read_nsys(source: NsysSource) -> Trace:
             "Export the report: nsys export --type sqlite REPORT.nsys-rep",
         )
     if not has_kernels and not has_graphs:
-        raise TraceError(
+        raise NoGpuActivityError(
             source.path,
             "holds no GPU kernels (no CUPTI_ACTIVITY_KIND_KERNEL table): CUDA was not traced.",
             f"Capture again with {_CAPTURE}",
@@ -59,7 +59,7 @@ def read_nsys(source: NsysSource) -> Trace:
     copies = nsys_gpu.read_copies(source, ids)
     graphs = nsys_gpu.read_graph_launches(source, ids)
     if not len(kernels) and not len(graphs):
-        raise TraceError(
+        raise NoGpuActivityError(
             source.path,
             "holds no GPU kernels (the kernel table is empty).",
             f"Capture a stretch in which the GPU works, with {_CAPTURE}",

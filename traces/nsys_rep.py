@@ -57,5 +57,5 @@ def read_nsys_rep(path: Path, nsys: str | None = None) -> Trace:
         try:
             trace = read_nsys_sqlite(target)
         except TraceError as error:
-            raise TraceError(path, error.what, error.remedy) from error
+            raise type(error)(path, error.what, error.remedy) from error
     return replace(trace, path=path, format="nsys-rep")

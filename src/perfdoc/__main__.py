@@ -7,9 +7,9 @@ import sys
 
 def main() -> None:
     """Run the command line; an interrupt ends with 130."""
-    from perfdoc.cli import app
-
     try:
+        from perfdoc.cli import app
+
         app()
     except KeyboardInterrupt:
         sys.stderr.write("perfdoc: interrupted\n")

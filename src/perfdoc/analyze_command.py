@@ -9,19 +9,22 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
-from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
+from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.window import WindowRequest
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis, to_json
 from perfdoc.output import write_bundle, write_file
-from perfdoc.traces import TraceError
+from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.load import find_captures
+
+_Result: TypeAlias = CaptureMeasurement | NoGpuActivityError
 
 DEFAULT_OUTPUT = "perfdoc-report"
 _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _QUIET_S = 1.0
-"""Work shorter than this needs no word about its progress."""
+"""A word about progress this often at most."""
 
 
 class UserError(ValueError):
@@ -93,10 +96,14 @@ def run(options: Options, format_: str) -> list[str]:
     """Analyse and write. Returns the codes of --fail-on that fired. Raises UserError."""
     begin = time.monotonic()
     try:
-        measurements = _measure(options)
+        results = _measure(options)
     except TraceError as error:
         raise UserError(str(error)) from error
-    diagnosis = diagnose(measurements)
+    measured = [r for r in results if isinstance(r, CaptureMeasurement)]
+    silent = [r for r in results if not isinstance(r, CaptureMeasurement)]
+    if not measured:
+        raise UserError(str(silent[0]))
+    diagnosis = diagnose(measured, silent)
     serial = to_json(diagnosis)
     try:
         _write(options, diagnosis, serial)
@@ -118,11 +125,11 @@ def run(options: Options, format_: str) -> list[str]:
     )
 
 
-def _measure(options: Options) -> list[CaptureMeasurement]:
+def _measure(options: Options) -> list[_Result]:
     captures = options.captures
     workers = min(options.jobs, len(captures))
     if workers == 1:
-        return list(_told(captures, (measure_capture(path, options.request) for path in captures)))
+        return list(_told(captures, (measure_or_explain(path, options.request) for path in captures)))
     import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
 
@@ -130,7 +137,7 @@ def _measure(options: Options) -> list[CaptureMeasurement]:
     # in a worker, so its memory does not grow with the number of ranks.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = [pool.submit(measure_capture, path, options.request) for path in captures]
+        futures = [pool.submit(measure_or_explain, path, options.request) for path in captures]
         try:
             return list(_told(captures, (f.result() for f in futures)))
         except BaseException:
@@ -140,11 +147,13 @@ def _measure(options: Options) -> list[CaptureMeasurement]:
 
 def _told(captures: Sequence[Path], results: Iterable[CaptureMeasurement]) -> Iterator[CaptureMeasurement]:
     """Pass results on; say what is done once the work has lasted."""
-    begin = time.monotonic()
+    said = time.monotonic()
     for i, result in enumerate(results, 1):
         yield result
-        if time.monotonic() - begin > _QUIET_S and len(captures) > 1:
+        if time.monotonic() - said > _QUIET_S and i < len(captures):
+            said = time.monotonic()
             sys.stderr.write(f"perfdoc: {i} of {len(captures)} captures analysed\n")
+            sys.stderr.flush()
 
 
 def _rendered(diagnosis: Diagnosis, format_: str) -> str:

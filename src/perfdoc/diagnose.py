@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 from collections import defaultdict
 from collections.abc import Sequence
+from pathlib import Path
 
 from perfdoc import __version__
 from perfdoc import diagnosis as d
@@ -12,14 +13,21 @@ from perfdoc.analyzers.kernel_class import KernelClass
 from perfdoc.analyzers.kernels_only import KernelsOnly
 from perfdoc.analyzers.measure import CaptureMeasurement, RankMeasurement
 from perfdoc.rules.registry import run_rules
+from perfdoc.traces import NoGpuActivityError
 from perfdoc.verdict import verdict_of
 
 TOP_KERNELS = 50
 """Kernel names in the diagnosis, by time."""
 
 
-def diagnose(captures: Sequence[CaptureMeasurement]) -> d.Diagnosis:
-    """Tie measurements and rules together. At least one capture with one rank."""
+def diagnose(
+    captures: Sequence[CaptureMeasurement], silent: Sequence[NoGpuActivityError] = ()
+) -> d.Diagnosis:
+    """Tie measurements and rules together.
+
+    captures: at least one, each with at least one rank. silent: captures that showed no GPU activity; they
+    are no ranks, and the quality section says so.
+    """
     ranks = [_rank(m, i) for i, capture in enumerate(captures) for m in capture.ranks]
     ranks.sort(key=lambda r: (r.rank is None, r.rank or 0))
     return d.Diagnosis(
@@ -35,7 +43,7 @@ def diagnose(captures: Sequence[CaptureMeasurement]) -> d.Diagnosis:
             )
             for c in captures
         ],
-        quality=_quality(captures),
+        quality=_quality(captures) + [_silent(e) for e in silent],
         capabilities=[
             d.CapabilityRow(input=i, name=n, available=x.available, reason=x.reason, remedy=x.remedy)
             for i, c in enumerate(captures)
@@ -143,6 +151,14 @@ def _quality(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
         )
         for (code, message, remedy), count in sorted(inputs.items())
     ]
+
+
+def _silent(error: NoGpuActivityError) -> d.Quality:
+    return d.Quality(
+        code="no-gpu-activity",
+        message=f"{Path(error.path).name} {error.what} It is not counted as a rank.",
+        remedy=error.remedy,
+    )
 
 
 def _step_time_ns(captures: Sequence[CaptureMeasurement]) -> int | None:

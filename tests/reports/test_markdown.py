@@ -1,0 +1,63 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from tests.reports import build
+
+from perfdoc.reports.markdown import escape, render_markdown, sentence
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("plain", "plain"),
+        ("a|b\\|c", "a&#124;b&#92;&#124;c"),
+        ("`x` <b> &", "&#96;x&#96; &#60;b&#62; &#38;"),
+        ("*a* _b_ [c](d) ~e~", "\\*a\\* \\_b\\_ \\[c\\](d) \\~e\\~"),
+        ("@bob #12", "@&#8203;bob #&#8203;12"),
+        ("http://x www.x.y", "http:&#8203;//x www.&#8203;x.y"),
+        ("- item", "&#8203;- item"),
+        ("1. item", "&#8203;1. item"),
+        ("19.0 %", "19.0 %"),
+    ],
+)
+def test_text_loses_its_meaning_to_markdown(text: str, written: str) -> None:
+    assert escape(text) == written
+
+
+def test_back_quotes_in_our_sentences_are_code() -> None:
+    assert sentence("use `a|b` now") == "use <code>a&#124;b</code> now"
+
+
+def test_the_comment_is_short_and_has_the_figures() -> None:
+    text = render_markdown(build.one_rank())
+    assert len(text) < 6000
+    assert text.startswith("## 60.2 % of the step is compute")
+    assert "| 154.480 ms | 60.2 % | 19.8 % | 19.7 % | unknown |" in text
+    assert (
+        "| rank 0 | 463.440 ms | 60.2 % | 19.0 % | 0.8 % | 0.3 % | 15.1 % | 0.2 % | 3.2 % | 1.2 % |" in text
+    )
+    assert "| dp | nccl | all\\_reduce bf16 | 12 | 88.921 ms | 1.000 ms | 87.921 ms | 43.961 ms |" in text
+    assert "**PD101 Exposed data-parallel communication**" in text
+    assert "<summary>Could not be measured: 8</summary>" in text
+    assert "/data/runs" not in text
+
+
+def test_a_thousand_ranks_stay_short() -> None:
+    text = render_markdown(build.many_ranks(1000))
+    assert len(text) < 8000
+    assert "992 ranks not listed" in text
+    assert "| **all ranks** |" in text
+
+
+def test_no_rank_at_all() -> None:
+    assert "Where the time goes" not in render_markdown(build.diagnosis([]))
+
+
+def test_a_comment_stays_within_what_github_takes() -> None:
+    base = build.one_rank()
+    rules = [replace(build.rule("fires"), reason="<" * 5000, remedy="<" * 5000)] * 100
+    text = render_markdown(replace(base, rules=rules))
+    assert 50_000 < len(text) < 65_536
+    assert text.endswith("Cut here: too long for a comment.\n")
