@@ -9,6 +9,7 @@ machine that is busy for a while slows both halves. The page cache is warm: drop
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import statistics
@@ -158,7 +159,7 @@ def main() -> int:
             path = trace_file(kernels, options.folder)
             sizes.append(measure(path, kernels, options.pairs or pairs))
             passed = show(sizes[-1]) and passed
-    for small, large in zip(sizes, sizes[1:], strict=False):
+    for small, large in itertools.pairwise(sizes):
         show_growth(small, large)
     judged = trace_file(JUDGED, options.folder)
     show_phases(judged)

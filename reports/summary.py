@@ -106,7 +106,7 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     if steps and kinds == ["steps"]:
         middle = median_low(steps)
         notes = [f"median of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
-        if len(set(steps)) > 1:
+        if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
         return Figure(label="Step time", value=duration(middle), notes=notes, key="", ns=middle, known=True)
     lengths = [rank.window.duration_ns for rank in ranks]
@@ -115,7 +115,7 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     notes = [_WINDOW_WORDS[kinds[0]] if len(kinds) == 1 else "kinds: " + ", ".join(kinds)]
     if counted[-1]:
         notes.append(plural(counted[-1], "step"))
-    if min(lengths) != longest:
+    if duration(min(lengths)) != duration(longest):
         notes.append(f"longest rank; shortest {duration(min(lengths))}")
     return Figure(label="Window", value=duration(longest), notes=notes, key="", ns=longest, known=True)
 

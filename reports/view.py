@@ -19,7 +19,7 @@ from perfdoc.reports.leaves import (
 )
 from perfdoc.reports.names import shorten
 from perfdoc.reports.summary import Drawn, choose_drawn, rank_labels, total_values
-from perfdoc.reports.units import Scale, apportion, duration, scale_for
+from perfdoc.reports.units import Scale, apportion, duration, plural, scale_for
 
 STEP_BARS = 200
 OPEN_STEP_STRIPS = 4
@@ -219,12 +219,13 @@ def _strip(label: str, steps: Sequence[Step], tallest_ns: int) -> StepStrip:
         at += width
     lengths = [step.duration_ns for step in steps]
     slowest = max(steps, key=lambda step: step.duration_ns)
-    summary = (
-        f"{len(steps):,} steps, median {duration(median_low(lengths))}, "
-        f"{duration(min(lengths))} to {duration(max(lengths))}, longest {shorten(slowest.name, 64)}"
-        if len(steps) > 1
-        else f"1 step, {duration(lengths[0])}, {shorten(slowest.name, 64)}"
-    )
+    low, middle, high = (duration(ns) for ns in (min(lengths), median_low(lengths), max(lengths)))
+    if low == high:
+        summary = f"{plural(len(steps), 'step')} of {high}"
+    else:
+        summary = (
+            f"{len(steps):,} steps, median {middle}, {low} to {high}, longest {shorten(slowest.name, 64)}"
+        )
     return StepStrip(label=label, bars=bars, summary=summary, merged=merged)
 
 

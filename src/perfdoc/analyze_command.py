@@ -145,7 +145,7 @@ def _measure(options: Options) -> list[_Result]:
             raise
 
 
-def _told(captures: Sequence[Path], results: Iterable[CaptureMeasurement]) -> Iterator[CaptureMeasurement]:
+def _told(captures: Sequence[Path], results: Iterable[_Result]) -> Iterator[_Result]:
     """Pass results on; say what is done once the work has lasted."""
     said = time.monotonic()
     for i, result in enumerate(results, 1):
