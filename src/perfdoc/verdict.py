@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.diagnosis import IDLE_CAUSES, Rank
+from perfdoc.reports.units import partition
 
 _WORDS = {
     "host": "the host launching work too late",
@@ -21,26 +22,22 @@ def verdict_of(ranks: Sequence[Rank]) -> str:
     window = sum(r.window.duration_ns for r in ranks)
     if not window:
         return "The window is empty: nothing ran in it."
-    compute = sum(r.ledger_ns.compute for r in ranks)
-    losses = {
-        "communication that no compute hides": sum(r.ledger_ns.exposed_comm.total for r in ranks),
-        "copies that nothing hides": sum(r.ledger_ns.exposed_memcpy for r in ranks),
-    }
     idle = {c: sum(getattr(r.ledger_ns.idle, c) for r in ranks) for c in IDLE_CAUSES}
     cause = max(idle, key=lambda c: idle[c])
-    idle_total = sum(idle.values())
-    losses[f"idle, mostly {_WORDS[cause]}" if idle_total else "idle"] = idle_total
+    times = {
+        "compute": sum(r.ledger_ns.compute for r in ranks),
+        "communication that no compute hides": sum(r.ledger_ns.exposed_comm.total for r in ranks),
+        "copies that nothing hides": sum(r.ledger_ns.exposed_memcpy for r in ranks),
+        f"idle, mostly {_WORDS[cause]}": sum(idle.values()),
+    }
+    # The report prints the same four shares: rounded together, so that both agree and add up.
+    shares = dict(zip(times, partition(list(times.values())), strict=True))
     what = "GPU" if len(ranks) == 1 else f"{len(ranks)} GPUs"
-    scope = "steps" if all(r.window.kind == "steps" for r in ranks) else "window"
     verb = "computes" if len(ranks) == 1 else "compute"
-    parts = [
-        f"{_percent(t, window)} is {name}" for name, t in sorted(losses.items(), key=lambda x: -x[1]) if t
-    ]
-    if not parts:
+    scope = "steps" if all(r.window.kind == "steps" for r in ranks) else "window"
+    compute = shares.pop("compute")
+    losses = sorted((name for name in shares if times[name]), key=lambda name: -times[name])
+    if not losses:
         return f"The {what} {verb} for all of the {scope}."
-    return f"The {what} {verb} for {_percent(compute, window)} of the {scope}; " + ", ".join(parts) + "."
-
-
-def _percent(part: int, whole: int) -> str:
-    share = 100 * part / whole
-    return f"{share:.1f} %" if share >= 0.05 or not part else "<0.1 %"
+    parts = ", ".join(f"{shares[name]} is {name}" for name in losses)
+    return f"The {what} {verb} for {compute} of the {scope}; {parts}."
