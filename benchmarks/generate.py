@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from names import LAYERS, NCCL, Names
 
 from perfdoc.simulator.nsys_common import global_pid, global_tid
 from perfdoc.simulator.nsys_enums import ENUM_ROWS, NVTX_DOMAIN, NVTX_PUSH_POP
@@ -51,59 +52,6 @@ _PIDS = np.arange(DEVICES, dtype=np.int64) + _FIRST_PID
 _GLOBAL_PIDS = np.array([global_pid(int(p)) for p in _PIDS], np.int64)
 _GLOBAL_TIDS = np.array([global_tid(int(p), int(p) & 0xFFFF) for p in _PIDS], np.int64)
 
-_KERNELS = (
-    ("nvjet_tst_{a}x{b}_64x4_1x2_h_bz_coopA_TNT", "nvjet_tst_{a}x{b}_64x4_1x2_h_bz_coopA_TNT"),
-    (
-        "vectorized_elementwise_kernel",
-        "void at::native::vectorized_elementwise_kernel<(int)4, at::native::Functor{n}<c10::BFloat16>, "
-        "std::array<char *, (unsigned long)2>>(int, T2, T3)",
-    ),
-    (
-        "flash_fwd_kernel",
-        "void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<{a}, {b}, 64, 4, cutlass::bfloat16_t>, "
-        "(bool)1>(flash::Flash_fwd_params, {n})",
-    ),
-    (
-        "vectorized_layer_norm_kernel",
-        "void at::native::vectorized_layer_norm_kernel<c10::BFloat16, float, {n}>(int, T2, const T1 *)",
-    ),
-    ("triton_poi_fused_add_mul_silu_{n}", "triton_poi_fused_add_mul_silu_{n}"),
-)
-_NCCL = tuple(
-    f"ncclDevKernel_{op}_RING_LL"
-    for op in ("AllReduce_Sum_bf16", "AllReduce_Sum_f32", "ReduceScatter_Sum_bf16", "AllGather", "SendRecv")
-)
-_NAMES = 200
-_PARTS = ("attn.fwd", "mlp.fwd", "norm.fwd", "attn.bwd", "mlp.bwd", "norm.bwd")
-_LAYERS = [f"layer{layer}.{part}" for layer in range(60) for part in _PARTS]
-
-
-class _Names:
-    """StringIds, filled before any row refers to it."""
-
-    def __init__(self) -> None:
-        self.texts: list[str] = []
-        compute = [
-            tuple(t.format(a=64 << i % 3, b=32 * (1 + i % 8), n=i) for t in _KERNELS[i % len(_KERNELS)])
-            for i in range(_NAMES - len(_NCCL))
-        ]
-        self.short = self._add([short for short, _ in compute])
-        self.full = self._add([full for _, full in compute])
-        self.nccl = self._add([*_NCCL])
-        self.nccl_full = self._add(
-            [f"{name}(ncclDevKernelArgsStorage<(unsigned long)4096>)" for name in _NCCL]
-        )
-        self.launch, self.launch_ex, self.copy = self._add(
-            ["cudaLaunchKernel_v7000", "cudaLaunchKernelExC_v11060", "cudaMemcpyAsync_v3020"]
-        )
-        self.layers = self._add(_LAYERS)
-        self.nccl_range = self._add(["ncclAllReduce", "ncclReduceScatter", "ncclAllGather"])
-
-    def _add(self, texts: list[str]) -> np.ndarray:
-        first = len(self.texts)
-        self.texts += texts
-        return np.arange(first, first + len(texts), dtype=np.int64)
-
 
 def generated(kernels: int, folder: Path = DATA, seed: int = 0) -> Path:
     """The file of so many kernels, written unless it is there already."""
@@ -117,7 +65,7 @@ def generated(kernels: int, folder: Path = DATA, seed: int = 0) -> Path:
 
 
 def _write(path: Path, kernels: int, seed: int) -> None:
-    names = _Names()
+    names = Names()
     connection = sqlite3.connect(path)
     try:
         # The file is moved into place only when it is whole, so nothing needs a journal.
@@ -178,8 +126,8 @@ def _in_time_order(columns: dict[str, Any]) -> dict[str, Any]:
     return {n: v[order] if isinstance(v, np.ndarray) else v for n, v in columns.items()}
 
 
-def _kernel_rows(c: _Chunk, names: _Names) -> dict[str, Any]:
-    which, nccl = c.pick % len(names.short), c.pick % len(_NCCL)
+def _kernel_rows(c: _Chunk, names: Names) -> dict[str, Any]:
+    which, nccl = c.pick % len(names.short), c.pick % len(NCCL)
     return _in_time_order(
         {
             **{"start": c.start_ns, "end": c.end_ns, "deviceId": c.device, "contextId": 1},
@@ -202,7 +150,7 @@ def _kernel_rows(c: _Chunk, names: _Names) -> dict[str, Any]:
     )
 
 
-def _api_rows(c: _Chunk, names: _Names) -> dict[str, Any]:
+def _api_rows(c: _Chunk, names: Names) -> dict[str, Any]:
     copies = np.flatnonzero(c.number % COPY_EVERY == 0)
     both = [np.arange(len(c.number)), copies]
     rows = np.concatenate(both)
@@ -219,7 +167,7 @@ def _api_rows(c: _Chunk, names: _Names) -> dict[str, Any]:
     )
 
 
-def _copy_rows(c: _Chunk, _names: _Names) -> dict[str, Any]:
+def _copy_rows(c: _Chunk, _names: Names) -> dict[str, Any]:
     rows = np.flatnonzero(c.number % COPY_EVERY == 0)
     start, device = c.start_ns[rows] - 2_000, c.device[rows]
     return _in_time_order(
@@ -232,7 +180,7 @@ def _copy_rows(c: _Chunk, _names: _Names) -> dict[str, Any]:
     )
 
 
-def _range_rows(c: _Chunk, names: _Names) -> dict[str, Any]:
+def _range_rows(c: _Chunk, names: Names) -> dict[str, Any]:
     """One range for every fourth kernel: a step, one of NCCL's calls, or a part of a layer."""
     rows = np.flatnonzero(c.number % KERNELS_PER_RANGE == 0)
     number, device, slot = c.number[rows] // KERNELS_PER_RANGE, c.device[rows], c.slot_ns[rows]
@@ -242,8 +190,8 @@ def _range_rows(c: _Chunk, names: _Names) -> dict[str, Any]:
     interned = is_nccl | (
         ~is_step & ((number % nccl_every == 3) | ((number % nccl_every == 4) & (number % 2 == 0)))
     )
-    layer = number % len(_LAYERS)
-    text = np.array(_LAYERS, object)[layer]
+    layer = number % len(LAYERS)
+    text = np.array(LAYERS, object)[layer]
     text[is_step] = [f"step {n}" for n in (c.number[rows][is_step] // STEP_KERNELS).tolist()]
     text[interned] = None
     text_id = np.where(is_nccl, names.nccl_range[number % len(names.nccl_range)], names.layers[layer]).astype(
@@ -281,7 +229,7 @@ def _domain_rows() -> dict[str, Any]:
     }
 
 
-def _constant_tables(names: _Names, kernels: int) -> dict[str, dict[str, Any]]:
+def _constant_tables(names: Names, kernels: int) -> dict[str, dict[str, Any]]:
     product = GENERATIONS[GENERATION]
     ordinals = np.arange(DEVICES)
     uuids = [f"GPU-00000000-0000-0000-0000-{d:012d}" for d in range(DEVICES)]

@@ -3,7 +3,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
-from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
 
 from perfdoc.analyzers.communication import CommunicationRow, communication_table
 from perfdoc.analyzers.kernel_class import KernelClass, classify_kernels
@@ -13,6 +12,7 @@ from perfdoc.simulator.events import Collective
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.kineto import read_kineto
+from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
 
 
 def test_rows_are_unions_split_by_collective(tmp_path: Path) -> None:

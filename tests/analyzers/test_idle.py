@@ -2,11 +2,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from tests.analyzers.tiny import ALL_GATHER, GEMM, activity_of, trace_of
-
 from perfdoc.analyzers.idle import IDLE_CAUSES, LAUNCH_LATENCY_MAX_NS, idle_by_cause, idle_inputs
 from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.simulator.timeline import TimelineBuilder
+from tests.analyzers.tiny import ALL_GATHER, GEMM, activity_of, trace_of
 
 US = 1000
 

@@ -5,9 +5,9 @@ from itertools import pairwise
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.analyzers.brute import covered, exposed_by_dimension
 
 from perfdoc.analyzers.intervals import Intervals, owners_by_last_end, union
+from tests.analyzers.brute import covered, exposed_by_dimension
 
 END = 40
 # Few distinct ends, so that ties, touching, nested and zero-length intervals come up all the time.

@@ -4,11 +4,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from tests.analyzers.tiny import GEMM, trace_of
 
 from perfdoc.analyzers.launches import find_launches
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Kernels
+from tests.analyzers.tiny import GEMM, trace_of
 
 
 def test_of_calls_that_share_an_id_the_outer_one_is_the_launch(tmp_path: Path) -> None:

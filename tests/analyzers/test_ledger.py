@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.analyzers.brute import covered, exposed_by_dimension
-from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
 
 from perfdoc.analyzers.activity import DIMENSIONS, Activity, Communication
 from perfdoc.analyzers.idle import IdleInputs, idle_inputs
@@ -16,6 +14,8 @@ from perfdoc.analyzers.intervals import EMPTY, union
 from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.analyzers.ledger import build_ledger
 from perfdoc.simulator.timeline import TimelineBuilder
+from tests.analyzers.brute import covered, exposed_by_dimension
+from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
 
 END = 60
 COMPUTE, COMM, COPY = range(3)

@@ -4,13 +4,13 @@ import re
 from pathlib import Path
 
 import pytest
-from tests.analyzers.tiny import GEMM, activity_of, trace_of
 
 from perfdoc.analyzers.activity import Activity
 from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.analyzers.window import Window, WindowRequest, find_window
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace
+from tests.analyzers.tiny import GEMM, activity_of, trace_of
 
 AUTO = WindowRequest()
 

@@ -3,11 +3,10 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from tests.cli.test_analyze import perfdoc
-
 from perfdoc import __version__
 from perfdoc.rules.registry import all_rules
 from perfdoc.simulator.demo import write_demo
+from tests.cli.test_analyze import perfdoc
 
 
 def test_version() -> None:

@@ -10,9 +10,9 @@ from html import escape
 from pathlib import Path
 
 import pytest
-from tests.reports import build
 
 from perfdoc.reports.html import render_html
+from tests.reports import build
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 
 import pytest
-from tests.reports import build
-from tests.reports.page import Page
 
 from perfdoc.diagnosis import from_json, to_json
 from perfdoc.reports import html as html_module
@@ -14,6 +12,8 @@ from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.text import render_text
+from tests.reports import build
+from tests.reports.page import Page
 
 HARMLESS = Page(render_html(build.hostile("harmless")))
 EACH = pytest.mark.parametrize("text", build.HOSTILE, ids=range(len(build.HOSTILE)))

@@ -5,12 +5,12 @@ from dataclasses import replace
 from decimal import Decimal
 
 import pytest
-from tests.reports import build
-from tests.reports.page import Page
 
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports.html import render_html
 from perfdoc.reports.leaves import LEAVES, leaf_values
+from tests.reports import build
+from tests.reports.page import Page
 
 DIAGNOSES = {
     "one": build.one_rank(),

@@ -4,9 +4,9 @@ from decimal import Decimal
 
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reports.build import ONE_LEDGER, ledger
 
 from perfdoc.reports.leaves import LEAVES, family_shares, leaf_shares, leaf_values, stack
+from tests.reports.build import ONE_LEDGER, ledger
 
 
 def _tenths(shown: str) -> int:

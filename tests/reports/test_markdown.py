@@ -3,9 +3,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from tests.reports import build
 
 from perfdoc.reports.markdown import escape, render_markdown, sentence
+from tests.reports import build
 
 
 @pytest.mark.parametrize(

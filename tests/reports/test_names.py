@@ -6,9 +6,9 @@ import unicodedata
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.reports.build import HOSTILE
 
 from perfdoc.reports.names import base_name, columns, pieces, prose, shorten
+from tests.reports.build import HOSTILE
 
 
 @pytest.mark.parametrize(

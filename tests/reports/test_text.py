@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-from tests.reports import build
-
 from perfdoc.reports.text import render_text
+from tests.reports import build
 
 
 def _line(text: str, start: str) -> list[str]:

@@ -4,7 +4,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-from tests.analyzers.tiny import GEMM
 
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.analyzers.window import WindowRequest
@@ -12,6 +11,7 @@ from perfdoc.rules.registry import all_rules, run_rules
 from perfdoc.rules.rule import Meta, Rule, RuleResult, Verdict
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder
+from tests.analyzers.tiny import GEMM
 
 
 def measured(
