@@ -11,10 +11,13 @@ from perfdoc.analyzers.intervals import I64, Intervals, union
 from perfdoc.analyzers.kernel_class import KernelKind, KernelKinds
 from perfdoc.analyzers.launches import Launches
 from perfdoc.traces import CopyKind, Trace
-from perfdoc.traces.table import I32, Bool
+from perfdoc.traces.table import I32, U64, Bool
 
 DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
 UNKNOWN_DIMENSION = DIMENSIONS.index("unknown")
+
+EVIDENCE = ("communicator", "group_description", "range", "structure", "none")
+"""How a dimension is known, strongest first."""
 
 PEER_COPY = "copy_engine"
 """Transport of copies between GPUs: user buffers, copy-engine collectives, plain peer copies."""
@@ -34,6 +37,18 @@ class Communication:
     """What each is; None stands for a copy between GPUs."""
     kernel: I64
     """Row of Trace.kernels; -1 for a copy."""
+    stream: I64
+    launch_start_ns: I64
+    """Start of the launching call; -1 unknown."""
+    launch_thread: I64
+    evidence: I64
+    """Index into EVIDENCE: how the dimension is known."""
+    payload: I64
+    """Row of Trace.payloads; -1 none."""
+    communicator: U64
+    """NCCL's communicator id; 0 unknown."""
+    bytes: I64
+    """Message size; -1 unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,9 +97,7 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     is_peer = trace.copies.kind[c_rows] == CopyKind.PEER_TO_PEER
 
     compute = union(np.concatenate((k_start[~is_comm], g_start)), np.concatenate((k_end[~is_comm], g_end)))
-    communication = _communication(
-        kinds, k_rows[is_comm], k_start[is_comm], k_end[is_comm], c_start[is_peer], c_end[is_peer]
-    )
+    communication = _communication(trace, kinds, launches, k_rows[is_comm], c_rows[is_peer])
     comm = union(communication.start_ns, communication.end_ns)
     copies = union(c_start[~is_peer], c_end[~is_peer])
 
@@ -125,16 +138,30 @@ def _pick(column: I64 | I32, row: I64) -> I64:
 
 
 def _communication(
-    kinds: KernelKinds, k_rows: I64, k_start: I64, k_end: I64, c_start: I64, c_end: I64
+    trace: Trace, kinds: KernelKinds, launches: Launches, kernels: I64, copies: I64
 ) -> Communication:
-    start = np.concatenate((k_start, c_start))
+    """Kernels and peer copies by start time, nothing attributed yet."""
+    tables = ((trace.kernels, kernels), (trace.copies, copies))
+    start, end, stream = (
+        np.concatenate([getattr(table, column)[rows] for table, rows in tables])
+        for column in ("start_ns", "end_ns", "stream")
+    )
     order = np.argsort(start, kind="stable")
-    peer = len(kinds.kinds)
+    api_row = np.concatenate((launches.kernels[kernels], launches.copies[copies]))[order]
+    kind = np.concatenate((kinds.kind[kernels].astype(np.int64), np.full(len(copies), len(kinds.kinds))))
+    none = np.full(len(start), -1, np.int64)
     return Communication(
         start_ns=start[order],
-        end_ns=np.concatenate((k_end, c_end))[order],
+        end_ns=end[order],
         dimension=np.full(len(start), UNKNOWN_DIMENSION, np.int64),
-        kind=np.concatenate((kinds.kind[k_rows].astype(np.int64), np.full(len(c_start), peer)))[order],
+        kind=kind[order],
         kinds=[*kinds.kinds, None],
-        kernel=np.concatenate((k_rows, np.full(len(c_start), -1)))[order],
+        kernel=np.concatenate((kernels, np.full(len(copies), -1)))[order],
+        stream=stream[order],
+        launch_start_ns=_pick(trace.api_calls.start_ns, api_row),
+        launch_thread=_pick(trace.api_calls.thread, api_row),
+        evidence=np.full(len(start), EVIDENCE.index("none"), np.int64),
+        payload=none,
+        communicator=np.zeros(len(start), np.uint64),
+        bytes=none,
     )

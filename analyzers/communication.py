@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.activity import DIMENSIONS, PEER_COPY, Activity
+from perfdoc.analyzers.activity import DIMENSIONS, EVIDENCE, PEER_COPY, Activity, Communication
 from perfdoc.analyzers.intervals import I64, union
 from perfdoc.traces import Trace
 
@@ -25,7 +25,7 @@ class CommunicationRow:
     element_type: str
     """Where the kernel's name carries it (NCCL's reductions); empty otherwise."""
     group: str
-    """Process-group description, else its name; empty where the capture says neither."""
+    """Process-group description, else its name, else the communicator id; empty where none is known."""
     count: int
     total_ns: int
     hidden_ns: int
@@ -45,21 +45,17 @@ def communication_table(
     inside = np.flatnonzero(
         (comm.start_ns < end_ns) & ((comm.end_ns > start_ns) | (instant & (comm.start_ns >= start_ns)))
     )
-    payload = (
-        _payload_of_kernel(trace)[comm.kernel[inside]] if len(trace.kernels) else np.full(len(inside), -1)
-    )
-    payload[comm.kernel[inside] < 0] = -1
-    group = _group_of(trace, payload)
+    group_names, group = _groups(trace, comm, inside)
     labels = [
         (k.transport, k.collective, k.element_type) if k else (PEER_COPY, "peer_copy", "") for k in comm.kinds
     ]
     distinct_labels = sorted(set(labels))
     label = np.array([distinct_labels.index(x) for x in labels], np.int64)[comm.kind[inside]]
-    keys = np.stack((comm.dimension[inside], label, group), axis=1)
+    keys = np.stack((comm.dimension[inside], label, comm.evidence[inside], group), axis=1)
     unique, member = np.unique(keys, axis=0, return_inverse=True)
     compute = activity.compute.clip(start_ns, end_ns)
     rows = []
-    for i, (dimension, label_index, group_name) in enumerate(unique.tolist()):
+    for i, (dimension, label_index, evidence, group_index) in enumerate(unique.tolist()):
         mine = inside[member.ravel() == i]
         covered = union(comm.start_ns[mine], comm.end_ns[mine]).clip(start_ns, end_ns)
         hidden = int(compute.covered_within(covered.start_ns, covered.end_ns).sum())
@@ -70,42 +66,38 @@ def communication_table(
                 transport=transport,
                 collective=collective,
                 element_type=element_type,
-                group=trace.strings[group_name],
+                group=group_names[group_index],
                 count=len(mine),
                 total_ns=covered.total_ns,
                 hidden_ns=hidden,
                 exposed_ns=covered.total_ns - hidden,
-                bytes=_bytes(trace, payload[member.ravel() == i]),
-                evidence=_evidence(DIMENSIONS[dimension]),
+                bytes=_total_bytes(comm.bytes[mine]),
+                evidence=EVIDENCE[evidence],
             )
         )
     return sorted(rows, key=lambda r: (-r.exposed_ns, -r.total_ns, r.transport, r.collective, r.group))
 
 
-def _evidence(dimension: str) -> str:
-    """How the dimension is known. Attribution is not made yet, so nothing is claimed."""
-    return "none" if dimension == "unknown" else "given"
+def _groups(trace: Trace, comm: Communication, rows: I64) -> tuple[list[str], I64]:
+    """Names of groups, and for each row the index of its group's name: PyTorch's description, else its name,
+    else NCCL's communicator id in hexadecimal, else nothing."""
+    names = [""]
+    index = np.zeros(len(rows), np.int64)
+    payload = comm.payload[rows]
+    if len(trace.payloads):
+        at = np.maximum(payload, 0)
+        for column in (trace.payloads.group_name, trace.payloads.group_description):
+            text = np.where(payload >= 0, column[at], 0)
+            for i in np.unique(text[text > 0]).tolist():
+                names.append(trace.strings[i])
+                index[text == i] = len(names) - 1
+    communicator = np.where(index == 0, comm.communicator[rows], np.uint64(0))
+    for value in np.unique(communicator[communicator > 0]).tolist():
+        names.append(f"0x{value:016x}")
+        index[communicator == value] = len(names) - 1
+    return names, index
 
 
-def _payload_of_kernel(trace: Trace) -> I64:
-    index = np.full(len(trace.kernels), -1, np.int64)
-    rows = np.flatnonzero(trace.payloads.kernel >= 0)
-    index[trace.payloads.kernel[rows]] = rows
-    return index
-
-
-def _group_of(trace: Trace, payload: I64) -> I64:
-    """Name index of each activity's process group; 0 (the empty string) where none is known."""
-    if not len(trace.payloads):
-        return np.zeros(len(payload), np.int64)
-    description = trace.payloads.group_description[np.maximum(payload, 0)].astype(np.int64)
-    name = trace.payloads.group_name[np.maximum(payload, 0)].astype(np.int64)
-    return np.where(payload >= 0, np.where(description > 0, description, name), 0)
-
-
-def _bytes(trace: Trace, payload: I64) -> int | None:
-    """Message sizes summed; None where one is unknown (a peer copy has no payload)."""
-    if not len(trace.payloads) or (payload < 0).any():
-        return None
-    sizes = trace.payloads.bytes[payload]
+def _total_bytes(sizes: I64) -> int | None:
+    """Message sizes summed; None where one is unknown."""
     return None if (sizes < 0).any() else int(sizes.sum())

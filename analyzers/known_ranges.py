@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.analyzers.activity import DIMENSIONS
+from perfdoc.analyzers.dimension_names import RANGE_HINTS, dimension_of_group, dimension_of_range
 from perfdoc.analyzers.intervals import I64
 from perfdoc.profiling import vocabulary
-from perfdoc.traces import Trace
+from perfdoc.profiling.marks import parse_group_mark
+from perfdoc.traces import RangeKind, Trace
 
 STEP_PATTERNS: tuple[tuple[str, str], ...] = (
     ("perfdoc", rf"^{re.escape(vocabulary.STEP)}( \d+)?$"),
@@ -49,6 +52,12 @@ class KnownRanges:
     """(where the form comes from, rows), for every form of STEP_PATTERNS that occurs, in that order."""
     data: I64
     gc: I64
+    comm: I64
+    """Ranges whose name tells the dimension of communication launched in them."""
+    comm_dimension: I64
+    """Index into DIMENSIONS for each row of `comm`."""
+    communicators: Mapping[int, str]
+    """Dimension by NCCL communicator id, from group marks inside the capture."""
 
 
 def find_known_ranges(trace: Trace) -> KnownRanges:
@@ -61,11 +70,23 @@ def find_known_ranges(trace: Trace) -> KnownRanges:
         names = [i for i, text, low in lowered if any(h in low for h in hints) and search(text)]
         return _rows_named(trace, names)
 
+    dimension_of = {
+        i: DIMENSIONS.index(dimension)
+        for i, text, low in lowered
+        if any(h in low for h in RANGE_HINTS) and (dimension := dimension_of_range(text))
+    }
+    table = np.full(len(trace.strings), -1, np.int64)
+    table[list(dimension_of)] = list(dimension_of.values())
+    comm = _rows_named(trace, list(dimension_of))
+    comm = comm[trace.ranges.kind[comm] != RangeKind.MARK]
     steps = [(source, find(form, _STEP_HINTS)) for source, form in STEP_PATTERNS]
     return KnownRanges(
         steps=[(source, rows) for source, rows in steps if len(rows)],
         data=find(DATA_PATTERN, _DATA_HINTS),
         gc=find(GC_PATTERN, _GC_HINTS),
+        comm=comm,
+        comm_dimension=table[trace.ranges.name[comm]],
+        communicators=_communicators(trace.strings[i] for i in used.tolist()),
     )
 
 
@@ -73,6 +94,16 @@ def ranges_matching(trace: Trace, matches: Callable[[str], object]) -> I64:
     """Rows of Trace.ranges whose name a user's test finds."""
     used = _names_in_use(trace)
     return _rows_named(trace, [i for i in used.tolist() if matches(trace.strings[i])])
+
+
+def _communicators(names: Iterable[str]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for text in names:
+        mark = parse_group_mark(text) if text.startswith(vocabulary.GROUP_MARK) else None
+        dimension = dimension_of_group(mark.description) if mark is not None else None
+        if mark is not None and mark.communicator is not None and dimension is not None:
+            found[mark.communicator] = dimension
+    return found
 
 
 def _names_in_use(trace: Trace) -> I64:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from perfdoc.analyzers.activity import device_activity
 from perfdoc.analyzers.communication import CommunicationRow, communication_table
+from perfdoc.analyzers.dimensions import attribute_dimensions
 from perfdoc.analyzers.idle import idle_inputs
 from perfdoc.analyzers.kernel_class import classify_kernels
 from perfdoc.analyzers.kernels import NamedTime, kernel_times
@@ -102,6 +103,7 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
                 )
             )
             continue
+        activity = attribute_dimensions(trace, activity, known)
         try:
             window = find_window(trace, activity, request, known)
         except (ValueError, re.error) as error:

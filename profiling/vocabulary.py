@@ -76,7 +76,8 @@ def prefix_of(name: str) -> str | None:
 
 def numbered(prefix: str, number: int) -> str:
     """`perfdoc.step 12`: the name of a step or a micro-batch. Its number is 0 or more."""
-    assert prefix in (STEP, MICRO_BATCH) and number >= 0, (prefix, number)
+    assert prefix in (STEP, MICRO_BATCH), prefix
+    assert number >= 0, number
     return f"{prefix} {number}"
 
 
@@ -110,7 +111,7 @@ def format_compute(prefix: str, *, layer: int | None = None, module: str | None 
         name += f" module={module}"
     if not _PLACE.fullmatch(name):
         raise ValueError(
-            f"{name!r} is no name of a forward or backward range: layer is an index from 0, module a dotted path"
+            f"{name!r} is no forward or backward range: layer is an index from 0, module a dotted path"
         )
     return name
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc.analyzers.activity import Activity, device_activity
+from perfdoc.analyzers.dimensions import attribute_dimensions
 from perfdoc.analyzers.kernel_class import classify_kernels
+from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.analyzers.launches import find_launches
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder
@@ -27,7 +29,7 @@ def activity_of(trace: Trace, device: int = 0) -> Activity:
     """The activity of a device that must have some."""
     activity = device_activity(trace, device, classify_kernels(trace), find_launches(trace))
     assert activity is not None
-    return activity
+    return attribute_dimensions(trace, activity, find_known_ranges(trace))
 
 
 def one_device(folder: Path, kernels: Sequence[tuple[str, int, int, int]]) -> Trace:

@@ -1,0 +1,120 @@
+"""What the capture says of each communication: the payload that belongs to it.
+
+Kineto writes the facts on the kernel. Nsight has them on the host range of the NCCL call, and the kernel is
+launched inside that range; unless the call stands in a group (ncclGroupStart … ncclGroupEnd), whose kernels
+are launched by the outermost ncclGroupEnd and belong to what was queued since the outermost start, on that
+thread. PyTorch's send/receive batches, all-to-all and coalesced collectives are such groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.activity import Activity
+from perfdoc.analyzers.enclosing import innermost
+from perfdoc.analyzers.intervals import I64
+from perfdoc.traces import Trace
+from perfdoc.traces.table import U64
+
+NONE = -1
+GROUP_START, GROUP_END = "ncclGroupStart", "ncclGroupEnd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommPayloads:
+    """For each row of Activity.communication."""
+
+    payload: I64
+    """Row of Trace.payloads; -1 none, or none that is certain."""
+    communicator: U64
+    """NCCL's communicator id; 0 unknown. Known for a group's kernel whenever its members agree."""
+    bytes: I64
+    """Message bytes; for the one kernel of a group the sum of its members; -1 unknown."""
+
+
+def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
+    """Match payloads to the communication of a device."""
+    comm = activity.communication
+    payload = np.full(len(comm.kernel), NONE, np.int64)
+    communicator = np.zeros(len(comm.kernel), np.uint64)
+    size = np.full(len(comm.kernel), NONE, np.int64)
+    if len(trace.payloads):
+        by_kernel = np.full(len(trace.kernels) + 1, NONE, np.int64)  # the last entry answers for kernel -1
+        rows = np.flatnonzero(trace.payloads.kernel >= 0)
+        by_kernel[trace.payloads.kernel[rows]] = rows
+        payload = by_kernel[comm.kernel]
+        in_call = _enclosing_call(trace, activity)
+        payload = np.where(payload >= 0, payload, in_call)
+        known = payload >= 0
+        communicator[known] = trace.payloads.communicator[payload[known]]
+        size[known] = trace.payloads.bytes[payload[known]]
+        _add_groups(trace, activity, payload, communicator, size)
+    return CommPayloads(payload=payload, communicator=communicator, bytes=size)
+
+
+def _enclosing_call(trace: Trace, activity: Activity) -> I64:
+    """Payload of the innermost NCCL call that was running at launch, on the launching thread."""
+    comm = activity.communication
+    rows = np.flatnonzero(trace.payloads.range >= 0)
+    ranges = trace.payloads.range[rows]
+    at = innermost(
+        trace.ranges.start_ns[ranges],
+        trace.ranges.end_ns[ranges],
+        trace.ranges.thread[ranges].astype(np.int64),
+        comm.launch_start_ns,
+        comm.launch_thread,
+    )
+    found = np.where(at >= 0, rows[at] if len(rows) else NONE, NONE)
+    return np.where(comm.launch_start_ns >= 0, found, NONE)
+
+
+def _add_groups(trace: Trace, activity: Activity, payload: I64, communicator: U64, size: I64) -> None:
+    """Fill in the kernels that an ncclGroupEnd launched, from the calls queued in that group."""
+    comm = activity.communication
+    used = ((trace.strings[i], i) for i in np.unique(trace.ranges.name).tolist())
+    names = {text: i for text, i in used if text in (GROUP_START, GROUP_END)}
+    if len(names) < 2:
+        return
+    name = trace.ranges.name
+    edges = np.flatnonzero((name == names[GROUP_START]) | (name == names[GROUP_END]))
+    calls = np.flatnonzero(trace.payloads.range >= 0)
+    call_range = trace.payloads.range[calls]
+    for thread in np.unique(comm.launch_thread[comm.launch_thread >= 0]).tolist():
+        for start, end_start, end_end in _groups(trace, edges[trace.ranges.thread[edges] == thread]):
+            launched = np.flatnonzero(
+                (comm.launch_thread == thread)
+                & (comm.launch_start_ns >= end_start)
+                & (comm.launch_start_ns < end_end)
+                & (payload < 0)
+                & (comm.kernel >= 0)
+            )
+            queued = calls[
+                (trace.ranges.thread[call_range] == thread)
+                & (trace.ranges.start_ns[call_range] >= start)
+                & (trace.ranges.start_ns[call_range] < end_start)
+            ]
+            if not len(launched) or not len(queued):
+                continue
+            ids = np.unique(trace.payloads.communicator[queued])
+            if len(ids) == 1:
+                communicator[launched] = ids[0]
+                sizes = trace.payloads.bytes[queued]
+                if len(launched) == 1 and (sizes >= 0).all():
+                    size[launched] = sizes.sum()
+
+
+def _groups(trace: Trace, edges: I64) -> list[tuple[int, int, int]]:
+    """Outermost groups of one thread: start of the group, start and end of the call that ends it."""
+    found = []
+    depth, opened = 0, 0
+    for row in edges[np.argsort(trace.ranges.start_ns[edges], kind="stable")].tolist():
+        if trace.strings[trace.ranges.name[row]] == GROUP_START:
+            opened = int(trace.ranges.start_ns[row]) if depth == 0 else opened
+            depth += 1
+        elif depth > 0:
+            depth -= 1
+            if depth == 0:
+                found.append((opened, int(trace.ranges.start_ns[row]), int(trace.ranges.end_ns[row])))
+    return found

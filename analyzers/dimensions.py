@@ -1,0 +1,94 @@
+"""Whose communication it is: the parallel dimension of each activity, and how that is known.
+
+Strongest evidence first: `communicator` (NCCL's communicator id, which a group mark of the trainer ties to a
+process group), `group_description` (PyTorch's process-group description on the kernel), `range` (the
+innermost range at launch whose name tells a dimension, where all such on the stream agree), else none. A
+kernel's name alone tells no dimension: send/receive is pipeline, context and expert parallelism alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from perfdoc.analyzers.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity
+from perfdoc.analyzers.comm_payloads import CommPayloads, find_payloads
+from perfdoc.analyzers.dimension_names import dimension_of_group
+from perfdoc.analyzers.enclosing import innermost
+from perfdoc.analyzers.intervals import I64
+from perfdoc.analyzers.known_ranges import KnownRanges
+from perfdoc.traces import Trace
+
+_NONE = EVIDENCE.index("none")
+
+
+def attribute_dimensions(trace: Trace, activity: Activity, known: KnownRanges) -> Activity:
+    """The same activity with dimension, evidence, communicator and bytes of its communication filled in."""
+    comm = activity.communication
+    payloads = find_payloads(trace, activity)
+    dimension = np.full(len(comm.kernel), UNKNOWN_DIMENSION, np.int64)
+    evidence = np.full(len(comm.kernel), _NONE, np.int64)
+    levels = (
+        ("communicator", _by_communicator(payloads, known.communicators)),
+        ("group_description", _by_description(trace, payloads)),
+        ("range", _by_range(trace, activity, known)),
+    )
+    for name, found in levels:
+        new = (evidence == _NONE) & (found >= 0)
+        dimension[new] = found[new]
+        evidence[new] = EVIDENCE.index(name)
+    return replace(
+        activity,
+        communication=replace(
+            comm,
+            dimension=dimension,
+            evidence=evidence,
+            payload=payloads.payload,
+            communicator=payloads.communicator,
+            bytes=payloads.bytes,
+        ),
+    )
+
+
+def _by_communicator(payloads: CommPayloads, dimensions: Mapping[int, str]) -> I64:
+    found = np.full(len(payloads.communicator), -1, np.int64)
+    for communicator, dimension in dimensions.items():
+        found[payloads.communicator == np.uint64(communicator)] = DIMENSIONS.index(dimension)
+    return found
+
+
+def _by_description(trace: Trace, payloads: CommPayloads) -> I64:
+    if not len(trace.payloads):
+        return np.full(len(payloads.payload), -1, np.int64)
+    description = trace.payloads.group_description[np.maximum(payloads.payload, 0)].astype(np.int64)
+    description = np.where(payloads.payload >= 0, description, 0)
+    dimension_of = np.full(len(trace.strings), -1, np.int64)
+    for i in np.unique(description).tolist():
+        dimension = dimension_of_group(trace.strings[i])
+        if dimension is not None:
+            dimension_of[i] = DIMENSIONS.index(dimension)
+    return dimension_of[description]
+
+
+def _by_range(trace: Trace, activity: Activity, known: KnownRanges) -> I64:
+    """By names at launch. A stream on which nothing computes belongs to one process group, so there all names
+    must agree and then speak for the whole stream; on a compute stream each speaks for itself."""
+    comm, rows = activity.communication, known.comm
+    if not len(rows):
+        return np.full(len(comm.kernel), -1, np.int64)
+    at = innermost(
+        trace.ranges.start_ns[rows],
+        trace.ranges.end_ns[rows],
+        trace.ranges.thread[rows].astype(np.int64),
+        comm.launch_start_ns,
+        comm.launch_thread,
+    )
+    found = np.where((at >= 0) & (comm.launch_start_ns >= 0), known.comm_dimension[at], -1)
+    computing = np.unique(trace.kernels.stream[activity.kernel_rows[~activity.kernel_is_comm]])
+    for stream in np.setdiff1d(comm.stream, computing).tolist():
+        mine = comm.stream == stream
+        votes = np.unique(found[mine & (found >= 0)])
+        found[mine] = votes[0] if len(votes) == 1 else -1
+    return found
