@@ -49,6 +49,8 @@ class Communication:
     """NCCL's communicator id; 0 unknown."""
     bytes: I64
     """Message size; -1 unknown."""
+    blocked_since_ns: I64 | None
+    """Since when compute provably waited for it, the largest int64 if it did not; None: not measured."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +69,8 @@ class Activity:
     copies: Intervals
     """Copies and sets that are not communication."""
     communication: Communication
+    comm_rows: I64
+    """For each row of `communication` the index into the columns below."""
     busy: Intervals
     start_ns: I64
     """Start of every activity, sorted."""
@@ -76,6 +80,8 @@ class Activity:
     launch_end_ns: I64
     launch_thread: I64
     stream: I64
+    is_compute: Bool
+    """Kernels that are not communication, and whole CUDA graphs."""
 
     @property
     def span(self) -> tuple[int, int]:
@@ -97,12 +103,18 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     is_peer = trace.copies.kind[c_rows] == CopyKind.PEER_TO_PEER
 
     compute = union(np.concatenate((k_start[~is_comm], g_start)), np.concatenate((k_end[~is_comm], g_end)))
-    communication = _communication(trace, kinds, launches, k_rows[is_comm], c_rows[is_peer])
+    communication, comm_order = _communication(trace, kinds, launches, k_rows[is_comm], c_rows[is_peer])
     comm = union(communication.start_ns, communication.end_ns)
     copies = union(c_start[~is_peer], c_end[~is_peer])
 
     start = np.concatenate((k_start, g_start, c_start))
     order = np.argsort(start, kind="stable")
+    sorted_at = np.empty(len(order), np.int64)
+    sorted_at[order] = np.arange(len(order))
+    unsorted_comm = np.concatenate(
+        (np.flatnonzero(is_comm), len(k_rows) + len(g_rows) + np.flatnonzero(is_peer))
+    )
+    is_compute = np.concatenate((~is_comm, np.ones(len(g_rows), bool), np.zeros(len(c_rows), bool)))
     api_row = np.concatenate(
         (launches.kernels[k_rows], launches.graph_launches[g_rows], launches.copies[c_rows])
     )[order]
@@ -118,6 +130,7 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
         comm=comm,
         copies=copies,
         communication=communication,
+        comm_rows=sorted_at[unsorted_comm][comm_order],
         busy=compute | comm | copies,
         start_ns=start[order],
         end_ns=np.concatenate((k_end, g_end, c_end))[order],
@@ -127,6 +140,7 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
         stream=np.concatenate(
             (trace.kernels.stream[k_rows], trace.graph_launches.stream[g_rows], trace.copies.stream[c_rows])
         )[order],
+        is_compute=is_compute[order],
     )
 
 
@@ -139,8 +153,8 @@ def _pick(column: I64 | I32, row: I64) -> I64:
 
 def _communication(
     trace: Trace, kinds: KernelKinds, launches: Launches, kernels: I64, copies: I64
-) -> Communication:
-    """Kernels and peer copies by start time, nothing attributed yet."""
+) -> tuple[Communication, I64]:
+    """Kernels and peer copies by start time, nothing attributed yet; and the order that sorted them."""
     tables = ((trace.kernels, kernels), (trace.copies, copies))
     start, end, stream = (
         np.concatenate([getattr(table, column)[rows] for table, rows in tables])
@@ -150,7 +164,7 @@ def _communication(
     api_row = np.concatenate((launches.kernels[kernels], launches.copies[copies]))[order]
     kind = np.concatenate((kinds.kind[kernels].astype(np.int64), np.full(len(copies), len(kinds.kinds))))
     none = np.full(len(start), -1, np.int64)
-    return Communication(
+    communication = Communication(
         start_ns=start[order],
         end_ns=end[order],
         dimension=np.full(len(start), UNKNOWN_DIMENSION, np.int64),
@@ -164,4 +178,6 @@ def _communication(
         payload=none,
         communicator=np.zeros(len(start), np.uint64),
         bytes=none,
+        blocked_since_ns=None,
     )
+    return communication, order

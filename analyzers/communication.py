@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.activity import DIMENSIONS, EVIDENCE, PEER_COPY, Activity, Communication
-from perfdoc.analyzers.intervals import I64, union
+from perfdoc.analyzers.intervals import I64, Intervals, union
 from perfdoc.traces import Trace
 
 
@@ -30,6 +30,8 @@ class CommunicationRow:
     total_ns: int
     hidden_ns: int
     exposed_ns: int
+    blocking_ns: int | None
+    """The part of exposed for which compute provably waited; None where the capture cannot prove it."""
     bytes: int | None
     """Sum of message sizes; None unless every one of them is known."""
     evidence: str
@@ -71,6 +73,7 @@ def communication_table(
                 total_ns=covered.total_ns,
                 hidden_ns=hidden,
                 exposed_ns=covered.total_ns - hidden,
+                blocking_ns=_blocking_ns(comm, mine, compute, start_ns, end_ns),
                 bytes=_total_bytes(comm.bytes[mine]),
                 evidence=EVIDENCE[evidence],
             )
@@ -96,6 +99,18 @@ def _groups(trace: Trace, comm: Communication, rows: I64) -> tuple[list[str], I6
         names.append(f"0x{value:016x}")
         index[communicator == value] = len(names) - 1
     return names, index
+
+
+def _blocking_ns(
+    comm: Communication, rows: I64, compute: Intervals, start_ns: int, end_ns: int
+) -> int | None:
+    """Union of the stretches in which compute waited for any of the rows, less what other compute ran."""
+    if comm.blocked_since_ns is None:
+        return None
+    begin = np.maximum(comm.start_ns[rows], comm.blocked_since_ns[rows])
+    waited = begin < comm.end_ns[rows]
+    stretch = union(begin[waited], comm.end_ns[rows][waited]).clip(start_ns, end_ns)
+    return stretch.total_ns - int(compute.covered_within(stretch.start_ns, stretch.end_ns).sum())
 
 
 def _total_bytes(sizes: I64) -> int | None:

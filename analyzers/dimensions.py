@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity
+from perfdoc.analyzers.blocking import blocked_since
 from perfdoc.analyzers.comm_payloads import CommPayloads, find_payloads
 from perfdoc.analyzers.dimension_names import dimension_of_group
 from perfdoc.analyzers.enclosing import innermost
@@ -25,7 +26,7 @@ _NONE = EVIDENCE.index("none")
 
 
 def attribute_dimensions(trace: Trace, activity: Activity, known: KnownRanges) -> Activity:
-    """The same activity with dimension, evidence, communicator and bytes of its communication filled in."""
+    """The same activity with everything about its communication filled in that the capture shows."""
     comm = activity.communication
     payloads = find_payloads(trace, activity)
     dimension = np.full(len(comm.kernel), UNKNOWN_DIMENSION, np.int64)
@@ -48,6 +49,7 @@ def attribute_dimensions(trace: Trace, activity: Activity, known: KnownRanges) -
             payload=payloads.payload,
             communicator=payloads.communicator,
             bytes=payloads.bytes,
+            blocked_since_ns=blocked_since(trace, activity),
         ),
     )
 

@@ -109,7 +109,7 @@ def _rank(m: RankMeasurement, input_index: int) -> d.Rank:
                 total_ns=c.total_ns,
                 hidden_ns=c.hidden_ns,
                 exposed_ns=c.exposed_ns,
-                blocking_ns=None,
+                blocking_ns=c.blocking_ns,
                 bytes=c.bytes,
                 bus_bandwidth_gbps=None,
                 evidence=c.evidence,

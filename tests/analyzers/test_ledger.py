@@ -63,7 +63,9 @@ def made(rows: list[tuple[int, int, int, int, int]]) -> tuple[Activity, IdleInpu
             payload=none,
             communicator=np.zeros(int(comm.sum()), np.uint64),
             bytes=none,
+            blocked_since_ns=None,
         ),
+        comm_rows=np.flatnonzero(comm),
         busy=sets[0] | sets[1] | sets[2],
         start_ns=start,
         end_ns=end,
@@ -71,6 +73,7 @@ def made(rows: list[tuple[int, int, int, int, int]]) -> tuple[Activity, IdleInpu
         launch_end_ns=np.where(launch >= 0, launch + 3, -1),
         launch_thread=np.zeros(len(rows), np.int64),
         stream=np.array([r[3] for r in rows], np.int64),
+        is_compute=kind == COMPUTE,
     )
     idle = IdleInputs(gc=EMPTY, gc_or_data=EMPTY)
     return activity, idle
