@@ -35,58 +35,63 @@ _MAX_PAYLOAD_BYTES = 65536
 
 
 def read_payloads(source: NsysSource, ranges: Ranges, source_row: I64, strings: Strings) -> Payloads:
-    """One row for every range with an NCCL payload."""
-    row_of = np.full(int(source_row.max()) + 1 if len(source_row) else 0, UNKNOWN, np.int64)
-    row_of[source_row] = np.arange(len(source_row))
-    found: dict[int, Mapping[str, Any]] = {}
+    """One row for every range with an NCCL payload. `source_row`: each range's row in NVTX_EVENTS."""
     columns = source.columns(NVTX)
+    cells = [np.full(0, -1, np.int64)], [np.full(0, -1, np.int64)]
+    decoded: list[Mapping[str, Any]] = []
     if "jsonText" in columns:
-        found |= _json_payloads(source, row_of)
+        texts, code = distinct_texts(source.read(NVTX, ["jsonText"])["jsonText"])
+        rows = np.flatnonzero(code >= 0)
+        cells[0].append(rows)
+        cells[1].append(code[rows])
+        decoded += [_decode(text) for text in texts]
     if "binaryData" in columns and source.columns("NVTX_PAYLOAD_SCHEMA_ENTRIES"):
-        for row, fields in _binary_payloads(source, row_of).items():
-            found.setdefault(row, fields)
-    rows = [
-        r
-        for r, fields in sorted(found.items())
-        if _integer(fields.get(_COMMUNICATOR), 64) is not None or "Message size [bytes]" in fields
-    ]
-    empty = np.zeros(len(rows), np.int32)
-    columns_out: dict[str, list[int]] = {k: [] for k in _FIELDS}
-    for r in rows:
-        for key, field in _FIELDS.items():
-            value = _integer(found[r].get(field), 63)
-            columns_out[key].append(UNKNOWN if value is None else value)
-    index = np.array(rows, np.int64)
+        blobs = source.blobs(NVTX, "binaryData")
+        distinct_cells = {cell: i for i, cell in enumerate(dict.fromkeys(cell for _, cell in blobs))}
+        cells[0].append(np.array([row for row, _ in blobs], np.int64))
+        cells[1].append(np.array([distinct_cells[cell] for _, cell in blobs], np.int64) + len(decoded))
+        schemas = _schemas(source)
+        decoded += [_unpack(cell, schemas) for cell in distinct_cells]
+
+    # Few distinct payloads stand for many rows, since the same communicators and sizes come back every
+    # step: each is judged once.
+    useful = np.array([_is_nccl(fields) for fields in decoded], bool)
+    facts = {
+        key: np.array([_integer(f.get(field), 63, UNKNOWN) for f in decoded], np.int64)
+        for key, field in _FIELDS.items()
+    }
+    communicators = np.array([_integer(f.get(_COMMUNICATOR), 64, 0) for f in decoded], np.uint64)
+    row_of = np.full(int(source_row.max(initial=-1)) + 1, UNKNOWN, np.int64)
+    row_of[source_row] = np.arange(len(source_row))
+    event, code = np.concatenate(cells[0]), np.concatenate(cells[1])
+    inside = event < len(row_of)
+    event, code = event[inside], code[inside]
+    keep = useful[code] & (row_of[event] != UNKNOWN) if len(decoded) else np.zeros(len(code), bool)
+    at, first = np.unique(row_of[event[keep]], return_index=True)
+    code = code[keep][first]
+    empty = np.zeros(len(at), np.int32)
     return Payloads(
-        kernel=np.full(len(rows), UNKNOWN),
-        range=index,
-        operation=ranges.name[index],
-        communicator=np.array([_integer(found[r].get(_COMMUNICATOR), 64) or 0 for r in rows], np.uint64),
+        kernel=np.full(len(at), UNKNOWN),
+        range=at,
+        operation=ranges.name[at],
+        communicator=communicators[code],
         group_name=empty,
         group_description=empty,
         dtype=empty,
-        sequence=np.full(len(rows), UNKNOWN),
-        **{k: np.array(v, np.int64) for k, v in columns_out.items()},
+        sequence=np.full(len(at), UNKNOWN),
+        **{key: values[code] for key, values in facts.items()},
     )
 
 
-def _integer(value: object, bits: int) -> int | None:
-    """A non-negative integer of at most so many bits, else None: the file is not to be trusted."""
+def _is_nccl(fields: Mapping[str, Any]) -> bool:
+    return _integer(fields.get(_COMMUNICATOR), 64, -1) >= 0 or _FIELDS["bytes"] in fields
+
+
+def _integer(value: object, bits: int, otherwise: int) -> int:
+    """A non-negative integer of at most so many bits: the file is not to be trusted."""
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**bits:
         return value
-    return None
-
-
-def _json_payloads(source: NsysSource, row_of: I64) -> dict[int, Mapping[str, Any]]:
-    texts, code = distinct_texts(source.read(NVTX, ["jsonText"])["jsonText"])
-    # Few distinct texts stand for many rows: the same communicator and size come back every step.
-    decoded = [_decode(text) for text in texts]
-    rows = np.flatnonzero(code >= 0)
-    return {
-        int(row_of[r]): fields
-        for r in rows.tolist()
-        if r < len(row_of) and row_of[r] != UNKNOWN and (fields := decoded[int(code[r])])
-    }
+    return otherwise
 
 
 def _decode(text: str) -> Mapping[str, Any]:
@@ -97,23 +102,18 @@ def _decode(text: str) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _binary_payloads(source: NsysSource, row_of: I64) -> dict[int, Mapping[str, Any]]:
-    """Payloads kept as blobs (`nsys export --include-blobs=true`)."""
-    schemas = _schemas(source)
-    found: dict[int, Mapping[str, Any]] = {}
-    for row, cell in source.blobs(NVTX, "binaryData"):
-        raw = _unhex(cell)
-        if len(raw) < _HEADER.size or row >= len(row_of) or row_of[row] == UNKNOWN:
-            continue
-        domain, _, schema, _, payload_bytes, _ = _HEADER.unpack_from(raw)
-        body = raw[_HEADER.size : _HEADER.size + min(payload_bytes, _MAX_PAYLOAD_BYTES)]
-        fields = {}
-        for name, offset, layout in schemas.get((domain, schema), ()):
-            if 0 <= offset <= len(body) - struct.calcsize(layout):
-                fields[name] = struct.unpack_from(layout, body, offset)[0]
-        if fields:
-            found[int(row_of[row])] = fields
-    return found
+def _unpack(cell: bytes, schemas: Mapping[tuple[int, int], list[tuple[str, int, str]]]) -> Mapping[str, Any]:
+    """Fields of a payload kept as a blob (`nsys export --include-blobs=true`)."""
+    raw = _unhex(cell)
+    if len(raw) < _HEADER.size:
+        return {}
+    domain, _, schema, _, payload_bytes, _ = _HEADER.unpack_from(raw)
+    body = raw[_HEADER.size : _HEADER.size + min(payload_bytes, _MAX_PAYLOAD_BYTES)]
+    return {
+        name: struct.unpack_from(layout, body, offset)[0]
+        for name, offset, layout in schemas.get((domain, schema), ())
+        if 0 <= offset <= len(body) - struct.calcsize(layout)
+    }
 
 
 def _unhex(cell: bytes) -> bytes:

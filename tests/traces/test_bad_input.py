@@ -245,7 +245,7 @@ def test_a_read_only_file_system(tmp_path: Path, sqlite_file: Path) -> None:
             (inside / "probe").write_text("")
         assert read_trace(inside / sqlite_file.name).kernels.end_ns.tolist() == [200]
     finally:
-        subprocess.run(["umount", str(inside)], check=True)
+        subprocess.run(["umount", "--lazy", str(inside)], check=True)
 
 
 def test_paths_with_odd_characters(tmp_path: Path, sqlite_file: Path) -> None:

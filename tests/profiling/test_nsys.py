@@ -1,0 +1,225 @@
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+
+from perfdoc.profiling.capture_check import check_capture
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.nsys import (
+    OVERRIDE,
+    Nsys,
+    export_sqlite,
+    find_nsys,
+    is_attached,
+    nsys_command,
+    nsys_per_rank,
+    nvtx_trouble,
+)
+from perfdoc.profiling.nsys_collect import collect_reports, reports_folder
+from perfdoc.profiling.nsys_rank import line_of_rank
+from perfdoc.profiling.profiler_choice import choose_profiler
+from perfdoc.profiling.run_directory import RunDirectory
+
+PROGRAM = Path(__file__).with_name("nsys_program.py")
+OLD = Nsys(path=Path("/opt/nsys"), version=(2024, 2, 3))
+
+
+def rows(sqlite: Path) -> list[tuple[str, int, int, int | None, int, int | None]]:
+    """(name, event type, start, end, thread, end thread) of our NVTX rows by start."""
+    query = (
+        "SELECT coalesce(e.text, s.value), e.eventType, e.start, e.end, e.globalTid, e.endGlobalTid"
+        " FROM NVTX_EVENTS e LEFT JOIN StringIds s ON e.textId = s.id"
+        " WHERE coalesce(e.text, s.value) LIKE 'perfdoc.%' ORDER BY e.start"
+    )
+    with closing(sqlite3.connect(sqlite)) as export:
+        return export.execute(query).fetchall()
+
+
+@pytest.fixture
+def works_with_nvtx(nsys: Nsys, needs_nvtx: None) -> None:
+    if (trouble := nvtx_trouble(nsys)) is not None:
+        pytest.skip(trouble)
+
+
+@pytest.mark.usefixtures("works_with_nvtx")
+def test_ranges_reach_nsys(nsys: Nsys, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    # As torchrun would start it, on the one rank there is.
+    torchrun = nsys_per_rank(
+        nsys.path,
+        torchrun=["torchrun"],
+        program=[sys.executable, str(PROGRAM)],
+        folder=reports_folder(run),
+        device="cpu",
+        ranks=[0],
+    )
+    assert torchrun[:2] == ["torchrun", "--no-python"]
+    under = line_of_rank(torchrun[5:], {"RANK": "0"})
+    subprocess.run(["env", "RANK=0", *under], check=True, capture_output=True, timeout=120)
+    (report,) = collect_reports(run, nsys, nvtx_version="0.2.11")
+    assert sorted(path.name for path in (run.path / "traces").iterdir()) == ["rank0.nsys-rep", "rank0.sqlite"]
+    assert report.check.problem is None
+    assert report.check.ranges == {
+        "perfdoc.step": 3,
+        "perfdoc.data": 3,
+        "perfdoc.gc": 3,
+        "perfdoc.comm.run": 3,
+        "perfdoc.rank": 1,
+    }
+    named = rows(report.sqlite)
+    steps = [row for row in named if row[0].startswith("perfdoc.step")]
+    assert [row[0] for row in steps] == ["perfdoc.step 0", "perfdoc.step 1", "perfdoc.step 2"]
+    for _, kind, start, end, _, _ in steps:
+        assert kind == 59  # push/pop
+        assert end is not None
+        waits = [row for row in named if row[0] == "perfdoc.data" and start <= row[2] and (row[3] or 0) <= end]
+        assert len(waits) == 1
+        assert 2_000_000 <= (waits[0][3] or 0) - waits[0][2] <= end - start
+    crossing = [row for row in named if row[0] == "perfdoc.comm.run all_reduce group=TP pg=1 bytes=64 seq=0"]
+    assert [row[1] for row in crossing] == [60] * 3  # start/end,
+    assert all(row[4] != row[5] for row in crossing)  # on two threads.
+    with pytest.raises(CaptureError, match="nsys left no report"):
+        collect_reports(run, nsys)
+
+
+def test_a_capture_without_ranges_says_so(nsys: Nsys, tmp_path: Path) -> None:
+    line = nsys_command(
+        nsys.path, command=[sys.executable, "-c", "pass"], output=tmp_path / "empty", device="cpu"
+    )
+    subprocess.run(line, check=True, capture_output=True, timeout=120)
+    sqlite = export_sqlite(nsys.path, tmp_path / "empty.nsys-rep", tmp_path / "empty.sqlite")
+    check = check_capture(sqlite, nvtx_version="0.2.11")
+    assert check.ranges == {}
+    assert check.problem == "no range of the run was captured"
+    assert "steps and ranks" in check.remedy
+    with pytest.raises(CaptureError, match="not overwritten"):
+        export_sqlite(nsys.path, tmp_path / "empty.nsys-rep", sqlite)
+
+
+def test_a_report_that_is_none_is_one_clear_line(nsys: Nsys, tmp_path: Path) -> None:
+    (tmp_path / "bad.nsys-rep").write_bytes(b"no report")
+    with pytest.raises(CaptureError, match="nsys export ended with code") as caught:
+        export_sqlite(nsys.path, tmp_path / "bad.nsys-rep", tmp_path / "bad.sqlite")
+    assert "\n" not in str(caught.value)
+    with pytest.raises(CaptureError, match="nsys left no report"):
+        export_sqlite(nsys.path, tmp_path / "absent.nsys-rep", tmp_path / "bad.sqlite")
+    assert [path.name for path in tmp_path.iterdir()] == ["bad.nsys-rep"]
+
+
+def an_export(path: Path, names: list[str], diagnostic: str) -> Path:
+    with closing(sqlite3.connect(path)) as export:
+        export.execute("CREATE TABLE StringIds (id INTEGER, value TEXT)")
+        export.execute("CREATE TABLE NVTX_EVENTS (text TEXT, textId INTEGER)")
+        export.execute("CREATE TABLE DIAGNOSTIC_EVENT (text TEXT)")
+        export.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (?)", [diagnostic])
+        export.executemany("INSERT INTO NVTX_EVENTS VALUES (?, NULL)", [[name] for name in names])
+        export.commit()
+    return path
+
+
+def test_incompatible_nvtx_is_named(tmp_path: Path) -> None:
+    # The message of nsys 2024.2.3 to nvtx 0.2.17, word for word.
+    said = "NVTX payload extension is incompatible. Provided compatibility ID 260 != 259."
+    check = check_capture(an_export(tmp_path / "a.sqlite", ["ncclAllReduce"], said), nvtx_version="0.2.17")
+    assert check.problem is not None
+    assert "nvtx version incompatible with this nsys (nvtx 0.2.17)" in check.problem
+    assert "0.2.11" in check.remedy
+    # With ranges there, the message is no problem of ours; a foreign range of a like name is not ours.
+    check = check_capture(an_export(tmp_path / "b.sqlite", ["perfdoc.step 0", "perfdoc.stepper"], said))
+    assert check.problem is None
+    assert check.ranges == {"perfdoc.step": 1}
+    check = check_capture(an_export(tmp_path / "c.sqlite", [], "all is well"))
+    assert check.problem == "no range of the run was captured"
+
+
+def test_what_is_no_export_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text.sqlite").write_text("no database" * 100)
+    with pytest.raises(CaptureError, match="cannot be read"):
+        check_capture(tmp_path / "text.sqlite")
+    with pytest.raises(CaptureError, match="cannot be read"):
+        check_capture(tmp_path / "absent.sqlite")
+    with closing(sqlite3.connect(tmp_path / "other #1?.sqlite")) as other:
+        other.execute("CREATE TABLE t (x)")
+    with pytest.raises(CaptureError, match="is no nsys export"):
+        check_capture(tmp_path / "other #1?.sqlite")
+
+
+def test_launch_lines() -> None:
+    line = nsys_command("nsys", command=["python", "a.py"], output="out/rank%q{RANK}", device="cpu")
+    assert line == [
+        "nsys",
+        "profile",
+        "--trace=nvtx,osrt",
+        "--sample=none",
+        "--cpuctxsw=none",
+        "--capture-range=none",
+        "--kill=none",
+        "--force-overwrite=false",
+        "--output=out/rank%q{RANK}",
+        "python",
+        "a.py",
+    ]
+    line = nsys_command("nsys", command=["a"], output="o", device="cuda", cuda_graph_nodes=True)
+    assert "--trace=cuda,nvtx" in line
+    assert line[line.index("--capture-range=cudaProfilerApi") + 1] == "--capture-range-end=stop"
+    assert "--cuda-graph-trace=node" in line
+
+
+def test_only_profiled_ranks_run_under_nsys() -> None:
+    line = nsys_per_rank(
+        "nsys", torchrun=["torchrun"], program=["python", "t.py"], folder="f", device="cpu", ranks=[2, 0]
+    )
+    arguments = line[line.index("perfdoc.profiling.nsys_rank") + 1 :]
+    assert line_of_rank(arguments, {"RANK": "1"}) == ["python", "t.py"]
+    under = line_of_rank(arguments, {"RANK": "2"})
+    assert under[:2] == ["nsys", "profile"]
+    assert under[-3:] == ["--output=f/rank%q{RANK}", "python", "t.py"]
+    with pytest.raises(ValueError, match="RANK is not set"):
+        line_of_rank(arguments, {})
+
+
+def test_nvtx_trouble() -> None:
+    assert nvtx_trouble(OLD, "0.2.11") is None
+    assert nvtx_trouble(OLD, "0.2.12") == (
+        "nvtx 0.2.12 is incompatible with nsys 2024.2.3: none of its ranges would be captured"
+    )
+    assert nvtx_trouble(Nsys(path=Path("nsys"), version=(2026, 1, 1)), "0.2.17") is None
+    assert nvtx_trouble(Nsys(path=Path("nsys"), version=None), "0.2.17") is None
+
+
+def test_nsys_is_found_where_it_is_named(tmp_path: Path) -> None:
+    fake = tmp_path / "nsys"
+    fake.write_text("#!/bin/sh\necho NVIDIA Nsight Systems version 2025.3.1.90-253135822126v0\n")
+    fake.chmod(0o755)
+    by_name = find_nsys({OVERRIDE: str(fake), "PATH": ""})
+    assert by_name == Nsys(path=fake, version=(2025, 3, 1))
+    assert by_name.label == "nsys 2025.3.1"
+    assert find_nsys({"PATH": str(tmp_path)}) == by_name
+    assert find_nsys({"PATH": str(tmp_path / "empty")}) is None
+    with pytest.raises(CaptureError, match="PERFDOC_NSYS names no program"):
+        find_nsys({OVERRIDE: str(tmp_path / "absent"), "PATH": str(tmp_path)})
+    assert is_attached({"NSYS_PROFILING_SESSION_ID": "1"})
+    assert not is_attached({})
+
+
+def test_profiler_choice(needs_torch: None, needs_nvtx: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    new = Nsys(path=Path("/opt/nsys"), version=(2026, 1, 1))
+    chosen = choose_profiler("auto", device="cpu", nsys=new)
+    assert (chosen.profiler, chosen.nsys) == ("nsys", new)
+    assert chosen.reason == "nsys 2026.1.1: installed at /opt/nsys"
+    assert choose_profiler("nsys", device="cpu", nsys=new).reason == "nsys 2026.1.1: asked for"
+    assert choose_profiler("torch", device="cpu", nsys=new).profiler == "torch"
+    assert choose_profiler("none", device="cpu", nsys=new).profiler == "none"
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv(OVERRIDE, raising=False)
+    fallback = choose_profiler("auto", device="cpu")
+    assert (fallback.profiler, fallback.reason) == ("torch", "PyTorch profiler: nsys is not installed")
+    with pytest.raises(CaptureError, match="nsys is not installed"):
+        choose_profiler("nsys", device="cpu")
+    with pytest.raises(ValueError, match="one of auto, nsys, torch, none"):
+        choose_profiler("perf", device="cpu")

@@ -1,0 +1,145 @@
+from __future__ import annotations
+
+import gc
+import json
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdoc.profiling import garbage, range_cost, ranges
+
+
+def profiled(tmp_path: Path) -> tuple[Any, Path]:
+    import torch.profiler as profiler
+
+    return profiler.profile(activities=[profiler.ProfilerActivity.CPU], acc_events=True), tmp_path / "trace.json"
+
+
+def annotations(path: Path) -> list[tuple[str, float, float]]:
+    """(name, start, end) in microseconds of the user annotations of a Kineto trace, in order of start."""
+    events = json.loads(path.read_text())["traceEvents"]
+    rows = [(e["name"], e["ts"], e["ts"] + e["dur"]) for e in events if e.get("cat") == "user_annotation"]
+    return sorted((row for row in rows if row[0].startswith("perfdoc.")), key=lambda row: row[1])
+
+
+def test_ranges_reach_the_pytorch_profiler(needs_torch: None, tmp_path: Path) -> None:
+    import torch
+
+    @ranges.range("perfdoc.optimizer")
+    def update() -> int:
+        return 7
+
+    profile, path = profiled(tmp_path)
+    with ranges.range("perfdoc.data"):  # Off: must leave nothing.
+        pass
+    with profile:
+        assert "record_function" in ranges.enable(nvtx=False)
+        with ranges.range("perfdoc.step 0"):
+            with ranges.range("perfdoc.forward layer=0 module=mlp"):
+                torch.ones(8) @ torch.ones(8)
+            assert update() == 7
+            ranges.push("perfdoc.backward")
+            ranges.pop()
+            ranges.pop()  # One too many closes nothing of ours.
+        ranges.mark("perfdoc.rank 0 world=1 device=cpu")
+        ranges.disable()
+        with ranges.range("perfdoc.data"):
+            pass
+    profile.export_chrome_trace(str(path))
+    rows = annotations(path)
+    assert [name for name, _, _ in rows] == [
+        "perfdoc.step 0",
+        "perfdoc.forward layer=0 module=mlp",
+        "perfdoc.optimizer",
+        "perfdoc.backward",
+        "perfdoc.rank 0 world=1 device=cpu",
+    ]
+    (_, start, end), *inner, (_, marked, _) = rows
+    assert all(start <= begin <= finish <= end for _, begin, finish in inner)
+    assert marked >= end
+
+
+def test_a_range_closes_what_it_opened(needs_torch: None, tmp_path: Path) -> None:
+    profile, path = profiled(tmp_path)
+    with profile:
+        ranges.enable(nvtx=False)
+        with ranges.range("perfdoc.step 0"):
+            ranges.disable()
+        late = ranges.range("perfdoc.step 1")
+        with late:
+            ranges.enable(nvtx=False)
+        with pytest.raises(KeyError), ranges.range("perfdoc.step 2"):
+            raise KeyError("inside")
+        with ranges.range("perfdoc.step 3"):
+            pass
+    profile.export_chrome_trace(str(path))
+    rows = annotations(path)
+    assert [name for name, _, _ in rows] == ["perfdoc.step 0", "perfdoc.step 2", "perfdoc.step 3"]
+    # One after the other: none was left open around the next.
+    assert all(before[2] <= after[1] for before, after in zip(rows, rows[1:], strict=False))
+
+
+def test_garbage_collections_are_ranges(needs_torch: None, tmp_path: Path) -> None:
+    profile, path = profiled(tmp_path)
+    garbage.install()
+    garbage.install()
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        with profile:
+            ranges.enable(nvtx=False)
+            knot: list[object] = []
+            knot.append(knot)
+            del knot
+            gc.collect()  # By hand,
+            gc.collect(0)
+            gc.set_threshold(5)
+            gc.enable()  # and by itself.
+            kept = [[] for _ in range(200)]  # type: ignore[var-annotated]
+            gc.disable()
+    finally:
+        gc.set_threshold(700, 10, 10)
+        if was_on:
+            gc.enable()
+    profile.export_chrome_trace(str(path))
+    names = [name for name, _, _ in annotations(path)]
+    totals = garbage.totals()
+    assert totals is not None
+    assert len(kept) == 200
+    assert names[0] == "perfdoc.gc generation=2"
+    assert names[1] == "perfdoc.gc generation=0"
+    assert len(names) > 10
+    assert sum(totals.collections) == len(names)
+    assert totals.collected >= 1
+    assert 0 < totals.duration_ns < 60e9
+    garbage.uninstall()
+    assert garbage.totals() is None
+
+
+def test_start_and_end_may_be_on_two_threads(needs_nvtx: None) -> None:
+    assert ranges.start("perfdoc.comm.run") is None  # Off.
+    assert "nvtx" in ranges.enable(record_function=False)
+    handle = ranges.start("perfdoc.comm.run")
+    assert handle is not None
+    other = threading.Thread(target=ranges.end, args=(handle,))
+    other.start()
+    other.join()
+
+
+def test_an_off_range_is_nearly_free() -> None:
+    # Measured 0.16 us; ten times that is still under a thousandth of a 20 ms step with ten ranges.
+    ranges.disable()
+    assert range_cost.cost_us(5_000) < 2.0
+
+
+def test_costs_are_measured_in_every_state(needs_torch: None, needs_nvtx: None) -> None:
+    costs = range_cost.measure(2_000)
+    assert set(costs) == {"off", "nvtx", "torch_profiler", "nvtx_and_torch_profiler"}
+    off, nvtx, profiler = costs["off"], costs["nvtx"], costs["torch_profiler"]
+    assert off is not None
+    assert nvtx is not None
+    assert profiler is not None
+    assert 0 < off < nvtx < 100
+    assert off < profiler < 1000

@@ -1,0 +1,161 @@
+"""Named configurations, overrides, origins and the errors that name the nearest key."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+from perfdoc.trainer.config import ResolvedConfig, named_configs, resolve
+from perfdoc.trainer.config.environment import EnvironmentConfig, apply_environment
+from perfdoc.trainer.config.resolve import KEYS, SECTIONS
+from perfdoc.trainer.layout import default_world_size, plan
+
+ROOT = Path(__file__).resolve().parents[2]
+KNOBS = ROOT.parent / "shared" / "knowledge" / "knobs.yaml"
+
+OWN_NAMES = {
+    # Settings of a model, a data set or a loop, which tune nothing; and the knobs' counterparts of another name.
+    "model": None,
+    "data": {"text", "tokenizer", "data_path", "data_cache", "split"},
+    "checkpoint": None,
+    "optimizer": {
+        "lr",
+        "min_lr",
+        "lr_warmup_iters",
+        "lr_decay_iters",
+        "lr_decay_style",
+        "weight_decay",
+        "adam_beta1",
+        "adam_beta2",
+        "adam_eps",
+        "clip_grad",
+    },
+    "training": {"train_iters", "seed", "eval_interval", "eval_iters", "log_interval"},
+    "moe": {
+        "num_moe_experts",
+        "moe_router_topk",
+        "moe_ffn_hidden_size",
+        "moe_shared_expert_intermediate_size",
+        "moe_aux_loss_coeff",
+    },
+    "parallel": {"distributed_timeout_minutes"},
+    "precision": {"params_dtype", "initial_loss_scale"},
+    "kernels": {"transformer_impl"},
+    "environment": {"nvte_norm_fwd_use_cudnn", "nvte_norm_bwd_use_cudnn"},
+}
+
+
+def test_names_are_unique_over_sections() -> None:
+    names = [entry.name for cls in SECTIONS.values() for entry in dataclasses.fields(cls)]
+    assert [name for name, count in Counter(names).items() if count > 1] == []
+    assert set(KEYS) == set(names)
+
+
+def test_settings_carry_the_catalogue_s_ids() -> None:
+    if not KNOBS.is_file():
+        pytest.skip("the knob catalogue (../shared/knowledge beside the repository) is not here")
+    ids = {knob["id"] for knob in yaml.safe_load(KNOBS.read_text())["knobs"]}
+    for section, cls in SECTIONS.items():
+        own = OWN_NAMES.get(section, set())
+        if own is None:
+            continue
+        names = {entry.name for entry in dataclasses.fields(cls)}
+        assert names - ids == own, section
+
+
+def test_every_named_configuration_is_valid_for_its_own_number_of_ranks() -> None:
+    assert named_configs() == ["gpt_125m", "llama3_8b", "mixtral_8x7b", "tiny"]
+    expected = {"gpt_125m": (1, "cuda"), "llama3_8b": (8, "cuda"), "mixtral_8x7b": (16, "cuda"), "tiny": (2, "cpu")}
+    for name, (ranks, device) in expected.items():
+        config = resolve(name).config
+        assert default_world_size(config) == ranks
+        assert plan(config, ranks, device).world_size == ranks  # type: ignore[arg-type]
+
+
+def test_origins_and_short_keys() -> None:
+    resolved = resolve("tiny", ["lr=1e-4", "parallel.tensor_model_parallel_size=2", "recompute_modules=[core_attn]"])
+    rows = {key: (value, origin) for key, value, origin in resolved.rows()}
+    assert rows["optimizer.lr"] == (1e-4, "override")
+    assert rows["parallel.tensor_model_parallel_size"] == (2, "override")
+    assert rows["recompute.recompute_modules"] == (("core_attn",), "override")
+    assert rows["training.train_iters"] == (200, "file tiny")
+    assert rows["optimizer.adam_beta1"] == (0.9, "default")
+    assert len(rows) == len(KEYS)
+
+
+def test_a_resolved_configuration_survives_its_file() -> None:
+    resolved = resolve("mixtral_8x7b", ["bucket_size=1000", "nccl_debug=INFO", "eval_interval=null"])
+    again = ResolvedConfig.from_json(resolved.to_json())
+    assert again.config == resolved.config
+    assert again.origins == resolved.origins
+    assert again.name == "mixtral_8x7b"
+
+
+@pytest.mark.parametrize(
+    ("override", "expected"),
+    [
+        ("lrr=1", "unknown key lrr; did you mean lr?"),
+        ("tensor_parallel_size=2", "unknown key tensor_parallel_size; did you mean tensor_model_parallel_size?"),
+        ("model.lr=3", "unknown key model.lr; did you mean optimizer.lr?"),
+        ("lr=fast", "optimizer.lr = 'fast': Expected `float`, got `str`"),
+        ("lr=-1", "optimizer.lr = -1: Expected `float` > 0.0"),
+        ("lr=.inf", "optimizer.lr = inf: expected a finite number"),
+        ("sequence_parallel=1", "parallel.sequence_parallel = 1: Expected `bool`, got `int`"),
+        ("params_dtype=bf17", "precision.params_dtype = 'bf17': Invalid enum value 'bf17'"),
+        ("num_moe_experts=1.5", "moe.num_moe_experts = 1.5: Expected `int | null`, got `float`"),
+        ("num_layers", "'num_layers': an override is key=value"),
+        ("text=[a", "data.text: '[a' is not a value"),
+        ("text=!!python/name:os.system", "is not a value"),
+    ],
+)
+def test_a_bad_override_names_its_key(override: str, expected: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        resolve("tiny", [override])
+    assert expected in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("model: {num_layer: 3}", "unknown key model.num_layer; did you mean model.num_layers?"),
+        ("modle: {num_layers: 3}", "unknown section modle; did you mean model?"),
+        ("num_layers: 3", "num_layers belongs in the section model"),
+        ("model: 3", "model is a section"),
+        ("model:\n  num_layers: 3\n  num_layers: 4", "line 3: num_layers is given twice"),
+        ("- a", "expected `section: {key: value}`"),
+        ("a: [", "line "),
+        ("? [x]\n: 3", "line 1: "),
+    ],
+)
+def test_a_bad_file_is_told_with_its_path(tmp_path: Path, text: str, expected: str) -> None:
+    path = tmp_path / "mine.yaml"
+    path.write_text(text)
+    with pytest.raises(ValueError, match=r".") as caught:
+        resolve(str(path))
+    assert str(caught.value).startswith(str(path))
+    assert expected in str(caught.value)
+
+
+def test_a_missing_name_or_file() -> None:
+    with pytest.raises(ValueError, match=r"no configuration named 'tyni'; did you mean tiny\?; there are gpt_125m"):
+        resolve("tyni")
+    with pytest.raises(ValueError, match=r"/nowhere/x\.yaml: No such file"):
+        resolve("/nowhere/x.yaml")
+
+
+def test_environment_knobs_become_variables() -> None:
+    environment = {"NCCL_DEBUG": "WARN", "PATH": "/bin"}
+    config = EnvironmentConfig(cuda_device_max_connections=1, nccl_debug="INFO")
+    written = apply_environment(config, environment)
+    assert written == {"CUDA_DEVICE_MAX_CONNECTIONS": "1", "NCCL_DEBUG": "INFO"}
+    assert environment == {"NCCL_DEBUG": "INFO", "PATH": "/bin", "CUDA_DEVICE_MAX_CONNECTIONS": "1"}
+
+
+def test_resolved_configuration_that_is_none() -> None:
+    for text in ("", "[]", "{}", '{"name": 1, "config": {}, "origins": {}}', "{"):
+        with pytest.raises(ValueError, match="not a resolved configuration"):
+            ResolvedConfig.from_json(text)

@@ -1,0 +1,60 @@
+"""Model FLOPs against numbers worked out by hand."""
+
+from __future__ import annotations
+
+import pytest
+from perfdoc.trainer.config import resolve
+from perfdoc.trainer.flops import flops_per_step, flops_per_token, mfu, peak_flops
+
+
+def test_one_small_dense_layer() -> None:
+    """MLP 4·8·3 = 96, projections 4·(4 + 2·4) = 48, causal scores 4·8 = 32, output 4·4 = 16, logits 4·16 = 64:
+    256 multiply-adds, six operations each."""
+    config = resolve(
+        "tiny",
+        [
+            "num_layers=1",
+            "hidden_size=4",
+            "num_attention_heads=1",
+            "num_query_groups=1",
+            "seq_length=8",
+            "ffn_hidden_size=8",
+            "global_batch_size=2",
+        ],
+    ).config
+    assert flops_per_token(config, 16) == 6 * 256 == 1536
+    assert flops_per_step(config, 16) == 2 * 8 * 1536
+
+
+def test_llama_3_8b_with_its_vocabulary() -> None:
+    """Per layer 3·4096·14336 = 176160768; attention 4096·(4096 + 2·1024) + 4096·8192 + 4096·4096 = 75497472;
+    32 layers, plus 4096·128256 = 525336576 logits: 8578400256 multiply-adds... times six."""
+    config = resolve("llama3_8b").config
+    layer = 176_160_768 + 75_497_472
+    assert flops_per_token(config, 128_256) == 6 * (32 * layer + 525_336_576)
+
+
+def test_experts_count_by_the_number_that_a_token_visits() -> None:
+    """Two of eight experts: the routed part is twice the dense MLP's."""
+    dense = resolve("mixtral_8x7b", ["num_moe_experts=null", "expert_model_parallel_size=1"]).config
+    routed = resolve("mixtral_8x7b").config
+    mlp = 6 * 32 * 3 * 4096 * 14336
+    assert flops_per_token(routed, 32_000) - flops_per_token(dense, 32_000) == mlp
+    shared = resolve("mixtral_8x7b", ["moe_shared_expert_intermediate_size=14336"]).config
+    assert flops_per_token(shared, 32_000) - flops_per_token(routed, 32_000) == mlp
+
+
+def test_two_matrices_without_a_gate() -> None:
+    gated = resolve("tiny").config
+    plain = resolve("tiny", ["swiglu=false"]).config
+    assert flops_per_token(gated, 384) - flops_per_token(plain, 384) == 6 * 4 * 128 * 352
+
+
+def test_mfu_is_unknown_without_a_peak() -> None:
+    assert mfu(10**12, 10**9, 1, None) is None
+    assert mfu(10**12, 10**9, 2, 1e12) == pytest.approx(0.5)
+    assert peak_flops(None) is None
+    assert peak_flops("Some Accelerator") is None
+    assert peak_flops("NVIDIA H100 80GB HBM3") == 989e12
+    assert peak_flops("NVIDIA H100 PCIe") == 756e12
+    assert peak_flops("NVIDIA GB200") == 2500e12
