@@ -82,6 +82,8 @@ class Activity:
     stream: I64
     is_compute: Bool
     """Kernels that are not communication, and whole CUDA graphs."""
+    on_host: bool = False
+    """Whether this is a rank that trains on the CPU, so that host time is device time."""
 
     @property
     def span(self) -> tuple[int, int]:

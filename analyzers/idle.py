@@ -66,6 +66,8 @@ def idle_by_cause(activity: Activity, start_ns: int, end_ns: int, inputs: IdleIn
 
     # [gap_start, host_end) is the host's: the launch had not been made, or had not returned, by then.
     host_end = np.where(known, np.clip(returned, gap_start, gap_end), gap_start)
+    if activity.on_host:
+        host_end = gap_end  # the host is the device: nothing is queued for it
     queued_ns = gap_end - host_end
     short = known & (queued_ns <= LAUNCH_LATENCY_MAX_NS)
     waited = short & (host_end == gap_start) & _waited_for_other_stream(activity, following)

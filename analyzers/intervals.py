@@ -63,6 +63,12 @@ class Intervals:
             np.concatenate((self.start_ns, other.start_ns)), np.concatenate((self.end_ns, other.end_ns))
         )
 
+    def __sub__(self, other: Intervals) -> Intervals:
+        if not len(self) or not len(other):
+            return self
+        low, high = int(self.start_ns[0]), int(self.end_ns[-1])
+        return (self.gaps(low, high) | other.clip(low, high)).gaps(low, high)
+
     def gaps(self, start_ns: int, end_ns: int) -> Intervals:
         """The complement inside [start, end)."""
         inside = self.clip(start_ns, end_ns)

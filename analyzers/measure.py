@@ -10,6 +10,7 @@ from pathlib import Path
 
 from perfdoc.analyzers.activity import device_activity
 from perfdoc.analyzers.communication import CommunicationRow, communication_table
+from perfdoc.analyzers.cpu_rank import cpu_activity
 from perfdoc.analyzers.dimensions import attribute_dimensions
 from perfdoc.analyzers.idle import idle_inputs
 from perfdoc.analyzers.kernel_class import classify_kernels
@@ -18,9 +19,11 @@ from perfdoc.analyzers.kernels_only import KernelsOnly, kernels_only
 from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.analyzers.launches import find_launches
 from perfdoc.analyzers.ledger import Ledger, build_ledger
+from perfdoc.analyzers.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.window import Window, WindowRequest, find_window
 from perfdoc.traces import Capability, Device, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.load import content_sha256, read_trace
+from perfdoc.traces.run_facts import with_run_facts
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +62,7 @@ def measure_capture(path: Path, request: WindowRequest) -> CaptureMeasurement:
         # Hashing and reading each wait for the disk; hashlib releases the interpreter lock.
         digest: Future[str] = pool.submit(content_sha256, path)
         trace = read_trace(path)
-        ranks, notes = measure_trace(trace, request)
+        ranks, notes = measure_trace(with_run_facts(trace), request)
         return CaptureMeasurement(
             path=path,
             sha256=digest.result(),
@@ -81,7 +84,12 @@ def measure_or_explain(path: Path, request: WindowRequest) -> CaptureMeasurement
 
 
 def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasurement], list[Note]]:
-    """Measure every device of a trace that ran kernels or CUDA graphs; devices by ordinal, then process."""
+    """Measure every device of a trace that ran kernels or CUDA graphs, and every rank marked as a CPU rank.
+
+    Devices by ordinal, then process. Raises NoGpuActivityError where there is neither.
+    """
+    trace = with_marked_ranks(trace)
+    on_cpu = {process for process, mark in marked_ranks(trace).items() if mark.device == "cpu"}
     kinds = classify_kernels(trace)
     launches = find_launches(trace)
     known = find_known_ranges(trace)
@@ -91,8 +99,12 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
         range(len(trace.devices)), key=lambda i: (trace.devices[i].ordinal, trace.devices[i].process)
     )
     for index in order:
-        activity = device_activity(trace, index, kinds, launches)
         device = trace.devices[index]
+        activity = device_activity(trace, index, kinds, launches)
+        if activity is not None:
+            activity = attribute_dimensions(trace, activity, known)
+        elif device.process in on_cpu:
+            activity = cpu_activity(trace, index)
         if activity is None:
             notes.append(
                 Note(
@@ -103,7 +115,6 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
                 )
             )
             continue
-        activity = attribute_dimensions(trace, activity, known)
         try:
             window = find_window(trace, activity, request, known)
         except (ValueError, re.error) as error:

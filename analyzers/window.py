@@ -79,7 +79,8 @@ def find_window(trace: Trace, activity: Activity, request: WindowRequest, known:
         if request.step_pattern is not None:
             raise ValueError(f"no range of process {process} matches {request.step_pattern.pattern!r}")
         return _capture(activity, "no range in the capture names a step")
-    steps = _tile(trace, activity, _outermost(trace, rows))
+    rows = _outermost(trace, rows)
+    steps = _host_steps(trace, rows) if activity.on_host else _tile(trace, activity, rows)
     if not steps:
         return _capture(activity, "no activity could be matched to a launch inside the step ranges")
     return Window(
@@ -157,3 +158,11 @@ def _tile(trace: Trace, activity: Activity, rows: I64) -> list[Step]:
         for n, a, b in zip(names, starts.tolist(), ends.tolist(), strict=True)
         if b > a
     ]
+
+
+def _host_steps(trace: Trace, rows: I64) -> list[Step]:
+    """Steps of a CPU rank: from range to range, the last to its own end."""
+    starts = trace.ranges.start_ns[rows].tolist()
+    ends = [*starts[1:], int(trace.ranges.end_ns[rows[-1]])]
+    names = [trace.strings[i] for i in trace.ranges.name[rows].tolist()]
+    return [Step(name=n, start_ns=a, end_ns=b) for n, a, b in zip(names, starts, ends, strict=True) if b > a]

@@ -1,4 +1,4 @@
-"""What follows the prefix of a collective's range: `all_reduce group=DATA_PARALLEL_GROUP pg=3 bytes=64 seq=7`.
+"""What follows a collective range's prefix: `all_reduce group=DATA_PARALLEL_GROUP pg=3 bytes=64 seq=7`.
 
 It is exact: parsing what `format_collective` wrote gives the same facts, and formatting what
 `parse_collective` accepted gives the same text. Anything else is not ours and parses to None.

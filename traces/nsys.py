@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
+from perfdoc.profiling.marks import parse_rank_mark
+from perfdoc.profiling.vocabulary import RANK_MARK
 from perfdoc.traces import nsys_gpu, nsys_host
 from perfdoc.traces.errors import NoGpuActivityError, TraceError
 from perfdoc.traces.model import Capability, Note, Trace
@@ -48,26 +51,22 @@ def read_nsys(source: NsysSource) -> Trace:
             "is not a Nsight Systems export (none of its tables is there).",
             "Export the report: nsys export --type sqlite REPORT.nsys-rep",
         )
-    if not has_kernels and not has_graphs:
-        raise NoGpuActivityError(
-            source.path,
-            "holds no GPU kernels (no CUPTI_ACTIVITY_KIND_KERNEL table): CUDA was not traced.",
-            f"Capture again with {_CAPTURE}",
-        )
     ids = Ids(source)
     kernels = nsys_gpu.read_kernels(source, ids)
     copies = nsys_gpu.read_copies(source, ids)
     graphs = nsys_gpu.read_graph_launches(source, ids)
-    if not len(kernels) and not len(graphs):
-        raise NoGpuActivityError(
-            source.path,
-            "holds no GPU kernels (the kernel table is empty).",
-            f"Capture a stretch in which the GPU works, with {_CAPTURE}",
-        )
     check_activity(source.path, kernels, copies, graphs)
     api = nsys_host.read_api_calls(source, ids)
-    capture_end = max(int(t.end_ns.max()) for t in (kernels, copies, graphs, api) if len(t))
+    capture_end = max(int(t.end_ns.max(initial=0)) for t in (kernels, copies, graphs, api))
     nvtx = nsys_host.read_ranges(source, ids, capture_end)
+    if not len(kernels) and not len(graphs) and not _is_cpu_run(ids.strings.values):
+        raise NoGpuActivityError(
+            source.path,
+            "holds no GPU kernels (the kernel table is empty)."
+            if has_kernels
+            else "holds no GPU kernels (no CUPTI_ACTIVITY_KIND_KERNEL table): CUDA was not traced.",
+            f"Capture a stretch in which the GPU works, with {_CAPTURE}",
+        )
     records = nsys_host.read_event_records(source, ids)
     syncs = nsys_host.read_syncs(source)
     payloads = read_payloads(source, nvtx.ranges, nvtx.source_row, ids.strings)
@@ -158,6 +157,12 @@ def read_nsys(source: NsysSource) -> Trace:
         capabilities=capabilities,
         notes=notes,
     )
+
+
+def _is_cpu_run(names: Sequence[str]) -> bool:
+    """Whether perfdoc's trainer marked a rank that trains on the CPU, where no kernels are to be expected."""
+    marks = (parse_rank_mark(n) for n in names if n.startswith(RANK_MARK))
+    return any(mark is not None and mark.device == "cpu" for mark in marks)
 
 
 def _have(available: bool, reason: str, remedy: str) -> Capability:

@@ -48,6 +48,13 @@ def test_or_is_the_union_of_both(one: list[tuple[int, int]], other: list[tuple[i
     assert (make(one) | make(other)).total_ns == len(covered(one + other, 0, END))
 
 
+@given(intervals, intervals)
+def test_difference_leaves_out_the_other(one: list[tuple[int, int]], other: list[tuple[int, int]]) -> None:
+    left = make(one) - make(other)
+    pieces = list(zip(left.start_ns.tolist(), left.end_ns.tolist(), strict=True))
+    assert covered(pieces, 0, END) == covered(one, 0, END) - covered(other, 0, END)
+
+
 @given(intervals)
 def test_every_nanosecond_belongs_to_the_interval_that_ends_last(pairs: list[tuple[int, int]]) -> None:
     start, end, owner = owners_by_last_end(

@@ -1,0 +1,51 @@
+"""Which rank a process is, as the marks of perfdoc's trainer say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from perfdoc.profiling import vocabulary
+from perfdoc.profiling.marks import RankMark, parse_rank_mark
+from perfdoc.traces import Device, Trace
+
+
+def marked_ranks(trace: Trace) -> dict[int, RankMark]:
+    """Rank mark by process; the first one of a process counts."""
+    found: dict[int, RankMark] = {}
+    if not len(trace.ranges):
+        return found
+    used = np.zeros(len(trace.strings), bool)
+    used[trace.ranges.name] = True
+    marks = {
+        i: mark
+        for i in np.flatnonzero(used).tolist()
+        if trace.strings[i].startswith(vocabulary.RANK_MARK)
+        and (mark := parse_rank_mark(trace.strings[i])) is not None
+    }
+    for name, mark in marks.items():
+        for thread in np.unique(trace.ranges.thread[trace.ranges.name == name]).tolist():
+            if thread >= 0:
+                found.setdefault(trace.threads[thread].process, mark)
+    return found
+
+
+def with_marked_ranks(trace: Trace) -> Trace:
+    """The trace with ranks from marks, and with a device for each process that is marked as a CPU rank."""
+    marks = marked_ranks(trace)
+    if not marks:
+        return trace
+    devices = [
+        replace(d, rank=marks[d.process].rank, rank_evidence="mark")
+        if d.rank is None and d.process in marks
+        else d
+        for d in trace.devices
+    ]
+    known = {d.process for d in devices}
+    devices += [
+        Device(process=process, ordinal=0, gpu_name="CPU", rank=mark.rank, rank_evidence="mark")
+        for process, mark in sorted(marks.items())
+        if mark.device == "cpu" and process not in known
+    ]
+    return replace(trace, devices=devices)

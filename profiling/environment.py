@@ -1,0 +1,157 @@
+"""What a run ran on: the environment variables that are knobs, versions, and the machine.
+
+An environment holds tokens and passwords, so that only the variables named here are ever read out.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.metadata
+import os
+import platform
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from perfdoc.profiling.manifest import Gpu
+
+KNOBS = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "CUDA_VISIBLE_DEVICES",
+    "DEEP_EP_DEVICE_TO_HCA_MAPPING",
+    "MKL_NUM_THREADS",
+    "NCCL_ALGO",
+    "NCCL_BUFFSIZE",
+    "NCCL_CGA_CLUSTER_SIZE",
+    "NCCL_CTA_POLICY",
+    "NCCL_CUMEM_ENABLE",
+    "NCCL_DEBUG",
+    "NCCL_GRAPH_REGISTER",
+    "NCCL_IB_DISABLE",
+    "NCCL_IB_QPS_PER_CONNECTION",
+    "NCCL_IB_SPLIT_DATA_ON_QPS",
+    "NCCL_MAX_CTAS",
+    "NCCL_MAX_NCHANNELS",
+    "NCCL_MIN_CTAS",
+    "NCCL_MIN_NCHANNELS",
+    "NCCL_NET_GDR_C2C",
+    "NCCL_NET_GDR_LEVEL",
+    "NCCL_NTHREADS",
+    "NCCL_NVLS_ENABLE",
+    "NCCL_P2P_DISABLE",
+    "NCCL_P2P_LEVEL",
+    "NCCL_P2P_NET_CHUNKSIZE",
+    "NCCL_PROTO",
+    "NCCL_SHM_DISABLE",
+    "NCCL_SOCKET_NTHREADS",
+    "NUM_OF_HYBRID_EP_RANKS_PER_NVLINK_DOMAIN",
+    "NVLINK_DOMAIN_SIZE",
+    "NVSHMEM_ENABLE_NIC_PE_MAPPING",
+    "NVSHMEM_IB_ENABLE_IBGDA",
+    "NVTE_BATCH_MHA_P2P_COMM",
+    "NVTE_BWD_LAYERNORM_SM_MARGIN",
+    "NVTE_CPU_OFFLOAD_V1",
+    "NVTE_EXT_MARGIN_SM",
+    "NVTE_FLASH_ATTN",
+    "NVTE_FUSED_ATTN",
+    "NVTE_FWD_LAYERNORM_SM_MARGIN",
+    "NVTE_NORM_BWD_USE_CUDNN",
+    "NVTE_NORM_FWD_USE_CUDNN",
+    "NVTE_UNFUSED_ATTN",
+    "OMP_NUM_THREADS",
+    "OMP_PROC_BIND",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "TORCH_NCCL_AVOID_RECORD_STREAMS",
+    "TORCH_NCCL_CUDA_EVENT_CACHE",
+    "TORCH_NCCL_HIGH_PRIORITY",
+    "USE_MNNVL",
+)
+"""Variables that change how fast a run is. One with a secret, a path or a host in it does not belong here."""
+
+PACKAGES = (
+    "megatron-core",
+    "msgspec",
+    "numpy",
+    "nvtx",
+    "perfdoc",
+    "torch",
+    "transformer-engine",
+    "triton",
+)
+MAX_VALUE = 1024
+"""Longer values are cut."""
+
+
+def knob_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The variables of KNOBS that are set."""
+    environment = os.environ if environment is None else environment
+    return {name: environment[name][:MAX_VALUE] for name in KNOBS if name in environment}
+
+
+def versions() -> dict[str, str]:
+    """Versions of Python, of PACKAGES as installed, and of CUDA, cuDNN and NCCL as torch was built with."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        with contextlib.suppress(importlib.metadata.PackageNotFoundError):
+            found[package] = importlib.metadata.version(package)
+    try:
+        torch = importlib.import_module("torch")
+    except ImportError:
+        return found
+    if torch.version.cuda is None:
+        return found
+    found["cuda"] = str(torch.version.cuda)
+    if (cudnn := torch.backends.cudnn.version()) is not None:
+        found["cudnn"] = str(cudnn)
+    if torch.cuda.is_available():
+        found["nccl"] = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return found
+
+
+def cpu_name() -> str | None:
+    """The processor's own name; None where the system does not say."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(errors="replace").splitlines()
+    except OSError:
+        return platform.processor() or None
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, None)
+
+
+def cpu_count() -> int | None:
+    """Logical CPUs that this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:
+        return os.cpu_count()
+
+
+def memory_bytes() -> int | None:
+    """Memory of the machine; None where the system does not say."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (ValueError, OSError):
+        return None
+
+
+def own_gpu(rank: int) -> Gpu | None:
+    """The current CUDA device of this process; None where there is none."""
+    try:
+        torch: Any = importlib.import_module("torch")
+    except ImportError:
+        return None
+    if torch.version.cuda is None or not torch.cuda.is_available():
+        return None
+    facts = torch.cuda.get_device_properties(torch.cuda.current_device())
+    return Gpu(
+        rank=rank,
+        name=str(facts.name),
+        sm_count=int(facts.multi_processor_count),
+        memory_bytes=int(facts.total_memory),
+        compute_capability=f"{facts.major}.{facts.minor}",
+    )

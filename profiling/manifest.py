@@ -1,0 +1,195 @@
+"""run.json: the facts of a run that no trace holds. docs/run_directory.md describes every key.
+
+Numbers carry their unit in their name. What is not known is null; where that needs a reason, a key beside
+it says so. Readers accept keys that they do not know, so that a newer writer can add some.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, Literal, TypeAlias
+
+import msgspec
+
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.groups import ProcessGroup
+from perfdoc.profiling.marks import DeviceKind
+
+SCHEMA_VERSION = 1
+MAX_BYTES = 64 << 20
+"""A larger run.json is refused; that of 16,384 ranks takes about 10 MiB."""
+
+Status: TypeAlias = Literal["running", "finished", "stopped", "failed"]
+Scalar: TypeAlias = str | int | float | bool | None
+
+
+class ConfigValue(msgspec.Struct, frozen=True, kw_only=True):
+    """One resolved value of the configuration."""
+
+    value: Any
+    """As JSON holds it."""
+    origin: str
+    """Where it came from: `default`, `file NAME`, `environment NAME`, `command line`."""
+
+
+class Layout(msgspec.Struct, frozen=True, kw_only=True):
+    """How the ranks are divided. Sizes multiply to the world size without `virtual_pipeline` and `expert`."""
+
+    world_size: int
+    data: int
+    tensor: int = 1
+    context: int = 1
+    pipeline: int = 1
+    virtual_pipeline: int | None = None
+    """Model chunks per pipeline stage; null without interleaving."""
+    expert: int = 1
+    expert_tensor: int | None = None
+    sequence_parallel: bool = False
+    micro_batches: int | None = None
+    """Micro-batches of a step on each pipeline."""
+    groups: tuple[ProcessGroup, ...] = ()
+    """Every process group of the run, those of other ranks included."""
+
+
+class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
+    """What the model's FLOPs and memory follow from."""
+
+    name: str
+    layers: int
+    hidden_size: int
+    ffn_hidden_size: int
+    attention_heads: int
+    query_groups: int
+    kv_channels: int
+    """Width of one head."""
+    vocabulary: int
+    """Entries of the embedding, padding included."""
+    sequence_length: int
+    gated_mlp: bool
+    """SwiGLU and its kin: three matrices instead of two."""
+    experts: int | None = None
+    experts_per_token: int | None = None
+    expert_ffn_hidden_size: int | None = None
+    parameters: int | None = None
+    """Over all ranks, each counted once."""
+
+
+class Batch(msgspec.Struct, frozen=True, kw_only=True):
+    """What one step consumes."""
+
+    global_sequences: int
+    micro_sequences: int
+    tokens_per_step: int
+
+
+class Flops(msgspec.Struct, frozen=True, kw_only=True):
+    """Model FLOPs of one step over all ranks."""
+
+    per_step: int | None
+    convention: str
+    """How they are counted, in one line."""
+    reason: str = ""
+    """Why they are unknown."""
+
+
+class Gpu(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPU of one rank."""
+
+    rank: int
+    name: str
+    sm_count: int
+    memory_bytes: int
+    compute_capability: str
+
+
+class Hardware(msgspec.Struct, frozen=True, kw_only=True):
+    """The machines of the run, without their names."""
+
+    nodes: int
+    cpu: str | None
+    cpu_count: int | None
+    """Logical CPUs of the first node that the run may use."""
+    memory_bytes: int | None
+    """Of the first node."""
+    gpus: tuple[Gpu, ...] = ()
+    peak_flops_per_second: float | None = None
+    """Dense peak of one device in the training dtype."""
+    peak_source: str = ""
+
+
+class Profile(msgspec.Struct, frozen=True, kw_only=True):
+    """What was captured."""
+
+    profiler: Literal["nsys", "torch", "none"]
+    reason: str
+    """Why this profiler."""
+    first_step: int | None = None
+    steps: int | None = None
+    ranks: tuple[int, ...] | None = None
+    """Profiled ranks; null for all."""
+    ranges: str = ""
+    """Through what ranges were emitted, such as `nvtx 0.2.11, record_function`."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """All of run.json."""
+
+    schema_version: int = SCHEMA_VERSION
+    perfdoc_version: str
+    created_utc: str
+    """ISO 8601, such as 2026-11-21T01:22:11Z."""
+    status: Status = "running"
+    """`running` in the file of a run that is over means that it was killed."""
+    ended_utc: str | None = None
+    end_reason: str = ""
+    command: tuple[str, ...]
+    device: DeviceKind
+    dtype: str
+    """Dtype of the matrix products: fp32, bf16, fp16, fp8."""
+    config: dict[str, ConfigValue]
+    """Resolved configuration by canonical knob id."""
+    layout: Layout
+    model: ModelShape
+    batch: Batch
+    flops: Flops
+    hardware: Hardware
+    versions: dict[str, str]
+    """Version by program or package; one that is not installed has no entry."""
+    environment: dict[str, str]
+    """Environment variables that are knobs (see `perfdoc.profiling.environment`), never all of them."""
+    profile: Profile
+
+
+def encode(manifest: Manifest) -> bytes:
+    """run.json as it is written: indented, ends with a newline."""
+    return msgspec.json.format(msgspec.json.encode(manifest), indent=1) + b"\n"
+
+
+def read_manifest(path: Path) -> Manifest:
+    """Read a run.json, or the one of a run directory.
+
+    Raises CaptureError, naming the key, where it is missing, too large, of a newer schema, or wrong.
+    """
+    path = path / "run.json" if path.is_dir() else path
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise CaptureError(
+                path, f"is larger than {MAX_BYTES >> 20} MiB.", "It is no run.json of perfdoc."
+            )
+        text = path.read_bytes()
+    except OSError as error:
+        raise CaptureError(path, f"cannot be read: {error.strerror}.", "Give a run directory.") from error
+    try:
+        version = msgspec.json.decode(text, type=_Version).schema_version
+        if version > SCHEMA_VERSION:
+            what = f"has schema version {version}, this perfdoc reads up to {SCHEMA_VERSION}."
+            raise CaptureError(path, what, "Update perfdoc.")
+        return msgspec.json.decode(text, type=Manifest)
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise CaptureError(
+            path, f"is no manifest: {error}.", "Run again, or analyse the traces alone."
+        ) from error
+
+
+class _Version(msgspec.Struct, frozen=True):
+    schema_version: int

@@ -1,0 +1,108 @@
+"""Memory of the profiled window: figures by step everywhere, allocation snapshots on CUDA.
+
+Snapshots are PyTorch's own (`torch.cuda.memory._snapshot`, pickled with protocol 4 so that its viewer reads
+them): `start` when the window opens, `peak` when more is allocated than at any earlier look, the one without
+a word at the end, whose history of allocations covers the window, and `oom` when an allocation failed.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pickle
+from typing import Any
+
+from perfdoc.profiling.json_lines import LineWriter
+from perfdoc.profiling.marks import DeviceKind
+from perfdoc.profiling.memory_sample import MemoryEvent, sample_memory
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.whole_file import whole_file
+
+MAX_HISTORY = 1_000_000
+"""Allocations and frees that a snapshot's history holds; older ones are lost first."""
+MAX_PEAKS = 5
+"""Peak snapshots that are taken in one window; each stops the host for up to a second."""
+PEAK_GROWTH = 1.02
+"""A new peak snapshot needs this much more than the last."""
+
+
+class MemoryRecorder:
+    """Records the memory of one rank during the profiled window."""
+
+    def __init__(self, run: RunDirectory, rank: int, device: DeviceKind) -> None:
+        self._run, self._rank, self._cuda = run, rank, device == "cuda"
+        self._lines: LineWriter | None = None
+        self._step = 0
+        self._peak_bytes = 0.0
+        self._peaks = 0
+        self._watching = False
+
+    def start(self, step: int) -> None:
+        """The window opens before `step`. Raises OSError, as all of these do, where it cannot write."""
+        self._lines = LineWriter(self._run.memory_path(self._rank, "jsonl"))
+        self._step = step
+        if self._cuda:
+            memory = _cuda_memory()
+            memory.reset_peak_memory_stats()
+            # Stacks of C++ take seconds to resolve; those of Python say enough.
+            memory._record_memory_history(enabled="all", stacks="python", max_entries=MAX_HISTORY)
+            self._watch_out_of_memory()
+            self._snapshot("start.pickle")
+        self._sample("start")
+
+    def look(self) -> None:
+        """Memory is high here, such as after a forward: take a peak snapshot if it is the highest yet."""
+        if not self._cuda or self._lines is None or self._peaks >= MAX_PEAKS:
+            return
+        allocated = _cuda_memory().memory_allocated()
+        if allocated > self._peak_bytes * PEAK_GROWTH:
+            self._peak_bytes = allocated
+            self._peaks += 1
+            self._snapshot("peak.pickle")
+
+    def step_ended(self, step: int) -> None:
+        """A step of the window is over."""
+        self._step = step
+        if self._lines is not None:
+            self._sample("step")
+
+    def stop(self) -> None:
+        """The window closes; safe to repeat."""
+        if self._lines is None:
+            return
+        try:
+            self._sample("end")
+        finally:
+            self._lines.close()
+            self._lines = None
+        if self._cuda:
+            self._snapshot("pickle")
+            _cuda_memory()._record_memory_history(enabled=None)
+
+    def _sample(self, event: MemoryEvent) -> None:
+        assert self._lines is not None
+        self._lines.write(sample_memory(event, self._step, cuda=self._cuda))
+
+    def _snapshot(self, suffix: str) -> None:
+        path = self._run.memory_path(self._rank, suffix)
+        with (
+            whole_file(path, replace=suffix in ("peak.pickle", "oom.pickle")) as part,
+            part.open("wb") as file,
+        ):
+            pickle.dump(_cuda_memory()._snapshot(), file, protocol=4)
+
+    def _watch_out_of_memory(self) -> None:
+        # torch cannot take an observer off again, so there is one, which looks whether a window is open.
+        if self._watching:
+            return
+        self._watching = True
+
+        def out_of_memory(device: int, wanted: int, allocated: int, free: int) -> None:
+            if self._lines is not None:
+                self._sample("oom")
+                self._snapshot("oom.pickle")
+
+        importlib.import_module("torch._C")._cuda_attach_out_of_memory_observer(out_of_memory)
+
+
+def _cuda_memory() -> Any:
+    return importlib.import_module("torch.cuda.memory")

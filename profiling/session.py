@@ -1,0 +1,141 @@
+"""One rank's profiling: opens the window at its first step, closes it after its last, loses no training."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+from collections.abc import Callable, Iterator
+from types import TracebackType
+
+from perfdoc.profiling import collectives, garbage, groups, ranges
+from perfdoc.profiling.captures import Capture, NsysCapture, TorchCapture
+from perfdoc.profiling.collective_log import write_collectives
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.marks import DeviceKind
+from perfdoc.profiling.memory import MemoryRecorder
+from perfdoc.profiling.profiler_choice import Profiler
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.vocabulary import STEP, numbered
+from perfdoc.profiling.window import ProfileWindow
+
+
+class Session:
+    """Profiling of one rank, from after init_process_group to the end of training.
+
+        with Session(run, window=window, profiler="torch", rank=0, world_size=2, device="cpu") as session:
+            for step in range(...):
+                with session.step(step):
+                    ...
+
+    A profiler that fails does not end training: the window closes and `problem` says why, in one line.
+    """
+
+    def __init__(
+        self,
+        run: RunDirectory,
+        *,
+        window: ProfileWindow,
+        profiler: Profiler,
+        rank: int,
+        world_size: int,
+        device: DeviceKind,
+        shapes: bool = False,
+    ) -> None:
+        self._run, self._window, self._rank = run, window, rank
+        self._world_size, self._device = world_size, device
+        self._capture: Capture | None = None
+        if window.has_rank(rank) and profiler == "torch":
+            self._capture = TorchCapture(run, rank, world_size, device, shapes=shapes)
+        elif window.has_rank(rank) and profiler == "nsys":
+            self._capture = NsysCapture(device)
+        self.memory = MemoryRecorder(run, rank, device)
+        """For `memory.look()` where memory is high."""
+        self.ranges_through = ""
+        """Through what ranges were emitted, once the window has opened."""
+        self.problem: str | None = None
+        """Why there is no capture, or not all of one; None where nothing went wrong."""
+        self._prepared = self._open = self._done = False
+
+    def __enter__(self) -> Session:
+        if self._capture is not None:
+            if importlib.util.find_spec("torch") is not None:
+                collectives.install()
+            garbage.install()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._capture is None:
+            return
+        if self._open:
+            self._close()
+            if self.problem is None and kind is None:
+                self.problem = f"training ended before step {self._window.last}, the last profiled one"
+        elif not self._done and self.problem is None and kind is None:
+            self.problem = f"training ended before step {self._window.start}, the first profiled one"
+        collectives.uninstall()
+        garbage.uninstall()
+
+    def is_profiled(self, step: int) -> bool:
+        """Whether this rank is captured in `step`; such a step's time is not a normal one."""
+        return self._capture is not None and self.problem is None and self._window.has_step(step)
+
+    @contextlib.contextmanager
+    def step(self, step: int) -> Iterator[None]:
+        """Run one training step: in its range, inside the window where it belongs there."""
+        if self._capture is not None and not self._done:
+            self._before(step)
+        try:
+            with ranges.range(numbered(STEP, step)):
+                yield
+        finally:
+            if self._open:
+                self._after(step)
+
+    def _before(self, step: int) -> None:
+        assert self._capture is not None
+        if not self._prepared and step >= self._window.start - 1:
+            self._prepared = True
+            if not self._try(self._capture.prepare):
+                self._done = True
+        if not (self._open or self._done) and self._window.has_step(step):
+            self._open = True
+            if not self._try(lambda: self._begin(step)):
+                self._close()
+
+    def _begin(self, step: int) -> None:
+        assert self._capture is not None
+        self.memory.start(step)
+        self.ranges_through = self._capture.begin()
+        groups.emit_marks(rank=self._rank, world_size=self._world_size, device=self._device)
+
+    def _after(self, step: int) -> None:
+        well = self._try(lambda: self.memory.step_ended(step))
+        if not well or step >= self._window.last:
+            self._close()
+
+    def _close(self) -> None:
+        assert self._capture is not None
+        self._open, self._done = False, True
+        # Each by itself: a disk that is full for one file may still hold the others.
+        self._try(self._capture.end)
+        self._try(self._write_collectives)
+        self._try(self.memory.stop)
+
+    def _write_collectives(self) -> None:
+        records = collectives.drain(everything=True)
+        write_collectives(self._run.collectives_path(self._rank), records)
+        if (lost := collectives.dropped()) > 0:
+            what = f"{lost} collectives of the profiled steps have no record."
+            raise CaptureError(self._run.collectives_path(self._rank), what, "Profile fewer steps.")
+
+    def _try(self, action: Callable[[], None]) -> bool:
+        """Whether an action of the profiler went well; the first that did not is the problem."""
+        try:
+            action()
+        except (CaptureError, OSError, RuntimeError) as error:
+            line = str(error).strip().splitlines()
+            self.problem = self.problem or (line[0] if line else type(error).__name__)
+            return False
+        return True

@@ -1,0 +1,75 @@
+"""What a run directory says beside a capture: the completion of every collective of a rank.
+
+A PyTorch profiler trace of a CPU rank has no range that ends on a backend's thread; the trainer writes those
+times to `collectives/rank<N>.jsonl` in UTC. They become ranges of the capture, as Nsight captures have them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from perfdoc.profiling.collective_log import CollectiveRecord, read_collectives
+from perfdoc.profiling.collective_name import CollectiveName, carried, format_collective
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
+from perfdoc.traces.errors import TraceError
+from perfdoc.traces.model import RangeKind, Ranges, Trace
+from perfdoc.traces.strings import Strings
+
+
+def with_run_facts(trace: Trace) -> Trace:
+    """The trace with the facts of the run directory that it lies in, if it lies in one.
+
+    Raises TraceError where the directory's file is damaged.
+    """
+    run = trace.path.resolve().parent.parent
+    side_file = run / "collectives" / f"{trace.path.name.split('.')[0]}.jsonl"
+    if not (run / "run.json").is_file() or not side_file.is_file() or trace.utc_origin_ns is None:
+        return trace
+    if any(trace.strings[i].startswith(COLLECTIVE_RUN) for i in np.unique(trace.ranges.name).tolist()):
+        return trace
+    try:
+        records = [r for r in read_collectives(side_file) if r.done_ns is not None]
+    except (CaptureError, OSError) as error:
+        raise TraceError(side_file, f"{error}", "Delete the file to analyse the trace without it.") from error
+    return _with_runs(trace, records) if records and len(trace.ranges) else trace
+
+
+def _with_runs(trace: Trace, records: Sequence[CollectiveRecord]) -> Trace:
+    strings = Strings()
+    for text in trace.strings:
+        strings.intern(text)
+    origin = trace.utc_origin_ns
+    assert origin is not None
+    start = np.array([r.issue_ns - origin for r in records], np.int64)
+    end = np.array([(r.done_ns or r.issue_ns) - origin for r in records], np.int64)
+    # Ranges of one process; the thread that issued is the one that most of its ranges are on.
+    thread = int(np.bincount(trace.ranges.thread[trace.ranges.thread >= 0]).argmax())
+    more = {
+        "start_ns": start,
+        "end_ns": np.maximum(start, end),
+        "thread": np.full(len(records), thread, np.int32),
+        "name": np.array([strings.intern(_name(r)) for r in records], np.int32),
+        "domain": np.zeros(len(records), np.int32),
+        "kind": np.full(len(records), RangeKind.START_END, np.int8),
+    }
+    columns = {n: np.concatenate((getattr(trace.ranges, n), more[n])) for n in Ranges.column_names()}
+    return replace(trace, strings=strings.values, ranges=Ranges(**columns))
+
+
+def _name(record: CollectiveRecord) -> str:
+    return format_collective(
+        CollectiveName(
+            phase=COLLECTIVE_RUN,
+            operation=record.operation,
+            group=carried(record.group),
+            group_name=carried(record.group_name),
+            bytes=record.bytes,
+            sequence=record.sequence,
+            sent_bytes=record.sent_bytes,
+            peer=record.peer,
+        )
+    )
