@@ -11,6 +11,7 @@ simply have had no work.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,23 +43,56 @@ def blocked_since(trace: Trace, activity: Activity) -> I64 | None:
     """
     if not trace.capabilities["event_edges"].available:
         return None
-    comm = activity.communication
-    since = np.full(len(comm.kernel), NEVER, np.int64)
+    since = np.full(len(activity.comm_rows), NEVER, np.int64)
     lanes = {s: _Lane(activity, s) for s in np.unique(activity.stream).tolist()}
     position = _positions(activity)
-    edges = find_edges(trace, trace.devices[activity.device].process)
-    for record_stream in np.unique(edges.record_stream).tolist():
-        for wait_stream in np.unique(edges.wait_stream[edges.record_stream == record_stream]).tolist():
-            source, target = lanes.get(record_stream), lanes.get(wait_stream)
-            if source is None or target is None or record_stream == wait_stream:
-                continue
-            mine = (edges.record_stream == record_stream) & (edges.wait_stream == wait_stream)
-            awaited = source.last_before(edges.record_ns[mine])
-            waiting = target.first_from(edges.wait_ns[mine])
-            _note(activity, position, since, awaited, waiting, target)
+    awaited, waiting = _awaited(find_edges(trace, activity.device), lanes)
+    free = _free_ns(activity, lanes)
+    _note(activity, position, since, awaited, waiting, free)
     for lane in lanes.values():
-        _note(activity, position, since, lane.rows[:-1], lane.rows[1:], lane)
+        # Behind each other on one stream: ready as soon as launched.
+        _note(activity, position, since, lane.rows[:-1], lane.rows[1:], np.zeros_like(free))
     return since
+
+
+def _awaited(edges: Edges, lanes: Mapping[int, _Lane]) -> tuple[I64, I64]:
+    """Pairs of activities: (what was awaited, the first one behind the wait).
+
+    A wait of a stream holds for everything recorded on it later too: 20 -> 14 -> 7 makes stream 7 wait for
+    stream 20, also where stream 14 runs nothing (ProcessGroupNCCL chains events so).
+    """
+    own = np.full(len(edges.wait_ns), -1, np.int64)
+    behind = np.full(len(edges.wait_ns), -1, np.int64)
+    for stream, lane in lanes.items():
+        mine = edges.record_stream == stream
+        own[mine] = lane.last_before(edges.record_ns[mine])
+        mine = edges.wait_stream == stream
+        behind[mine] = lane.first_from(edges.wait_ns[mine])
+
+    count = len(own)
+    # Records and waits in the host's order; of two at one time the record first.
+    order = np.lexsort((np.repeat((0, 1), count), np.concatenate((edges.record_ns, edges.wait_ns))))
+    carried: dict[int, dict[int, int]] = {}
+    """By stream: the last activity of each other stream that it has waited for."""
+    recorded: dict[int, dict[int, int]] = {}
+    pairs: list[tuple[int, int]] = []
+    record_streams, wait_streams = edges.record_stream.tolist(), edges.wait_stream.tolist()
+    owns, behinds = own.tolist(), behind.tolist()
+    for at in order.tolist():
+        if at < count:
+            snapshot = dict(carried.get(record_streams[at], {}))
+            if owns[at] >= 0:
+                snapshot[record_streams[at]] = owns[at]
+            recorded[at] = snapshot
+            continue
+        edge = at - count
+        held = carried.setdefault(wait_streams[edge], {})
+        for stream, row in recorded.pop(edge, {}).items():
+            if stream != wait_streams[edge]:
+                held[stream] = max(row, held.get(stream, -1))
+                pairs.append((row, behinds[edge]))
+    table = np.array(pairs, np.int64).reshape(-1, 2)
+    return table[:, 0], table[:, 1]
 
 
 class _Lane:
@@ -68,11 +102,6 @@ class _Lane:
         rows = np.flatnonzero((activity.stream == stream) & (activity.launch_start_ns >= 0))
         self.rows = rows[np.argsort(activity.launch_start_ns[rows], kind="stable")]
         self.launch_ns = activity.launch_start_ns[self.rows]
-        ends = np.maximum.accumulate(activity.end_ns[self.rows])
-        free = np.concatenate(([0], ends[:-1])) if len(ends) else ends
-        self.free_ns = np.zeros(len(activity.stream), np.int64)
-        self.free_ns[self.rows] = free
-        """By row: when everything before it on the stream had ended."""
 
     def last_before(self, time_ns: I64) -> I64:
         """Row of the last activity launched before each time; -1 none."""
@@ -94,7 +123,7 @@ class _Lane:
         )
 
 
-def _note(activity: Activity, position: I64, since: I64, awaited: I64, waiting: I64, lane: _Lane) -> None:
+def _note(activity: Activity, position: I64, since: I64, awaited: I64, waiting: I64, free_ns: I64) -> None:
     """Lower `since` of awaited communications to the time at which the waiting computes were ready."""
     real = (awaited >= 0) & (waiting >= 0)
     awaited, waiting = awaited[real], waiting[real]
@@ -104,9 +133,16 @@ def _note(activity: Activity, position: I64, since: I64, awaited: I64, waiting: 
         & (activity.start_ns[waiting] >= activity.end_ns[awaited])  # and did wait
     )
     awaited, waiting = awaited[is_edge], waiting[is_edge]
-    free = np.where(activity.stream[awaited] == activity.stream[waiting], 0, lane.free_ns[waiting])
-    ready = np.maximum(activity.launch_start_ns[waiting], free)
+    ready = np.maximum(activity.launch_start_ns[waiting], free_ns[waiting])
     np.minimum.at(since, position[awaited], ready)
+
+
+def _free_ns(activity: Activity, lanes: Mapping[int, _Lane]) -> I64:
+    """By activity: when everything launched before it on its stream had ended."""
+    free = np.zeros(len(activity.stream), np.int64)
+    for lane in lanes.values():
+        free[lane.rows[1:]] = np.maximum.accumulate(activity.end_ns[lane.rows])[:-1]
+    return free
 
 
 def _positions(activity: Activity) -> I64:
@@ -116,13 +152,18 @@ def _positions(activity: Activity) -> I64:
     return position
 
 
-def find_edges(trace: Trace, process: int) -> Edges:
+def find_edges(trace: Trace, device: int) -> Edges:
     """Pair waits with records: by the edge's own id, by the record call's correlation (Kineto), else by the
-    last record of the same event handle before the wait (CUDA reuses handles)."""
+    last record of the same event handle before the wait (CUDA reuses handles).
+
+    Only records on the device count, since stream ids are only unique there; a wait is on the device of
+    its record (the device of a wait's own row is not reliable).
+    """
+    process = trace.devices[device].process
     s, r = trace.syncs, trace.event_records
     call_ns = _call_times(trace, process)
     waits = np.flatnonzero((s.process == process) & (s.kind == SyncKind.STREAM_WAIT_EVENT))
-    records = np.flatnonzero(r.process == process)
+    records = np.flatnonzero((r.process == process) & (r.device == device))
     record_ns = _look_up(call_ns, r.correlation[records])
     records, record_ns = records[record_ns >= 0], record_ns[record_ns >= 0]
     order = np.argsort(record_ns, kind="stable")

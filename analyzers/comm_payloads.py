@@ -14,7 +14,7 @@ import numpy as np
 
 from perfdoc.analyzers.activity import Activity
 from perfdoc.analyzers.enclosing import innermost
-from perfdoc.analyzers.intervals import I64
+from perfdoc.analyzers.intervals import I64, exact_sum
 from perfdoc.traces import Trace
 from perfdoc.traces.table import U64
 
@@ -102,7 +102,7 @@ def _add_groups(trace: Trace, activity: Activity, payload: I64, communicator: U6
                 communicator[launched] = ids[0]
                 sizes = trace.payloads.bytes[queued]
                 if len(launched) == 1 and (sizes >= 0).all():
-                    size[launched] = sizes.sum()
+                    size[launched] = min(exact_sum(sizes), np.iinfo(np.int64).max)
 
 
 def _groups(trace: Trace, edges: I64) -> list[tuple[int, int, int]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.activity import DIMENSIONS, EVIDENCE, PEER_COPY, Activity, Communication
-from perfdoc.analyzers.intervals import I64, Intervals, union
+from perfdoc.analyzers.intervals import I64, Intervals, exact_sum, union
 from perfdoc.traces import Trace
 
 
@@ -115,4 +115,4 @@ def _blocking_ns(
 
 def _total_bytes(sizes: I64) -> int | None:
     """Message sizes summed; None where one is unknown."""
-    return None if (sizes < 0).any() else int(sizes.sum())
+    return None if (sizes < 0).any() else exact_sum(sizes)

@@ -61,7 +61,7 @@ def idle_by_cause(activity: Activity, start_ns: int, end_ns: int, inputs: IdleIn
     exists = following < len(activity.start_ns)
     following = np.minimum(following, len(activity.start_ns) - 1)
     launched = activity.launch_start_ns[following]
-    returned = activity.launch_end_ns[following]
+    returned = np.maximum(launched, activity.launch_end_ns[following])
     known = exists & (launched >= 0)
 
     # [gap_start, host_end) is the host's: the launch had not been made, or had not returned, by then.

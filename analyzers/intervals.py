@@ -134,3 +134,11 @@ def owners_by_last_end(start_ns: I64, end_ns: I64) -> tuple[I64, I64, I64]:
     segment_end = np.minimum(end[index], np.concatenate((segment_start[1:], [np.iinfo(np.int64).max])))
     keep = segment_end > segment_start
     return segment_start[keep], segment_end[keep], order[index[keep]]
+
+
+def exact_sum(values: I64) -> int:
+    """Sum of int64 values as a Python integer, which cannot overflow."""
+    if not len(values):
+        return 0
+    largest = max(abs(int(values.max())), abs(int(values.min())))
+    return int(values.sum()) if largest < 2**62 // len(values) else sum(values.tolist())

@@ -16,6 +16,8 @@ class NamedTime:
     """Kernels of one name."""
 
     name: str
+    short_name: str
+    """Function name without arguments and template parameters."""
     kernel_class: KernelClass
     count: int
     total_ns: int
@@ -36,9 +38,12 @@ def kernel_times(
     total = sum_by(name, duration, len(trace.strings))
     kind_of = np.zeros(len(trace.strings), np.int64)
     kind_of[name] = kinds.kind[rows]
+    short_of = np.zeros(len(trace.strings), np.int64)
+    short_of[name] = trace.kernels.name[rows]
     return [
         NamedTime(
             name=trace.strings[i],
+            short_name=trace.strings[short_of[i]],
             kernel_class=kinds.kinds[kind_of[i]].kernel_class,
             count=int(count[i]),
             total_ns=int(total[i]),

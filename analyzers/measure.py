@@ -93,6 +93,7 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
     kinds = classify_kernels(trace)
     launches = find_launches(trace)
     known = find_known_ranges(trace)
+    met = False
     ranks: list[RankMeasurement] = []
     notes: list[Note] = []
     order = sorted(
@@ -120,6 +121,7 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
         except (ValueError, re.error) as error:
             raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
         a, b = window.start_ns, window.end_ns
+        met = met or (a < activity.span[1] and b > activity.span[0])
         ranks.append(
             RankMeasurement(
                 device=device,
@@ -137,5 +139,9 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
             "holds no GPU kernels.",
             "Capture with the GPU traced (torch.profiler: activities=[ProfilerActivity.CPU, "
             "ProfilerActivity.CUDA]; nsys: --trace=cuda,nvtx).",
+        )
+    if request.bounds_ns is not None and not met:
+        raise TraceError(
+            trace.path, "shows nothing inside the given window.", "Look at --window capture first."
         )
     return ranks, notes

@@ -74,13 +74,13 @@ def find_window(trace: Trace, activity: Activity, request: WindowRequest, known:
         )
     if request.whole_capture:
         return _capture(activity, "asked for with --window capture")
-    source, rows = _step_ranges(trace, process, request.step_pattern, known)
+    source, rows = _step_ranges(trace, activity, request.step_pattern, known)
     if not len(rows):
         if request.step_pattern is not None:
             raise ValueError(f"no range of process {process} matches {request.step_pattern.pattern!r}")
         return _capture(activity, "no range in the capture names a step")
-    rows = _outermost(trace, rows)
-    steps = _host_steps(trace, rows) if activity.on_host else _tile(trace, activity, rows)
+    outer = _outermost(trace, rows)
+    steps = _host_steps(trace, outer) if activity.on_host else _tile(trace, activity, outer)
     if not steps:
         return _capture(activity, "no activity could be matched to a launch inside the step ranges")
     return Window(
@@ -88,8 +88,12 @@ def find_window(trace: Trace, activity: Activity, request: WindowRequest, known:
         start_ns=steps[0].start_ns,
         end_ns=steps[-1].end_ns,
         steps=steps,
-        reason=f"step ranges: {source}",
+        reason=f"step ranges: {source}{_left_out(len(rows) - len(steps), len(rows))}",
     )
+
+
+def _left_out(count: int, of: int) -> str:
+    return f" ({count} of {of} left out: inside another one, or nothing ran in them)" if count else ""
 
 
 def _capture(activity: Activity, reason: str) -> Window:
@@ -104,28 +108,36 @@ def _of_process(trace: Trace, rows: I64, process: int) -> I64:
 
 
 def _step_ranges(
-    trace: Trace, process: int, pattern: re.Pattern[str] | None, known: KnownRanges
+    trace: Trace, activity: Activity, pattern: re.Pattern[str] | None, known: KnownRanges
 ) -> tuple[str, I64]:
-    """Where the form is from, and rows of step ranges on the thread of a process that has most."""
+    """Where the form is from, and rows of step ranges of the device's process: those on threads that launched
+    the device's work, else (a thread that only marks steps) those on any."""
     candidates = known.steps
     if pattern is not None:
         candidates = [("--step-range", ranges_matching(trace, pattern.search))]
+    launching = np.unique(activity.launch_thread)
     for source, rows in candidates:
-        rows = _of_process(trace, rows, process)
+        rows = _of_process(trace, rows, trace.devices[activity.device].process)
         rows = rows[trace.ranges.kind[rows] != RangeKind.MARK]
         if len(rows):
-            threads, counts = np.unique(trace.ranges.thread[rows], return_counts=True)
-            return source, rows[trace.ranges.thread[rows] == threads[np.argmax(counts)]]
+            on_launching = rows[np.isin(trace.ranges.thread[rows], launching)]
+            return source, on_launching if len(on_launching) else rows
     return "", np.empty(0, np.int64)
 
 
 def _outermost(trace: Trace, rows: I64) -> I64:
-    """Sorted by start, without ranges nested in another one of them."""
+    """Sorted by start, without ranges that lie inside another one of them.
+
+    One that never closed contains nothing: it reaches to the end of the capture for want of a better end.
+    """
     start, end = trace.ranges.start_ns[rows], trace.ranges.end_ns[rows]
-    rows = rows[np.lexsort((-end, start))]
-    reach = np.maximum.accumulate(trace.ranges.end_ns[rows])
+    end = np.where(trace.ranges.never_closed[rows], start, end)
+    order = np.lexsort((-end, start))
+    rows, end = rows[order], end[order]
+    # In this order a range lies inside an earlier one exactly if it ends no later than one of them did.
+    reach = np.maximum.accumulate(end)
     outer = np.ones(len(rows), bool)
-    outer[1:] = trace.ranges.start_ns[rows][1:] >= reach[:-1]
+    outer[1:] = (end[1:] > reach[:-1]) | (trace.ranges.start_ns[rows][1:] >= reach[:-1])
     return rows[outer]
 
 
@@ -140,22 +152,22 @@ def _tile(trace: Trace, activity: Activity, rows: I64) -> list[Step]:
     # Step of each activity: the last range that began before its launch; -1 before the first.
     step = np.searchsorted(begin, launch, "right") - 1
     step[launch < 0] = -1
-    starts = np.full(len(rows), np.iinfo(np.int64).max, np.int64)
-    np.minimum.at(starts, step[step >= 0], activity.start_ns[step >= 0])
+    inside = (step >= 0) & (launch < trace.ranges.end_ns[rows[np.maximum(step, 0)]])
+    if not inside.any():
+        return []
+    # Steps at the end that launched nothing are no steps: what came after them would count as theirs.
+    last = int(step[inside].max())
+    rows = rows[: last + 1]
+    starts = np.full(last + 1, np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(starts, np.minimum(step[step >= 0], last), activity.start_ns[step >= 0])
     # "At or after": an activity of a later step that ran earlier starts this one too.
     starts = np.minimum.accumulate(starts[::-1])[::-1]
-    # Only trailing steps can be without activity, since a later one would have started them too.
-    count = int(np.count_nonzero(starts < np.iinfo(np.int64).max))
-    if not count:
-        return []
-    rows, starts = rows[:count], starts[:count]
-    in_last = (step == count - 1) & (launch < trace.ranges.end_ns[rows[-1]])
-    last_end = int(activity.end_ns[in_last].max(initial=0))
-    ends = np.concatenate((starts[1:], [max(last_end, int(starts[-1]))]))
+    end = int(activity.end_ns[inside & (step == last)].max())
+    ends = [*starts[1:].tolist(), end]
     names = [trace.strings[i] for i in trace.ranges.name[rows].tolist()]
     return [
-        Step(name=n, start_ns=int(a), end_ns=int(b))
-        for n, a, b in zip(names, starts.tolist(), ends.tolist(), strict=True)
+        Step(name=n, start_ns=a, end_ns=b)
+        for n, a, b in zip(names, starts.tolist(), ends, strict=True)
         if b > a
     ]
 

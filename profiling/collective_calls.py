@@ -55,6 +55,14 @@ def argument(arguments: Arguments, position: int, *names: str) -> Any:
     return next((named[name] for name in names if name in named), None)
 
 
+def message_of(call: Call, arguments: Arguments, ranks: int) -> Message:
+    """The size of a call; unknown for arguments of a kind that is not foreseen, for training must go on."""
+    try:
+        return call.message(arguments, ranks)
+    except (AttributeError, TypeError, ValueError, RuntimeError):
+        return Message(bytes=None)
+
+
 def _tensors(position: int, *names: str) -> Callable[[Arguments, int], Message]:
     def message(arguments: Arguments, ranks: int) -> Message:
         tensors = tensors_in(argument(arguments, position, *names))
@@ -69,7 +77,8 @@ def _all_to_all_single(arguments: Arguments, ranks: int) -> Message:
         return Message(bytes=None)
     sent = size_bytes(tensors)
     splits = (argument(arguments, 2, "output_split_sizes"), argument(arguments, 3, "input_split_sizes"))
-    equal = all(not parts or len(set(parts)) == 1 for parts in splits)
+    # Lists, numpy arrays and tensors are all seen here; only their numbers are compared.
+    equal = all(parts is None or len({int(part) for part in parts}) <= 1 for parts in splits)
     part = sent // ranks if sent is not None and equal and sent % ranks == 0 else None
     return Message(bytes=part, sent_bytes=sent, tensor=tensors[0])
 

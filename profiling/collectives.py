@@ -23,7 +23,7 @@ from collections.abc import Callable
 from typing import Any
 
 from perfdoc.profiling import ranges
-from perfdoc.profiling.collective_calls import CALLS, Call, Message, argument
+from perfdoc.profiling.collective_calls import CALLS, Call, Message, argument, message_of
 from perfdoc.profiling.collective_log import CollectiveRecord
 from perfdoc.profiling.group_state import GroupState
 from perfdoc.profiling.groups import describe
@@ -107,7 +107,7 @@ def _issuing(call: Call, original: Callable[..., Any]) -> Callable[..., Any]:
         sequence = state.next_sequence(call.operation, peer)
         if not ranges.on():
             return original(group, *args, **kwargs)
-        message = call.message((args, kwargs), len(state.ranks))
+        message = message_of(call, (args, kwargs), len(state.ranks))
         if state.queued is not None:
             # The batch's launch is the collective that runs; its members only say what is in it.
             state.queued.append(message.bytes)

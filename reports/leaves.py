@@ -50,7 +50,7 @@ _DIMENSION_WORDS = {
     "unknown": ("??", "dimension not known"),
 }
 _IDLE_WORDS = {
-    "host": ("H", "host", "launched after the device ran dry"),
+    "host": ("H", "host", "the host had not finished launching the next work"),
     "gc": ("GC", "garbage collection", "the host collected garbage"),
     "data": ("DA", "data", "the host waited for data"),
     "dependency": ("DE", "dependency", "waited for another stream"),

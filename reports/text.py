@@ -181,7 +181,7 @@ def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
                 units.count(row.count),
                 units.duration(row.mean_ns),
                 shorten(row.kernel_class, 48),
-                shorten(row.name),
+                shorten(row.short_name),
             ]
             for row in kernels.top[:_TOP_KERNELS]
         ],

@@ -48,8 +48,9 @@ def evaluate(captures: Sequence[CaptureMeasurement]) -> Verdict:
         )
     return Verdict(
         state="fires",
-        reason="work was queued, and the device still stood idle",
+        reason="no cause that the capture shows accounts for it",
         evidence=evidence,
-        remedy="Look at the gaps on the timeline. On Windows and WSL the driver submits work in batches, "
-        "which looks just like this: measure on Linux.",
+        remedy="Look at the gaps on the timeline: either the launch of what ran next is not in the capture, "
+        "or it was queued and started late. On Windows and WSL the driver submits work in batches, which "
+        "looks like the latter: measure on Linux.",
     )

@@ -56,7 +56,11 @@ def device_tables(rows: EventRows, calls: Launches) -> DeviceTables:
 def ranges(rows: EventRows) -> Ranges:
     """Annotations and marks; PyTorch has no domains."""
     columns = rows.ranges.columns()
-    return Ranges(domain=np.zeros(len(rows.ranges), dtype=np.int32), **columns)  # type: ignore[arg-type]
+    return Ranges(
+        domain=np.zeros(len(rows.ranges), dtype=np.int32),
+        never_closed=np.zeros(len(rows.ranges), bool),
+        **columns,  # type: ignore[arg-type]
+    )
 
 
 def first_ns(rows: EventRows) -> int | None:

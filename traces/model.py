@@ -13,7 +13,7 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Literal, TypeAlias
 
-from perfdoc.traces.table import I8, I32, I64, U64, Table
+from perfdoc.traces.table import I8, I32, I64, U64, Bool, Table
 
 UNKNOWN = -1
 
@@ -162,13 +162,15 @@ class Ranges(Table):
 
     start_ns: I64
     end_ns: I64
-    """For a range that never closed: the end of the capture (see `open_ranges` in quality)."""
+    """For a range that never closed: the end of the capture."""
     thread: I32
     name: I32
     domain: I32
     """NVTX domain name; index of the empty string for the default domain."""
     kind: I8
     """RangeKind."""
+    never_closed: Bool
+    """Whether `end_ns` is only the end of the capture."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

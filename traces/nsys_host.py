@@ -166,6 +166,7 @@ def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
             name=name[keep],
             domain=_look_up(domain_names, process_of(tid[keep]), domain[keep]),
             kind=kind[keep],
+            never_closed=(is_open & (kind != RangeKind.MARK))[keep],
         ),
         source_row=keep,
         open_ranges=int(np.count_nonzero((is_open & (kind != RangeKind.MARK))[keep])),

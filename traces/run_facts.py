@@ -55,6 +55,7 @@ def _with_runs(trace: Trace, records: Sequence[CollectiveRecord]) -> Trace:
         "name": np.array([strings.intern(_name(r)) for r in records], np.int32),
         "domain": np.zeros(len(records), np.int32),
         "kind": np.full(len(records), RangeKind.START_END, np.int8),
+        "never_closed": np.zeros(len(records), bool),
     }
     columns = {n: np.concatenate((getattr(trace.ranges, n), more[n])) for n in Ranges.column_names()}
     return replace(trace, strings=strings.values, ranges=Ranges(**columns))

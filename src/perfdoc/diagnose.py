@@ -185,11 +185,11 @@ def _analyses(captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank]) -
 
 
 def _kernels(captures: Sequence[CaptureMeasurement]) -> d.KernelsAnalysis:
-    names: dict[tuple[str, KernelClass], list[int]] = defaultdict(lambda: [0, 0])
+    names: dict[tuple[str, str, KernelClass], list[int]] = defaultdict(lambda: [0, 0])
     for c in captures:
         for r in c.ranks:
             for k in r.kernel_times:
-                entry = names[k.name, k.kernel_class]
+                entry = names[k.name, k.short_name, k.kernel_class]
                 entry[0] += k.count
                 entry[1] += k.total_ns
     total = sum(t for _, t in names.values())
@@ -203,7 +203,7 @@ def _kernels(captures: Sequence[CaptureMeasurement]) -> d.KernelsAnalysis:
             linear_frac=None,
         )
     classes: dict[KernelClass, list[int]] = defaultdict(lambda: [0, 0])
-    for (_, kernel_class), (count, time) in names.items():
+    for (_, _, kernel_class), (count, time) in names.items():
         classes[kernel_class][0] += count
         classes[kernel_class][1] += time
     ordered = sorted(names.items(), key=lambda item: (-item[1][1], item[0][0]))
@@ -217,13 +217,14 @@ def _kernels(captures: Sequence[CaptureMeasurement]) -> d.KernelsAnalysis:
         top=[
             d.TopKernel(
                 name=name,
+                short_name=short,
                 kernel_class=k.name.lower(),
                 count=n,
                 total_ns=t,
                 mean_ns=t // n,
                 share_frac=t / total,
             )
-            for (name, k), (n, t) in ordered[:TOP_KERNELS]
+            for (name, short, k), (n, t) in ordered[:TOP_KERNELS]
         ],
         other_frac=classes[KernelClass.OTHER][1] / total,
         linear_frac=classes[KernelClass.GEMM][1] / total,

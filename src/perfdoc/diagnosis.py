@@ -209,6 +209,8 @@ class TopKernel:
     """One kernel name over all ranks' windows."""
 
     name: str
+    short_name: str
+    """Function name without arguments and template parameters; several kernels may share it."""
     kernel_class: str
     count: int
     total_ns: int

@@ -109,3 +109,32 @@ def test_a_wait_for_compute_blocks_on_no_communication(tmp_path: Path) -> None:
     found = activity_of(trace, index).communication.blocked_since_ns
     assert found is not None
     assert found.tolist() == [NEVER]
+
+
+def test_edges_go_on_through_a_stream_that_runs_nothing(tmp_path: Path) -> None:
+    # 20 -> 14 -> 7: stream 14 has no activity of its own.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(ALL_REDUCE, 1000, 3000, stream=20, launch=(thread, 0, 10))
+    device.wait_event(14, device.record_event(20, launch=(thread, 20, 22)), launch=(thread, 24, 26))
+    device.wait_event(7, device.record_event(14, launch=(thread, 30, 32)), launch=(thread, 34, 36))
+    device.kernel(GEMM, 3000, 3100, launch=(thread, 40, 50))
+    assert since(trace_of(builder, tmp_path)) == [40]
+
+
+def test_an_edge_of_one_gpu_proves_nothing_on_another(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread = process.thread()
+    for ordinal in (0, 1):
+        device = process.device(ordinal)
+        device.kernel(ALL_REDUCE, 1000, 3000, stream=20, launch=(thread, 0, 10))
+        if ordinal == 0:
+            device.wait_event(7, device.record_event(20, launch=(thread, 20, 22)), launch=(thread, 24, 26))
+        device.kernel(GEMM, 3000, 3100, launch=(thread, 40, 50))
+    trace = trace_of(builder, tmp_path)
+    by_ordinal = {
+        trace.devices[i].ordinal: activity_of(trace, i).communication.blocked_since_ns for i in range(2)
+    }
+    assert {o: f.tolist() for o, f in by_ordinal.items() if f is not None} == {0: [40], 1: [NEVER]}

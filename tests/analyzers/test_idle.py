@@ -89,3 +89,23 @@ def test_a_window_cuts_gaps_without_changing_their_causes(tmp_path: Path) -> Non
     device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 0))
     device.kernel(GEMM, 200 * US, 300 * US, launch=(thread, 180 * US, 190 * US))
     assert causes(builder, tmp_path, 150 * US, 195 * US) == {"host": 40 * US, "launch_latency": 5 * US}
+
+
+def test_a_late_launch_is_no_dependency_whatever_ran_before(tmp_path: Path) -> None:
+    # Stream 20 ran last; the gemm on stream 7 was launched late and took 5 us to start: latency.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(ALL_GATHER, 0, 10 * US, stream=20, launch=(thread, 0, 1))
+    device.kernel(GEMM, 65 * US, 70 * US, launch=(thread, 50 * US, 60 * US))
+    assert causes(builder, tmp_path, 0, 70 * US) == {"host": 50 * US, "launch_latency": 5 * US}
+
+
+def test_another_process_collects_its_own_garbage(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 10 * US, launch=(thread, 0, 1))
+    device.kernel(GEMM, 50 * US, 60 * US, launch=(thread, 50 * US - 1, 50 * US))
+    builder.process(pid=2).thread().range("perfdoc.gc", 10 * US, 50 * US)
+    assert causes(builder, tmp_path, 0, 60 * US) == {"host": 40 * US}

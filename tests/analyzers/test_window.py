@@ -132,8 +132,8 @@ def test_what_the_user_asks_for(tmp_path: Path) -> None:
     trace = stepped(tmp_path, ("my epoch", "my epoch"))
     activity = activity_of(trace)
 
-    by_bounds = window_of(trace, activity, WindowRequest(bounds_ns=(5, 7)))
-    assert (by_bounds.kind, by_bounds.start_ns, by_bounds.end_ns) == ("user", 5, 7)
+    by_bounds = window_of(trace, activity, WindowRequest(bounds_ns=(905, 907)))
+    assert (by_bounds.kind, by_bounds.start_ns, by_bounds.end_ns) == ("user", 905, 907)
 
     named = window_of(trace, activity, WindowRequest(step_pattern=re.compile("epoch")))
     assert steps_of(named) == [(1000, 1100), (1100, 1160)]
@@ -147,3 +147,80 @@ def test_what_the_user_asks_for(tmp_path: Path) -> None:
 
     with pytest.raises(ValueError, match="matches 'nothing'"):
         window_of(trace, activity, WindowRequest(step_pattern=re.compile("nothing")))
+
+
+def laid(
+    folder: Path, ranges: list[tuple[int, str, int, int | None]], kernels: list[tuple[int, int, int]]
+) -> Window:
+    """Ranges as (thread, name, start, end) and kernels as (thread, launch, start), each 10 ns long."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    threads = [process.thread(tid=1000 + i) for i in range(3)]
+    device = process.device()
+    for thread, name, start, end in ranges:
+        threads[thread].range(name, start, end, kind="start_end")
+    for thread, launch, start in kernels:
+        device.kernel(GEMM, start, start + 10, launch=(threads[thread], launch, launch + 1))
+    trace = trace_of(builder, folder)
+    return window_of(trace, activity_of(trace), AUTO)
+
+
+def test_ranges_that_cross_are_steps_all_the_same(tmp_path: Path) -> None:
+    ranges = [(0, f"step {i}", 100 * i, 100 * i + 130) for i in range(4)]
+    window = laid(tmp_path, ranges, [(0, 100 * i + 50, 1000 + 100 * i) for i in range(4)])
+    assert [s.start_ns for s in window.steps] == [1000, 1100, 1200, 1300]
+
+
+def test_a_range_that_never_closes_hides_no_other(tmp_path: Path) -> None:
+    ranges: list[tuple[int, str, int, int | None]] = [
+        (0, "step 0", 0, None),
+        (0, "step 1", 100, 200),
+        (0, "step 2", 200, 300),
+    ]
+    window = laid(tmp_path, ranges, [(0, 100 * i + 50, 1000 + 100 * i) for i in range(3)])
+    assert steps_of(window) == [(1000, 1100), (1100, 1200), (1200, 1210)]
+
+
+def test_steps_may_move_between_launching_threads(tmp_path: Path) -> None:
+    ranges = [(i % 2, f"step {i}", 100 * i, 100 * i + 90) for i in range(4)]
+    window = laid(tmp_path, ranges, [(i % 2, 100 * i + 50, 1000 + 100 * i) for i in range(4)])
+    assert [s.name for s in window.steps] == ["step 0", "step 1", "step 2", "step 3"]
+
+
+def test_a_thread_that_launches_nothing_does_not_outvote(tmp_path: Path) -> None:
+    helper = [(1, f"iteration {i}", 10 * i, 10 * i + 9) for i in range(20)]
+    window = laid(
+        tmp_path, [*helper, (0, "step 0", 0, 90), (0, "step 1", 100, 190)], [(0, 50, 1000), (0, 150, 1100)]
+    )
+    assert [s.name for s in window.steps] == ["step 0", "step 1"]
+
+
+def test_a_last_step_that_launched_nothing_stretches_no_other(tmp_path: Path) -> None:
+    # Step 2 is empty; an evaluation kernel runs long after it.
+    ranges = [(0, f"step {i}", 100 * i, 100 * i + 90) for i in range(3)]
+    window = laid(tmp_path, ranges, [(0, 50, 1000), (0, 150, 1100), (0, 400, 1_000_000)])
+    assert steps_of(window) == [(1000, 1100), (1100, 1110)]
+    assert "1 of 3 left out" in window.reason
+
+
+def test_an_empty_step_in_the_middle_vanishes(tmp_path: Path) -> None:
+    ranges = [(0, f"step {i}", 100 * i, 100 * i + 90) for i in range(3)]
+    window = laid(tmp_path, ranges, [(0, 50, 1000), (0, 250, 1100)])
+    assert [s.name for s in window.steps] == ["step 0", "step 2"]
+
+
+def test_work_of_a_later_step_that_ran_earlier_starts_this_one(tmp_path: Path) -> None:
+    # Step 1's copy stream runs at 1050, before the first kernel of step 0 at 1080.
+    ranges = [(0, "step 0", 0, 90), (0, "step 1", 100, 190)]
+    window = laid(tmp_path, ranges, [(0, 50, 1080), (0, 150, 1050)])
+    assert window.start_ns == 1050
+
+
+def test_marks_are_no_steps(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.mark("step 1", 10)
+    device.kernel(GEMM, 50, 80, launch=(thread, 20, 21))
+    trace = trace_of(builder, tmp_path)
+    assert window_of(trace, activity_of(trace), AUTO).kind == "capture"

@@ -24,8 +24,12 @@ def a_manifest() -> m.Manifest:
             sequence_parallel=True,
             micro_batches=4,
             groups=(
-                ProcessGroup(description="TENSOR_MODEL_PARALLEL_GROUP", name="3", ranks=(0, 1), backend="gloo"),
-                ProcessGroup(description="TENSOR_MODEL_PARALLEL_GROUP", name="3", ranks=(2, 3), backend="gloo"),
+                ProcessGroup(
+                    description="TENSOR_MODEL_PARALLEL_GROUP", name="3", ranks=(0, 1), backend="gloo"
+                ),
+                ProcessGroup(
+                    description="TENSOR_MODEL_PARALLEL_GROUP", name="3", ranks=(2, 3), backend="gloo"
+                ),
             ),
         ),
         model=m.ModelShape(

@@ -26,10 +26,9 @@ def issue_all(rank: int, pair: dist.ProcessGroup) -> None:
     dist.all_gather([torch.zeros(8), torch.zeros(8)], eight)
     dist.reduce_scatter_tensor(torch.zeros(4), eight)
     dist.all_to_all_single(torch.zeros(8), eight, group=pair)
-    # Rank 0 keeps 1 of its 4 and gives 3 away; rank 1 keeps 3 and gives 1.
-    sent = [1, 3] if rank == 0 else [1, 3]
+    # Each rank gives 1 of its 4 to rank 0 and 3 to rank 1.
     received = [1, 1] if rank == 0 else [3, 3]
-    dist.all_to_all_single(torch.zeros(sum(received)), torch.ones(4), received, sent)
+    dist.all_to_all_single(torch.zeros(sum(received)), torch.ones(4), received, [1, 3])
     dist.broadcast(sixteen, 0)
     if rank == 0:
         dist.send(sixteen, 1)

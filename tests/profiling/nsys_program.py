@@ -16,6 +16,7 @@ def main() -> None:
     with ranges.range("perfdoc.step 99"):  # Off: not in the capture.
         pass
     garbage.install()
+    gc.disable()  # Only the collections below.
     sys.stderr.write(f"ranges: {ranges.enable(record_function=False)}\n")
     groups.emit_marks(rank=0, world_size=1, device="cpu")
     name = CollectiveName(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -39,4 +40,6 @@ def main(meeting: str, rank: int, folder: str, profiler: str, world_size: int = 
 
 
 if __name__ == "__main__":
+    if sys.argv[2] == "env":  # Started by torchrun.
+        sys.argv[2] = os.environ["RANK"]
     main(sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4], int(sys.argv[5]) if sys.argv[5:] else 2)

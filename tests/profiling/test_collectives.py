@@ -18,7 +18,7 @@ def expected(rank: int) -> list[tuple[str, str, int | None, int, int | None, int
     """(operation, group, bytes, sequence, sent bytes, peer) in the order of issue; sizes worked out by hand.
 
     Tensors of 8 fp32 are 32 bytes. all_gather counts one rank's part, reduce_scatter one rank's output of 4
-    fp32, all_to_all what goes to each of 2 peers. Number 0 of the tensor group was taken while ranges were off.
+    fp32, all_to_all what goes to each of 2 peers. The tensor group used number 0 while ranges were off.
     """
     other = 1 - rank
     single = ("send", DEFAULT, 32, 0, None, 1) if rank == 0 else ("recv", DEFAULT, 32, 0, None, 0)

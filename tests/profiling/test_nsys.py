@@ -77,7 +77,9 @@ def test_ranges_reach_nsys(nsys: Nsys, tmp_path: Path) -> None:
     for _, kind, start, end, _, _ in steps:
         assert kind == 59  # push/pop
         assert end is not None
-        waits = [row for row in named if row[0] == "perfdoc.data" and start <= row[2] and (row[3] or 0) <= end]
+        waits = [
+            row for row in named if row[0] == "perfdoc.data" and start <= row[2] and (row[3] or 0) <= end
+        ]
         assert len(waits) == 1
         assert 2_000_000 <= (waits[0][3] or 0) - waits[0][2] <= end - start
     crossing = [row for row in named if row[0] == "perfdoc.comm.run all_reduce group=TP pg=1 bytes=64 seq=0"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import gc
+import itertools
 import json
 import threading
 from pathlib import Path
@@ -14,7 +15,9 @@ from perfdoc.profiling import garbage, range_cost, ranges
 def profiled(tmp_path: Path) -> tuple[Any, Path]:
     import torch.profiler as profiler
 
-    return profiler.profile(activities=[profiler.ProfilerActivity.CPU], acc_events=True), tmp_path / "trace.json"
+    return profiler.profile(
+        activities=[profiler.ProfilerActivity.CPU], acc_events=True
+    ), tmp_path / "trace.json"
 
 
 def annotations(path: Path) -> list[tuple[str, float, float]]:
@@ -78,7 +81,7 @@ def test_a_range_closes_what_it_opened(needs_torch: None, tmp_path: Path) -> Non
     rows = annotations(path)
     assert [name for name, _, _ in rows] == ["perfdoc.step 0", "perfdoc.step 2", "perfdoc.step 3"]
     # One after the other: none was left open around the next.
-    assert all(before[2] <= after[1] for before, after in zip(rows, rows[1:], strict=False))
+    assert all(before[2] <= after[1] for before, after in itertools.pairwise(rows))
 
 
 def test_garbage_collections_are_ranges(needs_torch: None, tmp_path: Path) -> None:

@@ -145,10 +145,15 @@ def test_files_by_rank(tmp_path: Path) -> None:
 
 def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "file.json.gz"
-    with pytest.raises(KeyError), whole_file(path) as part:
-        part.write_text("half")
-        assert part.name.endswith(".json.gz")
-        raise KeyError("in the middle")
+
+    def fail() -> None:
+        with whole_file(path) as part:
+            part.write_text("half")
+            assert part.name.endswith(".json.gz")
+            raise KeyError("in the middle")
+
+    with pytest.raises(KeyError):
+        fail()
     assert list(path.parent.iterdir()) == []
     with whole_file(path) as part:
         assert not path.exists()
@@ -158,10 +163,14 @@ def test_a_file_appears_only_when_it_is_whole(tmp_path: Path) -> None:
     late.write_text("late")
     with pytest.raises(CaptureError, match="not overwritten"):
         move_into_place(late, path)
-    # Taken while the block ran: still not overwritten.
-    with pytest.raises(CaptureError, match="not overwritten"), whole_file(tmp_path / "new") as part:
-        part.write_text("mine")
-        (tmp_path / "new").write_text("theirs")
+
+    def overtaken() -> None:
+        with whole_file(tmp_path / "new") as part:
+            part.write_text("mine")
+            (tmp_path / "new").write_text("theirs")
+
+    with pytest.raises(CaptureError, match="not overwritten"):
+        overtaken()
     assert (tmp_path / "new").read_text() == "theirs"
     assert [entry.name for entry in path.parent.iterdir()] == ["file.json.gz"]
 
@@ -232,8 +241,10 @@ def test_a_full_disk_is_an_error_and_not_a_short_line(tmp_path: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("there is no /dev/full here")
     (tmp_path / "rank0.jsonl").symlink_to("/dev/full")
+    log = StepLog(tmp_path / "rank0.jsonl")
     with pytest.raises(OSError, match="No space left"):
-        StepLog(tmp_path / "rank0.jsonl").write(a_step(0))
+        log.write(a_step(0))
+    log.close()
 
 
 def test_only_knobs_leave_the_environment() -> None:

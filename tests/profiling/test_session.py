@@ -14,7 +14,7 @@ from perfdoc.profiling import ranges
 from perfdoc.profiling.collective_log import read_collectives
 from perfdoc.profiling.json_lines import read_lines
 from perfdoc.profiling.memory_sample import MemorySample, sample_memory
-from perfdoc.profiling.nsys import Nsys, nsys_command, nvtx_trouble
+from perfdoc.profiling.nsys import Nsys, nsys_command, nsys_per_rank, nvtx_trouble
 from perfdoc.profiling.nsys_collect import collect_reports, reports_folder
 from perfdoc.profiling.profiler_choice import Profiler
 from perfdoc.profiling.run_directory import RunDirectory
@@ -55,7 +55,10 @@ def test_two_ranks_under_the_pytorch_profiler(two_ranks: Launch, tmp_path: Path)
     ]
     # One all-reduce of 4 fp32 in each of six steps, of which those of steps 2 and 3 are profiled.
     records = list(read_collectives(run.collectives_path(0)))
-    assert [(r.operation, r.bytes, r.sequence) for r in records] == [("all_reduce", 16, 2), ("all_reduce", 16, 3)]
+    assert [(r.operation, r.bytes, r.sequence) for r in records] == [
+        ("all_reduce", 16, 2),
+        ("all_reduce", 16, 3),
+    ]
     samples = list(read_lines(run.memory_path(0, "jsonl"), MemorySample))
     assert [(sample.event, sample.step) for sample in samples] == [
         ("start", 2),
@@ -88,6 +91,30 @@ def test_a_rank_under_nsys(nsys: Nsys, needs_torch: None, needs_nvtx: None, tmp_
     }
 
 
+@pytest.mark.slow
+def test_torchrun_puts_the_profiled_rank_under_nsys(
+    nsys: Nsys, needs_torch: None, needs_nvtx: None, tmp_path: Path
+) -> None:
+    if (trouble := nvtx_trouble(nsys)) is not None:
+        pytest.skip(trouble)
+    run = RunDirectory.create(tmp_path / "run")
+    worker = str(Path(__file__).with_name("session_worker.py"))
+    line = nsys_per_rank(
+        nsys.path,
+        torchrun=[sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
+        program=[sys.executable, worker, str(tmp_path / "meeting"), "env", str(run.path), "nsys"],
+        folder=reports_folder(run),
+        device="cpu",
+        ranks=[0],
+    )
+    shown = subprocess.run(line, capture_output=True, text=True, timeout=300)
+    assert shown.returncode == 0, shown.stderr
+    (report,) = collect_reports(run, nsys)  # Rank 1 ran without nsys.
+    assert report.rank == 0
+    assert report.check.ranges["perfdoc.step"] == 2
+    assert report.check.ranges["perfdoc.comm.run"] == 2
+
+
 def test_nsys_that_is_not_there_ends_the_capture_and_not_the_training(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,10 +135,43 @@ def test_a_taken_trace_is_not_overwritten(needs_torch: None, tmp_path: Path) -> 
     run = RunDirectory.create(tmp_path)
     run.trace_path(0, "json.gz").write_bytes(b"precious")
     with a_session(run, ProfileWindow(start=0, steps=1)) as session, session.step(0):
-        pass
+        assert not ranges.on()  # Found before anything was collected.
     assert session.problem is not None
     assert "not overwritten" in session.problem
     assert run.trace_path(0, "json.gz").read_bytes() == b"precious"
+
+
+def test_a_full_disk_ends_the_capture_and_not_the_training(needs_torch: None, tmp_path: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("there is no /dev/full here")
+    run = RunDirectory.create(tmp_path)
+    run.memory_path(0, "jsonl").symlink_to("/dev/full")
+    done = []
+    with a_session(run, ProfileWindow(start=0, steps=2)) as session:
+        for step in (0, 1, 2):
+            with session.step(step):
+                done.append(ranges.on())
+    assert done == [False, False, False]
+    assert session.problem is not None
+    assert "No space left on device" in session.problem
+
+
+def test_a_failure_inside_the_window_closes_it(
+    needs_torch: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(step: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    run = RunDirectory.create(tmp_path)
+    done = []
+    with a_session(run, ProfileWindow(start=0, steps=3)) as session:
+        monkeypatch.setattr(session.memory, "step_ended", full)
+        for step in (0, 1, 2):
+            with session.step(step):
+                done.append(ranges.on())
+    assert done == [True, False, False]
+    assert session.problem == "[Errno 28] No space left on device"
+    assert steps_in(run.trace_path(0, "json.gz"))[1:] == ["perfdoc.step 0"]  # What there is, is kept.
 
 
 def test_training_that_ends_early(needs_torch: None, tmp_path: Path) -> None:
@@ -128,6 +188,17 @@ def test_training_that_ends_early(needs_torch: None, tmp_path: Path) -> None:
         pass
     assert session.problem == "training ended before step 7, the first profiled one"
     assert run.files_by_rank("traces") == {}
+
+    # Prepared at step 0 for a window that never opened: the next session of the process must not suffer.
+    run = RunDirectory.create(tmp_path / "prepared")
+    with a_session(run, ProfileWindow(start=1, steps=1)) as session, session.step(0):
+        pass
+    assert session.problem == "training ended before step 1, the first profiled one"
+    run = RunDirectory.create(tmp_path / "next")
+    with a_session(run, ProfileWindow(start=0, steps=1)) as session, session.step(0):
+        pass
+    assert session.problem is None
+    assert steps_in(run.trace_path(0, "json.gz"))[1:] == ["perfdoc.step 0"]
 
 
 def test_a_step_that_raises_leaves_its_trace(needs_torch: None, tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ def test_other_names_are_no_collectives(name: str) -> None:
     + [{"group": "x" * (MAX_TEXT + 1)}, {"group": "\udc80"}],
 )
 def test_what_cannot_be_carried_is_refused(changes: dict[str, object]) -> None:
-    with pytest.raises(ValueError, match="."):
+    with pytest.raises(ValueError):  # noqa: PT011 - one refusal for each fact
         format_collective(plain(**changes))
 
 
@@ -124,7 +124,9 @@ RANKS = st.lists(st.integers(0, (1 << 20) - 1), max_size=40)
 @example("DP", list(range(0, 4096, 8)), 2**64 - 1, "")
 @example("", [], None, "")
 @example("odd", [5, 5, 3, 1, 1], None, "")
-def test_group_mark_round_trips(description: str, ranks: list[int], communicator: int | None, name: str) -> None:
+def test_group_mark_round_trips(
+    description: str, ranks: list[int], communicator: int | None, name: str
+) -> None:
     text = format_group_mark(description, ranks, communicator, name=name)
     assert parse_group_mark(text) == GroupMark(
         description=description, ranks=tuple(ranks), communicator=communicator, name=name
@@ -182,8 +184,8 @@ def test_prefixes_cannot_be_taken_for_one_another() -> None:
 def test_names_and_manifest_need_no_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['nvtx'] = None\n"
-        "from perfdoc.profiling import vocabulary, collective_name, marks, manifest, run_directory, step_log\n"
-        "from perfdoc.profiling import collective_log, ranges, nsys, capture_check, profiler_choice, session\n"
+        "from perfdoc.profiling import vocabulary, collective_name, marks, manifest, run_directory\n"
+        "from perfdoc.profiling import step_log, collective_log, ranges, nsys, capture_check, session\n"
         "print(ranges.enable() == '')"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

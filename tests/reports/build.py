@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import median_low
 
 from perfdoc.diagnosis import (
     Analyses,
@@ -159,6 +160,7 @@ def _kernels() -> KernelsAnalysis:
         top=[
             TopKernel(
                 name="sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off",
+                short_name="sm90_xmma_gemm_bf16bf16_bf16f32_f32",
                 kernel_class="gemm",
                 count=200,
                 total_ns=410_000_000,
@@ -167,6 +169,7 @@ def _kernels() -> KernelsAnalysis:
             ),
             TopKernel(
                 name="void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 4>, true, false>(Params)",
+                short_name="flash_fwd_kernel",
                 kernel_class="attention",
                 count=48,
                 total_ns=150_000_000,
@@ -199,6 +202,7 @@ def rule(state: str, code: str = "PD101") -> RuleResult:
 
 def diagnosis(ranks: list[Rank], **changes: object) -> Diagnosis:
     """A whole diagnosis around the ranks."""
+    steps = [step.duration_ns for r in ranks for step in r.window.step_list]
     made = Diagnosis(
         perfdoc_version="0.1.0",
         verdict="60.2 % of the step is compute; exposed DP communication takes 19.0 % and the host 15.3 %.",
@@ -227,7 +231,7 @@ def diagnosis(ranks: list[Rank], **changes: object) -> Diagnosis:
             value=None,
             reason="FLOPs per step are not known",
             flops_per_step=None,
-            step_time_ns=None,
+            step_time_ns=median_low(steps) if steps else None,
             gpus=None,
             peak_flops=None,
             convention=None,
