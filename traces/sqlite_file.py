@@ -10,6 +10,7 @@ import sqlite3
 import struct
 import tempfile
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from urllib.parse import quote
 
@@ -87,14 +88,21 @@ class SqliteFile:
         listed = ", ".join(f'"{c}"' for c in columns)
         select = f'SELECT {listed} FROM "{table}"'
         try:
-            low, high = self.connection.execute(f'SELECT min(rowid), max(rowid) FROM "{table}"').fetchone()
+            # One query each: asked for both at once, SQLite walks the whole table.
+            low, high = (
+                self.connection.execute(f'SELECT {end}(rowid) FROM "{table}"').fetchone()[0]
+                for end in ("min", "max")
+            )
             if low is None:
                 return pa.table({c: pa.nulls(0) for c in columns})
             parts = _READERS if high - low >= _PARALLEL_ROWS else 1
             bounds = [low + (high - low + 1) * i // parts for i in range(parts + 1)]
             queries = [f"{select} WHERE rowid >= {a} AND rowid < {b}" for a, b in itertools.pairwise(bounds)]
             try:
-                return connectorx.read_sql(self._url, queries, return_type="arrow")
+                # One call a part: given several queries, connectorx mixes their batches in the order in which
+                # they are done. It releases the interpreter lock while it reads.
+                with ThreadPoolExecutor(max_workers=parts) as pool:
+                    return pa.concat_tables(pool.map(self._read_part, queries))
             except RuntimeError as error:
                 if "utf-8" not in str(error):
                     raise
@@ -105,6 +113,9 @@ class SqliteFile:
             raise TraceError(
                 self.path, f"table {table} cannot be read: {_one_line(error)}.", _REMEDY_EXPORT
             ) from error
+
+    def _read_part(self, query: str) -> pa.Table:
+        return connectorx.read_sql(self._url, [query], return_type="arrow")
 
     def rows(self, sql: str, parameters: Sequence[object] = ()) -> list[tuple[object, ...]]:
         """Rows of a small query. Raises TraceError where the file is damaged."""

@@ -17,6 +17,7 @@ from perfdoc.simulator.timeline import Timeline, TimelineBuilder
 from perfdoc.traces import CopyKind, RangeKind, SyncKind, Trace
 from perfdoc.traces.model import CAPABILITIES
 from perfdoc.traces.nsys import read_nsys_parquet, read_nsys_sqlite
+from perfdoc.traces.nsys_source import SqliteSource
 
 COMMUNICATOR = 13429301450432826988  # above 2^63; the one of ddp_2gpu_rtx3090
 
@@ -250,3 +251,23 @@ def test_the_real_payloads_are_read(shared_traces: Path) -> None:
     operations = dict(zip(names.tolist(), counts.tolist(), strict=True))
     assert (operations["ncclAllReduce"], operations["ncclBroadcast"]) == (238, 222)
     assert set(p.communicator.tolist()) == {COMMUNICATOR}
+
+
+def test_parts_of_a_large_table_come_back_in_row_order(tmp_path: Path) -> None:
+    """A table of this size is read in parts at once; another column of it is read apart (payloads)."""
+    t = TimelineBuilder()
+    p = t.process()
+    p.device().kernel("gemm", 0, 10)
+    path = write_nsys_sqlite(t.build(), tmp_path / "x.sqlite")
+    count = 250_000
+    with sqlite3.connect(path) as db:
+        db.execute("CREATE TABLE CUPTI_ACTIVITY_KIND_CUDA_EVENT (deviceId INTEGER, eventId INTEGER)")
+        db.executemany(
+            "INSERT INTO CUPTI_ACTIVITY_KIND_CUDA_EVENT VALUES (0, ?)", ((i,) for i in range(count))
+        )
+    db.close()
+    source = SqliteSource(path)
+    for _ in range(5):
+        table = source.read("CUPTI_ACTIVITY_KIND_CUDA_EVENT", ["eventId"])
+        assert (table["eventId"].to_numpy() == np.arange(count)).all()
+    source.close()
