@@ -25,9 +25,9 @@ def with_run_facts(trace: Trace) -> Trace:
 
     Raises TraceError where the directory's file is damaged.
     """
-    run = trace.path.resolve().parent.parent
-    side_file = run / "collectives" / f"{trace.path.name.split('.')[0]}.jsonl"
-    if not (run / "run.json").is_file() or not side_file.is_file() or trace.utc_origin_ns is None:
+    folder = trace.path.resolve().parent
+    side_file = folder.parent / "collectives" / f"{trace.path.name.split('.')[0]}.jsonl"
+    if folder.name != "traces" or not side_file.is_file() or trace.utc_origin_ns is None:
         return trace
     if any(trace.strings[i].startswith(COLLECTIVE_RUN) for i in np.unique(trace.ranges.name).tolist()):
         return trace

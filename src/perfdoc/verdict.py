@@ -32,7 +32,8 @@ def verdict_of(ranks: Sequence[Rank]) -> str:
     }
     # The report prints the same four shares: rounded together, so that both agree and add up.
     shares = dict(zip(times, partition(list(times.values())), strict=True))
-    what = "GPU" if len(ranks) == 1 else f"{len(ranks)} GPUs"
+    device = "CPU rank" if all(r.gpu.name == "CPU" for r in ranks) else "GPU"
+    what = device if len(ranks) == 1 else f"{len(ranks)} {device}s"
     verb = "computes" if len(ranks) == 1 else "compute"
     scope = "steps" if all(r.window.kind == "steps" for r in ranks) else "window"
     compute = shares.pop("compute")

@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.window import WindowRequest
+from perfdoc.profiling.collective_log import CollectiveRecord, write_collectives
+from perfdoc.simulator.kineto_json import write_kineto
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces import TraceError
+
+UTC = 1_750_000_000_000_000_000
+
+
+def run_directory(folder: Path, records: list[CollectiveRecord] | None) -> Path:
+    """`traces/rank0.json` of a CPU rank with one operator [100, 400) in one step [0, 1000), and its side file."""
+    builder = TimelineBuilder(utc_origin_ns=UTC)
+    process = builder.process(pid=77)
+    main = process.thread(tid=77)
+    main.range("perfdoc.rank 0 world=2 device=cpu", 0, 0)
+    main.range("perfdoc.step 0", 0, 1000)
+    process.operator(main, "aten::mm", 100, 400)
+    (folder / "traces").mkdir()
+    path = write_kineto(builder.build(), folder / "traces" / "rank0.json", 77)
+    if records is not None:
+        (folder / "collectives").mkdir()
+        write_collectives(folder / "collectives" / "rank0.jsonl", records)
+    return path
+
+
+def record(start_ns: int, done_ns: int | None) -> CollectiveRecord:
+    return CollectiveRecord(
+        operation="all_gather",
+        group="TENSOR_MODEL_PARALLEL_GROUP",
+        group_name="3",
+        bytes=64,
+        sequence=0,
+        issue_ns=UTC + start_ns,
+        issued_ns=UTC + start_ns + 10,
+        done_ns=None if done_ns is None else UTC + done_ns,
+        completion="unknown" if done_ns is None else "callback",
+    )
+
+
+def test_completions_of_the_run_directory_become_communication(tmp_path: Path) -> None:
+    # [300, 600): hidden under the operator to 400, exposed 200. One that never completed counts for nothing.
+    path = run_directory(tmp_path, [record(300, 600), record(700, None)])
+    (rank,) = measure_capture(path, WindowRequest()).ranks
+    assert (rank.ledger.compute_ns, rank.ledger.exposed_comm_ns["tp"]) == (300, 200)
+    (row,) = rank.communication
+    assert (row.dimension, row.collective, row.count, row.bytes, row.hidden_ns) == (
+        "tp",
+        "all_gather",
+        1,
+        64,
+        100,
+    )
+
+
+def test_without_the_side_file_there_is_no_communication(tmp_path: Path) -> None:
+    (rank,) = measure_capture(run_directory(tmp_path, None), WindowRequest()).ranks
+    assert not rank.communication
+
+
+def test_a_damaged_side_file_is_one_line(tmp_path: Path) -> None:
+    path = run_directory(tmp_path, [record(300, 600)])
+    side_file = tmp_path / "collectives" / "rank0.jsonl"
+    side_file.write_text('{"operation": 5}\n' + side_file.read_text())
+    with pytest.raises(TraceError, match=r"rank0\.jsonl") as caught:
+        measure_capture(path, WindowRequest())
+    assert "\n" not in str(caught.value)
