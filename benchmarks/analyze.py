@@ -60,6 +60,10 @@ class Size:
         return statistics.median(r.wall_s for r in self.analyses)
 
     @property
+    def cpu_s(self) -> float:
+        return statistics.median(r.cpu_s for r in self.analyses)
+
+    @property
     def peak_mb(self) -> float:
         """The worst run, since the bar is one that no run may pass."""
         return max(r.peak_mb for r in self.analyses)
@@ -131,7 +135,8 @@ def show(size: Size) -> bool:
 def show_growth(small: Size, large: Size) -> None:
     print(
         f"growth {small.kernels:,} to {large.kernels:,} kernels ({large.kernels / small.kernels:.0f} x): "
-        f"time {large.seconds / small.seconds:.1f} x, memory {large.peak_mb / small.peak_mb:.1f} x"
+        f"time {large.seconds / small.seconds:.1f} x, CPU time {large.cpu_s / small.cpu_s:.1f} x, "
+        f"memory {large.peak_mb / small.peak_mb:.1f} x"
     )
 
 
