@@ -64,8 +64,14 @@ class Activity:
     device: int
     kernel_rows: I64
     kernel_is_comm: Bool
+    kernel_compute: Intervals
+    """Kernels that are not communication."""
+    kernel_comm: Intervals
+    """Kernels that are."""
     compute: Intervals
+    """kernel_compute and whole CUDA graphs."""
     comm: Intervals
+    """kernel_comm and copies between GPUs."""
     copies: Intervals
     """Copies and sets that are not communication."""
     communication: Communication
@@ -104,9 +110,11 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     is_comm = kinds.is_communication[k_rows]
     is_peer = trace.copies.kind[c_rows] == CopyKind.PEER_TO_PEER
 
-    compute = union(np.concatenate((k_start[~is_comm], g_start)), np.concatenate((k_end[~is_comm], g_end)))
+    kernel_compute = union(k_start[~is_comm], k_end[~is_comm])
+    kernel_comm = union(k_start[is_comm], k_end[is_comm])
+    compute = kernel_compute | union(g_start, g_end)
     communication, comm_order = _communication(trace, kinds, launches, k_rows[is_comm], c_rows[is_peer])
-    comm = union(communication.start_ns, communication.end_ns)
+    comm = kernel_comm | union(c_start[is_peer], c_end[is_peer])
     copies = union(c_start[~is_peer], c_end[~is_peer])
 
     start = np.concatenate((k_start, g_start, c_start))
@@ -128,6 +136,8 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
         device=device,
         kernel_rows=k_rows,
         kernel_is_comm=is_comm,
+        kernel_compute=kernel_compute,
+        kernel_comm=kernel_comm,
         compute=compute,
         comm=comm,
         copies=copies,

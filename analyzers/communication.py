@@ -60,7 +60,7 @@ def communication_table(
     for i, (dimension, label_index, evidence, group_index) in enumerate(unique.tolist()):
         mine = inside[member.ravel() == i]
         covered = union(comm.start_ns[mine], comm.end_ns[mine]).clip(start_ns, end_ns)
-        hidden = int(compute.covered_within(covered.start_ns, covered.end_ns).sum())
+        hidden = compute.overlap_ns(covered)
         transport, collective, element_type = distinct_labels[label_index]
         rows.append(
             CommunicationRow(
@@ -110,7 +110,7 @@ def _blocking_ns(
     begin = np.maximum(comm.start_ns[rows], comm.blocked_since_ns[rows])
     waited = begin < comm.end_ns[rows]
     stretch = union(begin[waited], comm.end_ns[rows][waited]).clip(start_ns, end_ns)
-    return stretch.total_ns - int(compute.covered_within(stretch.start_ns, stretch.end_ns).sum())
+    return stretch.total_ns - compute.overlap_ns(stretch)
 
 
 def _total_bytes(sizes: I64) -> int | None:

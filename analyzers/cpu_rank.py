@@ -12,7 +12,7 @@ import numpy as np
 
 from perfdoc.analyzers.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity, Communication
 from perfdoc.analyzers.dimension_names import dimension_of_group
-from perfdoc.analyzers.intervals import I64, Intervals, union
+from perfdoc.analyzers.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.kernel_class import KernelClass, KernelKind
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.collective_name import CollectiveName, parse_collective
@@ -62,9 +62,11 @@ def cpu_activity(trace: Trace, device: int) -> Activity | None:
         device=device,
         kernel_rows=np.empty(0, np.int64),
         kernel_is_comm=np.empty(0, bool),
+        kernel_compute=EMPTY,
+        kernel_comm=EMPTY,
         compute=compute,
         comm=comm,
-        copies=union(np.empty(0, np.int64), np.empty(0, np.int64)),
+        copies=EMPTY,
         communication=communication,
         comm_rows=position[len(compute) :],
         busy=compute | comm,

@@ -48,6 +48,11 @@ class Intervals:
         """Nanoseconds of the set inside each [start, end)."""
         return self.covered_before(end_ns) - self.covered_before(start_ns)
 
+    def overlap_ns(self, other: Intervals) -> int:
+        """Nanoseconds in both sets."""
+        few, many = (self, other) if len(self) < len(other) else (other, self)
+        return int(many.covered_within(few.start_ns, few.end_ns).sum())
+
     def clip(self, start_ns: int, end_ns: int) -> Intervals:
         """The part of the set inside [start, end)."""
         first = int(np.searchsorted(self.end_ns, start_ns, "right"))

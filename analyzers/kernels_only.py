@@ -7,7 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.activity import Activity
-from perfdoc.analyzers.intervals import union
 from perfdoc.traces import Trace
 
 
@@ -40,17 +39,17 @@ def kernels_only(trace: Trace, activity: Activity, window_ns: tuple[int, int] | 
         a, b = window_ns if window_ns is not None else (0, 0)
     else:
         a, b = window_ns if window_ns is not None else (int(start.min()), int(end.max()))
-    compute_set = union(start[~comm], end[~comm]).clip(a, b)
-    comm_set = union(start[comm], end[comm]).clip(a, b)
-    busy_ns = (compute_set | comm_set).total_ns
+    compute, communication = activity.kernel_compute.clip(a, b), activity.kernel_comm.clip(a, b)
+    hidden_ns = compute.overlap_ns(communication)
+    busy_ns = compute.total_ns + communication.total_ns - hidden_ns
     return KernelsOnly(
         kernels=len(start),
         comm_kernels=int(np.count_nonzero(comm)),
         span_ns=b - a,
         busy_ns=busy_ns,
-        compute_ns=compute_set.total_ns,
-        comm_ns=comm_set.total_ns,
-        hidden_ns=compute_set.total_ns + comm_set.total_ns - busy_ns,
-        exposed_ns=busy_ns - compute_set.total_ns,
+        compute_ns=compute.total_ns,
+        comm_ns=communication.total_ns,
+        hidden_ns=hidden_ns,
+        exposed_ns=communication.total_ns - hidden_ns,
         idle_ns=b - a - busy_ns,
     )

@@ -40,18 +40,15 @@ def build_ledger(activity: Activity, start_ns: int, end_ns: int, idle: IdleInput
     compute = activity.compute.clip(start_ns, end_ns)
     comm = activity.comm.clip(start_ns, end_ns)
     busy = activity.busy.clip(start_ns, end_ns)
-    work = compute | comm
+    work_ns = compute.total_ns + comm.total_ns - compute.overlap_ns(comm)
     exposed = exposed_by_dimension(activity.communication, compute, start_ns, end_ns)
     # Two ways to the same figure: the owners' segments must cover exactly what compute leaves uncovered.
-    assert sum(exposed.values()) == work.total_ns - compute.total_ns, (
-        exposed,
-        work.total_ns - compute.total_ns,
-    )
+    assert sum(exposed.values()) == work_ns - compute.total_ns, (exposed, work_ns)
     return Ledger(
         window_ns=end_ns - start_ns,
         compute_ns=compute.total_ns,
         exposed_comm_ns=exposed,
-        exposed_memcpy_ns=busy.total_ns - work.total_ns,
+        exposed_memcpy_ns=busy.total_ns - work_ns,
         idle_ns=idle_by_cause(activity, start_ns, end_ns, idle),
     )
 

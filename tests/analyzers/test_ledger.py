@@ -46,6 +46,8 @@ def made(rows: list[tuple[int, int, int, int, int]]) -> tuple[Activity, IdleInpu
         device=0,
         kernel_rows=np.empty(0, np.int64),
         kernel_is_comm=np.empty(0, bool),
+        kernel_compute=sets[0],
+        kernel_comm=sets[1],
         compute=sets[0],
         comm=sets[1],
         copies=sets[2],
