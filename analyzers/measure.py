@@ -34,6 +34,8 @@ class RankMeasurement:
 
     device: Device
     window: Window
+    on_host: bool
+    """Whether the rank trains on the CPU."""
     span_ns: tuple[int, int]
     """First start and last end of anything on the device, whatever the window."""
     ledger: Ledger
@@ -122,6 +124,7 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
         return RankMeasurement(
             device=device,
             window=window,
+            on_host=activity.on_host,
             span_ns=activity.span,
             ledger=build_ledger(activity, a, b, idle_inputs(trace, activity, known)),
             communication=communication_table(trace, activity, a, b),

@@ -16,6 +16,14 @@ from perfdoc.rules.registry import run_rules
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.verdict import verdict_of
 
+_OF_GPUS = frozenset(
+    {
+        *("kernels", "copies", "graph_nodes", "api_calls", "launch_correlation", "event_edges"),
+        *("collective_payloads", "gpu_identity"),
+    }
+)
+"""Capabilities that ask nothing of ranks that train on the CPU."""
+
 TOP_KERNELS = 50
 """Kernel names in the diagnosis, by time."""
 
@@ -48,6 +56,7 @@ def diagnose(
             d.CapabilityRow(input=i, name=n, available=x.available, reason=x.reason, remedy=x.remedy)
             for i, c in enumerate(captures)
             for n, x in c.capabilities.items()
+            if n not in _OF_GPUS or not all(r.on_host for r in c.ranks)
         ],
         ranks=ranks,
         mfu=d.Mfu(
@@ -194,9 +203,12 @@ def _kernels(captures: Sequence[CaptureMeasurement]) -> d.KernelsAnalysis:
                 entry[1] += k.total_ns
     total = sum(t for _, t in names.values())
     if not total:
+        on_host = all(r.on_host for c in captures for r in c.ranks)
         return d.KernelsAnalysis(
             state="not_measured",
-            reason="no kernel rows inside the window (whole CUDA graphs hide theirs)",
+            reason="the ranks train on the CPU, which runs no kernels"
+            if on_host
+            else "no kernel rows inside the window (whole CUDA graphs hide theirs)",
             classes=[],
             top=[],
             other_frac=None,

@@ -9,6 +9,7 @@ from perfdoc.reports.units import partition
 
 _WORDS = {
     "host": "the host launching work too late",
+    "python": "Python between operators",
     "gc": "Python's garbage collection",
     "data": "waiting for data",
     "dependency": "streams waiting for one another",
@@ -24,15 +25,16 @@ def verdict_of(ranks: Sequence[Rank]) -> str:
         return "The window is empty: nothing ran in it."
     idle = {c: sum(getattr(r.ledger_ns.idle, c) for r in ranks) for c in IDLE_CAUSES}
     cause = max(idle, key=lambda c: idle[c])
+    on_host = all(r.gpu.name == "CPU" for r in ranks)
     times = {
         "compute": sum(r.ledger_ns.compute for r in ranks),
         "communication that no compute hides": sum(r.ledger_ns.exposed_comm.total for r in ranks),
         "copies that nothing hides": sum(r.ledger_ns.exposed_memcpy for r in ranks),
-        f"idle, mostly {_WORDS[cause]}": sum(idle.values()),
+        f"idle, mostly {_WORDS['python' if on_host and cause == 'host' else cause]}": sum(idle.values()),
     }
     # The report prints the same four shares: rounded together, so that both agree and add up.
     shares = dict(zip(times, partition(list(times.values())), strict=True))
-    device = "CPU rank" if all(r.gpu.name == "CPU" for r in ranks) else "GPU"
+    device = "CPU rank" if on_host else "GPU"
     what = device if len(ranks) == 1 else f"{len(ranks)} {device}s"
     verb = "computes" if len(ranks) == 1 else "compute"
     scope = "steps" if all(r.window.kind == "steps" for r in ranks) else "window"

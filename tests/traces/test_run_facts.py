@@ -15,7 +15,7 @@ UTC = 1_750_000_000_000_000_000
 
 
 def run_directory(folder: Path, records: list[CollectiveRecord] | None) -> Path:
-    """`traces/rank0.json` of a CPU rank with one operator [100, 400) in one step [0, 1000), and its side file."""
+    """A CPU rank with one operator [100, 400) in one step [0, 1000), and its side file."""
     builder = TimelineBuilder(utc_origin_ns=UTC)
     process = builder.process(pid=77)
     main = process.thread(tid=77)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+
 from perfdoc.trainer.config import ResolvedConfig, named_configs, resolve
 from perfdoc.trainer.config.environment import EnvironmentConfig, apply_environment
 from perfdoc.trainer.config.resolve import KEYS, SECTIONS
@@ -17,7 +18,8 @@ ROOT = Path(__file__).resolve().parents[2]
 KNOBS = ROOT.parent / "shared" / "knowledge" / "knobs.yaml"
 
 OWN_NAMES = {
-    # Settings of a model, a data set or a loop, which tune nothing; and the knobs' counterparts of another name.
+    # Settings of a model, a data set or a loop, which tune nothing; and the knobs' counterparts of another
+    # name.
     "model": None,
     "data": {"text", "tokenizer", "data_path", "data_cache", "split"},
     "checkpoint": None,
@@ -68,7 +70,12 @@ def test_settings_carry_the_catalogue_s_ids() -> None:
 
 def test_every_named_configuration_is_valid_for_its_own_number_of_ranks() -> None:
     assert named_configs() == ["gpt_125m", "llama3_8b", "mixtral_8x7b", "tiny"]
-    expected = {"gpt_125m": (1, "cuda"), "llama3_8b": (8, "cuda"), "mixtral_8x7b": (16, "cuda"), "tiny": (2, "cpu")}
+    expected = {
+        "gpt_125m": (1, "cuda"),
+        "llama3_8b": (8, "cuda"),
+        "mixtral_8x7b": (16, "cuda"),
+        "tiny": (2, "cpu"),
+    }
     for name, (ranks, device) in expected.items():
         config = resolve(name).config
         assert default_world_size(config) == ranks
@@ -76,7 +83,9 @@ def test_every_named_configuration_is_valid_for_its_own_number_of_ranks() -> Non
 
 
 def test_origins_and_short_keys() -> None:
-    resolved = resolve("tiny", ["lr=1e-4", "parallel.tensor_model_parallel_size=2", "recompute_modules=[core_attn]"])
+    resolved = resolve(
+        "tiny", ["lr=1e-4", "parallel.tensor_model_parallel_size=2", "recompute_modules=[core_attn]"]
+    )
     rows = {key: (value, origin) for key, value, origin in resolved.rows()}
     assert rows["optimizer.lr"] == (1e-4, "override")
     assert rows["parallel.tensor_model_parallel_size"] == (2, "override")
@@ -98,7 +107,10 @@ def test_a_resolved_configuration_survives_its_file() -> None:
     ("override", "expected"),
     [
         ("lrr=1", "unknown key lrr; did you mean lr?"),
-        ("tensor_parallel_size=2", "unknown key tensor_parallel_size; did you mean tensor_model_parallel_size?"),
+        (
+            "tensor_parallel_size=2",
+            "unknown key tensor_parallel_size; did you mean tensor_model_parallel_size?",
+        ),
         ("model.lr=3", "unknown key model.lr; did you mean optimizer.lr?"),
         ("lr=fast", "optimizer.lr = 'fast': Expected `float`, got `str`"),
         ("lr=-1", "optimizer.lr = -1: Expected `float` > 0.0"),
@@ -141,7 +153,9 @@ def test_a_bad_file_is_told_with_its_path(tmp_path: Path, text: str, expected: s
 
 
 def test_a_missing_name_or_file() -> None:
-    with pytest.raises(ValueError, match=r"no configuration named 'tyni'; did you mean tiny\?; there are gpt_125m"):
+    with pytest.raises(
+        ValueError, match=r"no configuration named 'tyni'; did you mean tiny\?; there are gpt_125m"
+    ):
         resolve("tyni")
     with pytest.raises(ValueError, match=r"/nowhere/x\.yaml: No such file"):
         resolve("/nowhere/x.yaml")

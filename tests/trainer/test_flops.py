@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import pytest
+
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.flops import flops_per_step, flops_per_token, mfu, peak_flops
 
 
 def test_one_small_dense_layer() -> None:
-    """MLP 4·8·3 = 96, projections 4·(4 + 2·4) = 48, causal scores 4·8 = 32, output 4·4 = 16, logits 4·16 = 64:
+    """MLP 4·8·3 = 96, projections 4·(4 + 2·4) = 48, causal scores 4·8 = 32, output 4·4 = 16, logits 4·16 =
+    64:
     256 multiply-adds, six operations each."""
     config = resolve(
         "tiny",

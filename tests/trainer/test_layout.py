@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.layout import Device, default_world_size, plan
 
@@ -58,8 +59,18 @@ def test_ranks_that_a_configuration_asks_for() -> None:
 BROKEN: list[tuple[str, list[str], int, Device]] = [
     ("parallel.tensor_model_parallel_size = 2: 3 ranks cannot be divided", TP2, 3, "cpu"),
     ("parallel.data_parallel_size = 2: 4 ranks", ["data_parallel_size=2"], 4, "cpu"),
-    ("training.global_batch_size = 8: not a multiple of micro_batch_size x DP", ["micro_batch_size=3"], 1, "cpu"),
-    ("parallel.expert_model_parallel_size = 4: 2 ranks", [*EXPERTS, "expert_model_parallel_size=4"], 2, "cpu"),
+    (
+        "training.global_batch_size = 8: not a multiple of micro_batch_size x DP",
+        ["micro_batch_size=3"],
+        1,
+        "cpu",
+    ),
+    (
+        "parallel.expert_model_parallel_size = 4: 2 ranks",
+        [*EXPERTS, "expert_model_parallel_size=4"],
+        2,
+        "cpu",
+    ),
     ("model.num_attention_heads = 6: hidden_size", ["num_attention_heads=6", "num_query_groups=6"], 1, "cpu"),
     (
         "model.num_attention_heads = 5: not divisible by tensor",
@@ -68,61 +79,105 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
         "cpu",
     ),
     ("model.num_query_groups = 3: does not divide", ["num_query_groups=3"], 1, "cpu"),
-    ("model.num_query_groups = 1: not divisible by tensor", [*TP2, "num_query_groups=1"], 2, "cpu"),
+    (
+        "model.num_query_groups = 3: neither a multiple nor a divisor",
+        [*TP2, "num_query_groups=3", "num_attention_heads=6", "hidden_size=96"],
+        2,
+        "cpu",
+    ),
     ("model.ffn_hidden_size = 351: not divisible by tensor", [*TP2, "ffn_hidden_size=351"], 2, "cpu"),
     ("model.make_vocab_size_divisible_by = 1: ", [*TP2, "make_vocab_size_divisible_by=1"], 2, "cpu"),
-    ("model.seq_length = 126: not divisible by 2 x context", ["context_parallel_size=2", "seq_length=126"], 2, "cpu"),
+    (
+        "model.seq_length = 126: not divisible by 2 x context",
+        ["context_parallel_size=2", "seq_length=126"],
+        2,
+        "cpu",
+    ),
     ("model.seq_length = 127: ", [*TP2, "sequence_parallel=true", "seq_length=127"], 2, "cpu"),
-    ("parallel.sequence_parallel = True: needs tensor", ["sequence_parallel=true"], 1, "cpu"),
-    ("parallel.sequence_parallel = False: a mixture of experts", [*TP2, *EXPERTS], 2, "cpu"),
+    ("parallel.sequence_parallel = true: needs tensor", ["sequence_parallel=true"], 1, "cpu"),
+    ("parallel.sequence_parallel = false: a mixture of experts", [*TP2, *EXPERTS], 2, "cpu"),
     ("parallel.virtual_pipeline_model_parallel_size = 2: needs pipeline", VPP2[:1], 1, "cpu"),
     ("model.num_layers = 5: not divisible by pipeline", [*PP2, "num_layers=5"], 2, "cpu"),
     ("model.num_layers = 6: not divisible by pipeline", [*PP2, *VPP2, "num_layers=6"], 2, "cpu"),
-    ("parallel.num_layers_in_first_pipeline_stage = 1: uneven", ["num_layers_in_first_pipeline_stage=1"], 1, "cpu"),
+    (
+        "parallel.num_layers_in_first_pipeline_stage = 1: uneven",
+        ["num_layers_in_first_pipeline_stage=1"],
+        1,
+        "cpu",
+    ),
     (
         "parallel.num_layers_in_first_pipeline_stage = 2: with num_layers_in_last",
         ["pipeline_model_parallel_size=4", "num_layers_in_first_pipeline_stage=2", "num_layers=10"],
         4,
         "cpu",
     ),
-    ("training.global_batch_size = 9: the interleaved schedule", [*PP2, *VPP2, "global_batch_size=9"], 2, "cpu"),
-    ("overlap.overlap_p2p_comm = True: works with virtual", [*PP2, "overlap_p2p_comm=true"], 2, "cpu"),
-    ("overlap.overlap_p2p_comm = False: two interleaved stages with batched", [*PP2, VPP2[0]], 2, "cpu"),
-    ("overlap.overlap_p2p_comm = False: two interleaved stages with batched", [*PP2, VPP2[0]], 2, "cuda"),
-    ("overlap.batch_p2p_comm = True: excluded", [*PP2, *VPP2, "batch_p2p_comm=true"], 2, "cpu"),
     (
-        "overlap.deallocate_pipeline_outputs = True: on gloo",
+        "training.global_batch_size = 9: the interleaved schedule",
+        [*PP2, *VPP2, "global_batch_size=9"],
+        2,
+        "cpu",
+    ),
+    ("overlap.overlap_p2p_comm = true: works with virtual", [*PP2, "overlap_p2p_comm=true"], 2, "cpu"),
+    ("overlap.overlap_p2p_comm = false: two interleaved stages with batched", [*PP2, VPP2[0]], 2, "cpu"),
+    ("overlap.overlap_p2p_comm = false: two interleaved stages with batched", [*PP2, VPP2[0]], 2, "cuda"),
+    ("overlap.batch_p2p_comm = true: excluded", [*PP2, *VPP2, "batch_p2p_comm=true"], 2, "cpu"),
+    (
+        "overlap.deallocate_pipeline_outputs = true: on gloo",
         [*PP2, *VPP2, "deallocate_pipeline_outputs=true"],
         2,
         "cpu",
     ),
     ("parallel.cp_comm_type = p2p: without", ["context_parallel_size=2", "cp_comm_type=p2p"], 2, "cpu"),
-    ("parallel.use_torch_fsdp2 = True: needs CUDA", ["use_torch_fsdp2=true"], 1, "cpu"),
+    ("parallel.use_torch_fsdp2 = true: needs CUDA", ["use_torch_fsdp2=true"], 1, "cpu"),
     ("parallel.expert_model_parallel_size = 2: needs num_moe", ["expert_model_parallel_size=2"], 2, "cpu"),
-    ("moe.num_moe_experts = 3: not divisible", ["num_moe_experts=3", "expert_model_parallel_size=2"], 2, "cpu"),
+    (
+        "moe.num_moe_experts = 3: not divisible",
+        ["num_moe_experts=3", "expert_model_parallel_size=2"],
+        2,
+        "cpu",
+    ),
     ("moe.moe_router_topk = 2: more than", ["num_moe_experts=1"], 1, "cpu"),
     (
         "parallel.expert_tensor_parallel_size = 2: above 1 with EP fails on gloo",
-        [*TP2, *EXPERTS, "sequence_parallel=true", "expert_tensor_parallel_size=2", "expert_model_parallel_size=2"],
+        [
+            *TP2,
+            *EXPERTS,
+            "sequence_parallel=true",
+            "expert_tensor_parallel_size=2",
+            "expert_model_parallel_size=2",
+        ],
         4,
         "cpu",
     ),
+    (
+        "parallel.expert_tensor_parallel_size = 1: with EP 1 it must equal",
+        [*TP2, *EXPERTS, "sequence_parallel=true"],
+        2,
+        "cuda",
+    ),
     ("moe.moe_token_dispatcher_type = flex: ", [*EXPERTS, "moe_token_dispatcher_type=flex"], 1, "cpu"),
-    ("overlap.overlap_param_gather = True: needs", ["overlap_param_gather=true"], 2, "cpu"),
+    ("overlap.overlap_param_gather = true: needs", ["overlap_param_gather=true"], 2, "cpu"),
     ("overlap.bucket_size = 9: is read only", ["bucket_size=9"], 2, "cpu"),
-    ("overlap.tp_comm_overlap = True: needs", [*TP2, "sequence_parallel=true", "tp_comm_overlap=true"], 2, "cpu"),
+    (
+        "overlap.tp_comm_overlap = true: needs",
+        [*TP2, "sequence_parallel=true", "tp_comm_overlap=true"],
+        2,
+        "cpu",
+    ),
     ("recompute.recompute_granularity = full: full needs", ["recompute_granularity=full"], 1, "cpu"),
     ("precision.fp8 = hybrid: needs CUDA", ["fp8=hybrid"], 1, "cpu"),
     ("kernels.cuda_graph_impl = local: needs CUDA", ["cuda_graph_impl=local"], 1, "cpu"),
-    ("kernels.apply_rope_fusion = True: needs CUDA", ["apply_rope_fusion=true"], 1, "cpu"),
-    ("moe.moe_grouped_gemm = True: needs CUDA", ["moe_grouped_gemm=true"], 1, "cpu"),
-    ("optimizer.min_lr = 1: above lr", ["min_lr=1"], 1, "cpu"),
+    ("kernels.apply_rope_fusion = true: needs CUDA", ["apply_rope_fusion=true"], 1, "cpu"),
+    ("moe.moe_grouped_gemm = true: needs CUDA", ["moe_grouped_gemm=true"], 1, "cpu"),
+    ("optimizer.min_lr = 1.0: above lr", ["min_lr=1"], 1, "cpu"),
     ("data.split = 1,0: gives validation nothing", ["split='1,0'"], 1, "cpu"),
     ("checkpoint.save_interval = 5: needs", ["save_interval=5"], 1, "cpu"),
 ]
 
 
-@pytest.mark.parametrize(("expected", "overrides", "ranks", "device"), BROKEN, ids=[row[0][:60] for row in BROKEN])
+@pytest.mark.parametrize(
+    ("expected", "overrides", "ranks", "device"), BROKEN, ids=[row[0][:60] for row in BROKEN]
+)
 def test_a_broken_rule_is_one_line(expected: str, overrides: list[str], ranks: int, device: Device) -> None:
     config = resolve("tiny", [*PLAIN, *overrides]).config
     with pytest.raises(ValueError, match=r".") as caught:

@@ -1,14 +1,16 @@
-"""Every layout computes what one rank computes: same checkpoint, same data, same losses and gradient norms."""
+"""Every layout computes what one rank computes: same checkpoint, same data, same losses and gradient
+norms."""
 
 from __future__ import annotations
 
-import shutil
+import functools
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.layout import plan
-
 from tests.trainer.launch import need_megatron, read_result, run_cases
 
 pytestmark = pytest.mark.slow
@@ -35,107 +37,123 @@ SMALL = [
     "overlap_param_gather=false",
     "bucket_size=null",
 ]
+FRESH = "load_weights_only=true"
 EXPERTS = ["num_moe_experts=4", "moe_router_topk=2", "moe_ffn_hidden_size=32"]
 OVERLAPS = ["overlap_grad_reduce=true", "overlap_param_gather=true", "bucket_size=8000"]
 TP2 = ["tensor_model_parallel_size=2", "sequence_parallel=true"]
 PP2 = ["pipeline_model_parallel_size=2"]
 VPP2 = ["virtual_pipeline_model_parallel_size=2", "overlap_p2p_comm=true"]
 
-TWO_RANKS: dict[str, list[str]] = {
-    "dp2": [],
-    "dp2_overlaps": OVERLAPS,
-    "tp2": ["tensor_model_parallel_size=2"],
-    "tp2_sp": TP2,
-    "pp2": PP2,
-    "pp2_vpp2": PP2 + VPP2,
-    "cp2": ["context_parallel_size=2"],
-    "ep2_allgather": [*EXPERTS, "expert_model_parallel_size=2", "moe_token_dispatcher_type=allgather"],
-    "ep2_alltoall": [*EXPERTS, "expert_model_parallel_size=2", "moe_token_dispatcher_type=alltoall"],
+RANKS: dict[int, dict[str, list[str]]] = {
+    2: {
+        "dp2": [],
+        "dp2_overlaps": OVERLAPS,
+        "dp2_padding_owner": [*OVERLAPS, "pad_buckets_for_high_nccl_busbw=true"],
+        "dp2_all_reduce": [FRESH, "use_distributed_optimizer=false"],
+        "tp2": ["tensor_model_parallel_size=2"],
+        "tp2_sp": TP2,
+        "tp2_sp_recompute": [
+            *TP2,
+            "recompute_granularity=full",
+            "recompute_method=uniform",
+            "recompute_num_layers=1",
+        ],
+        "tp2_sp_selective": [
+            *TP2,
+            "recompute_granularity=selective",
+            "recompute_modules=[core_attn,mlp,layernorm]",
+        ],
+        "pp2": PP2,
+        "pp2_uneven": [*PP2, "num_layers_in_first_pipeline_stage=1"],
+        "pp2_vpp2": PP2 + VPP2,
+        "cp2": ["context_parallel_size=2"],
+        "ep2_allgather": [*EXPERTS, "expert_model_parallel_size=2", "moe_token_dispatcher_type=allgather"],
+        "ep2_alltoall": [*EXPERTS, "expert_model_parallel_size=2", "moe_token_dispatcher_type=alltoall"],
+    },
+    4: {
+        "tp4_of_two_groups": ["tensor_model_parallel_size=4", "sequence_parallel=true"],
+        "pp4": ["pipeline_model_parallel_size=4"],
+        "cp2_dp2_overlaps": ["context_parallel_size=2", *OVERLAPS],
+        "ep2_tp2_dp2": [*EXPERTS, *TP2, "expert_model_parallel_size=2"],
+    },
+    8: {
+        "tp2_pp2_dp2": TP2 + PP2,
+        "tp2_pp2_vpp2_dp2_overlaps": TP2 + PP2 + VPP2 + OVERLAPS,
+    },
 }
-EIGHT_RANKS: dict[str, list[str]] = {
-    "tp2_pp2_dp2": TP2 + PP2,
-    "tp2_pp2_vpp2_dp2_overlaps": TP2 + PP2 + VPP2 + OVERLAPS,
-}
+CASES = [(ranks, name) for ranks, cases in RANKS.items() for name in cases]
+
+
+def _kind(overrides: list[str]) -> str:
+    """Which run of one rank a case is compared with."""
+    if FRESH in overrides:
+        return "fresh"
+    return "experts" if EXPERTS[0] in overrides else "dense"
 
 
 @pytest.fixture(scope="module")
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """World size 1, dense and with experts: results, and checkpoints after the first step."""
+    """World size 1, dense, with experts, and from weights alone; checkpoints after the first step."""
     need_megatron()
     folder = tmp_path_factory.mktemp("one")
-    common = [*SMALL, f"data_cache={folder / 'data'}", "save_interval=1", "keep_checkpoints=10"]
+    common = [*SMALL, f"data_cache={folder / 'data'}"]
+    saving = ["save_interval=1", "keep_checkpoints=10"]
     run_cases(
         {
-            "dense": [*common, f"save={folder / 'dense'}"],
-            "experts": [*common, *EXPERTS, f"save={folder / 'experts'}"],
+            "dense": [*common, *saving, f"save={folder / 'dense'}"],
+            "experts": [*common, *saving, *EXPERTS, f"save={folder / 'experts'}"],
+            "fresh": [*common, FRESH, f"load={folder / 'dense'}", "load_step=1"],
         },
         1,
         folder,
     )
-    for kind in ("dense", "experts"):
-        first = "step_00000001"
-        shutil.copytree(folder / kind / first, folder / f"{kind}-start" / first)
-    return folder
-
-
-def _from_start(reference: Path, cases: dict[str, list[str]]) -> dict[str, list[str]]:
-    return {
-        name: [
-            *SMALL,
-            *overrides,
-            f"data_cache={reference / 'data'}",
-            f"load={reference / ('experts-start' if EXPERTS[0] in overrides else 'dense-start')}",
-        ]
-        for name, overrides in cases.items()
-    }
-
-
-@pytest.fixture(scope="module")
-def two_ranks(reference: Path) -> Path:
-    folder = reference / "two"
-    run_cases(_from_start(reference, TWO_RANKS), 2, folder)
     return folder
 
 
 @pytest.fixture(scope="module")
-def eight_ranks(reference: Path) -> Path:
-    folder = reference / "eight"
-    run_cases(_from_start(reference, EIGHT_RANKS), 8, folder)
-    return folder
+def trained(reference: Path) -> Callable[[int], Path]:
+    """Number of ranks → folder with the results of all its cases, trained when first asked for."""
+
+    @functools.cache
+    def train(ranks: int) -> Path:
+        folder = reference / str(ranks)
+        cases = {}
+        for name, overrides in RANKS[ranks].items():
+            start_from = reference / ("experts" if EXPERTS[0] in overrides else "dense")
+            data = f"data_cache={reference / 'data'}"
+            cases[name] = [*SMALL, *overrides, data, f"load={start_from}", "load_step=1"]
+        run_cases(cases, ranks, folder)
+        return folder
+
+    return train
 
 
-def _compare(reference: Path, folder: Path, name: str, overrides: list[str]) -> None:
-    one = read_result(reference, "experts" if EXPERTS[0] in overrides else "dense", 0)
-    many = read_result(folder, name, 0)
-    assert many["steps"] == [2, 3, 4, 5, 6]
-    assert many["loss"] == pytest.approx(one["loss"][1:], rel=RELATIVE)
-    assert many["grad_norm"] == pytest.approx(one["grad_norm"][1:], rel=RELATIVE)
+@pytest.mark.parametrize(("ranks", "name"), CASES)
+def test_many_ranks_equal_one(reference: Path, trained: Callable[[int], Path], ranks: int, name: str) -> None:
+    one = read_result(reference, _kind(RANKS[ranks][name]), 0)
+    for rank in range(ranks):
+        many = read_result(trained(ranks), name, rank)
+        first = one["steps"].index(many["steps"][0])
+        assert many["steps"] == one["steps"][first:]
+        assert len(many["steps"]) >= STEPS - 1
+        assert many["loss"] == pytest.approx(one["loss"][first:], rel=RELATIVE)
+        assert many["grad_norm"] == pytest.approx(one["grad_norm"][first:], rel=RELATIVE)
     worst = max(
         abs(a / b - 1)
         for key in ("loss", "grad_norm")
-        for a, b in zip(many[key], one[key][1:], strict=True)
+        for a, b in zip(many[key], one[key][first:], strict=True)
     )
-    print(f"{name}: largest relative difference {worst:.1e}")  # noqa: T201 - shown by pytest -rP
+    print(f"{ranks} ranks {name}: largest relative difference {worst:.1e}")  # noqa: T201 - for -rP
 
 
-@pytest.mark.parametrize("name", TWO_RANKS)
-def test_two_ranks_equal_one(reference: Path, two_ranks: Path, name: str) -> None:
-    _compare(reference, two_ranks, name, TWO_RANKS[name])
-
-
-@pytest.mark.parametrize("name", EIGHT_RANKS)
-def test_eight_ranks_equal_one(reference: Path, eight_ranks: Path, name: str) -> None:
-    _compare(reference, eight_ranks, name, EIGHT_RANKS[name])
-
-
-@pytest.mark.parametrize("name", EIGHT_RANKS)
-def test_groups_are_those_of_the_plan(eight_ranks: Path, name: str) -> None:
-    config = resolve("tiny", [*SMALL, *EIGHT_RANKS[name]]).config
-    planned = plan(config, 8, "cpu").groups()
-    for rank in range(8):
-        made = read_result(eight_ranks, name, rank)["groups"]
-        for dimension, ranks in made.items():  # type: ignore[attr-defined]
-            assert sorted(ranks) in [sorted(group) for group in planned[dimension]], (rank, dimension)
+@pytest.mark.parametrize(("ranks", "name"), [case for case in CASES if case[0] > 2])
+def test_groups_are_those_of_the_plan(trained: Callable[[int], Path], ranks: int, name: str) -> None:
+    config = resolve("tiny", [*SMALL, *RANKS[ranks][name]]).config
+    planned = plan(config, ranks, "cpu").groups()
+    for rank in range(ranks):
+        made = read_result(trained(ranks), name, rank)["groups"]
+        for dimension, members in made.items():
+            assert sorted(members) in [sorted(group) for group in planned[dimension]], (rank, dimension)
 
 
 def test_the_loss_falls(reference: Path) -> None:

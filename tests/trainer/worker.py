@@ -1,6 +1,7 @@
 """One rank of a test: trains the given cases one after another in the same processes.
 
-Started by `launch.py`. Imports nothing heavy at the top: saving a checkpoint starts a helper that imports it again.
+Started by `launch.py`. Imports nothing heavy at the top: saving a checkpoint starts a helper that imports it
+again.
 """
 
 from __future__ import annotations
@@ -48,7 +49,7 @@ def main() -> None:
         run = train(build(config, layout), RunLog(None, 1))
         result = {
             "loss": [record.loss for record in run.records],
-            "grad_norm": [record.grad_norm for record in run.records],
+            "grad_norm": [record.gradient_norm for record in run.records],
             "steps": [record.step for record in run.records],
             "groups": _groups(),
         }

@@ -1,0 +1,111 @@
+"""Who reads which samples, and how text becomes an indexed data set."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.trainer.data import RankSampler, index_text, text_path
+from perfdoc.trainer.texts.grammar import TEXT_FILE, write_text
+from perfdoc.trainer.tokenizer import ByteTokenizer, FileTokenizer, build_tokenizer, padded_vocab_size
+from tests.trainer.launch import need_megatron
+
+
+def _sampler(rank: int, ranks: int, first: int = 0) -> list[list[int]]:
+    return list(RankSampler(first=first, total=16, micro_batch_size=2, dp_rank=rank, dp_size=ranks))
+
+
+def test_ranks_deal_out_a_global_batch_in_turn() -> None:
+    """16 samples in micro-batches of 2 over 2 ranks: rank 0 takes 0-1, 4-5, …; rank 1 takes 2-3, 6-7, …"""
+    assert _sampler(0, 2) == [[0, 1], [4, 5], [8, 9], [12, 13]]
+    assert _sampler(1, 2) == [[2, 3], [6, 7], [10, 11], [14, 15]]
+
+
+def test_a_global_batch_is_the_same_set_for_any_number_of_ranks() -> None:
+    for first in (0, 8):
+        one = sorted(sample for batch in _sampler(0, 1, first) for sample in batch)
+        four = sorted(sample for rank in range(4) for batch in _sampler(rank, 4, first) for sample in batch)
+        assert one == four == list(range(first, 16))
+
+
+def test_the_text_that_ships_is_what_the_grammar_writes() -> None:
+    text = TEXT_FILE.read_text(encoding="utf-8")
+    assert text == write_text()
+    assert 100_000 < len(text) < 200_000
+    assert len(text.split("\n\n")) == 420
+
+
+def test_bytes_are_tokens() -> None:
+    tokenizer = build_tokenizer("byte")
+    assert tokenizer.tokenize("aé") == [97, 195, 169]
+    assert (tokenizer.vocab_size, tokenizer.eod, tokenizer.pad) == (258, 256, 257)
+    assert padded_vocab_size(258, 128) == 384
+    assert padded_vocab_size(256, 128) == 256
+
+
+def test_missing_inputs_name_their_setting(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"data\.text = /nowhere: no such file"):
+        text_path("/nowhere")
+    pytest.importorskip("tokenizers", reason="the tokenizers package is not installed")
+    with pytest.raises(ValueError, match=r"data\.tokenizer = .*missing\.json: No such file"):
+        FileTokenizer(tmp_path / "missing.json")
+    (tmp_path / "bad.json").write_text("{}")
+    with pytest.raises(ValueError, match=r"data\.tokenizer = .*bad\.json: not a tokenizer\.json"):
+        FileTokenizer(tmp_path / "bad.json")
+
+
+def test_a_tokenizer_file_adds_end_and_pad_after_its_tokens(tmp_path: Path) -> None:
+    tokenizers = pytest.importorskip("tokenizers", reason="the tokenizers package is not installed")
+    inner = tokenizers.Tokenizer(tokenizers.models.WordLevel({"one": 0, "two": 1, "?": 2}, unk_token="?"))
+    inner.pre_tokenizer = tokenizers.pre_tokenizers.Whitespace()
+    inner.save(str(tmp_path / "words.json"))
+    tokenizer = build_tokenizer(str(tmp_path / "words.json"))
+    assert tokenizer.tokenize("two one three") == [1, 0, 2]
+    assert (tokenizer.vocab_size, tokenizer.eod, tokenizer.pad) == (5, 3, 4)
+    assert tokenizer.unique_identifiers != ByteTokenizer().unique_identifiers
+
+
+def test_a_text_is_indexed_once_document_by_document(tmp_path: Path) -> None:
+    """Two documents of 2 and 3 letters, each with its newline and the end token: 4 and 5 tokens."""
+    need_megatron()
+    from perfdoc.trainer import adapt
+
+    adapt.prepare()
+    from megatron.core.datasets.indexed_dataset import IndexedDataset
+
+    text = tmp_path / "two.txt"
+    text.write_text("ab\n\n\n\ncde\n")
+    prefix = index_text(text, ByteTokenizer(), tmp_path / "cache")
+    indexed = IndexedDataset(prefix)
+    assert [list(map(int, indexed[number])) for number in range(len(indexed))] == [
+        [97, 98, 10, 256],
+        [99, 100, 101, 10, 256],
+    ]
+    assert list(indexed.document_indices) == [0, 1, 2]
+    written = {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()}
+    assert len(written) == 2
+    assert index_text(text, ByteTokenizer(), tmp_path / "cache") == prefix
+    assert {path: path.stat().st_mtime_ns for path in (tmp_path / "cache").iterdir()} == written
+    text.write_text("ab\n\nxyz\n")
+    assert index_text(text, ByteTokenizer(), tmp_path / "cache") != prefix
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (b"one document", "at least two documents"),
+        (b"a\n\n\xff\xfe", r"not UTF-8 text \(byte 3\)"),
+        (b"", "at least"),
+    ],
+)
+def test_a_text_that_is_none_leaves_nothing_behind(tmp_path: Path, content: bytes, expected: str) -> None:
+    need_megatron()
+    from perfdoc.trainer import adapt
+
+    adapt.prepare()
+    text = tmp_path / "bad.txt"
+    text.write_bytes(content)
+    with pytest.raises(ValueError, match=expected):
+        index_text(text, ByteTokenizer(), tmp_path / "cache")
+    assert list((tmp_path / "cache").iterdir()) == []

@@ -1,0 +1,58 @@
+"""What megatron-core needs and the machine does not have.
+
+`prepare()` runs once per process, before megatron is imported. Without a CUDA device it installs the CPU
+adaptation (devices, tensors, streams, random numbers, NVTX, jit). On any device it installs the fixes that a
+missing Transformer Engine needs. With CUDA and Transformer Engine it changes nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import warnings
+
+_done = False
+
+
+def cuda_available() -> bool:
+    """Whether torch sees a CUDA device."""
+    import torch
+
+    return bool(torch.cuda.is_available())
+
+
+def transformer_engine_available() -> bool:
+    """Whether Transformer Engine can be used: it needs CUDA and both of its packages."""
+    return cuda_available() and all(
+        importlib.util.find_spec(name) is not None
+        for name in ("transformer_engine", "transformer_engine_torch")
+    )
+
+
+def prepare() -> None:
+    """Install what this machine lacks. Raises RuntimeError if megatron was imported before."""
+    global _done
+    if _done:
+        return
+    on_cpu = not cuda_available()
+    if on_cpu:
+        if "megatron.core" in sys.modules:
+            raise RuntimeError("megatron.core was imported before the CPU adaptation was installed")
+        from perfdoc.trainer.adapt import device, jit, nvtx, rng, streams, tensors
+
+        for concern in (device, tensors, streams, rng, nvtx):
+            concern.install()
+        jit.import_without_compiling()
+    with warnings.catch_warnings():
+        # megatron-core says in a dozen places that Transformer Engine and Apex are missing.
+        warnings.simplefilter("ignore")
+        for name in ("megatron.core.models.gpt.gpt_layer_specs", "megatron.core.optimizer"):
+            importlib.import_module(name)
+    if not transformer_engine_available():
+        from perfdoc.trainer.adapt import checkpoint, moe, recompute
+
+        moe.install(on_cpu=on_cpu)
+        checkpoint.install()
+        recompute.install()
+    _done = True

@@ -1,0 +1,207 @@
+"""Checkpoints that any layout can read, through megatron-core's dist_checkpointing.
+
+A checkpoint is a folder `step_00000100`, complete once it has that name: it is written under another and
+renamed,
+so a kill or a full disk leaves the one before it intact.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+import re
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+
+from perfdoc.trainer import optimizer_state
+from perfdoc.trainer.failure import first_line, is_consequence
+from perfdoc.trainer.layout import Layout
+from perfdoc.trainer.model import unwrapped
+
+PARTIAL = ".partial"
+_COMPLETE = re.compile(r"^step_(\d{8,})$")
+METADATA = {"distrib_optim_sharding_type": "fully_reshardable", "chained_optim_avoid_prefix": True}
+
+
+def complete(folder: Path) -> dict[int, Path]:
+    """Step → path of the complete checkpoints under a folder, in the order of their steps."""
+    if not folder.is_dir():
+        return {}
+    found = {
+        int(match.group(1)): path
+        for path in folder.iterdir()
+        if (match := _COMPLETE.match(path.name)) and (path / "metadata.json").is_file()
+    }
+    return dict(sorted(found.items()))
+
+
+def find(folder: Path, step: int | None) -> Path:
+    """The checkpoint of a step, or the last one. Raises ValueError when it is not there or not complete."""
+    found = complete(folder)
+    if not found:
+        raise ValueError(f"checkpoint.load = {folder}: no complete checkpoint there")
+    if step is None:
+        return found[max(found)]
+    if step not in found:
+        raise ValueError(f"checkpoint.load_step = {step}: {folder} has {', '.join(map(str, found))}")
+    return found[step]
+
+
+def save(
+    folder: Path, step: int, layout: Layout, model: list[Any], optimizer: Any, schedule: Any, keep: int
+) -> Path:
+    """Write the checkpoint of a finished step; every rank calls this. Raises OSError when it cannot be
+    written."""
+    from megatron.core import dist_checkpointing
+    from megatron.core.dist_checkpointing.strategies.torch import TorchDistSaveShardedStrategy
+
+    final = folder / f"step_{step:08d}"
+    partial = folder / f"{final.name}{PARTIAL}"
+    _on_first_rank(lambda: _prepare(folder, partial))
+    state = _sharded(layout, model, optimizer, is_loading=False)
+    state["common"] = {
+        "step": step,
+        "layout": _shape(layout),
+        "schedule": schedule.state_dict(),
+        "optimizer": optimizer_state.take_common(state["optimizer"]),
+    }
+    try:
+        dist_checkpointing.save(
+            state,
+            str(partial),
+            sharded_strategy=TorchDistSaveShardedStrategy("torch_dist", 1, thread_count=1),
+            content_metadata=dict(METADATA),
+        )
+    except CheckpointException as error:  # not an Exception: it would pass every handler
+        reason = f"could not be written (is the disk full?): {first_line(error)}"
+        raise OSError(f"checkpoint.save: {partial} {reason}") from error
+    _on_first_rank(lambda: _publish(folder, partial, final, keep))
+    return final
+
+
+@contextlib.contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """Turn what goes wrong while a checkpoint is read into a ValueError that names it."""
+    try:
+        yield
+    except (CheckpointException, Exception) as error:
+        if is_consequence(error):
+            raise
+        raise ValueError(
+            f"checkpoint.load: {path} cannot be read, or is of another model: {first_line(error)}"
+        ) from error
+
+
+def load(path: Path, layout: Layout, model: list[Any], optimizer: Any, schedule: Any) -> int:
+    """Restore everything; returns the number of finished steps. Random states only onto the same layout."""
+    from megatron.core import dist_checkpointing
+
+    common = dist_checkpointing.load_common_state_dict(str(path))["common"]
+    state = _sharded(layout, model, optimizer, is_loading=True)
+    optimizer_state.take_common(state["optimizer"])
+    if common["layout"] != _shape(layout):
+        del state["random"]
+    loaded = dist_checkpointing.load(state, str(path))
+    _load_weights(model, loaded)
+    optimizer_state.restore(optimizer, loaded["optimizer"], common["optimizer"])
+    schedule.load_state_dict(common["schedule"])
+    if "random" in loaded:
+        _set_random_states(loaded["random"])
+    return int(common["step"])
+
+
+def load_weights(path: Path, model: list[Any], optimizer: Any) -> None:
+    """Take the weights alone and let the optimizer start from them."""
+    from megatron.core import dist_checkpointing
+
+    loaded = dist_checkpointing.load(_sharded_weights(model), str(path))
+    _load_weights(model, loaded)
+    optimizer.reload_model_params()
+
+
+def _sharded_weights(model: list[Any]) -> dict[str, Any]:
+    return {
+        f"model{index}": unwrapped(chunk).sharded_state_dict(metadata=dict(METADATA))
+        for index, chunk in enumerate(model)
+    }
+
+
+def _sharded(layout: Layout, model: list[Any], optimizer: Any, *, is_loading: bool) -> dict[str, Any]:
+    from megatron.core.dist_checkpointing.mapping import ShardedObject
+
+    state = _sharded_weights(model)
+    state["optimizer"] = optimizer_state.sharded(
+        optimizer, dict(state), is_loading=is_loading, metadata=dict(METADATA)
+    )
+    state["random"] = ShardedObject(
+        "random", _random_states(), (layout.world_size,), (dist.get_rank(),), replica_id=0
+    )
+    return state
+
+
+def _load_weights(model: list[Any], loaded: dict[str, Any]) -> None:
+    for index, chunk in enumerate(model):
+        unwrapped(chunk).load_state_dict(loaded[f"model{index}"], strict=True)
+
+
+def _shape(layout: Layout) -> dict[str, int]:
+    return {
+        name: getattr(layout, name) for name in ("world_size", "tp", "cp", "dp", "pp", "vpp", "ep", "etp")
+    }
+
+
+def _random_states() -> dict[str, Any]:
+    from megatron.core.tensor_parallel import get_cuda_rng_tracker
+
+    return {
+        "python": random.getstate(),
+        "numpy": np.random.get_state(),
+        "torch": torch.get_rng_state(),
+        "cuda": torch.cuda.get_rng_state(),
+        "tracker": get_cuda_rng_tracker().get_states(),
+    }
+
+
+def _set_random_states(states: dict[str, Any]) -> None:
+    from megatron.core.tensor_parallel import get_cuda_rng_tracker
+
+    random.setstate(states["python"])
+    np.random.set_state(states["numpy"])
+    torch.set_rng_state(states["torch"])
+    torch.cuda.set_rng_state(states["cuda"])
+    get_cuda_rng_tracker().set_states(states["tracker"])
+
+
+def _on_first_rank(action: Any) -> None:
+    """Run on rank 0 while the others wait; a failure there is everybody's, so that nobody hangs."""
+    failed: list[str | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            action()
+        except OSError as error:
+            failed[0] = f"{error.filename or ''}: {error.strerror or error}".lstrip(": ")
+    dist.broadcast_object_list(failed, src=0)
+    if failed[0] is not None:
+        raise OSError(f"checkpoint.save: {failed[0]}")
+
+
+def _prepare(folder: Path, partial: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    for left_over in folder.glob(f"step_*{PARTIAL}"):
+        shutil.rmtree(left_over)
+    partial.mkdir()
+
+
+def _publish(folder: Path, partial: Path, final: Path, keep: int) -> None:
+    if final.exists():
+        shutil.rmtree(final)
+    partial.rename(final)
+    for old in list(complete(folder).values())[:-keep]:
+        shutil.rmtree(old)

@@ -1,0 +1,179 @@
+"""From a configuration's name, a file and overrides to one checked configuration with origins."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_type_hints
+
+import msgspec
+
+from perfdoc.trainer.config.schema import Config
+from perfdoc.trainer.config.yaml_file import parse_value, read_yaml
+
+CONFIGS = Path(__file__).resolve().parents[1] / "configs"
+DEFAULT_CONFIG = "tiny"
+
+SECTIONS: Mapping[str, type] = MappingProxyType(get_type_hints(Config))
+"""Section name → its dataclass."""
+KEYS: Mapping[str, str] = MappingProxyType(
+    {entry.name: section for section, cls in SECTIONS.items() for entry in dataclasses.fields(cls)}
+)
+"""Setting → its section. Names are unique over the sections (a test holds this)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResolvedConfig:
+    """A checked configuration and, per dotted key, where its value came from."""
+
+    name: str
+    config: Config
+    origins: Mapping[str, str]
+    """`section.key` → `default`, `file NAME` or `override`."""
+
+    def rows(self) -> list[tuple[str, Any, str]]:
+        """(dotted key, value, origin) in the schema's order, for `perfdoc config show --resolved`."""
+        values = msgspec.to_builtins(self.config)
+        return [
+            (f"{section}.{entry.name}", values[section][entry.name], self.origins[f"{section}.{entry.name}"])
+            for section, cls in SECTIONS.items()
+            for entry in dataclasses.fields(cls)
+        ]
+
+    def to_json(self) -> str:
+        """One JSON object that `from_json` reads back to an equal configuration."""
+        document = {
+            "name": self.name,
+            "config": msgspec.to_builtins(self.config),
+            "origins": dict(self.origins),
+        }
+        return json.dumps(document, indent=1) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> ResolvedConfig:
+        """The inverse of `to_json`. Raises ValueError."""
+        try:
+            document = json.loads(text)
+            name, values, origins = document["name"], document["config"], document["origins"]
+        except (ValueError, KeyError, TypeError) as error:
+            raise ValueError(f"not a resolved configuration: {error}") from error
+        if not isinstance(name, str) or not isinstance(origins, dict) or not isinstance(values, dict):
+            raise ValueError("not a resolved configuration: name, config and origins have other types")
+        flat = dict(_flatten(values, "resolved configuration"))
+        return cls(
+            name=name,
+            config=_checked(flat),
+            origins={key: str(origins.get(key, "default")) for key in _all_keys()},
+        )
+
+
+def named_configs() -> list[str]:
+    """The names of the configurations that ship."""
+    return sorted(path.stem for path in CONFIGS.glob("*.yaml"))
+
+
+def resolve(name_or_path: str = DEFAULT_CONFIG, overrides: Iterable[str] = ()) -> ResolvedConfig:
+    """Read a shipped configuration by name, or a YAML file by path, and apply `key=value` overrides.
+
+    Args:
+        name_or_path: a name of `named_configs()`, or a path (anything with a slash or a .yaml ending).
+        overrides: `section.key=value` or `key=value`; values are YAML (`null`, `true`, `1e-4`, `[a, b]`).
+
+    Raises:
+        ValueError: one line with the dotted key, what is wrong and the nearest known key or name.
+    """
+    path = _find(name_or_path)
+    origin = f"file {path.stem}" if path.parent == CONFIGS else f"file {name_or_path}"
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(_all_keys(), "default")
+    for key, value in _flatten(read_yaml(path), str(name_or_path)):
+        values[key] = value
+        origins[key] = origin
+    for override in overrides:
+        key, separator, text = override.partition("=")
+        if not separator or not key.strip():
+            raise ValueError(f"{override!r}: an override is key=value")
+        dotted = _dotted(key.strip(), "override")
+        try:
+            values[dotted] = parse_value(text.strip())
+        except ValueError as error:
+            raise ValueError(f"{dotted}: {error}") from error
+        origins[dotted] = "override"
+    return ResolvedConfig(name=path.stem, config=_checked(values), origins=MappingProxyType(origins))
+
+
+def _find(name_or_path: str) -> Path:
+    if "/" in name_or_path or name_or_path.endswith((".yaml", ".yml")):
+        return Path(name_or_path)
+    names = named_configs()
+    if name_or_path in names:
+        return CONFIGS / f"{name_or_path}.yaml"
+    raise ValueError(
+        f"no configuration named {name_or_path!r}{_nearest(name_or_path, names)}; "
+        f"there are {', '.join(names)}, or give the path of a .yaml file"
+    )
+
+
+def _all_keys() -> list[str]:
+    return [f"{section}.{key}" for key, section in KEYS.items()]
+
+
+def _flatten(data: Mapping[str, Any], where: str) -> Iterable[tuple[str, Any]]:
+    for section, body in data.items():
+        if section not in SECTIONS:
+            if section in KEYS:
+                raise ValueError(f"{where}: {section} belongs in the section {KEYS[section]}")
+            raise ValueError(f"{where}: unknown section {section}{_nearest(section, list(SECTIONS))}")
+        if body is None:
+            continue
+        if not isinstance(body, dict):
+            raise ValueError(f"{where}: {section} is a section; expected `{section}: {{key: value}}`")
+        for key, value in body.items():
+            yield _dotted(f"{section}.{key}", where), value
+
+
+def _dotted(key: str, where: str) -> str:
+    """`section.key` for a dotted or a bare key."""
+    section, separator, name = key.rpartition(".")
+    if not separator and name in KEYS:
+        return f"{KEYS[name]}.{name}"
+    if separator and KEYS.get(name) == section:
+        return key
+    if separator and name in KEYS:
+        raise ValueError(f"{where}: unknown key {key}; did you mean {KEYS[name]}.{name}?")
+    candidates = _all_keys() if separator else list(KEYS)
+    raise ValueError(f"{where}: unknown key {key}{_nearest(key, candidates)}")
+
+
+def _nearest(word: str, candidates: list[str]) -> str:
+    close = difflib.get_close_matches(word, candidates, n=1, cutoff=0.5)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+def _checked(values: Mapping[str, Any]) -> Config:
+    """Build the dataclasses one value at a time, so that an error names its dotted key."""
+    sections: dict[str, Any] = {}
+    for section, cls in SECTIONS.items():
+        hints = get_type_hints(cls, include_extras=True)
+        arguments = {}
+        for entry in dataclasses.fields(cls):
+            dotted = f"{section}.{entry.name}"
+            if dotted in values:
+                arguments[entry.name] = _convert(values[dotted], hints[entry.name], dotted)
+        sections[section] = cls(**arguments)
+    return Config(**sections)
+
+
+def _convert(value: Any, target: Any, dotted: str) -> Any:
+    try:
+        converted = msgspec.convert(value, target)
+    except msgspec.ValidationError as error:
+        raise ValueError(f"{dotted} = {value!r}: {error}") from error
+    if isinstance(converted, float) and not abs(converted) < float("inf"):
+        raise ValueError(f"{dotted} = {value!r}: expected a finite number")
+    return converted

@@ -1,0 +1,53 @@
+"""Rules of the loop, the data split and the environment."""
+
+from __future__ import annotations
+
+from perfdoc.trainer.constraints.rule import Rule
+
+TRAINING: tuple[Rule, ...] = (
+    (
+        "optimizer.min_lr",
+        lambda c, s, d: c.optimizer.min_lr > c.optimizer.lr,
+        "above lr",
+    ),
+    (
+        "optimizer.lr_warmup_iters",
+        lambda c, s, d: c.optimizer.lr_warmup_iters >= (c.optimizer.lr_decay_iters or c.training.train_iters),
+        "not below lr_decay_iters (null: train_iters)",
+    ),
+    (
+        "data.split",
+        lambda c, s, d: (
+            c.training.eval_interval is not None
+            and (len(c.data.split.split(",")) < 2 or float(c.data.split.split(",")[1]) == 0)
+        ),
+        "gives validation nothing although eval_interval is set; set eval_interval=null",
+    ),
+    (
+        "data.split",
+        lambda c, s, d: float(c.data.split.split(",")[0]) == 0,
+        "gives training nothing",
+    ),
+    (
+        "checkpoint.save_interval",
+        lambda c, s, d: c.checkpoint.save_interval is not None and c.checkpoint.save is None,
+        "needs checkpoint.save",
+    ),
+    (
+        "checkpoint.load_step",
+        lambda c, s, d: c.checkpoint.load_step is not None and c.checkpoint.load is None,
+        "needs checkpoint.load",
+    ),
+    (
+        "environment.cuda_device_max_connections",
+        lambda c, s, d: c.environment.cuda_device_max_connections == 1 and c.parallel.use_torch_fsdp2,
+        "must not be 1 with FSDP2",
+    ),
+    (
+        "environment.cuda_device_max_connections",
+        lambda c, s, d: (
+            c.environment.cuda_device_max_connections == 1 and c.overlap.overlap_moe_expert_parallel_comm
+        ),
+        "must be above 1 with overlap_moe_expert_parallel_comm",
+    ),
+)

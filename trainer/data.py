@@ -1,0 +1,176 @@
+"""Text to batches, through megatron-core's indexed data set, GPTDataset and blended builder."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from perfdoc.trainer.config.schema import Config
+from perfdoc.trainer.texts.grammar import TEXT_FILE
+from perfdoc.trainer.tokenizer import Tokenizer
+
+MAX_TEXT_BYTES = 8 << 30
+
+
+@dataclass(frozen=True, kw_only=True)
+class Corpus:
+    """The training and validation data sets; None where the split has no share."""
+
+    train: Any
+    valid: Any
+
+
+def text_path(setting: str) -> Path:
+    """The text file of `data.text`. Raises ValueError when it cannot be read."""
+    path = TEXT_FILE if setting == "builtin" else Path(setting)
+    if not path.is_file():
+        raise ValueError(f"data.text = {setting}: no such file")
+    if path.stat().st_size > MAX_TEXT_BYTES:
+        raise ValueError(
+            f"data.text = {setting}: over {MAX_TEXT_BYTES >> 30} GiB; index it and give data.data_path"
+        )
+    return path
+
+
+def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
+    """Tokenise a text into an indexed data set unless it is there already; returns its prefix.
+
+    Documents are separated by blank lines and end with the end-of-document token. The prefix carries a
+    digest of
+    the text and the vocabulary, so a changed file is indexed anew. Files appear whole or not at all.
+    """
+    import numpy as np
+    import torch
+    from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
+
+    digest = hashlib.sha256(path.read_bytes())
+    digest.update(repr(sorted(tokenizer.unique_identifiers.items())).encode())
+    prefix = cache / f"{path.stem}-{digest.hexdigest()[:16]}"
+    final = [prefix.with_name(prefix.name + ending) for ending in (".bin", ".idx")]
+    if all(file.is_file() for file in final):
+        return str(prefix)
+    cache.mkdir(parents=True, exist_ok=True)
+    partial = [file.with_name(f"{file.name}.{os.getpid()}.partial") for file in final]
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise ValueError(f"data.text = {path}: not UTF-8 text (byte {error.start})") from error
+    documents = [document.strip() for document in text.split("\n\n") if document.strip()]
+    if len(documents) < 2:
+        raise ValueError(f"data.text = {path}: needs at least two documents separated by blank lines")
+    builder = IndexedDatasetBuilder(str(partial[0]), dtype=DType.optimal_dtype(tokenizer.vocab_size))
+    try:
+        for document in documents:
+            tokens = [*tokenizer.tokenize(document + "\n"), tokenizer.eod]
+            builder.add_item(torch.from_numpy(np.asarray(tokens, dtype=np.int64)))
+            builder.end_document()
+        builder.finalize(str(partial[1]))
+        for source, target in zip(partial, final, strict=True):
+            source.replace(target)
+    finally:
+        builder.data_file.close()
+        for file in partial:
+            file.unlink(missing_ok=True)
+    return str(prefix)
+
+
+def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
+    """Both data sets on this rank. Rank 0 writes the caches; the others wait for it and read.
+
+    `data.data_cache` has to be a folder that all nodes see.
+    """
+    import torch.distributed as dist
+    from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
+    from megatron.core.datasets.gpt_dataset import GPTDataset, GPTDatasetConfig
+
+    cache = Path(config.data.data_cache)
+    prefixes = list(config.data.data_path)
+    if not prefixes:
+        found: list[Any] = [None, None]
+        if dist.get_rank() == 0:
+            # The other ranks must hear of a failure too, or they would wait for ever.
+            try:
+                found[0] = index_text(text_path(config.data.text), tokenizer, cache)
+            except (OSError, ValueError) as error:
+                found[1] = str(error)
+        dist.broadcast_object_list(found, src=0)
+        if found[1] is not None:
+            raise ValueError(found[1])
+        prefixes = [found[0]]
+    for prefix in prefixes:
+        for ending in (".idx", ".bin"):
+            if not Path(prefix + ending).is_file():
+                raise ValueError(f"data.data_path: {prefix}{ending}: no such file")
+    training = config.training
+    settings = GPTDatasetConfig(
+        random_seed=training.seed,
+        sequence_length=config.model.seq_length,
+        blend=(prefixes, None),
+        split=config.data.split,
+        path_to_cache=str(cache / "indices"),
+        tokenizer=tokenizer,
+        reset_position_ids=False,
+        reset_attention_mask=False,
+        eod_mask_loss=False,
+        create_attention_mask=False,
+    )
+    sizes = [
+        training.train_iters * training.global_batch_size,
+        training.eval_iters * training.global_batch_size if training.eval_interval else 0,
+        0,
+    ]
+    train, valid, _ = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, settings).build()
+    return Corpus(train=train, valid=valid)
+
+
+class RankSampler:
+    """Sample numbers of one data-parallel rank, micro-batch by micro-batch.
+
+    A global batch is the same set of samples whatever the number of ranks: micro-batches are dealt out in
+    turn.
+    """
+
+    def __init__(self, *, first: int, total: int, micro_batch_size: int, dp_rank: int, dp_size: int) -> None:
+        self.first = first
+        self.total = total
+        self.micro_batch_size = micro_batch_size
+        self.dp_rank = dp_rank
+        self.dp_size = dp_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        """Lists of micro_batch_size sample numbers."""
+        stride = self.micro_batch_size * self.dp_size
+        for start in range(self.first, self.total - stride + 1, stride):
+            own = start + self.dp_rank * self.micro_batch_size
+            yield list(range(own, own + self.micro_batch_size))
+
+    def __len__(self) -> int:
+        """Number of micro-batches left."""
+        return max(0, (self.total - self.first) // (self.micro_batch_size * self.dp_size))
+
+
+def batches(
+    dataset: Any, config: Config, *, first: int, total: int, dp_rank: int, dp_size: int
+) -> Iterator[dict[str, Any]]:
+    """Micro-batches of samples `first` to `total`: tokens, labels, loss_mask, position_ids `[micro batch,
+    seq]`."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    sampler = RankSampler(
+        first=first,
+        total=total,
+        micro_batch_size=config.training.micro_batch_size,
+        dp_rank=dp_rank,
+        dp_size=dp_size,
+    )
+    workers = config.data.dataloader_num_workers
+    # A loader draws a seed when it starts. From the default generator that would move the model's random
+    # numbers
+    # on a CPU, and a resumed run, which starts its loader later, would part from the uninterrupted one.
+    own_draws = torch.Generator().manual_seed(config.training.seed)
+    return iter(DataLoader(dataset, batch_sampler=sampler, num_workers=workers, generator=own_draws))

@@ -1,0 +1,148 @@
+"""How the ranks are arranged, and every rule that can be checked before a process starts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from perfdoc.trainer.config.schema import Config
+from perfdoc.trainer.constraints import RULES
+
+Device = Literal["cpu", "cuda"]
+
+RANK_ORDER = ("tp", "cp", "dp", "pp")
+"""Fastest-varying first, as megatron-core's `tp-cp-ep-dp-pp` for the dense layers."""
+EXPERT_RANK_ORDER = ("etp", "ep", "edp", "pp")
+"""The same for the expert layers."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Sizes of the dimensions. world = tp · cp · dp · pp = etp · ep · edp · pp."""
+
+    world_size: int
+    tp: int
+    cp: int
+    dp: int
+    pp: int
+    vpp: int
+    ep: int
+    etp: int
+    edp: int
+    num_microbatches: int
+    """Micro-batches per step of one data-parallel rank."""
+
+    def groups(self) -> dict[str, list[list[int]]]:
+        """Ranks of every process group, by dimension. tp=2, dp=2: tp [[0,1],[2,3]], dp [[0,2],[1,3]]."""
+        dense = {"tp": self.tp, "cp": self.cp, "dp": self.dp, "pp": self.pp}
+        expert = {"etp": self.etp, "ep": self.ep, "edp": self.edp, "pp": self.pp}
+        found = {name: _groups_along(dense, RANK_ORDER, (name,)) for name in RANK_ORDER}
+        found["dp_cp"] = _groups_along(dense, RANK_ORDER, ("dp", "cp"))
+        for name in ("etp", "ep", "edp"):
+            found[name] = _groups_along(expert, EXPERT_RANK_ORDER, (name,))
+        return found
+
+
+def _groups_along(sizes: dict[str, int], order: tuple[str, ...], along: tuple[str, ...]) -> list[list[int]]:
+    """Ranks that differ in the given dimensions only, groups in the order of their first rank."""
+    world = math.prod(sizes[name] for name in order)
+    groups: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(world):
+        rest, place = rank, []
+        for name in order:
+            rest, index = divmod(rest, sizes[name])
+            if name not in along:
+                place.append(index)
+        groups.setdefault(tuple(place), []).append(rank)
+    return list(groups.values())
+
+
+def default_world_size(config: Config) -> int:
+    """Number of ranks that the configuration asks for: its own product, or the least that holds its
+    experts."""
+    parallel = config.parallel
+    model_parallel = (
+        parallel.tensor_model_parallel_size
+        * parallel.context_parallel_size
+        * parallel.pipeline_model_parallel_size
+    )
+    if parallel.data_parallel_size is not None:
+        return model_parallel * parallel.data_parallel_size
+    expert = (
+        parallel.expert_tensor_parallel_size
+        * parallel.expert_model_parallel_size
+        * parallel.pipeline_model_parallel_size
+    )
+    return math.lcm(model_parallel, expert)
+
+
+def plan(config: Config, world_size: int, device: Device) -> Layout:
+    """Check every rule and work out the arrangement.
+
+    Raises:
+        ValueError: the first rule broken, as `section.key = value: rule`.
+    """
+    layout = _arrange(config, world_size)
+    for problem in _problems(config, layout, device):
+        raise ValueError(problem)
+    return layout
+
+
+def _arrange(config: Config, world_size: int) -> Layout:
+    parallel = config.parallel
+    tp = parallel.tensor_model_parallel_size
+    cp = parallel.context_parallel_size
+    pp = parallel.pipeline_model_parallel_size
+    ep = parallel.expert_model_parallel_size
+    etp = parallel.expert_tensor_parallel_size
+    if world_size % (tp * cp * pp):
+        raise ValueError(
+            f"parallel.tensor_model_parallel_size = {tp}: {world_size} ranks cannot be divided into "
+            f"TP {tp} x CP {cp} x PP {pp} = {tp * cp * pp}"
+        )
+    dp = world_size // (tp * cp * pp)
+    if parallel.data_parallel_size not in (None, dp):
+        raise ValueError(
+            f"parallel.data_parallel_size = {parallel.data_parallel_size}: {world_size} ranks over "
+            f"TP {tp} x CP {cp} x PP {pp} leave {dp}; "
+            f"start {default_world_size(config)} ranks, or set it to null"
+        )
+    if world_size % (etp * ep * pp):
+        raise ValueError(
+            f"parallel.expert_model_parallel_size = {ep}: {world_size} ranks cannot be divided into "
+            f"expert-TP {etp} x EP {ep} x PP {pp} = {etp * ep * pp}"
+        )
+    batch = config.training.global_batch_size
+    share = config.training.micro_batch_size * dp
+    if batch % share:
+        raise ValueError(
+            f"training.global_batch_size = {batch}: not a multiple of micro_batch_size x DP = "
+            f"{config.training.micro_batch_size} x {dp} = {share}"
+        )
+    return Layout(
+        world_size=world_size,
+        tp=tp,
+        cp=cp,
+        dp=dp,
+        pp=pp,
+        vpp=parallel.virtual_pipeline_model_parallel_size or 1,
+        ep=ep,
+        etp=etp,
+        edp=world_size // (etp * ep * pp),
+        num_microbatches=batch // share,
+    )
+
+
+def _problems(config: Config, layout: Layout, device: Device) -> Iterator[str]:
+    for key, broken, rule in RULES:
+        if broken(config, layout, device):
+            section, name = key.split(".")
+            yield f"{key} = {_as_written(getattr(getattr(config, section), name))}: {rule}"
+
+
+def _as_written(value: object) -> str:
+    """A value as a person writes it in the file."""
+    return str(value) if isinstance(value, str) else json.dumps(value)

@@ -1,0 +1,106 @@
+"""What a run leaves behind per step, and what it tells the person at the terminal."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, dataclass
+from typing import IO, Any
+
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.step_log import StepLog, StepRecord
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvalRecord:
+    """One evaluation, as one line of `steps/eval.jsonl` (rank 0 only)."""
+
+    step: int
+    time_ns: int
+    tokens: int
+    loss: float
+
+
+class RunLog:
+    """Writes the step files of one rank; rank 0 also speaks on standard error."""
+
+    def __init__(self, run: RunDirectory | None, rank: int) -> None:
+        self._terminal = Terminal() if rank == 0 else None
+        self._steps = None if run is None else StepLog(run.steps_path(rank))
+        self._evals: IO[str] | None = None
+        if run is not None and rank == 0:
+            self._evals = (run.path / "steps" / "eval.jsonl").open("a", encoding="utf-8")
+
+    def step(self, record: StepRecord, last: int, *, mfu: float | None, print_line: bool) -> None:
+        """Append one line at once, so that a killed run keeps what it did. `mfu` is for the terminal."""
+        if self._steps is not None:
+            self._steps.write(record)
+        if self._terminal is not None:
+            self._terminal.step(record, last, mfu=mfu, print_line=print_line)
+
+    def evaluation(self, record: EvalRecord) -> None:
+        """Append one evaluation."""
+        if self._evals is not None:
+            self._evals.write(json.dumps(asdict(record)) + "\n")
+            self._evals.flush()
+        self.say(f"step {record.step}: validation loss {record.loss:.4f}")
+
+    def say(self, message: str) -> None:
+        """Rank 0 only."""
+        if self._terminal is not None:
+            self._terminal.line(message)
+
+    def close(self) -> None:
+        """Close the files and the bar."""
+        if self._terminal is not None:
+            self._terminal.close()
+        if self._steps is not None:
+            self._steps.close()
+        if self._evals is not None:
+            self._evals.close()
+
+
+class Terminal:
+    """Lines on standard error; where that is a terminal, a progress bar stays under them."""
+
+    def __init__(self) -> None:
+        self._bar: Any = None
+        self._task: Any = None
+
+    def step(self, record: StepRecord, last: int, *, mfu: float | None, print_line: bool) -> None:
+        """Move the bar, and print the step's line if it is due."""
+        if sys.stderr.isatty():
+            self._advance(record.step, last)
+        if print_line:
+            norm = "-" if record.gradient_norm is None else f"{record.gradient_norm:.3f}"
+            share = "" if mfu is None else f"  MFU {mfu:.1%}"
+            rate = record.tokens / (record.duration_ns * 1e-9)
+            loss = "-" if record.loss is None else f"{record.loss:.4f}"
+            self.line(
+                f"step {record.step}/{last}  loss {loss}  grad norm {norm}  "
+                f"{record.duration_ns / 1e6:.0f} ms  {rate:,.0f} tokens/s{share}"
+            )
+
+    def line(self, message: str) -> None:
+        """One line, above the bar if there is one."""
+        if self._bar is not None:
+            self._bar.console.print(message, markup=False, highlight=False)
+        else:
+            sys.stderr.write(message + "\n")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        """Take the bar down."""
+        if self._bar is not None:
+            self._bar.stop()
+            self._bar = None
+
+    def _advance(self, step: int, last: int) -> None:
+        if self._bar is None:
+            from rich.console import Console
+            from rich.progress import Progress
+
+            self._bar = Progress(console=Console(stderr=True), transient=True)
+            self._task = self._bar.add_task("training", total=last)
+            self._bar.start()
+        self._bar.update(self._task, completed=step)

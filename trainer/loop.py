@@ -1,0 +1,283 @@
+"""The training loop."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from perfdoc.profiling.session import Session
+from perfdoc.profiling.step_log import StepRecord
+from perfdoc.trainer import checkpoint, ranges
+from perfdoc.trainer.adapt import cuda_available
+from perfdoc.trainer.config.schema import Config
+from perfdoc.trainer.data import Corpus, batches, build_corpus
+from perfdoc.trainer.flops import flops_per_step, mfu, peak_flops
+from perfdoc.trainer.instrument import (
+    emit_megatron_ranges,
+    name_layers,
+    name_megatron_ranges,
+    name_passes,
+)
+from perfdoc.trainer.layout import Layout
+from perfdoc.trainer.log import EvalRecord, RunLog
+from perfdoc.trainer.model import build_model, unwrapped
+from perfdoc.trainer.optimizer import build_lr_schedule, build_optimizer
+from perfdoc.trainer.schedule import connect, run_schedule
+from perfdoc.trainer.stop import StopRequest
+from perfdoc.trainer.tokenizer import build_tokenizer, padded_vocab_size
+
+
+@dataclass(kw_only=True)
+class Run:
+    """A built trainer. `train` drives it; a caller may look at `records` afterwards."""
+
+    config: Config
+    layout: Layout
+    model: list[Any]
+    optimizer: Any
+    schedule: Any
+    corpus: Corpus
+    padded_vocab: int
+    flops: int
+    """Of one step, over all ranks."""
+    peak: float | None
+    """Dense peak of one device in bf16; None where it is not known."""
+    finished: int = 0
+    """Steps done."""
+    records: list[StepRecord] = field(default_factory=list)
+    stopped_by_signal: bool = False
+
+
+def build(config: Config, layout: Layout) -> Run:
+    """Data, model and optimizer on this rank, resumed if the configuration says so.
+
+    Raises ValueError for data or a checkpoint that cannot be used.
+    """
+    tokenizer = build_tokenizer(config.data.tokenizer)
+    vocab = padded_vocab_size(tokenizer.vocab_size, config.model.make_vocab_size_divisible_by)
+    corpus = build_corpus(config, tokenizer)
+    model = build_model(config, layout, vocab)
+    optimizer = build_optimizer(config, model)
+    device = torch.cuda.get_device_name() if cuda_available() else None
+    run = Run(
+        config=config,
+        layout=layout,
+        model=model,
+        optimizer=optimizer,
+        schedule=build_lr_schedule(config, optimizer),
+        corpus=corpus,
+        padded_vocab=vocab,
+        flops=flops_per_step(config, vocab),
+        peak=peak_flops(device),
+    )
+    connect(config, model, optimizer)
+    name_passes()
+    name_megatron_ranges()
+    for chunk in model:
+        name_layers(unwrapped(chunk))
+    with ranges.span(ranges.CHECKPOINT_LOAD):
+        _resume(run)
+    return run
+
+
+def _resume(run: Run) -> None:
+    settings = run.config.checkpoint
+    if settings.load is None:
+        return
+    path = checkpoint.find(Path(settings.load), settings.load_step)
+    with checkpoint.readable(path):
+        if settings.load_weights_only:
+            checkpoint.load_weights(path, run.model, run.optimizer)
+        else:
+            run.finished = checkpoint.load(path, run.layout, run.model, run.optimizer, run.schedule)
+
+
+def train(run: Run, log: RunLog, stop: StopRequest | None = None, session: Session | None = None) -> Run:
+    """Train to train_iters, or until a stop is asked for; then save, if a folder is given.
+
+    `session` profiles the steps of its window. Every step is marked and logged, with or without it.
+    """
+    config, training = run.config, run.config.training
+    stop = stop or StopRequest()
+    _set_mode(run.model, training=True)
+    data = _iterators(run, run.corpus.train, first=run.finished, steps=training.train_iters)
+    saved_at = run.finished
+    if training.manual_gc:
+        gc.disable()
+        gc.collect()
+    try:
+        while run.finished < training.train_iters and not run.stopped_by_signal:
+            record = _step(run, data, stop, session)
+            due = run.finished % training.log_interval == 0 or run.finished in (1, training.train_iters)
+            share = mfu(run.flops, record.duration_ns, run.layout.world_size, run.peak)
+            log.step(record, training.train_iters, mfu=share, print_line=due)
+            if training.eval_interval and run.finished % training.eval_interval == 0:
+                log.evaluation(_evaluate(run))
+            if config.checkpoint.save_interval and run.finished % config.checkpoint.save_interval == 0:
+                _save(run, log)
+                saved_at = run.finished
+    finally:
+        if training.manual_gc:
+            gc.enable()
+    if config.checkpoint.save is not None and saved_at != run.finished:
+        _save(run, log)
+    return run
+
+
+def _step(
+    run: Run, data: list[Iterator[dict[str, Any]]] | None, stop: StopRequest, session: Session | None
+) -> StepRecord:
+    number = run.finished + 1
+    profiled = session is not None and session.is_profiled(number)
+    emit_megatron_ranges(profiled)
+    # Opening and closing the profiler lies outside the time of the step.
+    with ranges.span(ranges.step(number)) if session is None else session.step(number):
+        record = _timed_step(run, data, stop, number, profiled)
+    run.finished = number
+    run.records.append(record)
+    if record.loss is None or not math.isfinite(record.loss):
+        raise FloatingPointError(f"step {number}: the loss is {record.loss}; lower optimizer.lr")
+    return record
+
+
+def _timed_step(
+    run: Run, data: list[Iterator[dict[str, Any]]] | None, stop: StopRequest, number: int, profiled: bool
+) -> StepRecord:
+    training = run.config.training
+    start_ns, begin = time.time_ns(), time.perf_counter_ns()
+    for chunk in run.model:
+        chunk.zero_grad_buffer()
+    run.optimizer.zero_grad()
+    seen = run_schedule(run.config, run.model, data, run.layout.num_microbatches)
+    with ranges.span(ranges.OPTIMIZER):
+        updated, grad_norm, _ = run.optimizer.step()
+    learning_rate = _learning_rate(run.optimizer)
+    if updated:
+        run.schedule.step(increment=training.global_batch_size)
+    loss, run.stopped_by_signal = _agree((seen.loss_sum, seen.tokens), stop.requested)
+    garbage_ns = 0
+    if training.manual_gc and training.manual_gc_interval and number % training.manual_gc_interval == 0:
+        collecting = time.perf_counter_ns()
+        gc.collect()
+        garbage_ns = time.perf_counter_ns() - collecting
+    return StepRecord(
+        step=number,
+        start_ns=start_ns,
+        duration_ns=time.perf_counter_ns() - begin,
+        tokens=training.global_batch_size * run.config.model.seq_length,
+        loss=loss,
+        gradient_norm=float(grad_norm) if updated and grad_norm is not None else None,
+        learning_rate=learning_rate,
+        data_ns=seen.data_ns,
+        garbage_ns=garbage_ns if training.manual_gc else None,
+        profiled=profiled,
+        skipped=not updated,
+    )
+
+
+def _agree(seen: tuple[float, float], stop: bool) -> tuple[float, bool]:
+    """(mean loss over all ranks' tokens, whether any rank was asked to stop), the same on every rank.
+
+    Every tensor-parallel rank of the last stage counts its tokens; the mean is the same as if one did.
+    """
+    device = torch.device("cuda", torch.cuda.current_device()) if cuda_available() else torch.device("cpu")
+    total = torch.tensor([*seen, float(stop)], dtype=torch.float64, device=device)
+    dist.all_reduce(total)
+    loss_sum, tokens, stops = total.tolist()
+    return loss_sum / tokens if tokens else math.nan, stops > 0
+
+
+def _evaluate(run: Run) -> EvalRecord:
+    """Mean validation loss over the same eval_iters global batches every time."""
+    training = run.config.training
+    begin = time.perf_counter_ns()
+    seen = (0.0, 0.0)
+    with ranges.span(ranges.EVALUATION), torch.no_grad():
+        _pause_param_gather(run)
+        _set_mode(run.model, training=False)
+        data = _iterators(run, run.corpus.valid, first=0, steps=training.eval_iters)
+        for _ in range(training.eval_iters):
+            more = run_schedule(run.config, run.model, data, run.layout.num_microbatches, forward_only=True)
+            seen = (seen[0] + more.loss_sum, seen[1] + more.tokens)
+        _set_mode(run.model, training=True)
+        _resume_param_gather(run)
+    loss, _ = _agree(seen, stop=False)
+    tokens = training.eval_iters * training.global_batch_size * run.config.model.seq_length
+    return EvalRecord(step=run.finished, time_ns=time.perf_counter_ns() - begin, tokens=tokens, loss=loss)
+
+
+def _save(run: Run, log: RunLog) -> None:
+    settings = run.config.checkpoint
+    assert settings.save is not None
+    with ranges.span(ranges.CHECKPOINT_SAVE):
+        _pause_param_gather(run)
+        path = checkpoint.save(
+            Path(settings.save),
+            run.finished,
+            run.layout,
+            run.model,
+            run.optimizer,
+            run.schedule,
+            settings.keep_checkpoints,
+        )
+        _resume_param_gather(run)
+    log.say(f"step {run.finished}: saved {path}")
+
+
+def _pause_param_gather(run: Run) -> None:
+    """With overlap_param_gather, weights are gathered during the next forward pass: gather them now
+    instead."""
+    if run.config.overlap.overlap_param_gather:
+        for chunk in run.model:
+            chunk.disable_forward_pre_hook(param_sync=True)
+
+
+def _resume_param_gather(run: Run) -> None:
+    if run.config.overlap.overlap_param_gather:
+        for chunk in run.model:
+            chunk.enable_forward_pre_hook()
+
+
+def _iterators(run: Run, dataset: Any, *, first: int, steps: int) -> list[Iterator[dict[str, Any]]] | None:
+    """One iterator per model chunk, or None on a stage that reads no data. `first` and `steps` count
+    steps."""
+    from megatron.core import parallel_state
+
+    if not (
+        parallel_state.is_pipeline_first_stage(ignore_virtual=True)
+        or parallel_state.is_pipeline_last_stage(ignore_virtual=True)
+    ):
+        return None
+    batch = run.config.training.global_batch_size
+    return [
+        batches(
+            dataset,
+            run.config,
+            first=first * batch,
+            total=steps * batch,
+            dp_rank=parallel_state.get_data_parallel_rank(),
+            dp_size=parallel_state.get_data_parallel_world_size(),
+        )
+        for _ in run.model
+    ]
+
+
+def _set_mode(model: list[Any], *, training: bool) -> None:
+    for chunk in model:
+        chunk.train(training)
+
+
+def _learning_rate(optimizer: Any) -> float:
+    """Of the groups that follow the schedule; every rank has at least one group of parameters."""
+    for group in optimizer.param_groups:
+        if group.get("default_config", True):
+            return float(group["lr"])
+    return float("nan")

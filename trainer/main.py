@@ -1,0 +1,68 @@
+"""One rank's process: `torchrun --nproc-per-node 2 -m perfdoc.trainer.main --config resolved.json`.
+
+Nothing heavy is imported before the environment's knobs are set; and saving a checkpoint starts helper
+processes
+that import this module again, hence the guard at the end.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from perfdoc.profiling.window import ProfileWindow
+from perfdoc.trainer.config.environment import apply_environment
+from perfdoc.trainer.config.resolve import ResolvedConfig, resolve
+from perfdoc.trainer.failure import EXIT_BAD_INPUT
+
+
+def read_config(given: str, overrides: list[str]) -> ResolvedConfig:
+    """A resolved configuration (`.json`, no overrides) or a name or `.yaml` path with overrides."""
+    if not given.endswith(".json"):
+        return resolve(given, overrides)
+    if overrides:
+        raise ValueError(
+            f"{overrides[0]}: {given} is resolved already; overrides go with a name or a .yaml file"
+        )
+    try:
+        return ResolvedConfig.from_json(Path(given).read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"{given}: {error.strerror or error}") from error
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Train as one rank of the group that torchrun started (or alone); returns the exit code."""
+    parser = argparse.ArgumentParser(prog="perfdoc.trainer.main", description=__doc__)
+    parser.add_argument(
+        "--config", required=True, help="resolved.json, a configuration's name, or a .yaml file"
+    )
+    parser.add_argument("--out", type=Path, help="run directory; made if it is not there")
+    parser.add_argument("--profiler", choices=("none", "torch", "nsys"), default="none")
+    parser.add_argument("--profiler-reason", default="", help="why this profiler, for run.json")
+    parser.add_argument("--profile-start", type=int, default=10, help="first profiled step")
+    parser.add_argument("--profile-steps", type=int, default=3, help="number of profiled steps")
+    parser.add_argument("--profile-ranks", type=int, nargs="*", help="profiled ranks; all if not given")
+    parser.add_argument("overrides", nargs="*", help="key=value")
+    given = parser.parse_intermixed_args(arguments)
+    try:
+        resolved = read_config(given.config, given.overrides)
+        window = ProfileWindow(
+            start=given.profile_start, steps=given.profile_steps, ranks=given.profile_ranks or None
+        )
+        if given.profiler != "none" and given.out is None:
+            raise ValueError("--profiler needs --out")
+    except ValueError as error:
+        sys.stderr.write(f"perfdoc: {error}\n")
+        return EXIT_BAD_INPUT
+    import os
+
+    apply_environment(resolved.config.environment, os.environ)
+    from perfdoc.trainer.rank import Profiling, run_rank
+
+    reason = given.profiler_reason or ("asked for" if given.profiler != "none" else "not asked for")
+    return run_rank(resolved, given.out, Profiling(profiler=given.profiler, reason=reason, window=window))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,142 @@
+"""What one rank does from start to end, and what it says when something goes wrong."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import sys
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.manifest import Profile, Status
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.session import Session
+from perfdoc.profiling.window import ProfileWindow
+from perfdoc.trainer.config.resolve import ResolvedConfig
+from perfdoc.trainer.failure import EXIT_INTERRUPTED, report
+
+if TYPE_CHECKING:
+    from perfdoc.trainer.loop import Run
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profiling:
+    """What of the run is captured, and with what."""
+
+    profiler: Literal["nsys", "torch", "none"] = "none"
+    reason: str = "not asked for"
+    window: ProfileWindow
+
+
+def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -> int:
+    """Plan, build, train, save; returns the exit code. A failure ends the process with one line."""
+    from perfdoc.trainer import adapt, session
+
+    rank = session.rank()
+    if not os.environ.get("PERFDOC_DEBUG"):
+        # megatron-core's and torch's deprecations are for their developers, not for who trains.
+        warnings.simplefilter("ignore")
+        logging.getLogger("megatron.core").setLevel(logging.ERROR)
+        # Its errors come as exceptions as well.
+        logging.getLogger("megatron.core.dist_checkpointing").setLevel(logging.CRITICAL)
+    try:
+        from perfdoc.trainer.layout import plan
+
+        layout = plan(resolved.config, session.world_size(), "cuda" if adapt.cuda_available() else "cpu")
+        adapt.prepare()
+        from perfdoc.trainer.log import RunLog
+        from perfdoc.trainer.loop import build, train
+        from perfdoc.trainer.stop import StopRequest
+
+        stop = StopRequest()
+        stop.listen()
+        session.start_processes(resolved.config)
+        # After the group is formed: a rank that fails before would leave the others waiting for it.
+        directory = _open_directory(out, resuming=resolved.config.checkpoint.load is not None)
+        log = RunLog(directory, rank)
+        session.start_layout(resolved.config, layout)
+        run = build(resolved.config, layout)
+        _write_manifest(directory, resolved, run, profiling)
+        with contextlib.ExitStack() as stack:
+            capture = None
+            if directory is not None:
+                capture = stack.enter_context(_session(directory, profiling, rank))
+            train(run, log, stop, capture)
+        if capture is not None and capture.problem is not None:
+            sys.stderr.write(f"perfdoc: rank {rank}: profiling: {capture.problem}\n")
+        if run.stopped_by_signal:
+            log.say(f"stopped after step {run.finished}, as asked")
+        _end(directory, rank, "stopped" if run.stopped_by_signal else "finished", run)
+        log.close()
+        session.end_layout()
+        session.end_processes()
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except Exception as error:  # noqa: BLE001 - the last line of defence: report it and end the process
+        report(error, rank, out)
+    return EXIT_INTERRUPTED if run.stopped_by_signal else 0
+
+
+def _open_directory(out: Path | None, *, resuming: bool) -> RunDirectory | None:
+    """The run directory, made by rank 0 if need be. Only a resumed run goes on in one with steps."""
+    import torch.distributed as dist
+
+    if out is None:
+        return None
+    problem: list[str | None] = [None]
+    if dist.get_rank() == 0:
+        try:
+            taken = any((out / "steps").glob("rank*.jsonl")) and not resuming
+            if taken or not ((out / "steps").is_dir() and (out / "traces").is_dir()):
+                RunDirectory.create(out)
+        except CaptureError as error:
+            problem[0] = str(error)
+    dist.broadcast_object_list(problem, src=0)
+    if problem[0] is not None:
+        raise ValueError(problem[0])
+    return RunDirectory.open(out)
+
+
+def _session(directory: RunDirectory, profiling: Profiling, rank: int) -> Session:
+    from perfdoc.trainer import adapt, session
+
+    return Session(
+        directory,
+        window=profiling.window,
+        profiler=profiling.profiler,
+        rank=rank,
+        world_size=session.world_size(),
+        device="cuda" if adapt.cuda_available() else "cpu",
+    )
+
+
+def _write_manifest(
+    directory: RunDirectory | None, resolved: ResolvedConfig, run: Run, profiling: Profiling
+) -> None:
+    """run.json, unless an earlier part of a resumed run wrote it."""
+    from perfdoc.trainer.manifest import describe
+
+    if directory is None:
+        return
+    window, asked = profiling.window, profiling.profiler != "none"
+    profile = Profile(
+        profiler=profiling.profiler,
+        reason=profiling.reason,
+        first_step=window.start if asked else None,
+        steps=window.steps if asked else None,
+        ranks=None if window.ranks is None else tuple(window.ranks),
+    )
+    described = describe(resolved, run, profile)
+    import torch.distributed as dist
+
+    if dist.get_rank() == 0 and not directory.manifest_path.exists():
+        directory.write_manifest(described)
+
+
+def _end(directory: RunDirectory | None, rank: int, status: Status, run: Run) -> None:
+    if directory is not None and rank == 0:
+        directory.end(status, f"stopped after step {run.finished}, as asked" if status == "stopped" else "")

@@ -1,0 +1,1 @@
+"""The text that ships, and the grammar that wrote it."""
