@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "traces": {"profiling"},
     "trainer": {"profiling"},
     "analyzers": {"traces", "profiling"},
-    "simulator": {"traces", "analyzers", "profiling"},
+    "simulator": {"traces", "analyzers"},
     "rules": {"analyzers", "simulator"},
     "reports": {"diagnosis"},
 }
