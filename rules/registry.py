@@ -7,11 +7,12 @@ import pkgutil
 import re
 from collections.abc import Sequence
 from functools import cache
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoint, entry_points
+from typing import get_args
 
 import perfdoc.rules
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.rules.rule import Rule, RuleResult, Verdict
+from perfdoc.rules.rule import Meta, Rule, RuleResult, State, Verdict
 
 ENTRY_POINT_GROUP = "perfdoc.rules"
 """Other packages add rules by naming modules of theirs in this entry-point group."""
@@ -19,40 +20,72 @@ ENTRY_POINT_GROUP = "perfdoc.rules"
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Every rule by code. Raises ValueError where two claim one code."""
-    modules = [
-        importlib.import_module(f"{perfdoc.rules.__name__}.{m.name}")
-        for m in pkgutil.iter_modules(perfdoc.rules.__path__)
-        if re.fullmatch(r"pd\d{3}_\w+", m.name)
-    ]
-    modules += [e.load() for e in entry_points(group=ENTRY_POINT_GROUP)]
+    """Every rule by code. Raises ValueError where two of perfdoc's own claim one code.
+
+    An entry point of another package that cannot be loaded, or that claims a taken code, is there as a
+    rule of its own name that ends in `error`.
+    """
     rules: dict[str, Rule] = {}
-    for module in modules:
-        rule = Rule(meta=module.META, evaluate=module.evaluate)
-        if rule.meta.code in rules:
-            raise ValueError(f"two rules claim the code {rule.meta.code}")
+    for found in pkgutil.iter_modules(perfdoc.rules.__path__):
+        if re.fullmatch(r"pd\d{3}_\w+", found.name):
+            rule = _rule(importlib.import_module(f"{perfdoc.rules.__name__}.{found.name}"))
+            if rule.meta.code in rules:
+                raise ValueError(f"two rules claim the code {rule.meta.code}")
+            rules[rule.meta.code] = rule
+    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value)):
+        rule = _foreign_rule(entry, taken=frozenset(rules))
         rules[rule.meta.code] = rule
     return tuple(rules[code] for code in sorted(rules))
+
+
+def _rule(module: object) -> Rule:
+    """A module as a rule. Raises ValueError where it is none."""
+    meta, evaluate = getattr(module, "META", None), getattr(module, "evaluate", None)
+    if not isinstance(meta, Meta) or not callable(evaluate):
+        raise ValueError("has no META and evaluate of a rule")
+    return Rule(meta=meta, evaluate=evaluate)
+
+
+def _foreign_rule(entry: EntryPoint, taken: frozenset[str]) -> Rule:
+    """The rule of another package, or one in its place that says why it is missing."""
+    try:
+        rule = _rule(entry.load())
+        if rule.meta.code in taken:
+            raise ValueError(f"claims the code {rule.meta.code}, which is taken")
+        return rule
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - another package's code; the others must still run
+        reason = f"the rule of {entry.value} cannot be used: {type(error).__name__}: {error}"
+    name = entry.name if entry.name not in taken else f"{entry.name} ({entry.value})"
+    meta = Meta(
+        code=name,
+        title=f"The rule {entry.name} of another package could not be loaded",
+        why="What it looks for was not looked for.",
+        sources=(),
+    )
+    return Rule(meta=meta, evaluate=lambda _: Verdict(state="error", reason=reason))
 
 
 def run_rules(
     captures: Sequence[CaptureMeasurement], rules: Sequence[Rule] | None = None
 ) -> list[RuleResult]:
-    """Apply every rule; one that throws becomes an `error` row, never a crash."""
-    results = []
-    for rule in all_rules() if rules is None else rules:
-        try:
-            verdict = rule.evaluate(captures)
-        except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
-            verdict = Verdict(state="error", reason=f"{type(error).__name__}: {error}")
-        results.append(
-            RuleResult(
-                code=rule.meta.code,
-                title=rule.meta.title,
-                state=verdict.state,
-                reason=verdict.reason,
-                evidence=tuple(verdict.evidence),
-                remedy=verdict.remedy,
-            )
-        )
-    return results
+    """Apply every rule; one that throws, or gives no verdict, becomes an `error` row, never a crash."""
+    return [_applied(rule, captures) for rule in (all_rules() if rules is None else rules)]
+
+
+def _applied(rule: Rule, captures: Sequence[CaptureMeasurement]) -> RuleResult:
+    try:
+        verdict = rule.evaluate(captures)
+        if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
+            raise TypeError("evaluate gave no verdict")
+        evidence = tuple(verdict.evidence)
+    except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
+        verdict = Verdict(state="error", reason=f"{type(error).__name__}: {error}")
+        evidence = ()
+    return RuleResult(
+        code=rule.meta.code,
+        title=rule.meta.title,
+        state=verdict.state,
+        reason=verdict.reason,
+        evidence=evidence,
+        remedy=verdict.remedy,
+    )

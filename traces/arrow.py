@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from perfdoc.traces.table import I64, Bool
 
@@ -60,6 +61,37 @@ def distinct(values: I64) -> tuple[I64, I64]:
     encoded = array.dictionary_encode()
     keys, code = (to_int64(pa.chunked_array([part]), -1) for part in (encoded.dictionary, encoded.indices))
     return keys, code
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column as numbers or as valid text: dictionaries are expanded, bytes decoded as UTF-8.
+
+    What is not UTF-8 is replaced, as it is on reading SQLite. Raises ValueError for lists, structs and
+    times.
+    """
+    types = pa.types
+    if types.is_dictionary(column.type):
+        column = pc.cast(column, column.type.value_type)
+    kind = column.type
+    if any(
+        is_kind(kind) for is_kind in (types.is_null, types.is_integer, types.is_floating, types.is_boolean)
+    ):
+        return column
+    if not (is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind)):
+        raise ValueError(f"holds {kind}, not numbers or text")
+    try:
+        text = column if is_text(kind) else pc.cast(column, pa.large_string())
+        text.validate(full=True)
+    except pa.ArrowInvalid:
+        raw = pc.cast(column, pa.large_binary()).to_pylist()
+        decoded = [None if value is None else value.decode("utf-8", "replace") for value in raw]
+        return pa.chunked_array([pa.array(decoded, pa.large_string())])
+    return text
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a type is one of Arrow's two of text."""
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
 def distinct_texts(column: pa.ChunkedArray) -> tuple[list[str], I64]:

@@ -28,7 +28,7 @@ from perfdoc.traces.kineto_notes import notes
 from perfdoc.traces.kineto_rows import EventRows
 from perfdoc.traces.kineto_tables import device_tables, first_ns, ranges
 from perfdoc.traces.model import CAPABILITIES, ApiCalls, Capability, GraphLaunches, Operators, Trace
-from perfdoc.traces.validate import check_activity
+from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
 _SUFFIXES = (".json", ".json.gz")
 
@@ -56,10 +56,13 @@ def read_kineto(path: Path) -> Trace:
         raise TraceError(path, f"deviceProperties or distributedInfo hold {error}.", remedy) from None
     threads = rows.host_threads()
     call_columns = rows.api_calls.columns()
-    calls = ApiCalls(**call_columns)  # type: ignore[arg-type]
+    calls, bad_calls = host_rows_that_fit(ApiCalls(**call_columns))  # type: ignore[arg-type]
     by_correlation = launches(threads, call_columns["thread"], call_columns["correlation"])
     tables = device_tables(rows, by_correlation)
     check_activity(path, tables.kernels, tables.copies, GraphLaunches.empty())
+    annotations, bad_ranges = host_rows_that_fit(ranges(rows))
+    operators, bad_operators = host_rows_that_fit(Operators(**rows.operators.columns()))  # type: ignore[arg-type]
+    syncs, bad_syncs = host_rows_that_fit(tables.syncs)
     launch_count, _ = launched(by_correlation, tables.kernels.correlation)
     launched_kernels = int(np.count_nonzero(launch_count))
     origin = utc_origin_ns(document.base_time_ns, first)
@@ -76,10 +79,10 @@ def read_kineto(path: Path) -> Trace:
         kernels=tables.kernels,
         copies=tables.copies,
         api_calls=calls,
-        syncs=tables.syncs,
+        syncs=syncs,
         event_records=tables.event_records,
-        ranges=ranges(rows),
-        operators=Operators(**rows.operators.columns()),  # type: ignore[arg-type]
+        ranges=annotations,
+        operators=operators,
         payloads=rows.payloads.table(),
         groups=(*ranks.groups, *(g for g in rows.payloads.groups.values() if g.name not in listed)),
         world_size=ranks.world_size,
@@ -88,12 +91,15 @@ def read_kineto(path: Path) -> Trace:
     return replace(
         trace,
         capabilities=capabilities(trace, launched_kernels=launched_kernels),
-        notes=notes(
-            rows,
-            repaired_file=document.repaired,
-            kernels=len(tables.kernels),
-            launched_kernels=launched_kernels,
-            host_processes=len(by_correlation.host_processes),
-            clock_disagrees=origin is None and first is not None and bool(document.base_time_ns),
+        notes=(
+            *left_out_note(bad_calls + bad_ranges + bad_operators + bad_syncs),
+            *notes(
+                rows,
+                repaired_file=document.repaired,
+                kernels=len(tables.kernels),
+                launched_kernels=launched_kernels,
+                host_processes=len(by_correlation.host_processes),
+                clock_disagrees=origin is None and first is not None and bool(document.base_time_ns),
+            ),
         ),
     )

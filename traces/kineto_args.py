@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from perfdoc.traces.model import UNKNOWN
+from perfdoc.traces.validate import MAX_CORRELATION
 
 _UINT32_MINUS_ONE = 0xFFFFFFFF
 _INT64_END = 1 << 63
@@ -107,6 +108,12 @@ def non_negative(value: object) -> int:
 def positive(value: object) -> int:
     """As non_negative, with -1 for 0 too: CUPTI counts correlations and graph nodes from 1."""
     return non_negative(value) or UNKNOWN
+
+
+def correlation_id(value: object) -> int:
+    """As positive, with -1 for what is no correlation id of CUPTI's too."""
+    number = positive(value)
+    return number if number < MAX_CORRELATION else UNKNOWN
 
 
 def product(value: object) -> int:

@@ -18,6 +18,7 @@ from perfdoc.traces.kineto_args import (
     LaunchArgs,
     SyncArgs,
     ThreadNameArgs,
+    correlation_id,
     integer,
     non_negative,
     positive,
@@ -62,7 +63,7 @@ class EventRows:
     """Everything that the events of one file say, row by row."""
 
     def __init__(self, path: Path) -> None:
-        self._path = path
+        self.path = path
         self.strings = Strings()
         self.threads: dict[tuple[int, int, str], int] = {}
         self.thread_names: dict[tuple[int, int, str], str] = {}
@@ -149,7 +150,7 @@ class EventRows:
             reason = "arguments nested too deeply"
         kind = f" ({event.cat[:40]!r})" if event.cat else ""
         return TraceError(
-            self._path,
+            self.path,
             f"event {number} of traceEvents{kind} has {reason}.",
             "The file is damaged or was not written by the PyTorch profiler: export it again.",
         )
@@ -185,7 +186,7 @@ class EventRows:
         args = _decode(_LAUNCH_ARGS, event)
         start, end = interval_ns(event.ts, event.dur)
         name = self.strings.intern(self._name(event))
-        self.api_calls.add(start, end, self._thread(event), positive(args.correlation), name)
+        self.api_calls.add(start, end, self._thread(event), correlation_id(args.correlation), name)
 
     def _sync(self, event: Event) -> None:
         args = _decode(_SYNC_ARGS, event)
@@ -193,7 +194,7 @@ class EventRows:
         kind = _SYNC_KINDS.get(text(args.kind) or self._name(event), SyncKind.OTHER)
         self.syncs.add(
             *(start, end, ordinal, non_negative(args.stream), correlation, kind, non_negative(args.event)),
-            *(non_negative(args.source_stream), positive(args.source_correlation)),
+            *(non_negative(args.source_stream), correlation_id(args.source_correlation)),
         )
 
     def _event_record(self, event: Event) -> None:
@@ -201,7 +202,9 @@ class EventRows:
         # CUPTI before 12.8 has no time for records; Kineto then writes 0 (or what is left of the origin).
         time = max(instant_ns(event.ts), 0) or UNKNOWN
         ordinal, stream = self._ordinal(event, args), non_negative(args.stream)
-        self.event_records.add(ordinal, stream, positive(args.correlation), non_negative(args.event), time)
+        self.event_records.add(
+            ordinal, stream, correlation_id(args.correlation), non_negative(args.event), time
+        )
 
     def _range(self, event: Event) -> None:
         start, end = interval_ns(event.ts, event.dur)
@@ -243,7 +246,7 @@ class EventRows:
         if start < 0:
             raise ValueError(f"a negative time on a device (ts {event.ts})")
         stream = args.stream if args.stream is not None else event.tid
-        ordinal, correlation = self._ordinal(event, args), positive(args.correlation)
+        ordinal, correlation = self._ordinal(event, args), correlation_id(args.correlation)
         return start, end, ordinal, non_negative(stream), correlation
 
     def _ordinal(self, event: Event, args: DeviceArgs) -> int:

@@ -11,6 +11,7 @@ from perfdoc.traces.kineto_devices import Launches, processes
 from perfdoc.traces.kineto_rows import EventRows
 from perfdoc.traces.model import UNKNOWN, Copies, EventRecords, Kernels, Ranges, Syncs
 from perfdoc.traces.table import I64
+from perfdoc.traces.validate import check_devices
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +29,8 @@ class DeviceTables:
 def device_tables(rows: EventRows, calls: Launches) -> DeviceTables:
     """Kernels, copies, synchronisations and event records with process and device filled in.
 
-    A device is a (process, ordinal) that kernels or copies ran on.
+    A device is a (process, ordinal) that kernels or copies ran on. Raises TraceError where there are more
+    than a node can have.
     """
     kernels, kernel_process = _with_process(rows.kernels, calls)
     copies, copy_process = _with_process(rows.copies, calls)
@@ -37,6 +39,7 @@ def device_tables(rows: EventRows, calls: Launches) -> DeviceTables:
     pairs = sorted(
         _pairs(kernel_process, kernels["ordinal"]) | _pairs(copy_process, copies["ordinal"]),
     )
+    check_devices(rows.path, len(pairs))
     index = {pair: position for position, pair in enumerate(pairs)}
     del syncs["ordinal"]  # not reliable for host-side waits; the model keeps the process only
     return DeviceTables(

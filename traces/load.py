@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import os
 import re
 import zlib
 from collections.abc import Sequence
@@ -14,6 +15,7 @@ from perfdoc.traces.kineto import is_kineto_name, read_kineto
 from perfdoc.traces.model import Trace
 from perfdoc.traces.nsys import read_nsys_parquet, read_nsys_sqlite
 from perfdoc.traces.nsys_rep import read_nsys_rep
+from perfdoc.traces.regular_file import require_regular
 
 NSYS, KINETO = "Nsight Systems", "PyTorch profiler"
 
@@ -28,27 +30,19 @@ _ACCEPTED = (
 def find_captures(paths: Sequence[str]) -> list[Path]:
     """Capture files behind files, folders and glob patterns, in natural order, each once.
 
-    Raises TraceError where a path leads to none, or where the formats are mixed.
+    A folder stands for the captures in it, also where a pattern matches it. Files of one name in one folder
+    are one capture: an export stands for its .nsys-rep, a .sqlite for the parquetdir beside it, and of
+    x.json and x.json.gz the newer counts (the plain one where they are equally old).
+
+    Raises TraceError where a path leads to none, to what is no regular file, or where the formats are mixed.
     """
     found: dict[Path, Path] = {}
     for text in paths:
-        path = Path(text)
-        if path.is_dir():
-            matches = [path] if _is_parquet_folder(path) else _captures_in(path)
-            if not matches:
-                raise TraceError(path, "is a folder without traces.", _ACCEPTED)
-        elif path.exists():
-            matches = [path]
-        elif glob.has_magic(text):
-            # Path.glob knows no absolute patterns.
-            matches = sorted(map(Path, glob.glob(text, recursive=True)), key=_natural)  # noqa: PTH207
-            if not matches:
-                raise TraceError(path, "matches no file.", "Check the pattern.")
-        else:
-            raise TraceError(path, "does not exist.", "Check the path.")
-        for match in matches:
-            found.setdefault(match.resolve(), match)
-    captures = list(found.values())
+        for match in _behind(text):
+            found.setdefault(_real(match), match)
+    captures = _one_of_each(list(found.values()))
+    for capture in captures:
+        _require_readable(capture)
     tools = {tool_of(p): p for p in reversed(captures)}
     if len(tools) > 1:
         raise TraceError(
@@ -59,11 +53,87 @@ def find_captures(paths: Sequence[str]) -> list[Path]:
     return captures
 
 
+def _behind(text: str) -> list[Path]:
+    """What one argument stands for. Raises TraceError where that is nothing."""
+    path = Path(text)
+    try:
+        if path.is_dir():
+            return _in_folder(path)
+        if path.exists():
+            return [path]
+    except OSError as error:
+        raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
+    if not glob.has_magic(text):
+        raise TraceError(path, "does not exist.", "Check the path.")
+    # Path.glob knows no absolute patterns.
+    matches = sorted(map(Path, glob.glob(text, recursive=True)), key=_natural)  # noqa: PTH207
+    if not matches:
+        raise TraceError(path, "matches no file.", "Check the pattern.")
+    folders = {match: _captures_in(match) for match in matches if match.is_dir()}
+    captures = [c for match in matches for c in folders.get(match, [match])]
+    if not captures:
+        raise TraceError(path, "matches only folders without traces.", _ACCEPTED)
+    return captures
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    captures = _captures_in(folder)
+    if not captures:
+        raise TraceError(folder, "is a folder without traces.", _ACCEPTED)
+    return captures
+
+
+def _real(path: Path) -> Path:
+    """Without symbolic links; Path.resolve raises where they go in a circle."""
+    return Path(os.path.realpath(path))
+
+
+def _one_of_each(captures: Sequence[Path]) -> list[Path]:
+    """Without the other forms of one capture: see find_captures."""
+    forms: dict[tuple[Path, str, str], list[Path]] = {}
+    for capture in captures:
+        forms.setdefault(_identity(capture), []).append(capture)
+    kept = {max(same, key=_preference) for same in forms.values()}
+    return [c for c in captures if c in kept]
+
+
+def _identity(capture: Path) -> tuple[Path, str, str]:
+    """Folder, family and name without what tells one form of a capture from another."""
+    folder, name = _real(capture).parent, capture.name
+    if capture.is_dir():
+        return folder, NSYS, name.removesuffix("_pqtdir").removesuffix(".parquetdir")
+    if capture.suffix in (".sqlite", ".nsys-rep"):
+        return folder, NSYS, capture.stem
+    if is_kineto_name(capture):
+        return folder, KINETO, re.sub(r"\.json(\.gz)?$", "", name, flags=re.IGNORECASE)
+    return folder, "", name
+
+
+def _preference(capture: Path) -> tuple[int, int, int]:
+    """The larger, the better."""
+    if capture.is_dir():
+        return (1, 0, 0)
+    if capture.suffix in (".sqlite", ".nsys-rep"):
+        return (2 if capture.suffix == ".sqlite" else 0, 0, 0)
+    try:
+        age = capture.stat().st_mtime_ns
+    except OSError:
+        age = 0
+    return (0, age, capture.suffix.lower() != ".gz")
+
+
+def _require_readable(capture: Path) -> None:
+    """Refuse pipes and devices before anything is opened. Raises TraceError."""
+    if os.path.isdir(capture):  # noqa: PTH112 - Path.is_dir raises for a name that is too long
+        for table in capture.glob("*.parquet"):
+            require_regular(table)
+    else:
+        require_regular(capture)
+
+
 def tool_of(path: Path) -> str:
     """Which profiler wrote a capture, told by its content. Raises TraceError where neither did."""
-    if path.is_dir():
-        return NSYS
-    if path.suffix == ".nsys-rep":
+    if path.is_dir() or path.suffix == ".nsys-rep":
         return NSYS
     try:
         with path.open("rb") as file:
@@ -93,6 +163,7 @@ def tool_of(path: Path) -> str:
 
 def read_trace(path: Path) -> Trace:
     """Read one capture, whatever its format. Raises TraceError."""
+    _require_readable(path)
     if path.is_dir():
         return read_nsys_parquet(path)
     if path.suffix == ".nsys-rep":
@@ -101,29 +172,42 @@ def read_trace(path: Path) -> Trace:
 
 
 def content_sha256(path: Path) -> str:
-    """SHA-256 of a file; of a folder, over the names and hashes of its Parquet files."""
+    """SHA-256 of a file; of a folder, over the names and hashes of its Parquet files.
+
+    Raises TraceError for what is no file.
+    """
     if path.is_dir():
         parts = [f"{p.name} {content_sha256(p)}" for p in sorted(path.glob("*.parquet"))]
         return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+    require_regular(path)
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _captures_in(folder: Path) -> list[Path]:
-    """Captures directly in a folder, else in its `traces/` (a run directory)."""
-    children = sorted(folder.iterdir(), key=_natural)
-    exported = {p.stem for p in children if p.suffix == ".sqlite"}
-    captures = [
-        p
-        for p in children
-        if (p.is_dir() and _is_parquet_folder(p))
-        or (p.suffix == ".sqlite")
-        or (p.suffix == ".nsys-rep" and p.stem not in exported)
-        or (p.is_file() and p.name not in _OWN_FILES and is_kineto_name(p) and _has_events(p))
-    ]
+    """A parquetdir itself, else captures directly in a folder, else in its `traces/` (a run directory).
+
+    Pipes and devices of a capture's name are listed, for whoever checks them to refuse.
+    """
+    if _is_parquet_folder(folder):
+        return [folder]
+    try:
+        children = sorted(folder.iterdir(), key=_natural)
+    except OSError as error:
+        raise TraceError(folder, f"cannot be listed: {error.strerror}.") from error
+    captures = [p for p in children if _is_capture(p)]
     if not captures and (folder / "traces").is_dir():
         return _captures_in(folder / "traces")
-    return captures
+    return _one_of_each(captures)
+
+
+def _is_capture(path: Path) -> bool:
+    """Whether a child of a folder is a capture by its name, and a JSON file by its beginning too."""
+    if path.is_dir():
+        return _is_parquet_folder(path)
+    if path.suffix in (".sqlite", ".nsys-rep"):
+        return True
+    return path.is_file() and path.name not in _OWN_FILES and is_kineto_name(path) and _has_events(path)
 
 
 def _is_parquet_folder(path: Path) -> bool:
@@ -147,7 +231,7 @@ def _has_events(path: Path) -> bool:
 
 def _natural(path: Path) -> list[tuple[int, int, str]]:
     """rank2 before rank10."""
-    return [(0, int(t), "") if t.isdigit() else (1, 0, t) for t in re.split(r"(\d+)", str(path)) if t]
+    return [(0, int(t), "") if t.isdecimal() else (1, 0, t) for t in re.split(r"(\d+)", str(path)) if t]
 
 
 __all__ = ["KINETO", "NSYS", "content_sha256", "find_captures", "read_trace", "tool_of"]

@@ -13,10 +13,11 @@ from perfdoc.traces import nsys_gpu, nsys_host
 from perfdoc.traces.errors import NoGpuActivityError, TraceError
 from perfdoc.traces.model import Capability, Note, Trace
 from perfdoc.traces.nsys_ids import Ids
+from perfdoc.traces.nsys_launches import any_launch_found
 from perfdoc.traces.nsys_meta import find_secrets, identify_gpus, read_meta, read_warnings
 from perfdoc.traces.nsys_payload import read_payloads
 from perfdoc.traces.nsys_source import NsysSource, ParquetSource, SqliteSource
-from perfdoc.traces.validate import check_activity
+from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
 _CAPTURE = "nsys profile --trace=cuda,nvtx …"
 
@@ -56,7 +57,7 @@ def read_nsys(source: NsysSource) -> Trace:
     copies = nsys_gpu.read_copies(source, ids)
     graphs = nsys_gpu.read_graph_launches(source, ids)
     check_activity(source.path, kernels, copies, graphs)
-    api = nsys_host.read_api_calls(source, ids)
+    api, bad_calls = host_rows_that_fit(nsys_host.read_api_calls(source, ids))
     capture_end = max(int(t.end_ns.max(initial=0)) for t in (kernels, copies, graphs, api))
     nvtx = nsys_host.read_ranges(source, ids, capture_end)
     if not len(kernels) and not len(graphs) and not _is_cpu_run(ids.strings.values):
@@ -68,12 +69,13 @@ def read_nsys(source: NsysSource) -> Trace:
             f"Capture a stretch in which the GPU works, with {_CAPTURE}",
         )
     records = nsys_host.read_event_records(source, ids)
-    syncs = nsys_host.read_syncs(source)
+    syncs, bad_syncs = host_rows_that_fit(nsys_host.read_syncs(source))
     payloads = read_payloads(source, nvtx.ranges, nvtx.source_row, ids.strings)
     ids.name_threads()
     devices = identify_gpus(source, ids.devices)
 
     notes = read_warnings(source) + find_secrets(source)
+    notes += left_out_note(bad_calls + bad_syncs + nvtx.impossible_times)
     if nvtx.open_ranges:
         notes.append(
             Note(
@@ -93,7 +95,10 @@ def read_nsys(source: NsysSource) -> Trace:
     in_graphs = int(np.count_nonzero(kernels.graph_node >= 0))
     capabilities = {
         "kernels": _have(len(kernels) > 0, "only whole CUDA graphs were traced", "--cuda-graph-trace=node"),
-        "copies": _have(len(copies) > 0, "no memory copy or set in the capture", "--trace=cuda"),
+        # Kernels prove that the GPU was traced: no copies beside them is a measurement of none.
+        "copies": _have(
+            len(copies) > 0 or len(kernels) > 0, "no memory copy or set in the capture", "--trace=cuda"
+        ),
         "graph_nodes": _have(
             len(graphs) == 0,
             "CUDA graphs were traced as a whole: their kernels, and any communication among them, are unseen",
@@ -101,8 +106,8 @@ def read_nsys(source: NsysSource) -> Trace:
         ),
         "api_calls": _have(len(api) > 0, "no CUDA API rows", "nsys profile --trace=cuda …"),
         "launch_correlation": _have(
-            len(api) > 0 and bool((kernels.correlation >= 0).any() or (graphs.correlation >= 0).any()),
-            "launches cannot be told: no CUDA API rows with correlation ids",
+            any_launch_found(api, ids, (kernels, graphs, copies)),
+            "launches cannot be told: no CUDA API row has the correlation id of any GPU activity",
             "nsys profile --trace=cuda …",
         ),
         "ranges": _have(

@@ -8,6 +8,7 @@ from perfdoc.traces.model import UNKNOWN, Copies, CopyKind, GraphLaunches, Kerne
 from perfdoc.traces.nsys_ids import Ids
 from perfdoc.traces.nsys_source import NULL, NsysSource, read_ints
 from perfdoc.traces.table import I8, I64
+from perfdoc.traces.validate import known_correlations
 
 KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
 MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
@@ -60,7 +61,7 @@ def read_kernels(source: NsysSource, ids: Ids) -> Kernels:
         end_ns=c["end"],
         device=ids.devices_of(c["globalPid"], c["deviceId"]),
         stream=c["streamId"],
-        correlation=c["correlationId"],
+        correlation=known_correlations(c["correlationId"]),
         name=ids.names_of(c["shortName"]),
         full_name=ids.names_of(c["demangledName"]),
         grid_blocks=_volume(c["gridX"], c["gridY"], c["gridZ"]),
@@ -83,7 +84,7 @@ def read_copies(source: NsysSource, ids: Ids) -> Copies:
                 end_ns=c["end"],
                 device=ids.devices_of(c["globalPid"], c["deviceId"]),
                 stream=c["streamId"],
-                correlation=c["correlationId"],
+                correlation=known_correlations(c["correlationId"]),
                 kind=_copy_kind(c[kind_column], c["srcDeviceId"], c["dstDeviceId"])
                 if kind_column
                 else np.full(len(c["start"]), CopyKind.MEMSET, np.int8),
@@ -102,7 +103,7 @@ def read_graph_launches(source: NsysSource, ids: Ids) -> GraphLaunches:
         end_ns=c["end"],
         device=ids.devices_of(c["globalPid"], c["deviceId"]),
         stream=c["streamId"],
-        correlation=c["correlationId"],
+        correlation=known_correlations(c["correlationId"]),
         graph=c["graphExecId"],
     )
 

@@ -12,6 +12,7 @@ from perfdoc.traces.model import UNKNOWN, ApiCalls, EventRecords, RangeKind, Ran
 from perfdoc.traces.nsys_ids import Ids, process_of
 from perfdoc.traces.nsys_source import NULL, NsysSource, read_ints, to_ints
 from perfdoc.traces.table import I32, I64
+from perfdoc.traces.validate import known_correlations, times_fit
 
 NVTX = "NVTX_EVENTS"
 
@@ -29,20 +30,25 @@ _KINDS = {
 }
 _NO_EVENT = 4294967295
 """CUPTI's invalid id in 32-bit event and stream fields."""
+_NO_END = -(2**63)
+"""Stands for a NULL end on reading: it lies before every start."""
 
 
 def read_api_calls(source: NsysSource, ids: Ids) -> ApiCalls:
-    """Runtime and driver calls (both are in the runtime table, told apart by their event class)."""
+    """Runtime and driver calls (both are in the runtime table, told apart by their event class).
+
+    A call whose end is unknown is taken for an instant.
+    """
     c = read_ints(
         source,
         "CUPTI_ACTIVITY_KIND_RUNTIME",
-        {"start": 0, "end": NULL, "globalTid": NULL, "correlationId": NULL, "nameId": NULL},
+        {"start": 0, "end": _NO_END, "globalTid": NULL, "correlationId": NULL, "nameId": NULL},
     )
     return ApiCalls(
         start_ns=c["start"],
-        end_ns=c["end"],
+        end_ns=np.maximum(c["start"], c["end"]),
         thread=ids.threads_of(c["globalTid"]),
-        correlation=c["correlationId"],
+        correlation=known_correlations(c["correlationId"]),
         name=ids.names_of(c["nameId"]),
     )
 
@@ -59,7 +65,7 @@ def read_syncs(source: NsysSource) -> Syncs:
         "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
         {
             "start": 0,
-            "end": NULL,
+            "end": _NO_END,
             "globalPid": NULL,
             "streamId": NULL,
             "correlationId": NULL,
@@ -77,10 +83,10 @@ def read_syncs(source: NsysSource) -> Syncs:
     unknown = np.full(len(c["start"]), UNKNOWN, np.int64)
     return Syncs(
         start_ns=c["start"],
-        end_ns=c["end"],
+        end_ns=np.maximum(c["start"], c["end"]),
         process=_processes(c["globalPid"]),
         stream=stream,
-        correlation=c["correlationId"],
+        correlation=known_correlations(c["correlationId"]),
         kind=kind,
         event=event,
         event_sync=_no_event(c["eventSyncId"], zero_is_none=True),
@@ -108,10 +114,12 @@ def read_event_records(source: NsysSource, ids: Ids) -> EventRecords:
         process=_processes(c["globalPid"]),
         device=ids.devices_of(c["globalPid"], c["deviceId"]),
         stream=_no_event(c["streamId"]),
-        correlation=c["correlationId"],
+        correlation=known_correlations(c["correlationId"]),
         event=_no_event(c["eventId"]),
         event_sync=_no_event(c["eventSyncId"], zero_is_none=True),
-        time_ns=np.where(c["timestamp"] == 0, UNKNOWN, c["timestamp"]),
+        time_ns=np.where(
+            (c["timestamp"] > 0) & times_fit(c["timestamp"], c["timestamp"]), c["timestamp"], UNKNOWN
+        ),
     )
 
 
@@ -125,6 +133,8 @@ class NvtxRows:
     """Ranges without an end; they were closed at the end of the capture."""
     bad_rows: int
     """Rows that end before they start; left out."""
+    impossible_times: int
+    """Rows with times that cannot be true; left out."""
 
 
 def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
@@ -132,7 +142,13 @@ def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
     wanted = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId")
     present = [c for c in wanted if c in source.columns(NVTX)]
     if "start" not in present:
-        return NvtxRows(ranges=Ranges.empty(), source_row=np.empty(0, np.int64), open_ranges=0, bad_rows=0)
+        return NvtxRows(
+            ranges=Ranges.empty(),
+            source_row=np.empty(0, np.int64),
+            open_ranges=0,
+            bad_rows=0,
+            impossible_times=0,
+        )
     table = source.read(NVTX, present)
 
     def ints(column: str, default: int) -> I64:
@@ -155,8 +171,9 @@ def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
     end = ints("end", 0)
     end = np.where(is_open, np.maximum(start, capture_end_ns), end)
     end = np.where(kind == RangeKind.MARK, start, end)
-    bad = (kind != UNKNOWN) & (end < start)
-    keep = np.flatnonzero((kind != UNKNOWN) & ~bad)
+    beyond = (kind != UNKNOWN) & ~times_fit(start, end)
+    bad = (kind != UNKNOWN) & (end < start) & ~beyond
+    keep = np.flatnonzero((kind != UNKNOWN) & ~bad & ~beyond)
     domain_names = _domain_names(event, tid, domain, name)
     return NvtxRows(
         ranges=Ranges(
@@ -171,6 +188,7 @@ def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
         source_row=keep,
         open_ranges=int(np.count_nonzero((is_open & (kind != RangeKind.MARK))[keep])),
         bad_rows=int(np.count_nonzero(bad)),
+        impossible_times=int(np.count_nonzero(beyond)),
     )
 
 
@@ -192,13 +210,14 @@ def _domain_names(event: I64, tid: I64, domain: I64, name: I32) -> dict[tuple[in
 
 
 def _look_up(names: dict[tuple[int, int], int], process: I64, domain: I64) -> I32:
+    """The domain name of every row; each pair that occurs is looked up once."""
+    if not len(process):
+        return np.empty(0, np.int32)
     processes, process_code = distinct(process)
     domains, domain_code = distinct(domain)
-    table = np.zeros((len(processes), len(domains)), np.int32)
-    for i, p in enumerate(processes.tolist()):
-        for j, d in enumerate(domains.tolist()):
-            table[i, j] = names.get((p, d), 0)
-    return table[process_code, domain_code] if len(process) else np.empty(0, np.int32)
+    pairs, code = distinct(process_code * len(domains) + domain_code)
+    keys = zip(processes[pairs // len(domains)].tolist(), domains[pairs % len(domains)].tolist(), strict=True)
+    return np.array([names.get(key, 0) for key in keys], np.int32)[code]
 
 
 def _processes(global_pid: I64) -> I64:

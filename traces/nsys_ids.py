@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.model import Device, Thread
-from perfdoc.traces.nsys_source import NULL, NsysSource
+from perfdoc.traces.nsys_source import NULL, NsysSource, read_ints
 from perfdoc.traces.strings import Strings
 from perfdoc.traces.table import I32, I64
+from perfdoc.traces.validate import check_devices
 
 
 def process_of(global_id: I64 | int) -> Any:
@@ -38,7 +40,10 @@ class Ids:
         """Name ids that StringIds does not hold."""
 
     def devices_of(self, global_pids: I64, device_ids: I64) -> I32:
-        """Index into `devices` for each row; a new pair of process and CUDA ordinal adds a device."""
+        """Index into `devices` for each row; a new pair of process and CUDA ordinal adds a device.
+
+        Raises TraceError where there are more than a node can have.
+        """
         pids, pid_code = distinct(global_pids)
         ordinals, ordinal_code = distinct(device_ids)
         pairs, pair_code = distinct(pid_code * max(1, len(ordinals)) + ordinal_code)
@@ -51,6 +56,7 @@ class Ids:
     def _device(self, process: int, ordinal: int) -> int:
         key = (process, ordinal)
         if key not in self._device_index:
+            check_devices(self._source.path, len(self.devices) + 1)
             self._device_index[key] = len(self.devices)
             self.devices.append(Device(process=process, ordinal=ordinal))
         return self._device_index[key]
@@ -84,15 +90,15 @@ class Ids:
         return index[code] if len(index) else np.empty(0, np.int32)
 
     def name_threads(self) -> None:
-        """Fill thread names from ThreadNames."""
-        columns = self._source.columns("ThreadNames")
-        if not {"nameId", "globalTid"} <= columns or not self.threads:
+        """Fill thread names from ThreadNames; of several names for a thread the first counts."""
+        if not {"nameId", "globalTid"} <= self._source.columns("ThreadNames") or not self.threads:
             return
-        table = self._source.read("ThreadNames", ["nameId", "globalTid"])
-        for name_id, gid in zip(table["nameId"].to_pylist(), table["globalTid"].to_pylist(), strict=True):
-            if gid in self._thread_index and name_id is not None:
-                index = self._thread_index[gid]
-                if not self.threads[index].name:
-                    name = self.strings.values[int(self.names_of(np.array([name_id]))[0])]
-                    thread = self.threads[index]
-                    self.threads[index] = Thread(process=thread.process, tid=thread.tid, name=name)
+        table = read_ints(self._source, "ThreadNames", {"nameId": NULL, "globalTid": NULL})
+        rows = np.flatnonzero(
+            (table["nameId"] != NULL) & np.isin(table["globalTid"], list(self._thread_index))
+        )
+        names = self.names_of(table["nameId"][rows]).tolist()
+        for name, gid in zip(names, table["globalTid"][rows].tolist(), strict=True):
+            thread = self.threads[self._thread_index[gid]]
+            if not thread.name:
+                self.threads[self._thread_index[gid]] = replace(thread, name=self.strings.values[name])

@@ -103,10 +103,10 @@ def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
         result.append(
             replace(
                 device,
-                gpu_name=str(gpu["name"]) if gpu.get("name") else None,
+                gpu_name=_text(gpu.get("name")),
                 sm_count=_positive(gpu.get("smCount")),
                 memory_bytes=_positive(gpu.get("totalMemory")),
-                uuid=str(gpu["uuid"]) if exact and gpu.get("uuid") else None,
+                uuid=_text(gpu.get("uuid")) if exact else None,
             )
         )
     return result
@@ -146,3 +146,9 @@ def find_secrets(source: NsysSource) -> list[Note]:
 
 def _positive(value: object) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace") or None
+    return str(value) if value else None

@@ -10,14 +10,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from perfdoc.traces.arrow import to_int64, valid
+from perfdoc.traces.arrow import is_text, plain, to_int64, valid
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import Format
+from perfdoc.traces.regular_file import require_regular
 from perfdoc.traces.sqlite_file import SqliteFile
 from perfdoc.traces.table import I64
 
 NULL = -1
 """What stands for SQL's NULL in an integer column."""
+
+
+_REMEDY_EXPORT = "Export again: nsys export --type parquetdir REPORT.nsys-rep"
 
 
 class NsysSource(Protocol):
@@ -30,7 +34,10 @@ class NsysSource(Protocol):
         """Columns of a table; empty where the export has no such table."""
 
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
-        """The named columns, which must exist, in the export's row order."""
+        """The named columns, which must exist, in the export's row order: numbers, text or bytes.
+
+        Raises TraceError where they cannot be read.
+        """
 
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
         """Texts of StringIds; ids that the table lacks are left out."""
@@ -70,7 +77,9 @@ class SqliteSource:
             chunk = wanted[i : i + 500]
             marks = ",".join("?" * len(chunk))
             for key, value in self.file.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", chunk):
-                found[int(str(key))] = str(value)
+                number = _whole(key)
+                if number is not None and value is not None:
+                    found[number] = _text(value)
         return found
 
     def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
@@ -78,7 +87,9 @@ class SqliteSource:
         if not self.file.rows(f'SELECT 1 FROM "{table}" WHERE "{column}" IS NOT NULL LIMIT 1'):
             return []
         # CAST, because the connection decodes text and one column may hold both kinds.
-        rows = self.file.rows(f'SELECT CAST("{column}" AS BLOB) FROM "{table}" ORDER BY rowid')
+        rows = self.file.rows(
+            f'SELECT CAST("{column}" AS BLOB) FROM "{table}" ORDER BY {self.file.row_id(table)}'
+        )
         return [(i, value) for i, (value,) in enumerate(rows) if isinstance(value, bytes)]
 
     def holds_text_like(self, table: str, column: str, patterns: Sequence[str]) -> bool:
@@ -104,14 +115,12 @@ class ParquetSource:
         self._files = {p.stem: p for p in path.glob("*.parquet")}
         self._columns: dict[str, frozenset[str]] = {}
         for name, file in self._files.items():
+            require_regular(file)
             try:
-                self._columns[name] = frozenset(pq.read_schema(file).names)
-            except (pa.ArrowException, OSError) as error:
-                raise TraceError(
-                    file,
-                    f"cannot be read as Parquet: {str(error).splitlines()[0][:200]}.",
-                    "Export again: nsys export --type parquetdir REPORT.nsys-rep",
-                ) from error
+                names = pq.read_schema(file).names
+            except (pa.ArrowException, OSError, ValueError) as error:
+                raise _unreadable(file, error) from error
+            self._columns[name] = frozenset(names)
 
     def columns(self, table: str) -> frozenset[str]:
         """See NsysSource."""
@@ -119,36 +128,55 @@ class ParquetSource:
 
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         """See NsysSource."""
+        data = self._read(table, columns)
+        return pa.table({name: self._plain(table, name, data) for name in columns})
+
+    def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
+        file = self._files[table]
         try:
-            return self._read_table(self._files[table], columns=list(columns))
-        except (pa.ArrowException, OSError) as error:
+            return self._read_table(file, columns=list(columns))
+        except (pa.ArrowException, OSError, ValueError) as error:
+            raise _unreadable(file, error) from error
+
+    def _plain(self, table: str, name: str, data: pa.Table) -> pa.ChunkedArray:
+        try:
+            if data.schema.names.count(name) != 1:
+                raise ValueError("is there twice")
+            return plain(data[name])
+        except (pa.ArrowException, ValueError) as error:
             raise TraceError(
-                self._files[table],
-                f"cannot be read: {str(error).splitlines()[0][:200]}.",
-                "Export again: nsys export --type parquetdir REPORT.nsys-rep",
+                self._files[table], f"column {name} {_one_line(error)}.", _REMEDY_EXPORT
             ) from error
 
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
         """See NsysSource."""
-        if "StringIds" not in self._files:
+        if not {"id", "value"} <= self.columns("StringIds"):
             return {}
         table = self.read("StringIds", ["id", "value"])
-        rows = np.flatnonzero(np.isin(to_int64(table["id"], NULL), np.fromiter(ids, np.int64)))
-        values = table["value"]
-        keys = to_int64(table["id"], NULL)[rows].tolist()
-        return {key: str(values[row].as_py()) for key, row in zip(keys, rows.tolist(), strict=True)}
+        keys, values = to_ints(self, "StringIds", "id", table, NULL), table["value"]
+        rows = np.flatnonzero(np.isin(keys, np.fromiter(ids, np.int64)) & valid(values))
+        return {
+            key: str(values[row].as_py()) for key, row in zip(keys[rows].tolist(), rows.tolist(), strict=True)
+        }
 
     def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
-        """See NsysSource."""
-        values = self.read(table, [column])[column]
-        rows = np.flatnonzero(valid(values)).tolist()
-        cells = ((row, values[row].as_py()) for row in rows)
-        return [(row, v if isinstance(v, bytes) else str(v).encode()) for row, v in cells]
+        """See NsysSource. Cells that are neither text nor bytes are left out."""
+        values = self._read(table, [column]).column(0)
+        if pa.types.is_list(values.type) and pa.types.is_uint8(values.type.value_type):
+            return [
+                (row, bytes(cell)) for row, cell in enumerate(values.to_pylist()) if cell and None not in cell
+            ]
+        if is_text(values.type):
+            values = pc.cast(values, pa.large_binary())
+        cells = ((row, values[row].as_py()) for row in np.flatnonzero(valid(values)).tolist())
+        return [(row, cell) for row, cell in cells if isinstance(cell, bytes)]
 
     def holds_text_like(self, table: str, column: str, patterns: Sequence[str]) -> bool:
         """See NsysSource."""
         values = self.read(table, [column])[column]
-        return any(pc.any(pc.match_like(values, p, ignore_case=True)).as_py() for p in patterns)
+        return is_text(values.type) and any(
+            pc.any(pc.match_like(values, p, ignore_case=True)).as_py() for p in patterns
+        )
 
     def close(self) -> None:
         """See NsysSource."""
@@ -182,3 +210,24 @@ def to_ints(source: NsysSource, table: str, name: str, data: pa.Table, default: 
         raise TraceError(
             source.path, f"column {table}.{name} {error}.", "Export the report again."
         ) from error
+
+
+def _whole(key: object) -> int | None:
+    """A string id as an integer, however SQLite stores it; None where it is none."""
+    if isinstance(key, str) and len(key) < 20 and key.isascii() and key.isdigit():
+        return int(key)
+    if isinstance(key, float) and key.is_integer():
+        return int(key)
+    return key if isinstance(key, int) else None
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _unreadable(file: Path, error: Exception) -> TraceError:
+    return TraceError(file, f"cannot be read as Parquet: {_one_line(error)}.", _REMEDY_EXPORT)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")[:200] or type(error).__name__

@@ -25,6 +25,8 @@ _PARALLEL_ROWS = 100_000
 _READERS = 2
 """Row-id parts read at once. On two cores 2 took 0.6 s where 1 took 1.2 s and 4 took 0.6 s
 (2 M kernels, 15 columns); more parts only add memory."""
+_ROW_IDS = ("rowid", "_rowid_", "oid")
+"""SQLite's names of the row id. A column of the same name hides one."""
 _REMEDY_EXPORT = "Export the report again: nsys export --type sqlite REPORT.nsys-rep"
 
 
@@ -41,16 +43,10 @@ class SqliteFile:
         self.path = path
         self._copy: tempfile.TemporaryDirectory[str] | None = None
         _check_header(path)
-        uri = f"file:{quote(str(path.resolve()))}?mode=ro&immutable=1"
+        # As bytes, because a name on disk need not be UTF-8.
+        uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
         if _has_pending_writes(path):
-            self._copy = tempfile.TemporaryDirectory(prefix="perfdoc-")
-            copy = Path(self._copy.name) / "copy.sqlite"
-            shutil.copyfile(path, copy)
-            for suffix in ("-wal", "-journal"):
-                companion = path.with_name(path.name + suffix)
-                if companion.exists():
-                    shutil.copyfile(companion, copy.with_name(copy.name + suffix))
-            uri = f"file:{quote(str(copy))}"
+            uri = f"file:{quote(os.fsencode(self._copied(path)))}"
         # connectorx takes a percent-encoded URL whose path it hands to SQLite, which reads it as a URI.
         self._url = "sqlite://" + quote(uri)
         try:
@@ -60,6 +56,25 @@ class SqliteFile:
         except sqlite3.Error as error:
             self.close()
             raise TraceError(path, f"cannot be read as SQLite: {error}.", _REMEDY_EXPORT) from error
+
+    def _copied(self, path: Path) -> Path:
+        """A copy of the file and of its companions in a temporary folder."""
+        try:
+            self._copy = tempfile.TemporaryDirectory(prefix="perfdoc-")
+            copy = Path(self._copy.name) / "copy.sqlite"
+            shutil.copyfile(path, copy)
+            for suffix in ("-wal", "-journal"):
+                companion = path.with_name(path.name + suffix)
+                if companion.is_file():
+                    shutil.copyfile(companion, copy.with_name(copy.name + suffix))
+        except OSError as error:
+            self.close()
+            raise TraceError(
+                path,
+                f"has a write-ahead log, and cannot be copied to a temporary folder: {error.strerror}.",
+                "Close the program that writes it, or make room.",
+            ) from error
+        return copy
 
     def close(self) -> None:
         """Release the file and delete the temporary copy, if one was made."""
@@ -87,17 +102,20 @@ class SqliteFile:
         """
         listed = ", ".join(f'"{c}"' for c in columns)
         select = f'SELECT {listed} FROM "{table}"'
+        row_id = self.row_id(table)
         try:
             # One query each: asked for both at once, SQLite walks the whole table.
             low, high = (
-                self.connection.execute(f'SELECT {end}(rowid) FROM "{table}"').fetchone()[0]
+                self.connection.execute(f'SELECT {end}({row_id}) FROM "{table}"').fetchone()[0]
                 for end in ("min", "max")
             )
             if low is None:
                 return pa.table({c: pa.nulls(0) for c in columns})
             parts = _READERS if high - low >= _PARALLEL_ROWS else 1
             bounds = [low + (high - low + 1) * i // parts for i in range(parts + 1)]
-            queries = [f"{select} WHERE rowid >= {a} AND rowid < {b}" for a, b in itertools.pairwise(bounds)]
+            queries = [
+                f"{select} WHERE {row_id} >= {a} AND {row_id} < {b}" for a, b in itertools.pairwise(bounds)
+            ]
             try:
                 # One call a part: given several queries, connectorx mixes their batches in the order in which
                 # they are done. It releases the interpreter lock while it reads.
@@ -107,12 +125,22 @@ class SqliteFile:
                 if "utf-8" not in str(error):
                     raise
                 # NVTX names may be in any encoding. The slow way decodes what can be decoded.
-                rows = self.connection.execute(f"{select} ORDER BY rowid").fetchall()
+                rows = self.connection.execute(f"{select} ORDER BY {row_id}").fetchall()
                 return pa.table(dict(zip(columns, map(pa.array, zip(*rows, strict=True)), strict=True)))
         except (RuntimeError, sqlite3.Error, pa.ArrowException) as error:
             raise TraceError(
                 self.path, f"table {table} cannot be read: {_one_line(error)}.", _REMEDY_EXPORT
             ) from error
+
+    def row_id(self, table: str) -> str:
+        """A name of the table's row id that no column of its own hides. Raises TraceError without one."""
+        columns = {
+            str(name).lower() for (name,) in self.rows("SELECT name FROM pragma_table_xinfo(?)", (table,))
+        }
+        for name in _ROW_IDS:
+            if name not in columns:
+                return name
+        raise TraceError(self.path, f"table {table} cannot be read: its row ids are hidden.", _REMEDY_EXPORT)
 
     def _read_part(self, query: str) -> pa.Table:
         return connectorx.read_sql(self._url, [query], return_type="arrow")

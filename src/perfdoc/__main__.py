@@ -1,19 +1,74 @@
-"""`python -m perfdoc` and the `perfdoc` command."""
+"""`python -m perfdoc` and the `perfdoc` command: what ends here ends in a line and an exit code.
+
+0 fine, 1 `--fail-on`, 2 usage, bad input or an error of perfdoc's own, 130 interrupted, 141 standard output
+closed by its reader (what a shell reports of a program that SIGPIPE ended).
+"""
 
 from __future__ import annotations
 
+import signal
 import sys
+from types import FrameType
+
+EXIT_ERROR = 2
+EXIT_INTERRUPTED = 130
+EXIT_CLOSED_PIPE = 141
+
+
+class Interrupted(BaseException):
+    """An interrupt. Not KeyboardInterrupt, which the option parser turns into exit codes of its own."""
+
+
+def _interrupt(signal_number: int, frame: FrameType | None) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends the clearing up
+    raise Interrupted
 
 
 def main() -> None:
-    """Run the command line; an interrupt ends with 130."""
+    """Run the command line and leave with its exit code; a traceback is shown under --debug only."""
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, as under nohup
+        signal.signal(signal.SIGINT, _interrupt)
     try:
-        from perfdoc.cli import app
-
-        app()
-    except KeyboardInterrupt:
+        code = _run()
+    except (Interrupted, KeyboardInterrupt):
         sys.stderr.write("perfdoc: interrupted\n")
-        sys.exit(130)
+        code = EXIT_INTERRUPTED
+    sys.exit(code)
+
+
+def _run() -> int | str | None:
+    from perfdoc.streams import StdoutError, guard_streams
+
+    guard_streams()
+    try:
+        try:
+            from perfdoc.cli import app
+
+            app()
+        except SystemExit as end:
+            code = end.code
+        sys.stdout.flush()
+    except StdoutError as error:
+        if error.closed_pipe:
+            return EXIT_CLOSED_PIPE
+        sys.stderr.write(f"perfdoc: {error}\n")
+        return EXIT_ERROR
+    except Exception as error:  # noqa: BLE001 - the last net: whatever it is, 1 would mean --fail-on
+        return _internal_error(error)
+    return code
+
+
+def _internal_error(error: Exception) -> int:
+    if "--debug" in sys.argv:
+        import traceback
+
+        traceback.print_exception(error)
+    else:
+        from perfdoc.reports.names import shorten
+
+        said = shorten(f"{type(error).__name__}: {error}", 300)
+        sys.stderr.write(f"perfdoc: internal error: {said}; run again with --debug to see where.\n")
+    return EXIT_ERROR
 
 
 if __name__ == "__main__":

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import re
+import signal
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
@@ -15,13 +17,17 @@ from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.window import WindowRequest
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis, to_json
-from perfdoc.output import write_bundle, write_file
+from perfdoc.output import is_stream, may_write, write_all
+from perfdoc.reports.names import shorten
+from perfdoc.streams import write_bytes
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.load import find_captures
 
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError
 
 DEFAULT_OUTPUT = "perfdoc-report"
+_BUNDLE = ("report.html", "report.md", "diagnosis.json")
+"""What is written into the folder of -o."""
 _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _QUIET_S = 1.0
 """A word about progress this often at most."""
@@ -70,17 +76,10 @@ class Options:
             raise UserError(str(error)) from error
         if output is None and json_file is None:
             output = _free_folder(Path(DEFAULT_OUTPUT))
-        if (
-            output is not None
-            and not force
-            and output.exists()
-            and (not output.is_dir() or any(output.iterdir()))
-        ):
-            raise UserError(f"{output}: is there already. Choose another -o, or overwrite with --force.")
-        if json_file not in (None, "-") and not force and Path(str(json_file)).exists():
-            raise UserError(
-                f"{json_file}: is there already. Choose another --json, or overwrite with --force."
-            )
+        try:
+            _check_targets(output, json_file, force=force)
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
         return cls(
             captures=captures,
             output=output,
@@ -108,16 +107,16 @@ def run(options: Options, format_: str) -> list[str]:
     try:
         _write(options, diagnosis, serial)
     except OSError as error:
-        raise UserError(
-            f"{error.filename or options.output}: cannot be written: {error.strerror}."
-        ) from error
+        raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
     if options.json_file == "-" or format_ == "json":
-        sys.stdout.write(serial.decode())
+        write_bytes(serial)
     else:
         sys.stdout.write(_rendered(diagnosis, format_))
+    sys.stdout.flush()
     if options.output is not None:
         took = time.monotonic() - begin
-        sys.stderr.write(f"perfdoc: wrote {options.output / 'report.html'} ({took:.1f} s)\n")
+        page = shorten(str(options.output / "report.html"), 1000)
+        sys.stderr.write(f"perfdoc: wrote {page} ({took:.1f} s)\n")
     return sorted(
         r.code
         for r in diagnosis.rules
@@ -130,18 +129,30 @@ def _measure(options: Options) -> list[_Result]:
     workers = min(options.jobs, len(captures))
     if workers == 1:
         return list(_told(captures, (measure_or_explain(path, options.request) for path in captures)))
-    import multiprocessing
     from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
 
     # Spawned, because a forked copy of a process with Arrow's threads may hang. One capture at a time is
-    # in a worker, so its memory does not grow with the number of ranks.
+    # in a worker, so its memory does not grow with the number of ranks. An interrupt is the parent's to
+    # answer: workers ignore it, and are born with it blocked so that none can catch it before it can ignore.
     context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=context) as pool:
-        futures = [pool.submit(measure_or_explain, path, options.request) for path in captures]
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=ignore) as pool:
         try:
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                futures = [pool.submit(measure_or_explain, path, options.request) for path in captures]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             return list(_told(captures, (f.result() for f in futures)))
+        except BrokenProcessPool as error:
+            raise UserError(
+                "a worker process ended by itself, perhaps for want of memory. Try fewer: --jobs 1."
+            ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
             raise
 
 
@@ -166,21 +177,35 @@ def _rendered(diagnosis: Diagnosis, format_: str) -> str:
     return render_text(diagnosis, colour=colour)
 
 
+def _check_targets(output: Path | None, json_file: str | None, *, force: bool) -> None:
+    """Refuse what writing would fail at after all the work. Raises UserError and OSError."""
+    taken = "is there already. Choose another {}, or overwrite with --force."
+    if output is not None:
+        filled = output.exists() and (not output.is_dir() or any(output.iterdir()))
+        if filled and not force:
+            raise UserError(f"{output}: {taken.format('-o')}")
+        if output.is_dir():
+            for name in _BUNDLE:
+                may_write(output / name)
+    if json_file not in (None, "-"):
+        path = Path(str(json_file))
+        if path.exists() and not force and not is_stream(path):
+            raise UserError(f"{json_file}: {taken.format('--json')}")
+        if output is None or path.absolute().parent != output.absolute():  # which will be made
+            may_write(path)
+
+
 def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> None:
+    contents: dict[Path, bytes] = {}
     if options.output is not None:
         from perfdoc.reports.html import render_html
         from perfdoc.reports.markdown import render_markdown
 
-        write_bundle(
-            options.output,
-            {
-                "report.html": render_html(diagnosis).encode(),
-                "report.md": render_markdown(diagnosis).encode(),
-                "diagnosis.json": serial,
-            },
-        )
+        rendered = (render_html(diagnosis).encode(), render_markdown(diagnosis).encode(), serial)
+        contents = {options.output / name: text for name, text in zip(_BUNDLE, rendered, strict=True)}
     if options.json_file not in (None, "-"):
-        write_file(Path(str(options.json_file)), serial)
+        contents[Path(str(options.json_file))] = serial
+    write_all(contents, options.output)
 
 
 def _window_request(text: str) -> WindowRequest:
@@ -227,6 +252,8 @@ def _rule_codes(text: str | None) -> frozenset[str]:
     from perfdoc.rules.registry import all_rules
 
     codes = frozenset(c.strip().upper() for c in text.split(",") if c.strip())
+    if not codes:
+        raise UserError("--fail-on: names no rule. Give codes with commas, or any. See: perfdoc rules")
     known = {r.meta.code for r in all_rules()} | {"ANY"}
     if unknown := sorted(codes - known):
         raise UserError(f"--fail-on: there is no rule {', '.join(unknown)}. See: perfdoc rules")

@@ -32,9 +32,26 @@ class Format(StrEnum):
     JSON = "json"
 
 
+class DataFormat(StrEnum):
+    """What goes to standard output of a command that writes no report."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def say(message: str) -> None:
+    """One line on stderr, whatever a path or a name in it holds."""
+    from perfdoc.reports.names import PROSE_LIMIT, shorten
+
+    typer.echo(f"perfdoc: {shorten(message, PROSE_LIMIT)}", err=True)
+
+
 def fail(message: str) -> NoReturn:
     """One line on stderr and exit code 2."""
-    typer.echo(f"perfdoc: {message}", err=True)
+    say(message)
     raise typer.Exit(EXIT_BAD_INPUT)
 
 
@@ -88,7 +105,7 @@ def analyze(
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
-    debug: Annotated[bool, typer.Option(help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Say where the time of a capture went, and write a report."""
     from perfdoc.analyze_command import Options, UserError, run
@@ -110,7 +127,7 @@ def analyze(
             raise
         fail(str(error))
     if fired:
-        typer.echo(f"perfdoc: --fail-on: {', '.join(fired)} fired", err=True)
+        say(f"--fail-on: {', '.join(fired)} fired")
         raise typer.Exit(EXIT_FAIL_ON)
 
 
@@ -120,6 +137,7 @@ def demo(
         Path, typer.Option("-o", "--output", help="Folder for demo.sqlite and answer.json.")
     ] = Path("demo"),
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Write a small synthetic capture whose answer is known, to try perfdoc on."""
     from perfdoc.simulator.demo import write_demo
@@ -127,12 +145,16 @@ def demo(
     try:
         trace, answer = write_demo(output, force=force)
     except OSError as error:
+        if debug:
+            raise
+        if isinstance(error, FileExistsError) and error.errno is None:  # the simulator's own refusal
+            fail(f"{output}: holds a demonstration already. Choose another -o, or overwrite with --force.")
         fail(f"{output}: cannot be written: {error.strerror or error}.")
-    typer.echo(f"perfdoc: wrote {trace} and its known answer {answer}", err=True)
+    say(f"wrote {trace} and its known answer {answer}")
 
 
 @app.command()
-def schema() -> None:
+def schema(debug: Debug = False) -> None:
     """Print the JSON Schema of diagnosis.json."""
     import msgspec
 
@@ -145,6 +167,7 @@ def schema() -> None:
 def list_ranges(
     path: Annotated[Path, typer.Argument(help="A capture.")],
     most: Annotated[int, typer.Option(min=1, help="Names to show.")] = 40,
+    debug: Debug = False,
 ) -> None:
     """List the names of the ranges in a capture, the longest in total first."""
     from perfdoc.ranges_command import print_ranges
@@ -153,28 +176,105 @@ def list_ranges(
     try:
         print_ranges(path, most)
     except TraceError as error:
+        if debug:
+            raise
         fail(str(error))
 
 
 @app.command()
 def rules(
-    format_: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
+    format_: Annotated[DataFormat, typer.Option("--format", help="What to print.")] = DataFormat.TEXT,
+    debug: Debug = False,
 ) -> None:
     """List the rules."""
     from perfdoc.rules_command import list_rules
 
-    sys.stdout.write(list_rules(as_json=format_ is Format.JSON))
+    sys.stdout.write(list_rules(as_json=format_ is DataFormat.JSON))
 
 
 @app.command()
 def explain(
     code: Annotated[str, typer.Argument(help="A rule's code, such as PD901.")],
-    format_: Annotated[Format, typer.Option("--format", help="text or json.")] = Format.TEXT,
+    format_: Annotated[DataFormat, typer.Option("--format", help="What to print.")] = DataFormat.TEXT,
+    debug: Debug = False,
 ) -> None:
     """Say what a rule looks for, why, and where it comes from."""
     from perfdoc.rules_command import explain_rule
 
     try:
-        sys.stdout.write(explain_rule(code, as_json=format_ is Format.JSON))
+        sys.stdout.write(explain_rule(code, as_json=format_ is DataFormat.JSON))
     except ValueError as error:
+        if debug:
+            raise
+        fail(str(error))
+
+
+@app.command(context_settings={"ignore_unknown_options": True})
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG] [KEY=VALUE]… [-- TORCHRUN…]",
+            help="A configuration's name or .yaml file (tiny if not given), overrides, torchrun's arguments.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Run directory; made, never overwritten.")
+    ] = None,
+    profiler: Annotated[str, typer.Option(help="auto, nsys, torch or none.")] = "auto",
+    profile_start: Annotated[int, typer.Option(min=1, help="First profiled step.")] = 10,
+    profile_steps: Annotated[int, typer.Option(min=1, help="Number of profiled steps.")] = 3,
+    dry_run: Annotated[bool, typer.Option(help="Print the command and stop.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Train the reference model with profiling on, and analyse what it left."""
+    from perfdoc.run_command import RunError, as_typed, execute, prepare, split_words
+
+    try:
+        config, overrides, torchrun = split_words(words or [])
+        planned = prepare(
+            config=config,
+            overrides=overrides,
+            output=output,
+            profiler=profiler,
+            profile_start=profile_start,
+            profile_steps=profile_steps,
+            torchrun=torchrun,
+            dry_run=dry_run,
+        )
+        say(planned.choice.reason)
+        if dry_run:
+            sys.stdout.write(as_typed(planned.command) + "\n")
+            return
+        say(as_typed(planned.command))
+        code = execute(planned)
+    except RunError as error:
+        if debug:
+            raise
+        fail(str(error))
+    if code:
+        raise typer.Exit(code)
+    assert planned.run is not None
+    if planned.choice.profiler == "none":
+        say(f"the run is in {planned.run.path}; nothing was profiled, so there is nothing to analyse")
+        return
+    analyze([str(planned.run.path)], output=planned.run.path / "report")
+
+
+config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(config_app, name="config")
+
+
+@config_app.command("show")
+def config_show(
+    config: Annotated[str, typer.Argument(help="A configuration's name or .yaml file.")] = "tiny",
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value")] = None,
+    resolved: Annotated[bool, typer.Option(help="Every setting with its origin (the default).")] = True,
+) -> None:
+    """Print every setting of a configuration with its value and where the value comes from."""
+    from perfdoc.run_command import RunError, show_config
+
+    try:
+        sys.stdout.write(show_config(config, overrides or []))
+    except RunError as error:
         fail(str(error))

@@ -1,0 +1,236 @@
+"""What surrounds the program: its standard streams, interrupts, errors of its own, odd paths."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from perfdoc.simulator.demo import write_demo
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.timeline import TimelineBuilder
+from tests.cli.test_analyze import perfdoc
+
+PERFDOC = f"{shlex.quote(sys.executable)} -m perfdoc"
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demo(tmp_path_factory.mktemp("demo"))[0]
+
+
+def shell(script: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """A line of bash, with PERFDOC for the command."""
+    return subprocess.run(
+        ["bash", "-o", "pipefail", "-c", script.replace("PERFDOC", PERFDOC)],
+        capture_output=True,
+        env={**os.environ, **environment},
+        timeout=120,
+        check=False,
+    )
+
+
+def long_list(folder: Path) -> Path:
+    """A capture whose list of ranges is larger than a pipe holds (64 KiB)."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread = process.thread()
+    process.device().kernel("gemm", 10, 20)
+    for i in range(3000):
+        thread.range(f"range {i} with a name of some length, é", i, i + 1)
+    return write_nsys_sqlite(builder.build(), folder / "long.sqlite")
+
+
+@pytest.mark.parametrize(
+    "command", ["--help", "schema", "rules", "analyze {demo} --json -", "ranges {demo}", "explain PD901"]
+)
+@pytest.mark.parametrize(
+    ("where", "reason"), [(">/dev/full", b"No space left on device"), (">&-", b"Bad file descriptor")]
+)
+def test_standard_output_that_takes_nothing(demo: Path, command: str, where: str, reason: bytes) -> None:
+    done = shell(f"PERFDOC {command.format(demo=demo)} {where}")
+    assert done.returncode == 2
+    assert done.stderr == b"perfdoc: standard output: cannot be written: " + reason + b".\n"
+
+
+def test_a_report_is_no_standard_output(demo: Path, tmp_path: Path) -> None:
+    """A file that is opened while standard output is closed must not become standard output."""
+    done = shell(f"PERFDOC analyze {demo} -o {tmp_path}/out >&- 2>&- <&-")
+    assert done.returncode == 2
+    assert json.loads((tmp_path / "out" / "diagnosis.json").read_text())["ranks"]
+
+
+@pytest.mark.parametrize("where", ["2>/dev/full", "2>&-"])
+def test_standard_error_that_takes_nothing(demo: Path, tmp_path: Path, where: str) -> None:
+    done = shell(f"PERFDOC analyze {demo} -o {tmp_path}/out {where}")
+    assert (done.returncode, b"GPU" in done.stdout) == (0, True)
+    assert shell(f"PERFDOC analyze nothing {where}").returncode == 2
+
+
+def test_a_reader_that_leaves_early_ends_it_quietly(tmp_path: Path) -> None:
+    path = long_list(tmp_path)
+    done = shell(f"PERFDOC ranges {path} --most 3000 | head -1")
+    assert (done.returncode, done.stderr) == (141, b"")
+    assert done.stdout.startswith(b"    count")
+    done = shell(f"(sleep 1; PERFDOC analyze {path} --json - --fail-on any) | true")
+    assert (done.returncode, done.stderr) == (141, b"")
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_narrow_encodings_escape_what_they_cannot_say(demo: Path, tmp_path: Path, encoding: str) -> None:
+    done = shell(f"PERFDOC ranges {long_list(tmp_path)} --most 3", PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert (b"\\xe9" if encoding == "ascii" else b"\xe9\n") in done.stdout
+    assert b"\\u2026 and 2,997 more" in done.stdout
+    for arguments in ("", "--format markdown"):
+        done = shell(f"PERFDOC analyze {demo} {arguments} --json /dev/null", PYTHONIOENCODING=encoding)
+        assert (done.returncode, done.stderr) == (0, b""), arguments
+
+
+def test_json_is_utf8_whatever_the_encoding(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    builder.process().device(gpu_name="GPU é 😀").kernel("gemm", 0, 10)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
+    done = shell(f"PERFDOC analyze {path} --json -", PYTHONIOENCODING="ascii")
+    assert json.loads(done.stdout)["ranks"][0]["gpu"]["name"] == "GPU é 😀"
+
+
+def broken(tmp_path: Path) -> dict[str, str]:
+    """An environment in which something unforeseen happens: pyarrow cannot be used."""
+    (tmp_path / "modules").mkdir()
+    (tmp_path / "modules" / "pyarrow.py").write_text("raise ArithmeticError('one\\ntwo \\x1b[31m')\n")
+    return {"PYTHONPATH": f"{tmp_path / 'modules'}:{os.environ.get('PYTHONPATH', '')}"}
+
+
+def test_the_unforeseen_ends_with_2_and_a_line(demo: Path, tmp_path: Path) -> None:
+    environment = broken(tmp_path)
+    for command in (f"analyze {demo} -o {tmp_path}/out", f"ranges {demo}"):
+        done = shell(f"PERFDOC {command}", **environment)
+        assert done.returncode == 2
+        assert done.stderr.startswith(b"perfdoc: internal error: ArithmeticError: one\\x0atwo \\x1b[31m; ")
+        assert b"--debug" in done.stderr
+        assert done.stderr.count(b"\n") == 1
+        done = shell(f"PERFDOC {command} --debug", **environment)
+        assert (done.returncode, b"Traceback" in done.stderr) == (2, True)
+
+
+def test_debug_shows_the_traceback_of_a_mistake_and_ends_with_2() -> None:
+    for command in ("analyze nothing.sqlite", "ranges nothing.sqlite", "explain PD0"):
+        done = shell(f"PERFDOC {command} --debug")
+        assert (done.returncode, b"Traceback" in done.stderr) == (2, True), command
+
+
+@pytest.mark.parametrize(("name", "shown"), [("a\x1b]0;b\x07", "a\\x1b]0;b\\x07"), ("a\nb", "a\\x0ab")])
+def test_paths_are_shown_as_one_line_that_does_nothing(
+    demo: Path, tmp_path: Path, name: str, shown: str
+) -> None:
+    path = tmp_path / f"{name}.sqlite"
+    done = perfdoc("analyze", path)
+    assert (done.returncode, done.stderr.count("\n"), "\x1b" in done.stderr) == (2, 1, False)
+    assert f"{shown}.sqlite: does not exist." in done.stderr
+    for command in (["analyze", demo, "-o", tmp_path / name], ["demo", "-o", tmp_path / f"{name}2"]):
+        done = perfdoc(*command)
+        assert (done.returncode, done.stderr.count("\n"), "\x1b" in done.stderr) == (0, 1, False)
+        assert shown in done.stderr
+
+
+def test_names_that_are_too_long(demo: Path) -> None:
+    name = "x" * 300
+    for arguments in (["analyze", name], ["ranges", name], ["analyze", demo, "-o", name],
+                      ["analyze", demo, "--json", name]):  # fmt: skip
+        done = perfdoc(*arguments)
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), arguments
+        assert "too long" in done.stderr
+
+
+def running_in(session: int) -> list[int]:
+    """Processes of a session that have not ended."""
+    found = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            state, _, _, its_session = (folder / "stat").read_text().rpartition(")")[2].split()[:4]
+        except OSError:
+            continue
+        if int(its_session) == session and state != "Z":
+            found.append(int(folder.name))
+    return found
+
+
+@pytest.mark.parametrize("to_all", [True, False])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupt_ends_it_at_once(demo: Path, tmp_path: Path, jobs: int, to_all: bool) -> None:
+    (tmp_path / "traces").mkdir()
+    for i in range(400):
+        os.link(demo, tmp_path / "traces" / f"{i}.sqlite")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perfdoc", "analyze", str(tmp_path / "traces"), "--jobs", str(jobs)],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    assert "of 400 captures analysed" in process.stderr.readline()
+    begin = time.monotonic()
+    (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert time.monotonic() - begin < 10
+    assert process.returncode == 130
+    # Only more progress may come before it.
+    assert stderr.splitlines()[-1] == "perfdoc: interrupted"
+    assert all("captures analysed" in line for line in stderr.splitlines()[:-1])
+    assert [p.name for p in tmp_path.iterdir()] == ["traces"]
+    while running_in(process.pid):
+        assert time.monotonic() - begin < 20, "a worker is left"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("delay_s", [0.15, 0.3, 0.5, 0.8, 1.2])
+def test_an_interrupt_while_workers_start(demo: Path, tmp_path: Path, delay_s: float) -> None:
+    (tmp_path / "traces").mkdir()
+    for i in range(400):
+        os.link(demo, tmp_path / "traces" / f"{i}.sqlite")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perfdoc", "analyze", str(tmp_path / "traces"), "--jobs", "2"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    time.sleep(delay_s)
+    os.killpg(process.pid, signal.SIGINT)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert stderr.splitlines()[-1] == "perfdoc: interrupted"
+    assert "Traceback" not in stderr
+
+
+def test_a_worker_that_is_killed_ends_it_with_a_line(demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    for i in range(400):
+        os.link(demo, tmp_path / "traces" / f"{i}.sqlite")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perfdoc", "analyze", str(tmp_path / "traces"), "--jobs", "2"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    assert "of 400 captures analysed" in process.stderr.readline()
+    workers = [
+        pid for pid in running_in(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
+    ]
+    os.kill(workers[0], signal.SIGKILL)
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert "--jobs 1" in stderr.splitlines()[-1]
+    assert "Traceback" not in stderr

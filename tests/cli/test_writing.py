@@ -1,0 +1,168 @@
+"""Where results go: pipes, devices and links are kept, and all is written or nothing."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfdoc.output import write_all
+from perfdoc.simulator.demo import write_demo
+from tests.cli.test_analyze import perfdoc
+
+BUNDLE = ("report.html", "report.md", "diagnosis.json")
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demo(tmp_path_factory.mktemp("demo"))[0]
+
+
+def listed(folder: Path) -> list[str]:
+    return sorted(str(p.relative_to(folder)) for p in folder.rglob("*"))
+
+
+def test_a_device_is_written_through(demo: Path, tmp_path: Path) -> None:
+    device = tmp_path / "null"
+    if os.geteuid() != 0:
+        pytest.skip("only root may make a device")
+    os.mknod(device, stat.S_IFCHR | 0o666, os.makedev(1, 3))
+    for arguments in (("--json", device, "--force"), ("--json", device)):  # nothing there to overwrite
+        done = perfdoc("analyze", demo, *arguments)
+        assert (done.returncode, done.stderr) == (0, "")
+        assert stat.S_ISCHR(device.lstat().st_mode)
+    assert listed(tmp_path) == ["null"]
+
+
+def test_a_pipe_is_written_through(demo: Path, tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    done = perfdoc("analyze", demo, "--json", pipe, "--force")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(reader.communicate(timeout=30)[0])["ranks"]
+    assert stat.S_ISFIFO(pipe.lstat().st_mode)
+    script = (
+        f"{sys.executable} -m perfdoc analyze {demo} --json >(cat >{tmp_path}/copy; echo >{tmp_path}/end)"
+    )
+    assert (
+        subprocess.run(["bash", "-c", f"{script}; wait $!"], capture_output=True, check=False).returncode == 0
+    )
+    assert json.loads((tmp_path / "copy").read_text())["ranks"]
+
+
+def test_a_link_stays_and_its_file_is_replaced(demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    link, target = tmp_path / "x.json", tmp_path / "far" / "target.json"
+    link.symlink_to(target)
+    for _ in range(2):  # at first it leads to nothing
+        assert perfdoc("analyze", demo, "--json", link, "--force").returncode == 0
+        assert link.is_symlink()
+        assert json.loads(target.read_text())["ranks"]
+        target.write_text("old")
+    assert listed(tmp_path / "far") == ["target.json"]
+
+
+def test_the_three_files_of_a_report_are_treated_alike(demo: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    out.mkdir()
+    (out / "report.html").symlink_to(tmp_path / "page.html")
+    (out / "report.md").symlink_to("/dev/null")
+    done = perfdoc("analyze", demo, "-o", out, "--force")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "page.html").read_text().startswith("<!")
+    assert (out / "report.md").readlink() == Path("/dev/null")
+    assert listed(out) == sorted(BUNDLE)
+
+
+def test_a_file_keeps_its_permissions_and_a_new_one_has_the_usual(tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_bytes(b"old")
+    old.chmod(0o640)
+    mask = os.umask(0o027)
+    try:
+        write_all({old: b"1", new: b"2"})
+    finally:
+        os.umask(mask)
+    assert [(p.read_bytes(), stat.S_IMODE(p.stat().st_mode)) for p in (old, new)] == [
+        (b"1", 0o640),
+        (b"2", 0o640),
+    ]
+
+
+@pytest.mark.parametrize("force", [(), ("--force",)])
+@pytest.mark.parametrize("name", ["nodir/x.json", "file/x.json", "folder"])
+def test_nothing_is_written_where_the_json_cannot_be(
+    demo: Path, tmp_path: Path, name: str, force: tuple[str, ...]
+) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "folder").mkdir()
+    before = listed(tmp_path)
+    done = perfdoc("analyze", demo, "-o", "out/deep", "--json", name, *force, cwd=tmp_path)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert done.stderr.startswith(f"perfdoc: {name}: ")
+    assert listed(tmp_path) == before
+
+
+def test_a_folder_in_place_of_a_report_is_seen_before_anything_is_written(demo: Path, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    (out / "report.md").mkdir(parents=True)
+    (out / "report.html").write_text("old")
+    done = perfdoc("analyze", demo, "-o", "out", "--force", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "perfdoc: out/report.md: cannot be written: Is a directory.\n"
+    assert (out / "report.html").read_text() == "old"
+    assert listed(out) == ["report.html", "report.md"]
+
+
+def test_what_fails_late_leaves_nothing_either(tmp_path: Path) -> None:
+    """A full device is only seen on writing, after the files and folders were prepared."""
+    (tmp_path / "old").write_bytes(b"old")
+    contents = {tmp_path / "a" / "b" / "x": b"x", tmp_path / "old": b"new", Path("/dev/full"): b"y"}
+    with pytest.raises(OSError, match="No space left on device") as caught:
+        write_all(contents, tmp_path / "a" / "b")
+    assert caught.value.filename == "/dev/full"
+    assert listed(tmp_path) == ["old"]
+    assert (tmp_path / "old").read_bytes() == b"old"
+
+
+def test_the_json_may_go_into_the_new_folder(demo: Path, tmp_path: Path) -> None:
+    done = perfdoc("analyze", demo, "-o", "out", "--json", "out/again.json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert listed(tmp_path / "out") == sorted([*BUNDLE, "again.json"])
+
+
+def test_a_folder_that_cannot_be_written_is_named_as_it_was_given(demo: Path, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = perfdoc("analyze", demo, "-o", "file/out", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "perfdoc: file/out: cannot be written: Not a directory.\n"
+
+
+def test_demo_speaks_of_force(tmp_path: Path) -> None:
+    (tmp_path / "demo.sqlite").write_text("mine")
+    done = perfdoc("demo", "-o", tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "--force" in done.stderr
+    assert "force=True" not in done.stderr
+    (tmp_path / "file").write_text("")
+    in_the_way = perfdoc("demo", "-o", tmp_path / "file")
+    assert (in_the_way.returncode, "--force" in in_the_way.stderr) == (2, False)
+
+
+@pytest.mark.parametrize("codes", ["", " ", ","])
+def test_fail_on_without_a_code_is_a_mistake(demo: Path, codes: str) -> None:
+    done = perfdoc("analyze", demo, "--json", "-", "--fail-on", codes)
+    assert (done.returncode, done.stdout, "names no rule" in done.stderr) == (2, "", True)
+
+
+@pytest.mark.parametrize("command", [["rules"], ["explain", "PD901"]])
+def test_rules_have_no_markdown(command: list[str]) -> None:
+    done = perfdoc(*command, "--format", "markdown")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert perfdoc(*command, "--format", "json").returncode == 0

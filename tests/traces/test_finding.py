@@ -1,0 +1,141 @@
+"""From arguments to captures: odd names, pipes, and the forms of one capture."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import shutil
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfdoc.simulator.nsys_parquet import write_nsys_parquet
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.timeline import Timeline, TimelineBuilder
+from perfdoc.traces import TraceError
+from perfdoc.traces.load import content_sha256, find_captures, read_trace
+
+KINETO = (
+    b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}]}'
+)
+
+
+def tiny() -> Timeline:
+    builder = TimelineBuilder()
+    builder.process().device().kernel("gemm", 100, 200)
+    return builder.build()
+
+
+def found(*paths: Path | str) -> list[str]:
+    return [p.name for p in find_captures([str(p) for p in paths])]
+
+
+def refused_at_once(action: Callable[[], object]) -> str:
+    """The error's text; fails where the action waits instead of raising."""
+    said: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            action()
+        except TraceError as error:
+            said.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(20)
+    assert not thread.is_alive(), "it waits for a writer of the pipe"
+    (error,) = said
+    assert "\n" not in str(error)
+    return str(error)
+
+
+def test_a_name_longer_than_any_file_system_takes() -> None:
+    with pytest.raises(TraceError, match="too long"):
+        find_captures(["x" * 300 + ".sqlite"])
+    with pytest.raises(TraceError, match="too long"):
+        read_trace(Path("x" * 300 + ".sqlite"))
+
+
+def test_digits_that_are_no_numbers_are_sorted_too(tmp_path: Path) -> None:
+    for name in ("1²2.json", "10.json", "9.json"):
+        (tmp_path / name).write_bytes(KINETO)
+    # 9 before 10; "1²2" begins with the number 1.
+    assert found(tmp_path) == ["1²2.json", "9.json", "10.json"]
+
+
+def test_links_in_a_circle(tmp_path: Path) -> None:
+    (tmp_path / "a.sqlite").symlink_to("b.sqlite")
+    (tmp_path / "b.sqlite").symlink_to("a.sqlite")
+    with pytest.raises(TraceError, match="cannot be opened"):
+        find_captures([str(tmp_path)])
+
+
+@pytest.mark.parametrize("name", ["a.sqlite", "a.json", "a.nsys-rep", "a"])
+def test_a_pipe_is_refused_at_once(tmp_path: Path, name: str) -> None:
+    pipe = tmp_path / name
+    os.mkfifo(pipe)
+    assert "pipe" in refused_at_once(lambda: find_captures([str(pipe)]))
+    assert "pipe" in refused_at_once(lambda: read_trace(pipe))
+    assert "pipe" in refused_at_once(lambda: content_sha256(pipe))
+
+
+def test_a_device_is_refused() -> None:
+    assert "device" in refused_at_once(lambda: find_captures(["/dev/zero"]))
+
+
+def test_a_pipe_in_a_folder_is_refused_at_once(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.sqlite")
+    assert "a.sqlite" in refused_at_once(lambda: find_captures([str(tmp_path)]))
+    assert "a.sqlite" in refused_at_once(lambda: find_captures([str(tmp_path / "*")]))
+
+
+def test_a_pipe_among_parquet_tables_is_refused_at_once(tmp_path: Path) -> None:
+    folder = write_nsys_parquet(tiny(), tmp_path / "x")
+    os.mkfifo(folder / "OTHER.parquet")
+    assert "OTHER.parquet" in refused_at_once(lambda: find_captures([str(folder)]))
+    assert "OTHER.parquet" in refused_at_once(lambda: read_trace(folder))
+    assert "OTHER.parquet" in refused_at_once(lambda: content_sha256(folder))
+
+
+def test_a_folder_that_a_pattern_matches_stands_for_its_captures(tmp_path: Path) -> None:
+    (tmp_path / "inner").mkdir()
+    (tmp_path / "empty").mkdir()
+    write_nsys_sqlite(tiny(), tmp_path / "inner" / "rank1.sqlite")
+    write_nsys_sqlite(tiny(), tmp_path / "rank0.sqlite")
+    write_nsys_parquet(tiny(), tmp_path / "rank2")
+    assert found(tmp_path / "*") == ["rank1.sqlite", "rank0.sqlite", "rank2"]
+    with pytest.raises(TraceError, match="only folders without traces"):
+        find_captures([str(tmp_path / "emp*")])
+
+
+def test_a_folder_named_like_a_file_is_none(tmp_path: Path) -> None:
+    write_nsys_sqlite(tiny(), tmp_path / "rank0.sqlite")
+    (tmp_path / "old.sqlite").mkdir()
+    assert found(tmp_path) == ["rank0.sqlite"]
+
+
+@pytest.mark.parametrize("folder", ["t", "t_pqtdir"])
+def test_a_parquetdir_beside_its_sqlite_is_one_capture(tmp_path: Path, folder: str) -> None:
+    write_nsys_parquet(tiny(), tmp_path / folder)
+    write_nsys_sqlite(tiny(), tmp_path / "u.sqlite")
+    (tmp_path / "t.nsys-rep").write_bytes(b"the report that was exported")
+    assert found(tmp_path) == [folder, "u.sqlite"]
+    write_nsys_sqlite(tiny(), tmp_path / "t.sqlite")
+    assert found(tmp_path) == ["t.sqlite", "u.sqlite"]
+    assert found(tmp_path / folder, tmp_path / "t.sqlite") == ["t.sqlite"]
+
+
+def test_a_trace_and_its_compressed_copy_are_one_capture(tmp_path: Path) -> None:
+    plain, packed = tmp_path / "ok.json", tmp_path / "ok.json.gz"
+    plain.write_bytes(KINETO)
+    packed.write_bytes(gzip.compress(KINETO))
+    for plain_s, packed_s, kept in ((5, 5, "ok.json"), (5, 9, "ok.json.gz"), (9, 5, "ok.json")):
+        os.utime(plain, (plain_s, plain_s))
+        os.utime(packed, (packed_s, packed_s))
+        assert found(tmp_path) == [kept]
+    (tmp_path / "other").mkdir()
+    shutil.copyfile(packed, tmp_path / "other" / "ok.json.gz")
+    # The same name in another folder is another rank's.
+    assert found(plain, tmp_path / "other" / "ok.json.gz") == ["ok.json", "ok.json.gz"]
