@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import tempfile
 from dataclasses import replace
 from pathlib import Path
 
+from perfdoc.profiling.nsys import OVERRIDE
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import Trace
 from perfdoc.traces.nsys import read_nsys_sqlite
@@ -15,13 +17,15 @@ from perfdoc.traces.nsys import read_nsys_sqlite
 EXPORT_TIMEOUT_S = 3600
 
 
-def read_nsys_rep(path: Path, nsys: str | None = None) -> Trace:
+def read_nsys_rep(path: Path) -> Trace:
     """Export a `.nsys-rep` to SQLite and read that; the report and its folder are left as they are.
+
+    The nsys is the one that PERFDOC_NSYS names, else the one on PATH.
 
     Raises TraceError where there is no `nsys`, or where it cannot read the report (a report needs the
     same or a newer nsys than wrote it).
     """
-    command = nsys or shutil.which("nsys")
+    command = os.environ.get(OVERRIDE) or shutil.which("nsys")
     export = f"nsys export --type sqlite --lazy=false -o {path.stem}.sqlite {path.name}"
     if command is None:
         raise TraceError(
