@@ -194,6 +194,7 @@ def test_mixed_formats(tmp_path: Path, sqlite_file: Path) -> None:
 def test_a_report_without_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "run.nsys-rep"
     path.write_bytes(b"whatever")
+    monkeypatch.delenv("PERFDOC_NSYS", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     error = refused(path)
     assert "no `nsys` is installed" in error.what
@@ -206,6 +207,7 @@ def test_a_report_that_nsys_cannot_read(tmp_path: Path, monkeypatch: pytest.Monk
     nsys.chmod(0o755)
     path = tmp_path / "run.nsys-rep"
     path.write_bytes(b"whatever")
+    monkeypatch.delenv("PERFDOC_NSYS", raising=False)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     assert "unsupported report version" in refused(path).what
 
