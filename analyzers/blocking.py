@@ -52,6 +52,11 @@ def blocked_since(trace: Trace, activity: Activity) -> I64 | None:
     for lane in lanes.values():
         # Behind each other on one stream: ready as soon as launched.
         _note(activity, position, since, lane.rows[:-1], lane.rows[1:], np.zeros_like(free))
+    # Streams run in order: whoever waits for a later communication waits for the earlier ones as well.
+    for lane in lanes.values():
+        rows = position[lane.rows]
+        rows = rows[rows >= 0]
+        since[rows] = np.minimum.accumulate(since[rows][::-1])[::-1]
     return since
 
 

@@ -18,12 +18,17 @@ from perfdoc.profiling import vocabulary
 from perfdoc.profiling.collective_name import CollectiveName, parse_collective
 from perfdoc.traces import RangeKind, Trace
 
+NEVER = np.iinfo(np.int64).max
 TRANSPORT = "gloo"
 """The backend of CPU ranks (the trainer starts no other)."""
 
 
-def cpu_activity(trace: Trace, device: int) -> Activity | None:
-    """The activity of a CPU rank; None where the capture holds neither operators nor ranges of it."""
+def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
+    """The activity of a CPU rank, and how many collectives have no known completion.
+
+    None where the capture holds neither operators nor ranges of it. A collective without a completion (the
+    run directory's file is missing) counts from its issue to the end of the wait for it.
+    """
     process = trace.devices[device].process
     threads = np.array([i for i, t in enumerate(trace.threads) if t.process == process], np.int64)
     mine = np.flatnonzero(np.isin(trace.ranges.thread, threads) & (trace.ranges.kind != RangeKind.MARK))
@@ -45,7 +50,18 @@ def cpu_activity(trace: Trace, device: int) -> Activity | None:
     compute = work - covered(
         vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT, vocabulary.DATA, vocabulary.GC
     )
-    communication = _communication(trace, rows_of(vocabulary.COLLECTIVE_RUN))
+    runs = rows_of(vocabulary.COLLECTIVE_RUN)
+    name, start_ns, end_ns = (
+        c[runs] for c in (trace.ranges.name, trace.ranges.start_ns, trace.ranges.end_ns)
+    )
+    done = {_facts_of(trace.strings[i]) for i in np.unique(name).tolist()}
+    pending = _pending(trace, rows_of(vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT), done)
+    communication = _communication(
+        trace,
+        np.concatenate((name, np.array([p[0] for p in pending], np.int64))).astype(np.int64),
+        np.concatenate((start_ns, np.array([p[1] for p in pending], np.int64))),
+        np.concatenate((end_ns, np.array([p[2] for p in pending], np.int64))),
+    )
     if not len(compute) and not len(communication.start_ns):
         return None
     comm = union(communication.start_ns, communication.end_ns)
@@ -58,7 +74,7 @@ def cpu_activity(trace: Trace, device: int) -> Activity | None:
     position[order] = np.arange(len(order))
     is_compute = np.arange(len(order)) < len(compute)
     main = _main_thread(trace, rows_of(vocabulary.STEP), threads)
-    return Activity(
+    activity = Activity(
         device=device,
         kernel_rows=np.empty(0, np.int64),
         kernel_is_comm=np.empty(0, bool),
@@ -79,6 +95,7 @@ def cpu_activity(trace: Trace, device: int) -> Activity | None:
         is_compute=is_compute[order],
         on_host=True,
     )
+    return activity, len(pending)
 
 
 def _main_thread(trace: Trace, steps: I64, threads: I64) -> int:
@@ -88,9 +105,27 @@ def _main_thread(trace: Trace, steps: I64, threads: I64) -> int:
     return int(threads[0]) if len(threads) else -1
 
 
-def _communication(trace: Trace, rows: I64) -> Communication:
-    rows = rows[np.argsort(trace.ranges.start_ns[rows], kind="stable")]
-    names = trace.ranges.name[rows]
+def _facts_of(name: str) -> str:
+    """What is the same in the names of a collective's issue, wait and run."""
+    return name.partition(" ")[2]
+
+
+def _pending(trace: Trace, rows: I64, done: set[str]) -> list[tuple[int, int, int]]:
+    """(name, start, end) of collectives that no run range covers: from issue to the end of the wait."""
+    spans: dict[str, tuple[int, int, int]] = {}
+    for row in rows.tolist():
+        name = int(trace.ranges.name[row])
+        facts = _facts_of(trace.strings[name])
+        if facts not in done:
+            known, start, end = spans.get(facts, (name, NEVER, 0))
+            start = min(start, int(trace.ranges.start_ns[row]))
+            spans[facts] = (known, start, max(end, int(trace.ranges.end_ns[row])))
+    return list(spans.values())
+
+
+def _communication(trace: Trace, name: I64, start_ns: I64, end_ns: I64) -> Communication:
+    order = np.argsort(start_ns, kind="stable")
+    names = name[order]
     kinds: list[KernelKind | None] = []
     table = np.zeros((len(trace.strings), 4), np.int64)
     for i in np.unique(names).tolist():
@@ -103,21 +138,21 @@ def _communication(trace: Trace, rows: I64) -> Communication:
             EVIDENCE.index("group_description" if dimension else "none"),
             -1 if fact is None or fact.bytes is None else fact.bytes,
         )
-    kind, dimension_of, evidence, size = table[names].T if len(rows) else np.zeros((4, 0), np.int64)
-    none = np.full(len(rows), -1, np.int64)
+    kind, dimension_of, evidence, size = table[names].T if len(names) else np.zeros((4, 0), np.int64)
+    none = np.full(len(names), -1, np.int64)
     return Communication(
-        start_ns=trace.ranges.start_ns[rows],
-        end_ns=trace.ranges.end_ns[rows],
+        start_ns=start_ns[order],
+        end_ns=end_ns[order],
         dimension=dimension_of,
         kind=kind,
         kinds=kinds,
         kernel=none,
         stream=none,
-        launch_start_ns=trace.ranges.start_ns[rows],
-        launch_thread=trace.ranges.thread[rows].astype(np.int64),
+        launch_start_ns=start_ns[order],
+        launch_thread=none,
         evidence=evidence,
         payload=none,
-        communicator=np.zeros(len(rows), np.uint64),
+        communicator=np.zeros(len(names), np.uint64),
         bytes=size,
         blocked_since_ns=None,
     )

@@ -55,6 +55,7 @@ RANGE_HINTS = (
     *("fsdp", "fully", "ddp", "torch.distributed", "attnfunc", "comm", "userbuffers", "ub_", "grad"),
     *("send", "recv", "p2p", "params-all", "ring", "all_to_all", "a2a", "alltoall", "dispatch", "combine"),
     *("tensor", "context", "expert", "pipeline", "moe", "perfdoc.comm"),
+    *("tp", "cp", "ep", "pp", "all", "reduce", "gather", "scatter", "exchange"),
 )
 """Lower-case words of which every name that _RANGES finds holds at least one."""
 

@@ -57,6 +57,8 @@ class CaptureMeasurement:
     capabilities: dict[str, Capability]
     notes: Sequence[Note]
     ranks: Sequence[RankMeasurement]
+    world_size: int | None
+    """Ranks of the whole job, as the capture says."""
 
 
 def measure_capture(path: Path, request: WindowRequest) -> CaptureMeasurement:
@@ -68,7 +70,8 @@ def measure_capture(path: Path, request: WindowRequest) -> CaptureMeasurement:
         # Hashing and reading each wait for the disk; hashlib releases the interpreter lock.
         digest: Future[str] = pool.submit(content_sha256, path)
         trace = read_trace(path)
-        ranks, notes = measure_trace(with_run_facts(trace), request)
+        trace = with_run_facts(trace)
+        ranks, notes = measure_trace(trace, request)
         return CaptureMeasurement(
             path=path,
             sha256=digest.result(),
@@ -78,6 +81,8 @@ def measure_capture(path: Path, request: WindowRequest) -> CaptureMeasurement:
             capabilities=dict(trace.capabilities),
             notes=[*trace.notes, *notes],
             ranks=ranks,
+            world_size=trace.world_size
+            or max((m.world_size for m in marked_ranks(trace).values()), default=None),
         )
 
 
@@ -102,13 +107,18 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
 
+    estimated: dict[int, int] = {}
+    """Collectives without a known completion, by device."""
+
     def measured(index: int) -> RankMeasurement | Note:
         device = devices[index]
         activity = device_activity(trace, index, kinds, launches)
         if activity is not None:
             activity = attribute_dimensions(trace, activity, known)
         elif device.process in on_cpu:
-            activity = cpu_activity(trace, index)
+            found = cpu_activity(trace, index)
+            if found is not None:
+                activity, estimated[index] = found
         if activity is None:
             return Note(
                 code="device-without-kernels",
@@ -135,8 +145,8 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
 
     # numpy releases the interpreter lock in most of what takes time here.
     with ThreadPoolExecutor(max_workers=_DEVICES_AT_ONCE) as pool:
-        found = list(pool.map(measured, order))
-    ranks = [f for f in found if isinstance(f, RankMeasurement)]
+        results = list(pool.map(measured, order))
+    ranks = [r for r in results if isinstance(r, RankMeasurement)]
     if not ranks:
         raise NoGpuActivityError(
             trace.path,
@@ -148,7 +158,17 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
         raise TraceError(
             trace.path, "shows nothing inside the given window.", "Look at --window capture first."
         )
-    return ranks, [f for f in found if isinstance(f, Note)]
+    notes = [r for r in results if isinstance(r, Note)]
+    if (pending := sum(estimated.values())) > 0:
+        notes.append(
+            Note(
+                code="completions-missing",
+                message=f"When {pending:,} collectives were complete is not known; each counts to the end of "
+                "the wait for it.",
+                remedy="Analyse the whole run directory: its folder `collectives` holds the completions.",
+            )
+        )
+    return ranks, notes
 
 
 def _meets(rank: RankMeasurement) -> bool:

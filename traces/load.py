@@ -221,6 +221,10 @@ def _has_events(path: Path) -> bool:
             head = file.read(_SNIFF_BYTES)
     except OSError:
         return False
+    if not head:
+        return bool(
+            re.match(r"rank[_-]?\d+\b", path.name)
+        )  # a rank's trace that was lost: reading it says so
     if head.startswith(b"\x1f\x8b"):
         try:
             head = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, _SNIFF_BYTES)

@@ -8,16 +8,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfdoc.profiling.collective_log import CollectiveRecord, read_collectives
 from perfdoc.profiling.collective_name import CollectiveName, carried, format_collective
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 from perfdoc.traces.errors import TraceError
-from perfdoc.traces.model import RangeKind, Ranges, Trace
+from perfdoc.traces.model import Note, RangeKind, Ranges, Trace
 from perfdoc.traces.strings import Strings
+from perfdoc.traces.validate import MAX_TIME_NS
+
+_DAY_NS = 86_400_000_000_000
 
 
 def with_run_facts(trace: Trace) -> Trace:
@@ -33,9 +38,29 @@ def with_run_facts(trace: Trace) -> Trace:
         return trace
     try:
         records = [r for r in read_collectives(side_file) if r.done_ns is not None]
-    except (CaptureError, OSError) as error:
-        raise TraceError(side_file, f"{error}", "Delete the file to analyse the trace without it.") from error
-    return _with_runs(trace, records) if records and len(trace.ranges) else trace
+    except CaptureError as error:
+        raise TraceError(side_file, error.what, "Copy the run directory again.") from error
+    except OSError as error:
+        raise TraceError(
+            side_file, f"cannot be read: {error.strerror}.", "Copy the run directory again."
+        ) from error
+    possible = [r for r in records if _is_possible(r, trace.utc_origin_ns)]
+    if len(possible) < len(records):
+        count = len(records) - len(possible)
+        note = Note(
+            code="impossible-times",
+            message=f"{count:,} collectives in {side_file.name} have impossible times or sizes; left out.",
+        )
+        trace = replace(trace, notes=[*trace.notes, note])
+    return _with_runs(trace, possible) if possible and (trace.ranges.thread >= 0).any() else trace
+
+
+def _is_possible(record: CollectiveRecord, origin_ns: int) -> bool:
+    start, done = record.issue_ns - origin_ns, (record.done_ns or 0) - origin_ns
+    counts = (record.bytes, record.sequence, record.sent_bytes, record.peer)
+    # A collective that takes a day is a damaged line.
+    timed = -MAX_TIME_NS < start <= done < MAX_TIME_NS and done - start < _DAY_NS
+    return timed and all(c is None or 0 <= c < 2**63 for c in counts)
 
 
 def _with_runs(trace: Trace, records: Sequence[CollectiveRecord]) -> Trace:
@@ -45,12 +70,12 @@ def _with_runs(trace: Trace, records: Sequence[CollectiveRecord]) -> Trace:
     origin = trace.utc_origin_ns
     assert origin is not None
     start = np.array([r.issue_ns - origin for r in records], np.int64)
-    end = np.array([(r.done_ns or r.issue_ns) - origin for r in records], np.int64)
+    end = np.array([(r.done_ns or 0) - origin for r in records], np.int64)
     # Ranges of one process; the thread that issued is the one that most of its ranges are on.
     thread = int(np.bincount(trace.ranges.thread[trace.ranges.thread >= 0]).argmax())
-    more = {
+    more: dict[str, NDArray[Any]] = {
         "start_ns": start,
-        "end_ns": np.maximum(start, end),
+        "end_ns": end,
         "thread": np.full(len(records), thread, np.int32),
         "name": np.array([strings.intern(_name(r)) for r in records], np.int32),
         "domain": np.zeros(len(records), np.int32),

@@ -209,7 +209,7 @@ def explain(
         fail(str(error))
 
 
-@app.command(context_settings={"ignore_unknown_options": True})
+@app.command()
 def run(
     words: Annotated[
         list[str] | None,

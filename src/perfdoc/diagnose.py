@@ -51,7 +51,7 @@ def diagnose(
             )
             for c in captures
         ],
-        quality=_quality(captures) + [_silent(e) for e in silent],
+        quality=_quality(captures) + _missing_ranks(captures) + [_silent(e) for e in silent],
         capabilities=[
             d.CapabilityRow(input=i, name=n, available=x.available, reason=x.reason, remedy=x.remedy)
             for i, c in enumerate(captures)
@@ -61,7 +61,7 @@ def diagnose(
         ranks=ranks,
         mfu=d.Mfu(
             value=None,
-            reason="the model's FLOPs per step are not known; perfdoc 0.1 has no way yet to be told them",
+            reason="perfdoc 0.1 does not read the model's FLOPs and the device's peak yet",
             flops_per_step=None,
             step_time_ns=_step_time_ns(captures),
             gpus=len(ranks),
@@ -159,6 +159,21 @@ def _quality(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
             remedy=remedy,
         )
         for (code, message, remedy), count in sorted(inputs.items())
+    ]
+
+
+def _missing_ranks(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
+    """Said where the captures name a larger job than was given: its other ranks may be the slow ones."""
+    world = max((c.world_size for c in captures if c.world_size is not None), default=0)
+    ranks = {r.device.rank for c in captures for r in c.ranks} - {None}
+    if len(ranks) >= world:
+        return []
+    return [
+        d.Quality(
+            code="missing-ranks",
+            message=f"The job had {world:,} ranks; {len(ranks):,} of them are analysed here.",
+            remedy="Give the captures of the others too, as far as there are any.",
+        )
     ]
 
 

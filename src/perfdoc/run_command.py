@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import os
 import shlex
+import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -24,6 +28,7 @@ NOT_INSTALLED = (
     "training needs {what}, which is not installed. Install PyTorch for your machine first, then: "
     "pip install 'perfdoc[train]'"
 )
+EXIT_STOPPED = 130
 _WORLD = ("--nproc-per-node", "--nproc_per_node", "--nnodes")
 
 
@@ -66,6 +71,12 @@ def prepare(
         if given or not _gives_world(torchrun):
             plan(resolved.config, world_size, device)
         choice = choose_profiler(profiler, device=device)
+        iterations = resolved.config.training.train_iters
+        if choice.profiler != "none" and profile_start > iterations:
+            raise RunError(
+                f"--profile-start {profile_start}: the run has {iterations} steps (training.train_iters); "
+                "start earlier, or train without --profiler."
+            )
         folder = output or Path("runs") / f"{resolved.name}-{datetime.now():%Y%m%d-%H%M%S}"
         run = None if dry_run else RunDirectory.create(folder)
         resolved_file = folder / "resolved.json"
@@ -99,15 +110,24 @@ def prepare(
 def execute(planned: Plan) -> int:
     """Run the training and collect what nsys left. Returns torchrun's exit code. Raises RunError."""
     assert planned.run is not None
-    process = subprocess.Popen(planned.command)
-    interrupted = False
-    while True:
-        try:
-            code = process.wait()
-            break
-        except KeyboardInterrupt:
-            # The terminal sent it to the ranks as well: they finish the step, save and end.
-            interrupted = True
+    # A process group of its own: a stop reaches the ranks through us, wherever it was sent.
+    process = subprocess.Popen(planned.command, start_new_session=True)
+    stops: list[int] = []
+
+    def forward(number: int, frame: object) -> None:
+        """The ranks finish the step, save and end; a second signal ends them at once."""
+        stops.append(number)
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, number if len(stops) == 1 else signal.SIGKILL)
+
+    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if code and not planned.run.manifest_path.exists() and not any((planned.run.path / "steps").iterdir()):
+        shutil.rmtree(planned.run.path)  # nothing was trained: the same command may be given again
     if planned.choice.nsys is not None and code == 0:
         try:
             for report in collect_reports(planned.run, planned.choice.nsys):
@@ -115,7 +135,7 @@ def execute(planned: Plan) -> int:
                     raise RunError(f"rank {report.rank}: {report.check.problem} {report.check.remedy}")
         except CaptureError as error:
             raise RunError(str(error)) from error
-    return 130 if interrupted else code
+    return EXIT_STOPPED if stops else code
 
 
 def split_words(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
@@ -151,7 +171,10 @@ def _given_world_size(torchrun: Sequence[str]) -> int | None:
     if "--nnodes" in words:
         return None
     for name in ("--nproc-per-node", "--nproc_per_node"):
-        if name in words[:-1] and (value := words[words.index(name) + 1]).isdecimal():
+        if name in words[:-1]:
+            value = words[words.index(name) + 1]
+            if not value.isdecimal() or int(value) < 1:
+                raise RunError(f"{name} {value}: give the number of ranks.")
             return int(value)
     return None
 

@@ -138,3 +138,18 @@ def test_an_edge_of_one_gpu_proves_nothing_on_another(tmp_path: Path) -> None:
         trace.devices[i].ordinal: activity_of(trace, i).communication.blocked_since_ns for i in range(2)
     }
     assert {o: f.tolist() for o, f in by_ordinal.items() if f is not None} == {0: [40], 1: [NEVER]}
+
+
+def test_what_is_queued_before_the_awaited_one_is_awaited_too(tmp_path: Path) -> None:
+    # One record after two all-reduces [500, 2000) and [2000, 3000); the gemm has been ready since 60.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(ALL_REDUCE, 500, 2000, stream=20, launch=(thread, 0, 5))
+    device.kernel(ALL_REDUCE, 2000, 3000, stream=20, launch=(thread, 10, 15))
+    device.wait_event(7, device.record_event(20, launch=(thread, 20, 22)), launch=(thread, 24, 26))
+    device.kernel(GEMM, 3000, 3100, launch=(thread, 60, 65))
+    trace = trace_of(builder, tmp_path)
+    assert since(trace) == [60, 60]
+    (row,) = communication_table(trace, activity_of(trace), 0, 4000)
+    assert (row.exposed_ns, row.blocking_ns) == (2500, 2500)

@@ -83,3 +83,20 @@ def test_marks_name_the_rank_of_a_gpu_too(tmp_path: Path) -> None:
     process.device().kernel("gemm", 10, 20)
     ((rank,), _) = measure_trace(trace_of(builder, tmp_path), WindowRequest())
     assert (rank.device.rank, rank.device.rank_evidence) == (5, "mark")
+
+
+def test_collectives_without_completions_count_to_the_end_of_their_wait(tmp_path: Path) -> None:
+    # Handed over [100, 110), computed beside to 300, waited for [300, 450): exposed [100, 110) and 150 more.
+    builder = TimelineBuilder()
+    process = builder.process(pid=77)
+    main = process.thread(tid=77)
+    main.range("perfdoc.rank 0 world=2 device=cpu", 0, 0)
+    main.range("perfdoc.step 0", 0, 500)
+    main.range(f"perfdoc.comm.issue all_reduce {DP}", 100, 110)
+    main.range(f"perfdoc.comm.wait all_reduce {DP}", 300, 450)
+    process.operator(main, "aten::mm", 110, 300)
+    path = write_kineto(builder.build(), tmp_path / "x.json", 77)
+    ((rank,), notes) = measure_trace(read_kineto(path), WindowRequest())
+    assert (rank.ledger.compute_ns, rank.ledger.exposed_comm_ns["dp"]) == (190, 160)
+    assert [(c.count, c.total_ns) for c in rank.communication] == [(1, 350)]
+    assert [n.code for n in notes] == ["completions-missing"]

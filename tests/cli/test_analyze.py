@@ -201,6 +201,17 @@ def test_a_rank_without_gpu_rows_is_a_gap_and_not_a_zero(tmp_path: Path) -> None
     assert (alone.returncode, "no GPU kernels" in alone.stderr) == (2, True)
 
 
+def test_ranks_that_were_not_given_are_missed(demo: Path, tmp_path: Path) -> None:
+    timeline, _ = demo_timeline()
+    write_kineto(timeline, tmp_path / "rank0.json", timeline.processes[0].pid)
+    alone = json.loads(perfdoc("analyze", tmp_path, "--json", "-").stdout)
+    (note,) = [q for q in alone["quality"] if q["code"] == "missing-ranks"]
+    assert note["message"] == "The job had 2 ranks; 1 of them are analysed here."
+    (tmp_path / "rank1.json.gz").write_bytes(b"")
+    done = perfdoc("analyze", tmp_path)
+    assert (done.returncode, "rank1.json.gz: is empty" in done.stderr) == (2, True)
+
+
 def test_a_process_without_kernels_is_a_gap_too(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     busy, idle = builder.process(pid=1), builder.process(pid=2)

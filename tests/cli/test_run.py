@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -60,6 +64,8 @@ def test_dry_run_prints_the_command_and_makes_nothing(tmp_path: Path) -> None:
         ("tiny", "tensor_model_parallel_size=3"),
         ("tiny", "--profiler", "perf"),
         ("tiny", "--", "--nproc-per-node", "3"),
+        ("tiny", "--", "--nproc-per-node", "foo"),
+        ("tiny", "--profile-start", "400"),
     ],
 )
 def test_mistakes_are_refused_before_any_process_starts(tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -69,6 +75,26 @@ def test_mistakes_are_refused_before_any_process_starts(tmp_path: Path, argument
     assert done.stderr.startswith("perfdoc: ")
     assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM], ids=lambda n: n.name)
+def test_a_stop_reaches_the_ranks_and_leaves_none_behind(tmp_path: Path, number: signal.Signals) -> None:
+    needs_training()
+    command = [sys.executable, "-m", "perfdoc", "run", "tiny", "-o", "out", "--profiler", "none"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    steps = tmp_path / "out" / "steps" / "rank0.jsonl"
+    give_up = time.monotonic() + 90
+    while not steps.exists() or len(steps.read_text().splitlines()) < 3:
+        assert process.poll() is None
+        assert time.monotonic() < give_up
+        time.sleep(0.2)
+    process.send_signal(number)  # to perfdoc alone, not to its group
+    assert process.wait(timeout=60) == 130
+    logged = steps.read_text()
+    time.sleep(2)
+    assert steps.read_text() == logged, "a rank trains on"
+    assert len(logged.splitlines()) < 200
 
 
 @pytest.mark.slow

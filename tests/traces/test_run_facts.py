@@ -71,3 +71,19 @@ def test_a_damaged_side_file_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(TraceError, match=r"rank0\.jsonl") as caught:
         measure_capture(path, WindowRequest())
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"issue_ns": -(2**63)}, {"done_ns": UTC + 4 * 10**18}, {"done_ns": UTC}, {"bytes": 2**63 + 5}],
+    ids=str,
+)
+def test_impossible_completions_are_left_out_and_counted(tmp_path: Path, change: dict[str, int]) -> None:
+    import msgspec
+
+    damaged = msgspec.structs.replace(record(300, 600), **change)
+    path = run_directory(tmp_path, [record(500, 700), damaged])
+    measured = measure_capture(path, WindowRequest())
+    (row,) = measured.ranks[0].communication
+    assert (row.count, row.total_ns) == (1, 200)
+    assert "impossible-times" in {n.code for n in measured.notes}
