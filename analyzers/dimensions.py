@@ -21,6 +21,7 @@ from perfdoc.analyzers.enclosing import innermost
 from perfdoc.analyzers.intervals import I64
 from perfdoc.analyzers.known_ranges import KnownRanges
 from perfdoc.traces import Trace
+from perfdoc.traces.table import U64
 
 _NONE = EVIDENCE.index("none")
 
@@ -34,7 +35,7 @@ def attribute_dimensions(trace: Trace, activity: Activity, known: KnownRanges) -
     levels = (
         ("communicator", _by_communicator(payloads, known.communicators)),
         ("group_description", _by_description(trace, payloads)),
-        ("range", _by_range(trace, activity, known)),
+        ("range", _by_range(trace, activity, known, payloads.communicator)),
     )
     for name, found in levels:
         new = (evidence == _NONE) & (found >= 0)
@@ -74,7 +75,7 @@ def _by_description(trace: Trace, payloads: CommPayloads) -> I64:
     return dimension_of[description]
 
 
-def _by_range(trace: Trace, activity: Activity, known: KnownRanges) -> I64:
+def _by_range(trace: Trace, activity: Activity, known: KnownRanges, communicator: U64) -> I64:
     """By names at launch. A stream on which nothing computes belongs to one process group, so there all names
     must agree and then speak for the whole stream; on a compute stream each speaks for itself."""
     comm, rows = activity.communication, known.comm
@@ -93,4 +94,10 @@ def _by_range(trace: Trace, activity: Activity, known: KnownRanges) -> I64:
         mine = comm.stream == stream
         votes = np.unique(found[mine & (found >= 0)])
         found[mine] = votes[0] if len(votes) == 1 else -1
+    # One communicator is one group: where its names agree, they hold for what it did without a name too.
+    for value in np.unique(communicator[communicator > 0]).tolist():
+        mine = communicator == np.uint64(value)
+        votes = np.unique(found[mine & (found >= 0)])
+        if len(votes) == 1:
+            found[mine] = votes[0]
     return found

@@ -204,6 +204,23 @@ def test_a_range_speaks_for_its_whole_stream_where_nothing_contradicts(tmp_path:
     ]
 
 
+def test_a_range_speaks_for_the_whole_communicator(tmp_path: Path) -> None:
+    # Three all-reduces on the compute stream: two of communicator 0xA, of which one lies in a range naming
+    # data parallelism; the third, of 0xB, stays unknown.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("all_reduce grad [w]", 0, 100)
+    for i, communicator in enumerate((0xA, 0xA, 0xB)):
+        at = 10 + 200 * i
+        payload = NcclPayload(communicator=communicator, bytes=8)
+        thread.range("ncclAllReduce", at, at + 20, domain="NCCL", payload=payload)
+        device.kernel(ALL_REDUCE, 1000 + at, 1050 + at, stream=7, launch=(thread, at + 5, at + 8))
+    device.kernel(GEMM, 3000, 3100, stream=7, launch=(thread, 900, 910))
+    expected = [("dp", "range"), ("dp", "range"), ("unknown", "none")]
+    assert [f[1:] for f in found(trace_of(builder, tmp_path))] == expected
+
+
 def test_real_gradients_are_data_parallel(shared_traces: Path) -> None:
     from perfdoc.traces.load import read_trace
 
