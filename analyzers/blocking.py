@@ -18,6 +18,7 @@ import numpy as np
 
 from perfdoc.analyzers.activity import Activity
 from perfdoc.analyzers.intervals import I64
+from perfdoc.analyzers.launches import Launches, start_of
 from perfdoc.traces import SyncKind, Trace
 from perfdoc.traces.table import Bool
 
@@ -36,7 +37,7 @@ class Edges:
     """When the wait was queued."""
 
 
-def blocked_since(trace: Trace, activity: Activity) -> I64 | None:
+def blocked_since(trace: Trace, activity: Activity, launches: Launches) -> I64 | None:
     """For each row of Activity.communication the time since when compute waited for it; NEVER if it did not.
 
     None where the capture has no edges, so that nothing can be proved or excluded.
@@ -46,7 +47,7 @@ def blocked_since(trace: Trace, activity: Activity) -> I64 | None:
     since = np.full(len(activity.comm_rows), NEVER, np.int64)
     lanes = {s: _Lane(activity, s) for s in np.unique(activity.stream).tolist()}
     position = _positions(activity)
-    awaited, waiting = _awaited(find_edges(trace, activity.device), lanes)
+    awaited, waiting = _awaited(find_edges(trace, activity.device, launches), lanes)
     free = _free_ns(activity, lanes)
     _note(activity, position, since, awaited, waiting, free)
     for lane in lanes.values():
@@ -157,7 +158,7 @@ def _positions(activity: Activity) -> I64:
     return position
 
 
-def find_edges(trace: Trace, device: int) -> Edges:
+def find_edges(trace: Trace, device: int, launches: Launches) -> Edges:
     """Pair waits with records: by the edge's own id, by the record call's correlation (Kineto), else by the
     last record of the same event handle before the wait (CUDA reuses handles).
 
@@ -166,18 +167,17 @@ def find_edges(trace: Trace, device: int) -> Edges:
     """
     process = trace.devices[device].process
     s, r = trace.syncs, trace.event_records
-    call_ns = _call_times(trace, process)
     waits = np.flatnonzero((s.process == process) & (s.kind == SyncKind.STREAM_WAIT_EVENT))
     records = np.flatnonzero((r.process == process) & (r.device == device))
-    record_ns = _look_up(call_ns, r.correlation[records])
+    record_ns = start_of(trace, launches.event_records[records])
     records, record_ns = records[record_ns >= 0], record_ns[record_ns >= 0]
     order = np.argsort(record_ns, kind="stable")
     records, record_ns = records[order], record_ns[order]
-    wait_ns = _look_up(call_ns, s.correlation[waits])
+    wait_ns = start_of(trace, launches.syncs[waits])
     wait_ns = np.where(wait_ns >= 0, wait_ns, s.start_ns[waits])
 
     stream = s.source_stream[waits].copy()
-    time = _look_up(call_ns, s.source_correlation[waits])
+    time = start_of(trace, launches.sync_sources[waits])
     for key_of_wait, key_of_record in (
         (s.event_sync[waits], r.event_sync[records]),
         (s.event[waits], r.event[records]),
@@ -200,22 +200,3 @@ def find_edges(trace: Trace, device: int) -> Edges:
         wait_stream=s.stream[waits][paired],
         wait_ns=wait_ns[paired],
     )
-
-
-def _call_times(trace: Trace, process: int) -> tuple[I64, I64]:
-    """Correlation ids of a process, sorted, and the start of the earliest call of each."""
-    threads = np.array([t.process == process for t in trace.threads], bool)
-    api = trace.api_calls
-    rows = np.flatnonzero((api.thread >= 0) & (api.correlation >= 0))
-    rows = rows[threads[api.thread[rows]]] if len(threads) else rows[:0]
-    order = np.lexsort((api.start_ns[rows], api.correlation[rows]))
-    return api.correlation[rows][order], api.start_ns[rows][order]
-
-
-def _look_up(call_ns: tuple[I64, I64], correlation: I64) -> I64:
-    """Start of the call of each correlation id; -1 unknown."""
-    keys, times = call_ns
-    if not len(keys):
-        return np.full(len(correlation), -1, np.int64)
-    at = np.minimum(np.searchsorted(keys, correlation, "left"), len(keys) - 1)
-    return np.where((correlation >= 0) & (keys[at] == correlation), times[at], -1)

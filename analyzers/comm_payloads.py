@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.activity import Activity
-from perfdoc.analyzers.enclosing import innermost
+from perfdoc.analyzers.enclosing import innermost_at_launch
 from perfdoc.analyzers.intervals import I64, exact_sum
 from perfdoc.traces import Trace
 from perfdoc.traces.table import U64
@@ -56,24 +56,15 @@ def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
 
 def _enclosing_call(trace: Trace, activity: Activity) -> I64:
     """Payload of the innermost NCCL call that was running at launch, on the launching thread."""
-    comm = activity.communication
     rows = np.flatnonzero(trace.payloads.range >= 0)
-    ranges = trace.payloads.range[rows]
-    at = innermost(
-        trace.ranges.start_ns[ranges],
-        trace.ranges.end_ns[ranges],
-        trace.ranges.thread[ranges].astype(np.int64),
-        comm.launch_start_ns,
-        comm.launch_thread,
-    )
-    found = np.where(at >= 0, rows[at] if len(rows) else NONE, NONE)
-    return np.where(comm.launch_start_ns >= 0, found, NONE)
+    at = innermost_at_launch(trace, trace.payloads.range[rows], activity.communication)
+    return np.where(at >= 0, rows[at], NONE) if len(rows) else at
 
 
 def _add_groups(trace: Trace, activity: Activity, payload: I64, communicator: U64, size: I64) -> None:
     """Fill in the kernels that an ncclGroupEnd launched, from the calls queued in that group."""
     comm = activity.communication
-    used = ((trace.strings[i], i) for i in np.unique(trace.ranges.name).tolist())
+    used = ((trace.strings[i], i) for i in trace.range_names().tolist())
     names = {text: i for text, i in used if text in (GROUP_START, GROUP_END)}
     if len(names) < 2:
         return
@@ -81,20 +72,14 @@ def _add_groups(trace: Trace, activity: Activity, payload: I64, communicator: U6
     edges = np.flatnonzero((name == names[GROUP_START]) | (name == names[GROUP_END]))
     calls = np.flatnonzero(trace.payloads.range >= 0)
     call_range = trace.payloads.range[calls]
+    open_rows = np.flatnonzero((payload < 0) & (comm.kernel >= 0))
     for thread in np.unique(comm.launch_thread[comm.launch_thread >= 0]).tolist():
+        rows, launch_ns = _by_time(open_rows[comm.launch_thread[open_rows] == thread], comm.launch_start_ns)
+        queue = np.flatnonzero(trace.ranges.thread[call_range] == thread)
+        queue, call_ns = _by_time(queue, trace.ranges.start_ns[call_range])
         for start, end_start, end_end in _groups(trace, edges[trace.ranges.thread[edges] == thread]):
-            launched = np.flatnonzero(
-                (comm.launch_thread == thread)
-                & (comm.launch_start_ns >= end_start)
-                & (comm.launch_start_ns < end_end)
-                & (payload < 0)
-                & (comm.kernel >= 0)
-            )
-            queued = calls[
-                (trace.ranges.thread[call_range] == thread)
-                & (trace.ranges.start_ns[call_range] >= start)
-                & (trace.ranges.start_ns[call_range] < end_start)
-            ]
+            launched = rows[slice(*np.searchsorted(launch_ns, (end_start, end_end), "left"))]
+            queued = calls[queue[slice(*np.searchsorted(call_ns, (start, end_start), "left"))]]
             if not len(launched) or not len(queued):
                 continue
             ids = np.unique(trace.payloads.communicator[queued])
@@ -103,6 +88,12 @@ def _add_groups(trace: Trace, activity: Activity, payload: I64, communicator: U6
                 sizes = trace.payloads.bytes[queued]
                 if len(launched) == 1 and (sizes >= 0).all():
                     size[launched] = min(exact_sum(sizes), np.iinfo(np.int64).max)
+
+
+def _by_time(rows: I64, time_ns: I64) -> tuple[I64, I64]:
+    """Rows in the order of their times, and those times."""
+    rows = rows[np.argsort(time_ns[rows], kind="stable")]
+    return rows, time_ns[rows]
 
 
 def _groups(trace: Trace, edges: I64) -> list[tuple[int, int, int]]:

@@ -29,8 +29,7 @@ def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
     None where the capture holds neither operators nor ranges of it. A collective without a completion (the
     run directory's file is missing) counts from its issue to the end of the wait for it.
     """
-    process = trace.devices[device].process
-    threads = np.array([i for i, t in enumerate(trace.threads) if t.process == process], np.int64)
+    threads = trace.threads_of(trace.devices[device].process)
     mine = np.flatnonzero(np.isin(trace.ranges.thread, threads) & (trace.ranges.kind != RangeKind.MARK))
     prefix = {int(i): vocabulary.prefix_of(trace.strings[i]) for i in np.unique(trace.ranges.name[mine])}
 

@@ -17,16 +17,19 @@ from perfdoc.analyzers.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, 
 from perfdoc.analyzers.blocking import blocked_since
 from perfdoc.analyzers.comm_payloads import CommPayloads, find_payloads
 from perfdoc.analyzers.dimension_names import dimension_of_group
-from perfdoc.analyzers.enclosing import innermost
+from perfdoc.analyzers.enclosing import innermost_at_launch
 from perfdoc.analyzers.intervals import I64
 from perfdoc.analyzers.known_ranges import KnownRanges
+from perfdoc.analyzers.launches import Launches
 from perfdoc.traces import Trace
 from perfdoc.traces.table import U64
 
 _NONE = EVIDENCE.index("none")
 
 
-def attribute_dimensions(trace: Trace, activity: Activity, known: KnownRanges) -> Activity:
+def attribute_dimensions(
+    trace: Trace, activity: Activity, known: KnownRanges, launches: Launches
+) -> Activity:
     """The same activity with everything about its communication filled in that the capture shows."""
     comm = activity.communication
     payloads = find_payloads(trace, activity)
@@ -50,7 +53,7 @@ def attribute_dimensions(trace: Trace, activity: Activity, known: KnownRanges) -
             payload=payloads.payload,
             communicator=payloads.communicator,
             bytes=payloads.bytes,
-            blocked_since_ns=blocked_since(trace, activity),
+            blocked_since_ns=blocked_since(trace, activity, launches),
         ),
     )
 
@@ -81,14 +84,8 @@ def _by_range(trace: Trace, activity: Activity, known: KnownRanges, communicator
     comm, rows = activity.communication, known.comm
     if not len(rows):
         return np.full(len(comm.kernel), -1, np.int64)
-    at = innermost(
-        trace.ranges.start_ns[rows],
-        trace.ranges.end_ns[rows],
-        trace.ranges.thread[rows].astype(np.int64),
-        comm.launch_start_ns,
-        comm.launch_thread,
-    )
-    found = np.where((at >= 0) & (comm.launch_start_ns >= 0), known.comm_dimension[at], -1)
+    at = innermost_at_launch(trace, rows, comm)
+    found = np.where(at >= 0, known.comm_dimension[at], -1)
     computing = np.unique(trace.kernels.stream[activity.kernel_rows[~activity.kernel_is_comm]])
     for stream in np.setdiff1d(comm.stream, computing).tolist():
         mine = comm.stream == stream

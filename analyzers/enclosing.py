@@ -4,9 +4,24 @@ from __future__ import annotations
 
 import numpy as np
 
+from perfdoc.analyzers.activity import Communication
 from perfdoc.analyzers.intervals import I64
+from perfdoc.traces import Trace
 
 NONE = -1
+
+
+def innermost_at_launch(trace: Trace, rows: I64, comm: Communication) -> I64:
+    """For each communication the position in `rows` of the innermost of these ranges that was open on the
+    launching thread when it was launched; -1 none or launch unknown."""
+    at = innermost(
+        trace.ranges.start_ns[rows],
+        trace.ranges.end_ns[rows],
+        trace.ranges.thread[rows].astype(np.int64),
+        comm.launch_start_ns,
+        comm.launch_thread,
+    )
+    return np.where(comm.launch_start_ns >= 0, at, NONE)
 
 
 def innermost(start_ns: I64, end_ns: I64, range_thread: I64, time_ns: I64, thread: I64) -> I64:

@@ -38,8 +38,7 @@ class IdleInputs:
 
 def idle_inputs(trace: Trace, activity: Activity, known: KnownRanges) -> IdleInputs:
     """Collect the known host ranges of a device's process."""
-    process = trace.devices[activity.device].process
-    mine = np.array([i for i, t in enumerate(trace.threads) if t.process == process], np.int64)
+    mine = trace.threads_of(trace.devices[activity.device].process)
     # Collection holds the interpreter lock, so any thread's counts; loading only where it holds up launches.
     gc = _union_of(trace, known.gc, mine)
     launching = np.unique(activity.launch_thread)

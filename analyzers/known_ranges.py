@@ -62,7 +62,7 @@ class KnownRanges:
 
 def find_known_ranges(trace: Trace) -> KnownRanges:
     """Look for every known form of name."""
-    used = _names_in_use(trace)
+    used = trace.range_names()
     lowered = [(i, trace.strings[i], trace.strings[i].lower()) for i in used.tolist()]
 
     def find(pattern: str, hints: Sequence[str]) -> I64:
@@ -92,7 +92,7 @@ def find_known_ranges(trace: Trace) -> KnownRanges:
 
 def ranges_matching(trace: Trace, matches: Callable[[str], object]) -> I64:
     """Rows of Trace.ranges whose name a user's test finds."""
-    used = _names_in_use(trace)
+    used = trace.range_names()
     return _rows_named(trace, [i for i in used.tolist() if matches(trace.strings[i])])
 
 
@@ -104,12 +104,6 @@ def _communicators(names: Iterable[str]) -> dict[int, str]:
         if mark is not None and mark.communicator is not None and dimension is not None:
             found[mark.communicator] = dimension
     return found
-
-
-def _names_in_use(trace: Trace) -> I64:
-    used = np.zeros(len(trace.strings), bool)
-    used[trace.ranges.name] = True
-    return np.flatnonzero(used)
 
 
 def _rows_named(trace: Trace, names: Sequence[int]) -> I64:

@@ -69,8 +69,7 @@ def measure_capture(path: Path, request: WindowRequest) -> CaptureMeasurement:
     with ThreadPoolExecutor(max_workers=1) as pool:
         # Hashing and reading each wait for the disk; hashlib releases the interpreter lock.
         digest: Future[str] = pool.submit(content_sha256, path)
-        trace = read_trace(path)
-        trace = with_run_facts(trace)
+        trace = with_run_facts(read_trace(path))
         ranks, notes = measure_trace(trace, request)
         return CaptureMeasurement(
             path=path,
@@ -99,8 +98,9 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
 
     Devices by ordinal, then process. Raises NoGpuActivityError where there is neither.
     """
-    trace = with_marked_ranks(trace)
-    on_cpu = {process for process, mark in marked_ranks(trace).items() if mark.device == "cpu"}
+    marks = marked_ranks(trace)
+    trace = with_marked_ranks(trace, marks)
+    on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
     kinds = classify_kernels(trace)
     launches = find_launches(trace)
     known = find_known_ranges(trace)
@@ -114,7 +114,7 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
         device = devices[index]
         activity = device_activity(trace, index, kinds, launches)
         if activity is not None:
-            activity = attribute_dimensions(trace, activity, known)
+            activity = attribute_dimensions(trace, activity, known, launches)
         elif device.process in on_cpu:
             found = cpu_activity(trace, index)
             if found is not None:

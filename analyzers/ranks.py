@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -14,13 +15,9 @@ from perfdoc.traces import Device, Trace
 def marked_ranks(trace: Trace) -> dict[int, RankMark]:
     """Rank mark by process; the first one of a process counts."""
     found: dict[int, RankMark] = {}
-    if not len(trace.ranges):
-        return found
-    used = np.zeros(len(trace.strings), bool)
-    used[trace.ranges.name] = True
     marks = {
         i: mark
-        for i in np.flatnonzero(used).tolist()
+        for i in trace.range_names().tolist()
         if trace.strings[i].startswith(vocabulary.RANK_MARK)
         and (mark := parse_rank_mark(trace.strings[i])) is not None
     }
@@ -31,9 +28,8 @@ def marked_ranks(trace: Trace) -> dict[int, RankMark]:
     return found
 
 
-def with_marked_ranks(trace: Trace) -> Trace:
+def with_marked_ranks(trace: Trace, marks: Mapping[int, RankMark]) -> Trace:
     """The trace with ranks from marks, and with a device for each process that is marked as a CPU rank."""
-    marks = marked_ranks(trace)
     if not marks:
         return trace
     devices = [

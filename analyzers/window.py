@@ -102,9 +102,7 @@ def _capture(activity: Activity, reason: str) -> Window:
 
 
 def _of_process(trace: Trace, rows: I64, process: int) -> I64:
-    mine = np.array([t.process == process for t in trace.threads], bool)
-    thread = trace.ranges.thread[rows]
-    return rows[(thread >= 0) & mine[np.maximum(thread, 0)]] if len(mine) else rows[:0]
+    return rows[np.isin(trace.ranges.thread[rows], trace.threads_of(process))]
 
 
 def _step_ranges(

@@ -13,6 +13,8 @@ from enum import IntEnum
 from pathlib import Path
 from typing import Literal, TypeAlias
 
+import numpy as np
+
 from perfdoc.traces.table import I8, I32, I64, U64, Bool, Table
 
 UNKNOWN = -1
@@ -316,6 +318,16 @@ class Trace:
 
     def __post_init__(self) -> None:
         assert set(self.capabilities) == set(CAPABILITIES), set(CAPABILITIES) ^ set(self.capabilities)
+
+    def range_names(self) -> I64:
+        """Indices into `strings` of every name that a range has, ascending."""
+        used = np.zeros(len(self.strings), bool)
+        used[self.ranges.name] = True
+        return np.flatnonzero(used)
+
+    def threads_of(self, process: int) -> I64:
+        """Indices into `threads` of a process's threads."""
+        return np.array([i for i, t in enumerate(self.threads) if t.process == process], np.int64)
 
     def names(self, indices: I32) -> list[str]:
         """The strings that a name column stands for."""

@@ -27,9 +27,10 @@ def trace_of(builder: TimelineBuilder, folder: Path) -> Trace:
 
 def activity_of(trace: Trace, device: int = 0) -> Activity:
     """The activity of a device that must have some."""
-    activity = device_activity(trace, device, classify_kernels(trace), find_launches(trace))
+    launches = find_launches(trace)
+    activity = device_activity(trace, device, classify_kernels(trace), launches)
     assert activity is not None
-    return attribute_dimensions(trace, activity, find_known_ranges(trace))
+    return attribute_dimensions(trace, activity, find_known_ranges(trace), launches)
 
 
 def one_device(folder: Path, kernels: Sequence[tuple[str, int, int, int]]) -> Trace:
