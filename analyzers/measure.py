@@ -10,6 +10,7 @@ from pathlib import Path
 from perfdoc.analyzers.activity import device_activity
 from perfdoc.analyzers.communication import CommunicationRow, communication_table
 from perfdoc.analyzers.cpu_rank import cpu_activity
+from perfdoc.analyzers.device_view import DeviceView
 from perfdoc.analyzers.dimensions import attribute_dimensions
 from perfdoc.analyzers.idle import idle_inputs
 from perfdoc.analyzers.kernel_class import classify_kernels
@@ -21,6 +22,7 @@ from perfdoc.analyzers.ledger import Ledger, build_ledger
 from perfdoc.analyzers.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.window import Window, WindowRequest, find_window
 from perfdoc.traces import Capability, Device, Format, NoGpuActivityError, Note, Trace, TraceError
+from perfdoc.traces.job_facts import JobFacts, facts_beside
 from perfdoc.traces.load import content_sha256, read_trace
 from perfdoc.traces.run_facts import with_run_facts
 
@@ -59,18 +61,22 @@ class CaptureMeasurement:
     ranks: Sequence[RankMeasurement]
     world_size: int | None
     """Ranks of the whole job, as the capture says."""
+    facts: JobFacts
+    """What is known of the job beside the capture."""
 
 
-def measure_capture(path: Path, request: WindowRequest) -> CaptureMeasurement:
+def measure_capture(path: Path, request: WindowRequest, given: JobFacts | None = None) -> CaptureMeasurement:
     """Read and measure one capture.
 
+    given: what the user says of the job; it goes before what lies beside the capture.
     Raises TraceError where it cannot be read, holds no GPU activity, or has nothing that the request names.
     """
     with ThreadPoolExecutor(max_workers=1) as pool:
         # Hashing and reading each wait for the disk; hashlib releases the interpreter lock.
         digest: Future[str] = pool.submit(content_sha256, path)
+        facts = facts_beside(path).updated(given or JobFacts())
         trace = with_run_facts(read_trace(path))
-        ranks, notes = measure_trace(trace, request)
+        ranks, notes = measure_trace(trace, request, facts)
         return CaptureMeasurement(
             path=path,
             sha256=digest.result(),
@@ -82,18 +88,23 @@ def measure_capture(path: Path, request: WindowRequest) -> CaptureMeasurement:
             ranks=ranks,
             world_size=trace.world_size
             or max((m.world_size for m in marked_ranks(trace).values()), default=None),
+            facts=facts,
         )
 
 
-def measure_or_explain(path: Path, request: WindowRequest) -> CaptureMeasurement | NoGpuActivityError:
+def measure_or_explain(
+    path: Path, request: WindowRequest, given: JobFacts | None = None
+) -> CaptureMeasurement | NoGpuActivityError:
     """As measure_capture, but a capture without GPU activity is an answer, not the end of the others."""
     try:
-        return measure_capture(path, request)
+        return measure_capture(path, request, given)
     except NoGpuActivityError as error:
         return error
 
 
-def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasurement], list[Note]]:
+def measure_trace(
+    trace: Trace, request: WindowRequest, facts: JobFacts | None = None
+) -> tuple[list[RankMeasurement], list[Note]]:
     """Measure every device of a trace that ran kernels or CUDA graphs, and every rank marked as a CPU rank.
 
     Devices by ordinal, then process. Raises NoGpuActivityError where there is neither.
@@ -130,18 +141,16 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
             window = find_window(trace, activity, request, known)
         except ValueError as error:
             raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
-        a, b = window.start_ns, window.end_ns
-        return RankMeasurement(
-            device=device,
+        view = DeviceView(
+            trace=trace,
+            activity=activity,
             window=window,
-            on_host=activity.on_host,
-            span_ns=activity.span,
-            ledger=build_ledger(activity, a, b, idle_inputs(trace, activity, known)),
-            communication=communication_table(trace, activity, a, b),
-            kernel_times=kernel_times(trace, activity, kinds, a, b),
-            kernels_only_window=kernels_only(trace, activity, (a, b)),
-            kernels_only_capture=kernels_only(trace, activity),
+            kinds=kinds,
+            launches=launches,
+            known=known,
+            facts=facts or JobFacts(),
         )
+        return _rank(view)
 
     # numpy releases the interpreter lock in most of what takes time here.
     with ThreadPoolExecutor(max_workers=_DEVICES_AT_ONCE) as pool:
@@ -169,6 +178,22 @@ def measure_trace(trace: Trace, request: WindowRequest) -> tuple[list[RankMeasur
             )
         )
     return ranks, notes
+
+
+def _rank(view: DeviceView) -> RankMeasurement:
+    trace, activity, window = view.trace, view.activity, view.window
+    a, b = window.start_ns, window.end_ns
+    return RankMeasurement(
+        device=view.device,
+        window=window,
+        on_host=activity.on_host,
+        span_ns=activity.span,
+        ledger=build_ledger(activity, a, b, idle_inputs(trace, activity, view.known)),
+        communication=communication_table(trace, activity, a, b),
+        kernel_times=kernel_times(trace, activity, view.kinds, a, b),
+        kernels_only_window=kernels_only(trace, activity, (a, b)),
+        kernels_only_capture=kernels_only(trace, activity),
+    )
 
 
 def _meets(rank: RankMeasurement) -> bool:

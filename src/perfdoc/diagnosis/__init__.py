@@ -1,0 +1,112 @@
+"""The one result object. `diagnosis.json` is its serial form; every report is a rendering of it.
+
+All durations are integer nanoseconds (`_ns`), shares are fractions of 1 (`_frac`), sizes are bytes.
+None means "not measured", and the nearest `reason` says why; 0 is a measurement.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from perfdoc.diagnosis.captures import CapabilityRow, Input, Quality
+from perfdoc.diagnosis.host import HostGapsAnalysis
+from perfdoc.diagnosis.kernels import KernelClass, KernelsAnalysis, TopKernel
+from perfdoc.diagnosis.mfu import Mfu
+from perfdoc.diagnosis.ranks import (
+    Communication,
+    ExposedComm,
+    Gpu,
+    Idle,
+    KernelsOnly,
+    Ledger,
+    Rank,
+    Step,
+    Window,
+)
+from perfdoc.diagnosis.rules import Evidence, RuleResult
+from perfdoc.diagnosis.state import NotMeasured, State
+
+SCHEMA_VERSION = "1.0"
+
+DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
+IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
+
+__all__ = [
+    "DIMENSIONS",
+    "IDLE_CAUSES",
+    "SCHEMA_VERSION",
+    "Analyses",
+    "CapabilityRow",
+    "Communication",
+    "Diagnosis",
+    "Evidence",
+    "ExposedComm",
+    "Gpu",
+    "HostGapsAnalysis",
+    "Idle",
+    "Input",
+    "KernelClass",
+    "KernelsAnalysis",
+    "KernelsOnly",
+    "Ledger",
+    "Mfu",
+    "NotMeasured",
+    "Quality",
+    "Rank",
+    "RuleResult",
+    "State",
+    "Step",
+    "TopKernel",
+    "Window",
+    "from_json",
+    "json_schema",
+    "to_json",
+]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Analyses:
+    """The results by analysis."""
+
+    kernels: KernelsAnalysis
+    host_gaps: HostGapsAnalysis
+    replay: NotMeasured
+    norm_contention: NotMeasured
+    pipeline: NotMeasured
+    skew: NotMeasured
+    memory: NotMeasured
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosis:
+    """Everything that perfdoc found in a set of captures."""
+
+    schema_version: str = SCHEMA_VERSION
+    perfdoc_version: str
+    verdict: str
+    """One sentence: where the time went."""
+    inputs: list[Input]
+    quality: list[Quality]
+    capabilities: list[CapabilityRow]
+    ranks: list[Rank]
+    mfu: Mfu
+    analyses: Analyses
+    rules: list[RuleResult] = field(default_factory=list)
+
+
+def to_json(diagnosis: Diagnosis) -> bytes:
+    """The serial form, indented, keys in declared order, ending with a newline."""
+    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2) + b"\n"
+
+
+def from_json(data: bytes) -> Diagnosis:
+    """Read a serial form back; msgspec.ValidationError names the key that is wrong."""
+    return msgspec.json.decode(data, type=Diagnosis)
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema (draft 2020-12) of diagnosis.json, made from the types above."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **msgspec.json.schema(Diagnosis)}

@@ -1,0 +1,118 @@
+"""What is known of a job beside its captures: layout, model, precision, FLOPs; and who said so.
+
+A run directory says it in run.json. For a foreign trace the user may, with `--set` or `--config`. What is
+neither given nor recorded stays None: no analysis may put a default in its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.groups import ProcessGroup
+from perfdoc.profiling.manifest import Manifest, ModelShape, read_manifest
+from perfdoc.traces.errors import TraceError
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """Facts of one job; None (or empty) is unknown. Sizes of parallel groups are counts of ranks."""
+
+    world_size: int | None = None
+    tp: int | None = None
+    cp: int | None = None
+    pp: int | None = None
+    dp: int | None = None
+    """Replicas of the model: world size / (tp x cp x pp)."""
+    vpp: int | None = None
+    """Model chunks per pipeline stage; 1 without interleaving."""
+    ep: int | None = None
+    etp: int | None = None
+    sequence_parallel: bool | None = None
+    micro_batches: int | None = None
+    """Micro-batches of a step on each pipeline."""
+    micro_batch_sequences: int | None = None
+    global_batch_sequences: int | None = None
+    sequence_length: int | None = None
+    """Tokens of one sequence."""
+    dtype: str | None = None
+    """Of the matrix products: fp32, bf16, fp16, fp8."""
+    recompute: str | None = None
+    """`none`, `selective` or `full`."""
+    model: ModelShape | None = None
+    flops_per_step: int | None = None
+    """Model FLOPs of one step over all ranks."""
+    flops_convention: str | None = None
+    peak_flops_per_second: float | None = None
+    """Dense peak of one device in `dtype`."""
+    peak_source: str | None = None
+    groups: tuple[ProcessGroup, ...] = ()
+    """Every process group of the run."""
+    run_directory: Path | None = None
+    sources: Mapping[str, str] = field(default_factory=dict)
+    """Who said so, by field: `run.json`, `--set`, `--config FILE`."""
+
+    def updated(self, given: JobFacts) -> JobFacts:
+        """These facts, with every one that `given` knows in its place."""
+        known = {f.name: v for f in fields(given) if (v := getattr(given, f.name)) not in (None, ())}
+        sources = {**self.sources, **given.sources}
+        return JobFacts(**{**_values(self), **known, "sources": sources})
+
+
+def _values(facts: JobFacts) -> dict[str, Any]:
+    return {f.name: getattr(facts, f.name) for f in fields(facts)}
+
+
+def facts_beside(capture: Path) -> JobFacts:
+    """The facts of the run directory that a capture lies in; empty where it lies in none.
+
+    Raises TraceError where run.json is there and cannot be used.
+    """
+    folder = capture.resolve().parent
+    manifest = folder.parent / "run.json"
+    if folder.name != "traces" or not manifest.is_file():
+        return JobFacts()
+    try:
+        return facts_of_manifest(read_manifest(manifest), manifest.parent)
+    except CaptureError as error:
+        raise TraceError(error.path, error.what, error.remedy) from error
+
+
+def facts_of_manifest(manifest: Manifest, run_directory: Path | None = None) -> JobFacts:
+    """What run.json says."""
+    layout = manifest.layout
+    found: dict[str, Any] = {
+        "world_size": layout.world_size,
+        "tp": layout.tensor,
+        "cp": layout.context,
+        "pp": layout.pipeline,
+        "dp": layout.data,
+        "vpp": layout.virtual_pipeline or 1,
+        "ep": layout.expert,
+        "etp": layout.expert_tensor,
+        "sequence_parallel": layout.sequence_parallel,
+        "micro_batches": layout.micro_batches,
+        "micro_batch_sequences": manifest.batch.micro_sequences,
+        "global_batch_sequences": manifest.batch.global_sequences,
+        "sequence_length": manifest.model.sequence_length,
+        "dtype": manifest.dtype,
+        "recompute": _recompute(manifest),
+        "model": manifest.model,
+        "flops_per_step": manifest.flops.per_step,
+        "flops_convention": manifest.flops.convention,
+        "peak_flops_per_second": manifest.hardware.peak_flops_per_second,
+        "peak_source": manifest.hardware.peak_source or None,
+        "groups": layout.groups,
+    }
+    sources = {name: "run.json" for name, value in found.items() if value not in (None, ())}
+    return JobFacts(**found, run_directory=run_directory, sources=sources)
+
+
+def _recompute(manifest: Manifest) -> str | None:
+    value = manifest.config.get("recompute_granularity")
+    if value is None:
+        return None
+    return "none" if value.value is None else str(value.value)
