@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.analyzers.copy_engine import communicating_copies
 from perfdoc.analyzers.intervals import I64, Intervals, union
 from perfdoc.analyzers.kernel_class import KernelKind, KernelKinds
 from perfdoc.analyzers.launches import Launches
-from perfdoc.traces import CopyKind, Trace
+from perfdoc.traces import Trace
 from perfdoc.traces.table import I32, U64, Bool
 
 DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
@@ -108,7 +109,7 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     g_start, g_end = trace.graph_launches.start_ns[g_rows], trace.graph_launches.end_ns[g_rows]
     c_start, c_end = trace.copies.start_ns[c_rows], trace.copies.end_ns[c_rows]
     is_comm = kinds.is_communication[k_rows]
-    is_peer = trace.copies.kind[c_rows] == CopyKind.PEER_TO_PEER
+    is_peer = communicating_copies(trace, c_rows, launches)
 
     kernel_compute = union(k_start[~is_comm], k_end[~is_comm])
     kernel_comm = union(k_start[is_comm], k_end[is_comm])

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.activity import DIMENSIONS, EVIDENCE, PEER_COPY, Activity, Communication
+from perfdoc.analyzers.bus_bandwidth import bus_bandwidth_gbps
+from perfdoc.analyzers.group_size import group_sizes
 from perfdoc.analyzers.intervals import I64, Intervals, exact_sum, union
 from perfdoc.traces import Trace
 
@@ -34,6 +36,8 @@ class CommunicationRow:
     """The part of exposed for which compute provably waited; None where the capture cannot prove it."""
     bytes: int | None
     """Sum of message sizes; None unless every one of them is known."""
+    bus_bandwidth_gbps: float | None
+    """Over the operations' own durations, waiting for late ranks included; see bus_bandwidth."""
     evidence: str
 
 
@@ -56,6 +60,7 @@ def communication_table(
     keys = np.stack((comm.dimension[inside], label, comm.evidence[inside], group), axis=1)
     unique, member = np.unique(keys, axis=0, return_inverse=True)
     compute = activity.compute.clip(start_ns, end_ns)
+    size = group_sizes(trace, comm.payload, comm.communicator)
     rows = []
     for i, (dimension, label_index, evidence, group_index) in enumerate(unique.tolist()):
         mine = inside[member.ravel() == i]
@@ -75,6 +80,12 @@ def communication_table(
                 exposed_ns=covered.total_ns - hidden,
                 blocking_ns=_blocking_ns(comm, mine, compute, start_ns, end_ns),
                 bytes=_total_bytes(comm.bytes[mine]),
+                bus_bandwidth_gbps=bus_bandwidth_gbps(
+                    collective,
+                    comm.bytes[mine],
+                    np.where(comm.payload[mine] >= 0, size[mine], -1),
+                    comm.end_ns[mine] - comm.start_ns[mine],
+                ),
                 evidence=EVIDENCE[evidence],
             )
         )

@@ -2,8 +2,9 @@
 
 Strongest evidence first: `communicator` (NCCL's communicator id, which a group mark of the trainer ties to a
 process group), `group_description` (PyTorch's process-group description on the kernel), `range` (the
-innermost range at launch whose name tells a dimension, where all such on the stream agree), else none. A
-kernel's name alone tells no dimension: send/receive is pipeline, context and expert parallelism alike.
+innermost range at launch whose name tells a dimension, where all such on the stream agree), `structure`
+(what the communication is and how large its group, against the job's layout), else none. A kernel's name
+alone tells no dimension: send/receive is pipeline, context and expert parallelism alike.
 """
 
 from __future__ import annotations
@@ -18,17 +19,24 @@ from perfdoc.analyzers.blocking import blocked_since
 from perfdoc.analyzers.comm_payloads import CommPayloads, find_payloads
 from perfdoc.analyzers.dimension_names import dimension_of_group
 from perfdoc.analyzers.enclosing import innermost_at_launch
+from perfdoc.analyzers.group_size import group_sizes
 from perfdoc.analyzers.intervals import I64
 from perfdoc.analyzers.known_ranges import KnownRanges
 from perfdoc.analyzers.launches import Launches
+from perfdoc.analyzers.structure import by_structure
 from perfdoc.traces import Trace
+from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import U64
 
 _NONE = EVIDENCE.index("none")
 
 
 def attribute_dimensions(
-    trace: Trace, activity: Activity, known: KnownRanges, launches: Launches
+    trace: Trace,
+    activity: Activity,
+    known: KnownRanges,
+    launches: Launches,
+    facts: JobFacts | None = None,
 ) -> Activity:
     """The same activity with everything about its communication filled in that the capture shows."""
     comm = activity.communication
@@ -39,6 +47,15 @@ def attribute_dimensions(
         ("communicator", _by_communicator(payloads, known.communicators)),
         ("group_description", _by_description(trace, payloads)),
         ("range", _by_range(trace, activity, known, payloads.communicator)),
+        (
+            "structure",
+            by_structure(
+                comm,
+                _group_of(trace, activity, payloads),
+                group_sizes(trace, payloads.payload, payloads.communicator),
+                facts or JobFacts(),
+            ),
+        ),
     )
     for name, found in levels:
         new = (evidence == _NONE) & (found >= 0)
@@ -56,6 +73,33 @@ def attribute_dimensions(
             blocked_since_ns=blocked_since(trace, activity, launches),
         ),
     )
+
+
+def _group_of(trace: Trace, activity: Activity, payloads: CommPayloads) -> I64:
+    """One number for each group that a communication is known to belong to; -1 unknown.
+
+    NCCL's communicator, else PyTorch's name of the group, else the stream, if nothing computes on it.
+    """
+    comm = activity.communication
+    on_stream = ~np.isin(comm.stream, _computing_streams(trace, activity)) & (comm.kernel >= 0)
+    name = np.zeros(len(comm.stream), np.int64)
+    if len(trace.payloads):
+        row = np.maximum(payloads.payload, 0)
+        name = np.where(payloads.payload >= 0, trace.payloads.group_name[row].astype(np.int64), 0)
+    group = np.full(len(comm.stream), -1, np.int64)
+    # The later and stronger overwrites; each kind of identity has its own numbers.
+    for known, identity in (
+        (on_stream, comm.stream),
+        (name > 0, name),
+        (payloads.communicator > 0, payloads.communicator),
+    ):
+        first = group.max(initial=-1) + 1
+        group[known] = np.unique(identity[known], return_inverse=True)[1] + first
+    return group
+
+
+def _computing_streams(trace: Trace, activity: Activity) -> I64:
+    return np.unique(trace.kernels.stream[activity.kernel_rows[~activity.kernel_is_comm]])
 
 
 def _by_communicator(payloads: CommPayloads, dimensions: Mapping[int, str]) -> I64:
@@ -86,8 +130,7 @@ def _by_range(trace: Trace, activity: Activity, known: KnownRanges, communicator
         return np.full(len(comm.kernel), -1, np.int64)
     at = innermost_at_launch(trace, rows, comm)
     found = np.where(at >= 0, known.comm_dimension[at], -1)
-    computing = np.unique(trace.kernels.stream[activity.kernel_rows[~activity.kernel_is_comm]])
-    for stream in np.setdiff1d(comm.stream, computing).tolist():
+    for stream in np.setdiff1d(comm.stream, _computing_streams(trace, activity)).tolist():
         mine = comm.stream == stream
         votes = np.unique(found[mine & (found >= 0)])
         found[mine] = votes[0] if len(votes) == 1 else -1

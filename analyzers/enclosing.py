@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 
-from perfdoc.analyzers.activity import Communication
 from perfdoc.analyzers.intervals import I64
 from perfdoc.traces import Trace
+
+if TYPE_CHECKING:  # activity asks for enclosing ranges itself
+    from perfdoc.analyzers.activity import Communication
 
 NONE = -1
 

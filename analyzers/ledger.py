@@ -9,7 +9,8 @@ import numpy as np
 
 from perfdoc.analyzers.activity import DIMENSIONS, Activity, Communication
 from perfdoc.analyzers.idle import IDLE_CAUSES, IdleInputs, idle_by_cause
-from perfdoc.analyzers.intervals import Intervals, owners_by_last_end
+from perfdoc.analyzers.intervals import I64, Intervals, owners_by_last_end, union
+from perfdoc.analyzers.kernels import sum_by
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,18 +57,34 @@ def build_ledger(activity: Activity, start_ns: int, end_ns: int, idle: IdleInput
 def exposed_by_dimension(
     communication: Communication, compute: Intervals, start_ns: int, end_ns: int
 ) -> dict[str, int]:
-    """Exposed nanoseconds of [start, end) by dimension; each goes to the communication that ends last.
+    """Exposed nanoseconds of [start, end) by dimension.
 
-    (DESIGN names the dimension that the next compute provably waits for first; that needs event edges
-    and belongs to the dimension analysis.)
+    Where several communications are exposed at once, a nanosecond goes to one that compute provably waited
+    for, and among equals to the one that ends last.
     """
-    begin, finish, owner = owners_by_last_end(communication.start_ns, communication.end_ns)
-    begin, finish = np.maximum(begin, start_ns), np.minimum(finish, end_ns)
+    none = np.zeros(len(DIMENSIONS), np.int64)
+    waited, covered = none, compute
+    since = communication.blocked_since_ns
+    if since is not None:
+        begin = np.maximum(communication.start_ns, since)
+        rows = np.flatnonzero(begin < communication.end_ns)
+        waited = _owned(communication, rows, begin[rows], compute, (start_ns, end_ns))
+        covered = compute | union(begin[rows], communication.end_ns[rows])
+    every = np.arange(len(communication.start_ns))
+    exposed = waited + _owned(communication, every, communication.start_ns, covered, (start_ns, end_ns))
+    return {name: int(exposed[i]) for i, name in enumerate(DIMENSIONS)}
+
+
+def _owned(
+    communication: Communication, rows: I64, begin_ns: I64, covered: Intervals, bounds: tuple[int, int]
+) -> I64:
+    """Nanoseconds by dimension in which the rows, from the times given to their ends, are not covered."""
+    begin, finish, owner = owners_by_last_end(begin_ns, communication.end_ns[rows])
+    begin, finish = np.maximum(begin, bounds[0]), np.minimum(finish, bounds[1])
     inside = finish > begin
     begin, finish, owner = begin[inside], finish[inside], owner[inside]
-    exposed = finish - begin - compute.covered_within(begin, finish)
-    dimension = communication.dimension[owner]
-    return {name: int(exposed[dimension == i].sum()) for i, name in enumerate(DIMENSIONS)}
+    exposed = finish - begin - covered.covered_within(begin, finish)
+    return sum_by(communication.dimension[rows[owner]], exposed, len(DIMENSIONS))
 
 
 __all__ = ["DIMENSIONS", "IDLE_CAUSES", "Ledger", "build_ledger", "exposed_by_dimension"]

@@ -125,7 +125,7 @@ def measure_trace(
         device = devices[index]
         activity = device_activity(trace, index, kinds, launches)
         if activity is not None:
-            activity = attribute_dimensions(trace, activity, known, launches)
+            activity = attribute_dimensions(trace, activity, known, launches, facts)
         elif device.process in on_cpu:
             found = cpu_activity(trace, index)
             if found is not None:

@@ -70,6 +70,20 @@ class ModelShape(msgspec.Struct, frozen=True, kw_only=True):
     experts: int | None = None
     experts_per_token: int | None = None
     expert_ffn_hidden_size: int | None = None
+    expert_layers: int | None = None
+    """Layers with experts; null where all of them have some."""
+    shared_expert_ffn_hidden_size: int | None = None
+    q_lora_rank: int | None = None
+    """Multi-latent attention: width of the queries' bottleneck; null without one."""
+    kv_lora_rank: int | None = None
+    """Multi-latent attention: width of the bottleneck of keys and values; null for other attention."""
+    qk_head_dim: int | None = None
+    """Multi-latent attention: width of a head's queries and keys without their positional part."""
+    qk_rope_head_dim: int | None = None
+    """Multi-latent attention: width of the positional part."""
+    v_head_dim: int | None = None
+    mtp_layers: int | None = None
+    """Layers for multi-token prediction."""
     parameters: int | None = None
     """Over all ranks, each counted once."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 from perfdoc.diagnosis import Diagnosis, Rank
 from perfdoc.reports.leaves import LEAVES, add_up, family_shares, family_values, leaf_shares, leaf_values
@@ -99,11 +100,11 @@ def _range(low: str, high: str) -> str:
     return f"{low} on every rank" if low == high else f"ranks {low} to {high}"
 
 
-def _time_figure(ranks: Sequence[Rank], step_time_ns: int | None) -> Figure:
+def _time_figure(ranks: Sequence[Rank]) -> Figure:
     kinds = sorted({rank.window.kind for rank in ranks})
     steps = [step.duration_ns for rank in ranks for step in rank.window.step_list]
-    if step_time_ns is not None and steps and kinds == ["steps"]:
-        middle = step_time_ns
+    if steps and kinds == ["steps"]:
+        middle = median_low(steps)
         notes = [f"median of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
         if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
@@ -168,7 +169,7 @@ def headline(diagnosis: Diagnosis) -> list[Figure]:
     if ranks:
         values = total_values(diagnosis)
         figures = [
-            _time_figure(ranks, diagnosis.mfu.step_time_ns),
+            _time_figure(ranks),
             _share_figure("Compute", "compute", ranks, values),
             _share_figure("Exposed communication", "exposed_comm", ranks, values),
             _share_figure("Idle", "idle", ranks, values),

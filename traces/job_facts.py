@@ -6,7 +6,7 @@ neither given nor recorded stays None: no analysis may put a default in its plac
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,8 @@ from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.groups import ProcessGroup
 from perfdoc.profiling.manifest import Manifest, ModelShape, read_manifest
 from perfdoc.traces.errors import TraceError
+
+_FLOPS_FOLLOW_FROM = frozenset({"model", "global_batch_sequences", "sequence_length"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,7 +61,21 @@ class JobFacts:
         """These facts, with every one that `given` knows in its place."""
         known = {f.name: v for f in fields(given) if (v := getattr(given, f.name)) not in (None, ())}
         sources = {**self.sources, **given.sources}
+        if "flops_per_step" not in known and not _FLOPS_FOLLOW_FROM.isdisjoint(known):
+            known |= {"flops_per_step": None, "flops_convention": None}  # they were counted for another job
+            sources.pop("flops_per_step", None)
         return JobFacts(**{**_values(self), **known, "sources": sources})
+
+
+def common_facts(several: Sequence[JobFacts]) -> JobFacts:
+    """What all of them say alike; the rest is unknown. At least one."""
+    first = several[0]
+    alike = {
+        f.name: getattr(first, f.name)
+        for f in fields(first)
+        if f.name != "sources" and all(getattr(s, f.name) == getattr(first, f.name) for s in several[1:])
+    }
+    return JobFacts(**alike, sources={n: s for n, s in first.sources.items() if n in alike})
 
 
 def _values(facts: JobFacts) -> dict[str, Any]:

@@ -13,13 +13,14 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from perfdoc.profiling.gpu_peaks import peak_flops
 from perfdoc.profiling.session import Session
 from perfdoc.profiling.step_log import StepRecord
 from perfdoc.trainer import checkpoint, ranges
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.data import Corpus, batches, build_corpus
-from perfdoc.trainer.flops import flops_per_step, mfu, peak_flops
+from perfdoc.trainer.flops import flops_per_step, mfu, training_dtype
 from perfdoc.trainer.instrument import (
     emit_megatron_ranges,
     name_layers,
@@ -76,7 +77,7 @@ def build(config: Config, layout: Layout) -> Run:
         corpus=corpus,
         padded_vocab=vocab,
         flops=flops_per_step(config, vocab),
-        peak=peak_flops(device),
+        peak=peak_flops(device, training_dtype(config)),
     )
     connect(config, model, optimizer)
     name_passes()

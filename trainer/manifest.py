@@ -12,12 +12,14 @@ import torch.distributed as dist
 import perfdoc
 from perfdoc.profiling import environment, manifest
 from perfdoc.profiling.groups import gather_groups
+from perfdoc.profiling.model_flops import CONVENTION
 from perfdoc.profiling.run_directory import utc_now
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.resolve import ResolvedConfig
-from perfdoc.trainer.flops import CONVENTION
+from perfdoc.trainer.flops import training_dtype
 from perfdoc.trainer.loop import Run
 from perfdoc.trainer.model import unwrapped
+from perfdoc.trainer.model_shape import model_shape
 
 
 def describe(resolved: ResolvedConfig, run: Run, profile: manifest.Profile) -> manifest.Manifest:
@@ -30,13 +32,13 @@ def describe(resolved: ResolvedConfig, run: Run, profile: manifest.Profile) -> m
         created_utc=utc_now(),
         command=tuple(sys.orig_argv[1:]),
         device="cuda" if cuda_available() else "cpu",
-        dtype="fp8" if config.precision.fp8 else config.precision.params_dtype,
+        dtype=training_dtype(config),
         config={
             key.partition(".")[2]: manifest.ConfigValue(value=value, origin=_origin(origin))
             for key, value, origin in resolved.rows()
         },
         layout=_layout(run),
-        model=_model(resolved.name, run),
+        model=model_shape(config, run.padded_vocab, name=resolved.name, parameters=_parameters(run)),
         batch=manifest.Batch(
             global_sequences=config.training.global_batch_size,
             micro_sequences=config.training.micro_batch_size,
@@ -50,7 +52,9 @@ def describe(resolved: ResolvedConfig, run: Run, profile: manifest.Profile) -> m
             memory_bytes=environment.memory_bytes(),
             gpus=tuple(gpu for gpu in gpus if gpu is not None),
             peak_flops_per_second=run.peak,
-            peak_source="" if run.peak is None else "dense bf16 peak of the GPU by its name",
+            peak_source=""
+            if run.peak is None
+            else f"dense {training_dtype(config)} peak of the GPU by its name",
         ),
         versions=environment.versions(),
         environment=environment.knob_variables(),
@@ -77,27 +81,6 @@ def _layout(run: Run) -> manifest.Layout:
         sequence_parallel=run.config.parallel.sequence_parallel,
         micro_batches=layout.num_microbatches,
         groups=gather_groups(),
-    )
-
-
-def _model(name: str, run: Run) -> manifest.ModelShape:
-    model, moe = run.config.model, run.config.moe
-    experts = moe.num_moe_experts
-    return manifest.ModelShape(
-        name=name,
-        layers=model.num_layers,
-        hidden_size=model.hidden_size,
-        ffn_hidden_size=model.ffn_hidden_size,
-        attention_heads=model.num_attention_heads,
-        query_groups=model.num_query_groups,
-        kv_channels=model.kv_channels or model.hidden_size // model.num_attention_heads,
-        vocabulary=run.padded_vocab,
-        sequence_length=model.seq_length,
-        gated_mlp=model.swiglu,
-        experts=experts,
-        experts_per_token=None if experts is None else moe.moe_router_topk,
-        expert_ffn_hidden_size=None if experts is None else moe.moe_ffn_hidden_size or model.ffn_hidden_size,
-        parameters=_parameters(run),
     )
 
 

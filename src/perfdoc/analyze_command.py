@@ -21,6 +21,8 @@ from perfdoc.output import is_stream, may_write, write_all
 from perfdoc.reports.names import shorten
 from perfdoc.streams import write_bytes
 from perfdoc.traces import NoGpuActivityError, TraceError
+from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures
 
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError
@@ -29,6 +31,7 @@ DEFAULT_OUTPUT = "perfdoc-report"
 _BUNDLE = ("report.html", "report.md", "diagnosis.json")
 """What is written into the folder of -o."""
 _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+_SETTING = re.compile(r"[a-z_]{1,64}=[^/]{1,200}")
 _QUIET_S = 1.0
 """A word about progress this often at most."""
 
@@ -45,6 +48,8 @@ class Options:
     output: Path | None
     json_file: str | None
     request: WindowRequest
+    given: JobFacts
+    """What the user says of the job."""
     fail_on: frozenset[str]
     jobs: int
     force: bool
@@ -58,6 +63,8 @@ class Options:
         json_file: str | None,
         window: str | None,
         step_range: str | None,
+        settings: Sequence[str] = (),
+        config: Path | None = None,
         fail_on: str | None,
         jobs: int | None,
         force: bool,
@@ -70,9 +77,12 @@ class Options:
             if window
             else WindowRequest(step_pattern=_pattern("--step-range", step_range))
         )
+        # `--set tp=8 pp=4`: all but the first arrive as paths.
+        words = [p for p in paths if _SETTING.fullmatch(p) and not Path(p).exists()]
         try:
-            captures = find_captures(paths)
-        except TraceError as error:
+            given = given_facts([*settings, *words], config)
+            captures = find_captures([p for p in paths if p not in words])
+        except (TraceError, ValueError) as error:
             raise UserError(str(error)) from error
         if output is None and json_file is None:
             output = _free_folder(Path(DEFAULT_OUTPUT))
@@ -85,6 +95,7 @@ class Options:
             output=output,
             json_file=json_file,
             request=request,
+            given=given,
             fail_on=_rule_codes(fail_on),
             jobs=jobs or os.cpu_count() or 1,
             force=force,
@@ -128,7 +139,9 @@ def _measure(options: Options) -> list[_Result]:
     captures = options.captures
     workers = min(options.jobs, len(captures))
     if workers == 1:
-        return list(_told(captures, (measure_or_explain(path, options.request) for path in captures)))
+        return list(
+            _told(captures, (measure_or_explain(path, options.request, options.given) for path in captures))
+        )
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
@@ -141,7 +154,9 @@ def _measure(options: Options) -> list[_Result]:
         try:
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
-                futures = [pool.submit(measure_or_explain, path, options.request) for path in captures]
+                futures = [
+                    pool.submit(measure_or_explain, path, options.request, options.given) for path in captures
+                ]
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
             return list(_told(captures, (f.result() for f in futures)))

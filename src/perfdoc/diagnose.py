@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-import statistics
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
+
+import msgspec
 
 from perfdoc import __version__
 from perfdoc import diagnosis as d
+from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.kernel_class import KernelClass
 from perfdoc.analyzers.kernels_only import KernelsOnly
 from perfdoc.analyzers.measure import CaptureMeasurement, RankMeasurement
 from perfdoc.rules.registry import run_rules
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.verdict import verdict_of
+
+_T = TypeVar("_T")
 
 _OF_GPUS = frozenset(
     {
@@ -36,6 +41,7 @@ def diagnose(
     captures: at least one, each with at least one rank. silent: captures that showed no GPU activity; they
     are no ranks, and the quality section says so.
     """
+    job = measure_job(captures)
     ranks = [_rank(m, i) for i, capture in enumerate(captures) for m in capture.ranks]
     ranks.sort(key=lambda r: (r.rank is None, r.rank or 0))
     return d.Diagnosis(
@@ -59,15 +65,7 @@ def diagnose(
             if n not in _OF_GPUS or not all(r.on_host for r in c.ranks)
         ],
         ranks=ranks,
-        mfu=d.Mfu(
-            value=None,
-            reason="perfdoc 0.1 does not read the model's FLOPs and the device's peak yet",
-            flops_per_step=None,
-            step_time_ns=_step_time_ns(captures),
-            gpus=len(ranks),
-            peak_flops=None,
-            convention=None,
-        ),
+        mfu=_copied(job.mfu, d.Mfu),
         analyses=_analyses(captures, ranks),
         rules=[
             d.RuleResult(
@@ -81,6 +79,11 @@ def diagnose(
             for r in run_rules(captures)
         ],
     )
+
+
+def _copied(result: object, to: type[_T]) -> _T:
+    """An analysis as the contract's type of the same field names."""
+    return msgspec.convert(result, to, from_attributes=True)
 
 
 def _rank(m: RankMeasurement, input_index: int) -> d.Rank:
@@ -120,7 +123,7 @@ def _rank(m: RankMeasurement, input_index: int) -> d.Rank:
                 exposed_ns=c.exposed_ns,
                 blocking_ns=c.blocking_ns,
                 bytes=c.bytes,
-                bus_bandwidth_gbps=None,
+                bus_bandwidth_gbps=c.bus_bandwidth_gbps,
                 evidence=c.evidence,
                 group=c.group,
             )
@@ -183,12 +186,6 @@ def _silent(error: NoGpuActivityError) -> d.Quality:
         message=f"{Path(error.path).name} {error.what} It is not counted as a rank.",
         remedy=error.remedy,
     )
-
-
-def _step_time_ns(captures: Sequence[CaptureMeasurement]) -> int | None:
-    """Median over ranks and steps of the step's length on the device; None without steps."""
-    times = [s.end_ns - s.start_ns for c in captures for r in c.ranks for s in r.window.steps]
-    return round(statistics.median(times)) if times else None
 
 
 def _analyses(captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank]) -> d.Analyses:

@@ -24,7 +24,7 @@ def test_rows_are_unions_split_by_collective(tmp_path: Path) -> None:
     )
     rows = communication_table(trace, activity_of(trace), 0, 120)
     common = {"dimension": "unknown", "transport": "nccl", "group": "", "bytes": None, "evidence": "none"}
-    common["blocking_ns"] = None
+    common |= {"blocking_ns": None, "bus_bandwidth_gbps": None}
     assert rows == [
         CommunicationRow(
             collective="all_reduce", element_type="bf16", count=2,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
@@ -103,6 +104,46 @@ def test_every_leaf_equals_a_count_of_nanoseconds(
     }
 
 
+@given(activity_rows, st.lists(st.integers(0, END + 9), min_size=14, max_size=14), window)
+def test_a_nanosecond_goes_first_to_what_compute_waited_for(
+    rows: list[tuple[int, int, int, int, int]], since: list[int], bounds: tuple[int, int]
+) -> None:
+    """From when each is waited for is random; what lies behind the end of a row means that nothing waited."""
+    activity, idle = made(rows)
+    comm = activity.communication
+    waits = np.array(since[: len(comm.start_ns)], np.int64)
+    ledger = build_ledger(
+        replace(activity, communication=replace(comm, blocked_since_ns=waits)), *bounds, idle
+    )
+    compute = [(s, e) for k, s, e, _, _ in rows if k == COMPUTE]
+    columns = zip(
+        comm.start_ns.tolist(), waits.tolist(), comm.end_ns.tolist(), comm.dimension.tolist(), strict=True
+    )
+    spans = [(s, max(s, w), e, d) for s, w, e, d in columns]
+    waited = [(w, e, d) for _, w, e, d in spans if w < e]
+    expected = Counter(exposed_by_dimension(waited, compute, *bounds))
+    taken = compute + [(w, e) for w, e, _ in waited]
+    expected += Counter(exposed_by_dimension([(s, e, d) for s, _, e, d in spans], taken, *bounds))
+    assert {k: v for k, v in ledger.exposed_comm_ns.items() if v} == {
+        DIMENSIONS[d]: v for d, v in expected.items()
+    }
+
+
+def test_of_two_exposed_collectives_the_awaited_one_pays(tmp_path: Path) -> None:
+    """dp [0,100) and tp [0,60) are exposed together from 0 to 60. Nothing known: all 100 are dp's, which ends
+    last. If compute provably waited for tp from 20 on, [20,60) are tp's: dp has 20 + 40 = 60, tp 40."""
+    trace = one_device(tmp_path, [(ALL_REDUCE, 0, 100, 20), (ALL_GATHER, 0, 60, 21), (GEMM, 100, 110, 7)])
+    activity = activity_of(trace)
+    comm = replace(
+        activity.communication, dimension=np.array([DIMENSIONS.index("dp"), DIMENSIONS.index("tp")])
+    )
+    idle = idle_inputs(trace, activity, find_known_ranges(trace))
+    for since, expected in ((None, (100, 0)), (np.array([2**62, 20]), (60, 40))):
+        waiting = replace(activity, communication=replace(comm, blocked_since_ns=since))
+        exposed = build_ledger(waiting, 0, 110, idle).exposed_comm_ns
+        assert (exposed["dp"], exposed["tp"]) == expected
+
+
 @given(activity_rows, st.lists(st.integers(0, END), min_size=2, max_size=5))
 def test_ledgers_of_adjacent_windows_add_up(
     rows: list[tuple[int, int, int, int, int]], cuts: list[int]
@@ -133,7 +174,8 @@ def test_communication_under_two_concurrent_computes_is_hidden_once(tmp_path: Pa
 
 
 def test_communication_that_is_not_called_nccl(tmp_path: Path) -> None:
-    # Four transports, 10 ns each, none of them hidden; the gemm takes another 10.
+    # Four transports, 10 ns each, none of them hidden; the gemm takes another 10. Two exist for experts alone,
+    # one for tensor parallelism.
     names = [
         "void deep_ep::intranode::dispatch<8, 768>(int4*)",
         "void hybrid_ep::dispatch_kernel<int>(int)",
@@ -148,7 +190,8 @@ def test_communication_that_is_not_called_nccl(tmp_path: Path) -> None:
     trace = trace_of(builder, tmp_path)
     activity = activity_of(trace)
     ledger = build_ledger(activity, 0, 50, idle_inputs(trace, activity, find_known_ranges(trace)))
-    assert ledger.exposed_comm_ns["unknown"] == 40
+    exposed = ledger.exposed_comm_ns
+    assert (exposed["ep"], exposed["tp"], exposed["unknown"]) == (20, 10, 10)
     assert ledger.compute_ns == 10
 
 

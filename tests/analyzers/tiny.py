@@ -13,6 +13,7 @@ from perfdoc.analyzers.launches import find_launches
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace
+from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.nsys import read_nsys_sqlite
 
 GEMM = "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT"
@@ -25,12 +26,12 @@ def trace_of(builder: TimelineBuilder, folder: Path) -> Trace:
     return read_nsys_sqlite(write_nsys_sqlite(builder.build(), folder / "tiny.sqlite", force=True))
 
 
-def activity_of(trace: Trace, device: int = 0) -> Activity:
+def activity_of(trace: Trace, device: int = 0, facts: JobFacts | None = None) -> Activity:
     """The activity of a device that must have some."""
     launches = find_launches(trace)
     activity = device_activity(trace, device, classify_kernels(trace), launches)
     assert activity is not None
-    return attribute_dimensions(trace, activity, find_known_ranges(trace), launches)
+    return attribute_dimensions(trace, activity, find_known_ranges(trace), launches, facts)
 
 
 def one_device(folder: Path, kernels: Sequence[tuple[str, int, int, int]]) -> Trace:

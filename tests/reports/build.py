@@ -230,11 +230,17 @@ def diagnosis(ranks: list[Rank], **changes: object) -> Diagnosis:
         mfu=Mfu(
             value=None,
             reason="FLOPs per step are not known",
+            remedy="Give the model.",
             flops_per_step=None,
+            flops_source="",
             step_time_ns=median_low(steps) if steps else None,
             gpus=None,
+            gpus_source="",
             peak_flops=None,
+            peak_source="",
+            dtype=None,
             convention=None,
+            waterfall=[],
         ),
         analyses=Analyses(
             kernels=_kernels(),

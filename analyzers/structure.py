@@ -1,0 +1,108 @@
+"""The dimension of a communication from what it is and the job's layout: the weakest evidence.
+
+Every dimension has the collectives that it uses and the group sizes that the layout gives it. One that has a
+single rank cannot communicate. What remains of a communicator's candidates over all that it did is its
+dimension, if one remains; two that remain are unknown. Without a layout only transports speak that serve one
+dimension alone (DeepEP: experts; Transformer Engine's user buffers: tensor parallelism).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import numpy as np
+
+from perfdoc.analyzers.activity import DIMENSIONS, Communication
+from perfdoc.analyzers.intervals import I64
+from perfdoc.traces.job_facts import JobFacts
+
+_USES: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "all_reduce": ("dp", "tp", "other"),
+        "reduce": ("dp", "other"),
+        "broadcast": ("dp", "tp", "other"),
+        "reduce_scatter": ("dp", "tp", "cp", "ep"),
+        "all_gather": ("dp", "tp", "cp", "ep", "other"),
+        "send_recv": ("pp", "cp", "ep"),
+        "all_to_all": ("ep", "cp"),
+        "dispatch": ("ep",),
+        "combine": ("ep",),
+    }
+)
+"""Dimensions that use a collective. PyTorch's all-to-all runs as send/receive kernels."""
+
+_SERVES = MappingProxyType({"deepep": "ep", "hybridep": "ep", "userbuffers": "tp"})
+"""Transports that exist for one dimension."""
+
+_ALL = (1 << DIMENSIONS.index("unknown")) - 1
+
+
+def by_structure(comm: Communication, communicator: I64, group_size: I64, facts: JobFacts) -> I64:
+    """Index into DIMENSIONS by communication; -1 where nothing or more than one dimension remains.
+
+    communicator: one number for each group, whatever it is, -1 unknown. group_size: ranks, -1 unknown.
+    """
+    candidates = _by_kind(comm, facts) & _by_size(group_size, facts)
+    for value in np.unique(communicator[communicator >= 0]).tolist():
+        mine = communicator == value
+        candidates[mine] = np.bitwise_and.reduce(candidates[mine])
+    single = (candidates > 0) & (candidates & (candidates - 1) == 0)
+    return np.where(single, np.log2(np.maximum(candidates, 1)).astype(np.int64), -1)
+
+
+def _by_kind(comm: Communication, facts: JobFacts) -> I64:
+    alive = _several_ranks(facts)
+    table = []
+    for kind in comm.kinds:
+        served = _SERVES.get(kind.transport) if kind is not None else None
+        uses = (served,) if served else _USES.get(kind.collective, ()) if kind is not None else ()
+        table.append(_mask(uses) & (_ALL if served else alive))
+    return np.array(table, np.int64)[comm.kind] if table else np.zeros(len(comm.kind), np.int64)
+
+
+def _by_size(group_size: I64, facts: JobFacts) -> I64:
+    """Dimensions that have groups of this size; all where the size or the layout is unknown."""
+    sizes = _sizes(facts)
+    allowed = np.full(len(group_size), _ALL, np.int64)
+    for value in np.unique(group_size[group_size > 0]).tolist():
+        fits = [d for d, known in sizes.items() if known is None or value in known]
+        allowed[group_size == value] = _mask(fits)
+    return allowed
+
+
+def _mask(dimensions: tuple[str, ...] | list[str]) -> int:
+    return sum(1 << DIMENSIONS.index(d) for d in dimensions)
+
+
+def _degrees(facts: JobFacts) -> dict[str, int | None]:
+    return {"dp": facts.dp, "tp": facts.tp, "cp": facts.cp, "ep": facts.ep, "pp": facts.pp}
+
+
+def _several_ranks(facts: JobFacts) -> int:
+    """Dimensions that may have groups of more than one rank; nothing where the layout is not known whole."""
+    degrees = _degrees(facts)
+    if any(facts_of is None for name, facts_of in degrees.items() if name != "ep"):
+        return 0
+    more = [d for d, size in degrees.items() if (size or 1) > 1]
+    # Experts are spread over ranks of other dimensions, so they do not make a second one.
+    dense = [d for d in more if d != "ep"]
+    # With one dimension, every other group (embedding, norm, world) is the same ranks.
+    return _mask([*more, "other"] if len(dense) > 1 else more)
+
+
+def _sizes(facts: JobFacts) -> dict[str, set[int] | None]:
+    """Sizes that the groups of a dimension have; None where they are not known."""
+    tp, cp, pp, dp, ep = facts.tp, facts.cp, facts.pp, facts.dp, facts.ep or 1
+    if tp is None or cp is None or pp is None or dp is None:
+        return dict.fromkeys(DIMENSIONS[:-1])
+    etp = facts.etp or tp
+    world = tp * cp * pp * dp
+    return {
+        "dp": {dp, dp * cp, world // (etp * ep * pp)},
+        "tp": {tp, etp},
+        "cp": {cp},
+        "ep": {ep, ep * etp},
+        "pp": {pp, 2},
+        "other": {2, tp * pp, tp * cp, tp * dp, tp * dp * cp, etp * ep * pp, world},
+    }

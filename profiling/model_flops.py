@@ -1,0 +1,68 @@
+"""Model FLOPs of training, as Megatron-LM counts them (core_v0.16.1, `num_floating_point_operations`).
+
+Per token, a factor 6 for every multiply-add of the forward pass: two operations each, and the backward pass
+does twice the forward's. Attention counts the causal half of the scores. Experts count by the number that a
+token visits. Recomputation is not counted: these are the model's operations, not the hardware's.
+"""
+
+from __future__ import annotations
+
+from perfdoc.profiling.manifest import ModelShape
+
+CONVENTION = "megatron-lm: forward + backward, causal half of attention, experts by top-k, no recompute"
+
+
+def flops_per_token(shape: ModelShape) -> int:
+    """Floating-point operations of training on one token of a full sequence.
+
+    h=4, one layer, one head of width 4, s=8, F=8 with SwiGLU, V=16:
+    6·(4·8·3 + 4·(4+2·4) + 4·8 + 4·4 + 4·16) = 6·256 = 1536.
+    """
+    mtp = shape.mtp_layers or 0
+    dense, routed = _layers(shape, mtp)
+    hidden = shape.hidden_size
+    adds = (dense + routed) * (_latent_attention(shape) if shape.kv_lora_rank else _attention(shape))
+    adds += dense * hidden * shape.ffn_hidden_size * _matrices(shape) + routed * _experts(shape)
+    adds += hidden * shape.vocabulary * (1 + mtp)
+    # A multi-token-prediction layer norms two inputs and its output and joins the two by one matrix.
+    adds += mtp * (3 * hidden + 2 * hidden * hidden)
+    return 6 * adds
+
+
+def _layers(shape: ModelShape, mtp: int) -> tuple[int, int]:
+    """Dense layers and layers with experts; prediction layers are of the last layer's kind."""
+    if shape.experts is None:
+        return shape.layers + mtp, 0
+    routed = shape.layers if shape.expert_layers is None else shape.expert_layers
+    return shape.layers - routed, routed + mtp
+
+
+def _matrices(shape: ModelShape) -> int:
+    return 3 if shape.gated_mlp else 2
+
+
+def _experts(shape: ModelShape) -> int:
+    width = shape.expert_ffn_hidden_size or shape.ffn_hidden_size
+    visited = width * (shape.experts_per_token or 1) + (shape.shared_expert_ffn_hidden_size or 0)
+    return shape.hidden_size * _matrices(shape) * visited
+
+
+def _attention(shape: ModelShape) -> int:
+    """Projections of queries, keys, values and output, and the causal half of scores and their product."""
+    width = shape.attention_heads * shape.kv_channels
+    groups = shape.query_groups * shape.kv_channels
+    return shape.hidden_size * (2 * width + 2 * groups) + width * shape.sequence_length
+
+
+def _latent_attention(shape: ModelShape) -> int:
+    """Multi-latent attention: keys and values (and queries, with a rank of their own) pass a low-rank
+    bottleneck, the positional part of the keys goes around it."""
+    hidden, heads = shape.hidden_size, shape.attention_heads
+    rank = shape.kv_lora_rank or 0
+    plain, rope, value = (d or 0 for d in (shape.qk_head_dim, shape.qk_rope_head_dim, shape.v_head_dim))
+    query_width = heads * (plain + rope)
+    bottleneck = shape.q_lora_rank
+    query = bottleneck * (hidden + query_width + 1) if bottleneck else hidden * query_width
+    latent = rank * (hidden + heads * (plain + value) + 1) + hidden * rope
+    scores = shape.sequence_length * heads * (plain + rope + value) // 2
+    return query + latent + heads * value * hidden + scores

@@ -1,0 +1,125 @@
+"""MFU and the way down to it, worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from perfdoc import diagnosis as d
+from perfdoc.analyzers.activity import DIMENSIONS
+from perfdoc.analyzers.idle import IDLE_CAUSES
+from perfdoc.analyzers.ledger import Ledger
+from perfdoc.analyzers.mfu import Mfu, MfuRank, measure_mfu
+from perfdoc.analyzers.window import Step, Window
+from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import JobFacts
+
+FACTS = JobFacts(world_size=2, flops_per_step=10**12, dtype="bf16", peak_flops_per_second=100e12)
+"""A step is 10^12 FLOPs over two GPUs of 10^14 a second: 5 ms at the peak."""
+
+
+def rank(gpu_name: str | None = "NVIDIA H100 80GB HBM3", compute_ns: int = 14_000_000) -> MfuRank:
+    """Two steps of 10 ms: compute, then 3 ms exposed dp, the rest idle by the host."""
+    ledger = Ledger(
+        window_ns=20_000_000,
+        compute_ns=compute_ns,
+        exposed_comm_ns={**dict.fromkeys(DIMENSIONS, 0), "dp": 3_000_000},
+        exposed_memcpy_ns=0,
+        idle_ns={**dict.fromkeys(IDLE_CAUSES, 0), "host": 17_000_000 - compute_ns},
+    )
+    steps = [Step(name=f"step {i}", start_ns=i * 10_000_000, end_ns=(i + 1) * 10_000_000) for i in range(2)]
+    window = Window(kind="steps", start_ns=0, end_ns=20_000_000, steps=steps, reason="")
+    return MfuRank(gpu_name=gpu_name, window=window, ledger=ledger)
+
+
+def measured(ranks: list[MfuRank], facts: JobFacts) -> Mfu:
+    return measure_mfu(ranks, facts, world_size=None, communicates=True)
+
+
+def test_mfu_and_its_waterfall_close_to_the_nanosecond() -> None:
+    """Two ranks, two steps each: 4 x 5 ms ideal of 40 ms is 50 %. Compute took 28 ms, so 8 ms are beyond the
+    ideal; 6 ms are exposed dp, 6 ms the host's: 20 + 8 + 6 + 6 = 40."""
+    mfu = measured([rank(), rank()], FACTS)
+    assert mfu.value == 0.5
+    assert mfu.step_time_ns == 10_000_000
+    bars = {b.name: b.total_ns for b in mfu.waterfall if b.total_ns}
+    assert bars == {
+        "ideal": 20_000_000,
+        "compute_beyond_ideal": 8_000_000,
+        "exposed_comm.dp": 6_000_000,
+        "idle.host": 6_000_000,
+    }
+    assert sum(b.total_ns for b in mfu.waterfall) == 40_000_000
+    assert mfu.waterfall[0].frac == mfu.value
+
+
+def test_captures_of_some_ranks_count_all_gpus_of_the_job() -> None:
+    """One rank of two was captured: its share of the FLOPs is still half."""
+    assert measured([rank()], FACTS).value == 0.5
+    assert measured([rank()], replace(FACTS, world_size=4)).value == 0.25
+
+
+def test_more_than_the_hardware_can_do_is_an_error_and_no_value() -> None:
+    """At four times the FLOPs the ideal would be 20 ms a step of 10: refused, as is 9 ms of compute
+    for 10 ms ideal though that would be an MFU of 50 %."""
+    for ranks, facts in (
+        ([rank()], replace(FACTS, flops_per_step=4 * 10**12)),
+        ([rank(compute_ns=9_000_000)], FACTS),
+    ):
+        mfu = measured(ranks, facts)
+        assert mfu.value is None
+        assert "wrong" in mfu.reason
+        assert mfu.waterfall == ()
+
+
+@pytest.mark.parametrize(
+    ("facts", "gpu_name", "word"),
+    [
+        (replace(FACTS, flops_per_step=None), "NVIDIA H100", "model, gbs, seq"),
+        (replace(FACTS, world_size=None), "NVIDIA H100", "how many GPUs"),
+        (replace(FACTS, peak_flops_per_second=None, dtype=None), "NVIDIA H100", "dtype"),
+        (replace(FACTS, peak_flops_per_second=None), "NVIDIA RTX A1000", "no bf16 peak"),
+        (replace(FACTS, peak_flops_per_second=None), "CPU", "CPU"),
+        (replace(FACTS, peak_flops_per_second=None), None, "do not name"),
+    ],
+)
+def test_an_unknown_factor_is_named(facts: JobFacts, gpu_name: str | None, word: str) -> None:
+    mfu = measured([rank(gpu_name)], facts)
+    assert mfu.value is None
+    assert word in mfu.reason
+    assert mfu.remedy
+
+
+def test_windows_without_steps_have_no_step_time() -> None:
+    whole = rank()
+    capture = replace(whole, window=replace(whole.window, kind="capture", steps=()))
+    mfu = measured([capture], FACTS)
+    assert mfu.value is None
+    assert mfu.step_time_ns is None
+
+
+def test_a_silent_job_is_its_captures_and_the_peak_comes_from_the_name() -> None:
+    """No world size and no communication: one GPU. 989 TFLOP/s x 10 ms = 9.89e12 FLOPs would be 100 %;
+    4.945e12 a step are half."""
+    facts = JobFacts(flops_per_step=4_945 * 10**9, dtype="bf16")
+    mfu = measure_mfu([rank()], facts, world_size=None, communicates=False)
+    assert mfu.value == 0.5
+    assert mfu.gpus == 1
+    assert mfu.peak_source == "dense bf16 peak of NVIDIA H100 80GB HBM3"
+
+
+def test_flops_follow_from_model_batch_and_length() -> None:
+    """Llama 3 8B at 8192 tokens is 51.47 GFLOP a token (published with 51.5); two sequences are 16,384."""
+    facts = given_facts(["model=llama3-8b", "gbs=2", "seq=8192", "world_size=2", "dtype=bf16"])
+    mfu = measured([rank()], facts)
+    assert mfu.flops_per_step == pytest.approx(2 * 8192 * 51.47e9, rel=1e-3)
+
+
+def test_the_contract_takes_it() -> None:
+    for facts in (FACTS, JobFacts()):
+        mfu = measured([rank()], facts)
+        converted = msgspec.convert(mfu, d.Mfu, from_attributes=True)
+        assert json.loads(msgspec.json.encode(converted))["value"] == mfu.value

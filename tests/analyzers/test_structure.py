@@ -1,0 +1,165 @@
+"""Dimensions from what a communication is and the job's layout, and its bus bandwidth."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.analyzers.activity import DIMENSIONS, EVIDENCE
+from perfdoc.analyzers.bus_bandwidth import bus_bandwidth_gbps
+from perfdoc.analyzers.communication import communication_table
+from perfdoc.simulator.events import Collective, NcclPayload
+from perfdoc.simulator.kineto_json import write_kineto
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces import Trace
+from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.kineto import read_kineto
+from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
+
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+DEEP_EP = "void deep_ep::intranode::dispatch<8, 768>(int4*)"
+USER_BUFFERS = "kuserbuffers_pushsend(int)"
+DATA_ONLY = ["dp=8", "tp=1", "cp=1", "pp=1"]
+
+
+def found(trace: Trace, facts: JobFacts) -> list[tuple[str, str]]:
+    """(dimension, evidence) of every communication, by start."""
+    comm = activity_of(trace, facts=facts).communication
+    rows = zip(comm.dimension.tolist(), comm.evidence.tolist(), strict=True)
+    return [(DIMENSIONS[d], EVIDENCE[e]) for d, e in rows]
+
+
+@pytest.mark.parametrize(
+    ("name", "layout", "dimension"),
+    [
+        # One dimension alone: whatever it does is that dimension's, the norm's all-reduce included.
+        (ALL_REDUCE, DATA_ONLY, "dp"),
+        (ALL_REDUCE, ["dp=1", "tp=8", "cp=1", "pp=1"], "tp"),
+        (SEND_RECV, ["dp=1", "tp=1", "cp=1", "pp=4"], "pp"),
+        # Experts lie on the ranks of data parallelism: a reduction is still dp's, an exchange is theirs.
+        (ALL_REDUCE, [*DATA_ONLY, "ep=8"], "dp"),
+        (SEND_RECV, [*DATA_ONLY, "ep=8"], "ep"),
+        # Send/receive is pp's or cp's where both have several ranks; with cp=1 only pp's.
+        (SEND_RECV, ["dp=2", "tp=2", "cp=2", "pp=2"], None),
+        (SEND_RECV, ["dp=2", "tp=2", "cp=1", "pp=2"], "pp"),
+        (SEND_RECV, ["dp=2", "tp=2", "cp=2", "pp=1"], "cp"),
+        # dp, tp and the norm's group all use all-reduce, and its size is not in the capture.
+        (ALL_REDUCE, ["dp=2", "tp=2", "cp=1", "pp=1"], None),
+        # A layout that is known in part excludes nothing.
+        (SEND_RECV, ["pp=4"], None),
+        (ALL_REDUCE, [], None),
+        # These serve one dimension, whatever the layout.
+        (DEEP_EP, [], "ep"),
+        (USER_BUFFERS, [], "tp"),
+        # What the layout has no use for stays unknown.
+        (SEND_RECV, DATA_ONLY, None),
+    ],
+)
+def test_what_the_layout_leaves(tmp_path: Path, name: str, layout: list[str], dimension: str | None) -> None:
+    trace = one_device(tmp_path, [(name, 0, 100, 20), (GEMM, 0, 10, 7)])
+    expected = ("unknown", "none") if dimension is None else (dimension, "structure")
+    assert found(trace, given_facts(layout)) == [expected]
+
+
+def sized(folder: Path, kernels: list[tuple[str, str, str, int]]) -> Trace:
+    """(kernel, operation, group, ranks), 10 µs each, one after the other, all on a stream that computes."""
+    builder = TimelineBuilder()
+    process = builder.process(rank=0)
+    device = process.device()
+    device.kernel(GEMM, 0, 1000, stream=7)
+    for i, (name, operation, group, ranks) in enumerate(kernels, 1):
+        collective = Collective(
+            operation=operation, group_name=group, ranks=tuple(range(ranks)), dtype="Float", in_elements=1000
+        )
+        device.kernel(name, 10_000 * i, 10_000 * (i + 1), stream=7, collective=collective)
+    return read_kineto(write_kineto(builder.build(), folder / "x.json", process.pid))
+
+
+def test_the_size_of_a_group_tells_it_apart(tmp_path: Path) -> None:
+    """World 32 = tp 4 x dp 8, no pipeline: groups of 8 are dp's; groups of 4 are tp's for a reduce-scatter,
+    but an all-reduce over 4 may be the norm's, unless the same group also did what is tp's."""
+    trace = sized(
+        tmp_path,
+        [
+            (ALL_REDUCE, "allreduce", "a", 8),
+            (REDUCE_SCATTER, "_reduce_scatter_base", "b", 4),
+            (ALL_REDUCE, "allreduce", "c", 4),
+            (ALL_REDUCE, "allreduce", "b", 4),
+            (ALL_REDUCE, "allreduce", "d", 32),
+            (ALL_REDUCE, "allreduce", "e", 5),
+        ],
+    )
+    assert [d for d, _ in found(trace, given_facts(["dp=8", "tp=4", "cp=1", "pp=1"]))] == [
+        *("dp", "tp", "unknown", "tp", "other", "unknown")
+    ]
+    assert {d for d, _ in found(trace, JobFacts())} == {"unknown"}
+
+
+def test_stronger_evidence_is_not_touched(tmp_path: Path) -> None:
+    """The group's description says tp; a layout that would say dp changes nothing."""
+    builder = TimelineBuilder()
+    process = builder.process(rank=0)
+    collective = Collective(operation="allreduce", group_description="TENSOR_MODEL_PARALLEL_GROUP")
+    process.device().kernel(ALL_REDUCE, 0, 100, collective=collective)
+    trace = read_kineto(write_kineto(builder.build(), tmp_path / "x.json", process.pid))
+    assert found(trace, given_facts(DATA_ONLY)) == [("tp", "group_description")]
+
+
+@pytest.mark.parametrize(
+    ("collective", "gbps"),
+    [
+        # 1 MB over 8 ranks in 1 ms: 1 GB/s times the factor.
+        ("all_reduce", 1.75),
+        ("all_gather", 7.0),
+        ("reduce_scatter", 7.0),
+        ("all_to_all", 7.0),
+        ("broadcast", 1.0),
+        ("send_recv", None),
+        ("", None),
+    ],
+)
+def test_bus_bandwidth_by_collective(collective: str, gbps: float | None) -> None:
+    one = np.array([1])
+    assert bus_bandwidth_gbps(collective, one * 1_000_000, one * 8, one * 1_000_000) == gbps
+
+
+def test_bus_bandwidth_adds_up_and_abstains() -> None:
+    """1 MB over 2 ranks (factor 1) and 3 MB over 4 (factor 1.5) in 1 ms each: 5.5 MB in 2 ms."""
+    sizes, groups, times = np.array([1_000_000, 3_000_000]), np.array([2, 4]), np.array([10**6, 10**6])
+    assert bus_bandwidth_gbps("all_reduce", sizes, groups, times) == pytest.approx(2.75)
+    assert bus_bandwidth_gbps("all_reduce", np.array([1, -1]), groups, times) is None
+    assert bus_bandwidth_gbps("all_reduce", sizes, np.array([2, -1]), times) is None
+    assert bus_bandwidth_gbps("all_reduce", sizes, groups, times * 0) is None
+
+
+def test_the_table_has_the_bandwidth_where_the_capture_has_the_facts(tmp_path: Path) -> None:
+    """4000 bytes all-reduced by 4 ranks in 10 µs: 0.4 GB/s x 2 x 3/4 = 0.6. An all-gather of 4000 bytes a
+    rank: 0.4 x 3 = 1.2."""
+    trace = sized(tmp_path, [(ALL_REDUCE, "allreduce", "a", 4), (ALL_GATHER, "_allgather_base", "b", 4)])
+    rows = communication_table(trace, activity_of(trace), 0, 100_000)
+    assert {r.collective: r.bus_bandwidth_gbps for r in rows} == {
+        "all_reduce": pytest.approx(0.6),
+        "all_gather": pytest.approx(1.2),
+    }
+
+
+def test_a_copy_that_nccl_launches_is_communication(tmp_path: Path) -> None:
+    """Three copies inside the GPU: one in an all-gather's call, one in that of a group of a single rank, one
+    by itself. The first moves data between ranks."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100, stream=7)
+    for start, ranks in ((1000, 4), (3000, 1), (5000, None)):
+        if ranks is not None:
+            payload = NcclPayload(communicator=77, bytes=64, ranks=ranks)
+            thread.range("ncclAllGather", start, start + 500, domain="NCCL", payload=payload)
+        launch = (thread, start + 100, start + 200)
+        device.copy("device_to_device", 64, start + 600, start + 900, stream=20, launch=launch)
+    activity = activity_of(trace_of(builder, tmp_path))
+    assert activity.communication.start_ns.tolist() == [1600]
+    assert activity.copies.total_ns == 600

@@ -1,0 +1,114 @@
+"""What the user says of a job, and what follows from it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import JobFacts
+
+
+def test_short_names_and_megatrons_own_mean_the_same() -> None:
+    short = given_facts(["tp=8 cp=1,pp=4", "world_size=64", "gbs=256", "mbs=1"])
+    long = given_facts(
+        [
+            *("tensor_model_parallel_size=8", "context_parallel_size=1", "pipeline_model_parallel_size=4"),
+            *("gpus=64", "global_batch_size=256", "micro_batch_size=1"),
+        ]
+    )
+    assert short == long
+    assert (short.tp, short.pp, short.dp, short.micro_batches) == (8, 4, 2, 128)
+    assert short.sources["tp"] == "--set"
+    assert short.sources["dp"] == "derived"
+
+
+def test_what_is_not_given_stays_unknown() -> None:
+    facts = given_facts(["tp=8"])
+    assert facts.tp == 8
+    assert (facts.pp, facts.dp, facts.world_size, facts.micro_batches, facts.model) == (None,) * 5
+
+
+def test_a_file_is_read_by_the_last_name_of_each_key(tmp_path: Path) -> None:
+    config = tmp_path / "job.yaml"
+    config.write_text(
+        "model:\n  tensor_model_parallel_size: 2\n  num_layers: 4\n  hidden_size: 64\n"
+        "  ffn_hidden_size: 128\n"
+        "  num_attention_heads: 4\n  vocab_size: 256\n  some_other_key: [1]\ntrain: {global_batch_size: 8}\n"
+    )
+    facts = given_facts(["tp=4", "seq=32"], config)
+    assert facts.tp == 4
+    assert facts.global_batch_sequences == 8
+    assert facts.model is not None
+    assert (facts.model.layers, facts.model.kv_channels, facts.model.sequence_length) == (4, 16, 32)
+    assert facts.sources["global_batch_sequences"] == "--config job.yaml"
+
+
+def test_a_known_model_may_be_changed() -> None:
+    facts = given_facts(["model=llama3-8b", "layers=16", "seq=4096"])
+    assert facts.model is not None
+    assert (facts.model.layers, facts.model.hidden_size) == (16, 4096)
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["tpp=8"], "did you mean tp?"),
+        (["tp=x"], "--set tp=x: is not a number."),
+        (["tp=0"], "is no whole number above 0"),
+        (["tp=1.5"], "is no whole number above 0"),
+        (["tp=1e400"], "is no whole number above 0"),
+        (["tp=true"], "is not a number"),
+        (["tp"], "write key=value"),
+        (["dtype=int3"], "is none of"),
+        (["sp=maybe"], "neither true nor false"),
+        (["hidden=64"], "needs layers, ffn_hidden_size"),
+        (["model=llama3-8"], "did you mean llama3-8b?"),
+        (["world_size=8", "tp=3", "cp=1", "pp=1"], "does not divide"),
+        (["world_size=8", "tp=2", "cp=1", "pp=1", "dp=2"], "contradicts"),
+        (["gbs=6", "mbs=4", "dp=1"], "does not divide"),
+        (["gbs=8", "mbs=2", "dp=1", "micro_batches=3"], "contradicts"),
+    ],
+)
+def test_a_mistake_is_one_clear_line(words: list[str], line: str) -> None:
+    with pytest.raises(ValueError, match=r".") as caught:
+        given_facts(words)
+    assert line in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "line"),
+    [
+        ("a: [1\n", "neither YAML nor JSON"),
+        ("[1, 2]", "holds no keys"),
+        ("x: 1", "holds no key that perfdoc knows"),
+        ("a: &a\n  b: *a\n  tp: 0\n", "is no whole number above 0"),
+        ("\x00\xff", "neither YAML nor JSON"),
+        ("a: !!python/object/apply:os.system [true]", "neither YAML nor JSON"),
+    ],
+)
+def test_a_bad_file_is_one_clear_line(tmp_path: Path, text: str, line: str) -> None:
+    config = tmp_path / "job.yaml"
+    config.write_bytes(text.encode("latin-1"))
+    with pytest.raises(ValueError, match=r".") as caught:
+        given_facts([], config)
+    assert line in str(caught.value)
+    with pytest.raises(ValueError, match="cannot be read"):
+        given_facts([], tmp_path / "missing.yaml")
+
+
+def test_what_is_given_goes_before_what_lies_beside() -> None:
+    beside = JobFacts(tp=2, pp=2, sources={"tp": "run.json", "pp": "run.json"})
+    both = beside.updated(given_facts(["tp=4"]))
+    assert (both.tp, both.pp) == (4, 2)
+    assert both.sources == {"tp": "--set", "pp": "run.json"}
+
+
+def test_recorded_flops_do_not_outlive_another_batch() -> None:
+    """They were counted for the recorded one."""
+    beside = JobFacts(flops_per_step=10, global_batch_sequences=4, sources={"flops_per_step": "run.json"})
+    assert beside.updated(given_facts(["gbs=8"])).flops_per_step is None
+    assert beside.updated(given_facts(["gbs=8", "flops_per_step=20"])).flops_per_step == 20
+    assert beside.updated(given_facts(["tp=8"])).flops_per_step == 10

@@ -1,0 +1,227 @@
+"""What the user says of a job: `--set tp=8 pp=4 model=llama3-8b`, or a YAML or JSON file with such keys.
+
+Keys are the short names of the field or megatron-core's own. A key that nobody knows is an error where it was
+typed, and counted where it stands in a file, since a framework's configuration holds hundreds of others.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+import yaml
+
+from perfdoc.profiling.manifest import ModelShape
+from perfdoc.traces.derived_facts import derived_sizes
+from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.known_models import known_models
+
+MAX_CONFIG_BYTES = 4 << 20
+_MAX_SIZE = 10**15
+_DTYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "bfloat16": "bf16"}
+_RECOMPUTE = ("none", "selective", "full")
+
+
+def _count(value: Any) -> int:
+    number = float(str(value).replace("_", "")) if not isinstance(value, bool) else math.nan
+    if not (number.is_integer() and 1 <= number <= _MAX_SIZE):
+        raise ValueError("is no whole number above 0")
+    return int(number)
+
+
+def _positive(value: Any) -> float:
+    number = float(value) if not isinstance(value, bool) else math.nan
+    if not 0 < number < math.inf:
+        raise ValueError("is no number above 0")
+    return number
+
+
+def _flag(value: Any) -> bool:
+    text = str(value).lower()
+    if text not in ("true", "false", "1", "0", "yes", "no", "on", "off"):
+        raise ValueError("is neither true nor false")
+    return text in ("true", "1", "yes", "on")
+
+
+def _dtype(value: Any) -> str:
+    if str(value).lower() not in _DTYPES:
+        raise ValueError(f"is none of {', '.join(_DTYPES)}")
+    return _DTYPES[str(value).lower()]
+
+
+def _recompute(value: Any) -> str:
+    text = str(value).lower() if value is not None else "none"
+    if text not in _RECOMPUTE:
+        raise ValueError(f"is none of {', '.join(_RECOMPUTE)}")
+    return text
+
+
+def _tera(value: Any) -> float:
+    return _positive(value) * 1e12
+
+
+_JOB: Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = MappingProxyType(
+    {
+        "world_size": (_count, ("gpus", "num_gpus")),
+        "tp": (_count, ("tensor_model_parallel_size",)),
+        "cp": (_count, ("context_parallel_size",)),
+        "pp": (_count, ("pipeline_model_parallel_size",)),
+        "dp": (_count, ("data_parallel_size",)),
+        "vpp": (_count, ("virtual_pipeline_model_parallel_size",)),
+        "ep": (_count, ("expert_model_parallel_size",)),
+        "etp": (_count, ("expert_tensor_parallel_size",)),
+        "sequence_parallel": (_flag, ("sp",)),
+        "micro_batches": (_count, ("num_microbatches", "num_micro_batches")),
+        "micro_batch_sequences": (_count, ("mbs", "micro_batch_size")),
+        "global_batch_sequences": (_count, ("gbs", "global_batch_size")),
+        "sequence_length": (_count, ("seq", "seq_length", "seq_len")),
+        "dtype": (_dtype, ("precision",)),
+        "recompute": (_recompute, ("recompute_granularity",)),
+        "flops_per_step": (_count, ()),
+        "peak_flops_per_second": (_tera, ("peak_tflops",)),
+    }
+)
+"""Field of JobFacts → (reader of its value, other names)."""
+
+_MODEL: Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = MappingProxyType(
+    {
+        "layers": (_count, ("num_layers",)),
+        "hidden_size": (_count, ("hidden",)),
+        "ffn_hidden_size": (_count, ("ffn",)),
+        "attention_heads": (_count, ("num_attention_heads", "heads")),
+        "query_groups": (_count, ("num_query_groups", "kv_heads", "num_key_value_heads")),
+        "kv_channels": (_count, ("head_dim",)),
+        "vocabulary": (_count, ("vocab_size", "padded_vocab_size")),
+        "gated_mlp": (_flag, ("swiglu", "gated_linear_unit")),
+        "experts": (_count, ("num_moe_experts", "num_experts")),
+        "experts_per_token": (_count, ("moe_router_topk", "topk")),
+        "expert_ffn_hidden_size": (_count, ("moe_ffn_hidden_size",)),
+        "expert_layers": (_count, ("moe_layers",)),
+        "shared_expert_ffn_hidden_size": (_count, ("moe_shared_expert_intermediate_size",)),
+        "q_lora_rank": (_count, ()),
+        "kv_lora_rank": (_count, ()),
+        "qk_head_dim": (_count, ()),
+        "qk_rope_head_dim": (_count, ("qk_pos_emb_head_dim",)),
+        "v_head_dim": (_count, ()),
+        "mtp_layers": (_count, ("mtp_num_layers",)),
+    }
+)
+_NAMES: Mapping[str, str] = MappingProxyType(
+    {
+        alias: field
+        for table in (_JOB, _MODEL)
+        for field, (_, aliases) in table.items()
+        for alias in (field, *aliases)
+    }
+)
+_SHAPE_NEEDS = ("layers", "hidden_size", "ffn_hidden_size", "attention_heads", "vocabulary")
+
+
+def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> JobFacts:
+    """Facts from `key=value` words and a file; words go before the file.
+
+    Raises ValueError, one line, for what cannot be read, is out of range or contradicts itself.
+    """
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    if config is not None:
+        for key, value in _of_file(config):
+            name = key if key == "model" else _NAMES.get(key)
+            if name is not None and value is not None and not isinstance(value, (Mapping, list)):
+                _take(values, sources, name, key, value, f"--config {config.name}")
+        if not values:
+            raise ValueError(
+                f"{config}: holds no key that perfdoc knows, such as {', '.join(list(_JOB)[:6])}."
+            )
+    for word in settings:
+        for part in word.replace(",", " ").split():
+            key, equals, value = part.partition("=")
+            if not equals or not value:
+                raise ValueError(f"--set {part!r}: write key=value, such as tp=8.")
+            if key != "model" and key not in _NAMES:
+                near = difflib.get_close_matches(key, [*_NAMES, "model"], n=1)
+                hint = (
+                    f"; did you mean {near[0]}?"
+                    if near
+                    else f". Keys: {', '.join((*_JOB, 'model', *_MODEL))}."
+                )
+                raise ValueError(f"--set {part!r}: there is no key {key!r}{hint}")
+            _take(values, sources, _NAMES.get(key, key), key, value, "--set")
+    return _facts(values, sources)
+
+
+def _take(
+    values: dict[str, Any], sources: dict[str, str], name: str, key: str, value: Any, source: str
+) -> None:
+    if name == "model":
+        if str(value) not in known_models():
+            near = difflib.get_close_matches(str(value), known_models(), n=1)
+            hint = f"; did you mean {near[0]}?" if near else f"; known: {', '.join(known_models())}."
+            raise ValueError(f"{source} model={value}: is not known{hint}")
+        values[name] = known_models()[str(value)]
+    else:
+        read = (_JOB.get(name) or _MODEL[name])[0]
+        try:
+            values[name] = read(value)
+        except (ValueError, OverflowError) as error:
+            reason = str(error) if str(error).startswith("is ") else "is not a number"
+            raise ValueError(f"{source} {key}={value}: {reason}.") from error
+    sources[name] = source
+
+
+def _of_file(path: Path) -> Iterable[tuple[str, Any]]:
+    """Every key of a file with its value, nested ones by their last name."""
+    try:
+        if path.stat().st_size > MAX_CONFIG_BYTES:
+            raise ValueError(
+                f"{path}: is larger than {MAX_CONFIG_BYTES >> 20} MiB; give a configuration file."
+            )
+        document = yaml.safe_load(path.read_bytes())
+    except OSError as error:
+        raise ValueError(f"{path}: cannot be read: {error.strerror}. Check the path.") from error
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path}: is neither YAML nor JSON. Give a configuration file.") from error
+    if not isinstance(document, Mapping):
+        raise ValueError(f"{path}: holds no keys. Give a configuration file.")
+    todo: list[Any] = [document]
+    seen: set[int] = set()
+    while todo:  # by identity, because anchors may make a file of a few bytes endless
+        mapping = todo.pop(0)
+        if id(mapping) in seen:
+            continue
+        seen.add(id(mapping))
+        for key, value in mapping.items():
+            yield str(key), value
+            if isinstance(value, Mapping):
+                todo.append(value)
+
+
+def _facts(values: dict[str, Any], sources: dict[str, str]) -> JobFacts:
+    job = {name: values[name] for name in _JOB if name in values}
+    job |= derived_sizes(job)
+    model = {name: values[name] for name in _MODEL if name in values}
+    shape = values.get("model")
+    if shape is None and all(name in model for name in _SHAPE_NEEDS):
+        model.setdefault("query_groups", model["attention_heads"])
+        model.setdefault("kv_channels", model["hidden_size"] // model["attention_heads"])
+        model.setdefault("gated_mlp", True)
+        shape = ModelShape(name="", sequence_length=0, **model)
+    elif shape is not None:
+        shape = msgspec.structs.replace(shape, **model)
+    elif model:
+        missing = [n for n in _SHAPE_NEEDS if n not in model]
+        if any(sources[n] == "--set" for n in model):
+            raise ValueError(f"--set {next(iter(model))}: a model's shape needs {', '.join(missing)} too.")
+    if shape is not None:
+        if job.get("sequence_length"):
+            shape = msgspec.structs.replace(shape, sequence_length=job["sequence_length"])
+        job["model"] = shape
+        sources.setdefault("model", next((sources[n] for n in model), ""))
+    for name in job:
+        sources.setdefault(name, "derived")
+    return JobFacts(**job, sources={n: s for n, s in sources.items() if n in job})

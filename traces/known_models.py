@@ -1,0 +1,30 @@
+"""Shapes of published models, so that a foreign trace needs only a name: `--set model=llama3-8b`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+
+import msgspec
+import yaml
+
+from perfdoc.profiling.manifest import ModelShape
+
+_FILE = Path(__file__).resolve().with_name("known_models.yaml")
+
+
+@cache
+def known_models() -> Mapping[str, ModelShape]:
+    """Shapes by name; their sequence length is 0, since it is the job's."""
+    entries = yaml.safe_load(_FILE.read_text(encoding="utf-8"))
+    return MappingProxyType({name: _shape(name, values) for name, values in entries.items()})
+
+
+def _shape(name: str, values: Mapping[str, object]) -> ModelShape:
+    shape = msgspec.convert(
+        {"name": name, "gated_mlp": True, "sequence_length": 0, "kv_channels": 0, **values}, ModelShape
+    )
+    width = shape.kv_channels or shape.hidden_size // shape.attention_heads
+    return msgspec.structs.replace(shape, kv_channels=width)
