@@ -16,6 +16,7 @@ from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, summary, units, view
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.names import base_name, pieces, prose, shorten
+from perfdoc.reports.sections import sections_of
 
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
@@ -128,6 +129,7 @@ def render_html(diagnosis: Diagnosis) -> str:
             strips=view.step_strips(diagnosis),
             open_strips=view.OPEN_STEP_STRIPS,
             comm=_communication(diagnosis),
+            sections=sections_of(diagnosis),
             kernels=_kernels(diagnosis),
             kernels_only=view.kernels_only_rows(diagnosis),
             gaps=gaps.gaps_of(diagnosis),

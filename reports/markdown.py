@@ -8,10 +8,12 @@ from collections.abc import Sequence
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, leaves, summary, units
 from perfdoc.reports.names import base_name, pieces, prose, shorten
+from perfdoc.reports.sections import sections_of
 
 _RANKS = 8
 _COMM_ROWS = 8
 _TOP_KERNELS = 5
+_SECTION_ROWS = 8
 _QUALITY = 8
 _GAPS = 30
 _SENTENCE = 400
@@ -109,6 +111,17 @@ def _communication(diagnosis: Diagnosis) -> list[str]:
     )
 
 
+def _sections(diagnosis: Diagnosis) -> list[str]:
+    """Sentences, and the first table in short."""
+    lines = []
+    for section in sections_of(diagnosis):
+        lines += [f"### {section.title}", "", *(sentence(text) for text in section.sentences)]
+        for table in section.grids[:1]:
+            rows = [[escape(cell.text) for cell in row] for row in table.rows[:_SECTION_ROWS]]
+            lines += _table(table.head, table.align, rows)
+    return lines
+
+
 def _kernels(diagnosis: Diagnosis) -> list[str]:
     kernels = diagnosis.analyses.kernels
     if kernels.state != "measured" or not kernels.top:
@@ -152,7 +165,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         lines += [f"> {units.plural(len(diagnosis.quality) - _QUALITY, 'more note')} on quality.", ""]
     if diagnosis.ranks:
         lines += _ledgers(diagnosis)
-    lines += _communication(diagnosis) + _kernels(diagnosis) + _rules(diagnosis)
+    lines += _communication(diagnosis) + _sections(diagnosis) + _kernels(diagnosis) + _rules(diagnosis)
     missing = gaps.gaps_of(diagnosis)
     if missing:
         lines += ["<details>", f"<summary>Could not be measured: {len(missing)}</summary>", ""]

@@ -8,6 +8,7 @@ from perfdoc.diagnosis import Diagnosis, Rank
 from perfdoc.reports import comm, gaps, leaves, summary, units
 from perfdoc.reports.grid import grid, paragraph
 from perfdoc.reports.names import base_name, prose, shorten
+from perfdoc.reports.sections import sections_of
 
 _COLOURS = {
     "head": "1",
@@ -19,6 +20,7 @@ _COLOURS = {
 }
 _COMM_ROWS = 20
 _TOP_KERNELS = 15
+_SECTION_ROWS = 12
 _INPUTS = 16
 _NOTES = 40
 
@@ -153,6 +155,19 @@ def _communication(page: _Page, diagnosis: Diagnosis) -> None:
         page.say(f"blocking {units.UNKNOWN}: {reason}")
 
 
+def _sections(page: _Page, diagnosis: Diagnosis) -> None:
+    for section in sections_of(diagnosis):
+        page.section(section.title)
+        for text in section.sentences:
+            page.say(prose(text))
+        for table in section.grids:
+            if table.caption:
+                page.lines += ["", f"  {table.caption}"]
+            cells = [[cell.text for cell in row] for row in table.rows[:_SECTION_ROWS]]
+            page.table(table.head, cells, table.align)
+            page.more(table.left_out + max(0, len(table.rows) - _SECTION_ROWS), "more row")
+
+
 def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
     kernels = diagnosis.analyses.kernels
     page.section("Kernels")
@@ -234,6 +249,7 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     if diagnosis.ranks:
         _ledgers(page, diagnosis, labels)
     _communication(page, diagnosis)
+    _sections(page, diagnosis)
     _kernels(page, diagnosis)
     missing = gaps.gaps_of(diagnosis)
     if missing:

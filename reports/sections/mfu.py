@@ -1,0 +1,37 @@
+"""The way from 100 % down to the measured MFU."""
+
+from __future__ import annotations
+
+from perfdoc.diagnosis import Diagnosis
+from perfdoc.reports import units
+from perfdoc.reports.leaves import LEAVES
+from perfdoc.reports.names import prose
+from perfdoc.reports.sections.section import Grid, Section, share, time, word
+
+_WORDS = {"ideal": "model FLOPs at the peak (MFU)", "compute_beyond_ideal": "compute beyond that"}
+_LABELS = {leaf.path: leaf.label for leaf in LEAVES}
+
+
+def build(diagnosis: Diagnosis) -> Section | None:
+    """Every bar that is not empty; they sum to the windows."""
+    mfu = diagnosis.mfu
+    if not mfu.waterfall:
+        return None
+    total_ns = sum(bar.total_ns for bar in mfu.waterfall)
+    shown = [bar for bar in mfu.waterfall if bar.total_ns]
+    rows = [
+        [word(_WORDS.get(bar.name) or _LABELS.get(bar.name, bar.name)), share(bar.frac), time(bar.total_ns)]
+        for bar in shown
+    ]
+    rows.append([word("sum"), word("100.0 %"), time(total_ns)])
+    return Section(
+        key="mfu",
+        title="From 100 % down to the MFU",
+        sentences=[
+            f"{mfu.flops_per_step or 0:,} FLOPs a step ({prose(mfu.flops_source, 100)}) over "
+            f"{units.plural(mfu.gpus or 0, 'GPU')} of "
+            f"{(mfu.peak_flops or 0) / 1e12:,.0f} TFLOP/s ({prose(mfu.peak_source, 100)}) in "
+            f"{units.duration(mfu.step_time_ns)}, the mean over steps and ranks."
+        ],
+        grids=[Grid(head=["where it goes", "share", "all ranks and steps"], align="lrr", rows=rows)],
+    )

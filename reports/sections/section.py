@@ -1,0 +1,72 @@
+"""What every renderer can show: a title, sentences, tables of cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from perfdoc.reports import units
+from perfdoc.reports.names import shorten
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One cell, fit to be shown as it is."""
+
+    text: str
+    ns: int | None = None
+    """The time that it shows, for the page's own checks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """A table. align has a letter per column: l left, r right, n a name that may be shortened."""
+
+    caption: str = ""
+    head: Sequence[str]
+    align: str
+    rows: Sequence[Sequence[Cell]]
+    left_out: int = 0
+    """Rows that the diagnosis has and the table has not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Section:
+    """A part of the report."""
+
+    key: str
+    """Anchor on the page."""
+    title: str
+    sentences: Sequence[str] = field(default_factory=list)
+    """Prose of ours; quoted names stand in `code` quotes."""
+    grids: Sequence[Grid] = field(default_factory=list)
+
+
+def name(text: str, limit: int = 96) -> Cell:
+    """A name out of a trace."""
+    return Cell(text=shorten(text, limit) if text else "—")
+
+
+def word(text: str | int) -> Cell:
+    """A word or number of ours."""
+    return Cell(text=str(text))
+
+
+def time(ns: int | None) -> Cell:
+    """A duration."""
+    return Cell(text=units.duration(ns), ns=ns)
+
+
+def share(frac: float | None) -> Cell:
+    """A fraction as a percentage."""
+    return Cell(text=units.UNKNOWN if frac is None else units.share(frac))
+
+
+def count(number: int | None) -> Cell:
+    """A whole number."""
+    return Cell(text=units.UNKNOWN if number is None else units.count(number))
+
+
+def size(number: int | None) -> Cell:
+    """Bytes."""
+    return Cell(text=units.size(number))

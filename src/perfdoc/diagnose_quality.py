@@ -1,0 +1,58 @@
+"""What limits the figures of a set of captures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfdoc import diagnosis as d
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.traces import NoGpuActivityError
+
+
+def quality_of(
+    captures: Sequence[CaptureMeasurement], silent: Sequence[NoGpuActivityError]
+) -> list[d.Quality]:
+    """Notes of the captures, ranks that are missing, and captures that showed no GPU activity."""
+    return _notes(captures) + _missing_ranks(captures) + [_silent(e) for e in silent]
+
+
+def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
+    """Notes of all captures; one that several share is said once, with their number."""
+    inputs: dict[tuple[str, str, str], int] = defaultdict(int)
+    for c in captures:
+        for note in {(n.code, n.message, n.remedy) for n in c.notes}:
+            inputs[note] += 1
+    several = len(captures) > 1
+    return [
+        d.Quality(
+            code=code,
+            message=f"{message} ({count} of {len(captures)} inputs)" if several else message,
+            remedy=remedy,
+        )
+        for (code, message, remedy), count in sorted(inputs.items())
+    ]
+
+
+def _missing_ranks(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
+    """Said where the captures name a larger job than was given: its other ranks may be the slow ones."""
+    world = max((c.world_size for c in captures if c.world_size is not None), default=0)
+    ranks = {r.device.rank for c in captures for r in c.ranks} - {None}
+    if len(ranks) >= world:
+        return []
+    return [
+        d.Quality(
+            code="missing-ranks",
+            message=f"The job had {world:,} ranks; {len(ranks):,} of them are analysed here.",
+            remedy="Give the captures of the others too, as far as there are any.",
+        )
+    ]
+
+
+def _silent(error: NoGpuActivityError) -> d.Quality:
+    return d.Quality(
+        code="no-gpu-activity",
+        message=f"{Path(error.path).name} {error.what} It is not counted as a rank.",
+        remedy=error.remedy,
+    )

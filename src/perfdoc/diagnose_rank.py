@@ -1,0 +1,70 @@
+"""One device's measurement as the contract's rank."""
+
+from __future__ import annotations
+
+from perfdoc import diagnosis as d
+from perfdoc.analyzers.kernels_only import KernelsOnly
+from perfdoc.analyzers.measure import RankMeasurement
+
+
+def rank_of(m: RankMeasurement, input_index: int) -> d.Rank:
+    """input_index: index into Diagnosis.inputs."""
+    w, ledger = m.window, m.ledger
+    return d.Rank(
+        rank=m.device.rank,
+        device=m.device.ordinal,
+        pid=m.device.process,
+        input=input_index,
+        gpu=d.Gpu(name=m.device.gpu_name, sm_count=m.device.sm_count, memory_bytes=m.device.memory_bytes),
+        window=d.Window(
+            kind=w.kind,
+            start_ns=w.start_ns,
+            end_ns=w.end_ns,
+            duration_ns=w.duration_ns,
+            steps=len(w.steps),
+            step_list=[
+                d.Step(name=s.name, start_ns=s.start_ns, duration_ns=s.end_ns - s.start_ns) for s in w.steps
+            ],
+            reason=w.reason,
+        ),
+        ledger_ns=d.Ledger(
+            compute=ledger.compute_ns,
+            exposed_comm=d.ExposedComm(**ledger.exposed_comm_ns),
+            exposed_memcpy=ledger.exposed_memcpy_ns,
+            idle=d.Idle(**ledger.idle_ns),
+        ),
+        communication=[
+            d.Communication(
+                dimension=c.dimension,
+                transport=c.transport,
+                collective=c.collective,
+                element_type=c.element_type,
+                count=c.count,
+                total_ns=c.total_ns,
+                hidden_ns=c.hidden_ns,
+                exposed_ns=c.exposed_ns,
+                blocking_ns=c.blocking_ns,
+                bytes=c.bytes,
+                bus_bandwidth_gbps=c.bus_bandwidth_gbps,
+                evidence=c.evidence,
+                group=c.group,
+            )
+            for c in m.communication
+        ],
+        kernels_only_window=_kernels_only(m.kernels_only_window),
+        kernels_only_capture=_kernels_only(m.kernels_only_capture),
+    )
+
+
+def _kernels_only(k: KernelsOnly) -> d.KernelsOnly:
+    return d.KernelsOnly(
+        kernels=k.kernels,
+        comm_kernels=k.comm_kernels,
+        span_ns=k.span_ns,
+        busy_ns=k.busy_ns,
+        compute_ns=k.compute_ns,
+        comm_ns=k.comm_ns,
+        hidden_ns=k.hidden_ns,
+        exposed_ns=k.exposed_ns,
+        idle_ns=k.idle_ns,
+    )
