@@ -61,6 +61,15 @@ def blocked_since(trace: Trace, activity: Activity, launches: Launches) -> I64 |
     return since
 
 
+def awaited_pairs(trace: Trace, activity: Activity, launches: Launches) -> tuple[I64, I64]:
+    """Pairs of rows of the activity: (what was awaited, the first that was launched behind the wait).
+
+    Over every record -> wait edge of the device, chains of waits included; -1 where a side is none.
+    """
+    lanes = {s: _Lane(activity, s) for s in np.unique(activity.stream).tolist()}
+    return _awaited(find_edges(trace, activity.device, launches), lanes)
+
+
 def _awaited(edges: Edges, lanes: Mapping[int, _Lane]) -> tuple[I64, I64]:
     """Pairs of activities: (what was awaited, the first one behind the wait).
 

@@ -1,0 +1,123 @@
+"""Tasks and what each waits for, in columns.
+
+A task starts when everything that it waits for has ended and the edge's lag has passed, and not before its
+release; it runs for its duration. Tasks are numbered so that each waits for lower numbers only: building
+in the order of time gives that for nothing, and the engine needs no sorting.
+
+A collective is three kinds of tasks: every member arrives (zero long, when its own stream is ready), one
+meeting waits for all arrivals (zero long), and every member transfers, from the meeting on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+I64 = NDArray[np.int64]
+I8 = NDArray[np.int8]
+NONE = -1
+
+
+class TaskKind(IntEnum):
+    """What a task stands for."""
+
+    HOST = 0
+    """A call or other work on a host thread."""
+    COMPUTE = 1
+    COMMUNICATION = 2
+    """On a device; of a matched collective, the part from the meeting on."""
+    COPY = 3
+    ARRIVAL = 4
+    """A member of a collective is ready."""
+    MEETING = 5
+    """All members of a collective are ready."""
+
+
+class EdgeKind(IntEnum):
+    """Why a task waits for another."""
+
+    HOST_ORDER = 0
+    """The same thread, one after the other; the lag is what the thread did in between."""
+    HOST_HANDOVER = 1
+    """Another thread of the process went on (forward and backward threads)."""
+    LAUNCH = 2
+    STREAM_ORDER = 3
+    EVENT = 4
+    """Event record -> wait."""
+    HOST_SYNC = 5
+    """A host call that blocks until the device is done."""
+    COLLECTIVE = 6
+    """Between the members of a collective."""
+    INFERRED = 7
+    """No event is in the capture, but the start at another stream's end shows that it waited."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Edges:
+    """What tasks wait for, grouped by the waiting task."""
+
+    first: I64
+    """Task i has the edges first[i] .. first[i + 1]; one longer than the tasks."""
+    source: I64
+    """The task that is waited for, below the one that waits."""
+    lag_ns: I64
+    """Time from its end to the earliest start; may be negative (a kernel starts inside its launching
+    call)."""
+    kind: I8
+    """EdgeKind."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TaskGraph:
+    """Tasks by number; all columns are of one length."""
+
+    duration_ns: I64
+    release_ns: I64
+    """Not before this; the smallest int64 where nothing of the kind holds."""
+    kind: I8
+    """TaskKind."""
+    rank: I64
+    """Position of the device or process that it belongs to."""
+    resource: I64
+    """Stream of a device task, thread of a host task."""
+    row: I64
+    """Row in the table that it was made from; -1 none."""
+    edges: Edges
+
+    def __post_init__(self) -> None:
+        n = len(self.duration_ns)
+        e = self.edges
+        assert len(e.first) == n + 1, (len(e.first), n)
+        assert n == 0 or (self.duration_ns >= 0).all(), "a task takes no time back"
+        waiting = np.repeat(np.arange(n), np.diff(e.first))
+        assert (e.source < waiting).all(), "a task waits for lower numbers only"
+        assert (e.source >= 0).all(), "an edge comes from a task"
+
+
+class GraphBuilder:
+    """Collects columns of edges in any order; `edges` groups them."""
+
+    def __init__(self) -> None:
+        self._parts: list[tuple[I64, I64, I64, EdgeKind]] = []
+
+    def add(self, source: I64, target: I64, lag_ns: I64 | int, kind: EdgeKind) -> None:
+        """Edges source[i] -> target[i]; where the source is -1 there is none."""
+        known = source >= 0
+        lag = np.broadcast_to(np.asarray(lag_ns, np.int64), source.shape)
+        self._parts.append((source[known], target[known], lag[known], kind))
+
+    def edges(self, tasks: int) -> Edges:
+        """All of them by waiting task, in the order in which they were added."""
+        source, target, lag = (
+            np.concatenate([part[i] for part in self._parts] or [np.empty(0, np.int64)]) for i in range(3)
+        )
+        kind = np.concatenate(
+            [np.full(len(p[0]), p[3], np.int8) for p in self._parts] or [np.empty(0, np.int8)]
+        )
+        order = np.argsort(target, kind="stable")
+        first = np.zeros(tasks + 1, np.int64)
+        np.cumsum(np.bincount(target, minlength=tasks), out=first[1:])
+        return Edges(first=first, source=source[order], lag_ns=lag[order], kind=kind[order])

@@ -1,0 +1,100 @@
+"""The host's side of a rank: calls of the threads that feed a device, one after the other.
+
+A process trains on several threads in turn (forward on one, backward on autograd's), and one that waits for
+another makes no call. So a call follows whichever call ended last before it, on any of these threads; what
+lay between the two is the host's own work. Where two threads call at the same time, each follows its own.
+
+A call that waits for the device is two tasks: it begins, and it returns once the device is done.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.host_calls import CallKind, HostCalls
+from perfdoc.simulator.engine.graph import I64, NONE
+from perfdoc.traces.table import Bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostTasks:
+    """Outermost calls by start."""
+
+    start_ns: I64
+    end_ns: I64
+    thread: I64
+    waits: Bool
+    """Whether the call waits for the device."""
+    previous: I64
+    """The call that it follows; -1 none."""
+
+    def at(self, thread: I64, time_ns: I64) -> I64:
+        """The call of a thread that runs at a time; -1 none."""
+        found = np.full(len(time_ns), NONE, np.int64)
+        for t in np.unique(thread).tolist():
+            mine = np.flatnonzero(self.thread == t)
+            asked = np.flatnonzero(thread == t)
+            if len(mine):
+                at = np.searchsorted(self.start_ns[mine], time_ns[asked], "right") - 1
+                row = mine[np.maximum(at, 0)]
+                inside = (at >= 0) & (self.end_ns[row] >= time_ns[asked])
+                found[asked] = np.where(inside, row, NONE)
+        return found
+
+
+def host_tasks(calls: HostCalls, from_ns: int, to_ns: int) -> HostTasks:
+    """The outermost calls that start in [from_ns, to_ns)."""
+    outer = _outermost(calls)
+    outer = outer[(calls.start_ns[outer] >= from_ns) & (calls.start_ns[outer] < to_ns)]
+    outer = outer[np.argsort(calls.start_ns[outer], kind="stable")]
+    start, end, thread = calls.start_ns[outer], calls.end_ns[outer], calls.thread[outer]
+    return HostTasks(
+        start_ns=start,
+        end_ns=end,
+        thread=thread,
+        waits=_waits(calls, outer),
+        previous=_previous(start, end, thread),
+    )
+
+
+def _outermost(calls: HostCalls) -> I64:
+    """Rows that lie in no other call of their thread."""
+    keep = np.ones(len(calls.start_ns), bool)
+    for thread in calls.threads:
+        rows = calls.of_thread(thread)
+        reach = np.maximum.accumulate(calls.end_ns[rows])
+        keep[rows][1:] = calls.end_ns[rows][1:] > reach[:-1]
+    return np.flatnonzero(keep)
+
+
+def _waits(calls: HostCalls, outer: I64) -> Bool:
+    """Whether an outermost call is, or holds, one that synchronises."""
+    waiting = np.flatnonzero(calls.kind == CallKind.SYNCHRONISING)
+    found = np.zeros(len(outer), bool)
+    order = np.lexsort((calls.start_ns[outer], calls.thread[outer]))
+    for thread in np.unique(calls.thread[waiting]).tolist():
+        mine = order[calls.thread[outer[order]] == thread]
+        times = calls.start_ns[waiting[calls.thread[waiting] == thread]]
+        at = np.searchsorted(calls.start_ns[outer[mine]], times, "right") - 1
+        found[mine[at[at >= 0]]] = True
+    return found
+
+
+def _previous(start: I64, end: I64, thread: I64) -> I64:
+    """The earlier call that ended last, if it ended before this one; else the thread's own previous one."""
+    count = len(start)
+    if not count:
+        return np.empty(0, np.int64)
+    reach = np.maximum.accumulate(end)
+    # The row that holds the running maximum: the last one that raised it.
+    raised = np.concatenate(([True], end[1:] > reach[:-1]))
+    holder = np.maximum.accumulate(np.where(raised, np.arange(count), 0))
+    last = np.concatenate(([NONE], holder[:-1]))
+    own = np.full(count, NONE, np.int64)
+    for t in np.unique(thread).tolist():
+        mine = np.flatnonzero(thread == t)
+        own[mine[1:]] = mine[:-1]
+    ended = (last >= 0) & (end[np.maximum(last, 0)] <= start)
+    return np.where(ended, last, own)

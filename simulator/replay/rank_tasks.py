@@ -1,0 +1,265 @@
+"""One GPU rank's window as tasks: the host's calls, the device's work, and what waits for what.
+
+What the trace says of a start is kept where it explains it: a kernel starts within a short latency of its
+launch, of the end of what ran before it on its stream, or of an event that it waited for. Longer delays
+have no cause in the capture; the replay leaves them out, and they are its error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.activity import Activity
+from perfdoc.analyzers.blocking import awaited_pairs
+from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.host_calls import host_calls
+from perfdoc.analyzers.idle import LAUNCH_LATENCY_MAX_NS
+from perfdoc.simulator.engine.graph import I8, I64, NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
+from perfdoc.simulator.replay.host_tasks import HostTasks, host_tasks
+
+NO_RELEASE = np.iinfo(np.int64).min
+RETURN_LATENCY_MAX_NS = 100_000
+"""A blocked host thread is back within this of the device being done."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankTasks:
+    """A rank's window as a graph, and the measured times of its tasks."""
+
+    graph: TaskGraph
+    start_ns: I64
+    """As measured."""
+    end_ns: I64
+    activity_task: I64
+    """Task of each row of Activity; -1 outside of the window."""
+    unexplained_ns: int
+    """Delays of the device's work that nothing in the capture explains; the replay has none of them."""
+    impossible_edges: int
+    """Dependencies that the measured times contradict; left out."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Link:
+    """Something that device work waits for: ends, by activity; -1 as source none."""
+
+    source: I64
+    target: I64
+    ready_ns: I64
+    kind: EdgeKind
+
+
+def rank_tasks(view: DeviceView) -> RankTasks:
+    """Build the graph of a device's window."""
+    activity, window = view.activity, view.window
+    inside = np.flatnonzero((activity.start_ns >= window.start_ns) & (activity.start_ns < window.end_ns))
+    launched = activity.launch_start_ns[inside]
+    first_call = int(launched[launched >= 0].min(initial=window.start_ns))
+    host = host_tasks(host_calls(view), first_call, window.end_ns)
+
+    calls, work = len(host.start_ns), len(inside)
+    returns = np.flatnonzero(host.waits)
+    key = np.concatenate((host.start_ns, activity.start_ns[inside], host.end_ns[returns]))
+    order = np.lexsort((np.repeat((0, 1, 2), (calls, work, len(returns))), key))
+    number = np.empty(len(order), np.int64)
+    number[order] = np.arange(len(order))
+    call_task, work_task, return_task = np.split(number, (calls, calls + work))
+    ended_by = call_task.copy()
+    ended_by[returns] = return_task
+
+    start = key[order]
+    end = np.concatenate(
+        (
+            np.where(host.waits, host.start_ns, host.end_ns),
+            activity.end_ns[inside],
+            host.end_ns[returns],
+        )
+    )[order]
+    builder = GraphBuilder()
+    _order_host(builder, host, call_task, ended_by)
+    links = _links(view, inside, host, call_task, work_task)
+    unexplained = _lag_device(builder, links, activity, inside, work_task, start, end)
+    _block_host(builder, activity, inside, host, returns, call_task, return_task, work_task)
+    edges = builder.edges(len(order))
+    waiting = np.repeat(np.arange(len(order)), np.diff(edges.first))
+    possible = edges.source < waiting
+    kept = GraphBuilder()
+    for kind in EdgeKind:
+        mine = possible & (edges.kind == kind)
+        kept.add(edges.source[mine], waiting[mine], edges.lag_ns[mine], kind)
+    edges = kept.edges(len(order))
+    alone = np.diff(edges.first) == 0
+    kinds = np.concatenate(
+        (
+            np.full(calls, TaskKind.HOST, np.int8),
+            _device_kinds(activity, inside),
+            np.full(len(returns), TaskKind.HOST, np.int8),
+        )
+    )[order]
+    activity_task = np.full(len(activity.start_ns), NONE, np.int64)
+    activity_task[inside] = work_task
+    return RankTasks(
+        graph=TaskGraph(
+            duration_ns=end - start,
+            release_ns=np.where(alone, start, NO_RELEASE),
+            kind=kinds,
+            rank=np.zeros(len(order), np.int64),
+            resource=np.concatenate((host.thread, activity.stream[inside], host.thread[returns]))[order],
+            row=np.concatenate((np.arange(calls), inside, returns))[order],
+            edges=edges,
+        ),
+        start_ns=start,
+        end_ns=end,
+        activity_task=activity_task,
+        unexplained_ns=unexplained,
+        impossible_edges=int((~possible).sum()),
+    )
+
+
+def _device_kinds(activity: Activity, inside: I64) -> I8:
+    kinds = np.full(len(activity.start_ns), TaskKind.COPY, np.int8)
+    kinds[activity.is_compute] = TaskKind.COMPUTE
+    kinds[activity.comm_rows] = TaskKind.COMMUNICATION
+    return kinds[inside]
+
+
+def _order_host(builder: GraphBuilder, host: HostTasks, call_task: I64, ended_by: I64) -> None:
+    """A call follows another after what the host did in between."""
+    follows = host.previous >= 0
+    previous = host.previous[follows]
+    gap = host.start_ns[follows] - host.end_ns[previous]
+    same = host.thread[follows] == host.thread[previous]
+    for chosen, kind in ((same, EdgeKind.HOST_ORDER), (~same, EdgeKind.HOST_HANDOVER)):
+        builder.add(ended_by[previous[chosen]], call_task[np.flatnonzero(follows)[chosen]], gap[chosen], kind)
+
+
+def _links(view: DeviceView, inside: I64, host: HostTasks, call_task: I64, work_task: I64) -> list[_Link]:
+    """What each activity may have waited for: its launch, its stream, events."""
+    activity = view.activity
+    position = np.full(len(activity.start_ns), NONE, np.int64)
+    position[inside] = np.arange(len(inside))
+    launch_ns = activity.launch_start_ns[inside]
+    call = host.at(activity.launch_thread[inside], np.where(launch_ns >= 0, launch_ns, NONE))
+    call = np.where(launch_ns >= 0, call, NONE)
+    previous = _previous_on_stream(activity, inside)
+    links = [
+        _Link(
+            source=np.where(call >= 0, call_task[np.maximum(call, 0)], NONE),
+            target=work_task,
+            ready_ns=np.where(call >= 0, launch_ns, NO_RELEASE),
+            kind=EdgeKind.LAUNCH,
+        ),
+        _Link(
+            source=np.where(previous >= 0, work_task[np.maximum(previous, 0)], NONE),
+            target=work_task,
+            ready_ns=np.where(previous >= 0, activity.end_ns[inside[np.maximum(previous, 0)]], NO_RELEASE),
+            kind=EdgeKind.STREAM_ORDER,
+        ),
+    ]
+    awaited, behind = awaited_pairs(view.trace, activity, view.launches)
+    known = (awaited >= 0) & (behind >= 0)
+    awaited, behind = position[awaited[known]], position[behind[known]]
+    known = (awaited >= 0) & (behind >= 0)
+    awaited, behind = awaited[known], behind[known]
+    links.append(
+        _Link(
+            source=work_task[awaited],
+            target=work_task[behind],
+            ready_ns=activity.end_ns[inside[awaited]],
+            kind=EdgeKind.EVENT,
+        )
+    )
+    return links
+
+
+def _previous_on_stream(activity: Activity, inside: I64) -> I64:
+    """Position of the activity before, in the order in which a stream runs; -1 none."""
+    stream = activity.stream[inside]
+    order = np.lexsort((activity.start_ns[inside], stream))
+    previous = np.full(len(inside), NONE, np.int64)
+    same = stream[order[1:]] == stream[order[:-1]]
+    previous[order[1:][same]] = order[:-1][same]
+    return previous
+
+
+def _lag_device(
+    builder: GraphBuilder,
+    links: list[_Link],
+    activity: Activity,
+    inside: I64,
+    work_task: I64,
+    start: I64,
+    end: I64,
+) -> int:
+    """Give every link its lag; returns the delays that no link explains."""
+    tasks = len(start)
+    ready = np.full(tasks, NO_RELEASE, np.int64)
+    for link in links:
+        np.maximum.at(ready, link.target[link.source >= 0], link.ready_ns[link.source >= 0])
+    has_link = ready > NO_RELEASE
+    slack = np.where(has_link, start - np.where(has_link, ready, 0), 0)
+    late = np.zeros(tasks, bool)
+    late[work_task] = slack[work_task] > LAUNCH_LATENCY_MAX_NS
+    inferred = _inferred(activity, inside, work_task, late, start)
+    late[inferred.target] = False
+    ready[inferred.target] = inferred.ready_ns
+    for link in [*links, inferred]:
+        real = link.source >= 0
+        source, target, at = link.source[real], link.target[real], link.ready_ns[real]
+        own = start[target] - at
+        binding = at == ready[target]
+        explained = binding & ~late[target]
+        typical = int(np.median(own[explained])) if explained.any() else 0
+        lag = np.where(explained, own, np.minimum(own, typical))
+        # Edges count from the end of their source; a launch counts from the start of the call.
+        builder.add(source, target, lag - (end[source] - at), link.kind)
+    return int(slack[late].sum())
+
+
+def _inferred(activity: Activity, inside: I64, work_task: I64, late: np.ndarray, start: I64) -> _Link:
+    """Late work that started as something on another stream ended: it waited, though no event shows it."""
+    ends = activity.end_ns[inside]
+    by_end = np.argsort(ends, kind="stable")
+    waiting = np.flatnonzero(late[work_task])
+    at = np.searchsorted(ends[by_end], start[work_task[waiting]], "right") - 1
+    source = by_end[np.maximum(at, 0)]
+    near = (at >= 0) & (start[work_task[waiting]] - ends[source] <= LAUNCH_LATENCY_MAX_NS)
+    near &= work_task[source] < work_task[waiting]
+    return _Link(
+        source=work_task[source[near]],
+        target=work_task[waiting[near]],
+        ready_ns=ends[source[near]],
+        kind=EdgeKind.INFERRED,
+    )
+
+
+def _block_host(
+    builder: GraphBuilder,
+    activity: Activity,
+    inside: I64,
+    host: HostTasks,
+    returns: I64,
+    call_task: I64,
+    return_task: I64,
+    work_task: I64,
+) -> None:
+    """A call that waits returns no earlier than the last work that was launched before it and ended in it."""
+    if not len(returns):
+        return
+    begin, finish = host.start_ns[returns], host.end_ns[returns]
+    ends = activity.end_ns[inside]
+    by_end = np.argsort(ends, kind="stable")
+    at = np.searchsorted(ends[by_end], finish, "right") - 1
+    awaited = by_end[np.maximum(at, 0)]
+    # Work of other threads may have ended in the meantime without being waited for: what was launched later.
+    launched = activity.launch_start_ns[inside[awaited]] <= finish
+    waited = (at >= 0) & launched & (ends[awaited] > begin)
+    late = finish - ends[awaited] > RETURN_LATENCY_MAX_NS
+    own = finish - ends[awaited]
+    typical = int(np.median(own[waited & ~late])) if (waited & ~late).any() else 0
+    lag = np.where(late, typical, own)
+    builder.add(np.where(waited & ~late, work_task[awaited], NONE), return_task, lag, EdgeKind.HOST_SYNC)
+    # Without a wait the call takes what it took; with one, what it does itself is short.
+    itself = np.where(waited & ~late, np.minimum(finish - begin, typical), finish - begin)
+    builder.add(call_task[returns], return_task, itself, EdgeKind.HOST_ORDER)

@@ -1,0 +1,87 @@
+"""The engine against a count by hand and against brute force."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind, critical_path, schedule
+
+NO_RELEASE = np.iinfo(np.int64).min
+
+
+def graph(durations: list[int], edges: list[tuple[int, int, int]], releases: dict[int, int]) -> TaskGraph:
+    """edges: (source, target, lag)."""
+    builder = GraphBuilder()
+    columns = np.array(edges, np.int64).reshape(-1, 3)
+    builder.add(columns[:, 0], columns[:, 1], columns[:, 2], EdgeKind.STREAM_ORDER)
+    count = len(durations)
+    release = np.full(count, NO_RELEASE, np.int64)
+    for task, at in releases.items():
+        release[task] = at
+    zero = np.zeros(count, np.int64)
+    return TaskGraph(
+        duration_ns=np.array(durations, np.int64),
+        release_ns=release,
+        kind=np.full(count, TaskKind.COMPUTE, np.int8),
+        rank=zero,
+        resource=zero,
+        row=zero - 1,
+        edges=builder.edges(count),
+    )
+
+
+def test_two_branches_meet_and_the_longer_one_is_the_path() -> None:
+    """a [0,10) → b at 12 (lag 2) [12,17); a → c at 10 [10,40); d after both, 5 after b, at once after c:
+    max(22, 40) = 40, [40,43). The path is a, c, d."""
+    made = graph([10, 5, 30, 3], [(0, 1, 2), (0, 2, 0), (1, 3, 5), (2, 3, 0)], {0: 0})
+    times = schedule(made)
+    assert times.start_ns.tolist() == [0, 12, 10, 40]
+    assert times.end_ns.tolist() == [10, 17, 40, 43]
+    assert critical_path(made, times).tolist() == [0, 2, 3]
+
+
+def test_a_collective_starts_for_all_when_the_last_has_arrived() -> None:
+    """Ranks ready at 5 and 30: both transfer [30,34), and the path is the late one's."""
+    made = graph([5, 30, 0, 4, 4], [(0, 2, 0), (1, 2, 0), (2, 3, 0), (2, 4, 0)], {0: 0, 1: 0})
+    times = schedule(made)
+    assert times.end_ns.tolist()[3:] == [34, 34]
+    assert critical_path(made, times)[:2].tolist() == [1, 2]
+
+
+def test_a_negative_lag_lets_work_begin_inside_its_launch() -> None:
+    """A call [0,10) launches what starts 4 after the call's start: lag -6."""
+    made = graph([10, 7], [(0, 1, -6)], {0: 0})
+    assert schedule(made).start_ns.tolist() == [0, 4]
+
+
+def test_nothing_to_do() -> None:
+    made = graph([], [], {})
+    assert critical_path(made, schedule(made)).tolist() == []
+
+
+@given(st.data())
+def test_every_start_is_the_latest_of_what_is_waited_for(data: st.DataObject) -> None:
+    """Times, and the decisive edge, against a plain loop."""
+    count = data.draw(st.integers(1, 12))
+    durations = data.draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
+    pairs = [(s, t) for t in range(count) for s in range(t)]
+    chosen = data.draw(st.lists(st.sampled_from(pairs), max_size=20)) if pairs else []
+    edges = [(s, t, data.draw(st.integers(-5, 5))) for s, t in chosen]
+    releases = {i: data.draw(st.integers(0, 20)) for i in range(count)}
+    made = graph(durations, edges, releases)
+    times = schedule(made)
+    ends: list[int] = []
+    for task in range(count):
+        reasons = [releases[task], *(ends[s] + lag for s, t, lag in edges if t == task)]
+        start = max(reasons)
+        assert times.start_ns[task] == start
+        edge = int(times.binding[task])
+        if edge >= 0:
+            source = int(made.edges.source[edge])
+            assert ends[source] + int(made.edges.lag_ns[edge]) == start
+        else:
+            assert releases[task] == start
+        ends.append(start + durations[task])
+    assert times.end_ns.tolist() == ends

@@ -1,0 +1,164 @@
+"""A rank's window rebuilt as tasks: what waits for what, and what the path is made of."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.kernel_class import classify_kernels
+from perfdoc.analyzers.known_ranges import find_known_ranges
+from perfdoc.analyzers.launches import find_launches
+from perfdoc.analyzers.window import WindowRequest, find_window
+from perfdoc.simulator.engine import schedule
+from perfdoc.simulator.replay.path import path_parts, task_dimensions
+from perfdoc.simulator.replay.rank_tasks import rank_tasks
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces import Trace
+from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.load import read_trace
+from tests.analyzers.tiny import ALL_REDUCE, GEMM, activity_of, trace_of
+
+US = 1_000
+
+
+def view_of(trace: Trace, device: int = 0) -> DeviceView:
+    activity, known = activity_of(trace, device), find_known_ranges(trace)
+    return DeviceView(
+        trace=trace,
+        activity=activity,
+        window=find_window(trace, activity, WindowRequest(), known),
+        kinds=classify_kernels(trace),
+        launches=find_launches(trace),
+        known=known,
+        facts=JobFacts(),
+    )
+
+
+def parts_of(view: DeviceView) -> dict[str, int]:
+    tasks = rank_tasks(view)
+    times = schedule(tasks.graph)
+    comm = view.activity
+    dimension = task_dimensions(tasks, comm.communication.dimension, comm.comm_rows)
+    _, parts = path_parts(tasks.graph, times, view.window.start_ns, dimension)
+    return {p.name: p.total_ns for p in parts}
+
+
+def test_a_launch_bound_chain_is_the_hosts(tmp_path: Path) -> None:
+    """Three launches of 10 µs each, 50 µs of Python between them; each kernel starts 8 µs after its call
+    began and runs for 5. The path: launch, Python, launch, Python, launch (8 of its 10 µs), kernel; of the
+    window, which begins with the first kernel at 8 µs, 120 + 8 - 8 + 5 = 125 µs remain."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(3):
+        at = i * 60 * US
+        launch = (thread, at, at + 10 * US)
+        device.kernel(GEMM, at + 8 * US, at + 13 * US, stream=7, launch=launch)
+    view = view_of(trace_of(builder, tmp_path))
+    tasks = rank_tasks(view)
+    assert schedule(tasks.graph).start_ns.tolist() == tasks.start_ns.tolist()
+    assert tasks.unexplained_ns == 0
+    assert parts_of(view) == {"host": 100 * US, "host_call": 28 * US, "compute": 5 * US, "before": -8 * US}
+
+
+def test_work_that_is_queued_waits_for_its_stream(tmp_path: Path) -> None:
+    """Launched at 0, 10 and 20 µs; each runs for 100, one after the other, 2 µs apart: the path is the first
+    call's 5 µs until the kernel starts, three kernels and two gaps."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(3):
+        launch = (thread, i * 10 * US, (i * 10 + 6) * US)
+        start = 5 * US + i * 102 * US
+        device.kernel(GEMM, start, start + 100 * US, stream=7, launch=launch)
+    view = view_of(trace_of(builder, tmp_path))
+    parts = parts_of(view)
+    assert parts == {"compute": 300 * US, "launch_latency": 4 * US, "host_call": 5 * US, "before": -5 * US}
+    tasks = rank_tasks(view)
+    duration = tasks.graph.duration_ns.copy()
+    duration[tasks.activity_task] = 50 * US
+    shorter = schedule(replace(tasks.graph, duration_ns=duration))
+    # Three of 50 µs and two gaps of 2: 154 µs after the first start at 5.
+    assert int(shorter.end_ns.max()) == 5 * US + 154 * US
+
+
+def test_an_event_makes_compute_wait_for_communication(tmp_path: Path) -> None:
+    """An all-reduce [10,200) µs on stream 20; stream 7 waits for it and computes [203,300)."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(ALL_REDUCE, 10 * US, 200 * US, stream=20, launch=(thread, 0, 5 * US))
+    record = device.record_event(20, launch=(thread, 6 * US, 7 * US))
+    device.wait_event(7, record, launch=(thread, 8 * US, 9 * US))
+    device.kernel(GEMM, 203 * US, 300 * US, stream=7, launch=(thread, 10 * US, 15 * US))
+    parts = parts_of(view_of(trace_of(builder, tmp_path)))
+    assert parts["dependency"] == 3 * US
+    assert parts["communication.unknown"] == 190 * US
+    assert parts["compute"] == 97 * US
+
+
+def test_a_host_that_waits_for_the_device_goes_on_when_it_is_done(tmp_path: Path) -> None:
+    """A kernel [8,500) µs; the host waits from 20 to 510; 30 µs of Python later it launches the next,
+    which starts 8 µs after its call. With the first kernel 392 µs shorter everything behind it is 392 µs
+    earlier."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 8 * US, 500 * US, stream=7, launch=(thread, 0, 10 * US))
+    thread.api("cudaStreamSynchronize", 20 * US, 510 * US)
+    device.kernel(GEMM, 548 * US, 600 * US, stream=7, launch=(thread, 540 * US, 550 * US))
+    view = view_of(trace_of(builder, tmp_path))
+    tasks = rank_tasks(view)
+    assert int(schedule(tasks.graph).end_ns.max()) == 600 * US
+    duration = tasks.graph.duration_ns.copy()
+    duration[tasks.activity_task[0]] = 100 * US
+    edited = schedule(replace(tasks.graph, duration_ns=duration))
+    assert int(edited.end_ns.max()) == 208 * US
+    assert parts_of(view)["host_return"] == 10 * US
+
+
+def test_backward_runs_on_another_thread_and_forward_goes_on_after_it(tmp_path: Path) -> None:
+    """Thread 1 launches at 0, thread 2 at 100 and 200, thread 1 again at 300 µs. If thread 2's first launch
+    took 40 µs less, thread 1's last would come 40 µs earlier."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    one, two, device = process.thread(), process.thread(), process.device()
+    for thread, at, length in ((one, 0, 10), (two, 100, 50), (two, 200, 10), (one, 300, 10)):
+        start = (at + 8) * US
+        device.kernel(GEMM, start, start + US, stream=7, launch=(thread, at * US, (at + length) * US))
+    tasks = rank_tasks(view_of(trace_of(builder, tmp_path)))
+    call = int(np.flatnonzero(tasks.start_ns == 100 * US)[0])
+    duration = tasks.graph.duration_ns.copy()
+    duration[call] -= 40 * US
+    before, after = schedule(tasks.graph), schedule(replace(tasks.graph, duration_ns=duration))
+    assert int(before.end_ns.max()) - int(after.end_ns.max()) == 40 * US
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("nsys/ddp_2gpu_rtx3090.sqlite", "nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite"),
+        *("nsys/sp_2gpu_before.sqlite", "nsys/sp_2gpu_after.sqlite", "nsys/windows_rtx5000.sqlite"),
+        *("nsys/gpt_small_full_step_a100.sqlite", "nsys/host_bound_2gpu_h100.sqlite"),
+        *("kineto/dlrm_8gpu_v100_rank1.pt.trace.json.gz", "kineto/dlrm_layernorm_a100_rank3of8.json.gz"),
+        *("kineto/resnet50_num_workers_0_v100.pt.trace.json.gz",),
+    ],
+)
+def test_the_unedited_replay_of_a_real_window_is_within_the_bar(shared_traces: Path, name: str) -> None:
+    """DESIGN section 7: 5 %. The path's parts sum to the replayed length."""
+    trace = read_trace(shared_traces / name)
+    for device in range(len(trace.devices)):
+        if not (trace.kernels.device == device).any():
+            continue
+        view = view_of(trace, device)
+        tasks = rank_tasks(view)
+        times = schedule(tasks.graph)
+        work = tasks.activity_task[tasks.activity_task >= 0]
+        measured = int(tasks.end_ns[work].max()) - view.window.start_ns
+        replayed = int(times.end_ns[work].max()) - view.window.start_ns
+        assert replayed == pytest.approx(measured, rel=0.05)
+        assert sum(parts_of(view).values()) == replayed
