@@ -15,9 +15,11 @@ from typing import TypeAlias
 
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.window import WindowRequest
+from perfdoc.cross_check_command import cross_check_and_write, nsys_to_check
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis, to_json
 from perfdoc.output import is_stream, may_write, write_all
+from perfdoc.profiling.nsys import Nsys
 from perfdoc.reports.names import shorten
 from perfdoc.streams import write_bytes
 from perfdoc.traces import NoGpuActivityError, TraceError
@@ -53,6 +55,8 @@ class Options:
     fail_on: frozenset[str]
     jobs: int
     force: bool
+    nsys: Nsys | None
+    """What to hold the figures against; None: nothing."""
 
     @classmethod
     def parse(
@@ -68,6 +72,7 @@ class Options:
         fail_on: str | None,
         jobs: int | None,
         force: bool,
+        cross_check: bool = False,
     ) -> Options:
         """Check everything before any work is done. Raises UserError."""
         if window and step_range:
@@ -82,6 +87,7 @@ class Options:
         try:
             given = given_facts([*settings, *words], config)
             captures = find_captures([p for p in paths if p not in words])
+            nsys = nsys_to_check(captures) if cross_check else None
         except (TraceError, ValueError) as error:
             raise UserError(str(error)) from error
         if output is None and json_file is None:
@@ -99,6 +105,7 @@ class Options:
             fail_on=_rule_codes(fail_on),
             jobs=jobs or os.cpu_count() or 1,
             force=force,
+            nsys=nsys,
         )
 
 
@@ -128,6 +135,13 @@ def run(options: Options, format_: str) -> list[str]:
         took = time.monotonic() - begin
         page = shorten(str(options.output / "report.html"), 1000)
         sys.stderr.write(f"perfdoc: wrote {page} ({took:.1f} s)\n")
+    if options.nsys is not None:
+        try:
+            text = cross_check_and_write(options.nsys, options.captures, options.output)
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+        shown = sys.stdout if format_ == "text" and options.json_file != "-" else sys.stderr
+        shown.write(text)
     return sorted(
         r.code
         for r in diagnosis.rules
