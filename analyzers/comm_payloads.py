@@ -77,7 +77,7 @@ def _add_groups(trace: Trace, activity: Activity, payload: I64, communicator: U6
         rows, launch_ns = _by_time(open_rows[comm.launch_thread[open_rows] == thread], comm.launch_start_ns)
         queue = np.flatnonzero(trace.ranges.thread[call_range] == thread)
         queue, call_ns = _by_time(queue, trace.ranges.start_ns[call_range])
-        for start, end_start, end_end in _groups(trace, edges[trace.ranges.thread[edges] == thread]):
+        for start, end_start, end_end in outermost_groups(trace, edges[trace.ranges.thread[edges] == thread]):
             launched = rows[slice(*np.searchsorted(launch_ns, (end_start, end_end), "left"))]
             queued = calls[queue[slice(*np.searchsorted(call_ns, (start, end_start), "left"))]]
             if not len(launched) or not len(queued):
@@ -96,8 +96,11 @@ def _by_time(rows: I64, time_ns: I64) -> tuple[I64, I64]:
     return rows, time_ns[rows]
 
 
-def _groups(trace: Trace, edges: I64) -> list[tuple[int, int, int]]:
-    """Outermost groups of one thread: start of the group, start and end of the call that ends it."""
+def outermost_groups(trace: Trace, edges: I64) -> list[tuple[int, int, int]]:
+    """Outermost groups of one thread: start of the group, start and end of the call that ends it.
+
+    edges: the thread's ranges that are called GROUP_START or GROUP_END.
+    """
     found = []
     depth, opened = 0, 0
     for row in edges[np.argsort(trace.ranges.start_ns[edges], kind="stable")].tolist():

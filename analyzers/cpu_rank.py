@@ -130,11 +130,13 @@ def _communication(trace: Trace, name: I64, start_ns: I64, end_ns: I64) -> Commu
     for i in np.unique(names).tolist():
         fact = parse_collective(trace.strings[i])
         kinds.append(_kind(fact))
-        dimension = dimension_of_group(fact.group) if fact else None
+        said = fact.dimension if fact else None
+        dimension = said or (dimension_of_group(fact.group) if fact else None)
+        evidence_of = "range" if said else "group_description" if dimension else "none"
         table[i] = (
             len(kinds) - 1,
             DIMENSIONS.index(dimension) if dimension else UNKNOWN_DIMENSION,
-            EVIDENCE.index("group_description" if dimension else "none"),
+            EVIDENCE.index(evidence_of),
             -1 if fact is None or fact.bytes is None else fact.bytes,
         )
     kind, dimension_of, evidence, size = table[names].T if len(names) else np.zeros((4, 0), np.int64)

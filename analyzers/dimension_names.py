@@ -12,7 +12,9 @@ _GROUPS = (
     (r"(POSITION_)?EMBEDDING_GROUP|MODEL_PARALLEL_GROUP|TENSOR_AND_DATA_PARALLEL_GROUP.*", "other"),
     (r"TENSOR_AND_CONTEXT_PARALLEL_GROUP|EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP", "other"),
     (r"(INTRA_|INTER_)?(PARTIAL_)?(EXPERT_)?DATA_PARALLEL_GROUP.*", "dp"),
-    (r"INTRA_PARTIAL_(EXPERT_)?DATA_PARALLEL_GROUP.*|(INTRA|INTER)_(DISTRIBUTED|PARTIAL)_.*", "dp"),
+    (r"INTRA_PARTIAL_.*|INTER_(DISTRIBUTED|PARTIAL)_.*", "dp"),
+    # The gradient norm over all ranks of one optimizer instance, model parallel ones included.
+    (r"INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", "other"),
     (r"TENSOR_MODEL_PARALLEL_GROUP|EXPERT_TENSOR_PARALLEL_GROUP", "tp"),
     (r"(HIERARCHICAL_)?CONTEXT_PARALLEL_GROUP.*|HYBRID_DP_CP_GROUP_\d+", "cp"),
     (r"EXPERT_MODEL_PARALLEL_GROUP|EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP", "ep"),
@@ -72,6 +74,6 @@ def dimension_of_range(name: str) -> str | None:
     """The dimension of communication launched in a range of this name; None where the name tells none."""
     ours = parse_collective(name)
     if ours is not None:
-        return dimension_of_group(ours.group)
+        return ours.dimension or dimension_of_group(ours.group)
     text = name[:512]
     return next((dim for pattern, dim in _RANGES if re.search(pattern, text)), None)

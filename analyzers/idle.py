@@ -41,9 +41,14 @@ def idle_inputs(trace: Trace, activity: Activity, known: KnownRanges) -> IdleInp
     mine = trace.threads_of(trace.devices[activity.device].process)
     # Collection holds the interpreter lock, so any thread's counts; loading only where it holds up launches.
     gc = _union_of(trace, known.gc, mine)
-    launching = np.unique(activity.launch_thread)
-    data = _union_of(trace, known.data, launching)
+    data = _union_of(trace, known.data, launching_threads(activity))
     return IdleInputs(gc=gc, gc_or_data=gc | data)
+
+
+def launching_threads(activity: Activity) -> I64:
+    """Indices of the threads that launched a device's work, ascending; -1 among them where some launch is
+    unknown."""
+    return np.flatnonzero(np.bincount(activity.launch_thread + 1)) - 1
 
 
 def _union_of(trace: Trace, rows: I64, threads: I64) -> Intervals:
@@ -53,8 +58,27 @@ def _union_of(trace: Trace, rows: I64, threads: I64) -> Intervals:
     return union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
 
 
-def idle_by_cause(activity: Activity, start_ns: int, end_ns: int, inputs: IdleInputs) -> dict[str, int]:
-    """Idle nanoseconds of [start, end) by cause; they sum to the window less what was busy."""
+@dataclass(frozen=True, kw_only=True)
+class Gaps:
+    """Stretches in which nothing ran, by time and in full length, and how the time in each divides.
+
+    [start, host_end) is the host's: the launch had not been made, or had not returned, by then. The rest,
+    [host_end, end), is the device's.
+    """
+
+    start_ns: I64
+    host_end_ns: I64
+    end_ns: I64
+    following: I64
+    """Index into the activity's columns of what ended the gap (the last one where nothing did)."""
+    short: Bool
+    """The work was queued and the rest is no longer than a launch takes."""
+    waited: Bool
+    """The same, and another stream was the last to run."""
+
+
+def find_gaps(activity: Activity, start_ns: int, end_ns: int) -> Gaps:
+    """The gaps that reach into [start, end), in full length."""
     gap_start, gap_end = _gaps(activity, start_ns, end_ns)
     following = np.searchsorted(activity.start_ns, gap_end, "left")
     exists = following < len(activity.start_ns)
@@ -62,20 +86,29 @@ def idle_by_cause(activity: Activity, start_ns: int, end_ns: int, inputs: IdleIn
     launched = activity.launch_start_ns[following]
     returned = np.maximum(launched, activity.launch_end_ns[following])
     known = exists & (launched >= 0)
-
-    # [gap_start, host_end) is the host's: the launch had not been made, or had not returned, by then.
     host_end = np.where(known, np.clip(returned, gap_start, gap_end), gap_start)
     if activity.on_host:
         host_end = gap_end  # the host is the device: nothing is queued for it
-    queued_ns = gap_end - host_end
-    short = known & (queued_ns <= LAUNCH_LATENCY_MAX_NS)
-    waited = short & (host_end == gap_start) & _waited_for_other_stream(activity, following)
+    short = known & (gap_end - host_end <= LAUNCH_LATENCY_MAX_NS)
+    return Gaps(
+        start_ns=gap_start,
+        host_end_ns=host_end,
+        end_ns=gap_end,
+        following=following,
+        short=short,
+        waited=short & (host_end == gap_start) & _waited_for_other_stream(activity, following),
+    )
+
+
+def idle_by_cause(activity: Activity, start_ns: int, end_ns: int, inputs: IdleInputs) -> dict[str, int]:
+    """Idle nanoseconds of [start, end) by cause; they sum to the window less what was busy."""
+    gaps = find_gaps(activity, start_ns, end_ns)
 
     def inside(a: I64, b: I64) -> tuple[I64, I64]:
         return np.clip(a, start_ns, end_ns), np.clip(b, start_ns, end_ns)
 
-    host_a, host_b = inside(gap_start, host_end)
-    rest_a, rest_b = inside(host_end, gap_end)
+    host_a, host_b = inside(gaps.start_ns, gaps.host_end_ns)
+    rest_a, rest_b = inside(gaps.host_end_ns, gaps.end_ns)
     rest = rest_b - rest_a
     gc = inputs.gc.covered_within(host_a, host_b)
     gc_or_data = inputs.gc_or_data.covered_within(host_a, host_b)
@@ -83,9 +116,9 @@ def idle_by_cause(activity: Activity, start_ns: int, end_ns: int, inputs: IdleIn
         "host": int((host_b - host_a - gc_or_data).sum()),
         "gc": int(gc.sum()),
         "data": int((gc_or_data - gc).sum()),
-        "dependency": int(rest[waited].sum()),
-        "launch_latency": int(rest[short & ~waited].sum()),
-        "unexplained": int(rest[~short].sum()),
+        "dependency": int(rest[gaps.waited].sum()),
+        "launch_latency": int(rest[gaps.short & ~gaps.waited].sum()),
+        "unexplained": int(rest[~gaps.short].sum()),
     }
 
 

@@ -3,10 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from perfdoc.analyzers.clocks import align_clocks
+from perfdoc.analyzers.contention_job import JobContention, job_contention
+from perfdoc.analyzers.host_jitter import HostJitter, RankHostSteps, host_jitter
+from perfdoc.analyzers.labels import rank_labels
+from perfdoc.analyzers.matching import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.mfu import Mfu, MfuRank, measure_mfu
+from perfdoc.analyzers.pipeline import Pipeline, measure_pipeline
+from perfdoc.analyzers.skew import Skew, measure_skew
+from perfdoc.analyzers.step_times import StepTimes, measure_step_times
+from perfdoc.analyzers.step_times_log import read_logged_steps
+from perfdoc.analyzers.step_times_outliers import RankSteps
+from perfdoc.traces import Device
 from perfdoc.traces.job_facts import JobFacts, common_facts
 
 
@@ -18,21 +29,59 @@ class JobMeasurement:
     """What all captures' surroundings agree on."""
     world_size: int | None
     """Ranks of the job, as far as it is known."""
+    devices: Sequence[Device]
+    """Of every rank, in the order of the captures and of the ranks in them; with its rank where only the
+    whole set of captures tells it."""
+    labels: Sequence[str]
+    """What reports call them."""
     mfu: Mfu
+    step_times: StepTimes
+    host_jitter: HostJitter
+    contention: JobContention
+    skew: Skew
+    pipeline: Pipeline
 
 
 def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
-    """Measure across captures; at least one, each with at least one rank."""
+    """Measure across captures; at least one, each with at least one rank.
+
+    Raises TraceError where a step log of the run directory cannot be read.
+    """
     facts = common_facts([c.facts for c in captures])
     world_size = max((c.world_size for c in captures if c.world_size is not None), default=None)
-    ranks = [r for c in captures for r in c.ranks]
+    numbered = [(i, r) for i, c in enumerate(captures) for r in c.ranks]
+    ranks = [r for _, r in numbered]
+    calls = [r.calls for r in ranks]
+    matches = match_collectives(calls, facts)
+    devices = [r.device for r in ranks]
+    if matches.members:
+        # Where no capture says its rank, the largest communicator that all are members of numbers them.
+        devices = [
+            replace(d, rank=m.rank, rank_evidence=m.rank_evidence) if d.rank is None else d
+            for d, m in zip(devices, matches.members, strict=True)
+        ]
+    labels = rank_labels([(i, device) for (i, _), device in zip(numbered, devices, strict=True)])
+    labelled = list(zip(ranks, devices, labels, strict=True))
+    clocks = align_clocks(matches, calls)
     return JobMeasurement(
         facts=facts,
         world_size=facts.world_size or world_size,
+        devices=devices,
+        labels=labels,
         mfu=measure_mfu(
             [MfuRank(gpu_name=r.device.gpu_name, window=r.window, ledger=r.ledger) for r in ranks],
             facts,
             world_size,
             communicates=any(r.communication for r in ranks),
         ),
+        step_times=measure_step_times(
+            [RankSteps(rank=d.rank, label=label, ledgers=r.step_ledgers) for r, d, label in labelled],
+            read_logged_steps(facts.run_directory),
+        ),
+        host_jitter=host_jitter(
+            [RankHostSteps(rank=d.rank, label=label, steps=r.host.steps) for r, d, label in labelled]
+        ),
+        contention=job_contention([r.contention for r in ranks]),
+        skew=measure_skew(calls, matches, clocks),
+        pipeline=measure_pipeline([r.pipeline for r in ranks], facts, clocks),
     )

@@ -1,7 +1,8 @@
 """What each kernel of a trace is: its class, and for communication the transport and the collective.
 
 The tables are in kernel_patterns and collective_names. A name is looked at once however many kernels
-carry it. NCCL's algorithm and protocol are not here on purpose: its kernel names do not prove them.
+carry it, and only the rows whose words it holds are tried (kernel_rule_words). NCCL's algorithm and
+protocol are not here on purpose: its kernel names do not prove them.
 """
 
 from __future__ import annotations
@@ -17,9 +18,13 @@ from perfdoc.analyzers.collective_names import COLLECTIVES, ELEMENT_TYPES, REDUC
 from perfdoc.analyzers.kernel_name import MAX_TEXT, qualified_name
 from perfdoc.analyzers.kernel_patterns import RULES
 from perfdoc.analyzers.kernel_rule import KernelClass, KernelRule
+from perfdoc.analyzers.kernel_rule_words import WordIndex, required_words
 from perfdoc.traces.model import Trace
 
 __all__ = ["KernelClass", "KernelKind", "KernelKinds", "classify", "classify_kernels"]
+
+
+_INDEX = WordIndex(required_words(rule.name.pattern) for rule in RULES)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +122,8 @@ def _candidates(qualified: str) -> tuple[tuple[KernelRule | None, KernelKind], .
     for all of them.
     """
     found: list[tuple[KernelRule | None, KernelKind]] = []
-    for rule in RULES:
+    for row in _INDEX.rows(qualified):
+        rule = RULES[row]
         match = rule.name.search(qualified)
         if match is None:
             continue

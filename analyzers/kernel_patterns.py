@@ -197,7 +197,7 @@ WORDS: tuple[KernelRule, ...] = (
     rule(
         "quantisation",
         K.QUANTISATION,
-        r"(?i)quant(?!il|um)|cast_transpose|cast_mxfp|cast_fp8|cast_to_fp|(?:mx|nv)fp[468]|(?<![a-z])amax|swizzle\w*scal"
+        r"(?i)quant(?!il|um)|cast_transpose|cast_mxfp|cast_fp8|cast_to_fp|mxfp[468]|nvfp[468]|(?<![a-z])amax|swizzle\w*scal"
         r"|scaling_kernel|scale_inv|delayed_scaling|cvt_\w*fp[48]|fp8_(?:cast|transpose|block)|hadamard",
     ),
     rule(

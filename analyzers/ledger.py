@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -62,29 +62,33 @@ def exposed_by_dimension(
     Where several communications are exposed at once, a nanosecond goes to one that compute provably waited
     for, and among equals to the one that ends last.
     """
-    none = np.zeros(len(DIMENSIONS), np.int64)
-    waited, covered = none, compute
-    since = communication.blocked_since_ns
-    if since is not None:
-        begin = np.maximum(communication.start_ns, since)
-        rows = np.flatnonzero(begin < communication.end_ns)
-        waited = _owned(communication, rows, begin[rows], compute, (start_ns, end_ns))
-        covered = compute | union(begin[rows], communication.end_ns[rows])
-    every = np.arange(len(communication.start_ns))
-    exposed = waited + _owned(communication, every, communication.start_ns, covered, (start_ns, end_ns))
+    exposed = np.zeros(len(DIMENSIONS), np.int64)
+    for begin, finish, dimension, covered in exposed_pieces(communication, compute):
+        begin, finish = np.clip(begin, start_ns, end_ns), np.clip(finish, start_ns, end_ns)
+        exposed += sum_by(dimension, finish - begin - covered.covered_within(begin, finish), len(DIMENSIONS))
     return {name: int(exposed[i]) for i, name in enumerate(DIMENSIONS)}
 
 
-def _owned(
-    communication: Communication, rows: I64, begin_ns: I64, covered: Intervals, bounds: tuple[int, int]
-) -> I64:
-    """Nanoseconds by dimension in which the rows, from the times given to their ends, are not covered."""
-    begin, finish, owner = owners_by_last_end(begin_ns, communication.end_ns[rows])
-    begin, finish = np.maximum(begin, bounds[0]), np.minimum(finish, bounds[1])
-    inside = finish > begin
-    begin, finish, owner = begin[inside], finish[inside], owner[inside]
-    exposed = finish - begin - covered.covered_within(begin, finish)
-    return sum_by(communication.dimension[rows[owner]], exposed, len(DIMENSIONS))
+def exposed_pieces(
+    communication: Communication, compute: Intervals
+) -> Iterator[tuple[I64, I64, I64, Intervals]]:
+    """Who owns exposed time: (start, end, index into DIMENSIONS, what of it is not exposed or not theirs).
+
+    First what compute provably waited for, then the rest; each nanosecond to the one that ends last, and
+    once. Not clipped to a window, so that it can be cut at the bounds of steps.
+    """
+
+    def owned(rows: I64, begin_ns: I64) -> tuple[I64, I64, I64]:
+        begin, finish, owner = owners_by_last_end(begin_ns, communication.end_ns[rows])
+        return begin, finish, communication.dimension[rows[owner]]
+
+    covered, since = compute, communication.blocked_since_ns
+    if since is not None:
+        begin = np.maximum(communication.start_ns, since)
+        rows = np.flatnonzero(begin < communication.end_ns)
+        yield *owned(rows, begin[rows]), compute
+        covered = compute | union(begin[rows], communication.end_ns[rows])
+    yield *owned(np.arange(len(communication.start_ns)), communication.start_ns), covered
 
 
-__all__ = ["DIMENSIONS", "IDLE_CAUSES", "Ledger", "build_ledger", "exposed_by_dimension"]
+__all__ = ["DIMENSIONS", "IDLE_CAUSES", "Ledger", "build_ledger", "exposed_by_dimension", "exposed_pieces"]

@@ -8,43 +8,22 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.analyzers.activity import device_activity
-from perfdoc.analyzers.communication import CommunicationRow, communication_table
 from perfdoc.analyzers.cpu_rank import cpu_activity
 from perfdoc.analyzers.device_view import DeviceView
 from perfdoc.analyzers.dimensions import attribute_dimensions
-from perfdoc.analyzers.idle import idle_inputs
 from perfdoc.analyzers.kernel_class import classify_kernels
-from perfdoc.analyzers.kernels import NamedTime, kernel_times
-from perfdoc.analyzers.kernels_only import KernelsOnly, kernels_only
 from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.analyzers.launches import find_launches
-from perfdoc.analyzers.ledger import Ledger, build_ledger
+from perfdoc.analyzers.measure_device import RankMeasurement, measure_device
 from perfdoc.analyzers.ranks import marked_ranks, with_marked_ranks
-from perfdoc.analyzers.window import Window, WindowRequest, find_window
-from perfdoc.traces import Capability, Device, Format, NoGpuActivityError, Note, Trace, TraceError
+from perfdoc.analyzers.window import WindowRequest, find_window
+from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
 from perfdoc.traces.load import content_sha256, read_trace
 from perfdoc.traces.run_facts import with_run_facts
 
 _DEVICES_AT_ONCE = 2
 """Threads. The arrays of one device are a fraction of the trace, so two add little memory."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankMeasurement:
-    """What was measured on one device."""
-
-    device: Device
-    window: Window
-    on_host: bool
-    """Whether the rank trains on the CPU."""
-    span_ns: tuple[int, int]
-    """First start and last end of anything on the device, whatever the window."""
-    ledger: Ledger
-    communication: Sequence[CommunicationRow]
-    kernel_times: Sequence[NamedTime]
-    kernels_only_window: KernelsOnly
-    kernels_only_capture: KernelsOnly
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -150,7 +129,7 @@ def measure_trace(
             known=known,
             facts=facts or JobFacts(),
         )
-        return _rank(view)
+        return measure_device(view)
 
     # numpy releases the interpreter lock in most of what takes time here.
     with ThreadPoolExecutor(max_workers=_DEVICES_AT_ONCE) as pool:
@@ -178,22 +157,6 @@ def measure_trace(
             )
         )
     return ranks, notes
-
-
-def _rank(view: DeviceView) -> RankMeasurement:
-    trace, activity, window = view.trace, view.activity, view.window
-    a, b = window.start_ns, window.end_ns
-    return RankMeasurement(
-        device=view.device,
-        window=window,
-        on_host=activity.on_host,
-        span_ns=activity.span,
-        ledger=build_ledger(activity, a, b, idle_inputs(trace, activity, view.known)),
-        communication=communication_table(trace, activity, a, b),
-        kernel_times=kernel_times(trace, activity, view.kinds, a, b),
-        kernels_only_window=kernels_only(trace, activity, (a, b)),
-        kernels_only_capture=kernels_only(trace, activity),
-    )
 
 
 def _meets(rank: RankMeasurement) -> bool:

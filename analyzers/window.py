@@ -22,6 +22,9 @@ class Step:
     name: str
     start_ns: int
     end_ns: int
+    host_start_ns: int = -1
+    """Start of the step's range on the host; -1 unknown."""
+    host_end_ns: int = -1
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,18 +164,21 @@ def _tile(trace: Trace, activity: Activity, rows: I64) -> list[Step]:
     # "At or after": an activity of a later step that ran earlier starts this one too.
     starts = np.minimum.accumulate(starts[::-1])[::-1]
     end = int(activity.end_ns[inside & (step == last)].max())
-    ends = [*starts[1:].tolist(), end]
-    names = [trace.strings[i] for i in trace.ranges.name[rows].tolist()]
-    return [
-        Step(name=n, start_ns=a, end_ns=b)
-        for n, a, b in zip(names, starts.tolist(), ends, strict=True)
-        if b > a
-    ]
+    return _steps(trace, rows, starts.tolist(), [*starts[1:].tolist(), end])
 
 
 def _host_steps(trace: Trace, rows: I64) -> list[Step]:
     """Steps of a CPU rank: from range to range, the last to its own end."""
     starts = trace.ranges.start_ns[rows].tolist()
-    ends = [*starts[1:], int(trace.ranges.end_ns[rows[-1]])]
+    return _steps(trace, rows, starts, [*starts[1:], int(trace.ranges.end_ns[rows[-1]])])
+
+
+def _steps(trace: Trace, rows: I64, starts: Sequence[int], ends: Sequence[int]) -> list[Step]:
+    """A step for each range, with these bounds on the device; empty ones left out."""
     names = [trace.strings[i] for i in trace.ranges.name[rows].tolist()]
-    return [Step(name=n, start_ns=a, end_ns=b) for n, a, b in zip(names, starts, ends, strict=True) if b > a]
+    on_host = zip(trace.ranges.start_ns[rows].tolist(), trace.ranges.end_ns[rows].tolist(), strict=True)
+    return [
+        Step(name=n, start_ns=a, end_ns=b, host_start_ns=host_a, host_end_ns=host_b)
+        for n, a, b, (host_a, host_b) in zip(names, starts, ends, on_host, strict=True)
+        if b > a
+    ]

@@ -68,7 +68,9 @@ class JobFacts:
 
 
 def common_facts(several: Sequence[JobFacts]) -> JobFacts:
-    """What all of them say alike; the rest is unknown. At least one."""
+    """What all of them say alike; the rest is unknown."""
+    if not several:
+        return JobFacts()
     first = several[0]
     alike = {
         f.name: getattr(first, f.name)

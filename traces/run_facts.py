@@ -97,5 +97,6 @@ def _name(record: CollectiveRecord) -> str:
             sequence=record.sequence,
             sent_bytes=record.sent_bytes,
             peer=record.peer,
+            dimension=record.dimension,
         )
     )

@@ -2,40 +2,33 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import re
-import signal
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
-from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.window import WindowRequest
 from perfdoc.cross_check_command import cross_check_and_write, nsys_to_check
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis, to_json
+from perfdoc.measuring import Work, WorkerLostError, measure_all
+from perfdoc.memory_inputs import memory_files, snapshot_paths
 from perfdoc.output import is_stream, may_write, write_all
 from perfdoc.profiling.nsys import Nsys
 from perfdoc.reports.names import shorten
 from perfdoc.streams import write_bytes
-from perfdoc.traces import NoGpuActivityError, TraceError
+from perfdoc.traces import TraceError
 from perfdoc.traces.given_facts import given_facts
-from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures
-
-_Result: TypeAlias = CaptureMeasurement | NoGpuActivityError
 
 DEFAULT_OUTPUT = "perfdoc-report"
 _BUNDLE = ("report.html", "report.md", "diagnosis.json")
 """What is written into the folder of -o."""
 _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 _SETTING = re.compile(r"[a-z_]{1,64}=[^/]{1,200}")
-_QUIET_S = 1.0
-"""A word about progress this often at most."""
 
 
 class UserError(ValueError):
@@ -46,12 +39,9 @@ class UserError(ValueError):
 class Options:
     """What was asked for, checked."""
 
-    captures: Sequence[Path]
+    work: Work
     output: Path | None
     json_file: str | None
-    request: WindowRequest
-    given: JobFacts
-    """What the user says of the job."""
     fail_on: frozenset[str]
     jobs: int
     force: bool
@@ -86,7 +76,9 @@ class Options:
         words = [p for p in paths if _SETTING.fullmatch(p) and not Path(p).exists()]
         try:
             given = given_facts([*settings, *words], config)
-            captures = find_captures([p for p in paths if p not in words])
+            snapshots = snapshot_paths(paths)
+            rest = [p for p in paths if p not in words and Path(p) not in snapshots]
+            captures = find_captures(rest) if rest or not snapshots else []
             nsys = nsys_to_check(captures) if cross_check else None
         except (TraceError, ValueError) as error:
             raise UserError(str(error)) from error
@@ -97,11 +89,11 @@ class Options:
         except OSError as error:
             raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
         return cls(
-            captures=captures,
+            work=Work(
+                captures=captures, memory=memory_files(snapshots, captures), request=request, given=given
+            ),
             output=output,
             json_file=json_file,
-            request=request,
-            given=given,
             fail_on=_rule_codes(fail_on),
             jobs=jobs or os.cpu_count() or 1,
             force=force,
@@ -113,14 +105,12 @@ def run(options: Options, format_: str) -> list[str]:
     """Analyse and write. Returns the codes of --fail-on that fired. Raises UserError."""
     begin = time.monotonic()
     try:
-        results = _measure(options)
-    except TraceError as error:
+        found = measure_all(options.work, options.jobs)
+        if not found.captures and found.silent:
+            raise UserError(str(found.silent[0]))
+        diagnosis = diagnose(found.captures, found.silent, found.memory)
+    except (TraceError, WorkerLostError) as error:
         raise UserError(str(error)) from error
-    measured = [r for r in results if isinstance(r, CaptureMeasurement)]
-    silent = [r for r in results if not isinstance(r, CaptureMeasurement)]
-    if not measured:
-        raise UserError(str(silent[0]))
-    diagnosis = diagnose(measured, silent)
     serial = to_json(diagnosis)
     try:
         _write(options, diagnosis, serial)
@@ -137,7 +127,7 @@ def run(options: Options, format_: str) -> list[str]:
         sys.stderr.write(f"perfdoc: wrote {page} ({took:.1f} s)\n")
     if options.nsys is not None:
         try:
-            text = cross_check_and_write(options.nsys, options.captures, options.output)
+            text = cross_check_and_write(options.nsys, options.work.captures, options.output)
         except OSError as error:
             raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
         shown = sys.stdout if format_ == "text" and options.json_file != "-" else sys.stderr
@@ -147,53 +137,6 @@ def run(options: Options, format_: str) -> list[str]:
         for r in diagnosis.rules
         if r.state == "fires" and (r.code in options.fail_on or "ANY" in options.fail_on)
     )
-
-
-def _measure(options: Options) -> list[_Result]:
-    captures = options.captures
-    workers = min(options.jobs, len(captures))
-    if workers == 1:
-        return list(
-            _told(captures, (measure_or_explain(path, options.request, options.given) for path in captures))
-        )
-    from concurrent.futures import ProcessPoolExecutor
-    from concurrent.futures.process import BrokenProcessPool
-
-    # Spawned, because a forked copy of a process with Arrow's threads may hang. One capture at a time is
-    # in a worker, so its memory does not grow with the number of ranks. An interrupt is the parent's to
-    # answer: workers ignore it, and are born with it blocked so that none can catch it before it can ignore.
-    context = multiprocessing.get_context("spawn")
-    ignore = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=ignore) as pool:
-        try:
-            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-            try:
-                futures = [
-                    pool.submit(measure_or_explain, path, options.request, options.given) for path in captures
-                ]
-            finally:
-                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            return list(_told(captures, (f.result() for f in futures)))
-        except BrokenProcessPool as error:
-            raise UserError(
-                "a worker process ended by itself, perhaps for want of memory. Try fewer: --jobs 1."
-            ) from error
-        except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
-            for worker in multiprocessing.active_children():
-                worker.terminate()
-            raise
-
-
-def _told(captures: Sequence[Path], results: Iterable[_Result]) -> Iterator[_Result]:
-    """Pass results on; say what is done once the work has lasted."""
-    said = time.monotonic()
-    for i, result in enumerate(results, 1):
-        yield result
-        if time.monotonic() - said > _QUIET_S and i < len(captures):
-            said = time.monotonic()
-            sys.stderr.write(f"perfdoc: {i} of {len(captures)} captures analysed\n")
-            sys.stderr.flush()
 
 
 def _rendered(diagnosis: Diagnosis, format_: str) -> str:

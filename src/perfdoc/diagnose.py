@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TypeVar
-
-import msgspec
 
 from perfdoc import __version__
 from perfdoc import diagnosis as d
-from perfdoc.analyzers.job import measure_job
+from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.memory_files import RankMemory, job_memory
+from perfdoc.diagnose_copy import copied
 from perfdoc.diagnose_kernels import kernels_of
+from perfdoc.diagnose_memory import memory_of
 from perfdoc.diagnose_quality import quality_of
 from perfdoc.diagnose_rank import rank_of
 from perfdoc.rules.registry import run_rules
 from perfdoc.traces import NoGpuActivityError
-from perfdoc.verdict import verdict_of
-
-_T = TypeVar("_T")
+from perfdoc.verdict import memory_verdict, verdict_of
 
 _OF_GPUS = frozenset(
     {
@@ -30,19 +28,26 @@ _OF_GPUS = frozenset(
 
 
 def diagnose(
-    captures: Sequence[CaptureMeasurement], silent: Sequence[NoGpuActivityError] = ()
+    captures: Sequence[CaptureMeasurement],
+    silent: Sequence[NoGpuActivityError] = (),
+    memory: Sequence[RankMemory] = (),
 ) -> d.Diagnosis:
     """Tie measurements and rules together.
 
-    captures: at least one, each with at least one rank. silent: captures that showed no GPU activity; they
-    are no ranks, and the quality section says so.
+    captures: each with at least one rank; none where memory alone was looked at. silent: captures that showed
+    no GPU activity; they are no ranks, and the quality section says so. memory: by rank.
     """
     job = measure_job(captures)
-    ranks = [rank_of(m, i) for i, capture in enumerate(captures) for m in capture.ranks]
+    measured = [(i, m) for i, capture in enumerate(captures) for m in capture.ranks]
+    ranks = [
+        rank_of(m, device, i, label)
+        for (i, m), device, label in zip(measured, job.devices, job.labels, strict=True)
+    ]
     ranks.sort(key=lambda r: (r.rank is None, r.rank or 0))
+    remembered = memory_of(job_memory(memory))
     return d.Diagnosis(
         perfdoc_version=__version__,
-        verdict=verdict_of(ranks),
+        verdict=verdict_of(ranks) if ranks else memory_verdict(remembered),
         inputs=[
             d.Input(
                 path=str(c.path),
@@ -53,7 +58,7 @@ def diagnose(
             )
             for c in captures
         ],
-        quality=quality_of(captures, silent),
+        quality=quality_of(captures, silent, ranks),
         capabilities=[
             d.CapabilityRow(input=i, name=n, available=x.available, reason=x.reason, remedy=x.remedy)
             for i, c in enumerate(captures)
@@ -61,8 +66,8 @@ def diagnose(
             if n not in _OF_GPUS or not all(r.on_host for r in c.ranks)
         ],
         ranks=ranks,
-        mfu=_copied(job.mfu, d.Mfu),
-        analyses=_analyses(captures, ranks),
+        mfu=copied(job.mfu, d.Mfu),
+        analyses=_analyses(captures, ranks, job, remembered),
         rules=[
             d.RuleResult(
                 code=r.code,
@@ -77,12 +82,12 @@ def diagnose(
     )
 
 
-def _copied(result: object, to: type[_T]) -> _T:
-    """An analysis as the contract's type of the same field names."""
-    return msgspec.convert(result, to, from_attributes=True)
-
-
-def _analyses(captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank]) -> d.Analyses:
+def _analyses(
+    captures: Sequence[CaptureMeasurement],
+    ranks: Sequence[d.Rank],
+    job: JobMeasurement,
+    memory: d.MemoryAnalysis,
+) -> d.Analyses:
     def missing(what: str) -> d.NotMeasured:
         return d.NotMeasured(
             state="not_measured", reason=f"perfdoc {__version__} does not measure {what} yet", remedy=""
@@ -92,10 +97,12 @@ def _analyses(captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank]) -
         kernels=kernels_of(captures),
         host_gaps=_host_gaps(ranks),
         replay=missing("replay error and critical path"),
-        norm_contention=missing("norm kernels beside communication"),
-        pipeline=missing("pipeline bubbles"),
-        skew=missing("skew between ranks"),
-        memory=missing("memory snapshots"),
+        step_times=copied(job.step_times, d.StepTimes),
+        host_jitter=copied(job.host_jitter, d.HostJitter),
+        norm_contention=copied(job.contention, d.NormContentionAnalysis),
+        pipeline=copied(job.pipeline, d.PipelineAnalysis),
+        skew=copied(job.skew, d.SkewAnalysis),
+        memory=memory,
     )
 
 

@@ -12,10 +12,10 @@ from perfdoc.traces import NoGpuActivityError
 
 
 def quality_of(
-    captures: Sequence[CaptureMeasurement], silent: Sequence[NoGpuActivityError]
+    captures: Sequence[CaptureMeasurement], silent: Sequence[NoGpuActivityError], ranks: Sequence[d.Rank]
 ) -> list[d.Quality]:
     """Notes of the captures, ranks that are missing, and captures that showed no GPU activity."""
-    return _notes(captures) + _missing_ranks(captures) + [_silent(e) for e in silent]
+    return _notes(captures) + _missing_ranks(captures, ranks) + [_silent(e) for e in silent]
 
 
 def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
@@ -35,16 +35,16 @@ def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
     ]
 
 
-def _missing_ranks(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
+def _missing_ranks(captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank]) -> list[d.Quality]:
     """Said where the captures name a larger job than was given: its other ranks may be the slow ones."""
     world = max((c.world_size for c in captures if c.world_size is not None), default=0)
-    ranks = {r.device.rank for c in captures for r in c.ranks} - {None}
-    if len(ranks) >= world:
+    known = {r.rank for r in ranks} - {None}
+    if len(known) >= world:
         return []
     return [
         d.Quality(
             code="missing-ranks",
-            message=f"The job had {world:,} ranks; {len(ranks):,} of them are analysed here.",
+            message=f"The job had {world:,} ranks; {len(known):,} of them are analysed here.",
             remedy="Give the captures of the others too, as far as there are any.",
         )
     ]

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 from perfdoc import diagnosis as d
 from perfdoc.analyzers.kernels_only import KernelsOnly
-from perfdoc.analyzers.measure import RankMeasurement
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.diagnose_copy import copied
+from perfdoc.traces import Device
 
 
-def rank_of(m: RankMeasurement, input_index: int) -> d.Rank:
-    """input_index: index into Diagnosis.inputs."""
+def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) -> d.Rank:
+    """One device's measurement.
+
+    device: with the rank as all captures together tell it. input_index: index into Diagnosis.inputs.
+    label: what reports call it.
+    """
     w, ledger = m.window, m.ledger
     return d.Rank(
-        rank=m.device.rank,
+        label=label,
+        rank=device.rank,
+        rank_evidence=device.rank_evidence,
         device=m.device.ordinal,
         pid=m.device.process,
         input=input_index,
@@ -51,6 +59,9 @@ def rank_of(m: RankMeasurement, input_index: int) -> d.Rank:
             )
             for c in m.communication
         ],
+        kernel_parts=copied(m.kernel_parts, d.KernelPartsAnalysis),
+        contention=copied(m.contention, d.DeviceContention),
+        host=copied(m.host, d.HostActivity),
         kernels_only_window=_kernels_only(m.kernels_only_window),
         kernels_only_capture=_kernels_only(m.kernels_only_capture),
     )

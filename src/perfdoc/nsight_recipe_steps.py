@@ -65,9 +65,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def measure(options: Options) -> bytes:
     """One report's measurement, for `reduce` of the same version. Raises TraceError."""
-    (report,) = options.captures
+    (report,) = options.work.captures
     # Pickled like what a worker process of `perfdoc analyze` returns: it goes to a process of ours only.
-    return _HEAD + pickle.dumps(measure_or_explain(report, options.request, options.given))
+    return _HEAD + pickle.dumps(measure_or_explain(report, options.work.request, options.work.given))
 
 
 def reduce(files: Sequence[Path], output: Path) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.diagnosis import IDLE_CAUSES, Rank
-from perfdoc.reports.units import partition
+from perfdoc.diagnosis import IDLE_CAUSES, MemoryAnalysis, Rank
+from perfdoc.reports.units import partition, size
 
 _WORDS = {
     "host": "the host launching work too late",
@@ -44,3 +44,14 @@ def verdict_of(ranks: Sequence[Rank]) -> str:
         return f"The {what} {verb} for all of the {scope}."
     parts = ", ".join(f"{shares[name]} is {name}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
+
+
+def memory_verdict(memory: MemoryAnalysis) -> str:
+    """The sentence where only memory was looked at: the device with the highest peak."""
+    peaks = [m for m in memory.devices if m.peak_allocated_bytes is not None]
+    if not peaks:
+        return f"Nothing was measured: {memory.reason}"
+    top = max(peaks, key=lambda m: m.peak_allocated_bytes or 0)
+    reserved = f", of {size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
+    where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
+    return f"Tensors took {size(top.peak_allocated_bytes)} at the peak on {where}{reserved}."

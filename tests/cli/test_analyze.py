@@ -264,7 +264,7 @@ def test_an_interrupt_ends_with_130_and_leaves_nothing(demo: Path, tmp_path: Pat
         start_new_session=True,
     )
     assert process.stderr is not None
-    assert "of 400 captures analysed" in process.stderr.readline()
+    assert "of 400 files analysed" in process.stderr.readline()
     os.killpg(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
     assert process.returncode == 130

@@ -178,7 +178,7 @@ def test_an_interrupt_ends_it_at_once(demo: Path, tmp_path: Path, jobs: int, to_
         start_new_session=True,
     )
     assert process.stderr is not None
-    assert "of 400 captures analysed" in process.stderr.readline()
+    assert "of 400 files analysed" in process.stderr.readline()
     begin = time.monotonic()
     (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
@@ -186,7 +186,7 @@ def test_an_interrupt_ends_it_at_once(demo: Path, tmp_path: Path, jobs: int, to_
     assert process.returncode == 130
     # Only more progress may come before it.
     assert stderr.splitlines()[-1] == "perfdoc: interrupted"
-    assert all("captures analysed" in line for line in stderr.splitlines()[:-1])
+    assert all("files analysed" in line for line in stderr.splitlines()[:-1])
     assert [p.name for p in tmp_path.iterdir()] == ["traces"]
     while running_in(process.pid):
         assert time.monotonic() - begin < 20, "a worker is left"
@@ -225,7 +225,7 @@ def test_a_worker_that_is_killed_ends_it_with_a_line(demo: Path, tmp_path: Path)
         start_new_session=True,
     )
     assert process.stderr is not None
-    assert "of 400 captures analysed" in process.stderr.readline()
+    assert "of 400 files analysed" in process.stderr.readline()
     workers = [
         pid for pid in running_in(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]

@@ -12,9 +12,14 @@ from typing import Any
 import msgspec
 
 from perfdoc.diagnosis.captures import CapabilityRow, Input, Quality
+from perfdoc.diagnosis.contention import DeviceContention, NormContentionAnalysis
 from perfdoc.diagnosis.host import HostGapsAnalysis
+from perfdoc.diagnosis.host_activity import HostActivity, HostJitter
+from perfdoc.diagnosis.kernel_parts import KernelPartsAnalysis
 from perfdoc.diagnosis.kernels import KernelClass, KernelsAnalysis, TopKernel
-from perfdoc.diagnosis.mfu import Mfu
+from perfdoc.diagnosis.memory import MemoryAnalysis
+from perfdoc.diagnosis.mfu import Mfu, WaterfallBar
+from perfdoc.diagnosis.pipeline import PipelineAnalysis
 from perfdoc.diagnosis.ranks import (
     Communication,
     ExposedComm,
@@ -27,9 +32,11 @@ from perfdoc.diagnosis.ranks import (
     Window,
 )
 from perfdoc.diagnosis.rules import Evidence, RuleResult
+from perfdoc.diagnosis.skew import SkewAnalysis
 from perfdoc.diagnosis.state import NotMeasured, State
+from perfdoc.diagnosis.step_times import StepTimes
 
-SCHEMA_VERSION = "1.0"
+SCHEMA_VERSION = "1.1"
 
 DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
 IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
@@ -41,25 +48,35 @@ __all__ = [
     "Analyses",
     "CapabilityRow",
     "Communication",
+    "DeviceContention",
     "Diagnosis",
     "Evidence",
     "ExposedComm",
     "Gpu",
+    "HostActivity",
     "HostGapsAnalysis",
+    "HostJitter",
     "Idle",
     "Input",
     "KernelClass",
+    "KernelPartsAnalysis",
     "KernelsAnalysis",
     "KernelsOnly",
     "Ledger",
+    "MemoryAnalysis",
     "Mfu",
+    "NormContentionAnalysis",
     "NotMeasured",
+    "PipelineAnalysis",
     "Quality",
     "Rank",
     "RuleResult",
+    "SkewAnalysis",
     "State",
     "Step",
+    "StepTimes",
     "TopKernel",
+    "WaterfallBar",
     "Window",
     "from_json",
     "json_schema",
@@ -74,10 +91,12 @@ class Analyses:
     kernels: KernelsAnalysis
     host_gaps: HostGapsAnalysis
     replay: NotMeasured
-    norm_contention: NotMeasured
-    pipeline: NotMeasured
-    skew: NotMeasured
-    memory: NotMeasured
+    step_times: StepTimes
+    host_jitter: HostJitter
+    norm_contention: NormContentionAnalysis
+    pipeline: PipelineAnalysis
+    skew: SkewAnalysis
+    memory: MemoryAnalysis
 
 
 @dataclass(frozen=True, kw_only=True)

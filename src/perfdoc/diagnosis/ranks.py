@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from perfdoc.diagnosis.contention import DeviceContention
+from perfdoc.diagnosis.host_activity import HostActivity
+from perfdoc.diagnosis.kernel_parts import KernelPartsAnalysis
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
@@ -130,7 +134,12 @@ class Communication:
 class Rank:
     """One device of one process."""
 
+    label: str
+    """What reports call it; unlike all the others."""
     rank: int | None
+    """Global rank; with the evidence `communicator` the place in the largest communicator of all captures."""
+    rank_evidence: str
+    """How the rank is known: mark, distributedInfo, communicator, ...; none."""
     device: int
     pid: int
     input: int
@@ -139,6 +148,9 @@ class Rank:
     window: Window
     ledger_ns: Ledger
     communication: list[Communication]
+    kernel_parts: KernelPartsAnalysis
+    contention: DeviceContention
+    host: HostActivity
     kernels_only_window: KernelsOnly
     """Clipped to the window."""
     kernels_only_capture: KernelsOnly

@@ -1,0 +1,55 @@
+"""Calls that allocate or free memory through CUDA. A caching allocator makes none in a steady step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.host_call_groups import CallGroup, group_calls
+from perfdoc.analyzers.host_calls import CallKind, HostCalls, step_at
+from perfdoc.analyzers.host_idle import ThreadIdle
+from perfdoc.analyzers.host_state import Measured
+from perfdoc.analyzers.sync_calls import inside_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocCalls(Measured):
+    """Allocation calls of launching threads; inside steps where the window has them, else in the window."""
+
+    count: int | None = None
+    host_ns: int | None = None
+    idle_inside_ns: int | None = None
+    """idle.host while the launching thread was inside of them."""
+    steps: int | None = None
+    """Steps of the window; None where it has none, and the calls are those of the whole window."""
+    steps_with_calls: int | None = None
+    last_step_count: int | None = None
+    """Calls in the last step: 0 in a job whose allocator has settled."""
+    groups: Sequence[CallGroup] = ()
+    """By function, range and operator; most idle first."""
+    groups_left_out: int = 0
+
+
+def alloc_calls(view: DeviceView, calls: HostCalls, threads: Sequence[ThreadIdle]) -> AllocCalls:
+    """Find the allocation calls of one device's launching threads."""
+    rows = calls.outermost(CallKind.ALLOCATION)
+    steps = len(view.window.steps)
+    step = step_at(view.window, calls.start_ns[rows])
+    if steps:
+        rows, step = rows[step >= 0], step[step >= 0]
+    inside = inside_ns(calls, rows, threads)
+    groups, left_out = group_calls(view.trace, calls, rows, inside, inside)
+    by_step = np.bincount(step, minlength=steps) if steps else None
+    return AllocCalls(
+        count=len(rows),
+        host_ns=int((calls.end_ns[rows] - calls.start_ns[rows]).sum()),
+        idle_inside_ns=int(inside.sum()),
+        steps=steps if by_step is not None else None,
+        steps_with_calls=None if by_step is None else int(np.count_nonzero(by_step)),
+        last_step_count=None if by_step is None else int(by_step[-1]),
+        groups=groups,
+        groups_left_out=left_out,
+    )

@@ -1,0 +1,68 @@
+"""One device: every analysis that needs no other rank."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfdoc.analyzers.collective_calls import CollectiveCalls, collective_calls
+from perfdoc.analyzers.communication import CommunicationRow, communication_table
+from perfdoc.analyzers.contention import Contention, norm_contention
+from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.host_activity import HostActivity, host_activity
+from perfdoc.analyzers.idle import idle_inputs
+from perfdoc.analyzers.kernel_parts import KernelParts, kernel_parts
+from perfdoc.analyzers.kernels import NamedTime, kernel_times
+from perfdoc.analyzers.kernels_only import KernelsOnly, kernels_only
+from perfdoc.analyzers.ledger import Ledger, build_ledger
+from perfdoc.analyzers.pipeline_rank import PipelineRank, pipeline_rank
+from perfdoc.analyzers.step_ledgers import StepLedgers, step_ledgers
+from perfdoc.analyzers.window import Window
+from perfdoc.traces import Device
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankMeasurement:
+    """What was measured on one device."""
+
+    device: Device
+    window: Window
+    on_host: bool
+    """Whether the rank trains on the CPU."""
+    span_ns: tuple[int, int]
+    """First start and last end of anything on the device, whatever the window."""
+    ledger: Ledger
+    communication: Sequence[CommunicationRow]
+    kernel_times: Sequence[NamedTime]
+    kernel_parts: KernelParts
+    contention: Contention
+    host: HostActivity
+    step_ledgers: StepLedgers
+    calls: CollectiveCalls
+    """For comparing ranks."""
+    pipeline: PipelineRank
+    kernels_only_window: KernelsOnly
+    kernels_only_capture: KernelsOnly
+
+
+def measure_device(view: DeviceView) -> RankMeasurement:
+    """Every analysis of one device."""
+    trace, activity, window = view.trace, view.activity, view.window
+    a, b = window.start_ns, window.end_ns
+    return RankMeasurement(
+        device=view.device,
+        window=window,
+        on_host=activity.on_host,
+        span_ns=activity.span,
+        ledger=build_ledger(activity, a, b, idle_inputs(trace, activity, view.known)),
+        communication=communication_table(trace, activity, a, b),
+        kernel_times=kernel_times(trace, activity, view.kinds, a, b),
+        kernel_parts=kernel_parts(view),
+        contention=norm_contention(view),
+        host=host_activity(view),
+        step_ledgers=step_ledgers(view),
+        calls=collective_calls(view),
+        pipeline=pipeline_rank(view),
+        kernels_only_window=kernels_only(trace, activity, (a, b)),
+        kernels_only_capture=kernels_only(trace, activity),
+    )

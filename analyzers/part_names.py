@@ -1,0 +1,235 @@
+"""What the name of a range or an operator says: which part of the model, and forward or backward.
+
+Names are read as words: `model.layers.3.self_attn.q_proj`, `_LayerNormMLP.forward.fc1`, `LlamaRMSNorm` and
+`perfdoc.forward layer=3 module=mlp` are all split into lower-case words, and the last word that means a part
+is the innermost one: `pre_mlp_layernorm` is a norm. Known forms: perfdoc, megatron-core, Megatron-Bridge,
+Transformer Engine, PyTorch's modules, operators and autograd nodes, and what people write themselves.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+from typing import Literal
+
+PARTS = (
+    *("attention", "mlp", "moe", "moe_router", "moe_dispatch", "moe_experts", "norm", "embedding"),
+    *("output_layer", "loss", "optimizer", "data", "communication", "other", "unknown"),
+)
+"""Parts of a training step. `moe` where the name says no more; `other` is known not to be of the model."""
+
+MAX_TEXT = 512
+
+
+class Phase(IntEnum):
+    """What a name says of the direction; NONE where it says nothing."""
+
+    NONE = -1
+    FORWARD = 0
+    RECOMPUTE = 1
+    """Forward again for the backward: activation checkpointing."""
+    BACKWARD = 2
+    OPTIMIZER = 3
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """What one name says."""
+
+    part: str | None = None
+    core: bool = False
+    """The product of queries, keys and values: matrix products in it are no linear layers."""
+    phase: Phase = Phase.NONE
+    autograd: bool = False
+    """A node of PyTorch's autograd."""
+    accumulates: bool = False
+    """Autograd adds a gradient to the one that is there."""
+    in_layer: Literal["", "range", "operator"] = ""
+    """Whether it is of a layer's own forward code, which runs again where the layer is recomputed."""
+    forward_code: bool = False
+    """A forward as a trainer or a library names it: inside a backward it is a recomputation, and not a loss
+    that somebody computes in a block called backward."""
+
+    @property
+    def says_something(self) -> bool:
+        """Whether a range of this name matters at all."""
+        return self.part is not None or self.phase is not Phase.NONE
+
+
+NOTHING = Meaning()
+
+_WORDS: tuple[tuple[str, tuple[str, ...]], ...] = (
+    (
+        "core",
+        (
+            *(
+                "core attention",
+                r"(?:scaled )?dot product (?:\w+ )?attention",
+                "(?:attention|attn) scores?",
+                "sdpa",
+            ),
+            *("flash (?:attention|attn)(?: func)?", "(?:fused )?attn func\\w*", "nvte fused attn"),
+        ),
+    ),
+    (
+        "attention",
+        (
+            "(?:self |cross |multi ?head |linear )?(?:attention|attn)",
+            *(
+                "mha",
+                "gqa",
+                "mla",
+                "qkv",
+                "[qkvo] proj",
+                "linear (?:qkv|proj)",
+                "out proj",
+                "adjust key value",
+            ),
+            *("linear (?:for|back)ward proj", r"rotary(?: pos)?(?: emb\w*)?", "rope", r"gated delta \w+"),
+        ),
+    ),
+    ("moe_router", ("(?:moe |top ?k )?router", "routing", "moe gate")),
+    (
+        "moe_dispatch",
+        (
+            r"(?:moe|tokens?|expert) (?:dispatch\w*|combine|(?:un)?permut\w+)",
+            *("dispatch preprocess", "combine postprocess"),
+        ),
+    ),
+    ("moe_experts", ("(?:shared |routed |grouped )?experts?", "grouped (?:mlp|linear|gemm)")),
+    ("moe", ("moe(?: layer| block| mlp)?", "sparse moe block", "mixture of experts")),
+    (
+        "mlp",
+        ("mlp", "ffn", "feed forward", "(?:gate|up|down) proj", "(?:linear )?fc[12]", "swi ?glu", "geglu"),
+    ),
+    (
+        "norm",
+        (
+            "(?:layer|rms|batch|group|weight) ?norm",
+            *(r"(?<!\bgrad )(?<!\baten )(?<!\bvector )(?<!\bclip )(?<!\blp )norm", "ln(?: ?[f12])?"),
+        ),
+    ),
+    ("embedding", ("(?:position |pos )?embeddings?(?: bag)?", "embed(?: tokens)?", "w[tp]e")),
+    (
+        "output_layer",
+        ("lm head", "output layer", "logits?", r"unembed\w*", "output projection", "vocab proj"),
+    ),
+    (
+        "loss",
+        (
+            *("cross entropy(?: loss)?", r"binary cross entropy\w*", r"nll loss\w*", "log softmax"),
+            "(?:compute |calc |lm )?loss(?: (?:func|fn|function))?(?! (?:backward|scal))",
+        ),
+    ),
+    (
+        "optimizer",
+        (
+            *("optimi[sz]er", "optim", r"adam\w*", r"clip grad\w*", r"grad(?:ient)? (?:norm|clip\w*)"),
+            *("zero grad", "unscale"),
+        ),
+    ),
+    (
+        "data",
+        (
+            *(r"data ?load(?:er|ing)?\w*", r"(?:get|load|next|copy|wait for) batch\w*", "batch generator"),
+            "perfdoc data",
+        ),
+    ),
+    (
+        "communication",
+        (
+            *(
+                r"all reduce\w*",
+                r"reduce scatter\w*",
+                r"all gather\w*",
+                r"all to all\w*",
+                "p2p communication",
+            ),
+            *(r"(?:send|recv) (?:for|back)ward\w*", "perfdoc comm", "(?:column|row) parallel comm", "nccl"),
+        ),
+    ),
+    ("other", ("checkpoint (?:save|load)", r"garbage collect\w*", "perfdoc (?:gc|checkpoint)")),
+)
+"""Part and the words that mean it, as patterns on words with one space between. Of two that begin at the
+same word the first listed wins; of all that are found the last, since names go from outer to inner."""
+
+_ANY = re.compile(r"\b(?:" + "|".join(f"(?P<{part}>{'|'.join(words)})" for part, words in _WORDS) + r")\b")
+
+_FORWARD = re.compile(r"(?<!feed )(?<!straight )\b(?:forward|fwd|fprop)\b(?! hook)")
+_BACKWARD = re.compile(r"\b(?:backward\d*|bwd|bprop|dgrad|wgrad|evaluate function)\b")
+_RECOMPUTE = re.compile(
+    r"\brecomput\w*|\bcheckpoint(?:ed)?(?: \w+)* (?:function )?backward\d*\b|\bre ?forward\b"
+)
+_AUTOGRAD = re.compile(r"^autograd::engine::evaluate_function|^(?:[\w:]+::)?\w+Backward\d*(?:$|[,<>])")
+_ACCUMULATE = re.compile(r"\bAccumulateGrad\b")
+_RESETS = re.compile(r"\b(?:linear|gemm)\b")
+"""A layer of more than its last named part: `LayerNormLinear` is no norm."""
+
+_FORWARD_CODE = re.compile(r"^perfdoc\.forward\b|^megatron\.core\.|^transformer_engine\.")
+_LAYER_RANGE = re.compile(
+    r"^perfdoc\.forward layer=|^megatron\.core\.transformer\.|^transformer_engine\.\w+\.forward"
+)
+_FORWARD_OPERATOR = re.compile(
+    r"^aten::(?:linear|(?:native_)?layer_norm|rms_norm|batch_norm|group_norm|scaled_dot_product_attention"
+    r"|embedding|dropout|conv\dd|gelu|silu|cross_entropy_loss)$"
+)
+"""Operators that modules call and that no gradient is made of."""
+
+_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+_NOT_WORD = re.compile(r"[^a-z0-9]+")
+_PHASE_OF_PART = {"optimizer": Phase.OPTIMIZER}
+_COMM_ROOM = ("communication", "data", "other")
+
+
+@lru_cache(maxsize=65536)
+def meaning_of(name: str) -> Meaning:
+    """What the name of a range or an operator says; what follows a comma (emit_nvtx) is not read."""
+    text = name[:MAX_TEXT].partition(",")[0]
+    words = _NOT_WORD.sub(" ", _CAMEL.sub(" ", text).lower()).strip()
+    part, core, end = None, False, -1
+    for found in _ANY.finditer(words):
+        part, end = found.lastgroup, found.end()
+        if part == "communication":
+            break  # what follows is what is communicated
+    if part == "core":
+        part, core = "attention", True
+    if part == "norm" and _RESETS.search(words, end) is not None:
+        part = None
+    autograd = _AUTOGRAD.search(text) is not None
+    operator = _FORWARD_OPERATOR.search(text) is not None
+    phase = Phase.FORWARD if operator else _phase(words, part)
+    in_layer: Literal["", "range", "operator"] = "operator" if operator else ""
+    if phase is Phase.FORWARD and _LAYER_RANGE.search(text) is not None:
+        in_layer = "range"
+    return Meaning(
+        part=part,
+        core=core,
+        phase=phase,
+        autograd=autograd,
+        accumulates=autograd and _ACCUMULATE.search(text) is not None,
+        in_layer=in_layer,
+        forward_code=phase is Phase.FORWARD and _FORWARD_CODE.search(text) is not None,
+    )
+
+
+def _phase(words: str, part: str | None) -> Phase:
+    if part in _COMM_ROOM:
+        return Phase.NONE
+    if part in _PHASE_OF_PART:
+        return _PHASE_OF_PART[part]
+    if _RECOMPUTE.search(words) is not None:
+        return Phase.RECOMPUTE
+    forward, backward = _FORWARD.search(words), _BACKWARD.search(words)
+    if (forward is None) == (backward is None):
+        return Phase.NONE  # neither, or a schedule that does both
+    return Phase.FORWARD if forward is not None else Phase.BACKWARD
+
+
+HINTS = re.compile(
+    r"(?i)att|mha|gqa|mla|qkv|proj|rotary|rope|sdpa|rout|moe|expert|dispatch|combine|permut|mlp|ffn|forw|fwd|fc[12]"
+    r"|glu|norm|ln|embed|w[tp]e|head|output|logit|entropy|nll|loss|softmax|optim|adam|clip|grad|unscale|data|batch"
+    r"|reduce|gather|all_?to|alltoall|send|recv|comm|nccl|checkpoint|gc|garbage|backw|bwd|prop|evaluate|recomp|delta|aten::(?:lin|conv|drop|silu)"
+)
+"""Some of this is in every name that means something: a quick look before the words are split."""

@@ -1,0 +1,65 @@
+"""The step run again from the capture: how far off it is, its critical path, and gains predicted from it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from perfdoc.diagnosis.state import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReplay:
+    """One rank of the replay; lengths from the start of its window to the end of its last work."""
+
+    rank: int | None
+    name: str
+    measured_ns: int
+    replayed_ns: int
+    error_frac: float
+    """replayed / measured - 1."""
+    unexplained_ns: int
+    """Delays that nothing in the capture explains, and that the replay does not have."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """The unedited replay of a rank or of a job, held against what was measured."""
+
+    state: State
+    reason: str
+    remedy: str
+    scope: Literal["rank", "job"]
+    tasks: int
+    steps: int
+    """Steps of the window; 0 where it is not made of steps."""
+    measured_ns: int | None
+    """From the first start of a window to the last end of work, over all ranks."""
+    replayed_ns: int | None
+    error_frac: float | None
+    """replayed / measured - 1."""
+    worst_error_frac: float | None
+    """Of a single rank, the largest either way."""
+    predicts: bool
+    """Whether changes may be predicted from it."""
+    withheld: str
+    """Why not; empty where they may."""
+    unexplained_ns: int | None
+    critical_path: dict[str, int]
+    """Nanoseconds of the chain that ends last, by what they were spent on; they sum to replayed_ns."""
+    ranks: list[RankReplay]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Time that a change saves, per step (of a window without steps: in the window)."""
+
+    low_ms: float | None
+    mid_ms: float | None
+    """None for a ceiling."""
+    high_ms: float | None
+    method: Literal["replay", "ceiling", "none"]
+    """replay: simulated. ceiling: predictions are withheld; the gain is not above high_ms. none: nothing can
+    be said."""
+    assumptions: list[str]
+    """On `ceiling` and `none` the first one says why."""

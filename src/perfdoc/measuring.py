@@ -1,0 +1,106 @@
+"""Measuring many files at once: each is the work of one process, so memory does not grow with their count."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TypeAlias
+
+from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
+from perfdoc.analyzers.memory_files import MemoryFiles, RankMemory, measure_rank_memory
+from perfdoc.analyzers.window import WindowRequest
+from perfdoc.traces import NoGpuActivityError
+from perfdoc.traces.job_facts import JobFacts
+
+_Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | RankMemory
+_QUIET_S = 1.0
+"""A word about progress this often at most."""
+
+
+class WorkerLostError(RuntimeError):
+    """A worker process ended by itself."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What to measure, and how."""
+
+    captures: Sequence[Path]
+    memory: Sequence[MemoryFiles]
+    request: WindowRequest
+    given: JobFacts
+    """What the user says of the job."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Found:
+    """What was measured."""
+
+    captures: list[CaptureMeasurement]
+    silent: list[NoGpuActivityError]
+    """Captures without GPU activity."""
+    memory: list[RankMemory]
+
+
+def measure_all(work: Work, jobs: int) -> Found:
+    """Measure everything, on up to `jobs` processes.
+
+    Raises TraceError where a file cannot be measured, WorkerLostError where a process is gone.
+    """
+    tasks: list[Callable[[], _Result]] = [
+        partial(measure_or_explain, path, work.request, work.given) for path in work.captures
+    ]
+    tasks += [partial(measure_rank_memory, files) for files in work.memory]
+    results = _run(tasks, min(jobs, len(tasks)))
+    return Found(
+        captures=[r for r in results if isinstance(r, CaptureMeasurement)],
+        silent=[r for r in results if isinstance(r, NoGpuActivityError)],
+        memory=[r for r in results if isinstance(r, RankMemory)],
+    )
+
+
+def _run(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:
+    if workers <= 1:
+        return list(_told((task() for task in tasks), len(tasks)))
+    from concurrent.futures import ProcessPoolExecutor
+    from concurrent.futures.process import BrokenProcessPool
+
+    # Spawned, because a forked copy of a process with Arrow's threads may hang. One file at a time is in a
+    # worker, so its memory does not grow with the number of ranks. An interrupt is the parent's to answer:
+    # workers ignore it, and are born with it blocked so that none can catch it before it can ignore.
+    context = multiprocessing.get_context("spawn")
+    ignore = (signal.SIGINT, signal.SIG_IGN)
+    with ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=ignore) as pool:
+        try:
+            blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+            try:
+                futures = [pool.submit(task) for task in tasks]
+            finally:
+                signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
+            return list(_told((f.result() for f in futures), len(tasks)))
+        except BrokenProcessPool as error:
+            raise WorkerLostError(
+                "a worker process ended by itself, perhaps for want of memory. Try fewer: --jobs 1."
+            ) from error
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for worker in multiprocessing.active_children():
+                worker.terminate()
+            raise
+
+
+def _told(results: Iterable[_Result], count: int) -> Iterator[_Result]:
+    """Pass results on; say what is done once the work has lasted."""
+    said = time.monotonic()
+    for i, result in enumerate(results, 1):
+        yield result
+        if time.monotonic() - said > _QUIET_S and i < count:
+            said = time.monotonic()
+            sys.stderr.write(f"perfdoc: {i} of {count} files analysed\n")
+            sys.stderr.flush()

@@ -1,0 +1,52 @@
+"""From a capture to the communication columns of its devices, as the worker process makes them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perfdoc.analyzers.activity import device_activity
+from perfdoc.analyzers.collective_calls import CollectiveCalls, collective_calls
+from perfdoc.analyzers.cpu_rank import cpu_activity
+from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.dimensions import attribute_dimensions
+from perfdoc.analyzers.kernel_class import classify_kernels
+from perfdoc.analyzers.known_ranges import find_known_ranges
+from perfdoc.analyzers.launches import find_launches
+from perfdoc.analyzers.ranks import marked_ranks, with_marked_ranks
+from perfdoc.analyzers.window import WindowRequest, find_window
+from perfdoc.traces import Trace
+from perfdoc.traces.job_facts import JobFacts, facts_beside
+from perfdoc.traces.load import read_trace
+from perfdoc.traces.run_facts import with_run_facts
+
+
+def calls_of_file(path: Path) -> list[CollectiveCalls]:
+    """The columns of every device of a capture file."""
+    return calls_of(with_run_facts(read_trace(path)), facts_beside(path))
+
+
+def calls_of(trace: Trace, facts: JobFacts | None = None) -> list[CollectiveCalls]:
+    """The columns of every device of a trace, in the trace's order."""
+    trace = with_marked_ranks(trace, marked_ranks(trace))
+    kinds, launches, known = classify_kernels(trace), find_launches(trace), find_known_ranges(trace)
+    found = []
+    for device in range(len(trace.devices)):
+        activity = device_activity(trace, device, kinds, launches)
+        if activity is not None:
+            activity = attribute_dimensions(trace, activity, known, launches)
+        else:
+            on_host = cpu_activity(trace, device)
+            if on_host is None:
+                continue
+            activity = on_host[0]
+        view = DeviceView(
+            trace=trace,
+            activity=activity,
+            window=find_window(trace, activity, WindowRequest(), known),
+            kinds=kinds,
+            launches=launches,
+            known=known,
+            facts=facts or JobFacts(),
+        )
+        found.append(collective_calls(view))
+    return found

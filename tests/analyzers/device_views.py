@@ -1,0 +1,45 @@
+"""What an analysis of one device sees of a trace."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perfdoc.analyzers.activity import device_activity
+from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.dimensions import attribute_dimensions
+from perfdoc.analyzers.kernel_class import classify_kernels
+from perfdoc.analyzers.known_ranges import find_known_ranges
+from perfdoc.analyzers.launches import find_launches
+from perfdoc.analyzers.window import WindowRequest, find_window
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces import Trace
+from perfdoc.traces.job_facts import JobFacts
+from tests.analyzers.tiny import trace_of
+
+
+def views_of(trace: Trace, facts: JobFacts | None = None, *, whole: bool = False) -> list[DeviceView]:
+    """The view of every device that ran something, by ordinal."""
+    kinds, launches, known = classify_kernels(trace), find_launches(trace), find_known_ranges(trace)
+    views = []
+    for index in sorted(range(len(trace.devices)), key=lambda i: trace.devices[i].ordinal):
+        activity = device_activity(trace, index, kinds, launches)
+        if activity is not None:
+            activity = attribute_dimensions(trace, activity, known, launches)
+            views.append(
+                DeviceView(
+                    trace=trace,
+                    activity=activity,
+                    window=find_window(trace, activity, WindowRequest(whole_capture=whole), known),
+                    kinds=kinds,
+                    launches=launches,
+                    known=known,
+                    facts=facts or JobFacts(),
+                )
+            )
+    return views
+
+
+def view_of(builder: TimelineBuilder, folder: Path, facts: JobFacts | None = None) -> DeviceView:
+    """The only device of a planted timeline, read back from a Nsight file."""
+    (view,) = views_of(trace_of(builder, folder), facts)
+    return view

@@ -1,0 +1,53 @@
+"""From captures to the pipeline results of their devices, as the worker processes make them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from perfdoc.analyzers.activity import device_activity
+from perfdoc.analyzers.cpu_rank import cpu_activity
+from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.dimensions import attribute_dimensions
+from perfdoc.analyzers.kernel_class import classify_kernels
+from perfdoc.analyzers.known_ranges import find_known_ranges
+from perfdoc.analyzers.launches import find_launches
+from perfdoc.analyzers.pipeline import PipelineRank, pipeline_rank
+from perfdoc.analyzers.ranks import marked_ranks, with_marked_ranks
+from perfdoc.analyzers.window import WindowRequest, find_window
+from perfdoc.traces.job_facts import facts_beside
+from perfdoc.traces.load import read_trace
+from perfdoc.traces.run_facts import with_run_facts
+
+
+def views_of_file(path: Path) -> list[DeviceView]:
+    """The view of every device of a capture, CPU ranks among them."""
+    trace = with_run_facts(read_trace(path))
+    trace = with_marked_ranks(trace, marked_ranks(trace))
+    kinds, launches, known = classify_kernels(trace), find_launches(trace), find_known_ranges(trace)
+    views = []
+    for device in range(len(trace.devices)):
+        activity = device_activity(trace, device, kinds, launches)
+        if activity is not None:
+            activity = attribute_dimensions(trace, activity, known, launches)
+        else:
+            on_host = cpu_activity(trace, device)
+            assert on_host is not None
+            activity = on_host[0]
+        views.append(
+            DeviceView(
+                trace=trace,
+                activity=activity,
+                window=find_window(trace, activity, WindowRequest(), known),
+                kinds=kinds,
+                launches=launches,
+                known=known,
+                facts=facts_beside(path),
+            )
+        )
+    return views
+
+
+def pipeline_ranks(paths: Iterable[Path]) -> list[PipelineRank]:
+    """The result of every device of some captures."""
+    return [pipeline_rank(view) for path in paths for view in views_of_file(path)]

@@ -1,0 +1,58 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+from perfdoc.analyzers.host_activity import host_activity
+from perfdoc.simulator.timeline import TimelineBuilder
+from tests.analyzers.device_views import view_of
+from tests.analyzers.tiny import GEMM
+
+US = 1000
+
+
+def test_only_calls_inside_steps_count_where_there_are_steps(tmp_path: Path) -> None:
+    # Three steps of 100 us, each with a kernel that starts at 50 and is launched at 40. Allocations: one
+    # before the steps, two in the first (one of them inside the other), one between, none in the last.
+    # In the first step the device has run nothing yet; in the second [160, 162) falls into its idle time.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.api("cudaMalloc", 1 * US, 9 * US)
+    for i in range(3):
+        at = (10 + 100 * i) * US
+        thread.range(f"perfdoc.step {i}", at, at + 90 * US)
+        device.kernel(GEMM, at + 50 * US, at + 80 * US, launch=(thread, at + 40 * US, at + 45 * US))
+    thread.api("cudaMalloc", 12 * US, 30 * US)
+    thread.api("cuMemCreate", 13 * US, 20 * US)
+    thread.range("perfdoc.forward layer=0", 115 * US, 140 * US)
+    thread.api("cudaFree", 120 * US, 122 * US)
+    thread.api("cudaMalloc", 201 * US, 205 * US)
+    found = host_activity(view_of(builder, tmp_path)).alloc_calls
+    assert (found.state, found.count, found.host_ns) == ("measured", 2, 20 * US)
+    assert (found.steps, found.steps_with_calls, found.last_step_count) == (3, 2, 0)
+    assert found.idle_inside_ns == 2 * US
+    assert [(g.call, g.range_name, g.idle_inside_ns) for g in found.groups] == [
+        ("cudaFree", "perfdoc.forward layer=0", 2 * US),
+        ("cudaMalloc", "perfdoc.step 0", 0),
+    ]
+
+
+def test_without_steps_the_window_is_looked_at(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
+    thread.api("cudaHostAlloc", 110, 120)
+    device.kernel(GEMM, 200, 300, launch=(thread, 150, 160))
+    found = host_activity(view_of(builder, tmp_path)).alloc_calls
+    assert (found.count, found.idle_inside_ns) == (1, 10)
+    assert (found.steps, found.steps_with_calls, found.last_step_count) == (None, None, None)
+
+
+def test_none_is_a_measurement(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
+    found = host_activity(view_of(builder, tmp_path)).alloc_calls
+    assert (found.state, found.count, found.host_ns, list(found.groups)) == ("measured", 0, 0, [])

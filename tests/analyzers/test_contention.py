@@ -1,0 +1,333 @@
+"""Planted contention: every figure worked out by hand."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.analyzers.contention import ContendedKernel, Contention, Cost, norm_contention
+from perfdoc.analyzers.contention_job import job_contention
+from perfdoc.analyzers.contention_names import element_type_of, family_of
+from perfdoc.analyzers.contention_samples import crowded_intervals
+from perfdoc.diagnosis.contention import DeviceContention, NormContentionAnalysis
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces.model import Kernels
+from tests.analyzers.device_views import view_of
+from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM
+
+NORM = (
+    "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<"
+    "transformer_engine::normalization::Kernel_traits<__nv_bfloat16, float>>(Params)"
+)
+SLOT_NS = 100_000
+
+
+class Plan:
+    """Kernels in slots of 100 us each, one after another."""
+
+    def __init__(self) -> None:
+        self.builder = TimelineBuilder()
+        self.device = self.builder.process().device()
+        self.now = 0
+
+    def slot(
+        self,
+        duration: int,
+        *,
+        name: str = NORM,
+        comm: int = 0,
+        comm_blocks: int = 24,
+        crowd: int = 0,
+        grid: int = 132,
+        copy: bool = False,
+    ) -> None:
+        """A kernel at the slot's start; communication on stream 20 and other compute on stream 13 beside it
+        for so long from the same time on."""
+        self.device.kernel(name, self.now, self.now + duration, grid=(grid, 1, 1))
+        if comm:
+            self.device.kernel(
+                ALL_REDUCE, self.now, self.now + comm, stream=20, grid=(comm_blocks, 1, 1), block=(544, 1, 1)
+            )
+        if copy:
+            self.device.copy("peer_to_peer", 4096, self.now, self.now + duration, stream=21)
+        if crowd:
+            self.device.kernel("other_kernel", self.now, self.now + crowd, stream=13)
+        self.now += SLOT_NS
+
+    def measure(self, folder: Path) -> Contention:
+        return norm_contention(view_of(self.builder, folder))
+
+
+def planted() -> Plan:
+    """Ten norms of 10 us alone, twelve of 15 us beside an all-reduce, and one of each other sort."""
+    plan = Plan()
+    for _ in range(10):
+        plan.slot(10_000)
+    for i in range(12):
+        plan.slot(15_000, comm=15_000 if i < 9 else 8_000)
+    plan.slot(11_000, comm=5_000)
+    plan.slot(40_000, comm=40_000, crowd=20_000)
+    plan.slot(90_000, crowd=5_000)  # crowded too, beside no communication: 5,000 of 90,000 are over 5 %
+    return plan
+
+
+def test_the_planted_slow_down(tmp_path: Path) -> None:
+    found = planted().measure(tmp_path)
+    (norm,) = found.signatures
+    # 8,000 of 15,000 ns are over half: beside communication, but not all of the time.
+    assert (norm.samples_alone, norm.samples_contended, norm.samples_whole) == (10, 12, 9)
+    # 5,000 of 11,000 ns is under half.
+    assert (norm.samples_slight, norm.samples_crowded) == (1, 2)
+    assert (norm.alone_low_ns, norm.alone_ns, norm.alone_high_ns) == (10_000, 10_000, 10_000)
+    assert (norm.contended_low_ns, norm.contended_ns, norm.contended_high_ns) == (15_000, 15_000, 15_000)
+    assert norm.verdict == "slower"
+    assert norm.p_value is not None
+    assert norm.p_value < 0.001
+    assert norm.cost == Cost(low_ns=60_000, mid_ns=60_000, high_ns=60_000)  # 12 x 5,000
+    assert found.norm_cost == norm.cost
+    assert (norm.kernel, norm.kernel_class, norm.family) == (NORM, "norm", "transformer_engine")
+    assert (norm.element_type, norm.grid_blocks, norm.block_threads) == ("bf16", 132, 128)
+    assert (found.norms, found.other_signatures, found.other_cost) == (25, [], None)
+    assert (found.occupied_blocks, found.typical_occupied_blocks, found.suggested_sm_margin) == (24, 24, 24)
+    assert (found.state, found.reason, found.margin_reason) == ("measured", "", "")
+
+
+def test_the_band_comes_from_the_spread_alone(tmp_path: Path) -> None:
+    plan = Plan()
+    # 10, 11, ..., 20 us: tenths 11 and 19, median 15. A wide spread, but all beside are slower still.
+    for i in range(11):
+        plan.slot(10_000 + 1_000 * i)
+    for _ in range(8):
+        plan.slot(30_000, comm=30_000)
+    (norm,) = plan.measure(tmp_path).signatures
+    assert norm.cost == Cost(low_ns=8 * 11_000, mid_ns=8 * 15_000, high_ns=8 * 19_000)
+
+
+@pytest.mark.parametrize(
+    ("alone", "beside", "verdict"),
+    [
+        ([10_000] * 7, [15_000] * 20, "too_few_samples"),
+        ([10_000] * 20, [15_000] * 7, "too_few_samples"),
+        ([], [15_000] * 20, "too_few_samples"),
+        ([10_000] * 8, [15_000] * 8, "slower"),
+        ([10_000] * 8, [10_400] * 8, "no_difference"),  # certain, but 4 %
+        ([10_000, 11_000] * 5, [10_000, 11_000] * 5, "no_difference"),
+        ([10_000, 20_000] * 5, [18_000] * 10, "mixed_work"),
+        ([10_000] * 10, [5_000] * 10, "mixed_work"),  # nothing is faster beside communication
+    ],
+)
+def test_verdicts(tmp_path: Path, alone: list[int], beside: list[int], verdict: str) -> None:
+    plan = Plan()
+    for duration in alone:
+        plan.slot(duration)
+    for duration in beside:
+        plan.slot(duration, comm=duration)
+    found = plan.measure(tmp_path)
+    (norm,) = found.signatures
+    assert norm.verdict == verdict
+    assert (norm.samples_alone, norm.samples_contended) == (len(alone), len(beside))
+    assert (norm.cost is not None) == (verdict == "slower")
+    assert (norm.alone_ns is None) == (not alone)
+    zero = Cost(low_ns=0, mid_ns=0, high_ns=0)
+    expected = {"too_few_samples": None, "mixed_work": None, "no_difference": zero, "slower": norm.cost}
+    assert found.norm_cost == expected[verdict]
+
+
+def test_shapes_are_apart_and_only_those_beside_communication_are_listed(tmp_path: Path) -> None:
+    plan = Plan()
+    for _ in range(9):
+        plan.slot(10_000)
+        plan.slot(30_000, grid=264)
+        plan.slot(15_000, comm=15_000)
+        plan.slot(20_000, name=GEMM)
+        plan.slot(26_000, name=GEMM, comm=26_000)
+    found = plan.measure(tmp_path)
+    assert [(n.grid_blocks, n.samples_alone) for n in found.signatures] == [(132, 9)]
+    (gemm,) = found.other_signatures
+    assert (gemm.kernel_class, gemm.alone_ns, gemm.contended_ns) == ("gemm", 20_000, 26_000)
+    assert found.other_cost == Cost(low_ns=54_000, mid_ns=54_000, high_ns=54_000)
+    assert found.norms == 27
+
+
+def test_one_name_in_several_shapes(tmp_path: Path) -> None:
+    plan = Plan()
+    for grid in (8, 16, 32):
+        for _ in range(3):
+            plan.slot(10_000 * grid // 8, grid=grid)
+            plan.slot(11_000 * grid // 8, grid=grid, comm=40_000)
+    found = plan.measure(tmp_path)
+    assert {(n.grid_blocks, n.alone_ns, n.contended_ns, n.samples_alone) for n in found.signatures} == {
+        (8, 10_000, 11_000, 3),
+        (16, 20_000, 22_000, 3),
+        (32, 40_000, 44_000, 3),
+    }
+
+
+def test_copies_between_gpus_take_no_sm(tmp_path: Path) -> None:
+    plan = Plan()
+    for _ in range(8):
+        plan.slot(10_000, copy=True)
+    assert plan.measure(tmp_path).state == "not_measured"
+    plan.slot(12_000, comm=12_000)
+    (norm,) = plan.measure(tmp_path).signatures
+    assert (norm.samples_alone, norm.samples_contended) == (8, 1)
+
+
+def test_blocks_of_concurrent_communication_add_up(tmp_path: Path) -> None:
+    plan = Plan()
+    plan.slot(50_000, comm=50_000)
+    # 20 us of 24 + 8 blocks while the norm runs; what lies after it does not count.
+    plan.device.kernel(ALL_GATHER, 30_000, 95_000, stream=24, grid=(8, 1, 1))
+    plan.device.kernel(ALL_GATHER, 96_000, 99_000, stream=24, grid=(100, 1, 1))
+    found = plan.measure(tmp_path)
+    assert (found.occupied_blocks, found.typical_occupied_blocks, found.suggested_sm_margin) == (32, 24, 32)
+
+
+def test_no_margin_where_communication_fills_the_device(tmp_path: Path) -> None:
+    plan = Plan()
+    plan.slot(50_000, comm=50_000, comm_blocks=132)  # the planted GPU has 132 SMs
+    found = plan.measure(tmp_path)
+    assert (found.occupied_blocks, found.suggested_sm_margin) == (132, None)
+    assert "132 blocks" in found.margin_reason
+
+
+def test_no_margin_without_grids_or_without_a_norm_beside(tmp_path: Path) -> None:
+    view = view_of(planted().builder, tmp_path)
+    columns = {n: getattr(view.trace.kernels, n) for n in Kernels.column_names()}
+    blind = Kernels(**{**columns, "grid_blocks": np.full(len(view.trace.kernels), -1)})
+    found = norm_contention(replace(view, trace=replace(view.trace, kernels=blind)))
+    assert (found.occupied_blocks, found.suggested_sm_margin) == (None, None)
+    assert "grid" in found.margin_reason
+    plan = Plan()
+    plan.slot(10_000)
+    plan.slot(20_000, name=GEMM, comm=20_000)
+    found = plan.measure(tmp_path)
+    assert (found.signatures, found.suggested_sm_margin) == ([], None)
+    assert found.reason == found.margin_reason == "no norm ran beside communication"
+
+
+def test_without_communication_or_on_a_cpu_it_abstains(tmp_path: Path) -> None:
+    plan = Plan()
+    plan.slot(10_000)
+    found = plan.measure(tmp_path)
+    assert (found.state, found.stalled_starts, found.norm_cost) == ("not_measured", None, None)
+    assert "no communication" in found.reason
+    assert found.remedy
+    view = view_of(planted().builder, tmp_path)
+    found = norm_contention(replace(view, activity=replace(view.activity, on_host=True)))
+    assert found.state == "not_measured"
+    assert "CPU" in found.reason
+
+
+def test_kernels_cut_by_the_window_are_left_out(tmp_path: Path) -> None:
+    view = view_of(planted().builder, tmp_path)
+    # From within the first norm alone to within the second-last one beside.
+    window = replace(view.window, start_ns=5_000, end_ns=21 * SLOT_NS + 1_000)
+    (norm,) = norm_contention(replace(view, window=window)).signatures
+    assert (norm.samples_alone, norm.samples_contended, norm.samples_slight) == (9, 11, 0)
+
+
+@given(st.lists(st.tuples(st.integers(0, 60), st.integers(0, 20)), max_size=8))
+def test_crowded_is_where_two_run(spans: list[tuple[int, int]]) -> None:
+    intervals = sorted((a, a + length) for a, length in spans)
+
+    class Stub:
+        start_ns = np.array([a for a, _ in intervals], np.int64)
+        end_ns = np.array([b for _, b in intervals], np.int64)
+        is_compute = np.ones(len(intervals), bool)
+
+    found: Any = crowded_intervals(Stub())  # type: ignore[arg-type]
+    inside = {
+        t for a, b in zip(found.start_ns.tolist(), found.end_ns.tolist(), strict=True) for t in range(a, b)
+    }
+    assert inside == {t for t in range(100) if sum(a <= t < b for a, b in intervals) >= 2}
+
+
+def test_a_job_is_its_devices_together(tmp_path: Path) -> None:
+    one = planted().measure(tmp_path)
+    other = Plan()
+    for _ in range(20):
+        other.slot(12_000)
+    for _ in range(4):
+        other.slot(16_000, comm=16_000, comm_blocks=16)
+    silent = Plan()
+    silent.slot(10_000)
+    job = job_contention([silent.measure(tmp_path), one, other.measure(tmp_path)])
+    (norm,) = job.signatures
+    assert (job.state, job.devices, norm.devices) == ("measured", 2, 2)
+    # Medians alone 10 us of 10 samples and 12 us of 20; beside 15 us of 12 and 16 us of 4.
+    assert (norm.alone_ns, norm.samples_alone) == (12_000, 30)
+    assert (norm.contended_ns, norm.samples_contended) == (15_000, 16)
+    assert (norm.slower_devices, norm.undecided_devices) == (1, 1)
+    assert norm.cost == job.norm_cost == Cost(low_ns=60_000, mid_ns=60_000, high_ns=60_000)
+    assert (job.suggested_sm_margin, job.occupied_blocks) == (24, 24)
+    nothing = job_contention([silent.measure(tmp_path)])
+    assert (nothing.state, nothing.stalled_starts, nothing.suggested_sm_margin) == (
+        "not_measured",
+        None,
+        None,
+    )
+    assert nothing.reason == nothing.margin_reason != ""
+    assert job_contention([]).reason == "there is no device"
+
+
+@pytest.mark.parametrize("measured", [True, False])
+def test_the_results_are_what_the_diagnosis_publishes(tmp_path: Path, measured: bool) -> None:
+    plan = planted() if measured else Plan()
+    plan.slot(10_000)
+    found = plan.measure(tmp_path)
+    for result, target in ((found, DeviceContention), (job_contention([found]), NormContentionAnalysis)):
+        published = msgspec.convert(result, type=target, from_attributes=True)
+        document = json.loads(msgspec.json.encode(published))
+        assert document["state"] == ("measured" if measured else "not_measured")
+        keys = {"signatures", "stalled_starts", "occupied_blocks", "suggested_sm_margin"}
+        assert keys <= set(document)
+        for signature in document["signatures"]:
+            wanted = {"kernel", "alone_ns", "contended_ns", "samples_alone", "samples_contended"}
+            assert wanted <= set(signature)
+        assert set(vars(published)) == set(vars(result))
+
+
+@pytest.mark.parametrize(
+    ("name", "family", "element_type"),
+    [
+        (NORM, "transformer_engine", "bf16"),
+        ("rmsnorm_bwd_tuned_kernel", "transformer_engine", ""),
+        ("void cuApplyLayerNorm<float, float, c10::Half>(x)", "apex", "f16"),
+        ("void layer_norm::ln_fwd_kernel<layer_norm::Kernel_traits<float>>(x)", "apex", "f32"),
+        ("void cudnn::bn_bw_1C11_singleread<float, 512, true>(x)", "cudnn", "f32"),
+        ("void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<double>(x)", "torch", "f64"),
+        ("triton_red_fused_native_layer_norm_3", "inductor", ""),
+        ("_rms_norm_fwd_kernel", "triton", ""),
+        ("void vllm::rms_norm_static_fp8_quant_kernel<c10::BFloat16>(x)", "inference", "f8"),
+        ("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn", "cublas", "bf16"),
+        ("nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT", "cublas", ""),
+        ("void cutlass::Kernel2<cutlass_80_tensorop_bf16_s16816gemm_relu>(x)", "cutlass", "bf16"),
+        ("my_norm", "other", ""),
+    ],
+)
+def test_what_a_name_says(name: str, family: str, element_type: str) -> None:
+    assert (family_of(name), element_type_of(name)) == (family, element_type)
+
+
+def test_the_list_is_bounded_and_the_cost_is_not(tmp_path: Path) -> None:
+    plan = Plan()
+    for grid in range(1, 71):
+        for _ in range(8):
+            plan.slot(10_000, grid=grid)
+            plan.slot(10_000 + 100 * grid, grid=grid, comm=90_000)
+    found = plan.measure(tmp_path)
+    assert len(found.signatures) == 64
+    costly: list[ContendedKernel] = list(found.signatures)
+    assert [k.grid_blocks for k in costly[:3]] == [70, 69, 68]
+    # Those of 5 % and more: grids 5 to 70, 8 x 100 ns x grid each.
+    assert found.norm_cost is not None
+    assert found.norm_cost.mid_ns == 800 * sum(range(5, 71))

@@ -1,0 +1,107 @@
+"""Contention on real traces and on the demonstration capture."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.contention import ContendedKernel, Contention, norm_contention
+from perfdoc.simulator.demo import write_demo
+from perfdoc.traces.load import read_trace
+from tests.analyzers.device_views import views_of
+
+
+def measured(path: Path) -> list[Contention]:
+    return [norm_contention(view) for view in views_of(read_trace(path))]
+
+
+def named(kernels: object, word: str) -> list[ContendedKernel]:
+    assert isinstance(kernels, list)
+    return [k for k in kernels if word in k.kernel]
+
+
+def test_layer_norms_beside_all_to_all(shared_traces: Path) -> None:
+    (found,) = measured(shared_traces / "kineto" / "dlrm_layernorm_a100_rank3of8.json.gz")
+    assert (found.state, found.norms) == ("measured", 486)
+    (forward,) = named(found.signatures, "vectorized_layer_norm_kernel")
+    # 162 runs: 54 alone, 106 wholly beside NCCL, 2 beside other compute. 6 us alone, 20 us beside.
+    assert (forward.samples_alone, forward.samples_contended, forward.samples_whole) == (54, 106, 106)
+    assert (forward.samples_crowded, forward.samples_slight) == (2, 0)
+    assert (forward.alone_ns, forward.contended_ns, forward.verdict) == (6_000, 20_500, "slower")
+    (gamma, other_shape) = named(found.signatures, "GammaBetaBackward")
+    assert (gamma.grid_blocks, gamma.samples_alone, gamma.samples_contended) == (32, 13, 77)
+    assert (gamma.alone_ns, gamma.contended_ns, gamma.verdict) == (10_000, 17_000, "slower")
+    assert (other_shape.grid_blocks, other_shape.verdict) == (64, "too_few_samples")
+    # 5 to 11 us alone: not all of these do the same work, so nothing is claimed.
+    (grad_input,) = named(found.signatures, "layer_norm_grad_input_kernel")
+    assert (grad_input.samples_alone, grad_input.samples_contended) == (82, 80)
+    assert (grad_input.verdict, grad_input.cost) == ("mixed_work", None)
+    assert found.norm_cost is not None
+    assert found.norm_cost.low_ns <= found.norm_cost.mid_ns == 1_711_000 + 619_000 <= found.norm_cost.high_ns
+    # NCCL's grids of this trace are 24 blocks of 108 SMs.
+    assert (found.occupied_blocks, found.typical_occupied_blocks, found.suggested_sm_margin) == (24, 24, 24)
+    assert (found.stalled_starts, found.undecided_starts) == (0, 0)
+
+
+def test_products_beside_gradient_all_reduces(shared_traces: Path) -> None:
+    for found in measured(shared_traces / "nsys" / "ddp_2gpu_rtx3090.sqlite"):
+        assert (found.state, found.norms, found.signatures) == ("measured", 0, [])
+        assert "no kernel in the window is a norm" in found.reason
+        assert found.suggested_sm_margin is None
+        (product,) = named(found.other_signatures, "bf16_s1688gemm_bf16_128x128_ldg8_f2f_stages_32x1_nt")
+        assert (product.samples_alone, product.samples_contended) == (13, 23)
+        assert product.verdict == "slower"
+        assert product.alone_ns is not None
+        assert product.contended_ns is not None
+        # An RTX 3090 shares memory and 82 SMs: three times as long.
+        assert 2.5 < product.contended_ns / product.alone_ns < 3.5
+
+
+@pytest.mark.parametrize("name", ["sp_2gpu_before.sqlite", "sp_2gpu_after.sqlite"])
+def test_norms_that_never_run_beside_communication(shared_traces: Path, name: str) -> None:
+    for found in measured(shared_traces / "nsys" / name):
+        assert (found.state, found.signatures) == ("measured", [])
+        assert found.norms > 0
+        assert found.reason == "no norm ran beside communication"
+
+
+def test_all_reduces_that_are_not_called_nccl(shared_traces: Path) -> None:
+    # Multimem all-reduces on the stream that computes: communication, but beside nothing.
+    (found,) = measured(shared_traces / "kineto" / "vllm_moe_tp8_b200_rank0.json.gz")
+    assert (found.state, found.norms, found.signatures) == ("measured", 73, [])
+    assert (found.other_signatures, found.stalled_starts) == ([], 0)
+
+
+def test_no_faster_beside_communication_is_believed(shared_traces: Path) -> None:
+    # Batch norms of two layers share name and grid: 220 us alone, 41 us beside. Three samples prove nothing.
+    (found,) = measured(shared_traces / "kineto" / "ddp_nccl_metadata_a100_rank0of2.json.gz")
+    assert {k.verdict for k in found.signatures} == {"too_few_samples"}
+    assert (found.norm_cost, found.occupied_blocks) == (None, 8)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("nsys/gpt_small_full_step_a100.sqlite", "nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite"),
+        *("nsys/windows_rtx5000.sqlite", "nsys/host_bound_2gpu_h100.sqlite", "nsys/cuda_graph_a100.sqlite"),
+        "kineto/resnet50_num_workers_0_v100.pt.trace.json.gz",
+    ],
+)
+def test_without_communication_there_is_no_contention(shared_traces: Path, name: str) -> None:
+    for found in measured(shared_traces / name):
+        assert (found.state, found.reason) == ("not_measured", "no communication kernel ran on this device")
+
+
+def test_the_demonstration_capture(tmp_path: Path) -> None:
+    trace, _ = write_demo(tmp_path)
+    for found in measured(trace):
+        # Of a layer's two backward norms one is laid alone, of 60,007 ns, and one beneath the reduction, of
+        # 61,003 ns: 8 layers in 4 steps. A difference under 5 % is called none.
+        (norm,) = found.signatures
+        assert (norm.samples_alone, norm.alone_ns) == (32, 60_007)
+        assert (norm.samples_contended, norm.contended_ns) == (32, 61_003)
+        assert (norm.verdict, norm.cost) == ("no_difference", None)
+        assert (found.norms, found.stalled_starts) == (128, 0)
+        # Collectives are laid with 24 blocks on a GPU of 132 SMs.
+        assert (found.occupied_blocks, found.suggested_sm_margin) == (24, 24)

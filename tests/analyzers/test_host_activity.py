@@ -1,0 +1,116 @@
+from __future__ import annotations
+
+from dataclasses import fields
+from pathlib import Path
+
+import msgspec
+
+from perfdoc.analyzers.cpu_rank import cpu_activity
+from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.host_activity import HostActivity, host_activity
+from perfdoc.analyzers.kernel_class import classify_kernels
+from perfdoc.analyzers.known_ranges import find_known_ranges
+from perfdoc.analyzers.launches import find_launches
+from perfdoc.analyzers.ranks import marked_ranks, with_marked_ranks
+from perfdoc.analyzers.step_ledgers import step_ledgers
+from perfdoc.analyzers.window import WindowRequest, find_window
+from perfdoc.diagnosis import host_activity as d
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces.job_facts import JobFacts
+from tests.analyzers.device_views import view_of
+from tests.analyzers.tiny import GEMM, trace_of
+
+
+def cpu_view(builder: TimelineBuilder, folder: Path) -> DeviceView:
+    trace = trace_of(builder, folder)
+    trace = with_marked_ranks(trace, marked_ranks(trace))
+    found = cpu_activity(trace, 0)
+    assert found is not None
+    known = find_known_ranges(trace)
+    return DeviceView(
+        trace=trace,
+        activity=found[0],
+        window=find_window(trace, found[0], WindowRequest(), known),
+        kinds=classify_kernels(trace),
+        launches=find_launches(trace),
+        known=known,
+        facts=JobFacts(),
+    )
+
+
+def a_cpu_rank(folder: Path) -> DeviceView:
+    """A step [0, 1000): data [0, 100), forward [100, 600), gc [600, 650), an all-reduce [700, 900)."""
+    facts = "all_reduce group=DATA_PARALLEL_GROUP pg=1 bytes=64 seq=0"
+    builder = TimelineBuilder()
+    process = builder.process(pid=77)
+    main, backend = process.thread(tid=77), process.thread(tid=78)
+    main.range("perfdoc.rank 0 world=2 device=cpu", 0, 0)
+    main.range("perfdoc.step 7", 0, 1000)
+    main.range("perfdoc.data", 0, 100)
+    main.range("perfdoc.forward", 100, 600)
+    main.range("perfdoc.gc generation=2", 600, 650)
+    main.range(f"perfdoc.comm.issue {facts}", 700, 710)
+    main.range(f"perfdoc.comm.wait {facts}", 720, 900)
+    backend.range(f"perfdoc.comm.run {facts}", 700, 900, kind="start_end")
+    return cpu_view(builder, folder)
+
+
+def test_a_cpu_rank_has_pauses_and_steps_and_nothing_that_is_launched(tmp_path: Path) -> None:
+    view = a_cpu_rank(tmp_path)
+    found = host_activity(view)
+    for part in ("launch_queue", "idle_split", "sync_calls", "alloc_calls", "small_kernels", "graphs"):
+        result = getattr(found, part)
+        assert (result.state, result.reason) == (
+            "not_measured",
+            "The rank computes on the CPU: no work is launched to a device.",
+        )
+    assert (found.data.count, found.data.total_ns, found.data.idle_ns) == (1, 100, 100)
+    assert (found.gc.count, found.gc.total_ns, found.gc.idle_ns) == (1, 50, 50)
+    # 200 of communication with nothing beside it are a wait, not the host's work.
+    (step,) = found.steps.steps
+    assert (step.name, step.host_ns, step.waiting_ns, step.gc_ns) == ("perfdoc.step 7", 800, 200, 50)
+    ledgers = step_ledgers(view)
+    assert {leaf: ns.tolist() for leaf, ns in ledgers.leaf_ns.items() if ns.any()} == {
+        "compute": [500],
+        "exposed_comm.dp": [200],
+        "idle.host": [150],
+        "idle.gc": [50],
+        "idle.data": [100],
+    }
+
+
+def test_without_api_calls_only_pauses_and_graphs_are_measured(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    process.device().kernel(GEMM, 0, 100)
+    process.thread().range("gc", 10, 20)
+    found = host_activity(view_of(builder, tmp_path))
+    parts = [f.name for f in fields(found) if f.name not in ("state", "reason", "remedy")]
+    states = {name: getattr(found, name).state for name in parts}
+    assert found.state == "measured"
+    assert {name for name, state in states.items() if state == "measured"} == {"gc", "graphs"}
+    for name in ("launch_queue", "idle_split", "sync_calls", "alloc_calls", "small_kernels"):
+        assert getattr(found, name).reason
+
+
+def convert(found: HostActivity) -> d.HostActivity:
+    converted = msgspec.convert(found, type=d.HostActivity, from_attributes=True)
+    assert msgspec.json.decode(msgspec.json.encode(converted), type=d.HostActivity) == converted
+    return converted
+
+
+def test_results_go_into_the_diagnosis(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100, launch=(thread, 0, 1))
+    thread.api("cudaMalloc", 105, 106)
+    thread.synchronize("device", 90, 101)
+    device.kernel(GEMM, 200, 201, launch=(thread, 190, 195))
+    measured = convert(host_activity(view_of(builder, tmp_path)))
+    assert measured.idle_split.host_ns == measured.sync_calls.idle_caused_ns == 95
+    assert (measured.alloc_calls.groups[0].call, measured.small_kernels.names[0].count) == ("cudaMalloc", 1)
+    assert len(measured.launch_queue.bin_mean) == 200
+    assert (measured.graphs.time_frac, measured.gc.state) == (0.0, "not_measured")
+    missing = convert(host_activity(a_cpu_rank(tmp_path / "cpu")))
+    assert (missing.launch_queue.state, missing.launch_queue.median_depth) == ("not_measured", None)

@@ -1,0 +1,83 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.host_activity import host_activity
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces.kineto import read_kineto
+from tests.analyzers.device_views import view_of, views_of
+from tests.analyzers.tiny import GEMM
+
+US = 1000
+
+
+def two_steps(step: str) -> TimelineBuilder:
+    """Steps [0, 100) and [100, 200) us on the host; kernels [60, 90) and [160, 190), launched as they start.
+
+    Collections: [10, 20), and [110, 140) on another thread, of which [115, 118) is one inside; then one after
+    the steps. Batches: [20, 50) with the loader's own range inside; [205, 300) belongs to no step.
+    """
+    builder = TimelineBuilder()
+    process = builder.process()
+    main, other, device = process.thread(), process.thread(), process.device()
+    for i in range(2):
+        at = 100 * i * US
+        main.range(f"{step} {i}", at, at + 100 * US)
+        device.kernel(GEMM, at + 60 * US, at + 90 * US, launch=(main, at + 55 * US, at + 60 * US))
+    main.range("perfdoc.gc generation=0", 10 * US, 20 * US)
+    other.range("perfdoc.gc generation=2", 110 * US, 140 * US)
+    other.range("perfdoc.gc generation=0", 115 * US, 118 * US)
+    main.range("perfdoc.gc generation=2", 250 * US, 400 * US)
+    main.range("perfdoc.data", 20 * US, 50 * US)
+    main.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 22 * US, 45 * US)
+    main.range("perfdoc.data", 205 * US, 300 * US)
+    other.range("perfdoc.data", 0, 300 * US)  # a loader's own thread holds up nobody
+    return builder
+
+
+def test_pauses_are_counted_in_the_steps(tmp_path: Path) -> None:
+    # The window on the device is [60, 190): of the idle [90, 160), gc has [110, 140). The first batch was
+    # waited for before the device ran anything.
+    activity = host_activity(view_of(two_steps("perfdoc.step"), tmp_path))
+    gc, data = activity.gc, activity.data
+    assert (gc.state, gc.count, gc.total_ns, gc.idle_ns, gc.steps_with) == ("measured", 2, 40_000, 30_000, 2)
+    assert (gc.worst_ns, gc.worst_name, gc.worst_step) == (
+        30_000,
+        "perfdoc.gc generation=2",
+        "perfdoc.step 1",
+    )
+    assert (data.count, data.total_ns, data.idle_ns, data.steps_with) == (1, 30_000, 0, 1)
+    assert (data.worst_name, data.worst_step) == ("perfdoc.data", "perfdoc.step 0")
+
+
+@pytest.mark.parametrize(("step", "state"), [("perfdoc.step", "measured"), ("step", "not_measured")])
+def test_no_ranges_are_none_only_where_each_would_be_marked(tmp_path: Path, step: str, state: str) -> None:
+    # perfdoc's trainer marks every collection and every wait for a batch; other captures may just not.
+    builder = TimelineBuilder()
+    process = builder.process()
+    main, device = process.thread(), process.device()
+    main.range(f"{step} 0", 0, 100)
+    device.kernel(GEMM, 10, 20, launch=(main, 1, 2))
+    activity = host_activity(view_of(builder, tmp_path))
+    for pauses in (activity.gc, activity.data):
+        assert pauses.state == state
+        assert pauses.count == (0 if state == "measured" else None)
+        assert bool(pauses.reason) is bool(pauses.remedy) is (state == "not_measured")
+
+
+def test_a_loader_in_the_training_process_shows(shared_traces: Path) -> None:
+    # PyTorch's own pair of traces: the same training with 0 and with 4 worker processes.
+    found = {}
+    for workers in (0, 4):
+        path = shared_traces / "kineto" / f"resnet50_num_workers_{workers}_v100.pt.trace.json.gz"
+        (view,) = views_of(read_kineto(path))
+        found[workers] = host_activity(view).data
+    assert [d.count for d in found.values()] == [6, 6]
+    assert [d.steps_with for d in found.values()] == [6, 6]
+    assert [(d.total_ns, d.idle_ns) for d in found.values()] == [
+        (279_738_000, 174_337_000),
+        (9_741_000, 5_632_000),
+    ]
+    assert found[0].worst_name == "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

@@ -1,0 +1,164 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.host_activity import host_activity
+from perfdoc.analyzers.host_calls import CallKind, call_kind, host_calls
+from perfdoc.analyzers.host_splits import HostSplit
+from perfdoc.analyzers.idle import idle_inputs
+from perfdoc.analyzers.ledger import build_ledger
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces.nsys import read_nsys_sqlite
+from tests.analyzers.device_views import view_of, views_of
+from tests.analyzers.host_brute import host_idle_by_kind, random_view
+from tests.analyzers.tiny import GEMM
+
+US = 1000
+PARTS = ("python", "synchronising", "allocation", "module_load", "launch", "other_call")
+
+
+def parts(split: HostSplit) -> dict[str, int]:
+    """The parts that are not 0."""
+    assert split.state == "measured"
+    found = {name: getattr(split, f"{name}_ns") for name in PARTS}
+    assert sum(found.values()) == split.host_ns
+    return {name: ns for name, ns in found.items() if ns}
+
+
+def idle_ns(view: DeviceView) -> dict[str, int]:
+    window = view.window
+    inputs = idle_inputs(view.trace, view.activity, view.known)
+    return dict(build_ledger(view.activity, window.start_ns, window.end_ns, inputs).idle_ns)
+
+
+@pytest.mark.parametrize(
+    ("name", "kind"),
+    [
+        ("cudaStreamSynchronize_v3020", CallKind.SYNCHRONISING),
+        ("cudaDeviceSynchronize_ptsz", CallKind.SYNCHRONISING),
+        ("cuCtxSynchronize", CallKind.SYNCHRONISING),
+        ("cudaMemcpy_v3020", CallKind.SYNCHRONISING),
+        ("cuMemcpyDtoH_v2", CallKind.SYNCHRONISING),
+        ("cudaMemcpyAsync_v3020", CallKind.LAUNCH),
+        ("cuMemcpyDtoHAsync_v2_ptsz", CallKind.LAUNCH),
+        ("cudaMemset_v3020", CallKind.LAUNCH),
+        ("cudaLaunchKernelExC_v11060", CallKind.LAUNCH),
+        ("cudaGraphLaunch_v10000", CallKind.LAUNCH),
+        ("cudaMalloc_v3020", CallKind.ALLOCATION),
+        ("cudaFreeHost_v3020", CallKind.ALLOCATION),
+        ("cudaMallocAsync_v11020", CallKind.ALLOCATION),
+        ("cuMemSetAccess", CallKind.ALLOCATION),
+        ("cuMemAddressReserve", CallKind.ALLOCATION),
+        ("cuLibraryLoadData", CallKind.MODULE_LOAD),
+        ("cuModuleLoadDataEx", CallKind.MODULE_LOAD),
+        ("cudaStreamWaitEvent_v3020", CallKind.OTHER),
+        ("cudaEventQuery_v3020", CallKind.OTHER),
+        ("cuMemGetAllocationGranularity", CallKind.OTHER),
+        ("cudaMemGetInfo_v3020", CallKind.OTHER),
+        ("INVALID", CallKind.OTHER),
+    ],
+)
+def test_what_a_call_does_is_told_by_its_name(name: str, kind: CallKind) -> None:
+    assert call_kind(name) is kind
+
+
+def test_a_gap_divides_by_what_the_launching_thread_did(tmp_path: Path) -> None:
+    # Idle [100, 200) us, launched at 190, back at 195: host 95 us. Of these: malloc [110, 130), which
+    # reserves addresses [112, 118) inside; a wait [130, 140); an event record [150, 151); the launch
+    # [190, 195), in which code is loaded [191, 194); Python the rest: 95 - 20 - 10 - 1 - 5 = 59.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, other, device = process.thread(), process.thread(), process.device()
+    device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 5 * US))
+    device.kernel(GEMM, 200 * US, 210 * US, launch=(thread, 190 * US, 195 * US))
+    for name, start, end in (
+        ("cudaMalloc", 110, 130),
+        ("cuMemAddressReserve", 112, 118),
+        ("cudaStreamSynchronize", 130, 140),
+        ("cudaEventRecord", 150, 151),
+        ("cuLibraryLoadData", 191, 194),
+    ):
+        thread.api(name, start * US, end * US)
+    other.api("cudaDeviceSynchronize", 100 * US, 200 * US)  # a thread that launches nothing holds up nobody
+    split = host_activity(view_of(builder, tmp_path)).idle_split
+    assert parts(split) == {
+        "python": 59 * US,
+        "synchronising": 10 * US,
+        "allocation": 20 * US,
+        "module_load": 3 * US,
+        "launch": 2 * US,
+        "other_call": 1 * US,
+    }
+    # By function the nested ones count in both.
+    assert [(c.call, c.count, c.idle_ns) for c in split.calls] == [
+        ("cudaMalloc", 1, 20 * US),
+        ("cudaStreamSynchronize", 1, 10 * US),
+        ("cuMemAddressReserve", 1, 6 * US),
+        ("cudaLaunchKernel", 1, 5 * US),
+        ("cuLibraryLoadData", 1, 3 * US),
+        ("cudaEventRecord", 1, 1 * US),
+    ]
+
+
+def test_the_thread_before_answers_where_the_next_one_had_nothing_to_do(tmp_path: Path) -> None:
+    # Forward's thread waits [90, 150) us for the loss, then lets backward's thread go, which launches at 180.
+    # Host [100, 185): waiting 50, launching 5, Python 30. Its event record at [155, 160) holds up nobody.
+    builder = TimelineBuilder()
+    process = builder.process()
+    forward, backward, device = process.thread(), process.thread(), process.device()
+    device.kernel(GEMM, 0, 100 * US, launch=(forward, 0, 5 * US))
+    forward.api("cudaStreamSynchronize", 90 * US, 150 * US)
+    forward.api("cudaEventRecord", 155 * US, 160 * US)
+    device.kernel(GEMM, 190 * US, 200 * US, launch=(backward, 180 * US, 185 * US))
+    split = host_activity(view_of(builder, tmp_path)).idle_split
+    assert parts(split) == {"python": 30 * US, "synchronising": 50 * US, "launch": 5 * US}
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_parts_are_what_a_count_by_nanosecond_gives(tmp_path: Path, seed: int) -> None:
+    view = random_view(seed, tmp_path)
+    expected = host_idle_by_kind(view)
+    activity = host_activity(view)
+    names = {"LAUNCH": "launch", "OTHER": "other_call", "python": "python"}
+    wanted = {names.get(k, k.lower()): ns for k, ns in expected.items() if k != "gc_or_data"}
+    assert parts(activity.idle_split) == wanted
+    idle = idle_ns(view)
+    assert activity.idle_split.host_ns == idle["host"]
+    assert expected["gc_or_data"] == idle["gc"] + idle["data"]
+    assert activity.launch_queue.starved_ns == sum(expected.values())
+
+
+def test_calls_nest_by_thread(tmp_path: Path) -> None:
+    # A wait inside a blocking copy is that copy's; the same times on another thread are calls of their own.
+    builder = TimelineBuilder()
+    process = builder.process()
+    first, second, device = process.thread(), process.thread(), process.device()
+    device.kernel(GEMM, 0, 100, launch=(first, 0, 1))
+    device.kernel(GEMM, 100, 200, launch=(second, 1, 2))
+    for thread in (first, second):
+        thread.api("cudaStreamSynchronize", 10, 20)  # the export may list what is inside first
+        thread.api("cudaMemcpy", 10, 50)
+        thread.api("cudaStreamSynchronize", 20, 50)
+        thread.api("cudaFree", 60, 90)
+        thread.api("cudaDeviceSynchronize", 61, 89)
+        thread.api("cudaDeviceSynchronize", 90, 95)
+    calls = host_calls(view_of(builder, tmp_path))
+    waits = calls.outermost(CallKind.SYNCHRONISING)
+    assert calls.start_ns[waits].tolist() == [10, 90, 10, 90]
+    assert calls.start_ns[calls.outermost(CallKind.ALLOCATION)].tolist() == [60, 60]
+
+
+@pytest.mark.parametrize(
+    ("trace", "part"), [("windows_rtx5000", "launch"), ("gpt_small_full_step_a100", "python")]
+)
+def test_real_traces_split_exactly(shared_traces: Path, trace: str, part: str) -> None:
+    # Windows: launching itself is slow (batched submission). A100, eager PyTorch: Python is.
+    (view,) = views_of(read_nsys_sqlite(shared_traces / "nsys" / f"{trace}.sqlite"))
+    split = host_activity(view).idle_split
+    found = parts(split)
+    assert split.host_ns == idle_ns(view)["host"]
+    share = {"launch": (0.3, 0.4), "python": (0.7, 0.8)}[part]
+    assert share[0] < found[part] / sum(found.values()) < share[1]

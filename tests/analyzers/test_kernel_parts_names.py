@@ -1,0 +1,176 @@
+"""What names of ranges, operators and autograd nodes say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.analyzers.part_names import HINTS, PARTS, Phase, meaning_of
+
+F, B, R, O, N = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.NONE  # noqa: E741
+
+NAMES: list[tuple[str, str | None, Phase]] = [
+    # perfdoc
+    ("perfdoc.forward layer=3 module=mlp", "mlp", F),
+    ("perfdoc.forward layer=3 module=pre_mlp_layernorm", "norm", F),
+    ("perfdoc.forward layer=3 module=self_attention", "attention", F),
+    ("perfdoc.forward module=output_layer", "output_layer", F),
+    ("perfdoc.forward module=embedding", "embedding", F),
+    ("perfdoc.forward", None, F),
+    ("perfdoc.backward", None, B),
+    ("perfdoc.optimizer", "optimizer", O),
+    ("perfdoc.data", "data", N),
+    ("perfdoc.comm.issue all_reduce", "communication", N),
+    ("perfdoc.gc generation=2", "other", N),
+    ("perfdoc.checkpoint save", "other", N),
+    ("perfdoc.step 3", None, N),
+    # megatron-core
+    ("megatron.core.transformer.transformer_layer._forward_attention.self_attention", "attention", F),
+    ("megatron.core.transformer.transformer_layer._forward_attention.self_attn_bda", "attention", F),
+    ("megatron.core.transformer.transformer_layer._forward_mlp.mlp", "mlp", F),
+    ("megatron.core.transformer.mlp.forward.linear_fc1", "mlp", F),
+    ("megatron.core.transformer.mlp.forward.activation", "mlp", F),
+    ("megatron.core.transformer.attention.forward.qkv", "attention", F),
+    ("megatron.core.transformer.attention.forward.rotary_pos_emb", "attention", F),
+    ("megatron.core.transformer.attention.forward.core_attention", "attention", F),
+    ("megatron.core.models.common.embeddings.language_model_embedding.forward", "embedding", F),
+    ("megatron.core.pipeline_parallel.p2p_communication.recv_forward", "communication", N),
+    (
+        "megatron.core.pipeline_parallel.schedules.forward_backward_pipelining_with_interleaving.warmup",
+        None,
+        N,
+    ),
+    ("moe_dispatch forward", "moe_dispatch", F),
+    ("moe_combine backward", "moe_dispatch", B),
+    ("mlp_norm", "norm", N),
+    ("training_step_12", None, N),
+    # Transformer Engine
+    ("transformer_engine._LayerNormLinear.forward.qkv.norm", "norm", F),
+    ("transformer_engine._LayerNormLinear.forward.qkv.gemm", "attention", F),
+    ("transformer_engine._LayerNormLinear.forward.gemm", None, F),
+    ("transformer_engine._LayerNormLinear.backward.fc1.wgrad_gemm", "mlp", B),
+    ("transformer_engine._LayerNormMLP.forward.fc1_gemm", "mlp", F),
+    ("transformer_engine._Linear.backward.proj.dgrad_gemm", "attention", B),
+    ("transformer_engine._Linear.forward.row_parallel_comm", "communication", N),
+    ("transformer_engine.FusedAttnFunc.forward", "attention", F),
+    ("nvte_rmsnorm_fwd", "norm", F),
+    ("nvte_fused_attn_bwd_qkvpacked", "attention", B),
+    ("nvte_cublas_gemm", None, N),
+    # PyTorch
+    ("autograd::engine::evaluate_function: ScaledDotProductFlashAttentionBackward0", "attention", B),
+    ("autograd::engine::evaluate_function: NativeLayerNormBackward0", "norm", B),
+    ("autograd::engine::evaluate_function: NllLossBackward0", "loss", B),
+    ("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", None, B),
+    ("CheckpointFunctionBackward", None, R),
+    ("autograd::engine::evaluate_function: CheckpointFunctionBackward", None, R),
+    ("_CheckpointFunctionBackward", None, R),
+    ("MulBackward0, seq = 12, op_id = 3, sizes = [[4, 768, 1]]", None, B),
+    ("aten::native_layer_norm", "norm", F),
+    ("aten::linear", None, F),
+    ("aten::_scaled_dot_product_flash_attention", "attention", N),
+    ("aten::embedding", "embedding", F),
+    ("aten::cross_entropy_loss", "loss", F),
+    ("aten::norm", None, N),
+    ("aten::linalg_vector_norm", None, N),
+    ("aten::normal_", None, N),
+    ("aten::mm", None, N),
+    ("Optimizer.step#FusedAdam.step", "optimizer", O),
+    ("Optimizer.zero_grad#SGD.zero_grad", "optimizer", O),
+    ("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "data", N),
+    ("DistributedDataParallel.forward", None, F),
+    ("nn.Module: Qwen2MLP_3", "mlp", N),
+    ("LlamaRMSNorm", "norm", N),
+    ("model.layers.3.self_attn.q_proj", "attention", N),
+    ("model.layers.3.mlp.gate_proj", "mlp", N),
+    ("MixtralSparseMoeBlock", "moe", N),
+    ("TopKRouter", "moe_router", N),
+    ("TEGroupedMLP.forward", "moe_experts", F),
+    ("mlp.experts.5.w1", "moe_experts", N),
+    ("lm_head", "output_layer", N),
+    # what people write
+    ("## forward:bottom_mlp ##", "mlp", F),
+    ("## load_batch ##", "data", N),
+    ("feed-forward sublayer", "mlp", N),
+    ("attention sublayer", "attention", N),
+    ("transformer block forward", None, F),
+    ("layer3.attn.bwd", "attention", B),
+    ("forward pass", None, F),
+    ("Backward", None, B),
+    ("loss", "loss", N),
+    ("loss.backward()", None, B),
+    ("recompute", None, R),
+    ("all_reduce grad [layers.11.ffn.w2.weight]", "communication", N),
+    ("computing softmax", None, N),
+    ("final matmul", None, N),
+    ("lossy", None, N),
+    ("", None, N),
+]
+
+
+@pytest.mark.parametrize(("name", "part", "phase"), NAMES, ids=[n[:60] for n, _, _ in NAMES])
+def test_meaning(name: str, part: str | None, phase: Phase) -> None:
+    meaning = meaning_of(name)
+    assert (meaning.part, meaning.phase) == (part, phase)
+    assert meaning.part is None or meaning.part in PARTS
+    # The quick look that comes first must not lose what means something.
+    assert HINTS.search(name) is not None or not meaning.says_something
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *(
+            "core_attention",
+            "scaled dot product attention",
+            "computing attention scores",
+            "DotProductAttention",
+        ),
+        *("transformer_engine.FusedAttnFunc.forward", "aten::_scaled_dot_product_flash_attention"),
+    ],
+)
+def test_the_core_of_attention(name: str) -> None:
+    assert meaning_of(name).core
+
+
+@pytest.mark.parametrize("name", ["self_attention", "attention.qkv", "LlamaAttention", "o_proj"])
+def test_the_rest_of_attention_holds_linear_layers(name: str) -> None:
+    meaning = meaning_of(name)
+    assert (meaning.part, meaning.core) == ("attention", False)
+
+
+def test_autograd_nodes() -> None:
+    accumulate = meaning_of("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad")
+    assert (accumulate.autograd, accumulate.accumulates) == (True, True)
+    node = meaning_of("MmBackward0, seq = 4")
+    assert (node.autograd, node.accumulates) == (True, False)
+    assert not meaning_of("backward pass").autograd
+
+
+def test_code_that_a_recomputation_runs_again() -> None:
+    assert meaning_of("perfdoc.forward layer=1").in_layer == "range"
+    assert meaning_of("megatron.core.transformer.mlp.forward.linear_fc1").in_layer == "range"
+    assert meaning_of("aten::linear").in_layer == "operator"
+    # A pass is run once, and a loss may be computed in a block that somebody calls backward.
+    assert meaning_of("perfdoc.forward").in_layer == ""
+    assert meaning_of("forward pass").in_layer == ""
+    assert meaning_of("perfdoc.forward").forward_code
+    assert not meaning_of("forward pass").forward_code
+
+
+WORDS = st.sampled_from(
+    [w for name, _, _ in NAMES for w in name.replace(".", " ").split()] + ["_", "::", "x", "norm"]
+)
+
+
+@given(st.lists(WORDS, max_size=8), st.sampled_from(["", " ", ".", "_"]))
+def test_any_name_has_a_meaning_and_the_quick_look_sees_it(words: list[str], glue: str) -> None:
+    name = glue.join(words)
+    meaning = meaning_of(name)
+    assert HINTS.search(name.partition(",")[0]) is not None or not meaning.says_something
+
+
+@pytest.mark.parametrize("unit", ["checkpoint ", "norm", "layer norm ", "a", "A", "_", "attn_"])
+def test_a_hostile_name_is_cut(unit: str) -> None:
+    long = unit * (1_000_000 // len(unit))
+    assert meaning_of(long) == meaning_of(long[:512])

@@ -1,0 +1,246 @@
+"""The peak and what it is made of, from snapshots whose answer is worked out by hand."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfdoc.analyzers.memory import MemoryMeasurement, measure_snapshot
+from tests.analyzers.memory_planted import (
+    ADAM,
+    CALL,
+    ENGINE,
+    FORWARD,
+    GIB,
+    LOST,
+    MIB,
+    SCRIPT,
+    US,
+    ZERO_GRAD,
+    Planted,
+    a_step,
+    one,
+)
+
+
+def test_the_peak_and_what_it_is_made_of(tmp_path: Path) -> None:
+    m = one(a_step(), tmp_path, device_total_bytes=100 * MIB)
+    assert (m.state, m.device, m.events, m.notes) == ("measured", 0, 11, ())
+    assert m.start_allocated_bytes == 6 * MIB
+    assert m.peak_allocated_bytes == 19 * MIB
+    assert m.peak_above_start_bytes == 13 * MIB
+    assert m.end_allocated_bytes == 18 * MIB
+    # The eighth event, at 1,000,000 us and one more for each.
+    assert m.peak_time_ns == 1_000_008 * US
+    assert m.peak_reserved_bytes == m.end_reserved_bytes == 40 * MIB
+    assert m.headroom_bytes == 60 * MIB
+    assert m.expandable_segments is False
+    assert m.composition is not None
+    # W10 outlives the backward, since the optimizer runs while it is there: a gradient. B4 does not.
+    assert {k: v // MIB for k, v in m.composition.category_bytes.items()} == {
+        "parameters": 0,
+        "gradients": 10,
+        "optimizer": 0,
+        "activations": 4,
+        "communication_buffers": 0,
+        "other": 1,
+        "unknown": 4,
+    }
+    assert m.composition.state == "partial"
+    assert m.composition.before_recording_bytes == 4 * MIB
+    assert m.composition.evidence_bytes == {"none": 5 * MIB, "stack": 14 * MIB, "release": 0, "range": 0}
+
+
+def test_layout_at_the_peak(tmp_path: Path) -> None:
+    layout = one(a_step(), tmp_path).layout
+    assert layout is not None
+    # At the peak P4 |- 10 -| L1 B4 W10 |- 11 -|.
+    assert (layout.state, layout.allocated_bytes, layout.reserved_bytes) == ("measured", 19 * MIB, 40 * MIB)
+    assert layout.inactive_split_bytes == 21 * MIB
+    assert layout.largest_free_block_bytes == 11 * MIB
+    assert (layout.rounding_bytes, layout.pending_free_bytes, layout.cached_bytes) == (0, 0, 0)
+    assert layout.unused_frac == 21 / 40
+
+
+def test_sites_are_ranked_and_tell_nothing_private(tmp_path: Path) -> None:
+    sites = one(a_step(), tmp_path).sites
+    assert [(s.function, s.file, s.line, s.bytes // MIB, s.count) for s in sites] == [
+        (ENGINE[1][:120], "", None, 14, 2),
+        ("(allocated before the recording)", "", None, 4, 1),
+        ("entropy", "net/loss.py", 5, 1, 1),
+    ]
+
+
+def test_what_the_release_tells(tmp_path: Path) -> None:
+    """Without a stack of its own: freed by zero_grad it was a gradient, by autograd saved for backward."""
+    p = Planted()
+    p.alloc(GIB + 9 * MIB, MIB)
+    p.free(GIB, 2 * MIB, ZERO_GRAD, SCRIPT)
+    p.free(GIB + 2 * MIB, 4 * MIB, ENGINE)
+    p.free(GIB + 6 * MIB, 3 * MIB, SCRIPT)
+    p.free(GIB + 9 * MIB, MIB, ENGINE)
+    p.segment(GIB, 20 * MIB, [(20 * MIB, 0, "inactive")])
+    m = one(p, tmp_path)
+    assert m.peak_allocated_bytes == 10 * MIB
+    assert m.composition is not None
+    bytes_of = m.composition.category_bytes
+    assert (bytes_of["gradients"], bytes_of["activations"], bytes_of["unknown"]) == (
+        2 * MIB,
+        5 * MIB,
+        3 * MIB,
+    )
+    assert m.composition.evidence_bytes["release"] == 7 * MIB
+
+
+def test_out_of_memory_and_forced_releases(tmp_path: Path) -> None:
+    """8 MiB are wanted with 2 x 5 MiB free in a segment of 20; before, a cached one of 4 is given back."""
+    p = Planted()
+    p.alloc(GIB, 5 * MIB, FORWARD, CALL)
+    p.alloc(GIB + 10 * MIB, 5 * MIB, FORWARD, CALL)
+    p.event("segment_free", 3 * GIB, 4 * MIB, (LOST, SCRIPT))
+    p.event("segment_alloc", 4 * GIB, 22 * MIB, (LOST, SCRIPT))
+    p.alloc(4 * GIB, 22 * MIB, LOST, SCRIPT)
+    p.event("oom", 3 * MIB, 8 * MIB, (LOST, SCRIPT))
+    p.segment(
+        GIB,
+        20 * MIB,
+        [(5 * MIB, 5 * MIB, s) for s in ("active_allocated", "inactive", "active_allocated", "inactive")],
+    )
+    p.segment(4 * GIB, 22 * MIB, [(22 * MIB, 22 * MIB, "active_allocated")])
+    m = one(p, tmp_path)
+    assert m.out_of_memory_events == 1
+    (failure,) = m.out_of_memory
+    assert (failure.requested_bytes, failure.device_free_bytes) == (8 * MIB, 3 * MIB)
+    assert (failure.allocated_bytes, failure.reserved_bytes) == (32 * MIB, 42 * MIB)
+    assert failure.largest_free_block_bytes == 5 * MIB
+    assert (failure.function, failure.file, failure.line) == ("entropy", "net/loss.py", 5)
+    assert failure.time_ns == 1_000_006 * US
+    assert m.calls is not None
+    assert (m.calls.segment_allocations, m.calls.segment_allocated_bytes) == (1, 22 * MIB)
+    assert (m.calls.segment_frees, m.calls.segment_freed_bytes) == (1, 4 * MIB)
+    assert m.calls.forced_releases == 1
+    assert m.peak_reserved_bytes == 42 * MIB
+
+
+def test_empty_cache_is_no_forced_release(tmp_path: Path) -> None:
+    empty_cache = ("/opt/venv/lib/python3.11/site-packages/torch/cuda/memory.py", "empty_cache", 200)
+    p = Planted()
+    p.event("segment_free", 3 * GIB, 4 * MIB, (empty_cache, SCRIPT))
+    p.event("segment_alloc", 4 * GIB, 22 * MIB, (LOST, SCRIPT))
+    p.segment(4 * GIB, 22 * MIB, [(22 * MIB, 0, "inactive")])
+    m = one(p, tmp_path)
+    assert m.calls is not None
+    assert m.calls.forced_releases == 0
+    # 4 MiB at first, none in between, 22 in the end.
+    assert m.peak_reserved_bytes == 22 * MIB
+    assert m.peak_time_ns is None
+
+
+def test_devices_are_apart(tmp_path: Path) -> None:
+    p = Planted()
+    p.alloc(GIB, MIB, FORWARD, device=1)
+    p.alloc(GIB, 3 * MIB, FORWARD, device=3)
+    p.segment(GIB, 2 * MIB, [(MIB, MIB, "active_allocated"), (MIB, 0, "inactive")], device=1)
+    p.segment(GIB, 20 * MIB, [(3 * MIB, 3 * MIB, "active_allocated"), (17 * MIB, 0, "inactive")], device=3)
+    p.segment(GIB, 20 * MIB, [(20 * MIB, 5 * MIB, "active_allocated")], device=4)
+    measured = measure_snapshot(p.write(tmp_path / "m.pickle"))
+    assert [(m.device, m.state, m.peak_allocated_bytes) for m in measured] == [
+        (1, "measured", MIB),
+        (3, "measured", 3 * MIB),
+        (4, "not_measured", None),
+    ]
+    without_history = measured[2]
+    assert "no history" in without_history.reason
+    assert (without_history.end_allocated_bytes, without_history.end_reserved_bytes) == (5 * MIB, 20 * MIB)
+
+
+def test_contradictions_are_noted_and_unknown_reserved_is_null(tmp_path: Path) -> None:
+    p = a_step()
+    p.alloc(GIB + 29 * MIB, 3 * MIB, ADAM)  # again, without a free between
+    p.alloc(GIB + 33 * MIB, MIB)  # is no block at the end
+    p.event("segment_alloc", 9 * GIB, 100 * MIB)  # is no segment at the end
+    m = one(p, tmp_path)
+    assert len(m.notes) == 3
+    assert "contradict" in m.notes[0]
+    assert "recording had stopped" in m.notes[1]
+    assert m.peak_reserved_bytes is None
+    assert m.layout is not None
+    assert (m.layout.state, m.layout.largest_free_block_bytes) == ("not_measured", None)
+
+
+def test_odd_block_sizes_withhold_the_layout(tmp_path: Path) -> None:
+    p = a_step()
+    p.settings["roundup_power2_divisions"] = {"1": 0, "256": 4}
+    layout = one(p, tmp_path).layout
+    assert layout is not None
+    assert layout.state == "not_measured"
+    assert "roundup_power2_divisions" in layout.reason
+    assert layout.reserved_bytes == 40 * MIB
+
+
+def test_expandable_segments(tmp_path: Path) -> None:
+    """One segment grows by 20, 20 and 20 MiB, and the last 20 are given back before the end.
+
+    At the peak 45 of 60 MiB are allocated: 30, a hole of 0.5, 15, and 14.5 free behind. Pieces of up to 1 MiB
+    are split off there, so the hole is free and no rest of the block before it.
+    """
+    p, half = Planted(), MIB // 2
+    p.event("segment_map", GIB, 20 * MIB, (SCRIPT,))
+    p.event("segment_map", GIB + 20 * MIB, 20 * MIB, (SCRIPT,))
+    p.alloc(GIB, 30 * MIB, SCRIPT)
+    p.event("segment_map", GIB + 40 * MIB, 20 * MIB, (SCRIPT,))
+    p.alloc(GIB + 30 * MIB + half, 15 * MIB, SCRIPT)
+    p.free(GIB + 30 * MIB + half, 15 * MIB, SCRIPT)
+    p.event("segment_unmap", GIB + 40 * MIB, 20 * MIB, (SCRIPT,))
+    blocks = [(30 * MIB, 30 * MIB, "active_allocated"), (10 * MIB, 0, "inactive")]
+    p.segment(GIB, 40 * MIB, blocks, is_expandable=True)
+    m = one(p, tmp_path)
+    assert (m.peak_reserved_bytes, m.end_reserved_bytes) == (60 * MIB, 40 * MIB)
+    layout = m.layout
+    assert layout is not None
+    assert (layout.state, layout.reserved_bytes) == ("measured", 60 * MIB)
+    assert layout.rounding_bytes == 0
+    assert layout.inactive_split_bytes == 15 * MIB
+    assert layout.largest_free_block_bytes == 14 * MIB + half
+
+
+def test_recording_without_requests_to_free(tmp_path: Path) -> None:
+    """skip_actions=["free_requested"]: completions are the frees."""
+    p = Planted()
+    p.event("free_completed", GIB + 8 * MIB, 2 * MIB)
+    p.event("alloc", GIB, 4 * MIB)
+    p.event("alloc", GIB + 4 * MIB, 3 * MIB)
+    p.event("free_completed", GIB, 4 * MIB)
+    p.segment(GIB, 20 * MIB, [(4 * MIB, 0, "inactive"), (16 * MIB, 3 * MIB, "active_allocated")])
+    m = one(p, tmp_path)
+    assert (m.start_allocated_bytes, m.peak_allocated_bytes) == (2 * MIB, 7 * MIB)
+    assert m.layout is not None
+    assert m.layout.pending_free_bytes == 0
+
+
+def test_results_are_plain_data(tmp_path: Path) -> None:
+    measured = measure_snapshot(a_step().write(tmp_path / "m.pickle"))
+    again = msgspec.json.decode(msgspec.json.encode(measured), type=tuple[MemoryMeasurement, ...])
+    assert again == measured
+
+
+@pytest.mark.parametrize(
+    ("length", "above_start", "reserved"), [("256", "3.73", "8.63"), ("1024", "17.80", "23.45")]
+)
+def test_real_snapshots(shared_traces: Path, length: str, above_start: str, reserved: str) -> None:
+    path = shared_traces / "memory" / f"medium_{length}_training_memory_snapshot.pickle"
+    (m,) = measure_snapshot(path)
+    assert m.peak_above_start_bytes is not None
+    assert m.peak_reserved_bytes is not None
+    assert f"{m.peak_above_start_bytes / GIB:.2f}" == above_start
+    assert f"{m.peak_reserved_bytes / GIB:.2f}" == reserved
+    assert m.notes == ()
+    assert m.layout is not None
+    assert m.layout.state == "measured"
+    assert m.composition is not None
+    bytes_of = m.composition.category_bytes
+    # Parameters and optimizer state were there before the recording; the rest is a forward's.
+    assert bytes_of["unknown"] == m.composition.before_recording_bytes == m.start_allocated_bytes
+    assert bytes_of["activations"] > 0.97 * m.peak_above_start_bytes

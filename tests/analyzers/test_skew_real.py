@@ -1,0 +1,130 @@
+"""Real captures of several ranks, and a run of the trainer as its captures look."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.matching import match_collectives
+from perfdoc.analyzers.skew import Skew, analyse_skew
+from perfdoc.profiling.collective_name import CollectiveName, format_collective
+from perfdoc.profiling.marks import format_group_mark, format_rank_mark
+from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
+from perfdoc.simulator.kineto_json import write_kineto
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces.job_facts import JobFacts
+from tests.analyzers.calls_of import calls_of_file
+
+COMM_US = {0: 5798, 1: 11336, 2: 3492, 3: 9774, 4: 6587, 5: 6251, 6: 3558, 7: 1746}
+"""Communication of the eight DLRM ranks (../shared/traces/README.md)."""
+
+
+def skew_of(*paths: Path) -> Skew:
+    return analyse_skew([c for p in paths for c in calls_of_file(p)], JobFacts())
+
+
+def test_the_first_all_to_all_of_eight_ranks(shared_traces: Path) -> None:
+    # Old kernel names, no metadata: matched since all ranks list the same operations.
+    name = "dlrm_8gpu_v100_rank{}.pt.trace.json.gz"
+    skew = skew_of(*(shared_traces / "kineto" / name.format(r) for r in range(8)))
+    assert (skew.matched, skew.communications, skew.matched_by) == (64, 64, {"world_order": 64})
+    assert [(c.rank, c.rank_evidence) for c in skew.clocks] == [(r, "distributedInfo") for r in range(8)]
+    # The clocks are one machine's: nothing to correct, and ends within 2 to 3 µs of each other.
+    assert {(c.offset_ns, c.source, c.component) for c in skew.clocks} == {(0, "utc", 0)}
+    assert skew.resolution_ns is not None
+    assert skew.resolution_ns < 5_000
+    first = skew.largest_spreads[0]
+    assert (first.operation, first.ranks, first.step) == ("all_to_all", 8, 10)
+    assert (first.start_spread_ns, first.end_spread_ns) == (7_624_000, 2_000)
+    # Rank 1 came first, rank 7 last, and took 10 µs: what the others stayed longer, they waited.
+    assert (first.first_rank, first.last_rank, first.transfer_ns) == (1, 7, 10_000)
+    assert {w.rank: w.own_ns // 1000 for w in skew.waits} == COMM_US
+    assert {w.transfer_ns for w in skew.waits} == {217_000}
+    assert {w.rank: w.wait_ns // 1000 for w in skew.waits} == {r: c - 217 for r, c in COMM_US.items()}
+    # Eight collectives of one step make nobody a straggler.
+    assert skew.stragglers_state == "none"
+
+
+def test_two_ranks_of_data_parallelism_in_one_file(shared_traces: Path) -> None:
+    skew = skew_of(shared_traces / "nsys" / "ddp_2gpu_rtx3090.sqlite")
+    # No rank in the capture but the places in the one communicator, which was created in it.
+    assert sorted((c.rank, c.rank_evidence) for c in skew.clocks) == [
+        (0, "communicator"),
+        (1, "communicator"),
+    ]
+    assert {(c.offset_ns, c.source) for c in skew.clocks} == {(0, "one_clock")}
+    assert skew.matched_by == {"order": 460}
+    by_rank = {w.rank: (w.dimension, w.collectives, w.own_ns, w.transfer_ns) for w in skew.waits}
+    assert by_rank[0] == ("dp", 230, 209_016_724, by_rank[1][3])
+    assert by_rank[1] == ("dp", 230, 44_386_253, by_rank[0][3])
+    # One all-reduce for which rank 0 waited 27.7 ms; its ends are 1.5 µs apart.
+    worst = skew.largest_spreads[0]
+    assert (worst.start_spread_ns, worst.end_spread_ns) == (27_720_126, 1_454)
+    assert (worst.first_rank, worst.last_rank) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "calls", "own_ns"),
+    [
+        ("sp_2gpu_before", 33, [8_229_100, 17_172_652]),
+        ("sp_2gpu_after", 31, [9_989_016, 23_753_085]),
+    ],
+)
+def test_two_ranks_of_sequence_parallelism(
+    shared_traces: Path, name: str, calls: int, own_ns: list[int]
+) -> None:
+    skew = skew_of(shared_traces / "nsys" / f"{name}.sqlite")
+    assert skew.matched_by == {"world_order": 2 * calls}
+    assert sorted(w.own_ns for w in skew.waits) == own_ns
+    assert len({w.transfer_ns for w in skew.waits}) == 1
+    # Nothing numbers the two ranks, and the file's name must not.
+    assert [c.rank for c in skew.clocks] == [None, None]
+    assert all("device" in w.name for w in skew.waits)
+    assert any("do not say which rank they are" in limit for limit in skew.limits)
+
+
+def test_a_run_on_the_cpu_matches_by_group_and_number(tmp_path: Path) -> None:
+    # As `perfdoc run` leaves it: rank 1's capture begins later, PyTorch's names of the pair differ.
+    paths = []
+    for rank, first in ((0, 4), (1, 6)):
+        builder = TimelineBuilder()
+        process = builder.process(pid=70 + rank)
+        main, backend = process.thread(tid=70 + rank), process.thread(tid=80 + rank)
+        main.range(format_rank_mark(rank, 2, "cpu"), 0, 0)
+        pair = "TENSOR_MODEL_PARALLEL_GROUP"
+        main.range(format_group_mark(pair, (0, 1), name=f"{rank + 7}"), 0, 0)
+        main.range("perfdoc.step 3", 0, 100_000)
+        process.operator(main, "aten::mm", 0, 500)
+        for number in range(first, 10):
+            at = 1_000 * number
+            for operation, start, end in (
+                ("all_reduce", at, at + 300),
+                ("reduce_scatter", at + 400, at + 600 + 50 * rank),
+                ("send" if rank == 0 else "recv", at + 700, at + 800),
+            ):
+                name = CollectiveName(
+                    phase=COLLECTIVE_RUN,
+                    operation=operation,
+                    group=pair,
+                    group_name=f"{rank + 7}",
+                    bytes=64,
+                    sequence=number if operation in ("send", "recv") else 2 * number + (operation[0] == "r"),
+                    peer=1 - rank if operation in ("send", "recv") else None,
+                )
+                backend.range(format_collective(name), start, end)
+        paths.append(write_kineto(builder.build(), tmp_path / f"rank{rank}.json", process.pid))
+    ranks = [c for p in paths for c in calls_of_file(p)]
+    assert [r.on_host for r in ranks] == [True, True]
+    matches = match_collectives(ranks, JobFacts())
+    # Numbers 6 to 9 are in both captures: three operations each.
+    rows = {(int(m), int(r)) for m, r in zip(matches.member, matches.row, strict=True)}
+    assert rows == {(0, r) for r in range(6, 18)} | {(1, r) for r in range(12)}
+    assert {g.matched_by for g in matches.groups if g.members} == {"sequence"}
+    assert sorted({matches.operations[i] for i in matches.operation}) == [
+        *("all_reduce", "reduce_scatter", "send_recv"),
+    ]
+    # Of a reduce-scatter on gloo only the end of the wait is known: it is no transfer and aligns nothing.
+    skew = skew_of(*paths)
+    assert {(w.rank, w.collectives, w.own_ns) for w in skew.waits} == {(0, 4, 1_200), (1, 4, 1_200)}
+    assert any("only the end of the wait is known" in limit for limit in skew.limits)
