@@ -13,6 +13,7 @@ from perfdoc.analyzers.matching import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.mfu import Mfu, MfuRank, measure_mfu
 from perfdoc.analyzers.pipeline import Pipeline, measure_pipeline
+from perfdoc.analyzers.pipeline_pairs import message_moments
 from perfdoc.analyzers.skew import Skew, measure_skew
 from perfdoc.analyzers.step_times import StepTimes, measure_step_times
 from perfdoc.analyzers.step_times_log import read_logged_steps
@@ -62,7 +63,7 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
         ]
     labels = rank_labels([(i, device) for (i, _), device in zip(numbered, devices, strict=True)])
     labelled = list(zip(ranks, devices, labels, strict=True))
-    clocks = align_clocks(matches, calls)
+    clocks = align_clocks(matches, calls, message_moments([r.pipeline for r in ranks], facts))
     return JobMeasurement(
         facts=facts,
         world_size=facts.world_size or world_size,

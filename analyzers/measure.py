@@ -14,7 +14,7 @@ from perfdoc.analyzers.dimensions import attribute_dimensions
 from perfdoc.analyzers.kernel_class import classify_kernels
 from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.analyzers.launches import find_launches
-from perfdoc.analyzers.measure_device import RankMeasurement, measure_device
+from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
 from perfdoc.analyzers.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.window import WindowRequest, find_window
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
@@ -44,10 +44,13 @@ class CaptureMeasurement:
     """What is known of the job beside the capture."""
 
 
-def measure_capture(path: Path, request: WindowRequest, given: JobFacts | None = None) -> CaptureMeasurement:
+def measure_capture(
+    path: Path, request: WindowRequest, given: JobFacts | None = None, also: Also | None = None
+) -> CaptureMeasurement:
     """Read and measure one capture.
 
-    given: what the user says of the job; it goes before what lies beside the capture.
+    given: what the user says of the job; it goes before what lies beside the capture. also: one more analysis
+    of each device, of a room above.
     Raises TraceError where it cannot be read, holds no GPU activity, or has nothing that the request names.
     """
     with ThreadPoolExecutor(max_workers=1) as pool:
@@ -55,7 +58,7 @@ def measure_capture(path: Path, request: WindowRequest, given: JobFacts | None =
         digest: Future[str] = pool.submit(content_sha256, path)
         facts = facts_beside(path).updated(given or JobFacts())
         trace = with_run_facts(read_trace(path))
-        ranks, notes = measure_trace(trace, request, facts)
+        ranks, notes = measure_trace(trace, request, facts, also)
         return CaptureMeasurement(
             path=path,
             sha256=digest.result(),
@@ -72,17 +75,17 @@ def measure_capture(path: Path, request: WindowRequest, given: JobFacts | None =
 
 
 def measure_or_explain(
-    path: Path, request: WindowRequest, given: JobFacts | None = None
+    path: Path, request: WindowRequest, given: JobFacts | None = None, also: Also | None = None
 ) -> CaptureMeasurement | NoGpuActivityError:
     """As measure_capture, but a capture without GPU activity is an answer, not the end of the others."""
     try:
-        return measure_capture(path, request, given)
+        return measure_capture(path, request, given, also)
     except NoGpuActivityError as error:
         return error
 
 
 def measure_trace(
-    trace: Trace, request: WindowRequest, facts: JobFacts | None = None
+    trace: Trace, request: WindowRequest, facts: JobFacts | None = None, also: Also | None = None
 ) -> tuple[list[RankMeasurement], list[Note]]:
     """Measure every device of a trace that ran kernels or CUDA graphs, and every rank marked as a CPU rank.
 
@@ -129,7 +132,7 @@ def measure_trace(
             known=known,
             facts=facts or JobFacts(),
         )
-        return measure_device(view)
+        return measure_device(view, also)
 
     # numpy releases the interpreter lock in most of what takes time here.
     with ThreadPoolExecutor(max_workers=_DEVICES_AT_ONCE) as pool:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 from perfdoc.analyzers.collective_calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.communication import CommunicationRow, communication_table
@@ -19,6 +20,9 @@ from perfdoc.analyzers.pipeline_rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.step_ledgers import StepLedgers, step_ledgers
 from perfdoc.analyzers.window import Window
 from perfdoc.traces import Device
+
+Also: TypeAlias = Callable[[DeviceView], Any]
+"""An analysis that lives above this room, such as the replay; its result must pickle."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,10 +47,12 @@ class RankMeasurement:
     pipeline: PipelineRank
     kernels_only_window: KernelsOnly
     kernels_only_capture: KernelsOnly
+    also: Any
+    """What the analysis of the room above found; None without one."""
 
 
-def measure_device(view: DeviceView) -> RankMeasurement:
-    """Every analysis of one device."""
+def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasurement:
+    """Every analysis of one device, and one more of a room above."""
     trace, activity, window = view.trace, view.activity, view.window
     a, b = window.start_ns, window.end_ns
     return RankMeasurement(
@@ -65,4 +71,5 @@ def measure_device(view: DeviceView) -> RankMeasurement:
         pipeline=pipeline_rank(view),
         kernels_only_window=kernels_only(trace, activity, (a, b)),
         kernels_only_capture=kernels_only(trace, activity),
+        also=None if also is None else also(view),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -10,6 +10,7 @@ from typing import Literal
 from perfdoc.analyzers.memory import measure_snapshot
 from perfdoc.analyzers.memory_resident import ResidentMeasurement, measure_resident
 from perfdoc.analyzers.memory_result import MemoryMeasurement
+from perfdoc.traces.load import content_sha256
 
 _NONE = "No memory snapshot and no samples were given."
 _REMEDY = (
@@ -35,6 +36,8 @@ class RankMemory:
     rank: int | None
     devices: Sequence[MemoryMeasurement]
     process: ResidentMeasurement | None
+    sha256: Mapping[Path, str]
+    """Of the snapshots that were read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +55,8 @@ def measure_rank_memory(files: MemoryFiles) -> RankMemory:
     process = measure_resident(files.samples) if files.samples is not None else None
     ends = process.step_ends_ns if process is not None else ()
     devices = [d for path in files.snapshots for d in measure_snapshot(path, step_ends_ns=ends)]
-    return RankMemory(rank=files.rank, devices=devices, process=process)
+    digests = {path: content_sha256(path) for path in files.snapshots}
+    return RankMemory(rank=files.rank, devices=devices, process=process, sha256=digests)
 
 
 def job_memory(ranks: Sequence[RankMemory]) -> JobMemory:

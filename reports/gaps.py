@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Diagnosis, HostGapsAnalysis, KernelsAnalysis, NotMeasured, RuleResult
+from perfdoc.diagnosis import Diagnosis, Rank, RuleResult
+from perfdoc.reports import units
 from perfdoc.reports.names import prose, shorten
+from perfdoc.reports.sections.over_ranks import on_host
 
 CAPABILITY_WORDS = {
     "kernels": "kernels",
@@ -24,11 +27,32 @@ ANALYSIS_WORDS = {
     "kernels": "kernel time by class",
     "host_gaps": "idle time by cause",
     "replay": "replay and predicted gains",
+    "step_times": "step times",
+    "host_jitter": "jitter between the hosts of ranks",
     "norm_contention": "norms slowed by communication",
     "pipeline": "pipeline bubble",
     "skew": "skew between ranks",
     "memory": "memory",
 }
+"""Of the whole job: fields of Analyses."""
+HOST_WORDS = {
+    "launch_queue": "launch queue",
+    "idle_split": "idle host time by what the host did",
+    "sync_calls": "synchronising calls",
+    "alloc_calls": "allocation calls",
+    "small_kernels": "kernels shorter than their launch",
+    "graphs": "CUDA graphs",
+    "gc": "garbage collection",
+    "data": "data loading",
+}
+"""Of a rank: fields of HostActivity."""
+STEP_WORDS = {
+    "warmup": "warm-up steps",
+    "overhead": "what profiling costs",
+    "agreement": "analysed against logged step times",
+}
+"""Fields of StepTimes; they need the step log of a run directory."""
+_RANK_REASONS = 12
 NOT_MEASURED_HERE = "not measured for these rows"
 """Said of a cell without a figure where no capability of the capture is missing."""
 RULE_STATES = (
@@ -75,15 +99,95 @@ def _capability_gaps(diagnosis: Diagnosis) -> list[Gap]:
     return gaps
 
 
+def _communicates(diagnosis: Diagnosis) -> bool:
+    return any(rank.communication for rank in diagnosis.ranks)
+
+
+def _may_have_stages(diagnosis: Diagnosis) -> bool:
+    """Whether the job may be a pipeline: it is known to be one, or sends and receives have no known group."""
+    known = diagnosis.analyses.pipeline.pp
+    if known is not None:
+        return known > 1
+    return any(
+        row.dimension == "pp" or (row.dimension == "unknown" and row.collective.startswith(("send", "recv")))
+        for rank in diagnosis.ranks
+        for row in rank.communication
+    )
+
+
+_APPLIES: dict[str, Callable[[Diagnosis], bool]] = {
+    # Jitter is measured from the same steps as step times are: one row is enough.
+    "host_jitter": lambda d: len(d.ranks) > 1 and d.analyses.step_times.state == "measured",
+    "norm_contention": lambda d: _communicates(d) and not all(on_host(rank) for rank in d.ranks),
+    "pipeline": _may_have_stages,
+    "skew": lambda d: len(d.ranks) > 1 and _communicates(d),
+}
+"""Analyses that not every job can have: their absence is no gap where this is false."""
+
+
 def _analysis_gaps(diagnosis: Diagnosis) -> list[Gap]:
     gaps = []
     for name, words in ANALYSIS_WORDS.items():
-        result: KernelsAnalysis | HostGapsAnalysis | NotMeasured = getattr(diagnosis.analyses, name)
-        if result.state == "not_measured":
-            remedy = result.remedy if isinstance(result, NotMeasured) else ""
-            gaps.append(
-                Gap(kind="analysis", what=words, why=prose(result.reason), remedy=prose(remedy), where="")
-            )
+        result = getattr(diagnosis.analyses, name)
+        remedy = getattr(result, "remedy", "")
+        if result.state == "not_measured" and _APPLIES.get(name, bool)(diagnosis):
+            gaps.append(_analysis_gap(words, result.reason, remedy))
+        elif result.state == "measured" and result.reason and remedy:
+            gaps.append(_analysis_gap(f"{words}, in part", result.reason, remedy))
+    return gaps + _step_gaps(diagnosis) + _rank_gaps(diagnosis)
+
+
+def _analysis_gap(what: str, reason: str, remedy: str, where: str = "") -> Gap:
+    return Gap(kind="analysis", what=what, why=prose(reason), remedy=prose(remedy), where=where)
+
+
+def _step_gaps(diagnosis: Diagnosis) -> list[Gap]:
+    """Only of a run that logged its steps: no other capture can have them."""
+    times = diagnosis.analyses.step_times
+    if times.state != "measured" or (times.profiled is None and times.unprofiled is None):
+        return []
+    rows: dict[tuple[str, str], list[str]] = {}
+    for name, words in STEP_WORDS.items():
+        part = getattr(times, name)
+        if part.state == "not_measured":
+            rows.setdefault((part.reason, part.remedy), []).append(words)
+    return [_analysis_gap(", ".join(what), *why) for why, what in rows.items()]
+
+
+def _rank_gaps(diagnosis: Diagnosis) -> list[Gap]:
+    """What single ranks do not show: a row for each reason, not for each rank."""
+    rows: dict[tuple[str, str], dict[str, set[str]]] = {}
+
+    def add(what: str, reason: str, remedy: str, rank: Rank) -> None:
+        # On a CPU rank there is nothing to launch and no kernel: what has no remedy cannot be had.
+        if remedy or not on_host(rank):
+            rows.setdefault((reason, remedy), {}).setdefault(what, set()).add(rank.label)
+
+    for rank in diagnosis.ranks:
+        if rank.host.state == "not_measured":
+            add("what the host did", rank.host.reason, rank.host.remedy, rank)
+        for name, words in HOST_WORDS.items() if rank.host.state == "measured" else ():
+            part = getattr(rank.host, name)
+            if part.state == "not_measured":
+                add(words, part.reason, part.remedy, rank)
+            elif part.reason and part.remedy:
+                add(f"{words}, in part", part.reason, part.remedy, rank)
+        parts = rank.kernel_parts
+        if parts.state == "not_measured" or (parts.reason and parts.remedy):
+            what = "parts of the model" + ("" if parts.state == "not_measured" else ", in part")
+            add(what, parts.reason, parts.remedy, rank)
+        elif parts.recompute_ns is None:
+            add("recomputed activations", parts.recompute_reason, "", rank)
+    gaps = []
+    for (reason, remedy), parts_of in list(rows.items())[:_RANK_REASONS]:
+        ranks = set().union(*parts_of.values())
+        where = (
+            "" if len(ranks) == len(diagnosis.ranks) else f"{len(ranks):,} of {len(diagnosis.ranks):,} ranks"
+        )
+        gaps.append(_analysis_gap(", ".join(parts_of), reason, remedy, where))
+    if len(rows) > _RANK_REASONS:
+        more = units.plural(len(rows) - _RANK_REASONS, "more reason")
+        gaps.append(_analysis_gap("figures of single ranks", f"{more}; the JSON has all of them", ""))
     return gaps
 
 
@@ -91,7 +195,7 @@ def gaps_of(diagnosis: Diagnosis) -> list[Gap]:
     """Everything without a figure: capabilities that are missing, analyses, MFU, skipped rules."""
     gaps = _capability_gaps(diagnosis) + _analysis_gaps(diagnosis)
     if diagnosis.mfu.value is None:
-        gaps.append(Gap(kind="analysis", what="MFU", why=prose(diagnosis.mfu.reason), remedy="", where=""))
+        gaps.append(_analysis_gap("MFU", diagnosis.mfu.reason, diagnosis.mfu.remedy))
     for rule in rules_in(diagnosis, "skipped"):
         what = f"{shorten(rule.code, 48)} {shorten(rule.title)}"
         gaps.append(Gap(kind="rule", what=what, why=prose(rule.reason), remedy=prose(rule.remedy), where=""))

@@ -14,6 +14,8 @@ _RANKS = 8
 _COMM_ROWS = 8
 _TOP_KERNELS = 5
 _SECTION_ROWS = 8
+_SENTENCES = 3
+"""Of a section; the first ones say what it means."""
 _QUALITY = 8
 _GAPS = 30
 _SENTENCE = 400
@@ -112,13 +114,14 @@ def _communication(diagnosis: Diagnosis) -> list[str]:
 
 
 def _sections(diagnosis: Diagnosis) -> list[str]:
-    """Sentences, and the first table in short."""
+    """The first sentences and the first table, in short."""
     lines = []
     for section in sections_of(diagnosis):
-        lines += [f"### {section.title}", "", *(sentence(text) for text in section.sentences)]
+        lines += [f"### {section.title}", "", *(sentence(text) for text in section.sentences[:_SENTENCES])]
         for table in section.grids[:1]:
             rows = [[escape(cell.text) for cell in row] for row in table.rows[:_SECTION_ROWS]]
             lines += _table(table.head, table.align, rows)
+        lines.append("")
     return lines
 
 

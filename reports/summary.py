@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
@@ -44,25 +43,9 @@ class Drawn:
         return [i for _, group in self.groups for i in group]
 
 
-def _plain_label(rank: Rank) -> str:
-    return f"GPU {rank.device}, pid {rank.pid}" if rank.rank is None else f"rank {rank.rank}"
-
-
 def rank_labels(ranks: Sequence[Rank]) -> list[str]:
-    """A label per rank, unlike all the others as far as the diagnosis tells them apart."""
-    labels = [_plain_label(rank) for rank in ranks]
-    details = [
-        [f", GPU {rank.device}" for rank in ranks],
-        [f", pid {rank.pid}" for rank in ranks],
-        [f", input {rank.input}" for rank in ranks],
-    ]
-    for extra in details:
-        seen = Counter(labels)
-        labels = [
-            label + detail if seen[label] > 1 and detail not in f", {label}" else label
-            for label, detail in zip(labels, extra, strict=True)
-        ]
-    return labels
+    """What reports call the ranks, fit to be shown."""
+    return [shorten(rank.label, 64) for rank in ranks]
 
 
 def choose_drawn(ranks: Sequence[Rank]) -> Drawn:

@@ -42,6 +42,11 @@ class Section:
     grids: Sequence[Grid] = field(default_factory=list)
 
 
+def opening(text: str) -> str:
+    """A text as the start of a sentence."""
+    return text[:1].upper() + text[1:]
+
+
 def name(text: str, limit: int = 96) -> Cell:
     """A name out of a trace."""
     return Cell(text=shorten(text, limit) if text else "—")
@@ -49,7 +54,7 @@ def name(text: str, limit: int = 96) -> Cell:
 
 def word(text: str | int) -> Cell:
     """A word or number of ours."""
-    return Cell(text=str(text))
+    return Cell(text=shorten(str(text)))
 
 
 def time(ns: int | None) -> Cell:

@@ -69,6 +69,11 @@ class Edges:
     kind: I8
     """EdgeKind."""
 
+    @property
+    def target(self) -> I64:
+        """The waiting task of each edge."""
+        return np.repeat(np.arange(len(self.first) - 1), np.diff(self.first))
+
 
 @dataclass(frozen=True, kw_only=True)
 class TaskGraph:
@@ -92,8 +97,7 @@ class TaskGraph:
         e = self.edges
         assert len(e.first) == n + 1, (len(e.first), n)
         assert n == 0 or (self.duration_ns >= 0).all(), "a task takes no time back"
-        waiting = np.repeat(np.arange(n), np.diff(e.first))
-        assert (e.source < waiting).all(), "a task waits for lower numbers only"
+        assert (e.source < e.target).all(), "a task waits for lower numbers only"
         assert (e.source >= 0).all(), "an edge comes from a task"
 
 
@@ -108,6 +112,16 @@ class GraphBuilder:
         known = source >= 0
         lag = np.broadcast_to(np.asarray(lag_ns, np.int64), source.shape)
         self._parts.append((source[known], target[known], lag[known], kind))
+
+    def possible_edges(self, tasks: int) -> tuple[Edges, int]:
+        """Those that come from lower numbers, and how many do not and are left out."""
+        before = sum(len(source) for source, *_ in self._parts)
+        kept = GraphBuilder()
+        for source, target, lag, kind in self._parts:
+            possible = source < target
+            kept.add(source[possible], target[possible], lag[possible], kind)
+        edges = kept.edges(tasks)
+        return edges, before - len(edges.source)
 
     def edges(self, tasks: int) -> Edges:
         """All of them by waiting task, in the order in which they were added."""

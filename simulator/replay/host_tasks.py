@@ -15,7 +15,7 @@ import numpy as np
 
 from perfdoc.analyzers.host_calls import CallKind, HostCalls
 from perfdoc.simulator.engine.graph import I64, NONE
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import I8, Bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,6 +25,8 @@ class HostTasks:
     start_ns: I64
     end_ns: I64
     thread: I64
+    kind: I8
+    """CallKind."""
     waits: Bool
     """Whether the call waits for the device."""
     previous: I64
@@ -54,7 +56,9 @@ def host_tasks(calls: HostCalls, from_ns: int, to_ns: int) -> HostTasks:
         start_ns=start,
         end_ns=end,
         thread=thread,
-        waits=_waits(calls, outer),
+        kind=calls.kind[outer],
+        # One that took no time waited for nothing.
+        waits=_waits(calls, outer) & (end > start),
         previous=_previous(start, end, thread),
     )
 
@@ -83,7 +87,8 @@ def _waits(calls: HostCalls, outer: I64) -> Bool:
 
 
 def _previous(start: I64, end: I64, thread: I64) -> I64:
-    """The earlier call that ended last, if it ended before this one; else the thread's own previous one."""
+    """The earlier call that ended last, if it ended before this one; else the thread's own previous one, or
+    for a thread's first call the one that ended last before it."""
     count = len(start)
     if not count:
         return np.empty(0, np.int64)
@@ -96,5 +101,10 @@ def _previous(start: I64, end: I64, thread: I64) -> I64:
     for t in np.unique(thread).tolist():
         mine = np.flatnonzero(thread == t)
         own[mine[1:]] = mine[:-1]
+    # A thread that begins while another one's call runs goes on from whichever call ended last before.
+    by_end = np.argsort(end, kind="stable")
+    at = np.searchsorted(end[by_end], start, "right") - 1
+    earlier = np.where(at >= 0, by_end[np.maximum(at, 0)], NONE)
+    earlier = np.where(earlier == np.arange(count), NONE, earlier)
     ended = (last >= 0) & (end[np.maximum(last, 0)] <= start)
-    return np.where(ended, last, own)
+    return np.where(ended, last, np.where(own >= 0, own, earlier))

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.activity import DIMENSIONS
-from perfdoc.simulator.engine import EdgeKind, Schedule, TaskGraph, TaskKind, critical_path
+from perfdoc.simulator.engine import EdgeKind, Schedule, TaskKind, critical_path
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.replay.rank_tasks import RankTasks
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.traces.table import Bool
 
 _TASK_NAMES: Mapping[TaskKind, str] = {
-    TaskKind.HOST: "host_call",
     TaskKind.COMPUTE: "compute",
     TaskKind.COPY: "copy",
     TaskKind.ARRIVAL: "collective",
@@ -29,6 +29,7 @@ _EDGE_NAMES: Mapping[EdgeKind, str] = {
     EdgeKind.HOST_SYNC: "host_return",
     EdgeKind.COLLECTIVE: "collective",
 }
+_BETWEEN_CALLS = (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,63 +37,61 @@ class PathPart:
     """Time of the critical path by what it was spent on."""
 
     name: str
-    """compute, communication.<dimension>, copy, host_call (inside CUDA calls), host (between them),
-    launch_latency, dependency, host_return, collective (waiting for other ranks), before (nothing is known to
-    hold up the first task)."""
+    """compute, communication.<dimension>, copy, host_call (inside CUDA calls), host (other work of it), gc,
+    data, launch_latency, dependency, host_return, collective (waiting for other ranks), before (nothing is
+    known to hold up the first task)."""
     total_ns: int
 
 
-def path_parts(
-    graph: TaskGraph, times: Schedule, from_ns: int, dimension: I64
-) -> tuple[I64, tuple[PathPart, ...]]:
-    """The path's tasks in time order, and its time from from_ns to its end by part; the parts sum to it
-    exactly.
-
-    dimension: index into DIMENSIONS of each task, for those that communicate.
-    """
-    path = critical_path(graph, times, last_on_device(graph, times))
-    if not len(path):
-        return path, ()
+def path_parts(rebuilt: Rebuilt, times: Schedule) -> tuple[I64, tuple[PathPart, ...]]:
+    """The path's tasks in time order, and its time from the window's start to its end by part; the parts
+    sum to it exactly."""
+    graph = rebuilt.graph
+    path = critical_path(graph, times, last_task(rebuilt, times))
+    from_ns = min(r.window_start_ns for r in rebuilt.ranks)
     totals: dict[str, int] = {"before": int(times.start_ns[path[0]]) - from_ns}
     until = np.append(times.start_ns[path[1:]], times.end_ns[path[-1]])
     spent = until - times.start_ns[path]
     own = np.minimum(spent, graph.duration_ns[path])
-    lag = spent - own
-    for name, mine in _by_task(graph, path, dimension):
-        totals[name] = totals.get(name, 0) + int(own[mine].sum())
+    lag = (spent - own)[:-1]
+
+    def add(name: str, total_ns: int) -> None:
+        totals[name] = totals.get(name, 0) + total_ns
+
+    for name, mine in _by_task(rebuilt, path):
+        add(name, int(own[mine].sum()))
     edge_kind = graph.edges.kind[times.binding[path[1:]]]
     for kind in EdgeKind:
-        mine = edge_kind == kind
-        if mine.any():
-            name = _EDGE_NAMES[kind]
-            totals[name] = totals.get(name, 0) + int(lag[:-1][mine].sum())
+        add(_EDGE_NAMES[kind], int(lag[edge_kind == kind].sum()))
+    on_host = rebuilt.on_host[path] & (graph.kind[path] == TaskKind.HOST)
+    between = np.isin(edge_kind, _BETWEEN_CALLS)
+    for i, frame in enumerate(rebuilt.ranks):
+        of_rank = graph.rank[path] == i
+        for name, known in frame.host.items():
+            covered = known.covered_within(rebuilt.start_ns[path], rebuilt.end_ns[path])
+            part = int(np.minimum(covered, own)[on_host & of_rank].sum())
+            covered = known.covered_within(rebuilt.end_ns[path[:-1]], rebuilt.start_ns[path[1:]])
+            part += int(np.minimum(covered, lag)[between & of_rank[1:]].sum())
+            add(name, part)
+            add("host", -part)
     assert sum(totals.values()) == int(times.end_ns[path[-1]]) - from_ns
     parts = (PathPart(name=n, total_ns=t) for n, t in totals.items() if t)
     return path, tuple(sorted(parts, key=lambda p: (-p.total_ns, p.name)))
 
 
-def last_on_device(graph: TaskGraph, times: Schedule) -> int:
-    """The device's task that ends last; the host's, where there is none on a device."""
-    rows = np.flatnonzero(graph.kind != TaskKind.HOST)
-    rows = rows if len(rows) else np.arange(len(graph.kind))
+def last_task(rebuilt: Rebuilt, times: Schedule) -> int:
+    """What ends last on any device; of ranks that train on the CPU, on the host. There must be some."""
+    rows = np.flatnonzero(rebuilt.on_host | (rebuilt.graph.kind != TaskKind.HOST))
     return int(rows[np.argmax(times.end_ns[rows])])
 
 
-def task_dimensions(tasks: RankTasks, dimension: I64, comm_rows: I64) -> I64:
-    """Dimension of every task; `unknown` for those that do not communicate.
-
-    dimension: of each communication of the activity; comm_rows: their rows in the activity's columns.
-    """
-    found = np.full(len(tasks.start_ns), DIMENSIONS.index("unknown"), np.int64)
-    at = tasks.activity_task[comm_rows]
-    found[at[at >= 0]] = dimension[at >= 0]
-    return found
-
-
-def _by_task(graph: TaskGraph, path: I64, dimension: I64) -> list[tuple[str, np.ndarray]]:
-    kind = graph.kind[path]
-    named = [(name, kind == k) for k, name in _TASK_NAMES.items()]
-    communicates = kind == TaskKind.COMMUNICATION
+def _by_task(rebuilt: Rebuilt, path: I64) -> Iterator[tuple[str, Bool]]:
+    kind = rebuilt.graph.kind[path]
+    for k, name in _TASK_NAMES.items():
+        yield name, kind == k
+    is_host = kind == TaskKind.HOST
+    yield "host", is_host & rebuilt.on_host[path]
+    yield "host_call", is_host & ~rebuilt.on_host[path]
     for i, text in enumerate(DIMENSIONS):
-        named.append((f"communication.{text}", communicates & (dimension[path] == i)))
-    return [(name, mine) for name, mine in named if mine.any()]
+        communicates = kind == TaskKind.COMMUNICATION
+        yield f"communication.{text}", communicates & (rebuilt.dimension[path] == i)

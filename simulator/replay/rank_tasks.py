@@ -32,8 +32,12 @@ class RankTasks:
     start_ns: I64
     """As measured."""
     end_ns: I64
+    call: I8
+    """CallKind of a CUDA call, -1 for everything else."""
+    launch_ns: I64
+    """When the host launched it, -1 unknown; of host tasks their start."""
     activity_task: I64
-    """Task of each row of Activity; -1 outside of the window."""
+    """Task of each row of Activity; -1 outside of the window (and, on a CPU rank, for compute)."""
     unexplained_ns: int
     """Delays of the device's work that nothing in the capture explains; the replay has none of them."""
     impossible_edges: int
@@ -61,7 +65,8 @@ def rank_tasks(view: DeviceView) -> RankTasks:
     calls, work = len(host.start_ns), len(inside)
     returns = np.flatnonzero(host.waits)
     key = np.concatenate((host.start_ns, activity.start_ns[inside], host.end_ns[returns]))
-    order = np.lexsort((np.repeat((0, 1, 2), (calls, work, len(returns))), key))
+    # At one time (captures in whole microseconds have many) a wait returns before the next call begins.
+    order = np.lexsort((np.repeat((1, 2, 0), (calls, work, len(returns))), key))
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
     call_task, work_task, return_task = np.split(number, (calls, calls + work))
@@ -81,14 +86,7 @@ def rank_tasks(view: DeviceView) -> RankTasks:
     links = _links(view, inside, host, call_task, work_task)
     unexplained = _lag_device(builder, links, activity, inside, work_task, start, end)
     _block_host(builder, activity, inside, host, returns, call_task, return_task, work_task)
-    edges = builder.edges(len(order))
-    waiting = np.repeat(np.arange(len(order)), np.diff(edges.first))
-    possible = edges.source < waiting
-    kept = GraphBuilder()
-    for kind in EdgeKind:
-        mine = possible & (edges.kind == kind)
-        kept.add(edges.source[mine], waiting[mine], edges.lag_ns[mine], kind)
-    edges = kept.edges(len(order))
+    edges, impossible = builder.possible_edges(len(order))
     alone = np.diff(edges.first) == 0
     kinds = np.concatenate(
         (
@@ -111,9 +109,13 @@ def rank_tasks(view: DeviceView) -> RankTasks:
         ),
         start_ns=start,
         end_ns=end,
+        call=np.concatenate((host.kind, np.full(work + len(returns), NONE, np.int8)))[order],
+        launch_ns=np.concatenate((host.start_ns, activity.launch_start_ns[inside], host.end_ns[returns]))[
+            order
+        ],
         activity_task=activity_task,
         unexplained_ns=unexplained,
-        impossible_edges=int((~possible).sum()),
+        impossible_edges=impossible,
     )
 
 
@@ -145,7 +147,7 @@ def _links(view: DeviceView, inside: I64, host: HostTasks, call_task: I64, work_
     previous = _previous_on_stream(activity, inside)
     links = [
         _Link(
-            source=np.where(call >= 0, call_task[np.maximum(call, 0)], NONE),
+            source=np.append(call_task, NONE)[call],  # call -1 is the last entry
             target=work_task,
             ready_ns=np.where(call >= 0, launch_ns, NO_RELEASE),
             kind=EdgeKind.LAUNCH,
@@ -248,6 +250,9 @@ def _block_host(
     if not len(returns):
         return
     begin, finish = host.start_ns[returns], host.end_ns[returns]
+    if not len(inside):
+        builder.add(call_task[returns], return_task, finish - begin, EdgeKind.HOST_ORDER)
+        return
     ends = activity.end_ns[inside]
     by_end = np.argsort(ends, kind="stable")
     at = np.searchsorted(ends[by_end], finish, "right") - 1

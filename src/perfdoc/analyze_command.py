@@ -63,6 +63,7 @@ class Options:
         jobs: int | None,
         force: bool,
         cross_check: bool = False,
+        replay: bool = True,
     ) -> Options:
         """Check everything before any work is done. Raises UserError."""
         if window and step_range:
@@ -90,7 +91,11 @@ class Options:
             raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
         return cls(
             work=Work(
-                captures=captures, memory=memory_files(snapshots, captures), request=request, given=given
+                captures=captures,
+                memory=memory_files(snapshots, captures),
+                request=request,
+                given=given,
+                replay=replay,
             ),
             output=output,
             json_file=json_file,

@@ -14,6 +14,7 @@ from perfdoc.diagnose_kernels import kernels_of
 from perfdoc.diagnose_memory import memory_of
 from perfdoc.diagnose_quality import quality_of
 from perfdoc.diagnose_rank import rank_of
+from perfdoc.diagnose_replay import replays_of
 from perfdoc.rules.registry import run_rules
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.verdict import memory_verdict, verdict_of
@@ -57,6 +58,11 @@ def diagnose(
                 schema=c.schema,
             )
             for c in captures
+        ]
+        + [
+            d.Input(path=str(p), sha256=digest, format="memory-snapshot", tool_version=None, schema=None)
+            for m in memory
+            for p, digest in m.sha256.items()
         ],
         quality=quality_of(captures, silent, ranks),
         capabilities=[
@@ -88,15 +94,10 @@ def _analyses(
     job: JobMeasurement,
     memory: d.MemoryAnalysis,
 ) -> d.Analyses:
-    def missing(what: str) -> d.NotMeasured:
-        return d.NotMeasured(
-            state="not_measured", reason=f"perfdoc {__version__} does not measure {what} yet", remedy=""
-        )
-
     return d.Analyses(
         kernels=kernels_of(captures),
         host_gaps=_host_gaps(ranks),
-        replay=missing("replay error and critical path"),
+        replay=replays_of(ranks),
         step_times=copied(job.step_times, d.StepTimes),
         host_jitter=copied(job.host_jitter, d.HostJitter),
         norm_contention=copied(job.contention, d.NormContentionAnalysis),

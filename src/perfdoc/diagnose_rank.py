@@ -62,6 +62,7 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
         kernel_parts=copied(m.kernel_parts, d.KernelPartsAnalysis),
         contention=copied(m.contention, d.DeviceContention),
         host=copied(m.host, d.HostActivity),
+        replay=None if m.also is None else copied(m.also, d.Replay),
         kernels_only_window=_kernels_only(m.kernels_only_window),
         kernels_only_capture=_kernels_only(m.kernels_only_capture),
     )

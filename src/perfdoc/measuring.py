@@ -15,6 +15,7 @@ from typing import TypeAlias
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.memory_files import MemoryFiles, RankMemory, measure_rank_memory
 from perfdoc.analyzers.window import WindowRequest
+from perfdoc.simulator.replay.replay import replay_rank
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.job_facts import JobFacts
 
@@ -36,6 +37,8 @@ class Work:
     request: WindowRequest
     given: JobFacts
     """What the user says of the job."""
+    replay: bool
+    """Whether each rank's window is run again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +57,8 @@ def measure_all(work: Work, jobs: int) -> Found:
     Raises TraceError where a file cannot be measured, WorkerLostError where a process is gone.
     """
     tasks: list[Callable[[], _Result]] = [
-        partial(measure_or_explain, path, work.request, work.given) for path in work.captures
+        partial(measure_or_explain, path, work.request, work.given, replay_rank if work.replay else None)
+        for path in work.captures
     ]
     tasks += [partial(measure_rank_memory, files) for files in work.memory]
     results = _run(tasks, min(jobs, len(tasks)))

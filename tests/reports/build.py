@@ -9,44 +9,32 @@ from perfdoc.diagnosis import (
     Analyses,
     CapabilityRow,
     Communication,
+    DeviceContention,
     Diagnosis,
     Evidence,
     ExposedComm,
     Gpu,
+    HostActivity,
     HostGapsAnalysis,
+    HostJitter,
     Idle,
     Input,
-    KernelClass,
-    KernelsAnalysis,
+    KernelPartsAnalysis,
     KernelsOnly,
     Ledger,
     Mfu,
-    NotMeasured,
+    NormContentionAnalysis,
+    PipelineAnalysis,
     Quality,
     Rank,
     RuleResult,
+    SkewAnalysis,
     Step,
-    TopKernel,
+    StepTimes,
     Window,
 )
-
-HOSTILE = [
-    "</script><script>document.title='pwned'</script>",
-    "<img src=x onerror=document.title='pwned'>",
-    '" onmouseover="document.title=\'pwned\'" x="',
-    "'><svg onload=document.title='pwned'>",
-    "{{7*7}}{% for x in y %}${7*7}",
-    "a|b\\|c `tick` *bold* [link](http://evil.example) @octocat #1 http://evil.example",
-    "\x1b]0;pwned\x07\x1b[31mred\x00\x7f\x9b2J",
-    "safe\u202egpj.exe\u2066x\u2069\u200f\u061c\u200b\ufeff",
-    "half \ud83d pair",
-    "line\nbreak\r\ttab\u2028sep",
-    "</style><style>*{display:none}</style></title>",
-    "x" * 100_000,
-    "<b>" * 40_000,
-    "\x1b[2J" * 30_000,
-    "- item\n# title\n| a | b |",
-]
+from tests.reports import build_job, build_rank
+from tests.reports.fill import filled, missing
 
 
 def ledger(**leaves: int) -> Ledger:
@@ -127,8 +115,11 @@ def rank(
     number: int | None, made: Ledger, *, steps: int = 0, rows: list[Communication] | None = None
 ) -> Rank:
     """A rank whose window is as long as its ledger."""
-    return Rank(
+    return filled(
+        Rank,
+        label=f"GPU 0, pid {4000 + (number or 0)}" if number is None else f"rank {number}",
         rank=number,
+        rank_evidence="none" if number is None else "mark",
         device=(number or 0) % 8,
         pid=4000 + (number or 0),
         input=0,
@@ -136,55 +127,11 @@ def rank(
         window=window(made.total, steps),
         ledger_ns=made,
         communication=rows or [],
+        kernel_parts=missing(KernelPartsAnalysis, "no kernel names", "capture the kernels' names"),
+        contention=missing(DeviceContention, "no launch shapes"),
+        host=missing(HostActivity, "no CUDA calls", "capture with `nsys profile --trace=cuda`"),
         kernels_only_window=kernels_only(made),
         kernels_only_capture=kernels_only(made),
-    )
-
-
-def _kernels() -> KernelsAnalysis:
-    # 600 + 250 + 100 + 49.9 + 0.1 ms = 1 s of kernel time.
-    table = (
-        ("gemm", 400, 600_000_000),
-        ("attention", 96, 250_000_000),
-        ("communication", 12, 100_000_000),
-        ("elementwise", 700, 49_900_000),
-        ("other", 3, 100_000),
-    )
-    return KernelsAnalysis(
-        state="measured",
-        reason="",
-        classes=[
-            KernelClass(name=name, count=count, total_ns=ns, share_frac=ns / 10**9)
-            for name, count, ns in table
-        ],
-        top=[
-            TopKernel(
-                name="sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_tilesize128x128x64_warpgroupsize1x1x1_execute_segment_k_off",
-                short_name="sm90_xmma_gemm_bf16bf16_bf16f32_f32",
-                kernel_class="gemm",
-                count=200,
-                total_ns=410_000_000,
-                mean_ns=2_050_000,
-                share_frac=0.41,
-            ),
-            TopKernel(
-                name="void flash::flash_fwd_kernel<Flash_fwd_kernel_traits<128, 64, 4>, true, false>(Params)",
-                short_name="flash_fwd_kernel",
-                kernel_class="attention",
-                count=48,
-                total_ns=150_000_000,
-                mean_ns=3_125_000,
-                share_frac=0.15,
-            ),
-        ],
-        other_frac=0.0001,
-        linear_frac=0.6,
-    )
-
-
-def _missing(reason: str) -> NotMeasured:
-    return NotMeasured(
-        state="not_measured", reason=reason, remedy="capture with `nsys profile --trace=cuda,nvtx,cudnn`"
     )
 
 
@@ -242,16 +189,20 @@ def diagnosis(ranks: list[Rank], **changes: object) -> Diagnosis:
             convention=None,
             waterfall=[],
         ),
-        analyses=Analyses(
-            kernels=_kernels(),
+        analyses=filled(
+            Analyses,
+            reason="not measured by this test",
+            kernels=build_rank.kernels(),
             host_gaps=HostGapsAnalysis(
                 state="measured", reason="", host_frac=0.153, causes_ns={"host": 77_000_000}
             ),
-            replay=_missing("the step is not rebuilt as a graph yet"),
-            norm_contention=_missing("no norm kernel ran beside communication"),
-            pipeline=_missing("one pipeline stage"),
-            skew=_missing("one rank: nothing to compare"),
-            memory=_missing("no memory snapshot was given"),
+            step_times=missing(StepTimes, "no range names a step", "name steps with `--step-range`"),
+            host_jitter=missing(HostJitter, "no range names a step", "name steps with `--step-range`"),
+            norm_contention=missing(
+                NormContentionAnalysis, "no launch shapes", "capture with `nsys profile`"
+            ),
+            pipeline=missing(PipelineAnalysis, "the layout is not known", "give it: `--set pp=N`"),
+            skew=missing(SkewAnalysis, "no collective could be matched", "capture NCCL's payloads"),
         ),
         rules=[],
     )
@@ -349,56 +300,23 @@ def many_ranks(count: int) -> Diagnosis:
     return diagnosis(ranks, inputs=inputs, capabilities=caps, rules=[rule("fires"), rule("passes", "PD102")])
 
 
-def hostile(text: str) -> Diagnosis:
-    """One rank in which every string that may come from outside is the same text."""
-    base = one_rank()
-    only = base.ranks[0]
-    row = replace(
-        only.communication[0],
-        dimension=text,
-        transport=text,
-        collective=text,
-        element_type=text,
-        evidence=text,
-        group=text,
-    )
-    step = replace(only.window.step_list[0], name=text)
-    only = replace(
-        only,
-        gpu=Gpu(name=text, sm_count=None, memory_bytes=None),
-        window=replace(only.window, step_list=[step, *only.window.step_list[1:]], reason=text),
-        communication=[row, *only.communication[1:]],
-    )
-    kernels = base.analyses.kernels
+def analysed(made: Diagnosis) -> Diagnosis:
+    """The diagnosis with every analysis measured; times of the second rank are twice those of the first."""
+    ranks = [
+        replace(
+            r,
+            host=build_rank.host(i + 1),
+            kernel_parts=build_rank.kernel_parts(i + 1),
+            contention=build_rank.device_contention(),
+        )
+        for i, r in enumerate(made.ranks)
+    ]
     analyses = replace(
-        base.analyses,
-        kernels=replace(
-            kernels,
-            classes=[replace(kernels.classes[0], name=text), *kernels.classes[1:]],
-            top=[replace(kernels.top[0], name=text, kernel_class=text)],
-        ),
-        memory=NotMeasured(state="not_measured", reason=text, remedy=text),
+        made.analyses,
+        step_times=build_job.step_times(),
+        host_jitter=build_job.jitter(),
+        norm_contention=build_job.contention(),
+        pipeline=build_job.pipeline(replicas=max(1, len(ranks) // 2)),
+        skew=build_job.skew(len(ranks)),
     )
-    finding = RuleResult(
-        code=text,
-        title=text,
-        state="fires",
-        reason=text,
-        evidence=[Evidence(label=text, value=text)],
-        remedy=text,
-    )
-    return replace(
-        base,
-        perfdoc_version=text,
-        verdict=text,
-        inputs=[replace(base.inputs[0], path=text, sha256=text, tool_version=text, schema=text)],
-        quality=[Quality(code=text, message=text, remedy=text)],
-        capabilities=[CapabilityRow(input=0, name=text, available=False, reason=text, remedy=text)],
-        ranks=[only],
-        mfu=replace(base.mfu, reason=text),
-        analyses=analyses,
-        rules=[
-            finding,
-            *(replace(finding, state=s) for s in ("passes", "skipped", "not_applicable", "error")),
-        ],
-    )
+    return replace(made, ranks=ranks, analyses=analyses)

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.reports.html import render_html
-from tests.reports import build
+from tests.reports import build, hostile
 
 NAMES = ("chromium", "chromium-browser", "google-chrome")
 BROWSER = next((found for name in NAMES if (found := shutil.which(name))), None)
@@ -82,15 +82,15 @@ def test_the_check_for_console_messages_and_planted_scripts_works(tmp_path: Path
 
 
 def test_hostile_names_run_nothing_even_without_the_policy(tmp_path: Path) -> None:
-    short = [text for text in build.HOSTILE if len(text) < 1000]
+    short = [text for text in hostile.HOSTILE if len(text) < 1000]
     html = "".join(short)
-    made = build.hostile(html)
+    made = hostile.hostile(html)
     document, log = browse(tmp_path, POLICY.sub("", render_html(made)), "--dump-dom")
     assert _title(document).startswith("perfdoc: ")
     assert _console(log) == []
     assert "</html>" in document
     for text in short:
-        document, log = browse(tmp_path, POLICY.sub("", render_html(build.hostile(text))), "--dump-dom")
+        document, log = browse(tmp_path, POLICY.sub("", render_html(hostile.hostile(text))), "--dump-dom")
         assert _title(document).startswith("perfdoc: ")
         assert _console(log) == []
 
@@ -120,14 +120,20 @@ def _measured(folder: Path, html: str, *options: str) -> dict[str, object]:
 
 
 @pytest.mark.parametrize("size", ["500,900", "1400,900"])
-@pytest.mark.parametrize("name", ["eight", "hostile"])
-def test_bars_are_full_and_the_page_does_not_scroll_sideways(tmp_path: Path, name: str, size: str) -> None:
-    made = build.many_ranks(8) if name == "eight" else build.hostile("W" * 3000)
+@pytest.mark.parametrize(("name", "drawn"), [("eight", 9), ("analysed", 3), ("hostile", 1)])
+def test_bars_are_full_and_the_page_does_not_scroll_sideways(
+    tmp_path: Path, name: str, drawn: int, size: str
+) -> None:
+    made = {
+        "eight": lambda: build.many_ranks(8),
+        "analysed": lambda: build.analysed(build.two_ranks()),
+        "hostile": lambda: hostile.hostile("W" * 3000),
+    }[name]()
     result = _measured(tmp_path, render_html(made), f"--window-size={size}")
     assert result["page"] == result["screen"]
     bars = result["bars"]
     assert isinstance(bars, list)
-    assert len(bars) == (9 if name == "eight" else 1)
+    assert len(bars) == drawn
     for width, filled in bars:
         assert width > 150
         assert filled == pytest.approx(width, abs=0.05)

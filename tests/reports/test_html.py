@@ -188,7 +188,8 @@ def test_what_is_missing_says_why_and_how_to_capture_it() -> None:
     text = Page(PAGES["one"]).by_id("missing").text
     assert "the capture has no CUPTI_ACTIVITY_KIND_CUDA_EVENT table" in text
     assert "nsys profile --cuda-event-trace=true" in text
-    assert "one pipeline stage" in text
+    assert "no range names a step" in text
+    assert "no collective could be matched" not in text  # one rank waits for nobody
     assert "FLOPs per step are not known" in text
     assert "PD401" in text  # the rule that was skipped
     # A thousand files that lack the same thing are one row.
@@ -214,15 +215,12 @@ def test_an_mfu_is_a_percentage_and_without_one_the_reason_stands() -> None:
     assert "6 N D" in text
 
 
-def test_ranks_without_numbers_are_told_apart() -> None:
-    made = build.ledger(compute=10)
-    ranks = [
-        replace(build.rank(None, made), device=d, pid=p, input=i)
-        for d, p, i in ((0, 7, 0), (0, 7, 1), (1, 7, 0))
-    ]
+def test_ranks_are_called_by_their_labels() -> None:
+    labels = ["GPU 0, pid 7, input 0", "GPU 0, pid 7, input 1", "GPU 1, pid 7"]
+    ranks = [replace(build.rank(None, build.ledger(compute=10)), label=label) for label in labels]
     base: Diagnosis = build.diagnosis(ranks)
     who = [e.text for e in Page(render_html(base)).elements if e.attributes.get("class") == "who"]
-    assert who == ["GPU 0, pid 7, input 0", "GPU 0, pid 7, input 1", "GPU 1, pid 7"]
+    assert who == labels
 
 
 def test_more_steps_than_bars_are_merged_and_said_so() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc.reports.names import base_name, columns, pieces, prose, shorten
-from tests.reports.build import HOSTILE
+from tests.reports.hostile import HOSTILE
 
 
 @pytest.mark.parametrize(

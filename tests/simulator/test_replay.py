@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import pytest
 
 from perfdoc.analyzers.device_view import DeviceView
-from perfdoc.analyzers.kernel_class import classify_kernels
-from perfdoc.analyzers.known_ranges import find_known_ranges
-from perfdoc.analyzers.launches import find_launches
-from perfdoc.analyzers.window import WindowRequest, find_window
+from perfdoc.analyzers.window import Window
+from perfdoc.diagnosis import replay as published_types
 from perfdoc.simulator.engine import schedule
-from perfdoc.simulator.replay.path import path_parts, task_dimensions
 from perfdoc.simulator.replay.rank_tasks import rank_tasks
+from perfdoc.simulator.replay.replay import not_replayed, replay_rank
 from perfdoc.simulator.timeline import TimelineBuilder
-from perfdoc.traces import Trace
-from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
-from tests.analyzers.tiny import ALL_REDUCE, GEMM, activity_of, trace_of
+from tests.analyzers.device_views import view_of
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.simulator.rebuilt_of import views_of
 
 US = 1_000
 
 
-def view_of(trace: Trace, device: int = 0) -> DeviceView:
-    activity, known = activity_of(trace, device), find_known_ranges(trace)
-    return DeviceView(
-        trace=trace,
-        activity=activity,
-        window=find_window(trace, activity, WindowRequest(), known),
-        kinds=classify_kernels(trace),
-        launches=find_launches(trace),
-        known=known,
-        facts=JobFacts(),
-    )
-
-
 def parts_of(view: DeviceView) -> dict[str, int]:
-    tasks = rank_tasks(view)
-    times = schedule(tasks.graph)
-    comm = view.activity
-    dimension = task_dimensions(tasks, comm.communication.dimension, comm.comm_rows)
-    _, parts = path_parts(tasks.graph, times, view.window.start_ns, dimension)
-    return {p.name: p.total_ns for p in parts}
+    return replay_rank(view).critical_path
 
 
 def test_a_launch_bound_chain_is_the_hosts(tmp_path: Path) -> None:
@@ -58,7 +40,7 @@ def test_a_launch_bound_chain_is_the_hosts(tmp_path: Path) -> None:
         at = i * 60 * US
         launch = (thread, at, at + 10 * US)
         device.kernel(GEMM, at + 8 * US, at + 13 * US, stream=7, launch=launch)
-    view = view_of(trace_of(builder, tmp_path))
+    view = view_of(builder, tmp_path)
     tasks = rank_tasks(view)
     assert schedule(tasks.graph).start_ns.tolist() == tasks.start_ns.tolist()
     assert tasks.unexplained_ns == 0
@@ -75,7 +57,7 @@ def test_work_that_is_queued_waits_for_its_stream(tmp_path: Path) -> None:
         launch = (thread, i * 10 * US, (i * 10 + 6) * US)
         start = 5 * US + i * 102 * US
         device.kernel(GEMM, start, start + 100 * US, stream=7, launch=launch)
-    view = view_of(trace_of(builder, tmp_path))
+    view = view_of(builder, tmp_path)
     parts = parts_of(view)
     assert parts == {"compute": 300 * US, "launch_latency": 4 * US, "host_call": 5 * US, "before": -5 * US}
     tasks = rank_tasks(view)
@@ -95,7 +77,7 @@ def test_an_event_makes_compute_wait_for_communication(tmp_path: Path) -> None:
     record = device.record_event(20, launch=(thread, 6 * US, 7 * US))
     device.wait_event(7, record, launch=(thread, 8 * US, 9 * US))
     device.kernel(GEMM, 203 * US, 300 * US, stream=7, launch=(thread, 10 * US, 15 * US))
-    parts = parts_of(view_of(trace_of(builder, tmp_path)))
+    parts = parts_of(view_of(builder, tmp_path))
     assert parts["dependency"] == 3 * US
     assert parts["communication.unknown"] == 190 * US
     assert parts["compute"] == 97 * US
@@ -111,7 +93,7 @@ def test_a_host_that_waits_for_the_device_goes_on_when_it_is_done(tmp_path: Path
     device.kernel(GEMM, 8 * US, 500 * US, stream=7, launch=(thread, 0, 10 * US))
     thread.api("cudaStreamSynchronize", 20 * US, 510 * US)
     device.kernel(GEMM, 548 * US, 600 * US, stream=7, launch=(thread, 540 * US, 550 * US))
-    view = view_of(trace_of(builder, tmp_path))
+    view = view_of(builder, tmp_path)
     tasks = rank_tasks(view)
     assert int(schedule(tasks.graph).end_ns.max()) == 600 * US
     duration = tasks.graph.duration_ns.copy()
@@ -130,7 +112,7 @@ def test_backward_runs_on_another_thread_and_forward_goes_on_after_it(tmp_path: 
     for thread, at, length in ((one, 0, 10), (two, 100, 50), (two, 200, 10), (one, 300, 10)):
         start = (at + 8) * US
         device.kernel(GEMM, start, start + US, stream=7, launch=(thread, at * US, (at + length) * US))
-    tasks = rank_tasks(view_of(trace_of(builder, tmp_path)))
+    tasks = rank_tasks(view_of(builder, tmp_path))
     call = int(np.flatnonzero(tasks.start_ns == 100 * US)[0])
     duration = tasks.graph.duration_ns.copy()
     duration[call] -= 40 * US
@@ -150,15 +132,76 @@ def test_backward_runs_on_another_thread_and_forward_goes_on_after_it(tmp_path: 
 )
 def test_the_unedited_replay_of_a_real_window_is_within_the_bar(shared_traces: Path, name: str) -> None:
     """DESIGN section 7: 5 %. The path's parts sum to the replayed length."""
-    trace = read_trace(shared_traces / name)
-    for device in range(len(trace.devices)):
-        if not (trace.kernels.device == device).any():
-            continue
-        view = view_of(trace, device)
-        tasks = rank_tasks(view)
-        times = schedule(tasks.graph)
-        work = tasks.activity_task[tasks.activity_task >= 0]
-        measured = int(tasks.end_ns[work].max()) - view.window.start_ns
-        replayed = int(times.end_ns[work].max()) - view.window.start_ns
-        assert replayed == pytest.approx(measured, rel=0.05)
-        assert sum(parts_of(view).values()) == replayed
+    views = views_of(read_trace(shared_traces / name))
+    assert views
+    for view in views:
+        found = replay_rank(view)
+        assert found.error_frac == pytest.approx(0, abs=0.05)
+        assert sum(found.critical_path.values()) == found.replayed_ns
+
+
+def test_an_end_that_nothing_in_the_capture_moves_withholds_predictions(tmp_path: Path) -> None:
+    """Two kernels of two streams without launches, [0, 10) and [900, 1000): the replay is exact, and nothing
+    before 900 could change its end."""
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    device.kernel(GEMM, 0, 10 * US, stream=7)
+    device.kernel(GEMM, 900 * US, 1000 * US, stream=8)
+    found = replay_rank(view_of(builder, tmp_path))
+    assert found.error_frac == 0
+    assert found.critical_path == {"before": 900 * US, "compute": 100 * US}
+    assert not found.predicts
+    assert "90% into the window" in found.withheld
+
+
+def test_a_wait_that_returns_as_the_next_call_begins_still_holds_it_up(tmp_path: Path) -> None:
+    """Captures in whole microseconds: a kernel [8, 500), a wait [20, 510), the next launch at 510. With the
+    kernel 392 us shorter everything behind it is 392 us earlier."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 8 * US, 500 * US, stream=7, launch=(thread, 0, 10 * US))
+    thread.api("cudaStreamSynchronize", 20 * US, 510 * US)
+    device.kernel(GEMM, 518 * US, 600 * US, stream=7, launch=(thread, 510 * US, 520 * US))
+    tasks = rank_tasks(view_of(builder, tmp_path))
+    assert tasks.impossible_edges == 0
+    duration = tasks.graph.duration_ns.copy()
+    duration[tasks.activity_task[0]] = 100 * US
+    assert int(schedule(replace(tasks.graph, duration_ns=duration)).end_ns.max()) == 208 * US
+
+
+@pytest.mark.parametrize(
+    ("window", "measured"),
+    [((20, 40), False), ((21, 509), False), ((508, 509), False), ((0, 9), True), ((505, 600), True)],
+)
+def test_any_window_is_replayed_or_said_not_to_be(
+    window: tuple[int, int], measured: bool, tmp_path: Path
+) -> None:
+    """A kernel [8, 500), a wait [20, 510), a kernel [518, 600), in us; windows that hold a call and no
+    kernel, neither, half of both."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 8 * US, 500 * US, stream=7, launch=(thread, 0, 10 * US))
+    thread.api("cudaStreamSynchronize", 20 * US, 510 * US)
+    device.kernel(GEMM, 518 * US, 600 * US, stream=7, launch=(thread, 511 * US, 520 * US))
+    view = view_of(builder, tmp_path)
+    start, end = (at * US for at in window)
+    asked = Window(kind="user", start_ns=start, end_ns=end, steps=(), reason="")
+    found = replay_rank(replace(view, window=asked))
+    assert (found.state == "measured") == measured
+    assert found.reason if not measured else sum(found.critical_path.values()) == found.replayed_ns
+
+
+def test_what_is_published_takes_any_replay(tmp_path: Path) -> None:
+    """The diagnosis's types take a measured and a not-measured result, and both go to JSON."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread = process.thread()
+    process.device().kernel(GEMM, 8 * US, 13 * US, stream=7, launch=(thread, 0, 10 * US))
+    measured = replay_rank(view_of(builder, tmp_path))
+    assert measured.error_frac == 0
+    assert len(pickle.dumps(measured)) < 2_000
+    for result in (measured, not_replayed("why", "what to do", scope="job")):
+        published = msgspec.convert(result, type=published_types.Replay, from_attributes=True)
+        assert msgspec.json.decode(msgspec.json.encode(published))["state"] == result.state

@@ -31,6 +31,7 @@ from perfdoc.diagnosis.ranks import (
     Step,
     Window,
 )
+from perfdoc.diagnosis.replay import Replay, ReplayAnalysis
 from perfdoc.diagnosis.rules import Evidence, RuleResult
 from perfdoc.diagnosis.skew import SkewAnalysis
 from perfdoc.diagnosis.state import NotMeasured, State
@@ -70,6 +71,8 @@ __all__ = [
     "PipelineAnalysis",
     "Quality",
     "Rank",
+    "Replay",
+    "ReplayAnalysis",
     "RuleResult",
     "SkewAnalysis",
     "State",
@@ -90,7 +93,7 @@ class Analyses:
 
     kernels: KernelsAnalysis
     host_gaps: HostGapsAnalysis
-    replay: NotMeasured
+    replay: ReplayAnalysis
     step_times: StepTimes
     host_jitter: HostJitter
     norm_contention: NormContentionAnalysis

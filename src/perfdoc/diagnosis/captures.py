@@ -12,7 +12,7 @@ class Input:
 
     path: str
     sha256: str
-    format: Literal["nsys-sqlite", "nsys-rep", "nsys-parquet", "kineto"]
+    format: Literal["nsys-sqlite", "nsys-rep", "nsys-parquet", "kineto", "memory-snapshot"]
     tool_version: str | None
     schema: str | None
 

@@ -8,6 +8,7 @@ from typing import Literal
 from perfdoc.diagnosis.contention import DeviceContention
 from perfdoc.diagnosis.host_activity import HostActivity
 from perfdoc.diagnosis.kernel_parts import KernelPartsAnalysis
+from perfdoc.diagnosis.replay import Replay
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,6 +152,8 @@ class Rank:
     kernel_parts: KernelPartsAnalysis
     contention: DeviceContention
     host: HostActivity
+    replay: Replay | None
+    """The window run again as it is; None where that was not asked for."""
     kernels_only_window: KernelsOnly
     """Clipped to the window."""
     kernels_only_capture: KernelsOnly

@@ -63,3 +63,16 @@ class Gain:
     be said."""
     assumptions: list[str]
     """On `ceiling` and `none` the first one says why."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayAnalysis:
+    """The unedited replays of all ranks, each alone; see Rank.replay."""
+
+    state: State
+    reason: str
+    remedy: str
+    error_frac: float | None
+    """Of the rank that is furthest off, either way."""
+    critical_path: dict[str, int]
+    """Nanoseconds by part, summed over the ranks' own critical paths."""

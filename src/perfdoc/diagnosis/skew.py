@@ -27,13 +27,16 @@ class RankClock:
     rank_evidence: str
     component: int
     """Ranks of one component were compared with each other; of different ones nothing is said."""
-    source: Literal["one_clock", "ends", "utc", "none"]
-    """one_clock: in one capture with the reference. ends: aligned through matched ends. utc: the captures'
-    UTC epochs as they are: the ends agree with them, or are too few. none: nothing to compare with."""
+    source: Literal["one_clock", "ends", "bounds", "utc", "none"]
+    """one_clock: in one capture with the reference. ends: aligned through matched ends. bounds: those are too
+    few, so it was placed within what is left by what cannot have come before what (`resolution_ns`). utc: the
+    captures' UTC epochs as they are, which the ends agree with. none: nothing to compare with."""
     offset_ns: int | None
     """How far the clock was ahead of the reference's; None where a UTC epoch is missing."""
     drift_ppm: float | None
     """How much faster it runs, millionths; None where the matches do not cover enough time."""
+    resolution_ns: int | None
+    """Differences to the reference up to this are not told from none; None where nothing was compared."""
     bound_ns: int | None
     """An offset could not be wrong by more: a rank would have left a collective before another came."""
 
@@ -101,6 +104,9 @@ class Straggler:
     steps_frac: float | None
     """Share of the steps in which it caused the most waiting in its groups; None without numbered steps."""
     collectives: int
+    resolution_ns: int
+    """By so much their arrivals had to lie apart to be told: figures in ns may be off by as much for every
+    collective and rank that they sum over."""
     lateness_ns: int
     """Median lateness against the mean of the others, times the number of collectives."""
     extra_compute_ns: int | None
@@ -121,7 +127,8 @@ class SkewAnalysis:
     remedy: str
     residual_ns: Residual
     resolution_ns: int | None
-    """The larger side of the residual, 1 µs at least: differences up to it are not told from none."""
+    """Differences up to it are not told from none, whichever ranks they are of: the larger side of the
+    residual, 1 µs at least, and what the clocks leave open (largest of `clocks`)."""
     clocks: list[RankClock]
     communications: int
     """Communications of all ranks, over the whole captures."""

@@ -1,0 +1,256 @@
+"""What the hosts did while devices stood still, and which calls, kernels and pauses made them late."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from statistics import median_low
+
+from perfdoc.diagnosis import Diagnosis, Rank
+from perfdoc.diagnosis.host_activity import HostPauses, HostSplit
+from perfdoc.reports import units
+from perfdoc.reports.names import shorten
+from perfdoc.reports.sections.host_calls import costly_calls
+from perfdoc.reports.sections.over_ranks import (
+    Total,
+    devices_of,
+    frac,
+    total_of,
+    windows_ns,
+    worst_of,
+)
+from perfdoc.reports.sections.section import Cell, Grid, Section, share, time, word
+
+_WORTH_A_TABLE = 0.005
+"""Share of the windows. Idle time that is less together is not divided: nobody has to look into it."""
+
+_SPLIT: tuple[tuple[str, Callable[[HostSplit], int | None]], ...] = (
+    ("in Python and the framework, in no CUDA call", lambda split: split.python_ns),
+    ("waiting in a synchronising call", lambda split: split.synchronising_ns),
+    ("allocating or freeing memory", lambda split: split.allocation_ns),
+    ("loading device code", lambda split: split.module_load_ns),
+    ("launching", lambda split: split.launch_ns),
+    ("in another CUDA call", lambda split: split.other_call_ns),
+)
+
+
+def build(diagnosis: Diagnosis) -> Section | None:
+    """Nothing where no rank shows its host, or where no figure of it is above zero."""
+    ranks = [rank for rank in diagnosis.ranks if rank.host.state == "measured"]
+    window = windows_ns(ranks)
+    causes = _causes(ranks)
+    idle_ns = sum(total.sum_ns for _, total in causes)
+    worth = window > 0 and idle_ns >= _WORTH_A_TABLE * window
+    grids = (
+        (_did(causes if len(causes) > 1 else (), window), _held_up(ranks), costly_calls(ranks))
+        if worth
+        else ()
+    )
+    sentences = [*_late(ranks, causes), *_jitter(diagnosis), *_depth(ranks), *_graphs(ranks)]
+    if not sentences:
+        return None
+    return Section(
+        key="host", title="The host", sentences=sentences, grids=[grid for grid in grids if grid.rows]
+    )
+
+
+def _split(rank: Rank, part: Callable[[HostSplit], int | None]) -> int | None:
+    return part(rank.host.idle_split) if rank.host.idle_split.state == "measured" else None
+
+
+def _causes(ranks: Sequence[Rank]) -> list[tuple[str, Total]]:
+    """Time in which devices waited for their hosts, the longest first: idle.host, gc and data."""
+    rows = [(words, total_of(ranks, partial(_split, part=part))) for words, part in _SPLIT]
+    rows += [
+        ("collecting garbage", total_of(ranks, lambda rank: rank.host.gc.idle_ns)),
+        ("waiting for data", total_of(ranks, lambda rank: rank.host.data.idle_ns)),
+    ]
+    return sorted((row for row in rows if row[1].sum_ns), key=lambda row: -row[1].sum_ns)
+
+
+def _late(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) -> Iterator[str]:
+    """How long devices waited for their hosts, and what for."""
+    queued = [rank for rank in ranks if rank.host.launch_queue.state == "measured"]
+    if not queued:
+        yield from _late_on_host(ranks, causes)
+        return
+    window = windows_ns(queued)
+    total = total_of(queued, lambda rank: rank.host.launch_queue.starved_ns)
+    part, length = units.share(frac(total.sum_ns, window)), units.duration(total.sum_ns)
+    devices = devices_of(queued)
+    if total.sum_ns < _WORTH_A_TABLE * window:
+        yield f"The host keeps ahead: {devices} waited for it {part} of the time ({length})."
+        return
+    said = (
+        f"During {part} of the time ({length}{worst_of(total)}) {devices} stood still because the host had "
+        "not launched the next work"
+    )
+    if len(causes) > 1:
+        words, most = causes[0]
+        of = units.share(frac(most.sum_ns, sum(cause.sum_ns for _, cause in causes)))
+        said += f"; for {of} of that it was {words}"
+    yield said + "."
+
+
+def _late_on_host(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) -> Iterator[str]:
+    """CPU ranks launch nothing; what is known of them is data loading and garbage collection."""
+    if causes:
+        total_ns, window = sum(total.sum_ns for _, total in causes), windows_ns(ranks)
+        words = " and ".join(words for words, _ in causes)
+        part = units.share(frac(total_ns, window))
+        more = worst_of(causes[0][1])
+        yield f"During {part} of the time ({units.duration(total_ns)}{more}) the host was {words}."
+
+
+def _depth(ranks: Sequence[Rank]) -> Iterator[str]:
+    queues = [q for rank in ranks if (q := rank.host.launch_queue).state == "measured"]
+    depths = sorted(q.median_depth for q in queues if q.median_depth is not None)
+    shallow = sorted(q.shallow_frac for q in queues if q.shallow_frac is not None)
+    if depths and shallow:
+        middle = _span(units.count(depths[0]), units.count(depths[-1]))
+        few = _span(units.share(shallow[0]), units.share(shallow[-1]))
+        yield (
+            f"Launched and not yet started: {middle} at the median, none or one during {few} of the time"
+            + (" (least and most of a rank)." if len(queues) > 1 else ".")
+        )
+
+
+def _span(low: str, high: str) -> str:
+    return low if low == high else f"{low} to {high}"
+
+
+def _graphs(ranks: Sequence[Rank]) -> Iterator[str]:
+    known = [g for rank in ranks if (g := rank.host.graphs).state == "measured"]
+    graph_ns = sum(g.graph_ns or 0 for g in known)
+    if graph_ns:
+        part = frac(graph_ns, sum(g.kernel_ns or 0 for g in known))
+        yield f"CUDA graphs launched {units.share(part)} of the kernel time."
+
+
+def _jitter(diagnosis: Diagnosis) -> Iterator[str]:
+    jitter = diagnosis.analyses.host_jitter
+    if jitter.state != "measured" or not jitter.median_spread_ns:
+        return
+    steps = jitter.common_steps or 0
+    said = (
+        f"Between {units.plural(jitter.ranks or 0, 'rank')} the host's own time of a step differs by "
+        f"{units.duration(jitter.median_spread_ns)}, {units.share(jitter.median_spread_frac)} of it"
+    )
+    often = max(jitter.slowest, key=lambda rank: rank.steps, default=None)
+    if steps > 1 and often is not None:
+        of, lag = units.share(often.recurrence_frac), units.duration(often.median_lag_ns)
+        said += (
+            f" (median of {steps:,} steps); {shorten(often.label, 64)} is slowest in {of} of them, by {lag}"
+        )
+    elif jitter.worst_rank:
+        said += f" (one step); {shorten(jitter.worst_rank, 64)} takes longest"
+    yield said + "."
+    if jitter.gc.state == "measured" and jitter.gc.avoidable_ns:
+        yield (
+            f"Ranks collect garbage at different steps ({jitter.gc.split_steps or 0:,} of "
+            f"{jitter.gc.collecting_steps or 0:,}): collecting at the same ones saves at most "
+            f"{units.duration(jitter.gc.avoidable_ns)}."
+        )
+
+
+def _did(causes: Sequence[tuple[str, Total]], window: int) -> Grid:
+    many = any(total.worst for _, total in causes)
+    return Grid(
+        caption="What the host was doing while the device waited for it",
+        head=["the host was", "idle time", "of the windows", *(["most on", "there"] if many else [])],
+        align="lrr" + ("lr" if many else ""),
+        rows=[
+            [
+                word(words),
+                time(total.sum_ns),
+                share(frac(total.sum_ns, window)),
+                *([word(total.worst), time(total.worst_ns)] if many else []),
+            ]
+            for words, total in causes
+        ],
+    )
+
+
+def _held_up(ranks: Sequence[Rank]) -> Grid:
+    rows = [
+        *_synchronising(ranks),
+        *_small_kernels(ranks),
+        *_allocations(ranks),
+        *_pauses("garbage collection", [(rank.label, rank.host.gc) for rank in ranks]),
+        *_pauses("data loading", [(rank.label, rank.host.data) for rank in ranks]),
+    ]
+    return Grid(
+        caption="What held it up; idle times overlap, each is the most that a cure can win",
+        head=["what", "how often", "idle time", "detail"],
+        align="lrrl",
+        rows=sorted(rows, key=lambda row: -(row[2].ns or 0)),
+    )
+
+
+def _synchronising(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
+    calls = [c for rank in ranks if (c := rank.host.sync_calls).state == "measured"]
+    idle_ns = sum(c.idle_caused_ns or 0 for c in calls)
+    if idle_ns:
+        waited = units.duration(sum(c.host_ns or 0 for c in calls))
+        yield [
+            word("synchronising calls"),
+            word(units.count(sum(c.count or 0 for c in calls))),
+            time(idle_ns),
+            Cell(text=f"{waited} inside them"),
+        ]
+
+
+def _small_kernels(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
+    known = [s for rank in ranks if (s := rank.host.small_kernels).state == "measured"]
+    idle_ns = sum(s.idle_before_ns or 0 for s in known)
+    if not idle_ns:
+        return
+    gaps = [s.median_launch_interval_ns for s in known if s.median_launch_interval_ns is not None]
+    said = f"{units.duration(sum(s.small_ns or 0 for s in known))} of work"
+    if gaps:
+        said += f", one launch every {units.duration(median_low(gaps))}"
+    yield [
+        word("kernels shorter than their launch"),
+        word(units.count(sum(s.small or 0 for s in known))),
+        time(idle_ns),
+        Cell(text=said),
+    ]
+
+
+def _allocations(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
+    calls = [c for rank in ranks if (c := rank.host.alloc_calls).state == "measured"]
+    idle_ns = sum(c.idle_inside_ns or 0 for c in calls)
+    if not idle_ns:
+        return
+    steps = [c for c in calls if c.steps]
+    said = "whole window: it has no steps"
+    if steps:
+        inside, of = sum(c.steps_with_calls or 0 for c in steps), sum(c.steps or 0 for c in steps)
+        last = sum(c.last_step_count or 0 for c in steps)
+        said = f"in {inside:,} of {of:,} steps; {last:,} in the last"
+    yield [
+        word("allocation calls"),
+        word(units.count(sum(c.count or 0 for c in calls))),
+        time(idle_ns),
+        Cell(text=said),
+    ]
+
+
+def _pauses(what: str, of: Sequence[tuple[str, HostPauses]]) -> Iterator[list[Cell]]:
+    known = [(label, pause) for label, pause in of if pause.state == "measured"]
+    idle_ns = sum(pause.idle_ns or 0 for _, pause in known)
+    if not idle_ns:
+        return
+    label, worst = max(known, key=lambda row: row[1].worst_ns or 0)
+    length = units.duration(sum(pause.total_ns or 0 for _, pause in known))
+    said = f"of {length}; worst {units.duration(worst.worst_ns)}"
+    if len(known) > 1:
+        said += f", {shorten(label, 48)}"
+    if worst.worst_step:
+        said += f", {shorten(worst.worst_step, 48)}"
+    yield [
+        word(what),
+        word(units.count(sum(pause.count or 0 for _, pause in known))),
+        time(idle_ns),
+        Cell(text=said),
+    ]

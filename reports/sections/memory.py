@@ -1,0 +1,147 @@
+"""What took the memory at its peak, and how much of what PyTorch holds no tensor uses."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from perfdoc.diagnosis import Diagnosis
+from perfdoc.diagnosis.memory import DeviceMemory, ProcessMemory
+from perfdoc.reports import units
+from perfdoc.reports.names import shorten
+from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, size, word
+
+_DEVICES = 8
+_SITES = 8
+
+
+def build(diagnosis: Diagnosis) -> Section | None:
+    """The device with the highest peak in full, the others in a line each; of CPU ranks the processes."""
+    memory = diagnosis.analyses.memory
+    devices = [m for m in memory.devices if m.state == "measured" and m.peak_allocated_bytes is not None]
+    devices.sort(key=lambda m: -(m.peak_allocated_bytes or 0))
+    processes = [p for p in memory.processes if p.state == "measured"]
+    if memory.state != "measured" or not (devices or processes):
+        return None
+    grids = []
+    if devices:
+        grids = [_composition(devices[0]), _sites(devices[0])]
+        if len(devices) > 1:
+            grids.append(_devices(devices))
+    if processes:
+        grids.append(_processes(processes))
+    return Section(
+        key="memory",
+        title="Memory",
+        sentences=[*_sentences(devices), *_of_processes(devices, processes)],
+        grids=[grid for grid in grids if grid.rows],
+    )
+
+
+def _label(memory: DeviceMemory | ProcessMemory) -> str:
+    if memory.rank is not None:
+        return f"rank {memory.rank}"
+    return f"GPU {memory.device}" if isinstance(memory, DeviceMemory) else "process"
+
+
+def _sentences(devices: Sequence[DeviceMemory]) -> Iterator[str]:
+    if not devices:
+        return
+    top = devices[0]
+    above = (
+        f", {units.size(top.peak_above_start_bytes)} above the start" if top.peak_above_start_bytes else ""
+    )
+    held = f"; PyTorch held {units.size(top.peak_reserved_bytes)}" if top.peak_reserved_bytes else ""
+    yield f"Tensors took {units.size(top.peak_allocated_bytes)} at the peak on {_label(top)}{above}{held}."
+    layout = top.layout
+    if layout is not None and layout.state == "measured" and layout.reserved_bytes:
+        split, cached = layout.inactive_split_bytes or 0, layout.cached_bytes or 0
+        yield (
+            f"At that moment {units.size(split)} ({units.share(split / layout.reserved_bytes)} of what is "
+            f"reserved) lay free in pieces between live tensors, and {units.size(cached)} in whole free "
+            "segments."
+        )
+    if top.composition is not None and top.composition.state == "partial":
+        yield f"A category is at least what it says: {shorten(top.composition.reason, 300)}."
+    failures = sum(m.out_of_memory_events or 0 for m in devices)
+    if failures:
+        yield f"{units.plural(failures, 'allocation')} failed for want of memory."
+    growth = top.growth
+    if growth.state == "measured" and growth.per_step_bytes and growth.every_step_grew:
+        yield f"Every step left {units.size(growth.per_step_bytes)} more behind than the one before: a leak."
+    if top.calls is not None and top.calls.forced_releases:
+        yield (
+            f"{units.plural(top.calls.forced_releases, 'time')} the allocator had to give memory back to the "
+            "device before it could go on, which stops the host."
+        )
+
+
+def _of_processes(devices: Sequence[DeviceMemory], processes: Sequence[ProcessMemory]) -> Iterator[str]:
+    if devices or not processes:
+        return
+    top = max(processes, key=lambda p: p.peak_resident_bytes or 0)
+    peak = units.size(top.peak_resident_bytes)
+    yield f"The process of {_label(top)} took most: {peak} resident at its peak."
+
+
+def _composition(top: DeviceMemory) -> Grid:
+    peak = top.peak_allocated_bytes or 0
+    parts = sorted((top.composition.category_bytes if top.composition else {}).items(), key=lambda p: -p[1])
+    rows = [
+        [word(label.replace("_", " ")), share(taken / peak), size(taken)] for label, taken in parts if taken
+    ]
+    return Grid(caption="At the peak, by use", head=["use", "share", "size"], align="lrr", rows=rows)
+
+
+def _sites(top: DeviceMemory) -> Grid:
+    rows = [[_place(s.function, s.file, s.line), size(s.bytes), count(s.count)] for s in top.sites[:_SITES]]
+    return Grid(
+        caption="At the peak, by place in the program",
+        head=["place", "size", "allocations"],
+        align="nrr",
+        rows=rows,
+        left_out=max(0, len(top.sites) - _SITES),
+    )
+
+
+def _place(function: str, file: str, line: int | None) -> Cell:
+    where = f" ({file}:{line})" if file and line is not None else ""
+    return name(f"{function}{where}")
+
+
+def _devices(devices: Sequence[DeviceMemory]) -> Grid:
+    rows = [
+        [
+            word(_label(m)),
+            size(m.peak_allocated_bytes),
+            size(m.peak_reserved_bytes),
+            size(m.headroom_bytes),
+            count(m.out_of_memory_events),
+        ]
+        for m in devices[:_DEVICES]
+    ]
+    return Grid(
+        caption="Devices",
+        head=["device", "peak allocated", "peak reserved", "headroom", "failures"],
+        align="lrrrr",
+        rows=rows,
+        left_out=max(0, len(devices) - _DEVICES),
+    )
+
+
+def _processes(processes: Sequence[ProcessMemory]) -> Grid:
+    rows = [
+        [
+            word(_label(p)),
+            size(p.peak_resident_bytes),
+            size(p.resident_growth_per_step_bytes),
+            size(p.peak_allocated_bytes),
+        ]
+        for p in processes[:_DEVICES]
+    ]
+    return Grid(
+        caption="Processes",
+        head=["process", "peak resident", "growth a step", "peak on the GPU"],
+        align="lrrr",
+        rows=rows,
+        left_out=max(0, len(processes) - _DEVICES),
+    )

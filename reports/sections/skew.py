@@ -1,0 +1,176 @@
+"""What ranks wait for each other in communication, who comes last, and how exact the clocks are."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+from perfdoc.diagnosis import Diagnosis, Rank, SkewAnalysis
+from perfdoc.reports import units
+from perfdoc.reports.names import prose, shorten
+from perfdoc.reports.sections.over_ranks import frac, labels_by_name
+from perfdoc.reports.sections.section import Grid, Section, count, name, opening, share, time, word
+
+_STRAGGLERS = 5
+_WAITS = 8
+_SPREADS = 5
+_LIMITS = 2
+_ALL = 0.95
+"""Share of communication: with less of it looked at, the sentence says so."""
+
+_CAUSES = {
+    "compute": "it computes longer meanwhile",
+    "waiting": "it waits in another dimension: it only passes the delay on",
+    "other": "neither computing nor waiting: look at its host, data loading and garbage collection",
+}
+_SHORT_CAUSES = {"compute": "compute", "waiting": "waiting elsewhere", "other": "host or idle"}
+_SOURCES = {
+    "one_clock": "one for several ranks",
+    "ends": "lined up by ends of collectives",
+    "bounds": "placed between what cannot have come before what",
+    "utc": "UTC of the captures",
+}
+
+
+def build(diagnosis: Diagnosis) -> Section | None:
+    """Nothing of a single rank, or where nothing could be matched."""
+    found = diagnosis.analyses.skew
+    if found.state != "measured" or not found.waits:
+        return None
+    labels = labels_by_name(diagnosis)
+    grids = (_stragglers(found, labels), _waits(found, labels), _spreads(found, labels))
+    return Section(
+        key="skew",
+        title="Ranks waiting for each other",
+        sentences=[*_cost(found, diagnosis.ranks), *_last(found, labels), *_clocks(found)],
+        grids=[grid for grid in grids if grid.rows],
+    )
+
+
+def _label(found: str, labels: Mapping[str, str]) -> str:
+    return labels.get(found, found)
+
+
+def _cost(found: SkewAnalysis, ranks: Iterable[Rank]) -> Iterator[str]:
+    own = sum(row.own_ns for row in found.waits)
+    wait = sum(row.wait_ns for row in found.waits)
+    if not wait:
+        yield f"Nobody waits: all {units.duration(own)} of matched communication is transfer."
+        return
+    # Of some collectives only the arrival is known, and some have no partner here.
+    whole = sum(row.total_ns for rank in ranks for row in rank.communication)
+    partly = " whose transfer is known" if own < _ALL * whole else ""
+    yield (
+        f"Ranks spent {units.duration(own)} in communication{partly}, summed over ranks and collectives; "
+        f"{units.share(frac(wait, own))} of it ({units.duration(wait)}) is waiting for ranks that came later."
+    )
+
+
+def _last(found: SkewAnalysis, labels: Mapping[str, str]) -> Iterator[str]:
+    if found.stragglers:
+        worst = max(found.stragglers, key=lambda row: row.wait_caused_ns)
+        who = opening(shorten(_label(worst.name, labels), 64))
+        where = f"{units.share(worst.recurrence_frac)} of the {shorten(worst.dimension, 48)} collectives"
+        waits, known = units.duration(worst.wait_caused_ns), units.duration(worst.resolution_ns)
+        if worst.delay_ns != worst.wait_caused_ns:
+            waits += f" together, {units.duration(worst.delay_ns)} of wall time"
+        yield (
+            f"{who} comes last to {where} (by chance {units.share(worst.chance_frac)}) and makes others wait "
+            f"{waits} (arrivals known to {known} each); {_CAUSES[worst.cause]}."
+        )
+    elif found.stragglers_reason:
+        yield f"No straggler is named: {prose(found.stragglers_reason, 240)}."
+
+
+def _clocks(found: SkewAnalysis) -> Iterator[str]:
+    if found.residual_ns.p5 is not None and found.residual_ns.p95 is not None:
+        low, high = units.duration(found.residual_ns.p5), units.duration(found.residual_ns.p95)
+        sources = dict.fromkeys(_SOURCES[clock.source] for clock in found.clocks if clock.source in _SOURCES)
+        by = f"; clocks: {' and '.join(sources)}" if sources else ""
+        told = units.duration(found.resolution_ns)
+        yield (
+            f"Ends of one collective lie {low} to {high} apart (5th to 95th percentile{by}). Differences up "
+            f"to {told} are not told from none."
+        )
+    for limit in found.limits[:_LIMITS]:
+        yield opening(prose(limit, 240)).removesuffix(".") + "."
+
+
+def _stragglers(found: SkewAnalysis, labels: Mapping[str, str]) -> Grid:
+    rows = sorted(found.stragglers, key=lambda row: -row.wait_caused_ns)
+    # A single one is in the sentence already.
+    rows = rows if len(rows) > 1 else []
+    return Grid(
+        caption="Ranks that come last more often than chance has it",
+        head=[
+            "rank",
+            "dimension",
+            "others wait",
+            "delay",
+            "known to",
+            "last in",
+            "by chance",
+            "collectives",
+            "made up of",
+        ],
+        align="llrrrrrrl",
+        rows=[
+            [
+                name(_label(row.name, labels), 64),
+                name(row.dimension, 48),
+                time(row.wait_caused_ns),
+                time(row.delay_ns),
+                time(row.resolution_ns),
+                share(row.recurrence_frac),
+                share(row.chance_frac),
+                count(row.collectives),
+                word(_SHORT_CAUSES[row.cause]),
+            ]
+            for row in rows[:_STRAGGLERS]
+        ],
+        left_out=max(0, len(rows) - _STRAGGLERS),
+    )
+
+
+def _waits(found: SkewAnalysis, labels: Mapping[str, str]) -> Grid:
+    rows = sorted(found.waits, key=lambda row: (-row.wait_ns, row.name))
+    return Grid(
+        caption="Who waits most",
+        head=["rank", "dimension", "collectives", "time in them", "transfer", "wait", "wait of it"],
+        align="llrrrrr",
+        rows=[
+            [
+                name(_label(row.name, labels), 64),
+                name(row.dimension, 48),
+                count(row.collectives),
+                time(row.own_ns),
+                time(row.transfer_ns),
+                time(row.wait_ns),
+                share(frac(row.wait_ns, row.own_ns)),
+            ]
+            for row in rows[:_WAITS]
+        ],
+        left_out=max(0, len(rows) - _WAITS),
+    )
+
+
+def _spreads(found: SkewAnalysis, labels: Mapping[str, str]) -> Grid:
+    rows = sorted(found.largest_spreads, key=lambda row: -row.start_spread_ns)
+    steps = any(row.step is not None for row in rows)
+    return Grid(
+        caption="Collectives to which ranks came furthest apart",
+        head=["apart", "transfer", "dimension", "operation", "first", "last", *(["step"] if steps else [])],
+        align="rrllll" + ("r" if steps else ""),
+        rows=[
+            [
+                time(row.start_spread_ns),
+                time(row.transfer_ns),
+                name(row.dimension, 48),
+                name(row.operation, 48),
+                name(_label(row.first_name, labels), 64),
+                name(_label(row.last_name, labels), 64),
+                *([count(row.step)] if steps else []),
+            ]
+            for row in rows[:_SPREADS]
+        ],
+        left_out=max(0, len(rows) - _SPREADS),
+    )

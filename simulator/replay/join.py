@@ -1,0 +1,210 @@
+"""The ranks of a job as one graph, on one time: a late rank holds up the others.
+
+Every member of a matched collective arrives; when the last has, all transfer, each for as long as the
+shortest of them took. Communication that was not matched keeps its measured duration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from perfdoc.analyzers.clocks import ClockAlignment
+from perfdoc.analyzers.collective_calls import CollectiveCalls
+from perfdoc.analyzers.intervals import I64, Intervals
+from perfdoc.analyzers.matches import Matches
+from perfdoc.simulator.engine import EdgeKind, Edges, GraphBuilder, TaskGraph, TaskKind
+from perfdoc.simulator.engine.graph import NONE
+from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
+from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt, with_edges
+
+
+def join_ranks(
+    ranks: Sequence[Rebuilt], calls: Sequence[CollectiveCalls], matches: Matches, clocks: ClockAlignment
+) -> Rebuilt | None:
+    """One graph of all ranks. All arguments in the same order of ranks, one rank each.
+
+    None where the matched collectives make ranks wait for one another in a circle, so that the matching
+    cannot be right.
+    """
+    aligned = [_on_one_time(r, i, clocks) for i, r in enumerate(ranks)]
+    first = np.concatenate(([0], np.cumsum([len(r.start_ns) for r in ranks])))
+    whole = _together(aligned, first)
+    return _with_meetings(whole, *_collectives(ranks, first, calls, matches, clocks))
+
+
+def _collectives(
+    ranks: Sequence[Rebuilt],
+    first: I64,
+    calls: Sequence[CollectiveCalls],
+    matches: Matches,
+    clocks: ClockAlignment,
+) -> tuple[I64, I64]:
+    """(task, collective) of every member of the collectives that are replayed as such: all their tasks lie in
+    the windows, and all their ranks are here."""
+    task = np.full(len(matches.row), NONE, np.int64)
+    for i, mine in enumerate(matches.of_member):
+        if len(mine):
+            found = _task_of_call(ranks[i], calls[i])[matches.row[mine]]
+            task[mine] = np.where(found >= 0, found + first[i], NONE)
+    believed = ~np.isin(matches.group, list(clocks.contradicted))
+    whole = np.logical_and.reduceat(task >= 0, matches.first[:-1]) if len(matches) else np.empty(0, bool)
+    keep = (whole & believed & matches.is_complete)[matches.collective]
+    return task[keep], matches.collective[keep]
+
+
+def _task_of_call(rank: Rebuilt, calls: CollectiveCalls) -> I64:
+    """Task of each row of CollectiveCalls; -1 none.
+
+    The rows are those of Activity.communication, except that a CPU rank's calls leave out what never ended.
+    """
+    task = rank.ranks[0].communication_task
+    if len(task) == len(calls):
+        return task
+    known = np.flatnonzero(task >= 0)
+    start = rank.start_ns[task[known]]
+    order = np.argsort(start, kind="stable")
+    at = np.minimum(np.searchsorted(start[order], calls.start_ns), len(order) - 1)
+    if not len(order):
+        return np.full(len(calls), NONE, np.int64)
+    found = task[known[order[at]]]
+    return np.where(rank.start_ns[found] == calls.start_ns, found, NONE)
+
+
+def _on_one_time(rank: Rebuilt, index: int, clocks: ClockAlignment) -> Rebuilt:
+    """The same rank with all times on the job's clock. (Drift is too small to show in durations.)"""
+
+    def at(time_ns: I64) -> I64:
+        return clocks.aligned(index, time_ns)
+
+    def one(time_ns: int) -> int:
+        return int(at(np.array([time_ns], np.int64))[0])
+
+    frame = rank.ranks[0]
+    graph = rank.graph
+    held = graph.release_ns > NO_RELEASE
+    release = np.where(held, at(np.where(held, graph.release_ns, 0)), NO_RELEASE)
+    return replace(
+        rank,
+        graph=replace(graph, release_ns=release, rank=np.full(len(release), index, np.int64)),
+        start_ns=at(rank.start_ns),
+        end_ns=at(rank.end_ns),
+        launch_ns=np.where(rank.launch_ns >= 0, at(rank.launch_ns), NONE),
+        ranks=(
+            RankFrame(
+                rank=frame.rank,
+                name=frame.name,
+                on_host=frame.on_host,
+                window_start_ns=one(frame.window_start_ns),
+                window_end_ns=one(frame.window_end_ns),
+                step_starts_ns=tuple(at(np.array(frame.step_starts_ns, np.int64)).tolist()),
+                optimizer_starts_ns=at(frame.optimizer_starts_ns),
+                host={
+                    n: Intervals(start_ns=at(i.start_ns), end_ns=at(i.end_ns)) for n, i in frame.host.items()
+                },
+                unexplained_ns=frame.unexplained_ns,
+                impossible_edges=frame.impossible_edges,
+                communication_task=frame.communication_task,
+            ),
+        ),
+    )
+
+
+def _together(ranks: Sequence[Rebuilt], first: I64) -> Rebuilt:
+    """All ranks' tasks, one rank after the other."""
+
+    def column(name: str) -> I64:
+        joined: I64 = np.concatenate([getattr(r, name) for r in ranks])
+        return joined
+
+    def of_graph(name: str) -> I64:
+        joined: I64 = np.concatenate([getattr(r.graph, name) for r in ranks])
+        return joined
+
+    edges = [r.graph.edges for r in ranks]
+    counts = np.concatenate([np.diff(e.first) for e in edges])
+    return Rebuilt(
+        graph=TaskGraph(
+            duration_ns=of_graph("duration_ns"),
+            release_ns=of_graph("release_ns"),
+            kind=of_graph("kind").astype(np.int8),
+            rank=of_graph("rank"),
+            resource=of_graph("resource"),
+            row=of_graph("row"),
+            edges=Edges(
+                first=np.concatenate(([0], np.cumsum(counts))),
+                source=np.concatenate([e.source + offset for e, offset in zip(edges, first, strict=False)]),
+                lag_ns=np.concatenate([e.lag_ns for e in edges]),
+                kind=np.concatenate([e.kind for e in edges]),
+            ),
+        ),
+        start_ns=column("start_ns"),
+        end_ns=column("end_ns"),
+        launch_ns=column("launch_ns"),
+        call=column("call").astype(np.int8),
+        dimension=column("dimension").astype(np.int8),
+        kernel_class=column("kernel_class").astype(np.int8),
+        bytes=column("bytes"),
+        alone_ns=column("alone_ns"),
+        ranks=tuple(r.ranks[0] for r in ranks),
+    )
+
+
+def _with_meetings(whole: Rebuilt, task: I64, collective: I64) -> Rebuilt | None:
+    """Split each member's task into its arrival and its transfer, with one meeting between all of them."""
+    graph, count = whole.graph, len(whole.start_ns)
+    members, which = np.unique(collective, return_inverse=True)
+    meetings = len(members)
+    arrival = count + np.arange(len(task))
+    meeting = count + len(task) + np.arange(meetings)
+    transfer_ns = np.full(meetings, np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(transfer_ns, which, graph.duration_ns[task])
+    last_ns = np.full(meetings, NO_RELEASE, np.int64)
+    np.maximum.at(last_ns, which, whole.start_ns[task])
+
+    arrives_as = np.arange(count)
+    arrives_as[task] = arrival
+    builder = GraphBuilder()
+    target = arrives_as[graph.edges.target]
+    for kind in EdgeKind:
+        mine = graph.edges.kind == kind
+        builder.add(graph.edges.source[mine], target[mine], graph.edges.lag_ns[mine], kind)
+    builder.add(arrival, meeting[which], 0, EdgeKind.COLLECTIVE)
+    builder.add(meeting[which], task, 0, EdgeKind.COLLECTIVE)
+    duration = graph.duration_ns.copy()
+    duration[task] = transfer_ns[which]
+    release = graph.release_ns.copy()
+    release[task] = NO_RELEASE
+    start = whole.start_ns.copy()
+    start[task] = np.minimum(last_ns[which], whole.end_ns[task])
+    some = task[np.unique(which, return_index=True)[1]] if meetings else task
+
+    def more(column: Any, of_arrival: Any, of_meeting: Any) -> Any:
+        parts = (np.broadcast_to(of_arrival, len(task)), np.broadcast_to(of_meeting, meetings))
+        return np.concatenate((column, *parts)).astype(column.dtype)
+
+    arrived, none = whole.start_ns[task], NONE
+    own: dict[str, Any] = {
+        "start_ns": more(start, arrived, last_ns),
+        "end_ns": more(whole.end_ns, arrived, last_ns),
+        "launch_ns": more(whole.launch_ns, whole.launch_ns[task], none),
+        "call": more(whole.call, none, none),
+        "dimension": more(whole.dimension, whole.dimension[task], whole.dimension[some]),
+        "kernel_class": more(whole.kernel_class, none, none),
+        "bytes": more(whole.bytes, none, none),
+        "alone_ns": more(whole.alone_ns, none, none),
+    }
+    of_graph: dict[str, Any] = {
+        "duration_ns": more(duration, 0, 0),
+        "release_ns": more(release, graph.release_ns[task], NO_RELEASE),
+        "kind": more(graph.kind, int(TaskKind.ARRIVAL), int(TaskKind.MEETING)),
+        "rank": more(graph.rank, graph.rank[task], graph.rank[some]),
+        "resource": more(graph.resource, graph.resource[task], none),
+        "row": more(graph.row, graph.row[task], none),
+    }
+    nothing = GraphBuilder().edges(count + len(task) + meetings)
+    made = Rebuilt(graph=TaskGraph(**of_graph, edges=nothing), **own, ranks=whole.ranks)
+    return with_edges(made, builder)

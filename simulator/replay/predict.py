@@ -1,0 +1,105 @@
+"""What a change would gain: the edited replay against the unedited one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from perfdoc.analyzers.ledger import Ledger
+from perfdoc.simulator.engine import schedule
+from perfdoc.simulator.replay.edits.edit import Edit
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.simulator.replay.replay import Replay
+
+_MS = 1e6
+_NOISE_MIN_NS = 1_000
+"""No timestamp is trusted further."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gain:
+    """Time that a change saves, per step (of a window without steps: in the window)."""
+
+    low_ms: float | None
+    """None where nothing can be said."""
+    mid_ms: float | None
+    """None for a ceiling."""
+    high_ms: float | None
+    method: Literal["replay", "ceiling", "none"]
+    """replay: simulated. ceiling: predictions are withheld; the gain is not above high_ms. none: not even
+    that is known, or the edit does not apply."""
+    assumptions: list[str]
+    """On `ceiling` and `none` the first one says why."""
+
+
+def predict(rebuilt: Rebuilt, replay: Replay, edits: Sequence[Edit], ledgers: Sequence[Ledger] = ()) -> Gain:
+    """The gain of these changes together; they are simulated together, never added.
+
+    replay: the unedited one of the same ranks. ledgers: of the ranks, in any order; the gain is not above
+    what their leaves hold.
+
+    Band: the edits' own uncertainty (their shares, independent errors add
+    as squares) and the replay's error, which is also the noise that all three figures are rounded to.
+    """
+    edits = list({edit.name: edit for edit in edits}.values())  # the same change twice is one change
+    steps = max(replay.steps, 1)
+    cap_ns = _cap(edits, ledgers) / steps if ledgers else None
+    if not replay.predicts or replay.error_frac is None or replay.measured_ns is None:
+        return _ceiling(cap_ns, f"predictions are withheld: {replay.withheld}")
+    try:
+        edited = rebuilt
+        for edit in edits:
+            edited = edit.apply(edited)
+    except ValueError as error:
+        return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[str(error)])
+    before = rebuilt.span(schedule(rebuilt.graph).end_ns)
+    after = edited.span(schedule(edited.graph).end_ns)
+    worst = max(abs(replay.error_frac), abs(replay.worst_error_frac or 0.0))
+    noise_ns = max(worst * replay.measured_ns / steps, _NOISE_MIN_NS)
+    mid = _within((before - after) / steps, cap_ns)
+    half = mid * math.sqrt(sum(e.uncertainty_frac**2 for e in edits)) + noise_ns
+    low, high = _within(mid - half, cap_ns), _within(mid + half, cap_ns)
+    return Gain(
+        low_ms=_rounded(low, noise_ns, math.floor),
+        mid_ms=_rounded(mid, noise_ns, round),
+        high_ms=_rounded(high, noise_ns, math.ceil),
+        method="replay",
+        assumptions=list(dict.fromkeys(a for e in edits for a in e.assumptions)),
+    )
+
+
+def _ceiling(cap_ns: float | None, why: str) -> Gain:
+    if cap_ns is None:
+        return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[why])
+    return Gain(low_ms=0.0, mid_ms=None, high_ms=cap_ns / _MS, method="ceiling", assumptions=[why])
+
+
+def _within(gain_ns: float, cap_ns: float | None) -> float:
+    return max(0.0, gain_ns if cap_ns is None else min(gain_ns, cap_ns))
+
+
+def _rounded(gain_ns: float, noise_ns: float, to_whole: Callable[[float], int]) -> float:
+    """In ms, to the power of ten at or below the noise."""
+    unit = 10.0 ** math.floor(math.log10(noise_ns))
+    return float(round(to_whole(gain_ns / unit) * unit / _MS, 6))
+
+
+def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger]) -> int:
+    """The most that the leaves of the edits hold on any rank."""
+    leaves = {leaf for edit in edits for leaf in edit.leaves}
+    return max(sum(ns for name, ns in _leaves(ledger).items() if _named(name, leaves)) for ledger in ledgers)
+
+
+def _named(name: str, leaves: set[str]) -> bool:
+    return name in leaves or name.partition(".")[0] in leaves
+
+
+def _leaves(ledger: Ledger) -> dict[str, int]:
+    return {
+        "compute": ledger.compute_ns,
+        "exposed_memcpy": ledger.exposed_memcpy_ns,
+        **{f"exposed_comm.{d}": ns for d, ns in ledger.exposed_comm_ns.items()},
+        **{f"idle.{c}": ns for c, ns in ledger.idle_ns.items()},
+    }

@@ -1,0 +1,196 @@
+"""One rank, or the ranks of a job, rebuilt: the graph, and what edits need to know of its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from perfdoc.analyzers.activity import UNKNOWN_DIMENSION
+from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.host_ranges import host_intervals, optimizer_starts
+from perfdoc.analyzers.intervals import Intervals
+from perfdoc.analyzers.kernel_class import KernelClass
+from perfdoc.analyzers.row_keys import row_keys
+from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
+from perfdoc.simulator.engine.graph import I8, I64, NONE
+from perfdoc.simulator.engine.order import topological_order
+from perfdoc.simulator.replay.cpu_tasks import cpu_tasks
+from perfdoc.simulator.replay.rank_tasks import RankTasks, rank_tasks
+from perfdoc.traces.table import Bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankFrame:
+    """What is known of one rank besides its tasks; times like those of the tasks."""
+
+    rank: int | None
+    name: str
+    on_host: bool
+    """A rank that trains on the CPU: its end is its host's."""
+    window_start_ns: int
+    window_end_ns: int
+    step_starts_ns: tuple[int, ...]
+    """When each step's range began on the host; empty where the window is not made of steps."""
+    optimizer_starts_ns: I64
+    host: Mapping[str, Intervals]
+    """What its host did besides launching: `gc`, `data`."""
+    unexplained_ns: int
+    impossible_edges: int
+    communication_task: I64
+    """Task of each row of Activity.communication; -1 outside of the window."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rebuilt:
+    """Tasks as measured. Columns are by task, all of one length; `graph.rank` is the index into `ranks`.
+
+    An edit changes durations, lags and edges of the graph; it takes no task away and says nothing else of
+    one, so that edits compose. Numbers of tasks are not kept.
+    """
+
+    graph: TaskGraph
+    start_ns: I64
+    """As measured."""
+    end_ns: I64
+    launch_ns: I64
+    """When the host launched it, -1 unknown; of host tasks their start."""
+    call: I8
+    """CallKind of a CUDA call, -1 for everything else."""
+    dimension: I8
+    """Index into activity.DIMENSIONS; `unknown` for what does not communicate."""
+    kernel_class: I8
+    """KernelClass; -1 for what is no kernel."""
+    bytes: I64
+    """Message size of communication; -1 unknown."""
+    alone_ns: I64
+    """Of a norm kernel that ran beside communication: the median of the same kernel's runs without; -1
+    unknown."""
+    ranks: tuple[RankFrame, ...]
+
+    @property
+    def on_host(self) -> Bool:
+        """By task: whether it is of a rank that trains on the CPU."""
+        return np.array([r.on_host for r in self.ranks], bool)[self.graph.rank]
+
+    @property
+    def steps(self) -> int:
+        """Steps of the window; 0 where it is not made of steps."""
+        return min(len(r.step_starts_ns) for r in self.ranks)
+
+    def span(self, end_ns: I64, rank: int | None = None) -> int:
+        """From the start of the window to the last end of a rank's work (None: of all ranks); 0 where it did
+        none."""
+        which = range(len(self.ranks)) if rank is None else (rank,)
+        mine = np.isin(self.graph.rank, list(which)) if len(which) < len(self.ranks) else slice(None)
+        counts = (self.on_host | (self.graph.kind != TaskKind.HOST))[mine]
+        if not counts.any():
+            return 0
+        return int(end_ns[mine][counts].max()) - min(self.ranks[r].window_start_ns for r in which)
+
+
+def rebuild_rank(view: DeviceView) -> Rebuilt:
+    """Rebuild the window of one rank."""
+    activity, window = view.activity, view.window
+    tasks = cpu_tasks(view) if activity.on_host else rank_tasks(view)
+    count = len(tasks.start_ns)
+    comm = activity.communication
+    at = tasks.activity_task[activity.comm_rows]
+    dimension = np.full(count, UNKNOWN_DIMENSION, np.int8)
+    dimension[at[at >= 0]] = comm.dimension[at >= 0]
+    size = np.full(count, NONE, np.int64)
+    size[at[at >= 0]] = comm.bytes[at >= 0]
+    kernel_class, alone = _kernels(view, tasks)
+    device = view.device
+    return Rebuilt(
+        graph=tasks.graph,
+        start_ns=tasks.start_ns,
+        end_ns=tasks.end_ns,
+        launch_ns=tasks.launch_ns,
+        call=tasks.call,
+        dimension=dimension,
+        kernel_class=kernel_class,
+        bytes=size,
+        alone_ns=alone,
+        ranks=(
+            RankFrame(
+                rank=device.rank,
+                name=f"device {device.ordinal}" if device.rank is None else f"rank {device.rank}",
+                on_host=activity.on_host,
+                window_start_ns=window.start_ns,
+                window_end_ns=window.end_ns,
+                step_starts_ns=tuple(s.host_start_ns for s in window.steps),
+                optimizer_starts_ns=optimizer_starts(view),
+                host=host_intervals(view),
+                unexplained_ns=tasks.unexplained_ns,
+                impossible_edges=tasks.impossible_edges,
+                communication_task=at,
+            ),
+        ),
+    )
+
+
+def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64]:
+    """Class of each task's kernel, and for norms beside communication the duration alone."""
+    count = len(tasks.start_ns)
+    kernel_class, alone = np.full(count, NONE, np.int8), np.full(count, NONE, np.int64)
+    row = _kernel_rows(view)
+    known = np.flatnonzero((row >= 0) & (tasks.activity_task >= 0))
+    row, task = row[known], tasks.activity_task[known]
+    class_of = np.array([k.kernel_class for k in view.kinds.kinds], np.int8)
+    kernel_class[task] = class_of[view.kinds.kind[row]]
+    norm = kernel_class[task] == KernelClass.NORM
+    row, task = row[norm], task[norm]
+    start, end = tasks.start_ns[task], tasks.end_ns[task]
+    beside = view.activity.kernel_comm.covered_within(start, end) > 0
+    if beside.any():
+        kernels = view.trace.kernels
+        shape = (kernels.full_name, kernels.name, kernels.grid_blocks, kernels.block_threads)
+        _, code = row_keys(*(column[row].astype(np.int64) for column in shape))
+        for signature in np.unique(code[beside]).tolist():
+            mine = code == signature
+            free = (end - start)[mine & ~beside]
+            if len(free):
+                alone[task[mine & beside]] = int(np.median(free))
+    return kernel_class, alone
+
+
+def _kernel_rows(view: DeviceView) -> I64:
+    """Row of Trace.kernels of each row of the activity; -1 for what is no kernel (see device_activity)."""
+    trace, activity = view.trace, view.activity
+    if activity.on_host:
+        return np.full(len(activity.start_ns), NONE, np.int64)
+    tables = (trace.graph_launches, trace.copies)
+    others = [t.start_ns[t.device == activity.device] for t in tables]
+    start = np.concatenate((trace.kernels.start_ns[activity.kernel_rows], *others))
+    none = np.full(len(start) - len(activity.kernel_rows), NONE, np.int64)
+    rows: I64 = np.concatenate((activity.kernel_rows, none))[np.argsort(start, kind="stable")]
+    return rows
+
+
+def with_edges(rebuilt: Rebuilt, builder: GraphBuilder) -> Rebuilt | None:
+    """The same tasks with these edges, numbered anew if needed; None where they wait for each other in a
+    circle."""
+    count, old = len(rebuilt.start_ns), rebuilt.graph
+    edges = builder.edges(count)
+    if (edges.source < edges.target).all():
+        return replace(rebuilt, graph=replace(old, edges=edges))
+    order = topological_order(count, edges.source, edges.target)
+    if order is None:
+        return None
+    number = np.empty(count, np.int64)
+    number[order] = np.arange(count)
+    again = GraphBuilder()
+    for kind in EdgeKind:
+        mine = edges.kind == kind
+        again.add(number[edges.source[mine]], number[edges.target[mine]], edges.lag_ns[mine], kind)
+    columns: dict[str, Any] = {n: getattr(old, n)[order] for n in _OF_GRAPH}
+    graph = TaskGraph(**columns, edges=again.edges(count))
+    columns = {n: getattr(rebuilt, n)[order] for n in _OF_TASK}
+    return replace(rebuilt, graph=graph, **columns)
+
+
+_OF_GRAPH = ("duration_ns", "release_ns", "kind", "rank", "resource", "row")
+_OF_TASK = ("start_ns", "end_ns", "launch_ns", "call", "dimension", "kernel_class", "bytes", "alone_ns")

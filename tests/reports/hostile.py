@@ -1,0 +1,49 @@
+"""Diagnoses whose strings try to be markup, code or terminal commands."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfdoc.diagnosis import CapabilityRow, Diagnosis, Evidence, Quality, RuleResult
+from tests.reports.build import analysed, one_rank
+from tests.reports.fill import with_text
+
+HOSTILE = [
+    "</script><script>document.title='pwned'</script>",
+    "<img src=x onerror=document.title='pwned'>",
+    '" onmouseover="document.title=\'pwned\'" x="',
+    "'><svg onload=document.title='pwned'>",
+    "{{7*7}}{% for x in y %}${7*7}",
+    "a|b\\|c `tick` *bold* [link](http://evil.example) @octocat #1 http://evil.example",
+    "\x1b]0;pwned\x07\x1b[31mred\x00\x7f\x9b2J",
+    "safe\u202egpj.exe\u2066x\u2069\u200f\u061c\u200b\ufeff",
+    "half \ud83d pair",
+    "line\nbreak\r\ttab\u2028sep",
+    "</style><style>*{display:none}</style></title>",
+    "x" * 100_000,
+    "<b>" * 40_000,
+    "\x1b[2J" * 30_000,
+    "- item\n# title\n| a | b |",
+]
+
+
+def hostile(text: str) -> Diagnosis:
+    """One rank in which every string that may come from outside is the same text. What closed sets of words
+    name (causes, dimensions of the ledger) is no string from outside."""
+    base = analysed(one_rank())
+    finding = RuleResult(
+        code=text,
+        title=text,
+        state="fires",
+        reason=text,
+        evidence=[Evidence(label=text, value=text)],
+        remedy=text,
+    )
+    states = ("passes", "skipped", "not_applicable", "error")
+    made = replace(
+        base,
+        quality=[Quality(code=text, message=text, remedy=text)],
+        capabilities=[CapabilityRow(input=0, name=text, available=False, reason=text, remedy=text)],
+        rules=[finding, *(replace(finding, state=state) for state in states)],
+    )
+    return replace(with_text(made, text), schema_version=made.schema_version)

@@ -1,0 +1,158 @@
+"""What is listed as not measured: what the reader can do something about, once."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdoc.diagnosis import Diagnosis, Gpu, HostActivity, KernelPartsAnalysis
+from perfdoc.diagnosis.host_activity import HostPauses, LaunchQueue
+from perfdoc.diagnosis.step_times import LogAgreement, ProfilerOverhead, WarmUp
+from perfdoc.reports.gaps import Gap, gaps_of
+from tests.reports import build, build_job, build_rank
+from tests.reports.fill import missing
+
+TWO = build.analysed(build.two_ranks())
+JOB = {
+    "step times",
+    "jitter between the hosts of ranks",
+    "norms slowed by communication",
+    "pipeline bubble",
+    "skew between ranks",
+}
+
+
+def _gaps(made: Diagnosis) -> list[Gap]:
+    return [gap for gap in gaps_of(made) if gap.kind == "analysis"]
+
+
+def _words(made: Diagnosis) -> set[str]:
+    return {gap.what for gap in _gaps(made)}
+
+
+def _pp(made: Diagnosis, pp: int | None) -> Diagnosis:
+    pipeline = replace(made.analyses.pipeline, pp=pp)
+    return replace(made, analyses=replace(made.analyses, pipeline=pipeline))
+
+
+def test_what_is_measured_is_no_gap() -> None:
+    assert not JOB & _words(TWO)
+    assert _words(TWO) == {"replay and predicted gains", "memory", "MFU"}
+
+
+def test_every_analysis_of_the_job_that_is_missing_says_why_and_what_to_do() -> None:
+    found = {gap.what: gap for gap in _gaps(_pp(build.two_ranks(), 2))}
+    assert found["step times"].why == "no range names a step"
+    assert found["step times"].remedy == "name steps with `--step-range`"
+    assert found["pipeline bubble"].remedy == "give it: `--set pp=N`"
+    assert found["skew between ranks"].why == "no collective could be matched"
+    assert found["MFU"].remedy == "Give the model."
+    # The same reason and the same remedy as step times.
+    assert set(found) >= JOB - {"jitter between the hosts of ranks"}
+    assert "jitter between the hosts of ranks" not in found
+
+
+def test_jitter_that_is_missing_beside_step_times_is_a_gap_of_several_ranks_only() -> None:
+    def without(made: Diagnosis) -> Diagnosis:
+        return replace(made, analyses=replace(made.analyses, step_times=build_job.step_times()))
+
+    assert "jitter between the hosts of ranks" in _words(without(build.two_ranks()))
+    assert "jitter between the hosts of ranks" not in _words(without(build.one_rank()))
+
+
+def test_a_single_rank_misses_no_comparison_between_ranks() -> None:
+    assert not _words(build.one_rank()) & {"skew between ranks", "jitter between the hosts of ranks"}
+
+
+def test_ranks_that_do_not_communicate_miss_neither_skew_nor_contention() -> None:
+    base = build.two_ranks()
+    silent = replace(base, ranks=[replace(rank, communication=[]) for rank in base.ranks])
+    assert not _words(silent) & {"skew between ranks", "norms slowed by communication"}
+    assert _words(base) >= {"skew between ranks", "norms slowed by communication"}
+
+
+@pytest.mark.parametrize(
+    ("dimension", "pp", "listed"),
+    [("dp", None, False), ("dp", 4, True), ("pp", None, True), ("pp", 1, False), ("unknown", None, True)],
+)
+def test_a_pipeline_is_missed_where_there_may_be_one(dimension: str, pp: int | None, listed: bool) -> None:
+    row = replace(build.communication("pp", 1_000), dimension=dimension)
+    base = build.two_ranks()
+    made = _pp(replace(base, ranks=[replace(rank, communication=[row]) for rank in base.ranks]), pp)
+    assert ("pipeline bubble" in _words(made)) is listed
+
+
+def test_a_cpu_rank_misses_no_sms_and_no_kernels() -> None:
+    cpu = Gpu(name="CPU", sm_count=None, memory_bytes=None)
+    on_cpu = "the rank trains on the CPU, which runs no kernels"
+    host = replace(
+        build_rank.host(),
+        launch_queue=missing(LaunchQueue, "no work is launched"),
+        gc=missing(HostPauses, "no range names a collection", "put a range around it"),
+    )
+    ranks = [
+        replace(rank, gpu=cpu, host=host, kernel_parts=missing(KernelPartsAnalysis, on_cpu))
+        for rank in build.two_ranks().ranks
+    ]
+    words = _words(build.diagnosis(ranks))
+    assert "garbage collection" in words
+    assert not words & {"norms slowed by communication", "launch queue", "parts of the model"}
+
+
+def _with_hosts(made: Diagnosis, hosts: dict[int, HostActivity]) -> Diagnosis:
+    ranks = [replace(rank, host=hosts.get(i, rank.host)) for i, rank in enumerate(made.ranks)]
+    return replace(made, ranks=ranks)
+
+
+def test_what_single_ranks_miss_is_one_row_for_each_reason() -> None:
+    base = build.analysed(build.many_ranks(512))
+    no_pause = missing(HostPauses, "no range", "put one")
+    partly = replace(build_rank.host(), gc=no_pause, data=no_pause)
+    whole = missing(HostActivity, "no CUDA calls", "trace cuda")
+    made = _with_hosts(base, {0: partly, 1: partly, 2: whole})
+    rows = {(gap.what, gap.why, gap.remedy, gap.where) for gap in _gaps(made)}
+    assert ("garbage collection, data loading", "no range", "put one", "2 of 512 ranks") in rows
+    assert ("what the host did", "no CUDA calls", "trace cuda", "1 of 512 ranks") in rows
+
+
+def test_hundreds_of_reasons_are_counted() -> None:
+    base = build.analysed(build.many_ranks(512))
+    hosts = {i: missing(HostActivity, f"no calls in file {i}", "") for i in range(512)}
+    found = _gaps(_with_hosts(base, hosts))
+    assert len(found) < 20
+    assert "500 more reasons; the JSON has all of them" in [gap.why for gap in found]
+
+
+def test_what_is_measured_in_part_is_a_gap_where_something_can_be_done() -> None:
+    ranks = TWO.ranks
+    parts = replace(ranks[0].kernel_parts, reason="by kernel names alone", remedy="name the parts")
+    graphs = replace(ranks[0].host.graphs, reason="traced as a whole", remedy="trace nodes")
+    first = replace(ranks[0], kernel_parts=parts, host=replace(ranks[0].host, graphs=graphs))
+    rows = {gap.what: gap for gap in _gaps(replace(TWO, ranks=[first, ranks[1]]))}
+    assert rows["parts of the model, in part"].where == "1 of 2 ranks"
+    assert rows["CUDA graphs, in part"].remedy == "trace nodes"
+
+
+def test_recomputation_that_is_not_known_is_a_gap() -> None:
+    parts = replace(TWO.ranks[0].kernel_parts, recompute_ns=None, recompute_reason="no range shows it")
+    made = replace(TWO, ranks=[replace(rank, kernel_parts=parts) for rank in TWO.ranks])
+    (gap,) = (gap for gap in _gaps(made) if gap.what == "recomputed activations")
+    assert (gap.why, gap.where) == ("no range shows it", "")
+
+
+def test_the_step_log_is_missed_only_where_a_run_has_one() -> None:
+    why = ("too few steps", "profile more")
+    times = replace(
+        build_job.step_times(),
+        warmup=missing(WarmUp, *why),
+        overhead=missing(ProfilerOverhead, *why),
+        agreement=missing(LogAgreement, "not in the log", ""),
+    )
+    logged = replace(TWO, analyses=replace(TWO.analyses, step_times=times))
+    rows = {(gap.what, gap.why) for gap in _gaps(logged)}
+    assert ("warm-up steps, what profiling costs", "too few steps") in rows
+    assert ("analysed against logged step times", "not in the log") in rows
+    foreign = replace(times, profiled=None, unprofiled=None)
+    made = replace(TWO, analyses=replace(TWO.analyses, step_times=foreign))
+    assert not [gap for gap in _gaps(made) if "step" in gap.what]

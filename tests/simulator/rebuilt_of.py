@@ -1,0 +1,71 @@
+"""Ranks and jobs rebuilt from captures, for tests of the replay."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfdoc.analyzers.activity import device_activity
+from perfdoc.analyzers.clocks import align_clocks
+from perfdoc.analyzers.collective_calls import collective_calls
+from perfdoc.analyzers.cpu_rank import cpu_activity
+from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.dimensions import attribute_dimensions
+from perfdoc.analyzers.kernel_class import classify_kernels
+from perfdoc.analyzers.known_ranges import find_known_ranges
+from perfdoc.analyzers.launches import find_launches
+from perfdoc.analyzers.matching import match_collectives
+from perfdoc.analyzers.ranks import marked_ranks, with_marked_ranks
+from perfdoc.analyzers.window import WindowRequest, find_window
+from perfdoc.simulator.planted_job import JobSpec, planted_job
+from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
+from perfdoc.simulator.replay.replay import Replay, replay_job
+from perfdoc.traces import Trace
+from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.load import read_trace
+
+
+def views_of(trace: Trace, facts: JobFacts | None = None) -> list[DeviceView]:
+    """The view of every rank of a trace that did something, on a GPU or on the CPU; by rank or ordinal."""
+    marks = marked_ranks(trace)
+    trace = with_marked_ranks(trace, marks)
+    on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
+    kinds, launches, known = classify_kernels(trace), find_launches(trace), find_known_ranges(trace)
+    views = []
+    for index, device in enumerate(trace.devices):
+        activity = device_activity(trace, index, kinds, launches)
+        if activity is not None:
+            activity = attribute_dimensions(trace, activity, known, launches, facts)
+        elif device.process in on_cpu:
+            found = cpu_activity(trace, index)
+            activity = found[0] if found is not None else None
+        if activity is not None:
+            window = find_window(trace, activity, WindowRequest(), known)
+            views.append(
+                DeviceView(
+                    trace=trace,
+                    activity=activity,
+                    window=window,
+                    kinds=kinds,
+                    launches=launches,
+                    known=known,
+                    facts=facts or JobFacts(),
+                )
+            )
+    return sorted(views, key=lambda v: (v.device.rank or 0, v.device.ordinal))
+
+
+def job_of(views: Sequence[DeviceView], facts: JobFacts) -> tuple[Replay, Rebuilt | None]:
+    """Matched, aligned, joined and run."""
+    calls = [collective_calls(v) for v in views]
+    matches = match_collectives(calls, facts)
+    return replay_job([rebuild_rank(v) for v in views], calls, matches, align_clocks(matches, calls))
+
+
+def planted(spec: JobSpec, folder: Path) -> tuple[Replay, Rebuilt]:
+    """A planted job through real Nsight files."""
+    job = planted_job(spec)
+    views = [v for path in job.write(folder, force=True) for v in views_of(read_trace(path), job.facts())]
+    replay, rebuilt = job_of(views, job.facts())
+    assert rebuilt is not None
+    return replay, rebuilt

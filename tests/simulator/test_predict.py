@@ -1,0 +1,106 @@
+"""Gains: band, noise, caps, and when nothing is predicted."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from perfdoc.analyzers.activity import DIMENSIONS
+from perfdoc.analyzers.idle import IDLE_CAUSES
+from perfdoc.analyzers.ledger import Ledger
+from perfdoc.diagnosis import replay as published_types
+from perfdoc.simulator.planted_job import KINDS
+from perfdoc.simulator.replay.edits import without_host_time, without_launches
+from perfdoc.simulator.replay.predict import predict
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.simulator.replay.replay import Replay
+from tests.simulator.rebuilt_of import planted
+
+SLOW_DATA = replace(KINDS["dp4"], data_ns=2_150_000)
+
+
+@pytest.fixture(scope="module")
+def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Replay, Rebuilt]:
+    """Three steps of which the first begins behind its data: 2 x 2.15 ms in the window."""
+    return planted(SLOW_DATA, tmp_path_factory.mktemp("slow"))
+
+
+def ledger(**idle_ns: int) -> Ledger:
+    idle = {cause: idle_ns.get(cause, 0) for cause in IDLE_CAUSES}
+    return Ledger(
+        window_ns=sum(idle.values()),
+        compute_ns=0,
+        exposed_comm_ns=dict.fromkeys(DIMENSIONS, 0),
+        exposed_memcpy_ns=0,
+        idle_ns=idle,
+    )
+
+
+def test_a_gain_is_per_step_with_its_band(slow: tuple[Replay, Rebuilt]) -> None:
+    """4.3 ms over 3 steps: 1.4333 ms; the edit's 15 % is 0.215; the replay is exact, so the noise is 1 us."""
+    replay, rebuilt = slow
+    gain = predict(rebuilt, replay, [without_host_time("data")])
+    assert (gain.low_ms, gain.mid_ms, gain.high_ms) == (1.217, 1.433, 1.65)
+    assert gain.method == "replay"
+    assert gain.assumptions
+
+
+def test_an_inexact_replay_widens_the_band_and_is_what_figures_are_rounded_to(
+    slow: tuple[Replay, Rebuilt],
+) -> None:
+    """An error of 2 % of a step of some 8 ms is 0.175 ms:
+    1.4333 +- (0.215 + 0.175), in tenths of a ms, outwards: 1.043 -> 1.0, 1.823 -> 1.9."""
+    replay, rebuilt = slow
+    assert replay.measured_ns is not None
+    noise = 0.02 * replay.measured_ns / 3e6
+    assert 0.1 < noise < 0.2
+    gain = predict(rebuilt, replace(replay, error_frac=-0.02), [without_host_time("data")])
+    assert (gain.low_ms, gain.mid_ms, gain.high_ms) == (1.0, 1.4, 1.9)
+
+
+def test_several_edits_are_simulated_together(slow: tuple[Replay, Rebuilt]) -> None:
+    replay, rebuilt = slow
+    data, launches = without_host_time("data"), without_launches()
+    alone = predict(rebuilt, replay, [data]).mid_ms
+    both = predict(rebuilt, replay, [data, launches]).mid_ms
+    twice = predict(rebuilt, replay, [data, data]).mid_ms
+    assert alone is not None
+    assert both is not None
+    assert both >= alone
+    assert twice == alone, "the same change twice is one change"
+
+
+def test_a_gain_is_not_above_what_the_leaf_holds(slow: tuple[Replay, Rebuilt]) -> None:
+    """data 2.1 + host 0.3 ms of the worst rank, over 3 steps: 0.8 ms."""
+    replay, rebuilt = slow
+    ledgers = [ledger(data=2_100_000, host=300_000, gc=9_000_000), ledger(data=1_000_000)]
+    gain = predict(rebuilt, replay, [without_host_time("data")], ledgers)
+    assert (gain.mid_ms, gain.high_ms) == (0.8, 0.8)
+
+
+def test_past_the_bar_there_is_a_ceiling_only(slow: tuple[Replay, Rebuilt]) -> None:
+    replay, rebuilt = slow
+    bad = replace(replay, predicts=False, withheld="it is off")
+    gain = predict(rebuilt, bad, [without_host_time("data")], [ledger(data=3_000_000)])
+    assert (gain.method, gain.low_ms, gain.mid_ms, gain.high_ms) == ("ceiling", 0.0, None, 1.0)
+    assert "it is off" in gain.assumptions[0]
+    assert predict(rebuilt, bad, [without_host_time("data")]).method == "none"
+
+
+def test_an_edit_that_finds_nothing_says_so(slow: tuple[Replay, Rebuilt]) -> None:
+    replay, rebuilt = slow
+    gain = predict(rebuilt, replay, [without_host_time("gc")])
+    assert (gain.method, gain.mid_ms) == ("none", None)
+    assert gain.assumptions == ["no range of the capture shows gc"]
+
+
+def test_the_published_type_takes_it(slow: tuple[Replay, Rebuilt]) -> None:
+    replay, rebuilt = slow
+    for gain in (
+        predict(rebuilt, replay, [without_host_time("data")]),
+        predict(rebuilt, replay, [without_host_time("gc")]),
+    ):
+        published = msgspec.convert(gain, type=published_types.Gain, from_attributes=True)
+        assert msgspec.json.decode(msgspec.json.encode(published))["mid_ms"] == gain.mid_ms
