@@ -1,12 +1,13 @@
-# Two commands do everything on a fresh machine: `make run` and `make test`. The tests want PyTorch and
-# megatron-core too, which constraints.txt pins; `make train` trains the small model and analyses the run.
+# Two commands do everything on a fresh machine: `make run` trains a small model and analyses the run, and
+# `make test` tests. Both want PyTorch and megatron-core, which constraints.txt pins; `make demo` and
+# `make run TRACE=…` do without.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TRACE ?=
 OUT ?= perfdoc-report
 
-.PHONY: run train test test-all lint install install-all bench clean
+.PHONY: run demo test test-all lint install install-all bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -21,17 +22,19 @@ $(VENV)/.installed-all: $(VENV)/.installed
 install: $(VENV)/.installed
 install-all: $(VENV)/.installed-all
 
-# Without TRACE a demonstration trace with a known answer is written and analysed.
-run: install
+# Without TRACE two ranks train a small model (about a minute) into a new folder under runs/.
 ifeq ($(strip $(TRACE)),)
-	$(BIN)/perfdoc demo -o demo --force
-	$(BIN)/perfdoc analyze demo/demo.sqlite -o $(OUT) --force
+run: install-all
+	$(BIN)/perfdoc run tiny
 else
+run: install
 	$(BIN)/perfdoc analyze $(TRACE) -o $(OUT) --force
 endif
 
-train: install-all
-	$(BIN)/perfdoc run tiny
+# A capture with a known answer, beside which it lies as answer.json.
+demo: install
+	$(BIN)/perfdoc demo -o demo --force
+	$(BIN)/perfdoc analyze demo/demo.sqlite -o $(OUT) --force
 
 lint: install-all
 	$(BIN)/ruff check .
@@ -44,8 +47,10 @@ test: lint
 test-all: lint
 	$(BIN)/pytest
 
-bench: install
+bench: install-all
 	$(BIN)/python benchmarks/analyze.py
+	$(BIN)/python benchmarks/replay.py
+	$(BIN)/python benchmarks/range_cost.py
 
 clean:
 	rm -rf $(VENV) build dist demo perfdoc-report

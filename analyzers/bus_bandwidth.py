@@ -29,12 +29,12 @@ _FACTORS: Mapping[str, Callable[[float], float]] = MappingProxyType(
 def bus_bandwidth_gbps(collective: str, size_bytes: I64, group_size: I64, duration_ns: I64) -> float | None:
     """10^9 bytes a second over the operations' own durations, waiting for late ranks included.
 
-    None unless size and group of every one are known and the collective has a factor. 8 ranks all-reduce
-    1 GB in 10 ms: 1 GB x 2 x 7/8 / 10 ms = 175 GB/s.
+    None unless size and group of every one are known, the group has others in it, and the collective has a
+    factor. 8 ranks all-reduce 1 GB in 10 ms: 1 GB x 2 x 7/8 / 10 ms = 175 GB/s.
     """
     factor = _FACTORS.get(collective)
     total_ns = exact_sum(duration_ns)
-    if factor is None or total_ns <= 0 or (size_bytes < 0).any() or (group_size < 1).any():
+    if factor is None or total_ns <= 0 or (size_bytes < 0).any() or (group_size < 2).any():
         return None
     moved = sum(
         factor(float(ranks)) * exact_sum(size_bytes[group_size == ranks])

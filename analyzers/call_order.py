@@ -30,7 +30,7 @@ _DECISIVE_RATIO = 4.0
 _DECISIVE_NS = 500
 """The second best shift must scatter more than so many times, and so much more than, the best one."""
 _SCATTER_PERCENT = 80
-_STEEPEST = 5e-4
+STEEPEST = 5e-4
 """No two clocks run apart faster than this; ns per ns."""
 UTC_ERROR_NS = 50_000_000
 """How far two hosts' UTC clocks may be apart; time servers keep them within a tenth of that."""
@@ -152,7 +152,7 @@ def _ends_at(reference: CallList, other: CallList, shifts: I64) -> tuple[F64, F6
     third = _SAMPLES // 3
     rise = np.median(gap[:, -third:], axis=1) - np.median(gap[:, :third], axis=1)
     run = np.median(time[:, -third:], axis=1) - np.median(time[:, :third], axis=1)
-    slope = np.clip(rise / np.maximum(run, 1.0), -_STEEPEST, _STEEPEST)
+    slope = np.clip(rise / np.maximum(run, 1.0), -STEEPEST, STEEPEST)
     level = gap - slope[:, None] * time
     off = np.abs(level - np.median(level, axis=1)[:, None])
     # Not the median: of two steps it would see the larger one only.

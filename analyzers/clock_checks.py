@@ -18,6 +18,8 @@ _SLACK_NOISES = 4.0
 ends, may do so because clocks are off."""
 PERCENT = (5.0, 95.0)
 """Percentiles of the residual."""
+TICK_NS = 1_000
+"""No timestamp of a GPU or of the PyTorch profiler is trusted further."""
 
 
 def from_the_others(ends: Ends, end_ns: I64) -> F64:

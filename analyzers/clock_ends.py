@@ -16,9 +16,6 @@ from perfdoc.analyzers.matches import Matches
 from perfdoc.analyzers.row_keys import occurrence, row_keys
 from perfdoc.traces.table import Bool
 
-_ERROR_OF_UTC_NS = 1e9
-"""Of two UTC clocks that too few ends join: next to nothing beside a pair that ends do join."""
-
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
@@ -69,7 +66,14 @@ class PairOfClocks:
     target: int
     time_ns: F64
     difference_ns: F64
-    line: Line
+
+    @cached_property
+    def line(self) -> Line:
+        """Through the differences; only of a pair with enough of them worth anything."""
+        return fit_line(self.time_ns, self.difference_ns)
+
+    def __len__(self) -> int:
+        return len(self.time_ns)
 
 
 def matched_ends(matches: Matches, ranks: Sequence[CollectiveCalls], origin_ns: Sequence[int]) -> Ends:
@@ -123,15 +127,12 @@ def pairs_of_clocks(ends: Ends, clock: I64, end_ns: I64) -> list[PairOfClocks]:
     bounds = np.flatnonzero(np.diff(pair[rows])) + 1
     found = []
     for mine in np.split(rows, bounds) if len(rows) else ():
-        time = base[collective[mine]].astype(np.float64) + zero[collective[mine]]
-        difference = behind[mine] - zero[collective[mine]]
         found.append(
             PairOfClocks(
                 source=int(reference[group[mine[0]]]),
                 target=int(clock[mine[0]]),
-                time_ns=time,
-                difference_ns=difference,
-                line=fit_line(time, difference),
+                time_ns=base[collective[mine]].astype(np.float64) + zero[collective[mine]],
+                difference_ns=behind[mine] - zero[collective[mine]],
             )
         )
     return found
@@ -139,7 +140,7 @@ def pairs_of_clocks(ends: Ends, clock: I64, end_ns: I64) -> list[PairOfClocks]:
 
 def drift_edges(pairs: Sequence[PairOfClocks]) -> Edges:
     """Of the pairs whose ends cover enough time; ns per ns."""
-    told = [p for p in pairs if p.line.drift is not None]
+    told = [p for p in pairs if len(p) >= FEWEST_FOR_OFFSET and p.line.drift is not None]
     return Edges(
         source=np.array([p.source for p in told], np.int64),
         target=np.array([p.target for p in told], np.int64),
@@ -148,16 +149,14 @@ def drift_edges(pairs: Sequence[PairOfClocks]) -> Edges:
     )
 
 
-def offset_edges(pairs: Sequence[PairOfClocks], drift: F64, has_utc: Bool) -> Edges:
-    """Offsets at the middle once drifts are taken out. A pair with too few ends is taken to be on UTC,
-    where both clocks are, and left out where not."""
+def offset_edges(pairs: Sequence[PairOfClocks], drift: F64) -> Edges:
+    """Offsets at the middle once drifts are taken out, of the pairs with enough ends: fewer are no line, and
+    what they leave open is for clock_bounds."""
     rows = []
     for p in pairs:
-        if len(p.time_ns) >= FEWEST_FOR_OFFSET:
+        if len(p) >= FEWEST_FOR_OFFSET:
             rest = p.difference_ns - (drift[p.target] - drift[p.source]) * p.time_ns
             rows.append((p.source, p.target, float(np.median(rest)), p.line.offset_error_ns))
-        elif has_utc[p.source] and has_utc[p.target]:
-            rows.append((p.source, p.target, 0.0, _ERROR_OF_UTC_NS))
     table = np.array(rows, np.float64).reshape(-1, 4)
     return Edges(
         source=table[:, 0].astype(np.int64),

@@ -56,7 +56,8 @@ class ClockGuess:
             clock=tuple(m.clock for m in members),
             has_utc=tuple(c.utc_origin_ns is not None for c in ranks),
             component=tuple(
-                c.component if c.source == "ends" else -1 - i for i, c in enumerate(alignment.clocks)
+                c.cluster if c.source in ("ends", "bounds") else -1 - i
+                for i, c in enumerate(alignment.clocks)
             ),
-            aligned_error_ns=max(_SMALLEST_ERROR_NS, _RESIDUALS * (alignment.resolution_ns or 0)),
+            aligned_error_ns=max(_SMALLEST_ERROR_NS, _RESIDUALS * (alignment.residual_ns or 0)),
         )

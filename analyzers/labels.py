@@ -11,9 +11,7 @@ from perfdoc.traces import Device
 def rank_labels(devices: Sequence[tuple[int, Device]]) -> list[str]:
     """Labels for (index of the input, device), in order: `rank 3`, or `GPU 0, pid 144` where the capture does
     not say the rank; with more of what tells them apart where two would be the same."""
-    labels = [
-        f"GPU {d.ordinal}, pid {d.process}" if d.rank is None else f"rank {d.rank}" for _, d in devices
-    ]
+    labels = [f"GPU {d.ordinal}, pid {d.process}" if d.rank is None else f"rank {d.rank}" for _, d in devices]
     details = [
         [f", GPU {d.ordinal}" for _, d in devices],
         [f", pid {d.process}" for _, d in devices],

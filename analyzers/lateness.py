@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,6 +20,8 @@ class Lateness:
 
     collective: I64
     """Index into Matches, by collective."""
+    resolution_ns: I64
+    """By collective: arrivals that lie closer are not told apart."""
     is_told: Bool
     """By collective: the first and the last came further apart than the resolution."""
     row: I64
@@ -41,15 +44,15 @@ class Lateness:
     """By row: own arrival minus the mean of the others'."""
 
 
-def lateness(matches: Matches, times: Arrivals, resolution_ns: int | None) -> Lateness:
-    """Look at every collective in the window whose order of arrival can be told; none without a residual."""
-    looked = (
-        np.flatnonzero(times.in_window & times.has_order)
-        if resolution_ns is not None
-        else np.empty(0, np.int64)
-    )
-    resolution = resolution_ns or 0
-    told = (times.last_ns - times.first_ns)[looked] > resolution
+def lateness(matches: Matches, times: Arrivals, resolution_ns: Sequence[int | None]) -> Lateness:
+    """Look at every collective in the window whose order of arrival can be told.
+
+    resolution_ns: by group; None where its members are not compared.
+    """
+    of_group = np.array([-1 if r is None else r for r in resolution_ns], np.int64)
+    looked = np.flatnonzero(times.in_window & times.has_order & (of_group[matches.group] >= 0))
+    own = of_group[matches.group[looked]]
+    told = (times.last_ns - times.first_ns)[looked] > own
     collective = looked[told]
     count = matches.count[collective]
     first = np.concatenate(([0], np.cumsum(count)[:-1])) if len(count) else count
@@ -57,6 +60,7 @@ def lateness(matches: Matches, times: Arrivals, resolution_ns: int | None) -> La
     row = matches.first[collective][of] + np.arange(len(of)) - first[of]
     start = times.start_ns[row] - times.first_ns[collective][of]
     last = (times.last_ns - times.first_ns)[collective][of]
+    resolution = own[told][of]
 
     comes_last = start >= last - resolution
     together = np.bincount(of, comes_last, len(collective))[of]
@@ -71,6 +75,7 @@ def lateness(matches: Matches, times: Arrivals, resolution_ns: int | None) -> La
     alone = comes_last & (together == 1)
     return Lateness(
         collective=looked,
+        resolution_ns=own,
         is_told=told,
         row=row,
         of=np.flatnonzero(told)[of],

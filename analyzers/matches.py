@@ -99,6 +99,8 @@ class Matches:
     @cached_property
     def of_member(self) -> list[I64]:
         """The rows of each member."""
+        if not self.members:
+            return []
         order = np.argsort(self.member, kind="stable")
         return np.split(order, np.searchsorted(self.member[order], np.arange(1, len(self.members))))
 

@@ -56,8 +56,8 @@ def measure_capture(
     with ThreadPoolExecutor(max_workers=1) as pool:
         # Hashing and reading each wait for the disk; hashlib releases the interpreter lock.
         digest: Future[str] = pool.submit(content_sha256, path)
-        facts = facts_beside(path).updated(given or JobFacts())
         trace = with_run_facts(read_trace(path))
+        facts = _facts(trace, given or JobFacts())
         ranks, notes = measure_trace(trace, request, facts, also)
         return CaptureMeasurement(
             path=path,
@@ -82,6 +82,19 @@ def measure_or_explain(
         return measure_capture(path, request, given, also)
     except NoGpuActivityError as error:
         return error
+
+
+def _facts(trace: Trace, given: JobFacts) -> JobFacts:
+    """What the capture itself says of the job, what lies beside it, and what the user says. Raises TraceError
+    where the sizes contradict one another."""
+    world = JobFacts(world_size=trace.world_size, sources={"world_size": "the capture"})
+    try:
+        return (world if trace.world_size else JobFacts()).updated(facts_beside(trace.path)).updated(given)
+    except ValueError as error:
+        if isinstance(error, TraceError):
+            raise
+        what = f"does not fit what is given: {error}"
+        raise TraceError(trace.path, what, "Check --set and --config.") from error
 
 
 def measure_trace(

@@ -6,6 +6,7 @@ windows' mean over steps and ranks, so that the loss from 100 % is a sum of ledg
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -99,7 +100,7 @@ def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | Non
     else:
         ideal_ns = _ideal_ns(steps, flops, gpus, peak)
         compute_ns = sum(r.ledger.compute_ns for r in ranks)
-        if ideal_ns > compute_ns:
+        if not 0 < ideal_ns <= compute_ns:
             reason = (
                 f"the model's FLOPs would take {ideal_ns / steps / 1e6:,.3f} ms of a step at the peak, the "
                 f"GPU computed for {compute_ns / steps / 1e6:,.3f} ms: model, batch, GPUs or dtype are wrong"
@@ -120,9 +121,15 @@ def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | Non
         peak_flops=peak.value,
         peak_source=peak.text if peak.value is not None else "",
         dtype=facts.dtype,
-        convention=(facts.flops_convention or CONVENTION) if flops.value is not None else None,
+        convention=_convention(facts) if flops.value is not None else None,
         waterfall=waterfall,
     )
+
+
+def _convention(facts: JobFacts) -> str:
+    if facts.flops_per_step is None:
+        return CONVENTION
+    return facts.flops_convention or "as whoever gave them counts them"
 
 
 def _ideal_ns(steps: int, flops: _Known, gpus: _Known, peak: _Known) -> int:
@@ -151,11 +158,19 @@ def _flops(facts: JobFacts) -> _Known:
 
 
 def _gpus(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | None, communicates: bool) -> _Known:
+    shown = max(len(ranks), world_size or 0)
+    if facts.world_size is not None and facts.world_size < shown:
+        return _Known(
+            value=None,
+            text=f"the captures show {shown:,} ranks, and world_size={facts.world_size:,} is given",
+            remedy="Give the GPUs of the whole job.",
+        )
     if facts.world_size is not None:
         return _Known(value=facts.world_size, text=facts.sources.get("world_size", ""))
     if world_size is not None:
         return _Known(value=world_size, text="the capture")
-    if not communicates:
+    several = math.prod(d or 1 for d in (facts.tp, facts.cp, facts.pp, facts.dp)) > len(ranks)
+    if not communicates and not several:
         return _Known(value=len(ranks), text="the captures, which show no communication with others")
     return _Known(
         value=None,

@@ -15,9 +15,9 @@ They sum to the idle time exactly. docs/pipeline.md has the definitions and thei
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from itertools import pairwise
 
-from perfdoc.analyzers.clocks import ClockAlignment
 from perfdoc.analyzers.pipeline_groups import Members, find_layout, find_pipelines, stage_by_warm_up
 from perfdoc.analyzers.pipeline_rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.pipeline_result import Certainty, Pipeline, Sizes, measured, not_measured
@@ -75,16 +75,17 @@ def measure_pipeline(
     )
     fastest = fastest_by_bytes(usable)
     windows: list[Window] = []
-    residual = 0
+    apart = Apart(stages_ns=0, neighbours_ns=0)
     for members in pipelines:
-        clock = _clock(ranks, members, common)
-        if clock is not None:
-            windows += find_windows(ranks, members, clock[0], fastest)
-            residual = max(residual, clock[1])
-    # The alignment may rest on groups that do not cross stages; messages do.
-    residual = max((residual, *(w.impossible_ns for w in windows)))
+        found = _apart(ranks, members, common, sizes.vpp)
+        if found is not None:
+            own_clock = len({ranks[i].clock for i in members.positions}) == 1
+            windows += find_windows(ranks, members, None if own_clock else common, found.stages_ns, fastest)
+            apart = apart.or_more(found)
+    # Messages check the alignment.
+    wrong = max((w.impossible_ns for w in windows), default=0)
     if windows:
-        return _of_windows(ranks, windows, sizes, residual)
+        return _of_windows(ranks, windows, sizes, apart.or_more(Apart(stages_ns=wrong, neighbours_ns=wrong)))
     alone = (
         "the stages are in captures whose clocks were not compared"
         if pipelines
@@ -99,23 +100,42 @@ def measure_pipeline(
     return _of_ranks(ranks, stages, fastest, replace(sizes, sources=named, notes=notes))
 
 
-def _clock(
-    ranks: Sequence[PipelineRank], members: Members, common: CommonTime | None
-) -> tuple[CommonTime | None, int] | None:
-    """A common clock of a pipeline (None: it has one anyway) and its residual; None where there is none."""
-    if len({ranks[i].clock for i in members.positions}) == 1:
-        return None, 0
-    if common is None or common.resolution_ns is None:
+@dataclass(frozen=True, kw_only=True)
+class Apart:
+    """How far clocks may be apart."""
+
+    stages_ns: int
+    """Of any two stages of a pipeline."""
+    neighbours_ns: int
+    """Of two stages that exchange messages."""
+
+    def or_more(self, other: Apart) -> Apart:
+        """The larger of each."""
+        return Apart(
+            stages_ns=max(self.stages_ns, other.stages_ns),
+            neighbours_ns=max(self.neighbours_ns, other.neighbours_ns),
+        )
+
+
+def _apart(
+    ranks: Sequence[PipelineRank], members: Members, common: CommonTime | None, vpp: int
+) -> Apart | None:
+    """How far the stages of a pipeline are apart; None where their clocks were not compared."""
+    at = members.positions
+    if len({ranks[i].clock for i in at}) == 1:
+        return Apart(stages_ns=0, neighbours_ns=0)
+    stages = None if common is None else common.resolution_between(at)
+    if common is None or stages is None:
         return None
-    if isinstance(common, ClockAlignment):
-        components = {common.clocks[i].component for i in members.positions}
-        if len(components) > 1:
-            return None
-    return common, common.resolution_ns
+    # With several chunks the last stage sends to the first one.
+    pairs = [*pairwise(at), *([(at[-1], at[0])] if vpp > 1 else [])]
+    return Apart(
+        stages_ns=stages, neighbours_ns=max(common.resolution_between(pair) or stages for pair in pairs)
+    )
 
 
 def _of_windows(
-    ranks: Sequence[PipelineRank], windows: Sequence[Window], sizes: Sizes, residual_ns: int
+    ranks: Sequence[PipelineRank], windows: Sequence[Window], sizes: Sizes, apart: Apart
 ) -> Pipeline:
     sums: dict[int, RowSums] = {}
     for window in windows:
@@ -148,9 +168,9 @@ def _of_windows(
         scope="job",
         pipelines=len({w.members.positions for w in windows}),
         certainty=Certainty(
-            idle_ns=2 * residual_ns,
+            idle_ns=2 * apart.stages_ns,
             # Who came last to a message, and when, is known no better than the clocks are.
-            transfer_ns=residual_ns * max(w.path.messages for w in windows),
+            transfer_ns=apart.neighbours_ns * max(w.path.messages for w in windows),
             matched_frac=sum(w.matched for w in windows) / messages if messages else None,
         ),
     )

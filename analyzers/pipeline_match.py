@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 
 from perfdoc.analyzers.intervals import I64
+from perfdoc.analyzers.pipeline_pairs import Pairs
 from perfdoc.analyzers.pipeline_rank import PipelineRank
 
 _ENDS_TOGETHER_NS = 20_000
 """Two kernels that exchange a message end within this time of each other."""
-
-
-_Side: TypeAlias = list[tuple[int, int]]
-"""(number, position) of the messages of one side, in the order of their calls."""
 
 
 _IMPOSSIBLE_FRAC = 0.05
@@ -41,16 +36,20 @@ class StageMessages:
 
 
 def match_messages(
-    ranks: Sequence[PipelineRank], steps: Sequence[int], common: Sequence[tuple[I64, I64, I64]], slack_ns: int
+    ranks: Sequence[PipelineRank],
+    steps: Sequence[int],
+    common: Sequence[tuple[I64, I64, I64]],
+    pairs: Pairs,
+    slack_ns: int,
 ) -> tuple[list[StageMessages], int]:
     """Messages of one pipeline in one step with their other sides, and by how much clocks contradict them:
     the longest time by which a message ended before it was sent, where many did.
 
     ranks: by stage. steps: the step's index on each. common: (start, end, wait) of all messages of each on
-    the common clock. slack_ns: how far apart clocks may be.
+    the common clock. pairs: of this step. slack_ns: how far apart clocks may be.
     """
     stages = []
-    position: list[dict[int, int]] = []
+    position = []
     for rank, step, (start, end, wait) in zip(ranks, steps, common, strict=True):
         rows = np.flatnonzero(rank.message_step == step)
         rows = rows[np.argsort(end[rows], kind="stable")]
@@ -68,62 +67,17 @@ def match_messages(
                 partners=[[] for _ in rows],
             )
         )
-    early = _by_peer(ranks, stages, position)
+    early = []
+    columns = (pairs.sender, pairs.sent, pairs.receiver, pairs.received)
+    for sender, sent, receiver, received in zip(*(c.tolist() for c in columns), strict=True):
+        a, b = position[sender][sent], position[receiver][received]
+        early.append(stages[sender].start_ns[a] - stages[receiver].end_ns[b])
+        if (receiver, b) not in stages[sender].partners[a]:
+            stages[sender].partners[a].append((receiver, b))
+            stages[receiver].partners[b].append((sender, a))
     _by_end(stages, _ENDS_TOGETHER_NS + slack_ns)
     impossible = [ns for ns in early if ns > 0]
     return stages, max(impossible) if len(impossible) > _IMPOSSIBLE_FRAC * len(early) else 0
-
-
-def _by_peer(
-    ranks: Sequence[PipelineRank], stages: Sequence[StageMessages], position: Sequence[dict[int, int]]
-) -> list[int]:
-    """By the messages' numbers; without those the n-th from one stage to another through one channel is the
-    n-th that the other receives. Returns for each how long before its sending it ended."""
-    users: dict[int | str, set[int]] = defaultdict(set)
-    for stage, rank in enumerate(ranks):
-        for code in np.unique(rank.messages.part_channel).tolist():
-            users[rank.messages.channels[code]].add(stage)
-    number_of = {rank.rank: stage for stage, rank in enumerate(ranks) if rank.rank is not None}
-    sides: dict[tuple[int | str, int, int], tuple[_Side, _Side]] = defaultdict(lambda: ([], []))
-    for stage, rank in enumerate(ranks):
-        m = rank.messages
-        parts = np.flatnonzero(np.isin(m.part_row, stages[stage].row))
-        parts = parts[np.argsort(m.launch_ns[m.part_row[parts]], kind="stable")]
-        columns = (m.part_row, m.part_sends, m.part_peer, m.part_number, m.part_channel)
-        for row, sends, peer, number, code in zip(*(c[parts].tolist() for c in columns), strict=True):
-            channel = m.channels[code] if code >= 0 else ""
-            among = users[channel] - {stage}
-            other = number_of.get(peer) if rank.on_host else _stage_of(peer, among, len(ranks))
-            if other is None or other == stage:
-                continue
-            key = (channel, stage, other) if sends else (channel, other, stage)
-            sides[key][0 if sends else 1].append((number, position[stage][row]))
-    early = []
-    for (_, sender, receiver), (sent, received) in sides.items():
-        for a, b in _pairs(sent, received):
-            early.append(stages[sender].start_ns[a] - stages[receiver].end_ns[b])
-            if (receiver, b) not in stages[sender].partners[a]:
-                stages[sender].partners[a].append((receiver, b))
-                stages[receiver].partners[b].append((sender, a))
-    return early
-
-
-def _pairs(sent: _Side, received: _Side) -> list[tuple[int, int]]:
-    """Positions on both sides; none where messages have no numbers and one is missing."""
-    if all(number >= 0 for number, _ in (*sent, *received)):
-        by_number = dict(received)
-        return [(at, by_number[number]) for number, at in sent if number in by_number]
-    if len(sent) != len(received):
-        return []
-    return [(a, b) for (_, a), (_, b) in zip(sent, received, strict=True)]
-
-
-def _stage_of(peer: int, others: set[int], pp: int) -> int | None:
-    """A rank of a communicator as a stage. One that two stages use is theirs alone, however it counts;
-    else it is the pipeline's, whose ranks are the stages."""
-    if len(others) == 1:
-        return next(iter(others))
-    return peer if peer in others and peer < pp else None
 
 
 def _by_end(stages: Sequence[StageMessages], within_ns: int) -> None:

@@ -11,6 +11,7 @@ import numpy as np
 from perfdoc.analyzers.intervals import I64
 from perfdoc.analyzers.pipeline_groups import Members
 from perfdoc.analyzers.pipeline_match import match_messages
+from perfdoc.analyzers.pipeline_pairs import common_steps, pair_messages
 from perfdoc.analyzers.pipeline_path import CriticalPath, critical_path
 from perfdoc.analyzers.pipeline_rank import PipelineRank
 
@@ -18,9 +19,9 @@ from perfdoc.analyzers.pipeline_rank import PipelineRank
 class CommonTime(Protocol):
     """Clocks of all ranks put on one; `clocks.ClockAlignment` is one of these."""
 
-    @property
-    def resolution_ns(self) -> int | None:
-        """Differences up to this are not told from none; None where clocks were not compared."""
+    def resolution_between(self, members: Sequence[int]) -> int | None:
+        """Differences between some ranks, by position, up to this are not told from none; None where their
+        clocks were not compared."""
 
     def aligned(self, member: int, time_ns: I64) -> I64:
         """Times of a rank's capture on the common clock; `member` is its position among the ranks."""
@@ -32,6 +33,10 @@ class RankOffsets:
 
     offset_ns: Sequence[int]
     resolution_ns: int | None = 0
+
+    def resolution_between(self, members: Sequence[int]) -> int | None:
+        """The same for all."""
+        return self.resolution_ns
 
     def aligned(self, member: int, time_ns: I64) -> I64:
         """Times less the offset."""
@@ -66,10 +71,13 @@ def find_windows(
     ranks: Sequence[PipelineRank],
     members: Members,
     common: CommonTime | None,
+    resolution_ns: int,
     fastest_ns: Mapping[int, int],
 ) -> list[Window]:
-    """The windows of a pipeline in the steps that all its stages have. common: None where all of them share
-    a clock."""
+    """The windows of a pipeline in the steps that all its stages have.
+
+    common: None where all of them share a clock. resolution_ns: how far they may be apart on it.
+    """
     mine = [ranks[i] for i in members.positions]
 
     def at(stage: int, time_ns: I64) -> I64:
@@ -79,9 +87,10 @@ def find_windows(
         (at(s, r.messages.start_ns), at(s, r.messages.end_ns), at(s, r.messages.wait_ns))
         for s, r in enumerate(mine)
     ]
-    slack = 0 if common is None else 2 * (common.resolution_ns or 0)
+    shared = common_steps(mine)
+    pairs = pair_messages(mine, [steps for _, steps in shared])
     windows = []
-    for name, steps in _common_steps(mine):
+    for number, (name, steps) in enumerate(shared):
         local = [
             (r.phase_start_ns[i : i + 1], r.phase_end_ns[i : i + 1]) for r, i in zip(mine, steps, strict=True)
         ]
@@ -97,7 +106,7 @@ def find_windows(
             )
             for s, (r, i) in enumerate(zip(mine, steps, strict=True))
         ]
-        messages, impossible = match_messages(mine, steps, times, slack)
+        messages, impossible = match_messages(mine, steps, times, pairs.of_window(number), 2 * resolution_ns)
         windows.append(
             Window(
                 members=members,
@@ -120,21 +129,6 @@ def find_windows(
 def _empty(rank: PipelineRank, start_ns: int, end_ns: int) -> int:
     """Time of [start, end), which lies outside of the rank's phase, without compute."""
     return end_ns - start_ns - int(rank.outside.covered_within(start_ns, end_ns))
-
-
-def _common_steps(ranks: Sequence[PipelineRank]) -> list[tuple[str, list[int]]]:
-    """(name, index on each rank) of the steps in which every rank has a phase. Names that come again (the
-    steps of several epochs) are told apart by how often they came before."""
-    keys = []
-    for rank in ranks:
-        count: dict[str, int] = {}
-        found: dict[tuple[str, int], int] = {}
-        for i, name in enumerate(rank.step_names):
-            if rank.phase_start_ns[i] >= 0:
-                found[name, count.get(name, 0)] = i
-            count[name] = count.get(name, 0) + 1
-        keys.append(found)
-    return [(key[0], [k[key] for k in keys]) for key in keys[0] if all(key in k for k in keys)]
 
 
 def fastest_by_bytes(ranks: Sequence[PipelineRank]) -> dict[int, int]:

@@ -47,13 +47,16 @@ class RankClock:
     rank_evidence: str
     component: int
     """Ranks of one component were compared with each other; of different ones nothing is said."""
-    source: Literal["one_clock", "ends", "utc", "none"]
-    """one_clock: in one capture with the reference. ends: aligned through matched ends. utc: the captures'
-    UTC epochs as they are: the ends agree with them, or are too few. none: nothing to compare with."""
+    source: Literal["one_clock", "ends", "bounds", "utc", "none"]
+    """one_clock: in one capture with the reference. ends: aligned through matched ends. bounds: those are too
+    few, so it was placed within what is left by what cannot have come before what (`resolution_ns`). utc: the
+    captures' UTC epochs as they are, which the ends agree with. none: nothing to compare with."""
     offset_ns: int | None
     """How far its clock was ahead of that of the component's reference; None where a UTC epoch is missing."""
     drift_ppm: float | None
     """How much faster it runs, millionths; None where the matches do not cover enough time."""
+    resolution_ns: int | None
+    """Differences to the reference up to this are not told from none; None where nothing was compared."""
     bound_ns: int | None
     """An offset could not be wrong by more: a rank would have left a collective before another came."""
 
@@ -105,7 +108,8 @@ class Skew:
     remedy: str
     residual_ns: Residual
     resolution_ns: int | None
-    """The larger side of the residual, 1 µs at least: differences up to it are not told from none."""
+    """Differences up to it are not told from none: the larger side of the residual, 1 µs at least, or what is
+    left open of clocks that ends do not tie, if that is more."""
     clocks: list[RankClock]
     communications: int
     """Communications of all ranks, over the whole captures."""
@@ -139,7 +143,7 @@ def analyse_skew(ranks: Sequence[CollectiveCalls], facts: JobFacts) -> Skew:
 def measure_skew(ranks: Sequence[CollectiveCalls], matches: Matches, clocks: ClockAlignment) -> Skew:
     """Transfer and wait by rank and dimension, spreads, stragglers. Arguments: see align_clocks."""
     times = arrivals(matches, ranks, clocks)
-    late = lateness(matches, times, clocks.resolution_ns)
+    late = lateness(matches, times, clocks.group_resolution_ns)
     stragglers, state, answer = find_stragglers(ranks, matches, times, late)
     measured = matches.state == "measured" and bool(times.in_window.any())
     reason, remedy = ("", "") if measured else _why_not(matches, clocks)
@@ -185,6 +189,7 @@ def _clocks(matches: Matches, clocks: ClockAlignment) -> list[RankClock]:
             source=c.source,
             offset_ns=c.offset_ns if c.has_utc and c.component in with_utc else None,
             drift_ppm=c.drift_ppm,
+            resolution_ns=c.resolution_ns,
             bound_ns=c.bound_ns,
         )
         for m, c in zip(matches.members, clocks.clocks, strict=True)

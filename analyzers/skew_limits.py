@@ -21,7 +21,8 @@ def limits_of(
     """Each a sentence of its own; empty where everything was compared."""
     return [
         *_missing_ranks(matches),
-        *_apart(matches, clocks),
+        *_apart(clocks),
+        *_bounded(matches, clocks),
         *_contradicted(matches, clocks),
         *_not_matched(matches),
         *_partial(matches, times),
@@ -42,7 +43,21 @@ def _missing_ranks(matches: Matches) -> list[str]:
     ]
 
 
-def _apart(matches: Matches, clocks: ClockAlignment) -> list[str]:
+def _bounded(matches: Matches, clocks: ClockAlignment) -> list[str]:
+    """Clocks that ends do not tie."""
+    loose = [i for i, c in enumerate(clocks.clocks) if c.source == "bounds"]
+    if not loose:
+        return []
+    names = [matches.members[i].name for i in loose]
+    more = f" and {len(names) - _REASONS:,} more" if len(names) > _REASONS else ""
+    worst = max(clocks.clocks[i].resolution_ns or 0 for i in loose)
+    return [
+        f"The clocks of {', '.join(names[:_REASONS])}{more} share too few ends with the others': they are "
+        f"placed within what cannot have come before what, which leaves up to {worst:,} ns open."
+    ]
+
+
+def _apart(clocks: ClockAlignment) -> list[str]:
     components = {c.component for c in clocks.clocks}
     if len(components) < 2:
         return []
@@ -50,10 +65,10 @@ def _apart(matches: Matches, clocks: ClockAlignment) -> list[str]:
         all(c.component != other.component for j, other in enumerate(clocks.clocks) if j != i)
         for i, c in enumerate(clocks.clocks)
     )
-    what = f"; {alone:,} ranks share no matched collective with any other" if alone else ""
+    what = f"; {alone:,} ranks share none with any other" if alone else ""
     return [
-        f"The ranks fall into {len(components):,} sets that no matched collective connects; they are not "
-        f"compared across{what}."
+        f"The ranks fall into {len(components):,} sets that no matched collective connects, nor messages "
+        f"both ways; they are not compared across{what}."
     ]
 
 

@@ -239,7 +239,9 @@ def _number(name: str) -> int:
 def _by_rank(
     ranks: Sequence[RankSteps], logs: Mapping[int, LoggedSteps], last_warmup: int | None
 ) -> list[RankStepTimes]:
-    by_rank: dict[int | str, RankSteps] = {r.label if r.rank is None else r.rank: r for r in ranks}
+    by_rank: dict[int | str, RankSteps] = {}
+    for r in ranks:  # of two devices of one rank the second goes by its label
+        by_rank[r.label if r.rank is None or r.rank in by_rank else r.rank] = r
     found = []
     for key in [*by_rank, *(rank for rank in logs if rank not in by_rank)]:
         device, log = by_rank.get(key), logs.get(key) if isinstance(key, int) else None

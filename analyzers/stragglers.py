@@ -58,6 +58,9 @@ class Straggler:
     where steps have no numbers."""
     collectives: int
     """How many such collectives there are."""
+    resolution_ns: int
+    """By so much their arrivals had to lie apart to be told: figures in ns may be off by as much for every
+    collective and rank that they sum over."""
     lateness_ns: int
     """By how much it came later than the mean of the others: the median over these collectives, times their
     number, so that one long stop does not stand for a habit."""
@@ -187,6 +190,7 @@ def _straggler(
         chance_probability=habit.probability(len(matches.members)),
         steps_frac=_steps_frac(matches, times, late, habit),
         collectives=habit.count,
+        resolution_ns=int(late.resolution_ns[late.of[mine]].max()),
         lateness_ns=lateness_ns,
         extra_compute_ns=extra_compute,
         extra_wait_ns=extra_wait,

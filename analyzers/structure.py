@@ -17,13 +17,14 @@ from perfdoc.analyzers.activity import DIMENSIONS, Communication
 from perfdoc.analyzers.intervals import I64
 from perfdoc.traces.job_facts import JobFacts
 
+_ANY = ("dp", "tp", "cp", "ep", "pp", "other")
 _USES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
-        "all_reduce": ("dp", "tp", "other"),
-        "reduce": ("dp", "other"),
-        "broadcast": ("dp", "tp", "other"),
+        "all_reduce": _ANY,
+        "reduce": _ANY,
+        "broadcast": _ANY,
         "reduce_scatter": ("dp", "tp", "cp", "ep"),
-        "all_gather": ("dp", "tp", "cp", "ep", "other"),
+        "all_gather": _ANY,
         "send_recv": ("pp", "cp", "ep"),
         "all_to_all": ("ep", "cp"),
         "dispatch": ("ep",),
@@ -34,6 +35,8 @@ _USES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 
 _SERVES = MappingProxyType({"deepep": "ep", "hybridep": "ep", "userbuffers": "tp"})
 """Transports that exist for one dimension."""
+
+_MAX_GROUP = 1 << 20
 
 _ALL = (1 << DIMENSIONS.index("unknown")) - 1
 
@@ -84,8 +87,8 @@ def _several_ranks(facts: JobFacts) -> int:
     degrees = _degrees(facts)
     if any(facts_of is None for name, facts_of in degrees.items() if name != "ep"):
         return 0
-    more = [d for d, size in degrees.items() if (size or 1) > 1]
-    # Experts are spread over ranks of other dimensions, so they do not make a second one.
+    # Experts are spread over ranks of other dimensions; nobody said that there are none.
+    more = [d for d, size in degrees.items() if size is None or size > 1]
     dense = [d for d in more if d != "ep"]
     # With one dimension, every other group (embedding, norm, world) is the same ranks.
     return _mask([*more, "other"] if len(dense) > 1 else more)
@@ -93,16 +96,19 @@ def _several_ranks(facts: JobFacts) -> int:
 
 def _sizes(facts: JobFacts) -> dict[str, set[int] | None]:
     """Sizes that the groups of a dimension have; None where they are not known."""
-    tp, cp, pp, dp, ep = facts.tp, facts.cp, facts.pp, facts.dp, facts.ep or 1
+    tp, cp, pp, dp, ep = facts.tp, facts.cp, facts.pp, facts.dp, facts.ep
     if tp is None or cp is None or pp is None or dp is None:
         return dict.fromkeys(DIMENSIONS[:-1])
     etp = facts.etp or tp
     world = tp * cp * pp * dp
+    # Gradients are also reduced within parts of the data-parallel ranks, and apart for experts.
+    replicas = dp * cp if ep is not None else world // pp
+    others = {tp * pp, tp * cp, tp * dp, tp * dp * cp, world}
     return {
-        "dp": {dp, dp * cp, world // (etp * ep * pp)},
+        "dp": {n for n in range(2, min(replicas, _MAX_GROUP) + 1) if replicas % n == 0},
         "tp": {tp, etp},
         "cp": {cp},
-        "ep": {ep, ep * etp},
+        "ep": None if ep is None else {ep, ep * etp},
         "pp": {pp, 2},
-        "other": {2, tp * pp, tp * cp, tp * dp, tp * dp * cp, etp * ep * pp, world},
+        "other": others | ({2} if pp > 1 else set()) | (set() if ep is None else {etp * ep * pp}),
     }

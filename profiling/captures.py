@@ -13,6 +13,10 @@ from perfdoc.profiling.nsys import is_attached
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
 
+_AFTER_THE_LAST = 4
+"""Marks after the last range of the window. nsys loses what it got last of a process that is killed: without
+them the end of the last step, which then seems to last until the process ended, hours later perhaps."""
+
 
 class Capture(Protocol):
     """A profiler of one rank. `prepare` may be slow; `begin` and `end` bound what is captured."""
@@ -101,6 +105,8 @@ class NsysCapture:
 
     def end(self) -> None:
         """Close the capture range."""
+        for _ in range(_AFTER_THE_LAST):
+            ranges.mark("perfdoc.end")
         ranges.disable()
         if self._device == "cuda":
             cuda: Any = importlib.import_module("torch.cuda")

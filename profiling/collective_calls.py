@@ -29,6 +29,9 @@ class Call:
     operation: str
     message: Callable[[Arguments, int], Message]
     """Of the call's arguments and the number of ranks in the group."""
+    position: int | None = None
+    """Which argument is the tensor, or the list of tensors, whose size is the message's; None where the size
+    is not that simple."""
     peer: int | None = None
     """Which argument is the other side's rank in the group; None for a call without one."""
 
@@ -42,9 +45,12 @@ def tensors_in(value: Any) -> list[Any]:
 
 def size_bytes(tensors: list[Any]) -> int | None:
     """Bytes of dense tensors together; None where one of them is sparse."""
-    if any(tensor.is_sparse for tensor in tensors):
-        return None
-    return sum(int(tensor.numel()) * int(tensor.element_size()) for tensor in tensors)
+    total = 0
+    for tensor in tensors:
+        if tensor.is_sparse:
+            return None
+        total += tensor.nbytes
+    return total
 
 
 def argument(arguments: Arguments, position: int, *names: str) -> Any:
@@ -53,6 +59,13 @@ def argument(arguments: Arguments, position: int, *names: str) -> Any:
     if position < len(positional):
         return positional[position]
     return next((named[name] for name in names if name in named), None)
+
+
+def waits_at_once(arguments: Arguments) -> bool:
+    """Whether the caller waits before it does anything else (`async_op=False`); False where not known."""
+    positional, named = arguments
+    options = named.get("opts", positional[-1] if positional else None)
+    return getattr(options, "asyncOp", True) is False
 
 
 def message_of(call: Call, arguments: Arguments, ranks: int) -> Message:
@@ -102,28 +115,28 @@ _INPUTS = _tensors(1, "input_tensors", "input_tensor", "inputs", "input", "input
 _OUTPUTS = _tensors(0, "output_tensors", "output_tensor", "outputs", "output")
 
 CALLS: Mapping[str, Call] = {
-    "allreduce": Call(operation="all_reduce", message=_FIRST),
-    "allreduce_coalesced": Call(operation="all_reduce", message=_FIRST),
-    "broadcast": Call(operation="broadcast", message=_FIRST),
-    "reduce": Call(operation="reduce", message=_FIRST),
-    "allgather": Call(operation="all_gather", message=_INPUTS),
-    "allgather_coalesced": Call(operation="all_gather", message=_INPUTS),
-    "_allgather_base": Call(operation="all_gather", message=_INPUTS),
-    "all_gather_single": Call(operation="all_gather", message=_INPUTS),
-    "allgather_into_tensor_coalesced": Call(operation="all_gather", message=_INPUTS),
-    "all_gather_single_coalesced": Call(operation="all_gather", message=_INPUTS),
-    "reduce_scatter": Call(operation="reduce_scatter", message=_OUTPUTS),
-    "_reduce_scatter_base": Call(operation="reduce_scatter", message=_OUTPUTS),
-    "reduce_scatter_single": Call(operation="reduce_scatter", message=_OUTPUTS),
-    "reduce_scatter_tensor_coalesced": Call(operation="reduce_scatter", message=_OUTPUTS),
-    "reduce_scatter_single_coalesced": Call(operation="reduce_scatter", message=_OUTPUTS),
+    "allreduce": Call(operation="all_reduce", message=_FIRST, position=0),
+    "allreduce_coalesced": Call(operation="all_reduce", message=_FIRST, position=0),
+    "broadcast": Call(operation="broadcast", message=_FIRST, position=0),
+    "reduce": Call(operation="reduce", message=_FIRST, position=0),
+    "allgather": Call(operation="all_gather", message=_INPUTS, position=1),
+    "allgather_coalesced": Call(operation="all_gather", message=_INPUTS, position=1),
+    "_allgather_base": Call(operation="all_gather", message=_INPUTS, position=1),
+    "all_gather_single": Call(operation="all_gather", message=_INPUTS, position=1),
+    "allgather_into_tensor_coalesced": Call(operation="all_gather", message=_INPUTS, position=1),
+    "all_gather_single_coalesced": Call(operation="all_gather", message=_INPUTS, position=1),
+    "reduce_scatter": Call(operation="reduce_scatter", message=_OUTPUTS, position=0),
+    "_reduce_scatter_base": Call(operation="reduce_scatter", message=_OUTPUTS, position=0),
+    "reduce_scatter_single": Call(operation="reduce_scatter", message=_OUTPUTS, position=0),
+    "reduce_scatter_tensor_coalesced": Call(operation="reduce_scatter", message=_OUTPUTS, position=0),
+    "reduce_scatter_single_coalesced": Call(operation="reduce_scatter", message=_OUTPUTS, position=0),
     "alltoall_base": Call(operation="all_to_all", message=_all_to_all_single),
     "all_to_all_single": Call(operation="all_to_all", message=_all_to_all_single),
     "alltoall": Call(operation="all_to_all", message=_all_to_all_list),
-    "gather": Call(operation="gather", message=_INPUTS),
-    "scatter": Call(operation="scatter", message=_OUTPUTS),
-    "send": Call(operation="send", message=_FIRST, peer=1),
-    "recv": Call(operation="recv", message=_FIRST, peer=1),
-    "recv_anysource": Call(operation="recv", message=_FIRST),
+    "gather": Call(operation="gather", message=_INPUTS, position=1),
+    "scatter": Call(operation="scatter", message=_OUTPUTS, position=0),
+    "send": Call(operation="send", message=_FIRST, position=0, peer=1),
+    "recv": Call(operation="recv", message=_FIRST, position=0, peer=1),
+    "recv_anysource": Call(operation="recv", message=_FIRST, position=0),
     "barrier": Call(operation="barrier", message=_nothing),
 }

@@ -12,6 +12,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from perfdoc.profiling.collective_name import Dimension
 from perfdoc.profiling.json_lines import LineWriter, read_lines
 
 Completion: TypeAlias = Literal["callback", "wait", "device", "unknown"]
@@ -29,6 +30,8 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     sequence: int
     sent_bytes: int | None = None
     peer: int | None = None
+    dimension: Dimension | None = None
+    """As in `CollectiveName.dimension`."""
     issue_ns: int
     """The call began."""
     issued_ns: int
@@ -40,8 +43,9 @@ class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True):
     """The collective was complete on this rank."""
     completion: Completion
     """How `done_ns` is known. callback: reported by the backend's thread, late by the time that thread
-    needed for Python's lock. wait: the end of wait(), so the latest that it can have been. device: runs on
-    a GPU, whose kernels tell. unknown: never waited for and never reported."""
+    needed for Python's lock. wait: the end of wait(), so the latest that it can have been; so it is where
+    the caller waited at once (`async_op=False`). device: runs on a GPU, whose kernels tell. unknown: never
+    waited for and never reported."""
 
 
 def write_collectives(path: Path, records: Iterable[CollectiveRecord]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from typing import Literal, TypeAlias, cast, get_args
 from urllib.parse import quote, unquote
 
 from perfdoc.profiling.vocabulary import COLLECTIVE_PHASES
@@ -28,6 +29,10 @@ OPERATIONS = (
 )
 """What a collective can be. `coalesced` is the call that launches a batch of members queued before it."""
 
+Dimension: TypeAlias = Literal["dp", "tp", "cp", "ep", "pp", "other"]
+"""A parallel dimension that an issuer may name; `other` is none of them (the loss, embeddings, norms)."""
+DIMENSIONS: tuple[Dimension, ...] = get_args(Dimension)
+
 MAX_TEXT = 256
 """Longest group description or name that a name carries, in characters; see `carried`."""
 
@@ -37,6 +42,7 @@ _NAME = re.compile(
     " (" + "|".join(OPERATIONS) + ")"
     r" group=([A-Za-z0-9_.~%-]*) pg=([A-Za-z0-9_.~%-]*)"
     rf" bytes=(?:{_COUNT}|\?) seq={_COUNT}(?: sent={_COUNT})?(?: peer={_COUNT})?"
+    rf"(?: dim=({'|'.join(DIMENSIONS)}))?"
 )
 _MAX_NAME = 8192
 _MAX_COUNT = 2**63 - 1
@@ -65,16 +71,19 @@ class CollectiveName:
     """all_to_all only: all that this rank puts in, its own part included."""
     peer: int | None = None
     """send and recv only: global rank of the other side; None for a receive from anyone."""
+    dimension: Dimension | None = None
+    """Where the issuer knows better than the group tells (megatron-core sends one direction of a pipeline
+    of two stages over the default group); None otherwise."""
 
 
 def format_collective(name: CollectiveName) -> str:
     """The range name that carries these facts.
 
     Raises ValueError where a fact cannot be carried: an unknown phase or operation, a count outside 0 to
-    2**63-1, a text that `carried` would change.
+    2**63-1, a dimension that is none, a text that `carried` would change.
     """
     group = format_group(name.group, name.group_name)
-    facts = format_facts(group, name.bytes, name.sequence, name.sent_bytes, name.peer)
+    facts = format_facts(group, name.bytes, name.sequence, name.sent_bytes, name.peer, name.dimension)
     text = f"{name.phase} {name.operation} {facts}"
     counts = (name.bytes, name.sequence, name.sent_bytes, name.peer)
     if not _NAME.fullmatch(text) or any(count is not None and count > _MAX_COUNT for count in counts):
@@ -94,13 +103,20 @@ def format_group(description: str, group_name: str) -> str:
 
 
 def format_facts(
-    group: str, size_bytes: int | None, sequence: int, sent_bytes: int | None, peer: int | None
+    group: str,
+    size_bytes: int | None,
+    sequence: int,
+    sent_bytes: int | None = None,
+    peer: int | None = None,
+    dimension: str | None = None,
 ) -> str:
     """The part of a name behind the operation, unchecked: for the caller that emits thousands a second."""
     text = f"{group} bytes={'?' if size_bytes is None else size_bytes} seq={sequence}"
     if sent_bytes is not None:
         text += f" sent={sent_bytes}"
-    return text if peer is None else f"{text} peer={peer}"
+    if peer is not None:
+        text += f" peer={peer}"
+    return text if dimension is None else f"{text} dim={dimension}"
 
 
 def carried(text: str) -> str:
@@ -113,7 +129,7 @@ def parse_collective(name: str) -> CollectiveName | None:
     found = _NAME.fullmatch(name) if len(name) <= _MAX_NAME else None
     if found is None:
         return None
-    phase, operation, group, group_name, size, sequence, sent, peer = found.groups()
+    phase, operation, group, group_name, size, sequence, sent, peer, dimension = found.groups()
     counts = [None if text is None else int(text) for text in (size, sequence, sent, peer)]
     if any(count is not None and count > _MAX_COUNT for count in counts):
         return None
@@ -127,6 +143,7 @@ def parse_collective(name: str) -> CollectiveName | None:
         sequence=counts[1],
         sent_bytes=counts[2],
         peer=counts[3],
+        dimension=cast("Dimension | None", dimension),
     )
     # A second spelling of the same facts would make two names of one collective: only ours is accepted.
     if max(len(parsed.group), len(parsed.group_name)) > MAX_TEXT:

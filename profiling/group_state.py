@@ -19,16 +19,33 @@ class GroupState:
         self.name = carried(name)
         self.ranks = ranks
         """Global ranks in the group's order."""
+        self.size = len(ranks)
         self.backend = backend
         self.queued: list[int | None] | None = None
         """Sizes of the calls between start and end of coalescing; None outside."""
+        self.without_future: set[str] = set()
+        """Operations whose Work reports no completion: gloo's sends and receives."""
         self._own = own
-        self._text = format_group(self.description, self.name)
         self._counters: dict[object, Iterator[int]] = {}
+        self._named: dict[str, str] = {}
+        self._text = format_group(self.description, self.name)
 
-    def facts(self, size_bytes: int | None, sequence: int, sent_bytes: int | None, peer: int | None) -> str:
-        """A range name's part behind the operation."""
-        return format_facts(self._text, size_bytes, sequence, sent_bytes, peer)
+    def remainder(
+        self,
+        operation: str,
+        size_bytes: int | None,
+        sequence: int,
+        sent_bytes: int | None = None,
+        peer: int | None = None,
+        dimension: str | None = None,
+    ) -> str:
+        """What follows the prefix in a range's name; as `format_collective` writes it."""
+        named = self._named.get(operation)
+        if named is None:
+            named = self._named[operation] = f"{operation} {self._text}"
+        if sent_bytes is None and peer is None and dimension is None and size_bytes is not None:
+            return f"{named} bytes={size_bytes} seq={sequence}"
+        return format_facts(named, size_bytes, sequence, sent_bytes, peer, dimension)
 
     def next_sequence(self, operation: str, peer: int | None) -> int:
         """The number of the call about to be issued, from 0.
@@ -49,8 +66,8 @@ class GroupState:
     def global_rank(self, group_rank: Any) -> int | None:
         """The global rank of a member; None where the number is no member's."""
         rank = int(group_rank) if group_rank is not None else -1
-        return self.ranks[rank] if 0 <= rank < len(self.ranks) else None
+        return self.ranks[rank] if 0 <= rank < self.size else None
 
     def is_device_call(self, tensor: Any) -> bool:
         """Whether a call runs on a GPU, so that kernels tell when it is complete."""
-        return bool(tensor.device.type != "cpu") if tensor is not None else "nccl" in self.backend
+        return not tensor.is_cpu if tensor is not None else "nccl" in self.backend

@@ -12,6 +12,19 @@ from perfdoc.profiling.manifest import ModelShape
 CONVENTION = "megatron-lm: forward + backward, causal half of attention, experts by top-k, no recompute"
 
 
+def check_shape(shape: ModelShape) -> None:
+    """Raises ValueError, one line, where a shape contradicts itself or lacks what its FLOPs follow from."""
+    if shape.kv_channels < 1:
+        raise ValueError("head_dim: hidden_size is smaller than the number of heads; give head_dim.")
+    if shape.experts is not None and not shape.experts_per_token:
+        raise ValueError("experts: give topk too, the experts that a token visits.")
+    if (shape.expert_layers or 0) > shape.layers:
+        raise ValueError(f"moe_layers={shape.expert_layers} is more than layers={shape.layers}.")
+    widths = (shape.qk_head_dim, shape.qk_rope_head_dim, shape.v_head_dim)
+    if shape.kv_lora_rank and None in widths:
+        raise ValueError("kv_lora_rank: give qk_head_dim, qk_rope_head_dim and v_head_dim too.")
+
+
 def flops_per_token(shape: ModelShape) -> int:
     """Floating-point operations of training on one token of a full sequence.
 

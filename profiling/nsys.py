@@ -14,15 +14,16 @@ from pathlib import Path
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
-from perfdoc.profiling.whole_file import move_into_place
+from perfdoc.profiling.whole_file import PART, move_into_place
 
 OVERRIDE = "PERFDOC_NSYS"
 """Environment variable: path of the nsys to use instead of the one on PATH."""
 _ATTACHED = "NSYS_PROFILING_SESSION_ID"
 """nsys sets it in every process that it profiles."""
 
-TRACES: Mapping[DeviceKind, str] = {"cpu": "nvtx,osrt", "cuda": "cuda,nvtx"}
-"""What nsys collects. CPU sampling and context switches need rights that containers lack, and cost more."""
+TRACES: Mapping[DeviceKind, str] = {"cpu": "nvtx", "cuda": "cuda,nvtx"}
+"""What nsys collects. CPU sampling and context switches need rights that containers lack, and cost more;
+nothing of ours reads OS-runtime calls, of which a step of `tiny` makes 2000 (and 6500 call-chain rows)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +100,8 @@ def nsys_command(
         line.append(f"--cuda-graph-trace={'node' if cuda_graph_nodes else 'graph'}")
     else:
         line.append("--capture-range=none")
+    # Else nsys waits for helper processes that a killed rank left behind, for ever.
+    line.append("--wait=primary")
     return [*line, "--kill=none", "--force-overwrite=false", f"--output={output}", *command]
 
 
@@ -108,6 +111,7 @@ def nsys_per_rank(
     torchrun: Sequence[str],
     program: Sequence[str],
     folder: Path | str,
+    logs: Path | str,
     device: DeviceKind,
     ranks: Iterable[int] | None = None,
     cuda_graph_nodes: bool = False,
@@ -115,7 +119,8 @@ def nsys_per_rank(
     """The torchrun line that starts each rank under an nsys of its own, writing `folder`/rank<N>.nsys-rep.
 
     `torchrun` is torchrun with its arguments, `program` what each rank runs (`python -m ...`). Ranks outside
-    `ranks` (None: all) run without nsys.
+    `ranks` (None: all) run without nsys. What nsys and the program write on standard output goes to
+    `logs`/rank<N>.txt, because nsys draws progress bars there.
     """
     under = nsys_command(
         nsys,
@@ -125,7 +130,7 @@ def nsys_per_rank(
         cuda_graph_nodes=cuda_graph_nodes,
     )
     chosen = "all" if ranks is None else ",".join(str(rank) for rank in sorted(set(ranks)))
-    starter = [sys.executable, "-m", "perfdoc.profiling.nsys_rank", chosen, str(len(under))]
+    starter = [sys.executable, "-m", "perfdoc.profiling.nsys_rank", chosen, str(logs), str(len(under))]
     return [*torchrun, "--no-python", *starter, *under, *program]
 
 
@@ -137,7 +142,7 @@ def export_sqlite(nsys: Path | str, report: Path, target: Path, *, timeout_s: fl
     if not report.is_file():
         remedy = "The run ended before nsys could write it; run again with fewer profiled steps."
         raise CaptureError(report, "nsys left no report.", remedy)
-    part = target.with_name(f".part-{target.name}")
+    part = target.with_name(f"{PART}{target.name}")
     line = [str(nsys), "export", "--type=sqlite", "--lazy=false", "--quiet=true", "--force-overwrite=true"]
     if _has_blobs(nsys):
         line.append("--include-blobs=true")  # NCCL's payloads; older versions have no such option.

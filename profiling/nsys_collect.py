@@ -1,20 +1,32 @@
-"""Takes what nsys left behind into the run directory: exported, checked, under its final name."""
+"""Takes what nsys left behind into the run directory: under its final name, exported, checked."""
 
 from __future__ import annotations
 
+import contextlib
 import re
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from perfdoc.profiling.capture_check import CaptureCheck, check_capture
+from perfdoc.profiling.capture_check import check_capture
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys import Nsys, export_sqlite
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.profiling.whole_file import move_into_place
+from perfdoc.profiling.whole_file import PART, move_into_place
 
-UNFINISHED = ".part-nsys"
+UNFINISHED = f"{PART}nsys"
 """Folder in `traces/` that nsys writes to while the run goes on."""
+LEFT_OVER = "unfinished"
+"""Folder in `traces/` for what nsys began and did not finish."""
+LOGS = "logs"
+"""Folder of the run directory for what each rank's nsys wrote on standard output."""
+MAX_WORDS = 200
+"""Characters of nsys's output that are repeated."""
+EXPORTS_AT_ONCE = 4
+"""An export takes one core, and up to a few times the report's size of memory."""
 _REPORT = re.compile(r"rank(0|[1-9][0-9]{0,6})\.nsys-rep")
+_OF_RANK = re.compile(r"rank(0|[1-9][0-9]{0,6})\..+")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,10 +34,14 @@ class CollectedReport:
     """One rank's report after the run."""
 
     rank: int
-    report: Path
-    sqlite: Path
-    check: CaptureCheck
-    """What it holds; `check.problem` is to be shown to the user."""
+    report: Path | None
+    """The .nsys-rep in `traces/`; None where nsys left none."""
+    sqlite: Path | None = None
+    """Its export; None where there is none."""
+    ranges: Mapping[str, int] = field(default_factory=dict)
+    """Rows of our vocabulary by prefix."""
+    problem: str | None = None
+    """One line with its remedy, to be shown to the user; None where all is well."""
 
 
 def reports_folder(run: RunDirectory) -> Path:
@@ -35,28 +51,101 @@ def reports_folder(run: RunDirectory) -> Path:
     return folder
 
 
-def collect_reports(
-    run: RunDirectory, nsys: Nsys, *, nvtx_version: str | None = None
-) -> list[CollectedReport]:
-    """Export every report of a run that is over, check it for our ranges, and move both into `traces/`.
+def logs_folder(run: RunDirectory) -> Path:
+    """The folder for what nsys writes on standard output."""
+    return run.path / LOGS
 
-    Raises CaptureError where nsys left no report at all, or one cannot be exported; reports that were
-    taken before that stay.
+
+def collect_reports(
+    run: RunDirectory, nsys: Nsys, *, ranks: Collection[int] | None = None, nvtx_version: str | None = None
+) -> list[CollectedReport]:
+    """Take the reports of a run that is over, however it ended: move, export and check each.
+
+    `ranks`: those whose reports should be there; None: those that are. A report that is missing, cannot be
+    exported or holds no range of ours is a row with a `problem`; the others are taken all the same. What
+    else nsys left of these ranks is moved to `traces/unfinished/`, where it can be seen.
     """
+    found = _found(run)
+    wanted = sorted(found if ranks is None else ranks)
+    with ThreadPoolExecutor(max_workers=EXPORTS_AT_ONCE) as pool:
+        collected = list(
+            pool.map(lambda rank: _collect(run, nsys, rank, found.get(rank), nvtx_version), wanted)
+        )
+    _show_left_over(run.path / "traces" / UNFINISHED, set(wanted))
+    return collected
+
+
+def reported_ranks(run: RunDirectory) -> set[int]:
+    """Ranks whose nsys has written a report that was not collected yet."""
+    return set(_found(run))
+
+
+def last_words(run: RunDirectory, rank: int) -> str | None:
+    """The last line that a rank's nsys wrote on standard output; None where there is none."""
+    with contextlib.suppress(OSError):
+        text = (logs_folder(run) / f"rank{rank}.txt").read_text(errors="replace")
+        # Progress bars are redrawn after a carriage return.
+        if lines := [line.strip() for line in re.split(r"[\r\n]+", text) if line.strip()]:
+            return lines[-1][:MAX_WORDS]
+    return None
+
+
+def _found(run: RunDirectory) -> dict[int, Path]:
     folder = run.path / "traces" / UNFINISHED
-    found = {
+    return {
         int(match[1]): file for file in folder.glob("*.nsys-rep") if (match := _REPORT.fullmatch(file.name))
     }
-    if not found:
-        remedy = "The run ended before nsys could write one; its output above says why."
-        raise CaptureError(folder, "nsys left no report.", remedy)
-    collected: list[CollectedReport] = []
-    for rank in sorted(found):
-        report, sqlite = run.trace_path(rank, "nsys-rep"), run.trace_path(rank, "sqlite")
-        export_sqlite(nsys.path, found[rank], sqlite)
-        move_into_place(found[rank], report)
+
+
+def _collect(
+    run: RunDirectory, nsys: Nsys, rank: int, found: Path | None, nvtx_version: str | None
+) -> CollectedReport:
+    if found is None:
+        return CollectedReport(rank=rank, report=None, problem=_why_none(run, rank))
+    report, sqlite = run.trace_path(rank, "nsys-rep"), run.trace_path(rank, "sqlite")
+    try:
+        move_into_place(found, report)
+    except (CaptureError, OSError) as error:
+        return CollectedReport(rank=rank, report=None, problem=_line(found, error))
+    try:
+        export_sqlite(nsys.path, report, sqlite)
         check = check_capture(sqlite, nvtx_version=nvtx_version)
-        collected.append(CollectedReport(rank=rank, report=report, sqlite=sqlite, check=check))
-    if not any(folder.iterdir()):
+    except (CaptureError, OSError) as error:
+        return CollectedReport(rank=rank, report=report, problem=_line(report, error))
+    return CollectedReport(
+        rank=rank,
+        report=report,
+        sqlite=sqlite,
+        ranges=check.ranges,
+        problem=None if check.problem is None else f"{check.problem}. {check.remedy}",
+    )
+
+
+def _why_none(run: RunDirectory, rank: int) -> str:
+    if (run.path / "traces" / UNFINISHED / f"rank{rank}.qdstrm").exists():
+        return (
+            f"nsys left no report, but traces/{LEFT_OVER}/rank{rank}.qdstrm, which it could not import. "
+            "Debian's package lacks a link for that: host-linux-x64 beside target-linux-x64 (see .ci/run)."
+        )
+    words = last_words(run, rank)
+    return "nsys left no report: " + (
+        f"its last words: {words}" if words else "it was killed, or the disk is full."
+    )
+
+
+def _line(path: Path, error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"{error.filename or path}: {error.strerror or error}."
+    return str(error)
+
+
+def _show_left_over(folder: Path, ranks: set[int]) -> None:
+    """Move what is left of some ranks to where it can be seen, and take the folder away if it is empty."""
+    with contextlib.suppress(OSError):  # Not there, or another machine still writes to it.
+        for file in sorted(folder.iterdir()):
+            match = _OF_RANK.fullmatch(file.name)
+            if match and int(match[1]) in ranks:
+                shown = folder.with_name(LEFT_OVER)
+                shown.mkdir(exist_ok=True)
+                file.rename(shown / file.name)
         folder.rmdir()
-    return collected

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import time
+from time import time_ns
 
 from perfdoc.profiling import ranges
 from perfdoc.profiling.collective_calls import Message
 from perfdoc.profiling.collective_log import CollectiveRecord, Completion
+from perfdoc.profiling.collective_name import Dimension
 from perfdoc.profiling.group_state import GroupState
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 
@@ -14,68 +15,68 @@ from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 class PendingCollective:
     """Times of one collective as they become known, all in nanoseconds of UTC."""
 
-    __slots__ = (
-        "_callback_ns",
-        "_group",
-        "_issue_ns",
-        "_issued_ns",
-        "_message",
-        "_on_device",
-        "_open_range",
-        "_operation",
-        "_peer",
-        "_sequence",
-        "_wait_end_ns",
-        "_wait_start_ns",
-        "remainder",
-    )
+    # Defaults of the class instead of slots: what stays unknown then costs nothing to set.
+    _open_range: list[ranges.Started] | None = None
+    _issue_ns = 0
+    _issued_ns = 0
+    _wait_start_ns: int | None = None
+    _wait_end_ns: int | None = None
+    _callback_ns: int | None = None
 
     def __init__(
-        self, *, group: GroupState, operation: str, message: Message, sequence: int, peer: int | None
+        self,
+        group: GroupState,
+        operation: str,
+        message: Message,
+        sequence: int,
+        peer: int | None = None,
+        dimension: Dimension | None = None,
     ) -> None:
-        self._group, self._operation, self._message = group, operation, message
-        self._sequence, self._peer = sequence, peer
-        self._on_device = group.is_device_call(message.tensor)
-        self._open_range: list[object] = []
-        self._issue_ns = self._issued_ns = 0
-        self._wait_start_ns: int | None = None
-        self._wait_end_ns: int | None = None
-        self._callback_ns: int | None = None
-        self.remainder = f"{operation} {group.facts(message.bytes, sequence, message.sent_bytes, peer)}"
+        self._group, self._operation = group, operation
+        self._size_bytes, self._sent_bytes, tensor = message
+        self._sequence, self._peer, self._dimension = sequence, peer, dimension
+        self._on_device = group.is_device_call(tensor)
+        self.remainder = group.remainder(
+            operation, self._size_bytes, sequence, self._sent_bytes, peer, dimension
+        )
+        """What follows the prefix in the names of its ranges."""
 
     def issue(self) -> None:
         """The call begins."""
         if not self._on_device and (handle := ranges.start(f"{COLLECTIVE_RUN} {self.remainder}")) is not None:
-            self._open_range.append(handle)
-        self._issue_ns = time.time_ns()
+            self._open_range = [handle]
+        self._issue_ns = time_ns()
 
-    def issued(self, work: object) -> None:
-        """The call returned its Work, or None where the backend waited by itself."""
-        self._issued_ns = time.time_ns()
+    def issued(self, work: object, *, waits_at_once: bool = False) -> None:
+        """The call returned its Work, or None where the backend waited by itself.
+
+        waits_at_once: the caller does nothing before its wait() returns, which is then as good a
+        completion as the backend's callback, and a callback costs 5 us.
+        """
+        self._issued_ns = time_ns()
         if self._on_device:
             return
         if work is None:
             self._wait_start_ns, self._wait_end_ns = self._issue_ns, self._issued_ns
             self._close_range()
             return
+        if waits_at_once or self._operation in self._group.without_future:
+            return
         try:
             future = work.get_future()  # type: ignore[attr-defined]
         except RuntimeError:
-            return  # Sends and receives of gloo have none.
+            self._group.without_future.add(self._operation)
+            return
         future.add_done_callback(self._completed)
 
     def abandon(self) -> None:
         """The call raised: nothing was issued."""
         self._close_range()
 
-    def wait_begins(self) -> int:
-        """A wait() begins; the result goes to `wait_ended`."""
-        return time.time_ns()
-
     def wait_ended(self, began_ns: int) -> None:
-        """That wait() returned. Only the first wait is kept: the others find the work done."""
+        """A wait() that began then returned. Only the first wait is kept: the others find the work done."""
         if self._wait_end_ns is None:
-            self._wait_start_ns, self._wait_end_ns = began_ns, time.time_ns()
+            self._wait_start_ns, self._wait_end_ns = began_ns, time_ns()
             self._close_range()
 
     def is_settled(self) -> bool:
@@ -89,10 +90,11 @@ class PendingCollective:
             operation=self._operation,
             group=self._group.description,
             group_name=self._group.name,
-            bytes=self._message.bytes,
+            bytes=self._size_bytes,
             sequence=self._sequence,
-            sent_bytes=self._message.sent_bytes,
+            sent_bytes=self._sent_bytes,
             peer=self._peer,
+            dimension=self._dimension,
             issue_ns=self._issue_ns,
             issued_ns=self._issued_ns,
             wait_start_ns=self._wait_start_ns,
@@ -102,7 +104,7 @@ class PendingCollective:
         )
 
     def _completed(self, _future: object) -> None:
-        self._callback_ns = time.time_ns()
+        self._callback_ns = time_ns()
         self._close_range()
 
     def _completion(self) -> tuple[int | None, Completion]:
@@ -116,7 +118,8 @@ class PendingCollective:
 
     def _close_range(self) -> None:
         # The callback's thread and the waiting one may both come here; list.pop lets one of them have it.
-        try:
-            ranges.end(self._open_range.pop())
-        except IndexError:
-            return
+        if self._open_range:
+            try:
+                ranges.end(self._open_range.pop())
+            except IndexError:
+                return

@@ -12,23 +12,99 @@ from __future__ import annotations
 
 import functools
 import importlib
-import importlib.metadata
 import threading
 from collections.abc import Callable
 from types import TracebackType
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeAlias, TypeVar
+
+from perfdoc.profiling.nvtx_calls import NvtxCalls, nvtx_calls
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_push: Callable[[str], object] | None = None
-_pop: Callable[[], object] | None = None
-_mark: Callable[[str], object] | None = None
-_start: Callable[[str], object] | None = None
-_end: Callable[[Any], object] | None = None
+MAX_KEPT = 10_000
+"""Names that are kept for `begin`. A model has fewer parts; more means numbers in names."""
+
+Opened: TypeAlias = Callable[[], object]
+"""Closes an open range; to be called once, on the thread that opened it."""
+Started: TypeAlias = tuple[Callable[[Any], object], object]
+"""What ends a range that may end on another thread."""
+
+
+def _nothing() -> None:
+    return None
+
+
+_on = False
+_nvtx: NvtxCalls | None = None
 _torch_profiler: Any = None
 """torch.autograd.profiler while record_function ranges are wanted."""
-_on = False
+_kept: dict[str, Callable[[], object]] = {}
+"""What opens the NVTX range of a name that came before."""
+_fast: dict[str, Callable[[], object]] = {}
+"""_kept while nothing but NVTX is wanted, else empty."""
+_push: Callable[[str], object] | None = None
+"""NVTX's push while nothing but NVTX is wanted, else None."""
+_pop: Opened = _nothing
+
+
+def begin(name: str) -> Opened | None:
+    """Open a range on this thread; call the result to close it. None while off.
+
+    For callers that count tenths of a microsecond; `with range(name)` does the same.
+    """
+    # One lookup decides: the caches are cold where a range is wanted, and every further step shows.
+    push = _fast.get(name)
+    if push is not None:
+        push()
+        return _pop
+    return _begin(name) if _on else None
+
+
+def _begin(name: str) -> Opened:
+    if _torch_profiler is not None and _torch_profiler._is_profiler_enabled:
+        return _recorded(name)
+    if _nvtx is None:
+        return _nothing
+    push = _kept.get(name)
+    if push is None:
+        push = _nvtx.prepared(name)
+        if len(_kept) < MAX_KEPT:
+            _kept[name] = push
+    push()
+    return _nvtx.pop
+
+
+def begin_once(name: str) -> Opened | None:
+    """As `begin`, for a name that does not come back: nothing of it is kept."""
+    if _push is not None:
+        _push(name)
+        return _pop
+    if not _on:
+        return None
+    if _torch_profiler is not None and _torch_profiler._is_profiler_enabled:
+        return _recorded(name)
+    if _nvtx is None:
+        return _nothing
+    _nvtx.push(name)
+    return _nvtx.pop
+
+
+def _recorded(name: str) -> Opened:
+    # The profiler's range is opened outermost and closed last, so that NVTX's cost lies inside it.
+    record = _torch_profiler.record_function(name)
+    record.__enter__()
+    pop = None
+    if _nvtx is not None:
+        _nvtx.push(name)
+        pop = _nvtx.pop
+
+    def close() -> None:
+        if pop is not None:
+            pop()
+        record.__exit__(None, None, None)
+
+    return close
 
 
 class range:  # noqa: N801 - used as `with ranges.range(...)`, as NVTX and torch spell it
@@ -37,37 +113,23 @@ class range:  # noqa: N801 - used as `with ranges.range(...)`, as NVTX and torch
     What a range opened it closes, even when ranges are switched on or off in between.
     """
 
-    __slots__ = ("_nvtx", "_record", "name")
+    __slots__ = ("_opened", "name")
 
     def __init__(self, name: str) -> None:
         self.name = name
-        self._nvtx: Callable[[], object] | None = None
-        self._record: Any = None
+        self._opened: Opened | None = None
 
     def __enter__(self) -> range:
         if _on:
-            self._open()
+            self._opened = begin(self.name)
         return self
-
-    def _open(self) -> None:
-        # The profiler's range is opened outermost and closed last, so that NVTX's cost lies inside it.
-        if _torch_profiler is not None and _torch_profiler._is_profiler_enabled:
-            self._record = _torch_profiler.record_function(self.name)
-            self._record.__enter__()
-        if _push is not None:
-            _push(self.name)
-            self._nvtx = _pop
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        pop, record = self._nvtx, self._record
-        if pop is not None:
-            self._nvtx = None
-            pop()
-        if record is not None:
-            self._record = None
-            record.__exit__(kind, error, trace)
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened()
 
     def __call__(self, function: Callable[P, R]) -> Callable[P, R]:
         """Run every call of `function` in a range of this name."""
@@ -81,45 +143,49 @@ class range:  # noqa: N801 - used as `with ranges.range(...)`, as NVTX and torch
         return in_range
 
 
-_pushed = threading.local()
+class _Pushed(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Opened | None] = []
+
+
+_pushed = _Pushed()
 
 
 def push(name: str) -> None:
     """Open a range on this thread, for callers that have no block; `pop` closes it, whatever is on then."""
-    stack: list[range] = _pushed.__dict__.setdefault("stack", [])
-    stack.append(range(name).__enter__())
+    _pushed.stack.append(begin(name))
 
 
 def pop() -> None:
     """Close the range that `push` opened last on this thread; nothing where there is none."""
-    stack: list[range] = _pushed.__dict__.setdefault("stack", [])
-    if stack:
-        stack.pop().__exit__(None, None, None)
+    if (stack := _pushed.stack) and (opened := stack.pop()) is not None:
+        opened()
 
 
 def mark(name: str) -> None:
     """An instant: an NVTX mark, and an empty range for the PyTorch profiler, which has no marks."""
     if not _on:
         return
-    if _mark is not None:
-        _mark(name)
+    if _nvtx is not None:
+        _nvtx.mark(name)
     if _torch_profiler is not None and _torch_profiler._is_profiler_enabled:
         with _torch_profiler.record_function(name):
             pass
 
 
-def start(name: str) -> object | None:
+def start(name: str) -> Started | None:
     """Open an NVTX range that may end on another thread; give the result to `end`. None while off.
 
-    The PyTorch profiler has no such ranges.
+    The PyTorch profiler has no such ranges. The name is not kept, as in `begin_once`.
     """
-    return _start(name) if _on and _start is not None else None
+    return (_nvtx.end, _nvtx.start(name)) if _on and _nvtx is not None else None
 
 
-def end(handle: object | None) -> None:
+def end(started: Started | None) -> None:
     """Close a range of `start`, on any thread, whether ranges are still on or not."""
-    if handle is not None and _end is not None:
-        _end(handle)
+    if started is not None:
+        close, handle = started
+        close(handle)
 
 
 def on() -> bool:
@@ -133,12 +199,13 @@ def enable(*, nvtx: bool = True, record_function: bool = True) -> str:
     NVTX is left out where neither the package nor a CUDA build of torch is there; record_function where
     torch cannot be imported. Neither is an error: the session that needs ranges checks the answer.
     """
-    global _push, _pop, _mark, _start, _end, _torch_profiler, _on
+    global _nvtx, _torch_profiler, _on, _kept, _fast, _push, _pop
     means: list[str] = []
-    _push = _pop = _mark = _start = None
-    if nvtx and (found := _nvtx_functions()) is not None:
-        name, _push, _pop, _mark, _start, _end = found
-        means.append(name)
+    _nvtx = nvtx_calls() if nvtx else None
+    _pop = _nothing if _nvtx is None else _nvtx.pop
+    _kept = {}
+    if _nvtx is not None:
+        means.append(_nvtx.through)
     _torch_profiler = None
     if record_function:
         try:
@@ -147,40 +214,14 @@ def enable(*, nvtx: bool = True, record_function: bool = True) -> str:
         except ImportError:
             pass
     _on = bool(means)
+    only_nvtx = _nvtx is not None and _torch_profiler is None
+    _fast = _kept if only_nvtx else {}
+    _push = _nvtx.push if _nvtx is not None and only_nvtx else None
     return ", ".join(means)
 
 
 def disable() -> None:
     """Emit nothing from now on. Ranges that are open close as they were opened."""
-    global _on
+    global _on, _fast, _push
     _on = False
-
-
-def _nvtx_functions() -> tuple[str, Any, Any, Any, Any, Any] | None:
-    try:
-        package = importlib.import_module("nvtx")
-    except ImportError:
-        pass
-    else:
-        return (
-            f"nvtx {importlib.metadata.version('nvtx')}",
-            package.push_range,
-            package.pop_range,
-            package.mark,
-            package.start_range,
-            package.end_range,
-        )
-    try:
-        cuda = importlib.import_module("torch.cuda")
-    except ImportError:
-        return None
-    if not cuda.is_available():
-        return None
-    return (
-        "torch.cuda.nvtx",
-        cuda.nvtx.range_push,
-        cuda.nvtx.range_pop,
-        cuda.nvtx.mark,
-        cuda.nvtx.range_start,
-        cuda.nvtx.range_end,
-    )
+    _fast, _push = {}, None

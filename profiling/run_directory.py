@@ -19,7 +19,7 @@ import msgspec
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.manifest import Manifest, Status, encode, read_manifest
-from perfdoc.profiling.whole_file import whole_file
+from perfdoc.profiling.whole_file import PART, whole_file
 
 FOLDERS = ("traces", "collectives", "memory", "steps")
 _RANK_FILE = re.compile(r"rank(0|[1-9][0-9]{0,6})\.(.+)")
@@ -41,12 +41,33 @@ class RunDirectory:
             if path.exists() and (not path.is_dir() or any(path.iterdir())):
                 remedy = "Give another directory: a run overwrites nothing."
                 raise CaptureError(path, "is not empty." if path.is_dir() else "is a file.", remedy)
+        except OSError as error:
+            raise _not_made(path, error) from error
+        return cls.join(path)
+
+    @classmethod
+    def join(cls, path: Path) -> RunDirectory:
+        """The run directory of a run that several machines take part in; its folders are made where missing.
+
+        Raises CaptureError where it cannot be written.
+        """
+        try:
             for folder in FOLDERS:
                 (path / folder).mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            remedy = "Give a directory that you may write to."
-            raise CaptureError(path, f"cannot be made: {error.strerror}.", remedy) from error
+            raise _not_made(path, error) from error
         return cls(path)
+
+    @property
+    def is_used(self) -> bool:
+        """Whether a run has begun in it: a manifest or a step was written."""
+        steps = (self.path / "steps").glob("rank*.jsonl")
+        return self.manifest_path.exists() or any(file.stat().st_size > 0 for file in steps)
+
+    def unfinished(self) -> tuple[Path, ...]:
+        """Files and folders whose writer did not come to its end."""
+        folders = [self.path, *(self.path / folder for folder in FOLDERS)]
+        return tuple(sorted(part for folder in folders for part in folder.glob(f"{PART}*")))
 
     @classmethod
     def open(cls, path: Path) -> RunDirectory:
@@ -85,10 +106,18 @@ class RunDirectory:
         """Read run.json. Raises CaptureError as `read_manifest` does."""
         return read_manifest(self.manifest_path)
 
-    def end(self, status: Status, reason: str = "") -> Manifest:
-        """Note in run.json how the run ended and when; the new manifest."""
+    def end(self, status: Status, reason: str = "", *, ranges: str = "") -> Manifest:
+        """Note in run.json how the run ended and when; the new manifest.
+
+        ranges: through what ranges were emitted, where that is known only now.
+        """
+        before = self.manifest()
         ended = msgspec.structs.replace(
-            self.manifest(), status=status, end_reason=reason, ended_utc=utc_now()
+            before,
+            status=status,
+            end_reason=reason,
+            ended_utc=utc_now(),
+            profile=msgspec.structs.replace(before.profile, ranges=ranges or before.profile.ranges),
         )
         with whole_file(self.manifest_path, replace=True) as part:
             part.write_bytes(encode(ended))
@@ -102,6 +131,10 @@ class RunDirectory:
             if (match := _RANK_FILE.fullmatch(file.name)) is not None and file.is_file():
                 found.setdefault(int(match[1]), []).append(file)
         return {rank: tuple(found[rank]) for rank in sorted(found)}
+
+
+def _not_made(path: Path, error: OSError) -> CaptureError:
+    return CaptureError(path, f"cannot be made: {error.strerror}.", "Give a directory that you may write to.")
 
 
 def utc_now() -> str:

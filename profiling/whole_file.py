@@ -9,6 +9,9 @@ from pathlib import Path
 
 from perfdoc.profiling.errors import CaptureError
 
+PART = ".part-"
+"""How the temporary name of an unfinished file or folder begins."""
+
 
 @contextmanager
 def whole_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
@@ -21,7 +24,7 @@ def whole_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
     if not replace and path.exists():
         raise _exists(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".part-{os.getpid()}-{path.name}")
+    part = path.with_name(f"{PART}{os.getpid()}-{path.name}")
     try:
         yield part
         move_into_place(part, path, replace=replace)

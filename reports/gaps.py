@@ -116,6 +116,8 @@ def _may_have_stages(diagnosis: Diagnosis) -> bool:
 
 
 _APPLIES: dict[str, Callable[[Diagnosis], bool]] = {
+    # Without ranks there is a memory snapshot at most.
+    "step_times": lambda d: bool(d.ranks),
     # Jitter is measured from the same steps as step times are: one row is enough.
     "host_jitter": lambda d: len(d.ranks) > 1 and d.analyses.step_times.state == "measured",
     "norm_contention": lambda d: _communicates(d) and not all(on_host(rank) for rank in d.ranks),

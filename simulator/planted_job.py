@@ -123,7 +123,7 @@ def _rank_answer(lane: RankLane) -> RankAnswer:
     for s in inside:
         leaves[s.leaf] += local(s.end_ns) - local(s.start_ns)
     hidden = {dimension: _hidden_ns(lane, dimension, inside) for dimension in {d for d, _, _ in lane.comm}}
-    norms = [(c, local(b) - local(a)) for c, a, b in lane.norms]
+    norms = [(_beside_ns(lane, a, b) / (b - a), local(b) - local(a)) for a, b in lane.norms]
     return RankAnswer(
         rank=lane.rank,
         pid=lane.process.pid,
@@ -136,9 +136,18 @@ def _rank_answer(lane: RankLane) -> RankAnswer:
         exposed_memcpy_ns=leaves["memcpy"],
         idle_ns=_below(leaves, "idle."),
         hidden_comm_ns=hidden,
-        norm_alone_ns=tuple(d for contended, d in norms if not contended),
-        norm_contended_ns=tuple(d for contended, d in norms if contended),
+        norm_alone_ns=tuple(d for beside, d in norms if beside == 0),
+        norm_contended_ns=tuple(d for beside, d in norms if beside == 1),
     )
+
+
+def _beside_ns(lane: RankLane, start_ns: int, end_ns: int) -> int:
+    """How long of [start, end) communication was resident."""
+    total, reached = 0, start_ns
+    for a, b in sorted((a, b) for _, a, b in lane.comm if a < end_ns and b > start_ns):
+        begin, end = max(a, reached), min(b, end_ns)
+        total, reached = total + max(0, end - begin), max(reached, end)
+    return total
 
 
 def _below(leaves: dict[str, int], prefix: str) -> dict[str, int]:

@@ -65,8 +65,8 @@ class RankLane:
     log: list[Stretch] = field(default_factory=list)
     comm: list[tuple[str, int, int]] = field(default_factory=list)
     """(dimension, start, end) of every communication kernel."""
-    norms: list[tuple[bool, int, int]] = field(default_factory=list)
-    """(contended, start, end) of every norm."""
+    norms: list[tuple[int, int]] = field(default_factory=list)
+    """(start, end) of every norm."""
     passes: list[LaidPass] = field(default_factory=list)
     step_starts: list[int] = field(default_factory=list)
     _data: tuple[int, int] = (0, 0)
@@ -187,9 +187,9 @@ class RankLane:
         return start
 
     def norm_alone(self) -> None:
-        """A norm kernel with nothing beside it."""
+        """A norm kernel with nothing beside it, messages of its own pipeline aside."""
         start = self.compute(self.spec.norm_ns, name=NORM)
-        self.norms.append((False, start, start + self.spec.norm_ns))
+        self.norms.append((start, start + self.spec.norm_ns))
 
     def copy(self, size_bytes: int, duration_ns: int) -> int:
         """A copy from the host alone on the device; its start."""

@@ -55,7 +55,7 @@ class JobSpec:
     backward_ns: int = 1_500_000
     stage_extra_ns: tuple[int, ...] = ()
     """Added to the first kernel of every forward pass, by stage: a stage with more to do."""
-    late: Late | None = None
+    late: Late | tuple[Late, ...] | None = None
     pp_transfer_ns: int = 30_007
     """From when both sides of a message between stages are there to its end."""
     pp_handover_ns: int = 0
@@ -93,8 +93,9 @@ class JobSpec:
             raise ValueError("JobSpec: one file has one clock")
         if self.stage_extra_ns and len(self.stage_extra_ns) != self.pp:
             raise ValueError(f"JobSpec: {len(self.stage_extra_ns)} stage_extra_ns for {self.pp} stages")
-        if self.late is not None and not 0 <= self.late.rank < self.world_size:
-            raise ValueError(f"JobSpec: late rank {self.late.rank} is not in the world")
+        for late in self.lates:
+            if not 0 <= late.rank < self.world_size:
+                raise ValueError(f"JobSpec: late rank {late.rank} is not in the world")
         if self.norm_contended_ns > 60_000:
             raise ValueError("JobSpec: norm_contended_ns above 60,000 outlasts the communication beside it")
 
@@ -102,6 +103,11 @@ class JobSpec:
     def world_size(self) -> int:
         """Ranks of the job."""
         return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def lates(self) -> tuple[Late, ...]:
+        """Every rank that is late."""
+        return self.late if isinstance(self.late, tuple) else (self.late,) if self.late is not None else ()
 
     def clock(self, rank: int) -> Clock:
         """The clock of a rank's file."""

@@ -46,9 +46,9 @@ class RankWork:
         duration = spec.backward_ns
         if what.forward:
             duration = spec.forward_ns + (spec.stage_extra_ns[lane.place.stage] if spec.stage_extra_ns else 0)
-            late = spec.late
-            if late is not None and late.rank == lane.rank and (late.steps is None or step in late.steps):
-                duration += late.extra_ns
+            for late in spec.lates:
+                if late.rank == lane.rank and (late.steps is None or step in late.steps):
+                    duration += late.extra_ns
         after_message = lane.last_stream != DEFAULT_STREAM and spec.pp > 1 and spec.vpp == 1
         start = lane.compute(duration, gap_ns=spec.pp_handover_ns if after_message else 0)
         lane.norm_alone()
@@ -130,7 +130,7 @@ class RankWork:
             begin = lane.compute(duration, name=name)
             assert begin == free, "the host fell behind: what should run beside communication started late"
             if name == NORM:
-                lane.norms.append((True, begin, begin + duration))
+                lane.norms.append((begin, begin + duration))
         lane.order_streams(group.stream, DEFAULT_STREAM, end)
         if end > lane.now_ns:
             lane.stretch(f"comm.{dimension}", end)

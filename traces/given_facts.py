@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -17,21 +18,38 @@ import msgspec
 import yaml
 
 from perfdoc.profiling.manifest import ModelShape
+from perfdoc.profiling.model_flops import check_shape
 from perfdoc.traces.derived_facts import derived_sizes
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
 
 MAX_CONFIG_BYTES = 4 << 20
 _MAX_SIZE = 10**15
-_DTYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8", "bfloat16": "bf16"}
+_MAX_FLOPS = 10**27
+_MAX_PEAK = 10**18
+_DTYPES = {"fp32": "fp32", "bf16": "bf16", "fp16": "fp16", "fp8": "fp8", "mxfp8": "fp8"}
+_DTYPES |= {"bfloat16": "bf16", "float16": "fp16", "float32": "fp32", "32": "fp32"}
+_DTYPES |= {f"{d}{sign}mixed": d for d in ("bf16", "fp16", "fp8") for sign in "-_"}
 _RECOMPUTE = ("none", "selective", "full")
 
 
 def _count(value: Any) -> int:
     number = float(str(value).replace("_", "")) if not isinstance(value, bool) else math.nan
     if not (number.is_integer() and 1 <= number <= _MAX_SIZE):
-        raise ValueError("is no whole number above 0")
+        raise ValueError(f"is no whole number from 1 to {_MAX_SIZE:.0e}")
     return int(number)
+
+
+def _count_or_none(value: Any) -> int:
+    return 0 if str(value) == "0" else _count(value)
+
+
+def _operations(value: Any) -> int:
+    """FLOPs: whole, and far beyond any count of ranks or widths."""
+    number = _positive(value)
+    if number > _MAX_FLOPS:
+        raise ValueError(f"is more than {_MAX_FLOPS:.0e}")
+    return round(number)
 
 
 def _positive(value: Any) -> float:
@@ -61,8 +79,15 @@ def _recompute(value: Any) -> str:
     return text
 
 
+def _peak(value: Any) -> float:
+    peak = _positive(value)
+    if peak > _MAX_PEAK:
+        raise ValueError(f"is more than {_MAX_PEAK:.0e} FLOP/s of one device")
+    return peak
+
+
 def _tera(value: Any) -> float:
-    return _positive(value) * 1e12
+    return _peak(_positive(value) * 1e12)
 
 
 _JOB: Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = MappingProxyType(
@@ -82,8 +107,8 @@ _JOB: Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = MappingProxyT
         "sequence_length": (_count, ("seq", "seq_length", "seq_len")),
         "dtype": (_dtype, ("precision",)),
         "recompute": (_recompute, ("recompute_granularity",)),
-        "flops_per_step": (_count, ()),
-        "peak_flops_per_second": (_tera, ("peak_tflops",)),
+        "flops_per_step": (_operations, ()),
+        "peak_flops_per_second": (_peak, ("peak_tflops",)),
     }
 )
 """Field of JobFacts → (reader of its value, other names)."""
@@ -108,7 +133,7 @@ _MODEL: Mapping[str, tuple[Callable[[Any], Any], tuple[str, ...]]] = MappingProx
         "qk_head_dim": (_count, ()),
         "qk_rope_head_dim": (_count, ("qk_pos_emb_head_dim",)),
         "v_head_dim": (_count, ()),
-        "mtp_layers": (_count, ("mtp_num_layers",)),
+        "mtp_layers": (_count_or_none, ("mtp_num_layers",)),
     }
 )
 _NAMES: Mapping[str, str] = MappingProxyType(
@@ -119,7 +144,10 @@ _NAMES: Mapping[str, str] = MappingProxyType(
         for alias in (field, *aliases)
     }
 )
-_SHAPE_NEEDS = ("layers", "hidden_size", "ffn_hidden_size", "attention_heads", "vocabulary")
+_SHAPE_NEEDS = (
+    *("layers", "hidden_size", "ffn_hidden_size", "attention_heads", "query_groups", "vocabulary"),
+    "gated_mlp",
+)
 
 
 def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> JobFacts:
@@ -129,12 +157,10 @@ def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> Job
     """
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
+    left_out: tuple[str, ...] = ()
     if config is not None:
-        for key, value in _of_file(config):
-            name = key if key == "model" else _NAMES.get(key)
-            if name is not None and value is not None and not isinstance(value, (Mapping, list)):
-                _take(values, sources, name, key, value, f"--config {config.name}")
-        if not values:
+        left_out = _take_file(values, sources, config)
+        if not values and not left_out:
             raise ValueError(
                 f"{config}: holds no key that perfdoc knows, such as {', '.join(list(_JOB)[:6])}."
             )
@@ -152,7 +178,28 @@ def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> Job
                 )
                 raise ValueError(f"--set {part!r}: there is no key {key!r}{hint}")
             _take(values, sources, _NAMES.get(key, key), key, value, "--set")
-    return _facts(values, sources)
+    return replace(_facts(values, sources), left_out=left_out)
+
+
+def _take_file(values: dict[str, Any], sources: dict[str, str], config: Path) -> tuple[str, ...]:
+    """Every known key of a file; returns those that are left out, since they say several things or nothing
+    that can be read. A framework's file holds the same names for several models."""
+    found: dict[str, dict[str, Any]] = {}
+    spelled: dict[str, str] = {}
+    for key, value in _of_file(config):
+        name = key if key == "model" else _NAMES.get(key)
+        if name is not None and value is not None and not isinstance(value, (Mapping, list)):
+            found.setdefault(name, {})[str(value)] = value
+            spelled[name] = key
+    left_out = []
+    for name, said in found.items():
+        try:
+            if len(said) > 1:
+                raise ValueError("says several things")
+            _take(values, sources, name, spelled[name], next(iter(said.values())), f"--config {config.name}")
+        except ValueError:
+            left_out.append(spelled[name])
+    return tuple(sorted(left_out))
 
 
 def _take(
@@ -165,11 +212,11 @@ def _take(
             raise ValueError(f"{source} model={value}: is not known{hint}")
         values[name] = known_models()[str(value)]
     else:
-        read = (_JOB.get(name) or _MODEL[name])[0]
+        read = _tera if key == "peak_tflops" else (_JOB.get(name) or _MODEL[name])[0]
         try:
             values[name] = read(value)
         except (ValueError, OverflowError) as error:
-            reason = str(error) if str(error).startswith("is ") else "is not a number"
+            reason = str(error) if str(error).startswith("is ") else "is not a number"  # Python's own words
             raise ValueError(f"{source} {key}={value}: {reason}.") from error
     sources[name] = source
 
@@ -207,9 +254,7 @@ def _facts(values: dict[str, Any], sources: dict[str, str]) -> JobFacts:
     model = {name: values[name] for name in _MODEL if name in values}
     shape = values.get("model")
     if shape is None and all(name in model for name in _SHAPE_NEEDS):
-        model.setdefault("query_groups", model["attention_heads"])
         model.setdefault("kv_channels", model["hidden_size"] // model["attention_heads"])
-        model.setdefault("gated_mlp", True)
         shape = ModelShape(name="", sequence_length=0, **model)
     elif shape is not None:
         shape = msgspec.structs.replace(shape, **model)
@@ -218,6 +263,7 @@ def _facts(values: dict[str, Any], sources: dict[str, str]) -> JobFacts:
         if any(sources[n] == "--set" for n in model):
             raise ValueError(f"--set {next(iter(model))}: a model's shape needs {', '.join(missing)} too.")
     if shape is not None:
+        check_shape(shape)
         if job.get("sequence_length"):
             shape = msgspec.structs.replace(shape, sequence_length=job["sequence_length"])
         job["model"] = shape

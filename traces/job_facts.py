@@ -9,14 +9,28 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.groups import ProcessGroup
 from perfdoc.profiling.manifest import Manifest, ModelShape, read_manifest
+from perfdoc.traces.derived_facts import derived_sizes
 from perfdoc.traces.errors import TraceError
 
-_FLOPS_FOLLOW_FROM = frozenset({"model", "global_batch_sequences", "sequence_length"})
+_BATCH = frozenset({"model", "global_batch_sequences", "sequence_length"})
+_SIZES = frozenset({"world_size", "tp", "cp", "pp"})
+_FOLLOWS_FROM: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "flops_per_step": _BATCH,
+        "flops_convention": _BATCH | {"flops_per_step"},
+        "peak_flops_per_second": frozenset({"dtype"}),
+        "peak_source": frozenset({"dtype", "peak_flops_per_second"}),
+        "dp": _SIZES,
+        "micro_batches": _SIZES | {"dp", "global_batch_sequences", "micro_batch_sequences"},
+    }
+)
+"""What a fact was made from: where that is given anew, the old one holds no more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,17 +68,27 @@ class JobFacts:
     groups: tuple[ProcessGroup, ...] = ()
     """Every process group of the run."""
     run_directory: Path | None = None
+    left_out: tuple[str, ...] = ()
+    """Keys of the user's file that say several things, or nothing that can be read."""
     sources: Mapping[str, str] = field(default_factory=dict)
     """Who said so, by field: `run.json`, `--set`, `--config FILE`."""
 
     def updated(self, given: JobFacts) -> JobFacts:
-        """These facts, with every one that `given` knows in its place."""
+        """These facts, with every one that `given` knows in its place; what followed from others is worked
+        out again. Raises ValueError, one line, where sizes contradict one another.
+        """
         known = {f.name: v for f in fields(given) if (v := getattr(given, f.name)) not in (None, ())}
         sources = {**self.sources, **given.sources}
-        if "flops_per_step" not in known and not _FLOPS_FOLLOW_FROM.isdisjoint(known):
-            known |= {"flops_per_step": None, "flops_convention": None}  # they were counted for another job
-            sources.pop("flops_per_step", None)
-        return JobFacts(**{**_values(self), **known, "sources": sources})
+        stale = {
+            name
+            for name, inputs in _FOLLOWS_FROM.items()
+            if name not in known and not inputs.isdisjoint(known)
+        }
+        merged = {**_values(self), **known, **dict.fromkeys(stale)}
+        derived = derived_sizes({n: v for n, v in merged.items() if v is not None})
+        new = {n: v for n, v in derived.items() if merged.get(n) is None}
+        sources = {n: s for n, s in sources.items() if n not in stale} | dict.fromkeys(new, "derived")
+        return JobFacts(**{**merged, **new, "sources": sources})
 
 
 def common_facts(several: Sequence[JobFacts]) -> JobFacts:

@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from perfdoc.trainer import optimizer_state
-from perfdoc.trainer.failure import first_line, is_consequence
+from perfdoc.trainer.failure import LostPeerError, first_line, is_consequence
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.model import unwrapped
 
@@ -80,6 +80,10 @@ def save(
             content_metadata=dict(METADATA),
         )
     except CheckpointException as error:  # not an Exception: it would pass every handler
+        if not error.failures:  # of this rank's knowledge: another one has it
+            raise LostPeerError("checkpoint.save: another rank could not write its part") from error
+        if dist.get_rank() == 0:
+            shutil.rmtree(partial, ignore_errors=True)  # on a full disk run.json needs some room
         reason = f"could not be written (is the disk full?): {first_line(error)}"
         raise OSError(f"checkpoint.save: {partial} {reason}") from error
     _on_first_rank(lambda: _publish(folder, partial, final, keep))
@@ -203,5 +207,7 @@ def _publish(folder: Path, partial: Path, final: Path, keep: int) -> None:
     if final.exists():
         shutil.rmtree(final)
     partial.rename(final)
-    for old in list(complete(folder).values())[:-keep]:
+    # Later steps may lie there, of a run that was resumed from before them; the new one is never the old one.
+    others = [path for path in complete(folder).values() if path != final]
+    for old in others[: max(0, len(others) - (keep - 1))]:
         shutil.rmtree(old)

@@ -97,6 +97,8 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
                 found[0] = index_text(text_path(config.data.text), tokenizer, cache)
             except (OSError, ValueError) as error:
                 found[1] = str(error)
+                if isinstance(error, OSError) and error.filename:
+                    found[1] = f"data.data_cache: {error.filename}: {error.strerror}"
         dist.broadcast_object_list(found, src=0)
         if found[1] is not None:
             raise ValueError(found[1])

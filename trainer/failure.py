@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import multiprocessing
 import os
 import sys
 import time
@@ -10,8 +12,12 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from perfdoc.profiling.launch_folder import LaunchFolder
+
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
+EXIT_CONSEQUENCE = 3
+"""Under the launcher alone, which tells by it who failed first; else such a rank ends with EXIT_FAILED."""
 EXIT_INTERRUPTED = 130
 
 CONSEQUENCES = (
@@ -26,7 +32,12 @@ CONSEQUENCES = (
 )
 """Words in the errors of ranks whose peer has gone: not what a person needs to read first."""
 CONSEQUENCE_DELAY_S = 2.0
-"""A rank that fell with another waits this long, so that the other's error is the first on the terminal."""
+"""A rank that fell with another waits this long, so that the other's error is the first on the terminal,
+and the first failure that torchrun sees."""
+
+
+class LostPeerError(RuntimeError):
+    """This rank cannot go on because another one failed, which says why."""
 
 
 def report(error: Exception, rank: int, out: Path | None) -> NoReturn:
@@ -44,27 +55,38 @@ def report(error: Exception, rank: int, out: Path | None) -> NoReturn:
         "traceback": "".join(traceback.format_exception(error)),
     }
     _write_details(details, rank, out)
+    launch = LaunchFolder.of()
     if consequence:
-        sys.stderr.write(f"perfdoc: rank {rank}: ended because another rank did\n")
-    elif isinstance(error, ValueError):
-        if rank == 0:  # every rank finds the same mistake
+        if launch is None:  # the launcher says it once, of the rank that was first
+            sys.stderr.write(f"perfdoc: rank {rank}: ended because another rank did\n")
+    elif isinstance(error, ValueError):  # every rank finds the same mistake
+        if launch.is_first_to_say(message) if launch is not None else rank == 0:
             sys.stderr.write(f"perfdoc: {message}\n")
-    elif isinstance(error, OSError):
-        sys.stderr.write(f"perfdoc: rank {rank}: {message}\n")
-    else:
-        sys.stderr.write(f"perfdoc: rank {rank}: {type(error).__name__}: {message}\n")
+    elif launch is None or launch.is_first_to_say(message):
+        kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
+        sys.stderr.write(f"perfdoc: rank {rank}: {kind}{message}\n")
     if os.environ.get("PERFDOC_DEBUG"):
         traceback.print_exception(error)
     sys.stderr.flush()
     sys.stdout.flush()
+    for child in multiprocessing.active_children():  # the checkpoint's server process would live on
+        child.kill()
     # Threads of the backend may wait for a peer that has gone; leave without joining them.
-    os._exit(EXIT_BAD_INPUT if isinstance(error, ValueError) else EXIT_FAILED)
+    os._exit(_exit_code(error, consequence=consequence))
+
+
+def _exit_code(error: Exception, *, consequence: bool) -> int:
+    if consequence and LaunchFolder.of() is not None:
+        return EXIT_CONSEQUENCE
+    return EXIT_BAD_INPUT if isinstance(error, ValueError) else EXIT_FAILED
 
 
 def is_consequence(error: BaseException) -> bool:
     """Whether an error only says that a peer has gone."""
     import torch.distributed as dist
 
+    if isinstance(error, LostPeerError):
+        return True
     text = f"{type(error).__name__} {error}".lower()
     return isinstance(error, RuntimeError | dist.DistError) and any(word in text for word in CONSEQUENCES)
 
@@ -80,19 +102,22 @@ def first_line(error: BaseException) -> str:
 
 
 def _write_details(details: dict[str, Any], rank: int, out: Path | None) -> None:
-    """errors/rank<N>.json in the run's folder, the end in run.json, and the file of torchrun's summary."""
-    try:
-        if out is not None and out.is_dir():
+    """errors/rank<N>.json in the run's folder, the end in run.json, and the file of torchrun's summary.
+
+    Each by itself: a full disk is one of the errors to report, and the next file may lie on another.
+    """
+    if out is not None and out.is_dir():
+        with contextlib.suppress(OSError):
             (out / "errors").mkdir(exist_ok=True)
             (out / "errors" / f"rank{rank}.json").write_text(json.dumps(details) + "\n", encoding="utf-8")
-            if not details["consequence"] and (out / "run.json").is_file():
-                from perfdoc.profiling.run_directory import RunDirectory
+        if not details["consequence"] and (out / "run.json").is_file():
+            from perfdoc.profiling.run_directory import RunDirectory
 
+            with contextlib.suppress(OSError, ValueError):
                 RunDirectory.open(out).end("failed", f"rank {rank}: {details['message']}")
-        elastic = os.environ.get("TORCHELASTIC_ERROR_FILE")
-        if elastic and not details["consequence"]:  # torchrun's summary then names the cause
-            extra = {"py_callstack": details["traceback"], "timestamp": str(int(time.time()))}
-            message = {"message": details["message"], "extraInfo": extra}
+    elastic = os.environ.get("TORCHELASTIC_ERROR_FILE")
+    if elastic and not details["consequence"]:  # torchrun's summary then names the cause
+        extra = {"py_callstack": details["traceback"], "timestamp": str(int(time.time()))}
+        message = {"message": details["message"], "extraInfo": extra}
+        with contextlib.suppress(OSError):
             Path(elastic).write_text(json.dumps({"message": message}), encoding="utf-8")
-    except (OSError, ValueError):
-        return  # a full disk is one of the errors to report; standard error still has it

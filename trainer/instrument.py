@@ -1,84 +1,98 @@
-"""Ranges inside a step that megatron-core does not emit: micro-batches, forward and backward, layers."""
+"""Everything that is emitted inside a profiled step and that megatron-core does not emit by itself."""
 
 from __future__ import annotations
 
 import functools
-import sys
 from typing import Any
 
-from perfdoc.trainer import ranges
+import torch
 
-LAYER_PARTS = ("input_layernorm", "self_attention", "pre_mlp_layernorm", "mlp")
-MODEL_PARTS = ("embedding", "output_layer")
+from perfdoc.profiling import collectives
+from perfdoc.trainer import backward_ranges, megatron_ranges, ranges
+from perfdoc.trainer.layer_ranges import LayerRanges
+from perfdoc.trainer.model import unwrapped
+from perfdoc.trainer.pipeline_phases import PipelinePhases, follow_schedules
 
-
-def name_megatron_ranges() -> None:
-    """Let megatron-core name its own ranges cheaply: the same names, without `inspect`. Once is enough.
-
-    `inspect.getmodule` and `getframeinfo` search files: 114 us for a push and a pop against 1.6 us.
-    """
-    from megatron.core import utils
-
-    utils._nvtx_range_get_func_path = _caller_of_push
+_NUMBER = "_perfdoc_micro_batch"
+"""Attribute of a stage's output: the number of its micro-batch, for the backward that starts from it."""
 
 
-def _caller_of_push() -> str:
-    """`module.function` of whoever called megatron-core's nvtx_range_push or nvtx_range_pop."""
-    frame = sys._getframe(2)
-    return f"{frame.f_globals['__name__']}.{frame.f_code.co_name}"
+class Instrument:
+    """The ranges of this rank's model and schedule; made once, switched on for profiled steps."""
+
+    def __init__(self, model: list[Any]) -> None:
+        _prepare_megatron()
+        self._layers = LayerRanges([unwrapped(chunk) for chunk in model])
+
+    def switch(self, on: bool) -> None:
+        """Emit from now on, or not. Off, nothing of the layers' ranges is left in the model."""
+        megatron_ranges.switch(on)
+        self._layers.switch(on)
 
 
-def emit_megatron_ranges(on: bool) -> None:
-    """Switch megatron-core's own ranges; they cost even where nobody listens."""
-    from megatron.core.utils import configure_nvtx_profiling
+@functools.cache
+def _prepare_megatron() -> None:
+    """Wrap what all models of this process share."""
+    megatron_ranges.install()
+    phases = PipelinePhases()
+    follow_schedules(phases)
+    _name_passes(phases)
+    _name_pipeline_messages()
 
-    configure_nvtx_profiling(on)
 
-
-def name_passes() -> None:
-    """Wrap megatron-core's forward and backward of one micro-batch, once per process."""
+def _name_passes(phases: PipelinePhases) -> None:
+    """Put the forward and the backward of each micro-batch into ranges with its number."""
     from megatron.core.pipeline_parallel import schedules
 
-    if getattr(schedules.forward_step, "perfdoc", False):
-        return
-    schedules.forward_step = _named(schedules.forward_step, ranges.FORWARD)
-    schedules.backward_step = _named(schedules.backward_step, ranges.BACKWARD)
+    forward_step, backward_step = schedules.forward_step, schedules.backward_step
+
+    @functools.wraps(forward_step)
+    def forward(*args: Any, **kwargs: Any) -> Any:
+        number = kwargs.get("current_microbatch")
+        phases.forward_begins()
+        with ranges.micro_batch(number, ranges.FORWARD):
+            result = forward_step(*args, **kwargs)
+        phases.forward_ends()
+        output = _tensor(result[0])
+        if isinstance(output, torch.Tensor):
+            # The schedule keeps this very object until the backward of its micro-batch, in any order.
+            setattr(output, _NUMBER, number)
+        return result
+
+    @functools.wraps(backward_step)
+    def backward(input_tensor: Any, output_tensor: Any, *args: Any, **kwargs: Any) -> Any:
+        number = getattr(_tensor(output_tensor), _NUMBER, None)
+        with ranges.micro_batch(number, ranges.BACKWARD):
+            try:
+                result = backward_step(input_tensor, output_tensor, *args, **kwargs)
+            finally:
+                backward_ranges.close_all()
+        phases.backward_ends()
+        return result
+
+    schedules.forward_step, schedules.backward_step = forward, backward
 
 
-def _named(function: Any, prefix: str) -> Any:
+def _tensor(output: Any) -> Any:
+    return output[0] if isinstance(output, list) else output
+
+
+def _name_pipeline_messages() -> None:
+    """Say that the pipeline's messages are the pipeline's.
+
+    In a pipeline of two stages megatron-core sends one direction over the default group, which tells nothing
+    (p2p_communication._p2p_ops, where messages are not batched).
+    """
+    from megatron.core.pipeline_parallel.p2p_communication import P2PCommunicator
+
+    for method in ("_communicate", "_communicate_shapes"):
+        setattr(P2PCommunicator, method, _serving_pipeline(getattr(P2PCommunicator, method)))
+
+
+def _serving_pipeline(function: Any) -> Any:
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with ranges.micro_batch(kwargs.get("current_microbatch"), prefix):
+        with collectives.serving("pp"):
             return function(*args, **kwargs)
 
-    call.perfdoc = True  # type: ignore[attr-defined]
     return call
-
-
-def name_layers(model: Any) -> None:
-    """Put the forward pass of every layer and its parts into ranges; layers count from 0."""
-    for layer in model.decoder.layers:
-        index = layer.layer_number - 1
-        _wrap(layer, ranges.compute(ranges.FORWARD, layer=index))
-        for part in LAYER_PARTS:
-            _wrap(getattr(layer, part, None), ranges.compute(ranges.FORWARD, layer=index, module=part))
-    _wrap(
-        getattr(model.decoder, "final_layernorm", None),
-        ranges.compute(ranges.FORWARD, module="final_layernorm"),
-    )
-    for part in MODEL_PARTS:
-        _wrap(getattr(model, part, None), ranges.compute(ranges.FORWARD, module=part))
-
-
-def _wrap(module: Any, name: str) -> None:
-    if module is None:
-        return
-
-    def begin(*_: Any, **__: Any) -> None:
-        ranges.push(name)
-
-    def end(*_: Any, **__: Any) -> None:
-        ranges.pop()
-
-    module.register_forward_pre_hook(begin)
-    module.register_forward_hook(end, always_call=True)

@@ -13,23 +13,19 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from perfdoc.profiling import collectives
 from perfdoc.profiling.gpu_peaks import peak_flops
 from perfdoc.profiling.session import Session
 from perfdoc.profiling.step_log import StepRecord
-from perfdoc.trainer import checkpoint, ranges
+from perfdoc.trainer import backward_ranges, checkpoint, ranges
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.data import Corpus, batches, build_corpus
 from perfdoc.trainer.flops import flops_per_step, mfu, training_dtype
-from perfdoc.trainer.instrument import (
-    emit_megatron_ranges,
-    name_layers,
-    name_megatron_ranges,
-    name_passes,
-)
+from perfdoc.trainer.instrument import Instrument
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.log import EvalRecord, RunLog
-from perfdoc.trainer.model import build_model, unwrapped
+from perfdoc.trainer.model import build_model
 from perfdoc.trainer.optimizer import build_lr_schedule, build_optimizer
 from perfdoc.trainer.schedule import connect, run_schedule
 from perfdoc.trainer.stop import StopRequest
@@ -46,6 +42,7 @@ class Run:
     optimizer: Any
     schedule: Any
     corpus: Corpus
+    instrument: Instrument
     padded_vocab: int
     flops: int
     """Of one step, over all ranks."""
@@ -55,6 +52,8 @@ class Run:
     """Steps done."""
     records: list[StepRecord] = field(default_factory=list)
     stopped_by_signal: bool = False
+    ranges_through: str = ""
+    """Through what the profiled ranks emitted ranges; "" where nothing was profiled, or not yet."""
 
 
 def build(config: Config, layout: Layout) -> Run:
@@ -75,15 +74,12 @@ def build(config: Config, layout: Layout) -> Run:
         optimizer=optimizer,
         schedule=build_lr_schedule(config, optimizer),
         corpus=corpus,
+        instrument=Instrument(model),
         padded_vocab=vocab,
         flops=flops_per_step(config, vocab),
         peak=peak_flops(device, training_dtype(config)),
     )
     connect(config, model, optimizer)
-    name_passes()
-    name_megatron_ranges()
-    for chunk in model:
-        name_layers(unwrapped(chunk))
     with ranges.span(ranges.CHECKPOINT_LOAD):
         _resume(run)
     return run
@@ -130,7 +126,18 @@ def train(run: Run, log: RunLog, stop: StopRequest | None = None, session: Sessi
             gc.enable()
     if config.checkpoint.save is not None and saved_at != run.finished:
         _save(run, log)
+    if session is not None:
+        run.ranges_through = _of_any_rank(session.ranges_through)
+    if late := backward_ranges.healed():
+        log.say(f"{late} ranges of the backward pass were closed late; they are too long in the trace")
     return run
+
+
+def _of_any_rank(text: str) -> str:
+    """The first text that is not empty, by rank: not every rank need be profiled."""
+    texts = [""] * dist.get_world_size()
+    dist.all_gather_object(texts, text)
+    return next((text for text in texts if text), "")
 
 
 def _step(
@@ -138,7 +145,7 @@ def _step(
 ) -> StepRecord:
     number = run.finished + 1
     profiled = session is not None and session.is_profiled(number)
-    emit_megatron_ranges(profiled)
+    run.instrument.switch(profiled)
     # Opening and closing the profiler lies outside the time of the step.
     with ranges.span(ranges.step(number)) if session is None else session.step(number):
         record = _timed_step(run, data, stop, number, profiled)
@@ -191,7 +198,8 @@ def _agree(seen: tuple[float, float], stop: bool) -> tuple[float, bool]:
     """
     device = torch.device("cuda", torch.cuda.current_device()) if cuda_available() else torch.device("cpu")
     total = torch.tensor([*seen, float(stop)], dtype=torch.float64, device=device)
-    dist.all_reduce(total)
+    with collectives.serving("other"):
+        dist.all_reduce(total)
     loss_sum, tokens, stops = total.tolist()
     return loss_sum / tokens if tokens else math.nan, stops > 0
 

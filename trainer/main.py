@@ -8,13 +8,21 @@ that import this module again, hence the guard at the end.
 from __future__ import annotations
 
 import argparse
+import os
+import signal
 import sys
 from pathlib import Path
+from typing import NoReturn
 
+from perfdoc.profiling.launch_folder import LaunchFolder
+from perfdoc.profiling.nsys import is_attached
 from perfdoc.profiling.window import ProfileWindow
 from perfdoc.trainer.config.environment import apply_environment
 from perfdoc.trainer.config.resolve import ResolvedConfig, resolve
 from perfdoc.trainer.failure import EXIT_BAD_INPUT
+
+EXIT_LIMIT_S = 120
+"""For what nsys does in a process that ends: a second, for a capture of minutes."""
 
 
 def read_config(given: str, overrides: list[str]) -> ResolvedConfig:
@@ -33,6 +41,8 @@ def read_config(given: str, overrides: list[str]) -> ResolvedConfig:
 
 def main(arguments: list[str] | None = None) -> int:
     """Train as one rank of the group that torchrun started (or alone); returns the exit code."""
+    if (launch := LaunchFolder.of()) is not None:
+        launch.register(int(os.environ.get("RANK", "0")))
     parser = argparse.ArgumentParser(prog="perfdoc.trainer.main", description=__doc__)
     parser.add_argument(
         "--config", required=True, help="resolved.json, a configuration's name, or a .yaml file"
@@ -55,8 +65,6 @@ def main(arguments: list[str] | None = None) -> int:
     except ValueError as error:
         sys.stderr.write(f"perfdoc: {error}\n")
         return EXIT_BAD_INPUT
-    import os
-
     apply_environment(resolved.config.environment, os.environ)
     from perfdoc.trainer.rank import Profiling, run_rank
 
@@ -64,5 +72,16 @@ def main(arguments: list[str] | None = None) -> int:
     return run_rank(resolved, given.out, Profiling(profiler=given.profiler, reason=reason, window=window))
 
 
+def leave(code: int) -> NoReturn:
+    """End the process; one that nsys does not let go ends by SIGALRM.
+
+    Seen once in dozens of ends: the exit handler that nsys 2024.2.3 puts into the process waits for ever.
+    """
+    if is_attached():
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(EXIT_LIMIT_S)
+    sys.exit(code)
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    leave(main())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from typing import Any
 
 import torch
@@ -11,6 +10,7 @@ import torch.distributed as dist
 
 import perfdoc
 from perfdoc.profiling import environment, manifest
+from perfdoc.profiling.command import own_command
 from perfdoc.profiling.groups import gather_groups
 from perfdoc.profiling.model_flops import CONVENTION
 from perfdoc.profiling.run_directory import utc_now
@@ -30,7 +30,7 @@ def describe(resolved: ResolvedConfig, run: Run, profile: manifest.Profile) -> m
     return manifest.Manifest(
         perfdoc_version=perfdoc.__version__,
         created_utc=utc_now(),
-        command=tuple(sys.orig_argv[1:]),
+        command=own_command(),
         device="cuda" if cuda_available() else "cpu",
         dtype=training_dtype(config),
         config={

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.launch_folder import LaunchFolder
 from perfdoc.profiling.manifest import Profile, Status
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.session import Session
@@ -37,6 +38,7 @@ def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -
     from perfdoc.trainer import adapt, session
 
     rank = session.rank()
+    launch = LaunchFolder.of()
     if not os.environ.get("PERFDOC_DEBUG"):
         # megatron-core's and torch's deprecations are for their developers, not for who trains.
         warnings.simplefilter("ignore")
@@ -52,7 +54,7 @@ def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -
         from perfdoc.trainer.loop import build, train
         from perfdoc.trainer.stop import StopRequest
 
-        stop = StopRequest()
+        stop = StopRequest(launch)
         stop.listen()
         session.start_processes(resolved.config)
         # After the group is formed: a rank that fails before would leave the others waiting for it.
@@ -66,8 +68,9 @@ def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -
             if directory is not None:
                 capture = stack.enter_context(_session(directory, profiling, rank))
             train(run, log, stop, capture)
-        if capture is not None and capture.problem is not None:
-            sys.stderr.write(f"perfdoc: rank {rank}: profiling: {capture.problem}\n")
+        problem = None if capture is None else capture.problem
+        if problem is not None and (launch is None or launch.is_first_to_say(problem)):
+            sys.stderr.write(f"perfdoc: rank {rank}: profiling: {problem}\n")
         if run.stopped_by_signal:
             log.say(f"stopped after step {run.finished}, as asked")
         _end(directory, rank, "stopped" if run.stopped_by_signal else "finished", run)
@@ -78,11 +81,16 @@ def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -
         return EXIT_INTERRUPTED
     except Exception as error:  # noqa: BLE001 - the last line of defence: report it and end the process
         report(error, rank, out)
-    return EXIT_INTERRUPTED if run.stopped_by_signal else 0
+    if launch is None:
+        return EXIT_INTERRUPTED if run.stopped_by_signal else 0
+    launch.note_done(rank)
+    if run.stopped_by_signal:
+        launch.note_stopped()
+    return 0  # The first code that is not 0 would make torchrun end the other ranks.
 
 
 def _open_directory(out: Path | None, *, resuming: bool) -> RunDirectory | None:
-    """The run directory, made by rank 0 if need be. Only a resumed run goes on in one with steps."""
+    """The run directory, made if need be. Only a resumed run goes on in one with steps."""
     import torch.distributed as dist
 
     if out is None:
@@ -98,7 +106,7 @@ def _open_directory(out: Path | None, *, resuming: bool) -> RunDirectory | None:
     dist.broadcast_object_list(problem, src=0)
     if problem[0] is not None:
         raise ValueError(problem[0])
-    return RunDirectory.open(out)
+    return RunDirectory.join(out)  # Another machine has a file system of its own, perhaps.
 
 
 def _session(directory: RunDirectory, profiling: Profiling, rank: int) -> Session:
@@ -139,4 +147,5 @@ def _write_manifest(
 
 def _end(directory: RunDirectory | None, rank: int, status: Status, run: Run) -> None:
     if directory is not None and rank == 0:
-        directory.end(status, f"stopped after step {run.finished}, as asked" if status == "stopped" else "")
+        reason = f"stopped after step {run.finished}, as asked" if status == "stopped" else ""
+        directory.end(status, reason, ranges=run.ranges_through)

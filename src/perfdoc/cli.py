@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from perfdoc import __version__
+from perfdoc.nsys_command import nsys_app
 
 EXIT_FAIL_ON = 1
 EXIT_BAD_INPUT = 2
@@ -98,12 +99,29 @@ def analyze(
     step_range: Annotated[
         str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Facts of the job that the captures do not hold: --set tp=8 pp=4 model=llama3-8b gbs=128 "
+            "seq=8192 dtype=bf16.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
+    ] = None,
     fail_on: Annotated[
         str | None, typer.Option(help="Exit with 1 where these rules fire: codes with commas, or any.")
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
+    cross_check: Annotated[
+        bool, typer.Option("--cross-check", help="List where figures of an installed nsys differ.")
+    ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay/--no-replay", help="Run each window again, for its critical path.")
+    ] = True,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -117,9 +135,13 @@ def analyze(
             json_file=json_file,
             window=window,
             step_range=step_range,
+            settings=settings or [],
+            config=config,
             fail_on=fail_on,
             jobs=jobs,
             force=force,
+            cross_check=cross_check,
+            replay=replay,
         )
         fired = run(options, format_.value)
     except UserError as error:
@@ -228,7 +250,8 @@ def run(
     debug: Debug = False,
 ) -> None:
     """Train the reference model with profiling on, and analyse what it left."""
-    from perfdoc.run_command import RunError, as_typed, execute, prepare, split_words
+    from perfdoc.run_command import RunError, as_typed, prepare, split_words
+    from perfdoc.run_end import execute
 
     try:
         config, overrides, torchrun = split_words(words or [])
@@ -247,22 +270,21 @@ def run(
             sys.stdout.write(as_typed(planned.command) + "\n")
             return
         say(as_typed(planned.command))
-        code = execute(planned)
+        ended = execute(planned, say, debug=debug)
     except RunError as error:
         if debug:
             raise
         fail(str(error))
-    if code:
-        raise typer.Exit(code)
+    if ended.code:
+        raise typer.Exit(ended.code)
     assert planned.run is not None
-    if planned.choice.profiler == "none":
-        say(f"the run is in {planned.run.path}; nothing was profiled, so there is nothing to analyse")
-        return
-    analyze([str(planned.run.path)], output=planned.run.path / "report")
+    if ended.analyse:
+        analyze([str(planned.run.path)], output=planned.run.path / "report", debug=debug)
 
 
 config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+app.add_typer(nsys_app, name="nsys")
 
 
 @config_app.command("show")

@@ -45,7 +45,7 @@ def diagnose(
         for (i, m), device, label in zip(measured, job.devices, job.labels, strict=True)
     ]
     ranks.sort(key=lambda r: (r.rank is None, r.rank or 0))
-    remembered = memory_of(job_memory(memory))
+    remembered = memory_of(job_memory(memory), ranks)
     return d.Diagnosis(
         perfdoc_version=__version__,
         verdict=verdict_of(ranks) if ranks else memory_verdict(remembered),
@@ -64,7 +64,7 @@ def diagnose(
             for m in memory
             for p, digest in m.sha256.items()
         ],
-        quality=quality_of(captures, silent, ranks),
+        quality=quality_of(captures, silent, ranks, job),
         capabilities=[
             d.CapabilityRow(input=i, name=n, available=x.available, reason=x.reason, remedy=x.remedy)
             for i, c in enumerate(captures)

@@ -7,15 +7,24 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc import diagnosis as d
+from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.traces import NoGpuActivityError
 
 
 def quality_of(
-    captures: Sequence[CaptureMeasurement], silent: Sequence[NoGpuActivityError], ranks: Sequence[d.Rank]
+    captures: Sequence[CaptureMeasurement],
+    silent: Sequence[NoGpuActivityError],
+    ranks: Sequence[d.Rank],
+    job: JobMeasurement,
 ) -> list[d.Quality]:
     """Notes of the captures, ranks that are missing, and captures that showed no GPU activity."""
-    return _notes(captures) + _missing_ranks(captures, ranks) + [_silent(e) for e in silent]
+    return (
+        _notes(captures)
+        + _missing_ranks(job.world_size or 0, ranks)
+        + _left_out(job)
+        + [_silent(e) for e in silent]
+    )
 
 
 def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
@@ -35,9 +44,8 @@ def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
     ]
 
 
-def _missing_ranks(captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank]) -> list[d.Quality]:
+def _missing_ranks(world: int, ranks: Sequence[d.Rank]) -> list[d.Quality]:
     """Said where the captures name a larger job than was given: its other ranks may be the slow ones."""
-    world = max((c.world_size for c in captures if c.world_size is not None), default=0)
     known = {r.rank for r in ranks} - {None}
     if len(known) >= world:
         return []
@@ -46,6 +54,20 @@ def _missing_ranks(captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Ran
             code="missing-ranks",
             message=f"The job had {world:,} ranks; {len(known):,} of them are analysed here.",
             remedy="Give the captures of the others too, as far as there are any.",
+        )
+    ]
+
+
+def _left_out(job: JobMeasurement) -> list[d.Quality]:
+    """Said where the user's file leaves something open, so that nobody takes it for used."""
+    if not job.facts.left_out:
+        return []
+    return [
+        d.Quality(
+            code="config-unclear",
+            message=f"Of the file of --config these say several things, or nothing that can be used: "
+            f"{', '.join(job.facts.left_out)}. They count as unknown.",
+            remedy="Give what holds for this job with --set.",
         )
     ]
 

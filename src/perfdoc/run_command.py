@@ -1,15 +1,11 @@
-"""`perfdoc run`: train with profiling on, then analyse what it left; and `perfdoc config show`."""
+"""`perfdoc run`: check a run and make ready for it; and `perfdoc config show`."""
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
-import os
 import shlex
-import shutil
-import signal
-import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,18 +14,20 @@ from typing import Literal
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys import nsys_per_rank
-from perfdoc.profiling.nsys_collect import collect_reports, reports_folder
+from perfdoc.profiling.nsys_collect import LOGS, UNFINISHED, reports_folder
 from perfdoc.profiling.profiler_choice import ProfilerChoice, choose_profiler
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.trainer.config.resolve import DEFAULT_CONFIG, resolve
+from perfdoc.profiling.whole_file import whole_file
+from perfdoc.torchrun_arguments import TorchrunArguments, read_torchrun
+from perfdoc.trainer.config.resolve import DEFAULT_CONFIG, ResolvedConfig, resolve
 from perfdoc.trainer.layout import default_world_size, plan
 
 NOT_INSTALLED = (
     "training needs {what}, which is not installed. Install PyTorch for your machine first, then: "
     "pip install 'perfdoc[train]'"
 )
-EXIT_STOPPED = 130
-_WORLD = ("--nproc-per-node", "--nproc_per_node", "--nnodes")
+LAUNCHER = "perfdoc.trainer.launcher"
+TRAINER = "perfdoc.trainer.main"
 
 
 class RunError(ValueError):
@@ -42,7 +40,11 @@ class Plan:
 
     command: list[str]
     run: RunDirectory | None
+    """None for a dry run."""
     choice: ProfilerChoice
+    config: ResolvedConfig
+    several_nodes: bool
+    """Whether other machines take part."""
 
 
 def prepare(
@@ -63,79 +65,50 @@ def prepare(
     for module in ("torch", "megatron.core"):
         if not _importable(module):
             raise RunError(NOT_INSTALLED.format(what=module))
+    folder = output or Path("runs") / "unnamed"
     try:
         resolved = resolve(config, overrides)
+        saved = _check_checkpoints(resolved)
         device = _device()
-        given = _given_world_size(torchrun)
-        world_size = given or default_world_size(resolved.config)
-        if given or not _gives_world(torchrun):
+        given = read_torchrun(torchrun)
+        words = given.completed(default_world_size(resolved.config))
+        if (world_size := read_torchrun(words).world_size) is not None:
             plan(resolved.config, world_size, device)
         choice = choose_profiler(profiler, device=device)
         iterations = resolved.config.training.train_iters
         if choice.profiler != "none" and profile_start > iterations:
             raise RunError(
                 f"--profile-start {profile_start}: the run has {iterations} steps (training.train_iters); "
-                "start earlier, or train without --profiler."
+                "start earlier, or take --profiler none."
             )
-        folder = output or Path("runs") / f"{resolved.name}-{datetime.now():%Y%m%d-%H%M%S}"
-        run = None if dry_run else RunDirectory.create(folder)
-        resolved_file = folder / "resolved.json"
+        folder = _folder(output, resolved.name, given)
+        if not dry_run and saved is not None:
+            _try_writing(saved)
+        run = None if dry_run else _made(folder, given)
         if run is not None:
-            resolved_file.write_text(resolved.to_json(), encoding="utf-8")
+            with whole_file(folder / "resolved.json", replace=True) as part:
+                part.write_text(resolved.to_json(), encoding="utf-8")
     except (ValueError, CaptureError) as error:
         raise RunError(str(error)) from error
     except OSError as error:
         raise RunError(f"{error.filename or folder}: cannot be written: {error.strerror}.") from error
-    launcher = [sys.executable, "-m", "torch.distributed.run"]
-    launcher += (
-        list(torchrun)
-        if _gives_world(torchrun)
-        else ["--standalone", f"--nproc-per-node={world_size}", *torchrun]
-    )
-    program = ["-m", "perfdoc.trainer.main", "--config", str(resolved_file), "--out", str(folder)]
-    program += ["--profiler", choice.profiler, "--profiler-reason", choice.reason]
+    launcher = [sys.executable, "-m", LAUNCHER, *words]
+    program = ["-m", TRAINER, "--out", str(folder), "--profiler", choice.profiler]
+    program += ["--profiler-reason", choice.reason]
     program += ["--profile-start", str(profile_start), "--profile-steps", str(profile_steps)]
+    # A dry run writes no resolved.json, and the line that it prints is to work all the same.
+    program += ["--config", config, *overrides] if dry_run else ["--config", str(folder / "resolved.json")]
     command = [*launcher, *program]
     if choice.nsys is not None:
         command = nsys_per_rank(
             choice.nsys.path,
             torchrun=launcher,
             program=[sys.executable, *program],
-            folder=reports_folder(run) if run is not None else folder / "traces",
+            folder=reports_folder(run) if run is not None else folder / "traces" / UNFINISHED,
+            logs=folder / LOGS,
             device=device,
         )
-    return Plan(command=command, run=run, choice=choice)
-
-
-def execute(planned: Plan) -> int:
-    """Run the training and collect what nsys left. Returns torchrun's exit code. Raises RunError."""
-    assert planned.run is not None
-    # A process group of its own: a stop reaches the ranks through us, wherever it was sent.
-    process = subprocess.Popen(planned.command, start_new_session=True)
-    stops: list[int] = []
-
-    def forward(number: int, frame: object) -> None:
-        """The ranks finish the step, save and end; a second signal ends them at once."""
-        stops.append(number)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, number if len(stops) == 1 else signal.SIGKILL)
-
-    before = {number: signal.signal(number, forward) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        code = process.wait()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-    if code and not planned.run.manifest_path.exists() and not any((planned.run.path / "steps").iterdir()):
-        shutil.rmtree(planned.run.path)  # nothing was trained: the same command may be given again
-    if planned.choice.nsys is not None and code == 0:
-        try:
-            for report in collect_reports(planned.run, planned.choice.nsys):
-                if report.check.problem:
-                    raise RunError(f"rank {report.rank}: {report.check.problem} {report.check.remedy}")
-        except CaptureError as error:
-            raise RunError(str(error)) from error
-    return EXIT_STOPPED if stops else code
+    return Plan(command=command, run=run, choice=choice, config=resolved, several_nodes=given.several_nodes)
 
 
 def split_words(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
@@ -161,22 +134,61 @@ def as_typed(command: Sequence[str]) -> str:
     return shlex.join(command)
 
 
-def _gives_world(torchrun: Sequence[str]) -> bool:
-    return any(a.split("=")[0] in _WORLD for a in torchrun)
+def _check_checkpoints(resolved: ResolvedConfig) -> Path | None:
+    """The folder that checkpoints go to, if any.
+
+    A run that starts afresh among another's checkpoints would delete them one by one, or its own.
+    """
+    settings = resolved.config.checkpoint
+    if settings.save is None or settings.load is not None:
+        return None if settings.save is None else Path(settings.save)
+    from perfdoc.trainer.checkpoint import complete
+
+    if found := complete(Path(settings.save)):
+        raise RunError(
+            f"checkpoint.save = {settings.save}: holds checkpoints of another run (up to step {max(found)}). "
+            f"Give another folder, or go on from there with checkpoint.load={settings.save}."
+        )
+    return Path(settings.save)
 
 
-def _given_world_size(torchrun: Sequence[str]) -> int | None:
-    """Ranks that torchrun was told to start on the one node; None where it was told otherwise or nothing."""
-    words = [part for a in torchrun for part in a.split("=", 1)]
-    if "--nnodes" in words:
-        return None
-    for name in ("--nproc-per-node", "--nproc_per_node"):
-        if name in words[:-1]:
-            value = words[words.index(name) + 1]
-            if not value.isdecimal() or int(value) < 1:
-                raise RunError(f"{name} {value}: give the number of ranks.")
-            return int(value)
-    return None
+def _try_writing(folder: Path) -> None:
+    """Make the folder and a file in it: after hours of training is the wrong time to find out."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RunError(f"checkpoint.save = {folder}: cannot be written: {error.strerror}.") from error
+
+
+def _folder(output: Path | None, name: str, given: TorchrunArguments) -> Path:
+    """The run directory's path: the one that was given, else a free name by the time."""
+    if output is not None:
+        return output
+    if given.several_nodes:
+        raise RunError(
+            "--nnodes: several machines need one run directory: give -o DIR, the same to all of them, "
+            "best on a file system that they share."
+        )
+    first = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder, n = first, 1
+    while folder.exists():
+        n += 1
+        folder = first.with_name(f"{first.name}-{n}")
+    return folder
+
+
+def _made(folder: Path, given: TorchrunArguments) -> RunDirectory:
+    """The run directory. Another machine of the same run may have made it; a run in it is never gone over."""
+    if not given.several_nodes:
+        return RunDirectory.create(folder)
+    run = RunDirectory.join(folder)
+    if run.is_used:
+        raise CaptureError(
+            folder, "holds a run already.", "Give another directory: a run overwrites nothing."
+        )
+    return run
 
 
 def _device() -> Literal["cpu", "cuda"]:

@@ -131,14 +131,6 @@ def test_noisy_ends_do_not_move_clocks_that_are_set_well() -> None:
     assert clocks.residual_p95_ns > 100_000
 
 
-def test_too_few_ends_move_no_clock() -> None:
-    # With three ends any offset fits them; UTC counts, and the residual shows the 70 µs between them.
-    job = everybody_together(2, 3, 1_000_000)
-    clocks = aligned(job.columns([Clock(), Clock(offset_ns=70_000)], sequences=True))
-    assert [(c.offset_ns, c.source) for c in clocks.clocks] == [(0, "utc"), (0, "utc")]
-    assert clocks.resolution_ns == 70_000
-
-
 def test_broadcasts_align_nothing() -> None:
     # The root of a broadcast leaves when its data are gone, whenever the others come.
     job = Job(ranks=2)
@@ -203,15 +195,15 @@ def test_random_clocks_against_the_planted_ones(data: st.DataObject) -> None:
     ]
     columns = job.columns(planted, sequences=bool(rng.integers(2)))
     clocks = aligned(columns)
-    assert clocks.resolution_ns is not None
-    assert clocks.resolution_ns < 5_000
+    assert clocks.residual_ns is not None
+    assert clocks.residual_ns < 5_000
     for i in range(1, ranks):
         assert clocks.clocks[i].drift_ppm == pytest.approx((planted[i].drift - planted[0].drift) * 1e6, abs=8)
         # What every clock shows for one true instant must come out as one time.
         for true in (0, at // 2, at):
             here = clocks.aligned(i, np.array([planted[i].local(true)]))
             there = clocks.aligned(0, np.array([planted[0].local(true)]))
-            assert abs(int(here[0]) - int(there[0])) < 6_000
+            assert abs(int(here[0]) - int(there[0])) < min(6_000, clocks.resolution_between([0, i]) or 0)
 
 
 @settings(deadline=None)

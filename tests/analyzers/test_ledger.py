@@ -174,8 +174,8 @@ def test_communication_under_two_concurrent_computes_is_hidden_once(tmp_path: Pa
 
 
 def test_communication_that_is_not_called_nccl(tmp_path: Path) -> None:
-    # Four transports, 10 ns each, none of them hidden; the gemm takes another 10. Two exist for experts alone,
-    # one for tensor parallelism.
+    # Four transports, 10 ns each, none of them hidden; the gemm takes another 10. Two exist for experts
+    # alone, one for tensor parallelism.
     names = [
         "void deep_ep::intranode::dispatch<8, 768>(int4*)",
         "void hybrid_ep::dispatch_kernel<int>(int)",

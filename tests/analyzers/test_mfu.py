@@ -62,6 +62,12 @@ def test_captures_of_some_ranks_count_all_gpus_of_the_job() -> None:
     assert measured([rank()], replace(FACTS, world_size=4)).value == 0.25
 
 
+def test_fewer_gpus_than_the_captures_show_are_refused() -> None:
+    mfu = measured([rank(), rank()], replace(FACTS, world_size=1))
+    assert mfu.value is None
+    assert "show 2 ranks" in mfu.reason
+
+
 def test_more_than_the_hardware_can_do_is_an_error_and_no_value() -> None:
     """At four times the FLOPs the ideal would be 20 ms a step of 10: refused, as is 9 ms of compute
     for 10 ms ideal though that would be an MFU of 50 %."""

@@ -23,7 +23,7 @@ SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 DEEP_EP = "void deep_ep::intranode::dispatch<8, 768>(int4*)"
 USER_BUFFERS = "kuserbuffers_pushsend(int)"
-DATA_ONLY = ["dp=8", "tp=1", "cp=1", "pp=1"]
+DATA_ONLY = ["dp=8", "tp=1", "cp=1", "pp=1", "ep=1"]
 
 
 def found(trace: Trace, facts: JobFacts) -> list[tuple[str, str]]:
@@ -38,17 +38,19 @@ def found(trace: Trace, facts: JobFacts) -> list[tuple[str, str]]:
     [
         # One dimension alone: whatever it does is that dimension's, the norm's all-reduce included.
         (ALL_REDUCE, DATA_ONLY, "dp"),
-        (ALL_REDUCE, ["dp=1", "tp=8", "cp=1", "pp=1"], "tp"),
-        (SEND_RECV, ["dp=1", "tp=1", "cp=1", "pp=4"], "pp"),
-        # Experts lie on the ranks of data parallelism: a reduction is still dp's, an exchange is theirs.
-        (ALL_REDUCE, [*DATA_ONLY, "ep=8"], "dp"),
-        (SEND_RECV, [*DATA_ONLY, "ep=8"], "ep"),
+        (ALL_REDUCE, ["dp=1", "tp=8", "cp=1", "pp=1", "ep=1"], "tp"),
+        (SEND_RECV, ["dp=1", "tp=1", "cp=1", "pp=4", "ep=1"], "pp"),
+        # Experts lie on the ranks of data parallelism: an exchange is theirs, a reduction may be.
+        (SEND_RECV, [*DATA_ONLY[:-1], "ep=8"], "ep"),
+        (ALL_REDUCE, [*DATA_ONLY[:-1], "ep=8"], None),
+        # Nobody said that there are no experts: an exchange may be theirs.
+        (SEND_RECV, ["dp=8", "tp=1", "cp=2", "pp=1"], None),
         # Send/receive is pp's or cp's where both have several ranks; with cp=1 only pp's.
-        (SEND_RECV, ["dp=2", "tp=2", "cp=2", "pp=2"], None),
-        (SEND_RECV, ["dp=2", "tp=2", "cp=1", "pp=2"], "pp"),
-        (SEND_RECV, ["dp=2", "tp=2", "cp=2", "pp=1"], "cp"),
+        (SEND_RECV, ["dp=2", "tp=2", "cp=2", "pp=2", "ep=1"], None),
+        (SEND_RECV, ["dp=2", "tp=2", "cp=1", "pp=2", "ep=1"], "pp"),
+        (SEND_RECV, ["dp=2", "tp=2", "cp=2", "pp=1", "ep=1"], "cp"),
         # dp, tp and the norm's group all use all-reduce, and its size is not in the capture.
-        (ALL_REDUCE, ["dp=2", "tp=2", "cp=1", "pp=1"], None),
+        (ALL_REDUCE, ["dp=2", "tp=2", "cp=1", "pp=1", "ep=1"], None),
         # A layout that is known in part excludes nothing.
         (SEND_RECV, ["pp=4"], None),
         (ALL_REDUCE, [], None),
@@ -80,21 +82,22 @@ def sized(folder: Path, kernels: list[tuple[str, str, str, int]]) -> Trace:
 
 
 def test_the_size_of_a_group_tells_it_apart(tmp_path: Path) -> None:
-    """World 32 = tp 4 x dp 8, no pipeline: groups of 8 are dp's; groups of 4 are tp's for a reduce-scatter,
-    but an all-reduce over 4 may be the norm's, unless the same group also did what is tp's."""
+    """World 24 = tp 3 x dp 8, no pipeline: groups of 8 are dp's, and of 4, a part of them. Groups of 3 are
+    tp's for a reduce-scatter; an all-reduce over 3 may be the norm's, unless its group did what is tp's."""
     trace = sized(
         tmp_path,
         [
             (ALL_REDUCE, "allreduce", "a", 8),
-            (REDUCE_SCATTER, "_reduce_scatter_base", "b", 4),
-            (ALL_REDUCE, "allreduce", "c", 4),
-            (ALL_REDUCE, "allreduce", "b", 4),
-            (ALL_REDUCE, "allreduce", "d", 32),
+            (REDUCE_SCATTER, "_reduce_scatter_base", "b", 3),
+            (ALL_REDUCE, "allreduce", "c", 3),
+            (ALL_REDUCE, "allreduce", "b", 3),
+            (ALL_REDUCE, "allreduce", "d", 24),
+            (ALL_REDUCE, "allreduce", "f", 4),
             (ALL_REDUCE, "allreduce", "e", 5),
         ],
     )
-    assert [d for d, _ in found(trace, given_facts(["dp=8", "tp=4", "cp=1", "pp=1"]))] == [
-        *("dp", "tp", "unknown", "tp", "other", "unknown")
+    assert [d for d, _ in found(trace, given_facts(["dp=8", "tp=3", "cp=1", "pp=1", "ep=1"]))] == [
+        *("dp", "tp", "unknown", "tp", "other", "dp", "unknown")
     ]
     assert {d for d, _ in found(trace, JobFacts())} == {"unknown"}
 

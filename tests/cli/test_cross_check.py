@@ -37,6 +37,11 @@ def nsys() -> Nsys:
     found = find_nsys()
     if found is None:
         pytest.skip("nsys is neither named by PERFDOC_NSYS nor on PATH")
+    known = subprocess.run(
+        [str(found.path), "stats", "--help-reports"], capture_output=True, text=True, timeout=60
+    )
+    if " nvtx_sum " not in known.stdout:
+        pytest.skip(f"{found.label} names its reports otherwise: no nvtx_sum (2022.4 has nvtxsum)")
     return found
 
 

@@ -9,6 +9,10 @@ from pathlib import Path
 import msgspec
 import torch
 import torch.distributed as dist
+
+# Its default arguments keep the default group of the time of its import for ever, and the profiler imports
+# it: gloo's threads would outlive the interpreter, which now and then ends the process with SIGABRT.
+import torch.distributed.nn.functional
 import torch.profiler as profiler
 
 from perfdoc.profiling import collectives, groups, ranges
@@ -35,7 +39,9 @@ def issue_all(rank: int, pair: dist.ProcessGroup) -> None:
     else:
         dist.recv(sixteen, 0)
     operations = [dist.P2POp(dist.isend, eight, other), dist.P2POp(dist.irecv, torch.zeros(8), other)]
-    for request in dist.batch_isend_irecv(operations):
+    with collectives.serving("pp"):
+        requests = dist.batch_isend_irecv(operations)
+    for request in requests:
         request.wait()
     with dist._coalescing_manager(group=pair, async_ops=True) as manager:
         dist.all_reduce(eight, group=pair)

@@ -10,6 +10,10 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
+# Its default arguments keep the default group of the time of its import for ever, and the profiler imports
+# it: gloo's threads would outlive the interpreter, which now and then ends the process with SIGABRT.
+import torch.distributed.nn.functional
+
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.session import Session
 from perfdoc.profiling.window import ProfileWindow

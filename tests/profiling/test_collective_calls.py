@@ -12,13 +12,7 @@ class Sized:
     """As much of a tensor as a message's size needs."""
 
     def __init__(self, numel: int, element_size: int = 4, *, is_sparse: bool = False) -> None:
-        self._numel, self._element_size, self.is_sparse = numel, element_size, is_sparse
-
-    def numel(self) -> int:
-        return self._numel
-
-    def element_size(self) -> int:
-        return self._element_size
+        self.nbytes, self.is_sparse = numel * element_size, is_sparse
 
 
 def sizes(method: str, *args: Any, ranks: int = 2, **kwargs: Any) -> tuple[int | None, int | None]:

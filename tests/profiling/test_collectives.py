@@ -14,35 +14,39 @@ TENSOR = "TENSOR_MODEL_PARALLEL_GROUP"
 DEFAULT = "default_pg"
 
 
-def expected(rank: int) -> list[tuple[str, str, int | None, int, int | None, int | None]]:
-    """(operation, group, bytes, sequence, sent bytes, peer) in the order of issue; sizes worked out by hand.
+Facts = tuple[str, str, int | None, int, int | None, int | None, str | None]
+
+
+def expected(rank: int) -> list[Facts]:
+    """(operation, group, bytes, sequence, sent bytes, peer, dimension) in the order of issue; sizes by hand.
 
     Tensors of 8 fp32 are 32 bytes. all_gather counts one rank's part, reduce_scatter one rank's output of 4
     fp32, all_to_all what goes to each of 2 peers. The tensor group used number 0 while ranges were off.
     """
     other = 1 - rank
-    single = ("send", DEFAULT, 32, 0, None, 1) if rank == 0 else ("recv", DEFAULT, 32, 0, None, 0)
+    single = ("send", DEFAULT, 32, 0, None, 1, None) if rank == 0 else ("recv", DEFAULT, 32, 0, None, 0, None)
     # Rank 0 has sent to rank 1 once before, so the pair 0 -> 1 goes on with 1; 1 -> 0 begins.
     batch_send, batch_recv = (1, 0) if rank == 0 else (0, 1)
     return [
-        ("all_reduce", TENSOR, 32, 1, None, None),
-        ("all_reduce", TENSOR, 32, 2, None, None),
-        ("all_gather", DEFAULT, 32, 0, None, None),
-        ("all_gather", DEFAULT, 32, 1, None, None),
-        ("reduce_scatter", DEFAULT, 16, 2, None, None),
-        ("all_to_all", TENSOR, 16, 3, 32, None),
-        ("all_to_all", DEFAULT, None, 3, 16, None),
-        ("broadcast", DEFAULT, 32, 4, None, None),
+        ("all_reduce", TENSOR, 32, 1, None, None, None),
+        ("all_reduce", TENSOR, 32, 2, None, None, None),
+        ("all_gather", DEFAULT, 32, 0, None, None, None),
+        ("all_gather", DEFAULT, 32, 1, None, None, None),
+        ("reduce_scatter", DEFAULT, 16, 2, None, None, None),
+        ("all_to_all", TENSOR, 16, 3, 32, None, None),
+        ("all_to_all", DEFAULT, None, 3, 16, None, None),
+        ("broadcast", DEFAULT, 32, 4, None, None, None),
         single,
-        ("send", DEFAULT, 32, batch_send, None, other),
-        ("recv", DEFAULT, 32, batch_recv, None, other),
-        ("all_reduce", TENSOR, 96, 4, None, None),
-        ("barrier", DEFAULT, 0, 5, None, None),
+        ("send", DEFAULT, 32, batch_send, None, other, "pp"),
+        ("recv", DEFAULT, 32, batch_recv, None, other, "pp"),
+        ("all_reduce", TENSOR, 96, 4, None, None, None),
+        ("barrier", DEFAULT, 0, 5, None, None, None),
     ]
 
 
 def facts(record: dict[str, Any]) -> tuple[Any, ...]:
-    return tuple(record[key] for key in ("operation", "group", "bytes", "sequence", "sent_bytes", "peer"))
+    names = ("operation", "group", "bytes", "sequence", "sent_bytes", "peer", "dimension")
+    return tuple(record[name] for name in names)
 
 
 def test_two_gloo_ranks(two_ranks: Launch, tmp_path: Path) -> None:
@@ -57,9 +61,11 @@ def test_two_gloo_ranks(two_ranks: Launch, tmp_path: Path) -> None:
         for record in records:
             assert record["issue_ns"] <= record["issued_ns"] <= record["wait_start_ns"]
             assert record["issue_ns"] <= record["done_ns"] <= record["wait_end_ns"]
-            if record["operation"] in ("send", "recv"):
-                assert record["completion"] == "wait"
-        assert any(record["completion"] == "callback" for record in records)
+        # Sends and receives report nothing; of the others the second was asynchronous, and the batch of two
+        # all-reduces is waited for through its manager. All else is waited for at once.
+        reported = {i for i, record in enumerate(records) if record["completion"] == "callback"}
+        assert reported <= {1, 11}
+        assert 1 in reported
         check_trace(tmp_path / f"rank{rank}.json", rank, records)
 
 
@@ -78,8 +84,10 @@ def check_trace(path: Path, rank: int, records: list[dict[str, Any]]) -> None:
             for event in sorted(events, key=lambda event: event["ts"])
             if (name := parse_collective(event["name"])) is not None and name.phase == phase
         ]
-        named = [(n.operation, n.group, n.bytes, n.sequence, n.sent_bytes, n.peer) for _, n in rows]
-        again = [("all_reduce", TENSOR, 32, 2, None, None)] if phase == COLLECTIVE_WAIT else []
+        named = [
+            (n.operation, n.group, n.bytes, n.sequence, n.sent_bytes, n.peer, n.dimension) for _, n in rows
+        ]
+        again = [("all_reduce", TENSOR, 32, 2, None, None, None)] if phase == COLLECTIVE_WAIT else []
         assert sorted(named, key=str) == sorted(expected(rank) + again, key=str)
         if phase == COLLECTIVE_ISSUE:
             # The side file and the trace are on one clock: each issue lies in its range, to a millisecond.

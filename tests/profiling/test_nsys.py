@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import os
 import sqlite3
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import pytest
 
 from perfdoc.profiling.capture_check import check_capture
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.launch_folder import VARIABLE
 from perfdoc.profiling.nsys import (
     OVERRIDE,
     Nsys,
@@ -20,7 +22,7 @@ from perfdoc.profiling.nsys import (
     nsys_per_rank,
     nvtx_trouble,
 )
-from perfdoc.profiling.nsys_collect import collect_reports, reports_folder
+from perfdoc.profiling.nsys_collect import collect_reports, logs_folder, reports_folder
 from perfdoc.profiling.nsys_rank import line_of_rank
 from perfdoc.profiling.profiler_choice import choose_profiler
 from perfdoc.profiling.run_directory import RunDirectory
@@ -55,22 +57,27 @@ def test_ranges_reach_nsys(nsys: Nsys, tmp_path: Path) -> None:
         torchrun=["torchrun"],
         program=[sys.executable, str(PROGRAM)],
         folder=reports_folder(run),
+        logs=logs_folder(run),
         device="cpu",
         ranks=[0],
     )
     assert torchrun[:2] == ["torchrun", "--no-python"]
-    under = line_of_rank(torchrun[5:], {"RANK": "0"})
-    subprocess.run(["env", "RANK=0", *under], check=True, capture_output=True, timeout=120)
+    done = subprocess.run(
+        torchrun[2:], env={**os.environ, "RANK": "0"}, check=True, capture_output=True, timeout=120
+    )
+    assert done.stdout == b""  # nsys draws its progress elsewhere,
+    assert "Generated:" in (run.path / "logs" / "rank0.txt").read_text()  # here.
     (report,) = collect_reports(run, nsys, nvtx_version="0.2.11")
     assert sorted(path.name for path in (run.path / "traces").iterdir()) == ["rank0.nsys-rep", "rank0.sqlite"]
-    assert report.check.problem is None
-    assert report.check.ranges == {
+    assert report.problem is None
+    assert report.ranges == {
         "perfdoc.step": 3,
         "perfdoc.data": 3,
         "perfdoc.gc": 3,
         "perfdoc.comm.run": 3,
         "perfdoc.rank": 1,
     }
+    assert report.sqlite is not None
     named = rows(report.sqlite)
     steps = [row for row in named if row[0].startswith("perfdoc.step")]
     assert [row[0] for row in steps] == ["perfdoc.step 0", "perfdoc.step 1", "perfdoc.step 2"]
@@ -85,8 +92,7 @@ def test_ranges_reach_nsys(nsys: Nsys, tmp_path: Path) -> None:
     crossing = [row for row in named if row[0] == "perfdoc.comm.run all_reduce group=TP pg=1 bytes=64 seq=0"]
     assert [row[1] for row in crossing] == [60] * 3  # start/end,
     assert all(row[4] != row[5] for row in crossing)  # on two threads.
-    with pytest.raises(CaptureError, match="nsys left no report"):
-        collect_reports(run, nsys)
+    assert collect_reports(run, nsys) == []
 
 
 def test_a_capture_without_ranges_says_so(nsys: Nsys, tmp_path: Path) -> None:
@@ -156,10 +162,11 @@ def test_launch_lines() -> None:
     assert line == [
         "nsys",
         "profile",
-        "--trace=nvtx,osrt",
+        "--trace=nvtx",
         "--sample=none",
         "--cpuctxsw=none",
         "--capture-range=none",
+        "--wait=primary",
         "--kill=none",
         "--force-overwrite=false",
         "--output=out/rank%q{RANK}",
@@ -174,13 +181,21 @@ def test_launch_lines() -> None:
 
 def test_only_profiled_ranks_run_under_nsys() -> None:
     line = nsys_per_rank(
-        "nsys", torchrun=["torchrun"], program=["python", "t.py"], folder="f", device="cpu", ranks=[2, 0]
+        "nsys",
+        torchrun=["torchrun"],
+        program=["python", "t.py"],
+        folder="f",
+        logs="l",
+        device="cpu",
+        ranks=[2, 0],
     )
     arguments = line[line.index("perfdoc.profiling.nsys_rank") + 1 :]
-    assert line_of_rank(arguments, {"RANK": "1"}) == ["python", "t.py"]
+    plain = line_of_rank(arguments, {"RANK": "1"})
+    assert (plain.words, plain.log) == (["python", "t.py"], None)
     under = line_of_rank(arguments, {"RANK": "2"})
-    assert under[:2] == ["nsys", "profile"]
-    assert under[-3:] == ["--output=f/rank%q{RANK}", "python", "t.py"]
+    assert under.words[:2] == ["nsys", "profile"]
+    assert under.words[-3:] == ["--output=f/rank%q{RANK}", "python", "t.py"]
+    assert under.log == Path("l/rank2.txt")
     with pytest.raises(ValueError, match="RANK is not set"):
         line_of_rank(arguments, {})
 
@@ -225,3 +240,75 @@ def test_profiler_choice(needs_torch: None, needs_nvtx: None, monkeypatch: pytes
         choose_profiler("nsys", device="cpu")
     with pytest.raises(ValueError, match="one of auto, nsys, torch, none"):
         choose_profiler("perf", device="cpu")
+
+
+FICKLE = """#!/bin/sh
+echo start >> {folder}/starts
+[ $(wc -l < {folder}/starts) -lt {good} ] && exit 7
+while [ "$1" != -- ]; do shift; done; shift
+NSYS_PROFILING_SESSION_ID=1 exec "$@"
+"""
+"""An nsys that ends with code 7 until it is started for the {good}th time, and then runs the program."""
+PROGRAM_OF_RANK = """
+import os, sys
+from perfdoc.profiling.launch_folder import LaunchFolder
+LaunchFolder.of().register(int(os.environ["RANK"]))
+sys.stderr.write("under nsys\\n" if "NSYS_PROFILING_SESSION_ID" in os.environ else "alone\\n")
+sys.exit(3)
+"""
+
+
+@pytest.mark.parametrize(
+    ("good", "starts", "ran"), [(1, 1, "under nsys"), (3, 3, "under nsys"), (9, 3, "alone")]
+)
+def test_an_nsys_that_does_not_start_is_started_again(
+    tmp_path: Path, good: int, starts: int, ran: str
+) -> None:
+    fickle = tmp_path / "nsys"
+    fickle.write_text(FICKLE.format(folder=tmp_path, good=good))
+    fickle.chmod(0o755)
+    program = [sys.executable, "-c", PROGRAM_OF_RANK]
+    line = [
+        "-m",
+        "perfdoc.profiling.nsys_rank",
+        "all",
+        str(tmp_path / "logs"),
+        "2",
+        str(fickle),
+        "--",
+        *program,
+    ]
+    done = subprocess.run(
+        [sys.executable, *line],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env={**os.environ, "RANK": "5", VARIABLE: str(tmp_path)},
+    )
+    assert done.returncode == 3  # the program's own, which is not started again for it
+    assert len((tmp_path / "starts").read_text().splitlines()) == starts
+    *told, last = done.stderr.splitlines()
+    assert last == ran
+    assert len(told) == (starts if ran == "alone" else starts - 1)
+    assert all(
+        line.startswith("perfdoc: rank 5: nsys ended with code 7 before it started; ") for line in told
+    )
+
+
+def test_what_is_missing_or_broken_is_said_and_the_rest_is_taken(nsys: Nsys, tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    folder = reports_folder(run)
+    (folder / "rank0.nsys-rep").write_bytes(b"no report")
+    (folder / "rank1.qdstrm").write_bytes(b"raw")
+    (folder / "rank9.nsys-rep").write_bytes(b"of another machine, which still writes it")
+    logs_folder(run).mkdir()
+    (logs_folder(run) / "rank2.txt").write_text("[1/1] 4%\r[1/1] 9%\rthe disk is full\n\n")
+    broken, raw, silent, nothing = collect_reports(run, nsys, ranks=[0, 1, 2, 3])
+    assert (broken.rank, broken.sqlite) == (0, None)
+    assert broken.report == run.trace_path(0, "nsys-rep")  # a newer nsys may read it
+    assert "nsys export ended with code" in str(broken.problem)
+    assert "rank1.qdstrm, which it could not import" in str(raw.problem)
+    assert silent.problem == "nsys left no report: its last words: the disk is full"
+    assert nothing.problem == "nsys left no report: it was killed, or the disk is full."
+    left = sorted(str(path.relative_to(run.path / "traces")) for path in (run.path / "traces").rglob("*.*"))
+    assert left == [".part-nsys", ".part-nsys/rank9.nsys-rep", "rank0.nsys-rep", "unfinished/rank1.qdstrm"]

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from perfdoc.profiling.collective_calls import Message
 from perfdoc.profiling.collective_log import CollectiveRecord
+from perfdoc.profiling.collective_name import parse_collective
 from perfdoc.profiling.group_state import GroupState
 from perfdoc.profiling.pending_collective import PendingCollective
 
@@ -41,16 +42,14 @@ def a_group(ranks: tuple[int, ...] = (0, 1), own: int = 0, backend: str = "gloo"
 
 
 def an_issued(work: object, group: GroupState | None = None) -> PendingCollective:
-    pending = PendingCollective(
-        group=group or a_group(), operation="all_reduce", message=Message(bytes=8), sequence=0, peer=None
-    )
+    pending = PendingCollective(group or a_group(), "all_reduce", Message(bytes=8), 0)
     pending.issue()
     pending.issued(work)
     return pending
 
 
 def wait(pending: PendingCollective) -> CollectiveRecord:
-    began_ns = pending.wait_begins()
+    began_ns = time.time_ns()
     time.sleep(0.002)
     pending.wait_ended(began_ns)
     return pending.record()
@@ -132,3 +131,43 @@ def test_each_pair_of_ranks_counts_its_messages() -> None:
     # Collectives count by themselves.
     assert [six.next_sequence("all_reduce", None), six.next_sequence("broadcast", None)] == [0, 1]
     assert six.next_sequence("coalesced", None) == 0
+
+
+def test_who_waits_at_once_needs_no_callback() -> None:
+    work = HeldWork()
+    pending = PendingCollective(a_group(), "all_reduce", Message(bytes=8), 0)
+    pending.issue()
+    pending.issued(work, waits_at_once=True)
+    assert work.future.callbacks == []
+    record = wait(pending)
+    assert (record.completion, record.done_ns) == ("wait", record.wait_end_ns)
+
+
+def test_a_work_without_future_is_asked_once() -> None:
+    class Counted(WorkWithoutFuture):
+        asked = 0
+
+        def get_future(self) -> HeldFuture:
+            Counted.asked += 1
+            return super().get_future()
+
+    group = a_group()
+    for _ in range(3):
+        pending = PendingCollective(group, "send", Message(bytes=8), 0, 1)
+        pending.issue()
+        pending.issued(Counted())
+        assert wait(pending).completion == "wait"
+    assert Counted.asked == 1
+    an_issued(held := HeldWork(), group)  # Other operations of the group still report.
+    assert len(held.future.callbacks) == 1
+
+
+def test_names_are_those_that_are_read_back() -> None:
+    group = GroupState(description="a b", name="7", ranks=(0, 1), own=0, backend="gloo")
+    for facts in ((8, 3, None, None, None), (None, 0, 16, None, None), (8, 1, None, 1, "pp")):
+        text = f"perfdoc.comm.issue send {group.remainder('send', *facts).removeprefix('send ')}"
+        named = parse_collective(text)
+        assert named is not None
+        shown = (named.bytes, named.sequence, named.sent_bytes, named.peer, named.dimension)
+        assert shown == facts
+        assert (named.group, named.group_name) == ("a b", "7")

@@ -146,3 +146,37 @@ def test_costs_are_measured_in_every_state(needs_torch: None, needs_nvtx: None) 
     assert profiler is not None
     assert 0 < off < nvtx < 100
     assert off < profiler < 1000
+
+
+def test_a_name_that_does_not_come_back_is_not_kept(needs_nvtx: None) -> None:
+    import nvtx
+
+    kept = nvtx.get_domain(None).get_registered_string.cache_info
+    assert "nvtx" in ranges.enable(record_function=False)
+    before = kept().currsize
+    for sequence in range(50):
+        close = ranges.begin_once(f"perfdoc.comm.issue all_reduce group=A pg=1 bytes=4 seq={sequence}")
+        assert close is not None
+        close()
+        ranges.end(ranges.start(f"perfdoc.comm.run all_reduce group=A pg=1 bytes=4 seq={sequence}"))
+    assert kept().currsize == before
+    assert not [name for name in ranges._kept if name.startswith("perfdoc.comm")]
+
+
+def test_begin_closes_what_it_opened(needs_torch: None, tmp_path: Path) -> None:
+    assert ranges.begin("perfdoc.data") is None  # Off.
+    profile, path = profiled(tmp_path)
+    with profile:
+        ranges.enable(nvtx=False)
+        for open_range in (ranges.begin, ranges.begin_once):
+            close = open_range("perfdoc.optimizer")
+            ranges.disable()
+            assert close is not None
+            close()
+            ranges.enable(nvtx=False)
+        with ranges.range("perfdoc.data"):
+            pass
+    profile.export_chrome_trace(str(path))
+    rows = annotations(path)
+    assert [name for name, _, _ in rows] == ["perfdoc.optimizer", "perfdoc.optimizer", "perfdoc.data"]
+    assert all(before[2] <= after[1] for before, after in itertools.pairwise(rows))

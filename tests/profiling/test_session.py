@@ -15,7 +15,7 @@ from perfdoc.profiling.collective_log import read_collectives
 from perfdoc.profiling.json_lines import read_lines
 from perfdoc.profiling.memory_sample import MemorySample, sample_memory
 from perfdoc.profiling.nsys import Nsys, nsys_command, nsys_per_rank, nvtx_trouble
-from perfdoc.profiling.nsys_collect import collect_reports, reports_folder
+from perfdoc.profiling.nsys_collect import collect_reports, logs_folder, reports_folder
 from perfdoc.profiling.profiler_choice import Profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.session import Session
@@ -79,8 +79,8 @@ def test_a_rank_under_nsys(nsys: Nsys, needs_torch: None, needs_nvtx: None, tmp_
     assert shown.returncode == 0, shown.stderr
     assert '{"problem": null, "profiled": [2, 3], "through": "nvtx' in shown.stdout
     (report,) = collect_reports(run, nsys)
-    assert report.check.problem is None
-    counts = {k: v for k, v in report.check.ranges.items() if k != "perfdoc.gc"}
+    assert report.problem is None
+    counts = {k: v for k, v in report.ranges.items() if k != "perfdoc.gc"}
     assert counts == {
         "perfdoc.step": 2,
         "perfdoc.rank": 1,
@@ -104,6 +104,7 @@ def test_torchrun_puts_the_profiled_rank_under_nsys(
         torchrun=[sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"],
         program=[sys.executable, worker, str(tmp_path / "meeting"), "env", str(run.path), "nsys"],
         folder=reports_folder(run),
+        logs=logs_folder(run),
         device="cpu",
         ranks=[0],
     )
@@ -111,8 +112,8 @@ def test_torchrun_puts_the_profiled_rank_under_nsys(
     assert shown.returncode == 0, shown.stderr
     (report,) = collect_reports(run, nsys)  # Rank 1 ran without nsys.
     assert report.rank == 0
-    assert report.check.ranges["perfdoc.step"] == 2
-    assert report.check.ranges["perfdoc.comm.run"] == 2
+    assert report.ranges["perfdoc.step"] == 2
+    assert report.ranges["perfdoc.comm.run"] == 2
 
 
 def test_nsys_that_is_not_there_ends_the_capture_and_not_the_training(

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.collective_name import (
+    DIMENSIONS,
     MAX_TEXT,
     OPERATIONS,
     CollectiveName,
@@ -37,6 +38,7 @@ NAMES = st.builds(
     sequence=COUNT,
     sent_bytes=st.none() | COUNT,
     peer=st.none() | COUNT,
+    dimension=st.none() | st.sampled_from(DIMENSIONS),
 )
 
 
@@ -58,6 +60,10 @@ def test_collective_is_written_as_documented() -> None:
     assert parse_collective(name) == plain()
     sent = plain(operation="send", phase=vocabulary.COLLECTIVE_WAIT, peer=5, bytes=None, group="a b=c")
     assert format_collective(sent) == "perfdoc.comm.wait send group=a%20b%3Dc pg=3 bytes=? seq=17 peer=5"
+    known = plain(operation="recv", peer=0, dimension="pp", group="default_pg")
+    text = "perfdoc.comm.issue recv group=default_pg pg=3 bytes=4096 seq=17 peer=0 dim=pp"
+    assert format_collective(known) == text
+    assert parse_collective(text) == known
 
 
 @given(NAMES)
@@ -69,7 +75,7 @@ def test_collective_round_trips(name: CollectiveName) -> None:
 @given(
     st.from_regex(
         r"perfdoc\.comm\.(issue|wait) (send|barrier) group=[%0-9A-Fa-f_ ]* pg=[0-9%Ee]*"
-        r" bytes=[0-9?]* seq=[0-9]*( sent=[0-9]*)?( peer=[0-9]*)?",
+        r" bytes=[0-9?]* seq=[0-9]*( sent=[0-9]*)?( peer=[0-9]*)?( dim=[a-z]{2,5})?",
         fullmatch=True,
     )
 )
@@ -92,6 +98,7 @@ def test_no_second_spelling_is_accepted(name: str) -> None:
         "perfdoc.comm.issue all_reduce group=A pg=1 bytes=-1 seq=1",
         "perfdoc.comm.issue all_reduce group=A pg=1 bytes=1 seq=1\n",
         "perfdoc.comm.issue all_reduce group=A pg=1 bytes=1 seq=9223372036854775808",
+        "perfdoc.comm.issue all_reduce group=A pg=1 bytes=1 seq=1 dim=pipeline",
         "perfdoc.comm.issue ncclAllReduce group=A pg=1 bytes=1 seq=1",
         "perfdoc.comm.issue all_reduce group=" + "A" * (MAX_TEXT + 1) + " pg=1 bytes=1 seq=1",
         "perfdoc.comm.issue all_reduce group=" + "A" * 100_000 + " pg=1 bytes=1 seq=1",
@@ -104,7 +111,7 @@ def test_other_names_are_no_collectives(name: str) -> None:
 @pytest.mark.parametrize(
     "changes",
     [{"operation": "ncclAllReduce"}, {"phase": "perfdoc.step"}, {"sequence": -1}, {"bytes": 2**63}]
-    + [{"group": "x" * (MAX_TEXT + 1)}, {"group": "\udc80"}],
+    + [{"group": "x" * (MAX_TEXT + 1)}, {"group": "\udc80"}, {"dimension": "PP"}],
 )
 def test_what_cannot_be_carried_is_refused(changes: dict[str, object]) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - one refusal for each fact

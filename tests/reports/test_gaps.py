@@ -61,6 +61,10 @@ def test_jitter_that_is_missing_beside_step_times_is_a_gap_of_several_ranks_only
     assert "jitter between the hosts of ranks" not in _words(without(build.one_rank()))
 
 
+def test_a_memory_snapshot_alone_misses_no_steps_and_no_ranks() -> None:
+    assert not JOB & _words(build.diagnosis([]))
+
+
 def test_a_single_rank_misses_no_comparison_between_ranks() -> None:
     assert not _words(build.one_rank()) & {"skew between ranks", "jitter between the hosts of ranks"}
 

@@ -35,7 +35,9 @@ def test_a_file_is_read_by_the_last_name_of_each_key(tmp_path: Path) -> None:
     config.write_text(
         "model:\n  tensor_model_parallel_size: 2\n  num_layers: 4\n  hidden_size: 64\n"
         "  ffn_hidden_size: 128\n"
-        "  num_attention_heads: 4\n  vocab_size: 256\n  some_other_key: [1]\ntrain: {global_batch_size: 8}\n"
+        "  num_attention_heads: 4\n  num_query_groups: 4\n  swiglu: true\n  vocab_size: 256\n"
+        "  some_other_key: [1]\n  rollout: {context_parallel_size: 2}\n  context_parallel_size: 1\n"
+        "sampling: {topk: 0}\ntrain: {global_batch_size: 8, precision: bf16-mixed}\n"
     )
     facts = given_facts(["tp=4", "seq=32"], config)
     assert facts.tp == 4
@@ -43,6 +45,10 @@ def test_a_file_is_read_by_the_last_name_of_each_key(tmp_path: Path) -> None:
     assert facts.model is not None
     assert (facts.model.layers, facts.model.kv_channels, facts.model.sequence_length) == (4, 16, 32)
     assert facts.sources["global_batch_sequences"] == "--config job.yaml"
+    assert facts.dtype == "bf16"
+    # Two sections say something else of cp, and no token visits 0 experts: unknown, and said to be.
+    assert facts.cp is None
+    assert facts.left_out == ("context_parallel_size", "topk")
 
 
 def test_a_known_model_may_be_changed() -> None:
@@ -56,14 +62,18 @@ def test_a_known_model_may_be_changed() -> None:
     [
         (["tpp=8"], "did you mean tp?"),
         (["tp=x"], "--set tp=x: is not a number."),
-        (["tp=0"], "is no whole number above 0"),
-        (["tp=1.5"], "is no whole number above 0"),
-        (["tp=1e400"], "is no whole number above 0"),
+        (["tp=0"], "is no whole number from 1"),
+        (["tp=1.5"], "is no whole number from 1"),
+        (["tp=1e400"], "is no whole number from 1"),
         (["tp=true"], "is not a number"),
         (["tp"], "write key=value"),
         (["dtype=int3"], "is none of"),
         (["sp=maybe"], "neither true nor false"),
         (["hidden=64"], "needs layers, ffn_hidden_size"),
+        (["model=llama3-8b", "experts=8"], "give topk too"),
+        (["model=mixtral-8x7b", "moe_layers=100"], "more than layers=32"),
+        (["model=llama3-8b", "kv_lora_rank=512"], "give qk_head_dim"),
+        (["peak_tflops=1e9"], "of one device"),
         (["model=llama3-8"], "did you mean llama3-8b?"),
         (["world_size=8", "tp=3", "cp=1", "pp=1"], "does not divide"),
         (["world_size=8", "tp=2", "cp=1", "pp=1", "dp=2"], "contradicts"),
@@ -84,7 +94,7 @@ def test_a_mistake_is_one_clear_line(words: list[str], line: str) -> None:
         ("a: [1\n", "neither YAML nor JSON"),
         ("[1, 2]", "holds no keys"),
         ("x: 1", "holds no key that perfdoc knows"),
-        ("a: &a\n  b: *a\n  tp: 0\n", "is no whole number above 0"),
+        ("a: &a\n  b: *a\n", "holds no key that perfdoc knows"),
         ("\x00\xff", "neither YAML nor JSON"),
         ("a: !!python/object/apply:os.system [true]", "neither YAML nor JSON"),
     ],
@@ -112,3 +122,39 @@ def test_recorded_flops_do_not_outlive_another_batch() -> None:
     assert beside.updated(given_facts(["gbs=8"])).flops_per_step is None
     assert beside.updated(given_facts(["gbs=8", "flops_per_step=20"])).flops_per_step == 20
     assert beside.updated(given_facts(["tp=8"])).flops_per_step == 10
+
+
+def test_flops_and_peaks_are_no_counts_of_ranks() -> None:
+    facts = given_facts(["flops_per_step=5e16", "peak_flops_per_second=989e12"])
+    assert (facts.flops_per_step, facts.peak_flops_per_second) == (5 * 10**16, 989e12)
+    assert given_facts(["peak_tflops=989"]).peak_flops_per_second == 989e12
+    without = given_facts(["model=deepseek-v3", "mtp_layers=0"]).model
+    assert without is not None
+    assert without.mtp_layers == 0
+
+
+def test_what_followed_from_the_recorded_is_worked_out_again() -> None:
+    """World 8 by tp 2 x pp 2 is dp 2; with tp 4 it is dp 1, and 8 sequences by 2 are 4 micro-batches."""
+    beside = JobFacts(
+        world_size=8,
+        tp=2,
+        cp=1,
+        pp=2,
+        dp=2,
+        global_batch_sequences=8,
+        micro_batch_sequences=2,
+        micro_batches=2,
+        dtype="bf16",
+        peak_flops_per_second=989e12,
+        peak_source="by name",
+    )
+    both = beside.updated(given_facts(["tp=4", "dtype=fp8"]))
+    assert (both.dp, both.micro_batches) == (1, 4)
+    assert (both.peak_flops_per_second, both.peak_source) == (None, None)
+    with pytest.raises(ValueError, match="does not divide"):
+        beside.updated(given_facts(["tp=3"]))
+    assert beside.updated(given_facts(["peak_tflops=500"])).peak_source is None
+
+
+def test_a_world_that_the_capture_tells_completes_the_layout() -> None:
+    assert given_facts(["tp=2", "cp=1", "pp=2"]).updated(JobFacts(world_size=16)).dp == 4

@@ -28,7 +28,7 @@ for i in range(3):
 
 @pytest.fixture(scope="module")
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A .nsys-rep of the program, and the parquetdir of it beside."""
+    """A .nsys-rep of the program, and the parquetdir of it beside where this nsys exports one."""
     nsys = os.environ.get("PERFDOC_NSYS") or shutil.which("nsys")
     if nsys is None:
         pytest.skip("nsys is neither named by PERFDOC_NSYS nor on PATH")
@@ -36,10 +36,12 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("nvtx is not installed")
     folder = tmp_path_factory.mktemp("nsys")
     (folder / "app.py").write_text(PROGRAM)
-    lines = (
-        ["profile", "-t", "nvtx", "--sample=none", "--cpuctxsw=none", "-o", "x", sys.executable, "app.py"],
-        ["export", "--type", "parquetdir", "-o", "tables", "x.nsys-rep"],
-    )
+    lines = [
+        ["profile", "-t", "nvtx", "--sample=none", "--cpuctxsw=none", "-o", "x", sys.executable, "app.py"]
+    ]
+    shown = subprocess.run([nsys, "export", "--help"], capture_output=True, text=True, timeout=60)
+    if "parquetdir" in shown.stdout:
+        lines.append(["export", "--type", "parquetdir", "-o", "tables", "x.nsys-rep"])
     for line in lines:
         subprocess.run([nsys, *line], cwd=folder, check=True, capture_output=True, timeout=120)
     return folder / "x.nsys-rep"
@@ -47,6 +49,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("what", ["x.nsys-rep", "tables"])
 def test_a_real_capture_is_read(report: Path, what: str) -> None:
+    if not (report.parent / what).exists():
+        pytest.skip("this nsys exports no parquetdir (2023.4 and later do)")
     before = sorted(p.name for p in report.parent.iterdir())
     (rank,) = measure_capture(report.parent / what, WindowRequest()).ranks
     assert (rank.device.rank, rank.on_host, len(rank.window.steps)) == (0, True, 3)

@@ -122,6 +122,7 @@ class DeviceMemory:
     out_of_memory: list[OutOfMemory]
     calls: AllocatorCalls | None
     headroom_bytes: int | None
+    """The GPU's memory less peak_reserved_bytes; CUDA's context and NCCL's buffers take their part of it."""
     expandable_segments: bool | None
 
 

@@ -127,8 +127,8 @@ class SkewAnalysis:
     remedy: str
     residual_ns: Residual
     resolution_ns: int | None
-    """Differences up to it are not told from none, whichever ranks they are of: the larger side of the
-    residual, 1 µs at least, and what the clocks leave open (largest of `clocks`)."""
+    """Differences up to it are not told from none: the larger side of the residual, 1 µs at least, or what is
+    left open of clocks that ends do not tie, if that is more."""
     clocks: list[RankClock]
     communications: int
     """Communications of all ranks, over the whole captures."""

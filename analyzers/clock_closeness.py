@@ -1,0 +1,95 @@
+"""Differences between which ranks are told from none: by the ends that tie their clocks, and by what bounds
+leave open where ends are too few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+
+import numpy as np
+
+from perfdoc.analyzers.clock_checks import TICK_NS, from_the_others, percentiles
+from perfdoc.analyzers.clock_ends import Ends
+from perfdoc.analyzers.clock_fit import FEWEST_FOR_OFFSET
+from perfdoc.analyzers.clock_graph import F64
+from perfdoc.analyzers.clock_ties import Ties
+from perfdoc.analyzers.intervals import I64
+from perfdoc.analyzers.matches import Matches
+
+
+@dataclass(frozen=True, kw_only=True)
+class Closeness:
+    """How far clocks may still be apart."""
+
+    clock_of: I64
+    """By member."""
+    ties: Ties
+    cluster: I64
+    """By clock."""
+    to_reference_ns: F64
+    """By clock, against the reference of its cluster."""
+    open_ns: F64
+    """Between clusters, as in clock_join.Joined."""
+
+    def across(self, one: I64, other: I64) -> F64:
+        """How far clocks of different clusters may be apart; infinite where those were not joined."""
+        a, b = self.cluster[one], self.cluster[other]
+        joined = np.maximum(a, b) < len(self.open_ns)
+        open_ns = self.open_ns[np.where(joined, a, 0), np.where(joined, b, 0)]
+        away = self.to_reference_ns[one] + self.to_reference_ns[other]
+        return np.where(a == b, 0.0, np.where(joined, open_ns, inf)) + away
+
+    def to(self, reference: int, member: int) -> int | None:
+        """How far a member's clock may be off against a clock that is a reference; None: not compared."""
+        apart = float(self.across(self.clock_of[member], np.array(reference)))
+        return None if apart == inf else max(TICK_NS, ceil(apart))
+
+    def between(self, members: Sequence[int]) -> int | None:
+        """The largest difference that may lie between two of some members, a tick at least; None where not
+        all of them are compared."""
+        clocks = np.unique(self.clock_of[list(members)])
+        if len(clocks) < 2:
+            return TICK_NS
+        start = np.full((len(clocks), len(self.cluster)), np.inf)
+        start[np.arange(len(clocks)), clocks] = 0.0
+        within, cluster = self.ties.distances(start)[:, clocks], self.cluster[clocks]
+        across = self.across(clocks[:, None], clocks)
+        apart = float(np.where(cluster[:, None] == cluster, within, across).max())
+        return None if apart == inf else max(TICK_NS, ceil(apart))
+
+
+def group_resolutions(
+    matches: Matches, ends: Ends, end_ns: I64, closeness: Closeness
+) -> tuple[int | None, ...]:
+    """What arrivals at the collectives of each group are told apart by; None where its members' clocks are
+    not compared.
+
+    What the ends of the group itself differ by, where it has enough of them in one cluster; else no less than
+    what its members' clocks may be apart. end_ns: of each row of `ends`, aligned.
+    """
+    off = from_the_others(ends, end_ns)
+    group = ends.group[ends.collective]
+    order = np.argsort(group, kind="stable")
+    present, first = np.unique(group[order], return_index=True)
+    rows = dict(zip(present.tolist(), np.split(order, first[1:]), strict=False))
+    collectives = np.bincount(ends.group, minlength=len(matches.groups))
+    synchronising = np.bincount(matches.group[matches.is_synchronising], minlength=len(matches.groups)) > 0
+    between: dict[tuple[int, ...], int | None] = {}
+    found: list[int | None] = []
+    for at, members in enumerate(g.members for g in matches.groups):
+        if not synchronising[at]:
+            found.append(None)
+            continue
+        low, high = percentiles(off[rows[at]]) if at in rows else (None, None)
+        own = max(abs(low or 0), abs(high or 0), TICK_NS)
+        clusters = np.unique(closeness.cluster[closeness.clock_of[list(members)]])
+        if collectives[at] < FEWEST_FOR_OFFSET or len(clusters) > 1:
+            key = tuple(sorted(set(closeness.clock_of[list(members)].tolist())))
+            if key not in between:
+                between[key] = closeness.between(members)
+            apart = between[key]
+            found.append(None if apart is None else max(own, apart))
+        else:
+            found.append(own)
+    return tuple(found)

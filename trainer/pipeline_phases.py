@@ -1,0 +1,143 @@
+"""Phases of the pipeline schedule on this stage: warm-up, steady (1F1B), cool-down.
+
+Warm-up lasts from the schedule's beginning to the forward that the first backward follows, so the wait for
+that forward's input is in it (on the last stage of 1F1B it is nothing else). Steady lasts to the end of the
+backward that follows the last forward, cool-down from there to the last backward. Without pipeline
+parallelism, and in forward-only passes, there are no phases.
+
+megatron-core marks its interleaved schedule itself, and the phases follow its marks, so that both kinds of
+range nest. The plain 1F1B schedule has no marks; there the passes are counted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+from perfdoc.profiling import ranges
+from perfdoc.profiling.vocabulary import PIPELINE_COOLDOWN, PIPELINE_STEADY, PIPELINE_WARMUP
+
+MARKS = {"warmup": PIPELINE_WARMUP, "steady": PIPELINE_STEADY, "cooldown": PIPELINE_COOLDOWN}
+"""The suffixes of megatron-core's own ranges in the interleaved schedule."""
+
+
+class PipelinePhases:
+    """Follows one schedule at a time on this rank."""
+
+    def __init__(self) -> None:
+        self._phase: str | None = None
+        self._opened: ranges.Opened | None = None
+        self._counting = self._marked = False
+        self._passes = self._warmup = self._forwards = self._backwards = 0
+
+    @contextlib.contextmanager
+    def counted(self, *, passes: int, stages: int, stage: int) -> Iterator[None]:
+        """1F1B of `passes` micro-batches on one of `stages` stages.
+
+        Stage 0 of 2 with 8 micro-batches: 1 forward, 7 pairs, 1 backward.
+        """
+        self._passes, self._warmup = passes, min(stages - stage - 1, passes)
+        self._forwards = self._backwards = 0
+        self._counting = True
+        self._switch(PIPELINE_WARMUP)
+        try:
+            yield
+        finally:
+            self._counting = False
+            self._switch(None)
+
+    @contextlib.contextmanager
+    def marked(self) -> Iterator[None]:
+        """The interleaved schedule, whose marks come to `mark`."""
+        self._marked = True
+        try:
+            yield
+        finally:
+            self._marked = False
+            self._switch(None)
+
+    def mark(self, suffix: str | None, *, begins: bool) -> None:
+        """megatron-core pushes or pops a range with this suffix."""
+        if self._marked and suffix in MARKS:
+            self._switch(MARKS[suffix] if begins else None)
+
+    def forward_begins(self) -> None:
+        """Before the forward of a micro-batch."""
+        if self._counting and self._forwards == self._warmup:
+            self._switch(PIPELINE_STEADY)
+
+    def forward_ends(self) -> None:
+        """After the forward of a micro-batch."""
+        self._forwards += 1
+        # Fewer micro-batches than stages: the last forward is one of the warm-up.
+        if self._counting and self._forwards == self._passes == self._warmup:
+            self._switch(PIPELINE_COOLDOWN)
+
+    def backward_ends(self) -> None:
+        """After the backward of a micro-batch."""
+        self._backwards += 1
+        if not self._counting:
+            return
+        if self._backwards == self._passes:
+            self._switch(None)
+        elif self._backwards == self._passes - self._warmup:
+            self._switch(PIPELINE_COOLDOWN)
+
+    def _switch(self, phase: str | None) -> None:
+        if phase == self._phase:
+            return
+        opened, self._opened = self._opened, None
+        if opened is not None:
+            opened()
+        self._phase = phase
+        if phase is not None:
+            self._opened = ranges.begin(phase)
+
+
+def follow_schedules(phases: PipelinePhases) -> None:
+    """Let `phases` follow megatron-core's schedules; once per process."""
+    from megatron.core import parallel_state
+    from megatron.core.pipeline_parallel import schedules
+
+    plain = schedules.forward_backward_pipelining_without_interleaving
+    interleaved = schedules.forward_backward_pipelining_with_interleaving
+
+    @functools.wraps(plain)
+    def counted(**kwargs: Any) -> Any:
+        if kwargs.get("forward_only") or not ranges.on():
+            return plain(**kwargs)
+        stages = parallel_state.get_pipeline_model_parallel_world_size()
+        stage = parallel_state.get_pipeline_model_parallel_rank()
+        with phases.counted(passes=kwargs["num_microbatches"], stages=stages, stage=stage):
+            return plain(**kwargs)
+
+    @functools.wraps(interleaved)
+    def marked(**kwargs: Any) -> Any:
+        if kwargs.get("forward_only") or not ranges.on():
+            return interleaved(**kwargs)
+        with phases.marked():
+            return interleaved(**kwargs)
+
+    schedules.forward_backward_pipelining_without_interleaving = counted
+    schedules.forward_backward_pipelining_with_interleaving = marked
+    push, pop = schedules.nvtx_range_push, schedules.nvtx_range_pop
+
+    # Both name a range after the function that calls them, so they are told it: the names stay.
+    def phase_push(msg: str | None = None, suffix: str | None = None) -> None:
+        phases.mark(suffix, begins=True)
+        push(msg or _caller(), suffix)
+
+    def phase_pop(msg: str | None = None, suffix: str | None = None) -> None:
+        pop(msg or _caller(), suffix)
+        phases.mark(suffix, begins=False)
+
+    schedules.nvtx_range_push, schedules.nvtx_range_pop = phase_push, phase_pop
+
+
+def _caller() -> str:
+    """`module.function` of whoever called the function that asks."""
+    frame = sys._getframe(2)
+    return f"{frame.f_globals['__name__']}.{frame.f_code.co_name}"
