@@ -1,13 +1,13 @@
-# Two commands do everything on a fresh machine: `make run` trains a small model and analyses the run, and
-# `make test` tests. Both want PyTorch and megatron-core, which constraints.txt pins; `make demo` and
-# `make run TRACE=…` do without.
+# Two commands do everything on a fresh machine: `make run` trains a small model with profiling on and analyses
+# the run, `make test` checks. Both want PyTorch and megatron-core, which constraints.txt pins; reading a trace
+# (`make run TRACE=x.sqlite`, `make demo`) needs neither.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 TRACE ?=
 OUT ?= perfdoc-report
 
-.PHONY: run demo test test-all lint install install-all bench clean
+.PHONY: run demo test test-all lint install install-all bench gpu-check clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -22,8 +22,8 @@ $(VENV)/.installed-all: $(VENV)/.installed
 install: $(VENV)/.installed
 install-all: $(VENV)/.installed-all
 
-# Without TRACE two ranks train a small model (about a minute) into a new folder under runs/.
 ifeq ($(strip $(TRACE)),)
+# Each run gets a directory of its own under runs/, and prints its report's path last.
 run: install-all
 	$(BIN)/perfdoc run tiny
 else
@@ -31,7 +31,7 @@ run: install
 	$(BIN)/perfdoc analyze $(TRACE) -o $(OUT) --force
 endif
 
-# A capture with a known answer, beside which it lies as answer.json.
+# A synthetic trace whose answer is known.
 demo: install
 	$(BIN)/perfdoc demo -o demo --force
 	$(BIN)/perfdoc analyze demo/demo.sqlite -o $(OUT) --force
@@ -51,6 +51,10 @@ bench: install-all
 	$(BIN)/python benchmarks/analyze.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/range_cost.py
+
+# What only a machine with a GPU can check; ARGS='--config tiny' runs the same on a CPU.
+gpu-check: install-all
+	$(BIN)/python benchmarks/gpu_check.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist demo perfdoc-report

@@ -68,7 +68,8 @@ def diagnosed(
         job = replace(job, timelines=[replace(t, utc_origin_ns=None) for t in job.timelines])
     paths = job.write(folder)
     if name is not None:
-        paths = sorted(p.rename(folder / name(i)) for i, p in enumerate(paths))
+        (folder / "renamed").mkdir()
+        paths = sorted(p.rename(folder / "renamed" / name(i)) for i, p in enumerate(paths))
     captures = [measure_capture(p, WindowRequest()) for p in paths]
     return Diagnosed(job=job, captures=captures, found=diagnose(captures))
 

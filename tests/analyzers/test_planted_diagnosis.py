@@ -121,8 +121,8 @@ def test_late_ranks(
 
 
 def test_stages_that_share_three_all_reduces(tmp_path: Path) -> None:
-    # TP and DP tie ranks 0 to 3 and 4 to 7; between the stages are three all-reduces of 21 µs, and messages of
-    # 30 µs both ways. UTC of rank 4 is 800 µs wrong: nobody may be told from anybody on it, nor claim to be.
+    # TP and DP tie ranks 0 to 3, and 4 to 7; between the stages are three all-reduces of 21 µs, and messages
+    # of 30 µs both ways. UTC of rank 4 is 800 µs wrong: nothing may rest on it.
     job = case("tp2_pp2_dp2", {(2, "tp"): "compute"}, late=Late(rank=2, extra_ns=400_003), clocks=offsets(8))
     found = diagnosed(job.spec, tmp_path)
     check(found, job)
@@ -130,7 +130,8 @@ def test_stages_that_share_three_all_reduces(tmp_path: Path) -> None:
     assert [c.source for c in skew.clocks] == ["ends"] * 4 + ["bounds"] * 4
     assert [c.offset_ns for c in skew.clocks] == [200_000 * i for i in range(8)]
     # What can be told inside a stage is told to a tick.
-    assert {c.resolution_ns for c in skew.clocks[:4]} == {s.resolution_ns for s in skew.stragglers} == {1_000}
+    assert {s.resolution_ns for s in skew.stragglers} == {1_000}
+    assert max(c.resolution_ns or 0 for c in skew.clocks[:4]) < 1_300
     # Nothing proves more than the messages' transfer, 1 µs of every clock's ticks, and some drift in 45 ms.
     assert all(31_000 < (c.resolution_ns or 0) < 50_000 for c in skew.clocks[4:])
     assert (skew.resolution_ns or 0) > 31_000
@@ -144,7 +145,7 @@ def test_stages_that_share_three_all_reduces(tmp_path: Path) -> None:
 
 
 def test_a_pure_clock_offset_names_nobody(tmp_path: Path) -> None:
-    # 500 µs more on every rank, and nobody ever waits. Starts alone would call rank 3 last in all collectives.
+    # 500 µs more on every rank, and nobody ever waits. By its starts rank 3 comes last to all collectives.
     clocks = tuple(Clock(session_start_ns=1_000_000 * i, utc_error_ns=500_000 * i) for i in range(4))
     job = case("dp4", clocks=clocks)
     found = diagnosed(job.spec, tmp_path)
@@ -178,15 +179,11 @@ def test_two_late_ranks_and_no_group_of_all(tmp_path: Path) -> None:
 
 
 def test_ranks_come_from_the_trace_and_not_from_the_name(tmp_path: Path) -> None:
-    found = diagnosed(CASES["one file"].spec, tmp_path)
-    turned = replace(CASES["one file"].spec, one_file=False)
-    (tmp_path / "turned").mkdir()
-    other = diagnosed(turned, tmp_path / "turned", name=lambda rank: f"rank{3 - rank}.sqlite")
-    check(other, CASES["one file"])
-    assert [c.path[-5] for c in []] == []
-    assert [s.rank for s in other.found.analyses.skew.stragglers] == [
-        s.rank for s in found.found.analyses.skew.stragglers
-    ]
+    job = case("tp2_dp2", PASSED_ON, late=SLOW)
+    found = diagnosed(job.spec, tmp_path, name=lambda rank: f"rank{3 - rank}.sqlite")
+    assert [Path(i.path).name for i in found.found.inputs] == [f"rank{i}.sqlite" for i in range(4)]
+    assert [r.input for r in found.found.ranks] == [3, 2, 1, 0]
+    check(found, job)
 
 
 def test_waiting_in_a_collective_is_no_host_time(tmp_path: Path) -> None:
@@ -195,7 +192,7 @@ def test_waiting_in_a_collective_is_no_host_time(tmp_path: Path) -> None:
     found = diagnosed(replace(KINDS["tp2_dp2"], late=Late(rank=1, extra_ns=4_000_003)), tmp_path)
     check_exposure(found)
     waiting = found.found.ranks[0].ledger_ns
-    # In each of 2 x 3 forwards rank 0 waits 4 ms in the all-gather, less the 119,013 that what runs beside it
-    # had been longer than the gather itself, and those in the reduce-scatter behind it.
+    # In each of 2 x 3 forwards rank 0 waits as much longer, 119,013 of it in the reduce-scatter: by so much
+    # what runs beside the all-gather lasts longer than that, and rank 1 only begins it then.
     assert waiting.exposed_comm.tp - even.exposed_comm.tp == 6 * 4_000_003
     assert waiting.idle == even.idle
