@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TRACE ?=
 OUT ?= perfdoc-report
 
-.PHONY: run demo test test-all lint install install-all bench gpu-check clean
+.PHONY: run demo test test-all lint install install-all bench clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -51,10 +51,6 @@ bench: install-all
 	$(BIN)/python benchmarks/analyze.py
 	$(BIN)/python benchmarks/replay.py
 	$(BIN)/python benchmarks/range_cost.py
-
-# What only a machine with a GPU can check; ARGS='--config tiny' runs the same on a CPU.
-gpu-check: install-all
-	$(BIN)/python benchmarks/gpu_check.py $(ARGS)
 
 clean:
 	rm -rf $(VENV) build dist demo perfdoc-report

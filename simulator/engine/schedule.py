@@ -21,12 +21,26 @@ class Schedule:
     """Edge that decided the start; -1 where the release did."""
 
 
+_FEW_TASKS = 50_000
+"""Compiling takes longer than so many tasks do in plain Python."""
+
+
 def schedule(graph: TaskGraph) -> Schedule:
     """Run the tasks: each starts at the latest of its release and, over its edges, source's end plus lag."""
-    start, end, binding = _run()(
-        graph.duration_ns, graph.release_ns, graph.edges.first, graph.edges.source, graph.edges.lag_ns
-    )
-    return Schedule(start_ns=start, end_ns=end, binding=binding)
+    edges = graph.edges
+    columns = (graph.duration_ns, graph.release_ns, edges.first, edges.source, edges.lag_ns)
+    count = len(graph.duration_ns)
+    start, end, binding = (np.empty(count, np.int64) for _ in range(3))
+    if count + len(edges.source) > _FEW_TASKS:
+        _compiled()(*columns, start, end, binding)
+        return Schedule(start_ns=start, end_ns=end, binding=binding)
+    found = ([0] * count, [0] * count, [0] * count)
+    arguments: list[Any] = [*(c.tolist() for c in columns), *found]
+    _forward(*arguments)
+    return Schedule(**{n: np.array(c, np.int64) for n, c in zip(_COLUMNS, found, strict=True)})
+
+
+_COLUMNS = ("start_ns", "end_ns", "binding")
 
 
 def critical_path(graph: TaskGraph, times: Schedule, last: int | None = None) -> I64:
@@ -43,21 +57,19 @@ def critical_path(graph: TaskGraph, times: Schedule, last: int | None = None) ->
 
 
 @cache
-def _run() -> Any:
+def _compiled() -> Any:
     """Compiled on first use, in about half a second; four million tasks then take about 0.1 s."""
     import numba
 
-    column = "int64[::1]"
-    signature = f"UniTuple({column}, 3)({', '.join([column] * 5)})"
+    signature = f"void({', '.join(['int64[::1]'] * 8)})"
     return numba.njit(signature, nogil=True)(_forward)
 
 
-def _forward(duration: I64, release: I64, first: I64, source: I64, lag: I64) -> tuple[I64, I64, I64]:
-    n = len(duration)
-    start = np.empty(n, np.int64)
-    end = np.empty(n, np.int64)
-    binding = np.empty(n, np.int64)
-    for i in range(n):
+def _forward(
+    duration: Any, release: Any, first: Any, source: Any, lag: Any, start: Any, end: Any, binding: Any
+) -> None:
+    """Fills the last three columns; all are arrays, or all are lists."""
+    for i in range(len(duration)):
         at = release[i]
         by = -1
         for e in range(first[i], first[i + 1]):
@@ -68,4 +80,3 @@ def _forward(duration: I64, release: I64, first: I64, source: I64, lag: I64) -> 
         start[i] = at
         end[i] = at + duration[i]
         binding[i] = by
-    return start, end, binding

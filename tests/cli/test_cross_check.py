@@ -27,6 +27,7 @@ from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.cli.test_analyze import perfdoc
 from tests.cli.test_run import needs_training
+from tests.nsys_start import profile
 
 PROGRAM = Path(__file__).with_name("nsight_program.py")
 BY_NAME = {source.name: source for source in SOURCES}
@@ -55,7 +56,7 @@ def program_report(nsys: Nsys, tmp_path_factory: pytest.TempPathFactory) -> Path
     folder = tmp_path_factory.mktemp("program")
     program = [sys.executable, str(PROGRAM), "0", "1"]
     line = nsys_command(nsys.path, command=program, output=folder / "small", device="cpu")
-    subprocess.run(line, check=True, capture_output=True, timeout=120)
+    profile(line, folder / "small.nsys-rep")
     export_sqlite(nsys.path, folder / "small.nsys-rep", folder / "small.sqlite")
     return folder / "small.nsys-rep"
 

@@ -21,6 +21,7 @@ from perfdoc.profiling.nsys import find_nsys, nsys_command, nvtx_trouble
 from perfdoc.profiling.nsys_recipes import recipes_folder
 from perfdoc.simulator.demo import write_demo
 from tests.cli.test_analyze import answer_of, leaves, perfdoc
+from tests.nsys_start import profile
 
 PROGRAM = Path(__file__).with_name("nsight_program.py")
 FILES = ["metadata.json", "nsight_recipe.py", "nsight_recipe_job.py", "perfdoc_installation.json"]
@@ -225,7 +226,7 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for rank in ("0", "1"):
         program = [sys.executable, str(PROGRAM), rank, "2"]
         line = nsys_command(nsys.path, command=program, output=folder / f"rank{rank}", device="cpu")
-        subprocess.run(line, check=True, capture_output=True, timeout=120)
+        profile(line, folder / f"rank{rank}.nsys-rep")
     return folder
 
 

@@ -26,6 +26,7 @@ from perfdoc.profiling.nsys_collect import collect_reports, logs_folder, reports
 from perfdoc.profiling.nsys_rank import line_of_rank
 from perfdoc.profiling.profiler_choice import choose_profiler
 from perfdoc.profiling.run_directory import RunDirectory
+from tests.nsys_start import profile
 
 PROGRAM = Path(__file__).with_name("nsys_program.py")
 OLD = Nsys(path=Path("/opt/nsys"), version=(2024, 2, 3))
@@ -62,10 +63,8 @@ def test_ranges_reach_nsys(nsys: Nsys, tmp_path: Path) -> None:
         ranks=[0],
     )
     assert torchrun[:2] == ["torchrun", "--no-python"]
-    done = subprocess.run(
-        torchrun[2:], env={**os.environ, "RANK": "0"}, check=True, capture_output=True, timeout=120
-    )
-    assert done.stdout == b""  # nsys draws its progress elsewhere,
+    done = profile(torchrun[2:], reports_folder(run) / "rank0.nsys-rep", env={"RANK": "0"})
+    assert done.stdout == ""  # nsys draws its progress elsewhere,
     assert "Generated:" in (run.path / "logs" / "rank0.txt").read_text()  # here.
     (report,) = collect_reports(run, nsys, nvtx_version="0.2.11")
     assert sorted(path.name for path in (run.path / "traces").iterdir()) == ["rank0.nsys-rep", "rank0.sqlite"]
@@ -99,7 +98,7 @@ def test_a_capture_without_ranges_says_so(nsys: Nsys, tmp_path: Path) -> None:
     line = nsys_command(
         nsys.path, command=[sys.executable, "-c", "pass"], output=tmp_path / "empty", device="cpu"
     )
-    subprocess.run(line, check=True, capture_output=True, timeout=120)
+    profile(line, tmp_path / "empty.nsys-rep")
     sqlite = export_sqlite(nsys.path, tmp_path / "empty.nsys-rep", tmp_path / "empty.sqlite")
     check = check_capture(sqlite, nvtx_version="0.2.11")
     assert check.ranges == {}

@@ -20,6 +20,7 @@ from perfdoc.profiling.profiler_choice import Profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.session import Session
 from perfdoc.profiling.window import ProfileWindow
+from tests.nsys_start import profile
 from tests.profiling.conftest import Launch
 
 
@@ -75,7 +76,7 @@ def test_a_rank_under_nsys(nsys: Nsys, needs_torch: None, needs_nvtx: None, tmp_
     worker = [sys.executable, str(Path(__file__).with_name("session_worker.py"))]
     program = [*worker, str(tmp_path / "meeting"), "0", str(run.path), "nsys", "1"]
     line = nsys_command(nsys.path, command=program, output=reports_folder(run) / "rank0", device="cpu")
-    shown = subprocess.run(line, capture_output=True, text=True, timeout=180)
+    shown = profile(line, reports_folder(run) / "rank0.nsys-rep")
     assert shown.returncode == 0, shown.stderr
     assert '{"problem": null, "profiled": [2, 3], "through": "nvtx' in shown.stdout
     (report,) = collect_reports(run, nsys)

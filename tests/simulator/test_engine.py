@@ -85,3 +85,12 @@ def test_every_start_is_the_latest_of_what_is_waited_for(data: st.DataObject) ->
             assert releases[task] == start
         ends.append(start + durations[task])
     assert times.end_ns.tolist() == ends
+
+
+def test_many_tasks_run_compiled_and_give_the_same() -> None:
+    """A chain of 30,001 tasks of 2, each waiting for the one before: the last ends at 60,002."""
+    count = 30_001
+    made = graph([2] * count, [(i, i + 1, 0) for i in range(count - 1)], {0: 0})
+    times = schedule(made)
+    assert int(times.end_ns[-1]) == 60_002
+    assert times.start_ns.tolist() == list(range(0, 60_002, 2))

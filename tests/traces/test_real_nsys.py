@@ -13,6 +13,7 @@ import pytest
 
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.window import WindowRequest
+from tests.nsys_start import profile
 
 PROGRAM = """
 import nvtx, time
@@ -36,13 +37,11 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         pytest.skip("nvtx is not installed")
     folder = tmp_path_factory.mktemp("nsys")
     (folder / "app.py").write_text(PROGRAM)
-    lines = [
-        ["profile", "-t", "nvtx", "--sample=none", "--cpuctxsw=none", "-o", "x", sys.executable, "app.py"]
-    ]
+    line = ["profile", "-t", "nvtx", "--sample=none", "--cpuctxsw=none", "-o", "x", sys.executable, "app.py"]
+    profile([nsys, *line], folder / "x.nsys-rep", cwd=folder)
     shown = subprocess.run([nsys, "export", "--help"], capture_output=True, text=True, timeout=60)
     if "parquetdir" in shown.stdout:
-        lines.append(["export", "--type", "parquetdir", "-o", "tables", "x.nsys-rep"])
-    for line in lines:
+        line = ["export", "--type", "parquetdir", "-o", "tables", "x.nsys-rep"]
         subprocess.run([nsys, *line], cwd=folder, check=True, capture_output=True, timeout=120)
     return folder / "x.nsys-rep"
 
