@@ -21,6 +21,7 @@ from perfdoc.diagnosis import to_json
 from perfdoc.output import write_all
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
+from perfdoc.simulator.replay.replay import replay_rank
 from perfdoc.traces import NoGpuActivityError, TraceError
 
 _HEAD = f"perfdoc measurement {__version__}\n".encode()
@@ -67,7 +68,9 @@ def measure(options: Options) -> bytes:
     """One report's measurement, for `reduce` of the same version. Raises TraceError."""
     (report,) = options.work.captures
     # Pickled like what a worker process of `perfdoc analyze` returns: it goes to a process of ours only.
-    return _HEAD + pickle.dumps(measure_or_explain(report, options.work.request, options.work.given))
+    return _HEAD + pickle.dumps(
+        measure_or_explain(report, options.work.request, options.work.given, replay_rank)
+    )
 
 
 def reduce(files: Sequence[Path], output: Path) -> None:
