@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from perfdoc.analyzers.activity import Activity
+from perfdoc.analyzers.idle import Gaps, IdleInputs, find_gaps, idle_inputs
 from perfdoc.analyzers.kernel_class import KernelKinds
 from perfdoc.analyzers.known_ranges import KnownRanges
 from perfdoc.analyzers.launches import Launches
@@ -35,3 +37,13 @@ class DeviceView:
     def device(self) -> Device:
         """The device and the process that used it."""
         return self.trace.devices[self.activity.device]
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """The gaps that reach into the window; several analyses start from them."""
+        return find_gaps(self.activity, self.window.start_ns, self.window.end_ns)
+
+    @cached_property
+    def idle_inputs(self) -> IdleInputs:
+        """What the device's host was doing."""
+        return idle_inputs(self.trace, self.activity, self.known)

@@ -13,7 +13,6 @@ import numpy as np
 
 from perfdoc.analyzers.device_view import DeviceView
 from perfdoc.analyzers.host_calls import CallKind, HostCalls
-from perfdoc.analyzers.idle import find_gaps, idle_inputs
 from perfdoc.analyzers.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.kernels import sum_by
 from perfdoc.traces.table import I8
@@ -60,12 +59,12 @@ class HostIdle:
 def host_idle(view: DeviceView) -> HostIdle:
     """Find the host's part of every gap in the window."""
     activity, window = view.activity, view.window
-    gaps = find_gaps(activity, window.start_ns, window.end_ns)
+    gaps = view.gaps
     start = np.clip(gaps.start_ns, window.start_ns, window.end_ns)
     end = np.clip(gaps.host_end_ns, window.start_ns, window.end_ns)
     rows = np.flatnonzero(end > start)
     start, end, following = start[rows], end[rows], gaps.following[rows]
-    inputs = idle_inputs(view.trace, activity, view.known)
+    inputs = view.idle_inputs
     pieces = Intervals(start, end) - inputs.gc_or_data
     gc_ns = int(inputs.gc.covered_within(start, end).sum())
     gap = np.searchsorted(start, pieces.start_ns, "right") - 1

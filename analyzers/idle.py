@@ -100,9 +100,11 @@ def find_gaps(activity: Activity, start_ns: int, end_ns: int) -> Gaps:
     )
 
 
-def idle_by_cause(activity: Activity, start_ns: int, end_ns: int, inputs: IdleInputs) -> dict[str, int]:
-    """Idle nanoseconds of [start, end) by cause; they sum to the window less what was busy."""
-    gaps = find_gaps(activity, start_ns, end_ns)
+def idle_by_cause(gaps: Gaps, start_ns: int, end_ns: int, inputs: IdleInputs) -> dict[str, int]:
+    """Idle nanoseconds of [start, end) by cause; they sum to the window less what was busy.
+
+    gaps: as find_gaps has them for the same bounds.
+    """
 
     def inside(a: I64, b: I64) -> tuple[I64, I64]:
         return np.clip(a, start_ns, end_ns), np.clip(b, start_ns, end_ns)

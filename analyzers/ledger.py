@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.activity import DIMENSIONS, Activity, Communication
-from perfdoc.analyzers.idle import IDLE_CAUSES, IdleInputs, idle_by_cause
+from perfdoc.analyzers.idle import IDLE_CAUSES, Gaps, IdleInputs, find_gaps, idle_by_cause
 from perfdoc.analyzers.intervals import I64, Intervals, owners_by_last_end, union
 from perfdoc.analyzers.kernels import sum_by
 
@@ -36,8 +36,10 @@ class Ledger:
         assert sum(leaves) == self.window_ns, f"ledger sums to {sum(leaves)} of {self.window_ns} ns"
 
 
-def build_ledger(activity: Activity, start_ns: int, end_ns: int, idle: IdleInputs) -> Ledger:
-    """Partition [start, end) of one device."""
+def build_ledger(
+    activity: Activity, start_ns: int, end_ns: int, idle: IdleInputs, gaps: Gaps | None = None
+) -> Ledger:
+    """Partition [start, end) of one device. gaps: as find_gaps has them for these bounds, where at hand."""
     compute = activity.compute.clip(start_ns, end_ns)
     comm = activity.comm.clip(start_ns, end_ns)
     busy = activity.busy.clip(start_ns, end_ns)
@@ -50,7 +52,9 @@ def build_ledger(activity: Activity, start_ns: int, end_ns: int, idle: IdleInput
         compute_ns=compute.total_ns,
         exposed_comm_ns=exposed,
         exposed_memcpy_ns=busy.total_ns - work_ns,
-        idle_ns=idle_by_cause(activity, start_ns, end_ns, idle),
+        idle_ns=idle_by_cause(
+            find_gaps(activity, start_ns, end_ns) if gaps is None else gaps, start_ns, end_ns, idle
+        ),
     )
 
 

@@ -11,7 +11,6 @@ from perfdoc.analyzers.communication import CommunicationRow, communication_tabl
 from perfdoc.analyzers.contention import Contention, norm_contention
 from perfdoc.analyzers.device_view import DeviceView
 from perfdoc.analyzers.host_activity import HostActivity, host_activity
-from perfdoc.analyzers.idle import idle_inputs
 from perfdoc.analyzers.kernel_parts import KernelParts, kernel_parts
 from perfdoc.analyzers.kernels import NamedTime, kernel_times
 from perfdoc.analyzers.kernels_only import KernelsOnly, kernels_only
@@ -60,7 +59,7 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         window=window,
         on_host=activity.on_host,
         span_ns=activity.span,
-        ledger=build_ledger(activity, a, b, idle_inputs(trace, activity, view.known)),
+        ledger=build_ledger(activity, a, b, view.idle_inputs, view.gaps),
         communication=communication_table(trace, activity, a, b),
         kernel_times=kernel_times(trace, activity, view.kinds, a, b),
         kernel_parts=kernel_parts(view),

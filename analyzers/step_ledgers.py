@@ -16,7 +16,7 @@ import numpy as np
 from perfdoc.analyzers.activity import DIMENSIONS
 from perfdoc.analyzers.device_view import DeviceView
 from perfdoc.analyzers.host_state import Measured
-from perfdoc.analyzers.idle import IDLE_CAUSES, find_gaps, idle_inputs
+from perfdoc.analyzers.idle import IDLE_CAUSES
 from perfdoc.analyzers.intervals import I64, Intervals
 from perfdoc.analyzers.kernels import sum_by
 from perfdoc.analyzers.ledger import exposed_pieces
@@ -93,8 +93,7 @@ def _exposed(view: DeviceView, bounds: I64) -> I64:
 def _idle(view: DeviceView, bounds: I64) -> dict[str, I64]:
     """Idle by cause, as `perfdoc.analyzers.idle` has it for the window."""
     steps = len(bounds) - 1
-    gaps = find_gaps(view.activity, int(bounds[0]), int(bounds[-1]))
-    inputs = idle_inputs(view.trace, view.activity, view.known)
+    gaps, inputs = view.gaps, view.idle_inputs  # the steps tile the window
     host = _by_step(bounds, gaps.start_ns, gaps.host_end_ns)
     gc = gc_or_data = np.zeros(steps, np.int64)
     if len(inputs.gc_or_data):

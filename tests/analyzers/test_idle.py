@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.idle import IDLE_CAUSES, LAUNCH_LATENCY_MAX_NS, idle_by_cause, idle_inputs
+from perfdoc.analyzers.idle import IDLE_CAUSES, LAUNCH_LATENCY_MAX_NS, find_gaps, idle_by_cause, idle_inputs
 from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_GATHER, GEMM, activity_of, trace_of
@@ -13,7 +13,8 @@ US = 1000
 def causes(builder: TimelineBuilder, folder: Path, start: int, end: int) -> dict[str, int]:
     trace = trace_of(builder, folder)
     activity = activity_of(trace)
-    found = idle_by_cause(activity, start, end, idle_inputs(trace, activity, find_known_ranges(trace)))
+    gaps = find_gaps(activity, start, end)
+    found = idle_by_cause(gaps, start, end, idle_inputs(trace, activity, find_known_ranges(trace)))
     assert list(found) == list(IDLE_CAUSES)
     return {cause: ns for cause, ns in found.items() if ns}
 
