@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import cache
 
 import numpy as np
 
@@ -127,13 +128,17 @@ _RULES = (
 )
 """The first that fits a frame counts."""
 
-_COMPILED = [(rule.use, re.compile(rule.path), re.compile(rule.function)) for rule in _RULES]
+
+@cache
+def _compiled() -> list[tuple[Use, re.Pattern[str], re.Pattern[str]]]:
+    """On first use: compiling takes longer than all that a capture without a snapshot imports of memory."""
+    return [(rule.use, re.compile(rule.path), re.compile(rule.function)) for rule in _RULES]
 
 
 def use_of_frame(frame: MemoryFrame) -> Use:
     """What one frame says. Only the ends of hostile texts are looked at."""
     path, function = frame.filename[-400:].replace("\\", "/"), frame.function[:400]
-    for use, path_form, function_form in _COMPILED:
+    for use, path_form, function_form in _compiled():
         if function_form.match(function) and path_form.search(path):
             return use
     return Use.NONE
