@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from perfdoc import __version__
+from perfdoc.gate_command import gate_app
 from perfdoc.nsys_command import nsys_app
 
 EXIT_FAIL_ON = 1
@@ -284,6 +285,7 @@ def run(
 
 config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=True, rich_markup_mode=None)
 app.add_typer(config_app, name="config")
+app.add_typer(gate_app, name="gate")
 app.add_typer(nsys_app, name="nsys")
 
 

@@ -1,0 +1,122 @@
+"""Is a set of runs slower than a baseline? The run is the unit, not the step.
+
+Steps of one run share its clocks, its temperature and its place, so they say little about the next run. The
+medians of n baseline runs scatter with standard deviation s (of their ratio to the mean); the mean of k new
+ones lies, with 99 % probability where nothing changed, below
+
+    1 + t(0.99, n - 1) * s * sqrt(1/k + 1/n)
+
+of the baseline's mean (one-sided prediction interval of a normal distribution).
+"""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+CONFIDENCE = 0.99
+PRACTICAL_FRAC = 0.02
+"""A smaller loss is not worth stopping a change for."""
+LOW_HISTORY_FRAC = 0.05
+"""The limit where the baseline has too few runs for a spread."""
+MIN_HISTORY = 3
+MIN_SPREAD_FRAC = 0.002
+"""Few runs may agree by chance: no less spread than this is believed."""
+MAX_NOISE_FRAC = 0.03
+"""More noise than this hides what the gate is there to see."""
+
+
+class Verdict(StrEnum):
+    """What came out."""
+
+    PASS = "pass"
+    IMPROVED = "improved"
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A verdict with the figures that it rests on. Fractions are of the baseline's mean step time."""
+
+    verdict: Verdict
+    slower_frac: float
+    """Mean of the new runs by that of the baseline, less 1: positive is slower."""
+    limit_frac: float
+    noise_frac: float | None
+    """What noise alone makes in 1 of 100 cases; None with too few baseline runs."""
+    spread_frac: float | None
+    """Standard deviation between baseline runs, as seen."""
+    baseline_runs: int
+    new_runs: int
+    reason: str
+
+
+def decide(
+    baseline_ns: Sequence[int], new_ns: Sequence[int], practical_frac: float = PRACTICAL_FRAC
+) -> Decision:
+    """Compare run medians; both sequences are non-empty.
+
+    >>> decide([100, 101, 99, 100, 100], [104]).verdict
+    <Verdict.FAIL: 'fail'>
+    """
+    n, k = len(baseline_ns), len(new_ns)
+    base = statistics.fmean(baseline_ns)
+    slower = (statistics.fmean(new_ns) - base) / base
+    if n < MIN_HISTORY:
+        limit = max(practical_frac, LOW_HISTORY_FRAC)
+        verdict = Verdict.FAIL if slower > limit else Verdict.IMPROVED if slower < -limit else Verdict.PASS
+        runs = "1 baseline run" if n == 1 else f"{n} baseline runs"
+        return Decision(
+            verdict=verdict,
+            slower_frac=slower,
+            limit_frac=limit,
+            noise_frac=None,
+            spread_frac=None,
+            baseline_runs=n,
+            new_runs=k,
+            reason=f"low history: {runs} show no spread, so the limit is {limit:.0%}; "
+            f"record {MIN_HISTORY} or more",
+        )
+    spread = statistics.stdev(baseline_ns) / base
+    noise = _student_t(n - 1) * max(spread, MIN_SPREAD_FRAC) * math.sqrt(1 / k + 1 / n)
+    limit = max(practical_frac, noise)
+    if slower > limit:
+        verdict, reason = Verdict.FAIL, "slower than noise and the practical limit allow"
+    elif noise > MAX_NOISE_FRAC:
+        verdict = Verdict.INCONCLUSIVE
+        reason = (
+            f"runs scatter so much that {noise:.1%} may be noise: {practical_frac:.1%} cannot be seen. "
+            f"{_more_runs(n, spread, k)}"
+        )
+    elif slower < -limit:
+        verdict, reason = Verdict.IMPROVED, "faster than noise explains"
+    else:
+        verdict, reason = Verdict.PASS, "within noise and the practical limit"
+    return Decision(
+        verdict=verdict,
+        slower_frac=slower,
+        limit_frac=limit,
+        noise_frac=noise,
+        spread_frac=spread,
+        baseline_runs=n,
+        new_runs=k,
+        reason=reason,
+    )
+
+
+def _student_t(freedom: int) -> float:
+    from scipy.stats import t  # 0.4 s to import, so only where it is used
+
+    return float(t.ppf(CONFIDENCE, freedom))
+
+
+def _more_runs(n: int, spread: float, k: int) -> str:
+    """How many runs on both sides would do at this spread, up to 20."""
+    for runs in range(max(n, k) + 1, 21):
+        if _student_t(runs - 1) * max(spread, MIN_SPREAD_FRAC) * math.sqrt(2 / runs) <= MAX_NOISE_FRAC:
+            return f"{runs} runs on either side would do, or a quieter machine."
+    return "Measure on a quieter machine."

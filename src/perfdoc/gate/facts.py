@@ -1,0 +1,72 @@
+"""What must be equal for two runs to be comparable: hardware, versions, configuration."""
+
+from __future__ import annotations
+
+import fnmatch
+import hashlib
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from perfdoc.profiling.manifest import Manifest
+
+Fact: TypeAlias = str | int | float | bool | None
+Facts: TypeAlias = dict[str, Fact]
+
+NOT_COMPARED = (
+    # Where things lie and how long the run is: none of it changes a steady step.
+    *("text", "tokenizer", "data_path", "data_cache", "split", "train_iters", "seed"),
+    *("eval_interval", "eval_iters", "save", "save_interval", "keep_checkpoints"),
+    *("load", "load_step", "load_weights_only", "lr_warmup_iters", "lr_decay_iters"),
+    "distributed_timeout_minutes",
+)
+"""Keys of the configuration that are left out of the facts."""
+_PYTHON_OWN = frozenset({"perfdoc", "msgspec"})
+"""Packages that measure, not train."""
+
+
+def facts_of(manifest: Manifest) -> Facts:
+    """The facts of a run of perfdoc's trainer, flat, by name."""
+    facts: Facts = {"device": manifest.device, "dtype": manifest.dtype}
+    hardware = manifest.hardware
+    facts |= {"hardware.nodes": hardware.nodes, "hardware.cpu": hardware.cpu}
+    facts |= {"hardware.cpu_count": hardware.cpu_count, "layout.world_size": manifest.layout.world_size}
+    kinds = Counter(f"{gpu.name}, {gpu.sm_count} SMs" for gpu in hardware.gpus)
+    facts |= {f"hardware.gpus.{name}": count for name, count in kinds.items()}
+    facts |= {f"versions.{k}": v for k, v in manifest.versions.items() if k not in _PYTHON_OWN}
+    facts |= {f"environment.{k}": v for k, v in manifest.environment.items()}
+    for key, setting in manifest.config.items():
+        if key not in NOT_COMPARED:
+            facts[f"config.{key}"] = _plain(setting.value)
+    return dict(sorted(facts.items()))
+
+
+def _plain(value: object) -> Fact:
+    """Lists and the like as their JSON text."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    return msgspec.json.encode(value, order="sorted").decode()
+
+
+def fingerprint(facts: Mapping[str, Fact]) -> str:
+    """Twelve hexadecimal digits that stand for the facts."""
+    return hashlib.sha256(msgspec.json.encode(dict(facts), order="sorted")).hexdigest()[:12]
+
+
+def differences(
+    a: Mapping[str, Fact], b: Mapping[str, Fact], ignored: Sequence[str] = ()
+) -> dict[str, tuple[Fact, Fact]]:
+    """Facts that differ, by name; one that only one side has is None on the other.
+
+    ignored: patterns of names that do not count, such as `versions.*`.
+
+    >>> differences({"versions.torch": "2.12", "dtype": "bf16"}, {"versions.torch": "2.13", "dtype": "bf16"})
+    {'versions.torch': ('2.12', '2.13')}
+    """
+    return {
+        name: (a.get(name), b.get(name))
+        for name in sorted({*a, *b})
+        if a.get(name) != b.get(name) and not any(fnmatch.fnmatchcase(name, p) for p in ignored)
+    }

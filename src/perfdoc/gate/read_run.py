@@ -1,0 +1,187 @@
+"""One run, read from its directory or from a log of another trainer."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perfdoc.analyzers.step_times_log import of_the_job, read_logged_steps
+from perfdoc.gate.facts import Facts, facts_of
+from perfdoc.gate.figures import RunFigures, TooFewStepsError, steady
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.json_lines import read_lines
+from perfdoc.profiling.manifest import Manifest
+from perfdoc.profiling.memory_sample import MemorySample
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.traces import TraceError
+from perfdoc.traces.training_log import read_training_log
+
+MIN_LOG_DIGITS_FRAC = 0.005
+"""A log that rounds step times coarser than this of a step cannot show small changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What was read of one run."""
+
+    figures: RunFigures
+    facts: Facts
+    world_size: int | None
+    notes: Sequence[str] = ()
+    """What a reader of the result should know, a line each."""
+
+
+def read_run(path: Path, *, label: str, commit: str | None, peak_tflops: float | None) -> Run:
+    """Read a run directory or a log.
+
+    label: the user's word for the machine and the job, part of the facts; a log knows neither. peak_tflops:
+    dense peak of one device, where the run does not say it.
+    Raises TraceError where it cannot be read or has too few steps.
+    """
+    try:
+        run = _directory(path, peak_tflops) if path.is_dir() else _log(path, peak_tflops)
+    except TooFewStepsError as error:
+        raise TraceError(
+            path, f"has {error}.", "Train longer: 30 steps or more give a steady median."
+        ) from error
+    except CaptureError as error:
+        raise TraceError(error.path, error.what, error.remedy) from error
+    facts = run.facts | ({"label": label} if label else {})
+    return Run(
+        figures=msgspec.structs.replace(run.figures, commit=commit),
+        facts=dict(sorted(facts.items())),
+        world_size=run.world_size,
+        notes=run.notes,
+    )
+
+
+def _directory(path: Path, peak_tflops: float | None) -> Run:
+    directory = RunDirectory.open(path)
+    manifest = directory.manifest()
+    if manifest.status not in ("finished", "stopped"):
+        raise TraceError(
+            path, f"is of a run that {_how(manifest.status)}.", "Give a run that came to its end."
+        )
+    job = of_the_job(read_logged_steps(path))
+    if job is None:
+        raise TraceError(path, "holds no step log.", "Give a run directory of `perfdoc run`.")
+    counted = steady(job.duration_ns[job.unprofiled].tolist())
+    seconds = counted["median_step_ns"] / 1e9
+    world, tokens = manifest.layout.world_size, manifest.batch.tokens_per_step
+    flops = manifest.flops.per_step
+    peak = peak_tflops * 1e12 if peak_tflops else manifest.hardware.peak_flops_per_second
+    return Run(
+        figures=RunFigures(
+            source=path.resolve().name,
+            utc=manifest.created_utc,
+            **counted,
+            mfu_frac=flops / (seconds * world * peak) if flops and peak else None,
+            tokens_per_s_per_gpu=tokens / seconds / world if tokens else None,
+            peak_memory_bytes=_peak_memory(directory, manifest),
+            **_ledger(path / "report" / "diagnosis.json"),
+        ),
+        facts=facts_of(manifest),
+        world_size=world,
+    )
+
+
+def _how(status: str) -> str:
+    return "failed" if status == "failed" else "did not come to its end"
+
+
+def _peak_memory(directory: RunDirectory, manifest: Manifest) -> int | None:
+    """The largest peak over ranks; on CUDA what was reserved, on a CPU what was resident."""
+    field = "peak_reserved_bytes" if manifest.device == "cuda" else "peak_resident_bytes"
+    found = [
+        value
+        for files in directory.files_by_rank("memory").values()
+        for file in files
+        if file.suffix == ".jsonl"
+        for sample in read_lines(file, MemorySample)
+        if (value := getattr(sample, field)) is not None
+    ]
+    return max(found, default=None)
+
+
+class _Rank(msgspec.Struct):
+    window: dict[str, Any]
+    ledger_ns: dict[str, Any]
+
+
+class _Diagnosis(msgspec.Struct):
+    ranks: list[_Rank]
+
+
+def _ledger(path: Path) -> dict[str, Any]:
+    """parts_ns and exposed_comm_frac, as the run's own report has them; nothing where there is none."""
+    try:
+        ranks = msgspec.json.decode(path.read_bytes(), type=_Diagnosis).ranks
+    except FileNotFoundError:
+        return {}
+    except (OSError, msgspec.MsgspecError) as error:
+        raise TraceError(path, f"cannot be read: {error}.", "Analyse the run again.") from error
+    sums: dict[str, float] = {}
+    counted = 0
+    for rank in ranks:
+        steps = rank.window.get("steps")
+        if rank.window.get("kind") != "steps" or not isinstance(steps, list) or not steps:
+            continue
+        counted += 1
+        for leaf, ns in _leaves(rank.ledger_ns):
+            sums[leaf] = sums.get(leaf, 0.0) + ns / len(steps)
+    if not counted or not (total := sum(sums.values())):
+        return {}
+    exposed = sum(ns for leaf, ns in sums.items() if leaf.startswith("exposed_comm."))
+    return {
+        "parts_ns": {leaf: round(ns / counted) for leaf, ns in sorted(sums.items())},
+        "exposed_comm_frac": exposed / total,
+    }
+
+
+def _leaves(ledger: dict[str, Any]) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    for name, value in ledger.items():
+        inner = value.items() if isinstance(value, dict) else [("", value)]
+        found += [(f"{name}.{k}" if k else name, v) for k, v in inner if isinstance(v, int)]
+    return found
+
+
+def _log(path: Path, peak_tflops: float | None) -> Run:
+    log = read_training_log(path)
+    counted = steady([s.duration_ns for s in log.steps])
+    kept = log.steps[counted["warmup_steps"] :]
+    tflops = [s.tflops_per_gpu for s in kept if s.tflops_per_gpu]
+    typical = statistics.median(tflops) if tflops else None
+    batches = {s.global_batch_size for s in kept}
+    notes = ["a log does not say what ran where: only --label, trainer and batch size are compared"]
+    rounded = _rounding_ns([s.duration_ns for s in kept])
+    if rounded > MIN_LOG_DIGITS_FRAC * counted["median_step_ns"]:
+        notes.append(f"the log rounds step times to {rounded / 1e6:.3g} ms")
+    return Run(
+        figures=RunFigures(
+            source=path.name,
+            **counted,
+            tflops_per_gpu=typical,
+            mfu_frac=typical / peak_tflops if typical and peak_tflops else None,
+        ),
+        facts={
+            "trainer": log.dialect,
+            "log_interval": log.interval,
+            "config.global_batch_size": batches.pop() if len(batches) == 1 else None,
+        },
+        world_size=None,
+        notes=notes,
+    )
+
+
+def _rounding_ns(times: Sequence[int]) -> int:
+    """The finest power of ten that divides all times: what the log's digits can show."""
+    unit = 1
+    while unit < 10**9 and all(t % (unit * 10) == 0 for t in times):
+        unit *= 10
+    return unit

@@ -1,0 +1,136 @@
+"""A result as text, Markdown, JSON, JUnit XML and GitHub annotations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from xml.etree import ElementTree
+
+import msgspec
+
+from perfdoc.gate.result import Check, Result
+from perfdoc.reports.markdown import escape
+from perfdoc.reports.names import shorten
+
+_MARK = {"pass": "PASS", "warn": "WARN", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
+_MAX_PARTS = 6
+_MAX_DIFFERENCES = 12
+_LIMIT = 400
+
+
+def as_json(result: Result) -> str:
+    """gate.json."""
+    return (msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n").decode()
+
+
+def as_text(result: Result) -> str:
+    """For a terminal and a CI log."""
+    lines = [f"{result.verdict.upper()}: {_line(result.summary)}", ""]
+    lines += [f"{_MARK[c.state]:<13}{c.name:<26}{_line(c.message)}" for c in result.checks]
+    if result.grown:
+        lines += ["", "where the profiled steps changed (ms, mean of a step):"]
+        lines += [
+            f"  {_line(g.part):<28}{g.before_ns / 1e6:>12.3f} -> {g.after_ns / 1e6:<12.3f}"
+            f"{(g.after_ns - g.before_ns) / 1e6:>+10.3f}"
+            for g in result.grown[:_MAX_PARTS]
+        ]
+    if result.differences:
+        lines += ["", f"differs from the nearest baseline{_of(result)} in:"]
+        lines += [
+            f"  {_line(d.fact)}: {_line(str(d.baseline))} -> {_line(str(d.here))}"
+            for d in result.differences[:_MAX_DIFFERENCES]
+        ]
+        if (more := len(result.differences) - _MAX_DIFFERENCES) > 0:
+            lines.append(f"  and {more} more")
+    lines += [f"note: {_line(note)}" for note in result.notes]
+    return "\n".join(lines) + "\n"
+
+
+def as_markdown(result: Result) -> str:
+    """For a pull request or a step summary."""
+    lines = [f"### perfdoc gate: {result.verdict}", "", _cell(result.summary), ""]
+    lines += ["| check | state | found |", "|---|---|---|"]
+    lines += [f"| {_cell(c.name)} | {_MARK[c.state]} | {_cell(c.message)} |" for c in result.checks]
+    if result.grown:
+        lines += ["", "| part of a profiled step | before | after | change |", "|---|---:|---:|---:|"]
+        lines += [
+            f"| {_cell(g.part)} | {g.before_ns / 1e6:.3f} ms | {g.after_ns / 1e6:.3f} ms "
+            f"| {(g.after_ns - g.before_ns) / 1e6:+.3f} ms |"
+            for g in result.grown[:_MAX_PARTS]
+        ]
+    if result.differences:
+        lines += ["", f"| differs from the nearest baseline{_of(result)} | there | here |", "|---|---|---|"]
+        lines += [
+            f"| {_cell(d.fact)} | {_cell(str(d.baseline))} | {_cell(str(d.here))} |"
+            for d in result.differences[:_MAX_DIFFERENCES]
+        ]
+    lines += [f"\n{_cell(note)}" for note in result.notes]
+    return "\n".join(lines) + "\n"
+
+
+def as_junit(result: Result) -> str:
+    """One test case a check; what is inconclusive is skipped with its reason, as JUnit has no such state."""
+    failures = sum(c.state == "fail" for c in result.checks)
+    skipped = sum(c.state == "inconclusive" for c in result.checks)
+    counts = {"tests": str(len(result.checks)), "failures": str(failures), "errors": "0"}
+    suites = ElementTree.Element("testsuites", {"name": "perfdoc gate", **counts})
+    suite = ElementTree.SubElement(
+        suites, "testsuite", {"name": "perfdoc gate", **counts, "skipped": str(skipped), "time": "0"}
+    )
+    for check in result.checks:
+        case = ElementTree.SubElement(
+            suite, "testcase", {"classname": "perfdoc.gate", "name": check.name, "time": "0"}
+        )
+        message = _line(check.message)
+        if check.state == "fail":
+            failure = ElementTree.SubElement(case, "failure", {"message": message, "type": check.name})
+            failure.text = as_text(result)
+        elif check.state == "inconclusive":
+            ElementTree.SubElement(case, "skipped", {"message": message})
+        else:
+            ElementTree.SubElement(case, "system-out").text = message
+    ElementTree.indent(suites)
+    body = ElementTree.tostring(suites, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
+
+
+def as_github(result: Result) -> str:
+    """Workflow commands: an annotation for everything that did not pass."""
+    kinds = {"fail": "error", "inconclusive": "warning", "warn": "warning", "pass": "notice"}
+    shown: list[Check] = [c for c in result.checks if c.state != "pass"] or result.checks[:1]
+    lines = []
+    for check in shown:
+        text = result.summary if check.name == "step_time" else check.message
+        title = _property(f"perfdoc gate: {check.name}")
+        lines.append(f"::{kinds[check.state]} title={title}::{_data(_line(text))}")
+    return "\n".join(lines) + "\n"
+
+
+RENDERINGS: dict[str, Callable[[Result], str]] = {
+    "text": as_text,
+    "markdown": as_markdown,
+    "json": as_json,
+    "junit": as_junit,
+    "github": as_github,
+}
+
+
+def _of(result: Result) -> str:
+    return f" ({_line(result.baseline)})" if result.baseline else ""
+
+
+def _line(text: str) -> str:
+    """One printable line, whatever a name in it holds."""
+    return shorten(text, _LIMIT)
+
+
+def _cell(text: str) -> str:
+    """Text in a Markdown table: nothing in it is markup."""
+    return escape(_line(text))
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def _property(text: str) -> str:
+    return _data(text).replace(":", "%3A").replace(",", "%2C")

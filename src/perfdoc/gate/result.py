@@ -1,0 +1,200 @@
+"""What a check found: gate.json, and what every rendering is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from perfdoc.gate.decision import Decision, Verdict
+from perfdoc.gate.facts import Fact
+from perfdoc.gate.figures import RunFigures
+from perfdoc.gate.floors import KINDS, FloorResult
+from perfdoc.gate.growth import Part
+
+State = Literal["pass", "warn", "fail", "inconclusive"]
+
+EXIT_CODES: dict[State, int] = {"pass": 0, "warn": 0, "fail": 1, "inconclusive": 3}
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was checked."""
+
+    name: str
+    state: State
+    message: str
+    """One sentence with the figures."""
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact that keeps two runs from being compared."""
+
+    fact: str
+    baseline: Fact
+    here: Fact
+
+
+class Grown(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the step that changed."""
+
+    part: str
+    before_ns: int
+    after_ns: int
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of `perfdoc gate check`."""
+
+    schema_version: Literal[1] = 1
+    verdict: Literal["pass", "improved", "fail", "inconclusive", "incomparable"]
+    exit_code: int
+    summary: str
+    """One sentence for a reader in a hurry."""
+    checks: list[Check]
+    grown: list[Grown] = []
+    """Parts of the step that changed beyond their spread, most first; of profiled steps."""
+    baseline: str | None = None
+    """Name of its file."""
+    baseline_runs: list[RunFigures] = []
+    runs: list[RunFigures] = []
+    differences: list[Difference] = []
+    notes: list[str] = []
+
+
+def compared(
+    decision: Decision,
+    floors: Sequence[FloorResult],
+    parts: Sequence[Part],
+    *,
+    baseline: str,
+    baseline_runs: Sequence[RunFigures],
+    runs: Sequence[RunFigures],
+    notes: Sequence[str],
+) -> Result:
+    """The result of a comparison and of the limits."""
+    grown = [Grown(part=p.name, before_ns=p.before_ns, after_ns=p.after_ns) for p in parts]
+    checks = [_step_time(decision, baseline_runs, runs), *map(_floor, floors)]
+    state = _worst(checks)
+    verdict = _verdict(decision, state)
+    summary = checks[0].message
+    if state == "fail" and checks[0].state != "fail":
+        summary = next(c.message for c in checks if c.state == "fail")
+    elif decision.verdict is Verdict.FAIL:
+        summary += _where(grown)
+    elif decision.verdict is Verdict.IMPROVED:
+        summary += " To keep the gain: perfdoc gate promote --reason WHY RUN…"
+    return Result(
+        verdict=verdict,
+        exit_code=EXIT_CODES[state],
+        summary=summary,
+        checks=checks,
+        grown=grown,
+        baseline=baseline,
+        baseline_runs=list(baseline_runs),
+        runs=list(runs),
+        notes=list(notes),
+    )
+
+
+def incomparable(
+    why: str,
+    floors: Sequence[FloorResult],
+    *,
+    baseline: str | None,
+    differences: Sequence[Difference],
+    runs: Sequence[RunFigures],
+    notes: Sequence[str],
+) -> Result:
+    """The result where no baseline fits; absolute limits hold all the same."""
+    checks = [Check(name="step_time", state="inconclusive", message=why), *map(_floor, floors)]
+    failed = [c for c in checks if c.state == "fail"]
+    return Result(
+        verdict="fail" if failed else "incomparable",
+        exit_code=EXIT_CODES[_worst(checks)],
+        summary=failed[0].message if failed else why,
+        checks=checks,
+        baseline=baseline,
+        runs=list(runs),
+        differences=list(differences),
+        notes=list(notes),
+    )
+
+
+def _worst(checks: Sequence[Check]) -> State:
+    order: tuple[State, ...] = ("fail", "inconclusive", "warn", "pass")
+    return next(state for state in order if any(c.state == state for c in checks))
+
+
+def _verdict(
+    decision: Decision, state: State
+) -> Literal["pass", "improved", "fail", "inconclusive", "incomparable"]:
+    if state in ("fail", "inconclusive"):
+        return state
+    return "improved" if decision.verdict is Verdict.IMPROVED else "pass"
+
+
+def _step_time(decision: Decision, baseline: Sequence[RunFigures], runs: Sequence[RunFigures]) -> Check:
+    before, after = _mean_ns(baseline), _mean_ns(runs)
+    way = "slower" if decision.slower_frac >= 0 else "faster"
+    message = (
+        f"A step takes {after / 1e6:,.4g} ms, {abs(decision.slower_frac):.1%} {way} than the baseline's "
+        f"{before / 1e6:,.4g} ms{_mfu(baseline, runs)}; the limit is {decision.limit_frac:.1%} "
+        f"({_count(decision.new_runs)} against {decision.baseline_runs}): {decision.reason}."
+    )
+    state: dict[Verdict, State] = {
+        Verdict.PASS: "pass",
+        Verdict.IMPROVED: "pass",
+        Verdict.FAIL: "fail",
+        Verdict.INCONCLUSIVE: "inconclusive",
+    }
+    return Check(
+        name="step_time",
+        state=state[decision.verdict],
+        message=message.replace("..", "."),
+        value=decision.slower_frac,
+        limit=decision.limit_frac,
+    )
+
+
+def _count(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"
+
+
+def _mean_ns(runs: Sequence[RunFigures]) -> float:
+    return sum(r.median_step_ns for r in runs) / len(runs)
+
+
+def _mfu(baseline: Sequence[RunFigures], runs: Sequence[RunFigures]) -> str:
+    before = [r.mfu_frac for r in baseline if r.mfu_frac is not None]
+    after = [r.mfu_frac for r in runs if r.mfu_frac is not None]
+    if len(before) < len(baseline) or len(after) < len(runs):
+        return ""
+    return f" (MFU {sum(after) / len(after):.1%}, was {sum(before) / len(before):.1%})"
+
+
+def _where(grown: Sequence[Grown]) -> str:
+    """The parts that explain most of the growth."""
+    worse = [g for g in grown if g.after_ns > g.before_ns][:2]
+    if not worse:
+        return " Which part of the step grew is not known."
+    parts = " and ".join(f"{g.part} by {(g.after_ns - g.before_ns) / 1e6:,.3g} ms" for g in worse)
+    return f" In profiled steps {parts} grew."
+
+
+def _floor(found: FloorResult) -> Check:
+    floor, unit = found.floor, f" {found.unit}" if found.unit else ""
+    side = "at least" if KINDS[floor.name].at_least else "at most"
+    bad: State = "warn" if floor.level == "warn" else "fail"
+    if found.state == "unknown":
+        state: State = "warn" if floor.level == "warn" else "inconclusive"
+        message = f"{floor.name} is {side} {floor.limit:g}{unit}, but not every run says what it is."
+    else:
+        state = bad if found.state == "broken" else "pass"
+        message = f"{floor.name}: {found.value:.4g}{unit}, {side} {floor.limit:g}{unit} wanted."
+    return Check(
+        name=floor.name, state=state, message=message, value=found.value, limit=floor.limit, unit=found.unit
+    )

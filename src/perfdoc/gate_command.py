@@ -1,0 +1,226 @@
+"""`perfdoc gate`: record baseline runs, check new ones, promote a new level."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from perfdoc.gate.read_run import Run
+    from perfdoc.gate.result import Result
+
+gate_app = typer.Typer(
+    help="Fail a CI job when training gets slower, and say which part of the step grew.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+DEFAULT_BASELINES = Path("perfdoc-baselines")
+
+
+class GateFormat(StrEnum):
+    """What `perfdoc gate check` prints."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    JUNIT = "junit"
+    GITHUB = "github"
+
+
+class Inconclusive(StrEnum):
+    """What an answer that cannot be given means for the job."""
+
+    EXIT_3 = "exit-3"
+    PASS = "pass"
+    FAIL = "fail"
+
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Runs of one configuration: run directories of perfdoc run, or logs of Megatron-LM, "
+        "Megatron-Bridge or NeMo, one for each run."
+    ),
+]
+Baselines = Annotated[Path, typer.Option("--baselines", help="Folder of baselines, kept in git.")]
+Label = Annotated[
+    str,
+    typer.Option(help="Your word for the machine and the job, where a log does not say it: h100x64."),
+]
+Commit = Annotated[str | None, typer.Option(help="Commit of the runs; default: GITHUB_SHA or CI_COMMIT_SHA.")]
+Peak = Annotated[
+    float | None, typer.Option(min=0.001, help="Dense peak of one device in TFLOP/s, for MFU, where unknown.")
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(help="A fact that may differ from the baseline's, such as 'versions.*'; may be repeated."),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@gate_app.command()
+def record(
+    runs: Runs,
+    baselines: Baselines = DEFAULT_BASELINES,
+    label: Label = "",
+    commit: Commit = None,
+    peak_tflops: Peak = None,
+    debug: Debug = False,
+) -> None:
+    """Add accepted runs to their baseline, or begin one."""
+    from perfdoc.cli import say
+    from perfdoc.gate.baseline import file_for, find, read_baselines, with_runs
+
+    with _one_line(debug):
+        read = _read(runs, label, commit, peak_tflops)
+        found = find(read_baselines(baselines), read[0].facts)
+        path, old = found or (file_for(baselines, read[0].facts), None)
+        new = with_runs(old, read[0].facts, [r.figures for r in read])
+        _write(path, new)
+        say(f"{path}: {len(new.runs)} runs, {len(read)} of them new")
+
+
+@gate_app.command()
+def promote(
+    runs: Runs,
+    reason: Annotated[str, typer.Option(help="Why the new level is right; kept in the baseline.")],
+    baselines: Baselines = DEFAULT_BASELINES,
+    label: Label = "",
+    commit: Commit = None,
+    peak_tflops: Peak = None,
+    ignore: Ignore = None,
+    debug: Debug = False,
+) -> None:
+    """Replace a baseline's runs by new ones: an improvement, or a loss that was accepted."""
+    from perfdoc.cli import fail, say
+    from perfdoc.gate.baseline import find, promoted, read_baselines
+
+    with _one_line(debug):
+        if not reason.strip():
+            fail("--reason is empty: say why the new level is right.")
+        read = _read(runs, label, commit, peak_tflops)
+        found = find(read_baselines(baselines), read[0].facts, ignore or ())
+        if found is None:
+            fail(f"{baselines}: has no baseline of these facts. Begin one: perfdoc gate record RUN…")
+        path, old = found
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        _write(path, promoted(old, [r.figures for r in read], reason.strip(), now))
+        say(f"{path}: {len(read)} runs in place of {len(old.runs)}")
+
+
+@gate_app.command()
+def check(
+    runs: Runs,
+    baselines: Baselines = DEFAULT_BASELINES,
+    label: Label = "",
+    commit: Commit = None,
+    peak_tflops: Peak = None,
+    ignore: Ignore = None,
+    floor: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An absolute limit, NAME=VALUE or NAME=VALUE:warn: mfu_min, tokens_per_s_per_gpu_min, "
+            "tflops_per_gpu_min, step_time_max_ms, peak_memory_max_gib, exposed_comm_frac_max; may repeat."
+        ),
+    ] = None,
+    practical: Annotated[
+        float, typer.Option(min=0.001, max=0.5, help="A loss up to this fraction of a step is let pass.")
+    ] = 0.02,
+    inconclusive: Annotated[
+        Inconclusive, typer.Option(help="What to do where noise hides the answer or no baseline fits.")
+    ] = Inconclusive.EXIT_3,
+    format_: Annotated[GateFormat, typer.Option("--format", help="What to print.")] = GateFormat.TEXT,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result here as well.")] = None,
+    junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here as well.")] = None,
+    debug: Debug = False,
+) -> None:
+    """Compare runs with their baseline. Exit code 0 fine, 1 slower or a limit broken, 3 not to be told."""
+    from perfdoc.gate.check import check_runs
+    from perfdoc.gate.floors import parse_floor
+    from perfdoc.gate.render import RENDERINGS
+
+    with _one_line(debug):
+        floors = [parse_floor(text) for text in floor or ()]
+        read = _read(runs, label, commit, peak_tflops)
+        result = check_runs(read, baselines, ignored=ignore or (), floors=floors, practical_frac=practical)
+        files = {json_file: "json", junit_file: "junit"}
+        _write_files({p: RENDERINGS[f](result).encode() for p, f in files.items() if p is not None})
+        sys.stdout.write(RENDERINGS[format_](result))
+        sys.stdout.flush()
+        if format_ is GateFormat.GITHUB:
+            _step_summary(RENDERINGS["markdown"](result))
+    raise typer.Exit(_exit_code(result, inconclusive))
+
+
+def _exit_code(result: Result, inconclusive: Inconclusive) -> int:
+    if result.exit_code != 3 or inconclusive is Inconclusive.EXIT_3:
+        return result.exit_code
+    return 1 if inconclusive is Inconclusive.FAIL else 0
+
+
+def _read(runs: Sequence[Path], label: str, commit: str | None, peak_tflops: float | None) -> list[Run]:
+    """All runs; they must be runs of one thing. Raises TraceError."""
+    from perfdoc.gate.facts import differences
+    from perfdoc.gate.read_run import read_run
+    from perfdoc.traces import TraceError
+
+    commit = commit or os.environ.get("GITHUB_SHA") or os.environ.get("CI_COMMIT_SHA")
+    if len({p.resolve() for p in runs}) < len(runs):
+        raise ValueError("a run is given twice: it counts once.")
+    read = [read_run(p, label=label, commit=commit, peak_tflops=peak_tflops) for p in runs]
+    for path, run in zip(runs[1:], read[1:], strict=True):
+        if differ := differences(read[0].facts, run.facts):
+            names = ", ".join(list(differ)[:5])
+            what = f"is not of the same configuration as {runs[0]}: {names} differ."
+            raise TraceError(path, what, "Give runs of one configuration.")
+    return read
+
+
+def _write(path: Path, baseline: object) -> None:
+    from perfdoc.gate.baseline import Baseline, encode
+
+    assert isinstance(baseline, Baseline)
+    _write_files({path: encode(baseline)}, path.parent)
+
+
+def _write_files(contents: dict[Path, bytes], folder: Path | None = None) -> None:
+    from perfdoc.output import write_all
+
+    try:
+        write_all(contents, folder)
+    except OSError as error:
+        raise ValueError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+
+
+def _step_summary(markdown: str) -> None:
+    """GitHub shows the file of this variable on the page of the job."""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(markdown)
+    except OSError as error:
+        raise ValueError(f"{summary}: cannot be written: {error.strerror}.") from error
+
+
+@contextmanager
+def _one_line(debug: bool) -> Iterator[None]:
+    """A user's mistake is one line and exit code 2; with --debug its traceback."""
+    from perfdoc.cli import fail
+
+    try:
+        yield
+    except ValueError as error:  # TraceError is one
+        if debug:
+            raise
+        fail(str(error))

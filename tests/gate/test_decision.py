@@ -1,0 +1,71 @@
+"""The gate's decision: by hand, at its edges, and its rates of error by simulation."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from perfdoc.gate.decision import MIN_SPREAD_FRAC, Verdict, decide
+
+T_99_4 = 3.746947
+"""Student's t, 99 %, 4 degrees of freedom, from a printed table."""
+
+
+def test_by_hand() -> None:
+    # Mean 1000; squares of deviations 400 + 400 = 800 over 4: s = sqrt(200) = 14.14, 1.414 %.
+    baseline = [1000, 1020, 980, 1000, 1000]
+    found = decide(baseline, [1010, 1030, 1020])
+    assert found.spread_frac == pytest.approx(math.sqrt(200) / 1000)
+    assert found.noise_frac == pytest.approx(
+        T_99_4 * math.sqrt(200) / 1000 * math.sqrt(1 / 3 + 1 / 5), rel=1e-6
+    )
+    assert found.slower_frac == pytest.approx(0.02)
+    # 3.87 % of noise: 2 % slower cannot be told from none.
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert "runs on either side" in found.reason
+
+
+def test_edges_of_the_practical_limit() -> None:
+    baseline = [100_000] * 5  # no spread: 0.2 % is believed, which makes 0.55 % of noise
+    assert decide(baseline, [102_000] * 3).verdict is Verdict.PASS
+    assert decide(baseline, [102_001] * 3).verdict is Verdict.FAIL
+    assert decide(baseline, [98_000] * 3).verdict is Verdict.PASS
+    assert decide(baseline, [97_999] * 3).verdict is Verdict.IMPROVED
+    found = decide(baseline, [100_000])
+    assert found.noise_frac == pytest.approx(T_99_4 * MIN_SPREAD_FRAC * math.sqrt(1 + 1 / 5), rel=1e-6)
+    assert found.limit_frac == 0.02
+
+
+def test_noise_beats_the_practical_limit() -> None:
+    baseline = [100_000, 101_000, 99_000, 100_500, 99_500]
+    # s = 790.6 of 100,000; with three new runs 3.7469 * 0.79057 % * 0.7303 = 2.1632 %.
+    assert decide(baseline, [102_100] * 3).verdict is Verdict.PASS
+    assert decide(baseline, [102_200] * 3).verdict is Verdict.FAIL
+
+
+def test_a_clear_loss_fails_even_where_noise_is_large() -> None:
+    assert decide([100, 104, 96, 100, 100], [130]).verdict is Verdict.FAIL
+
+
+@pytest.mark.parametrize(("new", "verdict"), [(105, "pass"), (106, "fail"), (95, "pass"), (94, "improved")])
+def test_low_history(new: int, verdict: str) -> None:
+    found = decide([100, 100], [new])
+    assert (found.verdict, found.limit_frac, found.noise_frac) == (verdict, 0.05, None)
+    assert "low history" in found.reason
+
+
+@pytest.mark.parametrize("spread", [0.002, 0.005, 0.01])
+def test_false_alarms_are_rare_and_losses_are_seen(spread: float) -> None:
+    """Runs scatter normally; the claim is at most 1 % false alarms, with the error of 4,000 trials."""
+    random = np.random.default_rng(7)
+
+    def fails(slower: float) -> float:
+        runs = 1e9 * (1 + spread * random.standard_normal((4000, 8)))
+        runs[:, 5:] *= 1 + slower
+        verdicts = [decide(r[:5].astype(int).tolist(), r[5:].astype(int).tolist()).verdict for r in runs]
+        return sum(v is Verdict.FAIL for v in verdicts) / len(runs)
+
+    assert fails(0.0) <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / 4000)
+    assert fails(0.05) >= {0.002: 0.999, 0.005: 0.99, 0.01: 0.9}[spread]
