@@ -54,7 +54,7 @@ def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
             leaves = {k: round(v * MS) * 2 for k, v in parts.items() if "." not in k}
             exposed = {k.split(".")[1]: round(v * MS) * 2 for k, v in parts.items() if "." in k}
             rank_row = {
-                "window": {"kind": "steps", "steps": [{}, {}]},
+                "window": {"kind": "steps", "steps": 2},
                 "ledger_ns": leaves | {"exposed_comm": exposed},
             }
             (run.path / "report").mkdir()

@@ -108,8 +108,13 @@ def _peak_memory(directory: RunDirectory, manifest: Manifest) -> int | None:
     return max(found, default=None)
 
 
+class _Window(msgspec.Struct):
+    kind: str
+    steps: int = 0
+
+
 class _Rank(msgspec.Struct):
-    window: dict[str, Any]
+    window: _Window
     ledger_ns: dict[str, Any]
 
 
@@ -128,12 +133,11 @@ def _ledger(path: Path) -> dict[str, Any]:
     sums: dict[str, float] = {}
     counted = 0
     for rank in ranks:
-        steps = rank.window.get("steps")
-        if rank.window.get("kind") != "steps" or not isinstance(steps, list) or not steps:
+        if rank.window.kind != "steps" or rank.window.steps < 1:
             continue
         counted += 1
         for leaf, ns in _leaves(rank.ledger_ns):
-            sums[leaf] = sums.get(leaf, 0.0) + ns / len(steps)
+            sums[leaf] = sums.get(leaf, 0.0) + ns / rank.window.steps
     if not counted or not (total := sum(sums.values())):
         return {}
     exposed = sum(ns for leaf, ns in sums.items() if leaf.startswith("exposed_comm."))
