@@ -1,7 +1,7 @@
 """How often the gate is wrong on this machine: `python benchmarks/gate_rates.py [--runs 30] [--planted 6]`.
 
-Trains the same small model again and again on one CPU rank, in turn with runs in which every batch is late by a
-fixed share of a step. Then counts verdicts over random draws without replacement: five equal runs as the
+Trains the same small model again and again on one CPU rank, in turn with runs in which every batch is late by
+a fixed share of a step. Then counts verdicts over random draws without replacement: five equal runs as the
 baseline against three other equal ones (false alarms) and against three late ones (losses seen). Draws
 share runs, so the rates are estimates for this machine and this hour, printed beside what the gate claims.
 """
