@@ -11,29 +11,28 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from perfdoc.analyzers.contention_blocks import occupied_blocks
+from perfdoc.analyzers.contention_margin import suggest_margin
 from perfdoc.analyzers.contention_names import element_type_of, family_of
-from perfdoc.analyzers.contention_result import ContendedKernel, Contention, Cost, Verdict, not_measured
+from perfdoc.analyzers.contention_result import ContendedKernel, Contention, Cost, not_measured
 from perfdoc.analyzers.contention_samples import Samples, find_samples
-from perfdoc.analyzers.contention_stalls import Stalls, find_stalls
+from perfdoc.analyzers.contention_stalls import find_stalls
 from perfdoc.analyzers.contention_statistics import Compared, compare
+from perfdoc.analyzers.contention_verdicts import SLOWER_MIN_FRAC, Judged, judge
 from perfdoc.analyzers.device_view import DeviceView
-from perfdoc.analyzers.intervals import exact_sum, union
 from perfdoc.analyzers.kernel_class import KernelClass
-from perfdoc.traces.table import Bool
 
 __all__ = ["MAX_SIGNATURES", "ContendedKernel", "Contention", "Cost", "norm_contention"]
 
-MIN_SAMPLES = 8
-"""Of each set: with fewer no difference is called one."""
-SIGNIFICANCE = 0.05
-"""Of all tests of one device together; each p has to stay below this over the number of tests."""
-SLOWER_MIN_FRAC = 0.05
-"""Below this the difference of the medians is called none: clocks and memory traffic make as much."""
-MIXED_MAX_RATIO = 1.5
-"""Runs alone that spread further (longest tenth over shortest tenth) hardly do the same work each."""
 MAX_SIGNATURES = 64
 """Norms, and other kernels, that are listed; totals count all."""
+
+_CAVEATS = {
+    KernelClass.NORM: "an association: one launch shape may stand for rows of different length",
+    KernelClass.GEMM: "an association: a product's inner size is not in its launch shape, so the runs beside "
+    "communication may be other products than those alone",
+    KernelClass.ATTENTION: "an association: sequence lengths and masks are not in the launch shape, so the "
+    "runs beside communication may do other work than those alone",
+}
 
 
 def norm_contention(view: DeviceView) -> Contention:
@@ -56,11 +55,15 @@ def norm_contention(view: DeviceView) -> Contention:
         samples.duration_ns[both],
         samples.beside[both],
         len(samples.signatures),
+        SLOWER_MIN_FRAC,
     )
     stalls = find_stalls(view)
-    norms, norm_cost = _kernels(view, samples, found, of_norms=True)
-    others, other_cost = _kernels(view, samples, found, of_norms=False)
-    blocks, margin, margin_reason = _margin(view, samples, stalls)
+    is_norm = np.array([s.kernel_class is KernelClass.NORM for s in samples.signatures], bool)
+    verdicts = [judge(found, mine) for mine in (is_norm, ~is_norm)]
+    norms, norm_cost = _kernels(view, samples, found, verdicts[0])
+    others, other_cost = _kernels(view, samples, found, verdicts[1])
+    slow = [i for i, judged in verdicts[0].items() if judged.verdict == "slower"]
+    margin = suggest_margin(view, samples, stalls, slow)
     return Contention(
         state="measured",
         reason=_reason(samples, norms),
@@ -75,10 +78,10 @@ def norm_contention(view: DeviceView) -> Contention:
         undecided_starts=stalls.undecided if stalls else None,
         other_stalled_starts=stalls.count(of_norms=False) if stalls else None,
         stalled_reason="" if stalls else "the capture does not say when kernels were launched",
-        occupied_blocks=blocks[0],
-        typical_occupied_blocks=blocks[1],
-        suggested_sm_margin=margin,
-        margin_reason=margin_reason,
+        occupied_blocks=margin.occupied_blocks,
+        typical_occupied_blocks=margin.typical_occupied_blocks,
+        suggested_sm_margin=margin.suggested,
+        margin_reason=margin.reason,
     )
 
 
@@ -90,14 +93,13 @@ def _reason(samples: Samples, norms: Sequence[ContendedKernel]) -> str:
 
 
 def _kernels(
-    view: DeviceView, samples: Samples, found: Compared, *, of_norms: bool
+    view: DeviceView, samples: Samples, found: Compared, verdicts: dict[int, Judged]
 ) -> tuple[list[ContendedKernel], Cost | None]:
     """The list of one kind of kernels, cut to MAX_SIGNATURES, and the cost of all of them."""
-    mine = np.array([(s.kernel_class is KernelClass.NORM) == of_norms for s in samples.signatures], bool)
-    verdicts = _verdicts(found, mine)
     costs = _costs(samples, found)
-    slow = [costs[i] for i, verdict in verdicts.items() if verdict == "slower"]
-    decided = any(v in ("slower", "no_difference") for v in verdicts.values())
+    slower = {i for i, judged in verdicts.items() if judged.verdict == "slower"}
+    slow = [costs[i] for i in slower]
+    decided = slow or any(judged.verdict == "no_difference" for judged in verdicts.values())
     total = Cost(
         low_ns=sum(c.low_ns for c in slow),
         mid_ns=sum(c.mid_ns for c in slow),
@@ -113,9 +115,9 @@ def _kernels(
             ("crowded", samples.crowded),
         )
     }
-    listed = sorted(
-        verdicts, key=lambda i: (-costs[i].mid_ns if verdicts[i] == "slower" else 0, -beside_ns[i], i)
-    )[:MAX_SIGNATURES]
+    listed = sorted(verdicts, key=lambda i: (-costs[i].mid_ns if i in slower else 0, -beside_ns[i], i))[
+        :MAX_SIGNATURES
+    ]
     return [
         _kernel(view, samples, found, i, verdicts[i], costs[i], {n: int(c[i]) for n, c in counts.items()})
         for i in listed
@@ -127,7 +129,7 @@ def _kernel(
     samples: Samples,
     found: Compared,
     i: int,
-    verdict: Verdict,
+    judged: Judged,
     cost: Cost,
     counts: dict[str, int],
 ) -> ContendedKernel:
@@ -156,29 +158,11 @@ def _kernel(
         samples_slight=counts["slight"],
         samples_crowded=counts["crowded"],
         p_value=None if np.isnan(found.p_value[i]) else float(found.p_value[i]),
-        verdict=verdict,
-        cost=cost if verdict == "slower" else None,
+        verdict=judged.verdict,
+        verdict_reason=judged.reason,
+        caveat=_CAVEATS[signature.kernel_class],
+        cost=cost if judged.verdict == "slower" else None,
     )
-
-
-def _verdicts(found: Compared, mine: Bool) -> dict[int, Verdict]:
-    """By index of the signature; the tests of one kind of kernels share the significance."""
-    enough = (found.count[0] >= MIN_SAMPLES) & (found.count[1] >= MIN_SAMPLES) & mine
-    low, median, high = found.low_ns, found.median_ns, found.high_ns
-    # Slower than everything alone is slower whatever the mixture; faster than alone is other work.
-    spread = (high[0] > MIXED_MAX_RATIO * low[0]) & (low[1] <= high[0])
-    faster = high[1] < low[0]
-    differs = found.p_value < SIGNIFICANCE / max(int(enough.sum()), 1)
-    verdicts: dict[int, Verdict] = {}
-    for i in np.flatnonzero(mine).tolist():
-        if not enough[i]:
-            verdicts[i] = "too_few_samples"
-        elif spread[i] or faster[i]:
-            verdicts[i] = "mixed_work"
-        else:
-            slower = differs[i] and median[1][i] >= (1 + SLOWER_MIN_FRAC) * median[0][i]
-            verdicts[i] = "slower" if slower else "no_difference"
-    return verdicts
 
 
 def _costs(samples: Samples, found: Compared) -> list[Cost]:
@@ -195,29 +179,3 @@ def _costs(samples: Samples, found: Compared) -> list[Cost]:
         Cost(low_ns=a, mid_ns=b, high_ns=c)
         for a, b, c in zip(low.tolist(), mid.tolist(), high.tolist(), strict=True)
     ]
-
-
-def _margin(
-    view: DeviceView, samples: Samples, stalls: Stalls | None
-) -> tuple[tuple[int | None, int | None], int | None, str]:
-    """(most and typical blocks), the margin, and why there is none."""
-    norm = np.array([s.kernel_class is KernelClass.NORM for s in samples.signatures], bool)
-    mine = norm[samples.signature] if len(norm) else np.zeros(0, bool)
-    starts, ends = samples.start_ns[mine], samples.end_ns[mine]
-    if stalls is not None:
-        starts = np.concatenate((starts, stalls.ready_ns[stalls.is_norm]))
-        ends = np.concatenate((ends, stalls.start_ns[stalls.is_norm]))
-    met = union(starts, ends)
-    if not exact_sum(view.activity.kernel_comm.covered_within(met.start_ns, met.end_ns)):
-        return (None, None), None, "no norm ran beside communication"
-    found = occupied_blocks(view, met)
-    if found is None:
-        return (None, None), None, "the capture does not hold the grid of every communication kernel"
-    sm_count = view.device.sm_count
-    if sm_count is not None and found.largest >= sm_count:
-        return (
-            (found.largest, found.typical),
-            None,
-            f"communication has {found.largest} blocks, as many as the device has SMs ({sm_count}) or more",
-        )
-    return (found.largest, found.typical), found.largest, ""

@@ -9,6 +9,8 @@ from typing import Literal
 
 from perfdoc.analyzers.contention import MAX_SIGNATURES, ContendedKernel, Contention, Cost
 
+DECIDED = ("slower", "no_difference")
+
 
 @dataclass(frozen=True, kw_only=True)
 class JobKernel:
@@ -32,6 +34,10 @@ class JobKernel:
     """Of these, where the difference is more than chance."""
     undecided_devices: int
     """Of these, where it cannot be said: too few samples, or mixed work."""
+    undecided_reason: str
+    """Why not, on the first of these; empty where there is none."""
+    caveat: str
+    """What `slower` does not prove."""
     cost: Cost | None
     """Sum over the devices where it is slower; None where there is none."""
 
@@ -120,7 +126,9 @@ def _together(group: Sequence[ContendedKernel]) -> JobKernel:
         samples_contended=sum(k.samples_contended for k in group),
         devices=len(group),
         slower_devices=sum(k.verdict == "slower" for k in group),
-        undecided_devices=sum(k.verdict in ("too_few_samples", "mixed_work") for k in group),
+        undecided_devices=sum(k.verdict not in DECIDED for k in group),
+        undecided_reason=next((k.verdict_reason for k in group if k.verdict not in DECIDED), ""),
+        caveat=first.caveat,
         cost=_sum_cost(k.cost for k in group),
     )
 

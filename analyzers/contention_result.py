@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-Verdict = Literal["slower", "no_difference", "too_few_samples", "mixed_work"]
+Verdict = Literal["slower", "no_difference", "undecided", "too_few_samples", "mixed_work"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,6 +55,10 @@ class ContendedKernel:
     p_value: float | None
     """Two-sided, Mann and Whitney; None where a set is empty."""
     verdict: Verdict
+    verdict_reason: str
+    """Why there is no decision; empty where there is one."""
+    caveat: str
+    """What `slower` does not prove: the launch shape does not hold all that the work depends on."""
     cost: Cost | None
     """Where the verdict is `slower`; None otherwise."""
 

@@ -12,6 +12,7 @@ from perfdoc.analyzers.contention_statistics import LONGEST_NS
 from perfdoc.analyzers.device_view import DeviceView
 from perfdoc.analyzers.intervals import I64, Intervals, union
 from perfdoc.analyzers.kernel_class import KernelClass
+from perfdoc.traces.model import Kernels
 from perfdoc.traces.table import Bool
 
 SUBJECTS = (KernelClass.NORM, KernelClass.GEMM, KernelClass.ATTENTION)
@@ -101,8 +102,7 @@ def find_samples(view: DeviceView) -> Samples:
 
     comm = activity.kernel_comm.covered_within(start, end)
     # Names first: most kernels of most traces are never beside communication, and need no grouping.
-    full_name = kernels.full_name[rows].astype(np.int64)
-    name = np.where(full_name > 0, full_name, kernels.name[rows])  # 0: the format has only the short one
+    name = full_names(kernels, rows)
     met = np.zeros(len(view.trace.strings), bool)
     met[name[comm > 0]] = True
     if not (kept := met[name]).all():
@@ -130,6 +130,12 @@ def find_samples(view: DeviceView) -> Samples:
         crowded=crowd > CROWDED_MIN_FRAC * (end - start),
         runs=runs,
     )
+
+
+def full_names(kernels: Kernels, rows: I64) -> I64:
+    """Full name of each kernel, an index into Trace.strings; the short one where the format has no other."""
+    full = kernels.full_name[rows].astype(np.int64)
+    return np.where(full > 0, full, kernels.name[rows])
 
 
 def crowded_intervals(activity: Activity) -> Intervals:

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.analyzers.contention_samples import full_names
 from perfdoc.analyzers.contention_waits import Waits
 from perfdoc.analyzers.device_view import DeviceView
 from perfdoc.analyzers.intervals import I64, union
@@ -43,6 +44,8 @@ class Stalls:
 
     is_norm: Bool
     """Of each: whether it is a norm's."""
+    name: I64
+    """Index into Trace.strings."""
     ready_ns: I64
     """Since when the kernel could have run."""
     start_ns: I64
@@ -60,7 +63,11 @@ class Stalls:
 
 
 _NONE = Stalls(
-    is_norm=np.empty(0, bool), ready_ns=np.empty(0, np.int64), start_ns=np.empty(0, np.int64), undecided=0
+    is_norm=np.empty(0, bool),
+    name=np.empty(0, np.int64),
+    ready_ns=np.empty(0, np.int64),
+    start_ns=np.empty(0, np.int64),
+    undecided=0,
 )
 
 
@@ -98,6 +105,7 @@ def find_stalls(view: DeviceView) -> Stalls | None:
     is_norm = _is_norm(view, candidates)
     return Stalls(
         is_norm=is_norm[stalled],
+        name=full_names(view.trace.kernels, candidates[stalled]),
         ready_ns=ready[stalled],
         start_ns=start[stalled],
         undecided=int((is_norm & ~clear).sum()),

@@ -29,7 +29,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
     slowed = [row for row in found.other_signatures if _paid(row.cost)]
     grids = (
         _grid("Norms alone and beside communication", found.signatures, _NORMS),
-        _grid("Matrix products and attention that are slower beside it", slowed, _OTHERS),
+        _grid("Matrix products and attention that are longer beside it", slowed, _OTHERS),
     )
     return Section(
         key="contention",
@@ -44,24 +44,31 @@ def _paid(cost: ContentionCost | None) -> bool:
 
 
 def _cost(found: NormContentionAnalysis, window: int) -> Iterator[str]:
-    costs = (("norms", found.norm_cost), ("matrix products and attention", found.other_cost))
-    parts = [
-        (words, units.duration(cost.mid_ns), units.share(frac(cost.mid_ns, window)))
-        for words, cost in costs
-        if cost is not None and cost.mid_ns > 0
-    ]
-    if parts:
-        (words, extra, part), *more = parts
-        rest = "".join(f"; {words} {extra} ({part})" for words, extra, part in more)
-        over = "" if found.devices == 1 else f", summed over {units.plural(found.devices, 'GPU')}"
+    over = "" if found.devices == 1 else f", summed over {units.plural(found.devices, 'GPU')}"
+
+    def extra(cost: ContentionCost) -> str:
+        share = units.share(frac(cost.mid_ns, window))
+        return f"take {units.duration(cost.mid_ns)} longer than alone ({share} of the windows{over})"
+
+    norms, others = found.norm_cost, found.other_cost
+    if norms is not None and norms.mid_ns > 0:
         yield (
-            f"Beside communication kernels, {words} take {extra} longer than alone ({part} of the "
-            f"windows{over}){rest}. That is the most that more room for them can win."
+            f"Beside communication kernels, norms of the same launch shape {extra(norms)}. That is the most "
+            "that more room for them can win."
         )
-    elif found.norm_cost is not None:
-        yield "Norms take as long beside communication kernels as alone."
-    elif found.signatures:
-        yield "Norms ran beside communication kernels, but too few of them to tell what that costs."
+    elif any(row.undecided_devices for row in found.signatures):
+        why = next((row.undecided_reason for row in found.signatures if row.undecided_reason), "")
+        yield (
+            "Norms ran beside communication kernels; what that costs cannot be told"
+            + (f": {prose(why, 200)}." if why else ".")
+        )
+    elif norms is not None:
+        yield "Norms take as long beside communication kernels as alone, within 5 %."
+    if others is not None and others.mid_ns > 0:
+        yield (
+            f"Matrix products and attention of one launch shape {extra(others)}. This is an association: "
+            "a launch shape holds neither inner sizes nor sequence lengths, so these may be other products."
+        )
 
 
 def _stalled(found: NormContentionAnalysis) -> Iterator[str]:
@@ -86,13 +93,10 @@ def _margin(found: NormContentionAnalysis) -> Iterator[str]:
         blocks = units.plural(most or 0, "thread block")
         if typical is not None and typical != most:
             blocks += f" ({typical:,} typically)"
-        said = (
+        yield (
             f"While norms run, communication has up to {blocks} resident: an SM margin of "
-            f"{found.suggested_sm_margin:,} leaves it room."
+            f"{found.suggested_sm_margin:,} for Transformer Engine's norms leaves it room."
         )
-        if found.signatures and not any(row.family == "transformer_engine" for row in found.signatures):
-            said += " Only Transformer Engine's norms have such a margin; none of these is one."
-        yield said
     elif found.margin_reason and (found.signatures or found.stalled_starts):
         yield f"No SM margin is suggested: {prose(found.margin_reason, 200)}."
 

@@ -52,6 +52,14 @@ def test_a_norm_that_starts_as_communication_ends(tmp_path: Path) -> None:
     assert (found.occupied_blocks, found.suggested_sm_margin) == (24, 24)
 
 
+def test_a_held_up_norm_without_a_margin_suggests_none(tmp_path: Path) -> None:
+    plan = Plan()
+    plan.norm(name="void at::native::vectorized_layer_norm_kernel<float>(x)")
+    found = plan.measure(tmp_path)
+    assert (found.stalled_starts, found.occupied_blocks, found.suggested_sm_margin) == (1, 24, None)
+    assert found.margin_reason.startswith("only Transformer Engine's norms")
+
+
 def test_readiness_is_the_launch_where_that_is_later(tmp_path: Path) -> None:
     plan = Plan()
     plan.norm(launched=60_000)

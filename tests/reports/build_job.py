@@ -92,6 +92,8 @@ def contended(
         devices=2,
         slower_devices=slower,
         undecided_devices=undecided,
+        undecided_reason="7 runs alone and 9 beside communication; 8 of each are needed" if undecided else "",
+        caveat="an association",
         cost=None if cost_ns is None else cost(cost_ns),
     )
 

@@ -52,7 +52,12 @@ class DeviceContendedKernel:
     """Beside other compute: in neither set."""
     p_value: float | None
     """Two-sided, Mann and Whitney."""
-    verdict: Literal["slower", "no_difference", "too_few_samples", "mixed_work"]
+    verdict: Literal["slower", "no_difference", "undecided", "too_few_samples", "mixed_work"]
+    """no_difference: 5 % or more is ruled out. undecided: neither it nor `slower` is proven."""
+    verdict_reason: str
+    """Why there is no decision; empty where there is one."""
+    caveat: str
+    """What `slower` does not prove: the launch shape does not hold all that the work depends on."""
     cost: ContentionCost | None
     """Where the verdict is `slower`."""
 
@@ -112,6 +117,10 @@ class ContendedKernel:
     """Of these, where the difference is more than chance."""
     undecided_devices: int
     """Of these, where it cannot be said: too few samples, or mixed work."""
+    undecided_reason: str
+    """Why not, on the first of these; empty where there is none."""
+    caveat: str
+    """What `slower` does not prove."""
     cost: ContentionCost | None
 
 
@@ -141,6 +150,7 @@ class NormContentionAnalysis:
     """Most thread blocks of communication resident at a time while norms ran, or were held up."""
     typical_occupied_blocks: int | None
     suggested_sm_margin: int | None
-    """The largest of any device: SMs to leave free for communication."""
+    """The largest of any device: SMs to leave free for communication. Only where one of Transformer Engine's
+    norms is proven to be slower beside communication, or held up by it."""
     margin_reason: str
     """Why there is no margin; empty where there is one."""
