@@ -2,14 +2,19 @@
 
 The host time of a step is the length of its range less the waits in it (for the device, or on a CPU rank for
 communication), so a rank that only waits for a late one does not look late itself. Durations are compared,
-never instants: the ranks' clocks need not agree.
+never instants: the ranks' clocks need not agree. Devices of one process have one host, which counts once.
+
+Somebody is always slowest. A rank is called slow only where it is so more often than by chance, and by more
+than a rank's host time varies from step to step.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
@@ -20,6 +25,12 @@ from perfdoc.analyzers.step_ledgers import distinct_names
 
 MIN_RANKS = 2
 MAX_SLOWEST = 8
+MIN_NOISE_STEPS = 4
+"""Common steps from which on the noise is known."""
+NOISE_FACTOR = 2.0
+"""A slow rank lags by this many times the noise."""
+SIGNIFICANCE = 0.05
+"""Chance of calling any rank slow where all are alike."""
 _STEPS = "Mark steps with the same name on every rank: `perfdoc.step N`, or see --step-range."
 
 
@@ -31,6 +42,8 @@ class RankHostSteps:
     label: str
     """How reports name it."""
     steps: HostSteps
+    process: Hashable = None
+    """What tells its process from others; None: no other rank shares it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,6 +56,8 @@ class SlowestRank:
     """Share of the common steps."""
     median_lag_ns: int
     """Median, over those steps, of its host time less the median over ranks."""
+    beyond_chance: bool
+    """Whether it is slowest in more steps than one of so many equal ranks would be, by more than noise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,6 +82,7 @@ class HostJitter(Measured):
     """Spread of host time between ranks, step by step."""
 
     ranks: int | None = None
+    """Compared: one of each process."""
     common_steps: int | None = None
     """Steps that every rank has."""
     median_host_ns: int | None = None
@@ -75,6 +91,11 @@ class HostJitter(Measured):
     """Median over steps of longest less shortest host time."""
     median_spread_frac: float | None = None
     """Of median_host_ns."""
+    noise_ns: int | None = None
+    """How much one rank's host time varies from step to step (a standard deviation, from the MAD) beside what
+    all ranks share; None below MIN_NOISE_STEPS steps."""
+    noise_spread_ns: int | None = None
+    """Longest less shortest that so many equal ranks with this noise show in the middle."""
     worst_spread_ns: int | None = None
     worst_step: str | None = None
     worst_rank: str | None = None
@@ -86,9 +107,12 @@ class HostJitter(Measured):
 
 def host_jitter(ranks: Sequence[RankHostSteps]) -> HostJitter:
     """Compare the hosts of the ranks of a job."""
+    given = len(ranks)
+    ranks = _one_of_each_process(ranks)
     with_steps = [r for r in ranks if r.steps.state == "measured"]
     if len(ranks) < MIN_RANKS:
-        return _missing("One rank: there is none to compare it with.", "Capture every rank.")
+        what = "One rank" if given < MIN_RANKS else f"One process drives all {given} devices"
+        return _missing(f"{what}: there is no other host to compare it with.", "Capture every rank.")
     if len(with_steps) < MIN_RANKS:
         why = next(r for r in ranks if r.steps.state != "measured").steps
         return _missing(f"Fewer than {MIN_RANKS} ranks show their host's steps. {why.reason}", why.remedy)
@@ -103,6 +127,7 @@ def host_jitter(ranks: Sequence[RankHostSteps]) -> HostJitter:
     labels = [r.label for r in with_steps]
     left = len(ranks) - len(with_steps)
     median_host = round(float(np.median(host)))
+    noise = _noise_ns(host)
     return HostJitter(
         reason=f"{left} of {len(ranks)} ranks show no steps of their host and are left out." if left else "",
         ranks=len(with_steps),
@@ -110,10 +135,12 @@ def host_jitter(ranks: Sequence[RankHostSteps]) -> HostJitter:
         median_host_ns=median_host,
         median_spread_ns=round(float(np.median(spread))),
         median_spread_frac=float(np.median(spread)) / median_host if median_host else None,
+        noise_ns=None if noise is None else round(noise),
+        noise_spread_ns=None if noise is None else round(noise * _normal_range(len(with_steps))),
         worst_spread_ns=int(spread[worst]),
         worst_step=common[worst],
         worst_rank=labels[int(np.argmax(host[:, worst]))],
-        slowest=_slowest(host, labels),
+        slowest=_slowest(host, labels, noise),
         gc=_gc(steps),
     )
 
@@ -127,21 +154,69 @@ def _by_name(steps: HostSteps) -> dict[str, HostStep]:
     return dict(zip(distinct_names([s.name for s in steps.steps]), steps.steps, strict=True))
 
 
-def _slowest(host: I64, labels: Sequence[str]) -> list[SlowestRank]:
+def _one_of_each_process(ranks: Sequence[RankHostSteps]) -> list[RankHostSteps]:
+    """The first rank of each process that shows its steps, else its first one."""
+    found: dict[Hashable, RankHostSteps] = {}
+    for i, rank in enumerate(ranks):
+        key = (i,) if rank.process is None else (None, rank.process)
+        if key not in found or (found[key].steps.state != "measured" and rank.steps.state == "measured"):
+            found[key] = rank
+    return list(found.values())
+
+
+def _noise_ns(host: I64) -> float | None:
+    """host: ranks x steps. What a rank's host time varies by around its own lag behind the others."""
+    ranks, steps = host.shape
+    if steps < MIN_NOISE_STEPS:
+        return None
+    own = host - host.mean(axis=0)
+    mads = np.median(np.abs(own - np.median(own, axis=1, keepdims=True)), axis=1)
+    # 1.4826 MADs are a standard deviation; the mean of the ranks has taken a rank's share of it away.
+    return float(np.median(mads)) * 1.4826 / math.sqrt(1 - 1 / ranks)
+
+
+def _normal_range(count: int) -> float:
+    """Largest less smallest of so many standard normal values, about its median; for two 0.95, for eight 2.8.
+
+    The middle of the largest lies where a share of 2 ** (-1 / count) is below it.
+    """
+    if count == MIN_RANKS:
+        return math.sqrt(2) * NormalDist().inv_cdf(0.75)
+    return 2 * NormalDist().inv_cdf(0.5 ** (1 / count))
+
+
+def _slowest(host: I64, labels: Sequence[str], noise_ns: float | None) -> list[SlowestRank]:
     """host: ranks x steps."""
     late = np.argmax(host, axis=0)
     lag = host.max(axis=0) - np.median(host, axis=0)
+    ranks, steps = host.shape
     found = []
     for rank, count in Counter(late.tolist()).most_common(MAX_SLOWEST):
+        median_lag = float(np.median(lag[late == rank]))
+        often = ranks * _at_least(count, steps, 1 / ranks) < SIGNIFICANCE
         found.append(
             SlowestRank(
                 label=labels[rank],
                 steps=count,
-                recurrence_frac=count / host.shape[1],
-                median_lag_ns=round(float(np.median(lag[late == rank]))),
+                recurrence_frac=count / steps,
+                median_lag_ns=round(median_lag),
+                beyond_chance=often and noise_ns is not None and median_lag > NOISE_FACTOR * noise_ns,
             )
         )
     return found
+
+
+def _at_least(count: int, of: int, chance: float) -> float:
+    """Chance of so many or more successes of so many tries; 9 or 10 of 10 at 1/2: 11 / 1024."""
+    log = [
+        math.lgamma(of + 1)
+        - math.lgamma(k + 1)
+        - math.lgamma(of - k + 1)
+        + k * math.log(chance)
+        + (of - k) * math.log1p(-chance)
+        for k in range(count, of + 1)
+    ]
+    return min(1.0, math.fsum(math.exp(x) for x in log))
 
 
 def _gc(steps: Sequence[Sequence[HostStep]]) -> UnsynchronisedGc:

@@ -80,7 +80,10 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
             read_logged_steps(facts.run_directory),
         ),
         host_jitter=host_jitter(
-            [RankHostSteps(rank=d.rank, label=label, steps=r.host.steps) for r, d, label in labelled]
+            [
+                RankHostSteps(rank=d.rank, label=label, steps=r.host.steps, process=(i, d.process))
+                for (i, r), d, label in zip(numbered, devices, labels, strict=True)
+            ]
         ),
         contention=job_contention([r.contention for r in ranks]),
         skew=measure_skew(calls, matches, clocks),

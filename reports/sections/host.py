@@ -136,14 +136,18 @@ def _jitter(diagnosis: Diagnosis) -> Iterator[str]:
         f"Between {units.plural(jitter.ranks or 0, 'rank')} the host's own time of a step differs by "
         f"{units.duration(jitter.median_spread_ns)}, {units.share(jitter.median_spread_frac)} of it"
     )
-    often = max(jitter.slowest, key=lambda rank: rank.steps, default=None)
-    if steps > 1 and often is not None:
-        of, lag = units.share(often.recurrence_frac), units.duration(often.median_lag_ns)
+    slow = next((rank for rank in jitter.slowest if rank.beyond_chance), None)
+    said += " (one step)" if steps == 1 else f" (median of {steps:,} steps)"
+    if slow is not None:
+        of, lag = units.share(slow.recurrence_frac), units.duration(slow.median_lag_ns)
+        said += f"; {shorten(slow.label, 64)} is slowest in {of} of them, by {lag}"
+    elif jitter.noise_ns is None:
+        said += "; too few steps to tell a slow rank from chance"
+    else:
         said += (
-            f" (median of {steps:,} steps); {shorten(often.label, 64)} is slowest in {of} of them, by {lag}"
+            f"; one rank varies by {units.duration(jitter.noise_ns)} from step to step, and none is slow "
+            "more often than by chance"
         )
-    elif jitter.worst_rank:
-        said += f" (one step); {shorten(jitter.worst_rank, 64)} takes longest"
     yield said + "."
     if jitter.gc.state == "measured" and jitter.gc.avoidable_ns:
         yield (

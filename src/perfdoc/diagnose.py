@@ -10,6 +10,7 @@ from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory_files import RankMemory, job_memory
 from perfdoc.diagnose_copy import copied
+from perfdoc.diagnose_host import host_gaps_of
 from perfdoc.diagnose_kernels import kernels_of
 from perfdoc.diagnose_memory import memory_of
 from perfdoc.diagnose_quality import quality_of
@@ -96,7 +97,7 @@ def _analyses(
 ) -> d.Analyses:
     return d.Analyses(
         kernels=kernels_of(captures),
-        host_gaps=_host_gaps(ranks),
+        host_gaps=host_gaps_of(ranks),
         replay=replays_of(ranks),
         step_times=copied(job.step_times, d.StepTimes),
         host_jitter=copied(job.host_jitter, d.HostJitter),
@@ -104,19 +105,4 @@ def _analyses(
         pipeline=copied(job.pipeline, d.PipelineAnalysis),
         skew=copied(job.skew, d.SkewAnalysis),
         memory=memory,
-    )
-
-
-def _host_gaps(ranks: Sequence[d.Rank]) -> d.HostGapsAnalysis:
-    causes = {c: sum(getattr(r.ledger_ns.idle, c) for r in ranks) for c in d.IDLE_CAUSES}
-    window = sum(r.window.duration_ns for r in ranks)
-    if not window:
-        return d.HostGapsAnalysis(
-            state="not_measured", reason="the window is empty", host_frac=None, causes_ns=causes
-        )
-    return d.HostGapsAnalysis(
-        state="measured",
-        reason="",
-        host_frac=(causes["host"] + causes["gc"] + causes["data"]) / window,
-        causes_ns=causes,
     )

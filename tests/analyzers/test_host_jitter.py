@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from perfdoc.analyzers.host_activity import host_activity
 from perfdoc.analyzers.host_jitter import HostJitter, RankHostSteps, host_jitter
@@ -57,6 +61,45 @@ def test_collecting_in_turn_costs_every_step() -> None:
         ("rank 1", 1, 0.25),
     ]
     assert found.slowest[0].median_lag_ns == 21 * MS
+    assert not any(s.beyond_chance for s in found.slowest)
+
+
+def test_devices_of_one_process_are_one_host() -> None:
+    shared = [replace(rank(i, [100 + i] * 8, [0] * 8), process=(0, 17)) for i in range(3)]
+    found = host_jitter(shared)
+    assert (found.state, found.ranks) == ("not_measured", None)
+    assert found.reason == "One process drives all 3 devices: there is no other host to compare it with."
+    # A second process with another two devices, of which the first shows nothing.
+    silent = RankHostSteps(rank=3, label="rank 3", steps=HostSteps.missing("no"), process=(1, 17))
+    found = host_jitter([*shared, silent, replace(rank(4, [107] * 8, [0] * 8), process=(1, 17))])
+    assert (found.ranks, found.median_spread_ns, found.worst_rank, found.reason) == (2, 7 * MS, "rank 4", "")
+
+
+def test_a_slow_rank_is_told_from_chance() -> None:
+    # Rank 1 is 10 ms late in each of 8 steps, where ranks vary by about 1: 2 ranks, (1 / 2) ** 8 * 2 = 0.008.
+    noise = [0, 1, -1, 2, 0, -2, 1, -1]
+    even, late = [100 + n for n in noise], [110 - n for n in noise]
+    found = host_jitter([rank(0, even, [0] * 8), rank(1, late, [0] * 8)])
+    assert [(s.label, s.steps, s.beyond_chance) for s in found.slowest] == [("rank 1", 8, True)]
+    # Own times less the mean of both: -5 + n and 5 - n, whose MADs are 1; 1.4826 * 1 / sqrt(1 / 2).
+    assert found.noise_ns == round(1.4826 * MS * 2**0.5)
+    assert found.noise_spread_ns == round(1.4826 * MS * 2**0.5 * 2**0.5 * 0.6744897501960817)
+    # Five steps of five are 1 in 16; four too few for anything; a lag of 1 ms is within the noise.
+    for steps, lag in ((5, 10), (3, 10), (8, 4)):
+        late = [100 + lag - n for n in noise[:steps]]
+        found = host_jitter([rank(0, even[:steps], [0] * steps), rank(1, late, [0] * steps)])
+        assert not any(s.beyond_chance for s in found.slowest)
+        assert (found.noise_ns is None) == (steps < 4)
+
+
+@given(st.integers(0, 2**32), st.integers(2, 8))
+def test_equal_ranks_are_hardly_ever_slow(seed: int, ranks: int) -> None:
+    rng = np.random.default_rng(seed)
+    found = host_jitter(
+        [rank(i, rng.integers(100_000, 100_100, 12).tolist(), [0] * 12) for i in range(ranks)]
+    )
+    # None by chance in 95 of 100; and whoever is called slow led in half of the steps or more.
+    assert all(s.steps >= 6 for s in found.slowest if s.beyond_chance)
 
 
 def test_collecting_together_saves_nothing() -> None:

@@ -194,7 +194,11 @@ def diagnosis(ranks: list[Rank], **changes: object) -> Diagnosis:
             reason="not measured by this test",
             kernels=build_rank.kernels(),
             host_gaps=HostGapsAnalysis(
-                state="measured", reason="", host_frac=0.153, causes_ns={"host": 77_000_000}
+                state="measured",
+                reason="",
+                host_frac=0.153,
+                causes={"host": 77_000_000, "gc": None},
+                causes_reasons={"gc": "no range names a collection"},
             ),
             step_times=missing(StepTimes, "no range names a step", "name steps with `--step-range`"),
             host_jitter=missing(HostJitter, "no range names a step", "name steps with `--step-range`"),

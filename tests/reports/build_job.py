@@ -28,12 +28,14 @@ def jitter() -> HostJitter:
         median_host_ns=90_000_000,
         median_spread_ns=9_000_000,
         median_spread_frac=0.1,
+        noise_ns=1_000_000,
+        noise_spread_ns=954_000,
         worst_spread_ns=30_000_000,
         worst_step="perfdoc.step 4",
         worst_rank="rank 1",
         slowest=[
-            SlowestRank(label="rank 0", steps=1, recurrence_frac=0.1, median_lag_ns=1_000_000),
-            SlowestRank(label="rank 1", steps=9, recurrence_frac=0.9, median_lag_ns=4_500_000),
+            slow_rank("rank 1", steps=9, median_lag_ns=4_500_000, beyond_chance=True),
+            slow_rank("rank 0", steps=1, median_lag_ns=1_000_000, beyond_chance=False),
         ],
         gc=UnsynchronisedGc(
             **KNOWN,
@@ -43,6 +45,17 @@ def jitter() -> HostJitter:
             worst_rank_ns=9_000_000,
             avoidable_ns=7_000_000,
         ),
+    )
+
+
+def slow_rank(label: str, *, steps: int, median_lag_ns: int, beyond_chance: bool) -> SlowestRank:
+    """One that is slowest in so many of ten steps."""
+    return SlowestRank(
+        label=label,
+        steps=steps,
+        recurrence_frac=steps / 10,
+        median_lag_ns=median_lag_ns,
+        beyond_chance=beyond_chance,
     )
 
 

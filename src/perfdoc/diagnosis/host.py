@@ -15,4 +15,7 @@ class HostGapsAnalysis:
     reason: str
     host_frac: float | None
     """Idle of cause host, gc or data, as a share of all windows together."""
-    causes_ns: dict[str, int]
+    causes: dict[str, int | None]
+    """Nanoseconds by cause. None where no capture would show the cause: then its time is in `host`."""
+    causes_reasons: dict[str, str]
+    """By cause: why it is None, or which ranks are left out of it."""

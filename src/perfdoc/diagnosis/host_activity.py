@@ -213,6 +213,9 @@ class SlowestRank:
     recurrence_frac: float
     median_lag_ns: int
     """Over those steps, behind the median of the ranks."""
+    beyond_chance: bool
+    """Slowest in more steps than one of so many equal ranks would be, and by more than twice the noise.
+    A rank without it is not slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -241,10 +244,15 @@ class HostJitter:
     reason: str
     remedy: str
     ranks: int | None
+    """Compared: one of each process, since the devices of a process have one host."""
     common_steps: int | None
     median_host_ns: int | None
     median_spread_ns: int | None
     median_spread_frac: float | None
+    noise_ns: int | None
+    """How much one rank's host time varies from step to step; None with fewer than 4 steps."""
+    noise_spread_ns: int | None
+    """The spread that so many equal ranks with this noise show."""
     worst_spread_ns: int | None
     worst_step: str | None
     worst_rank: str | None
