@@ -33,8 +33,13 @@ def kernels_of(captures: Sequence[CaptureMeasurement]) -> d.KernelsAnalysis:
             classes=[],
             top=[],
             other_frac=None,
+            gemm_frac=None,
             linear_frac=None,
+            linear_reason="",
         )
+    parts = [r.kernel_parts for c in captures for r in c.ranks]
+    known = [p for p in parts if p.linear_ns is not None]
+    whole = sum(p.kernel_ns for p in known)
     classes: dict[KernelClass, list[int]] = defaultdict(lambda: [0, 0])
     for (_, _, kernel_class), (count, time) in names.items():
         classes[kernel_class][0] += count
@@ -60,5 +65,7 @@ def kernels_of(captures: Sequence[CaptureMeasurement]) -> d.KernelsAnalysis:
             for (name, short, k), (n, t) in ordered[:TOP_KERNELS]
         ],
         other_frac=classes[KernelClass.OTHER][1] / total,
-        linear_frac=classes[KernelClass.GEMM][1] / total,
+        gemm_frac=classes[KernelClass.GEMM][1] / total,
+        linear_frac=sum(p.linear_ns or 0 for p in known) / whole if whole else None,
+        linear_reason=next((p.linear_reason for p in parts if p.linear_reason), ""),
     )

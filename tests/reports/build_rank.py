@@ -239,5 +239,7 @@ def kernels() -> KernelsAnalysis:
             ),
         ],
         other_frac=0.0001,
-        linear_frac=0.6,
+        gemm_frac=0.6,
+        linear_frac=0.5,
+        linear_reason="",
     )

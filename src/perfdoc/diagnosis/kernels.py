@@ -44,4 +44,11 @@ class KernelsAnalysis:
     top: list[TopKernel]
     other_frac: float | None
     """Share of kernel time that no pattern of the classifier names."""
+    gemm_frac: float | None
+    """Share of kernel time in matrix products by their names: linear layers, experts, and attention that is
+    not fused."""
     linear_frac: float | None
+    """Share of kernel time in linear layers alone: the ranks' `kernel_parts.linear_ns` over `kernel_ns`.
+    None where no rank knows it."""
+    linear_reason: str
+    """Why it is None, or what may be counted in."""
