@@ -26,13 +26,16 @@ class CallKind(IntEnum):
     MODULE_LOAD = 2
     """Loads device code: the first launch of a kernel under lazy loading."""
     LAUNCH = 3
-    OTHER = 4
+    STREAM_ALLOCATION = 4
+    """Allocates or frees in a stream's order (cudaMallocAsync): queued as a launch is, without a wait."""
+    OTHER = 5
 
 
 _SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
 """API versions (Nsight writes cudaLaunchKernel_v7000) and per-thread-stream variants."""
 
 _KINDS: tuple[tuple[CallKind, str], ...] = (
+    (CallKind.STREAM_ALLOCATION, r"cuda(Malloc|Free)(FromPool)?Async|cuMem(Alloc|Free)(FromPool)?Async"),
     (CallKind.ALLOCATION, r"cuda(Malloc|Free|HostAlloc|HostRegister|HostUnregister)\w*"),
     (CallKind.ALLOCATION, r"cuMem(Alloc|Free|HostAlloc|HostRegister|HostUnregister|Create|Release)\w*"),
     (CallKind.ALLOCATION, r"cuMem(Map|Unmap|SetAccess|AddressReserve|AddressFree)"),

@@ -28,9 +28,10 @@ class CallIdle:
 
 @dataclass(frozen=True, kw_only=True)
 class HostSplit(Measured):
-    """idle.host by what the launching thread did. The first six sum to `host_ns` exactly.
+    """idle.host by what the launching thread did. The first seven sum to `host_ns` exactly.
 
-    Where calls nest, allocation goes before synchronising, loading, launching, other.
+    Where calls nest, allocation goes before synchronising, loading, launching, allocation in a stream's
+    order, other.
     """
 
     python_ns: int | None = None
@@ -42,6 +43,8 @@ class HostSplit(Measured):
     module_load_ns: int | None = None
     """In a call that loads device code (lazy loading, at the first launch of a kernel)."""
     launch_ns: int | None = None
+    stream_allocation_ns: int | None = None
+    """In a call that allocates or frees in a stream's order."""
     other_call_ns: int | None = None
     host_ns: int | None = None
     """The ledger's idle.host."""
@@ -68,6 +71,7 @@ def split_host_idle(
         allocation_ns=int(by_kind[CallKind.ALLOCATION]),
         module_load_ns=int(by_kind[CallKind.MODULE_LOAD]),
         launch_ns=int(by_kind[CallKind.LAUNCH]),
+        stream_allocation_ns=int(by_kind[CallKind.STREAM_ALLOCATION]),
         other_call_ns=int(by_kind[CallKind.OTHER]),
         host_ns=idle.total_ns,
         calls=_by_call(calls, inside_ns, strings),

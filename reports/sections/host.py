@@ -30,6 +30,7 @@ _SPLIT: tuple[tuple[str, Callable[[HostSplit], int | None]], ...] = (
     ("allocating or freeing memory", lambda split: split.allocation_ns),
     ("loading device code", lambda split: split.module_load_ns),
     ("launching", lambda split: split.launch_ns),
+    ("allocating in a stream's order", lambda split: split.stream_allocation_ns),
     ("in another CUDA call", lambda split: split.other_call_ns),
 )
 

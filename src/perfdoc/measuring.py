@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import signal
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.memory_files import MemoryFiles, RankMemory, measure_rank_memory
@@ -78,7 +78,7 @@ def _run(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:
     # Spawned, because a forked copy of a process with Arrow's threads may hang. One file at a time is in a
     # worker, so its memory does not grow with the number of ranks. An interrupt is the parent's to answer:
     # workers ignore it, and are born with it blocked so that none can catch it before it can ignore.
-    context = multiprocessing.get_context("spawn")
+    context = _OwnWorkers()
     ignore = (signal.SIGINT, signal.SIG_IGN)
     with ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=ignore) as pool:
         try:
@@ -94,9 +94,23 @@ def _run(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for worker in multiprocessing.active_children():
-                worker.terminate()
+            for worker in context.workers:
+                if worker.is_alive():
+                    worker.terminate()
             raise
+
+
+class _OwnWorkers(SpawnContext):
+    """Starts processes and remembers which: whoever calls this code may have children of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.workers: list[SpawnProcess] = []
+
+    def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
+        """As the context's own, which the executor calls."""
+        self.workers.append(SpawnProcess(*args, **kwargs))
+        return self.workers[-1]
 
 
 def _told(results: Iterable[_Result], count: int) -> Iterator[_Result]:

@@ -56,3 +56,27 @@ def test_none_is_a_measurement(tmp_path: Path) -> None:
     device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
     found = host_activity(view_of(builder, tmp_path)).alloc_calls
     assert (found.state, found.count, found.host_ns, list(found.groups)) == ("measured", 0, 0, [])
+
+
+def test_allocations_in_a_streams_order_are_counted_apart(tmp_path: Path) -> None:
+    # [110, 120) and [130, 135) of the gap [100, 150) by a stream's order, [140, 142) by the device's.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
+    thread.api("cudaMallocAsync_v11020", 110, 120)
+    thread.api("cudaFreeAsync", 130, 135)
+    thread.api("cudaFree", 140, 142)
+    device.kernel(GEMM, 150, 300, launch=(thread, 145, 150))
+    host = host_activity(view_of(builder, tmp_path))
+    found, split = host.alloc_calls, host.idle_split
+    assert (found.count, found.host_ns, found.idle_inside_ns) == (1, 2, 2)
+    assert found.stream_ordered_count == 2
+    assert (found.stream_ordered_host_ns, found.stream_ordered_idle_ns) == (15, 15)
+    assert (split.allocation_ns, split.stream_allocation_ns, split.launch_ns, split.python_ns) == (
+        2,
+        15,
+        5,
+        28,
+    )
+    assert host.sync_calls.count == 0

@@ -42,7 +42,7 @@ class CallIdle:
 
 @dataclass(frozen=True, kw_only=True)
 class HostSplit:
-    """idle.host by what the launching thread did; the first six sum to host_ns exactly."""
+    """idle.host by what the launching thread did; the first seven sum to host_ns exactly."""
 
     state: State
     reason: str
@@ -53,6 +53,8 @@ class HostSplit:
     allocation_ns: int | None
     module_load_ns: int | None
     launch_ns: int | None
+    stream_allocation_ns: int | None
+    """In cudaMallocAsync, cudaFreeAsync and their kin."""
     other_call_ns: int | None
     host_ns: int | None
     calls: list[CallIdle]
@@ -110,6 +112,10 @@ class AllocCalls:
     """Steps of the window; None where it has none, and the calls are those of the whole window."""
     steps_with_calls: int | None
     last_step_count: int | None
+    stream_ordered_count: int | None
+    """cudaMallocAsync, cudaFreeAsync and their kin, in none of the other figures: they wait for nothing."""
+    stream_ordered_host_ns: int | None
+    stream_ordered_idle_ns: int | None
     groups: list[CallGroup]
     groups_left_out: int
 

@@ -1,0 +1,36 @@
+"""Worker processes: whose they are."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.window import WindowRequest
+from perfdoc.measuring import Work, measure_all
+from perfdoc.simulator.demo import write_demo
+from perfdoc.traces import TraceError
+from perfdoc.traces.job_facts import JobFacts
+
+
+def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:
+    good, _ = write_demo(tmp_path / "good")
+    bad = tmp_path / "bad.sqlite"
+    bad.write_bytes(b"not a database")
+    other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    other.start()
+    try:
+        work = Work(
+            captures=[bad, good, good], memory=[], request=WindowRequest(), given=JobFacts(), replay=False
+        )
+        with pytest.raises(TraceError):
+            measure_all(work, 2)
+        until = time.monotonic() + 20
+        while len(multiprocessing.active_children()) > 1 and time.monotonic() < until:
+            time.sleep(0.02)
+        assert multiprocessing.active_children() == [other]
+    finally:
+        other.terminate()
+        other.join()
