@@ -56,14 +56,20 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
     matches = match_collectives(calls, facts)
     devices = [r.device for r in ranks]
     if matches.members:
-        # Where no capture says its rank, the largest communicator that all are members of numbers them.
+        # Where no capture says its rank, the communicator of the whole job numbers them.
         devices = [
             replace(d, rank=m.rank, rank_evidence=m.rank_evidence) if d.rank is None else d
             for d, m in zip(devices, matches.members, strict=True)
         ]
     labels = rank_labels([(i, device) for (i, _), device in zip(numbered, devices, strict=True)])
     labelled = list(zip(ranks, devices, labels, strict=True))
-    clocks = align_clocks(matches, calls, message_moments([r.pipeline for r in ranks], facts))
+    # One device has one name in all that is published.
+    matches = replace(
+        matches,
+        members=tuple(replace(m, label=label) for m, label in zip(matches.members, labels, strict=False)),
+    )
+    pipelines = [replace(r.pipeline, label=label) for r, label in zip(ranks, labels, strict=True)]
+    clocks = align_clocks(matches, calls, message_moments(pipelines, facts))
     return JobMeasurement(
         facts=facts,
         world_size=facts.world_size or world_size,
@@ -87,5 +93,5 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
         ),
         contention=job_contention([r.contention for r in ranks]),
         skew=measure_skew(calls, matches, clocks),
-        pipeline=measure_pipeline([r.pipeline for r in ranks], facts, clocks),
+        pipeline=measure_pipeline(pipelines, facts, clocks),
     )

@@ -16,6 +16,7 @@ def rank_labels(devices: Sequence[tuple[int, Device]]) -> list[str]:
         [f", GPU {d.ordinal}" for _, d in devices],
         [f", pid {d.process}" for _, d in devices],
         [f", input {i}" for i, _ in devices],
+        [f", device {n}" for n in range(len(devices))],
     ]
     for extra in details:
         seen = Counter(labels)

@@ -54,7 +54,7 @@ def match_collectives(ranks: Sequence[CollectiveCalls], facts: JobFacts) -> Matc
 
     facts: the layout, which tells whether all ranks may be one group where no capture tells groups.
     """
-    members, problem = members_of(ranks)
+    members, problem = members_of(ranks, facts.world_size)
     if problem is not None:
         return no_matches(problem.reason, problem.remedy, members)
     words = _words(ranks)

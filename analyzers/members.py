@@ -18,15 +18,19 @@ class Problem:
     remedy: str
 
 
-def members_of(ranks: Sequence[CollectiveCalls]) -> tuple[tuple[Member, ...], Problem | None]:
+def members_of(
+    ranks: Sequence[CollectiveCalls], world_size: int | None = None
+) -> tuple[tuple[Member, ...], Problem | None]:
     """The members in the given order, and what stands in the way of comparing them.
 
-    Where no capture tells its rank, NCCL's largest communicator of which all are members numbers them.
+    Where no capture tells its rank, the job's own communicator numbers them. world_size: of the job, where
+    it is known beside the captures.
     """
     clocks = {c: i for i, c in enumerate(dict.fromkeys(calls.clock for calls in ranks))}
     named = [(c.rank, c.rank_evidence) for c in ranks]
     if all(rank is None for rank, _ in named):
-        named = _by_communicator(ranks) or named
+        known = world_size or max((r.world_size for r in ranks if r.world_size is not None), default=None)
+        named = _by_communicator(ranks, known) or named
     named = _one_device_each(ranks, named)
     members = tuple(
         Member(rank=rank, rank_evidence=evidence, label=calls.label, clock=clocks[calls.clock])
@@ -35,8 +39,15 @@ def members_of(ranks: Sequence[CollectiveCalls]) -> tuple[tuple[Member, ...], Pr
     return members, _problem(ranks, members)
 
 
-def _by_communicator(ranks: Sequence[CollectiveCalls]) -> list[tuple[int | None, str]] | None:
-    """Own ranks within the largest communicator that every member is in and knows its place in."""
+def _by_communicator(
+    ranks: Sequence[CollectiveCalls], world_size: int | None
+) -> list[tuple[int | None, str]] | None:
+    """Own ranks within the communicator of the whole job, in which every member knows its place.
+
+    The largest one need not be that: the eight ranks of a node are numbered 0 to 7 in their tensor-parallel
+    group, whichever node of the job it is. It is the job's if it has as many ranks as the job; where that is
+    not known, if nobody is missing from it nor from any other communicator of the captures.
+    """
     seats: dict[int, dict[int, int]] = {}
     sizes: dict[int, int] = {}
     for at, calls in enumerate(ranks):
@@ -48,7 +59,11 @@ def _by_communicator(ranks: Sequence[CollectiveCalls]) -> list[tuple[int | None,
     if not whole:
         return None
     largest = max(whole, key=lambda c: (sizes[c], c))
-    return [(seats[largest][at], "communicator") for at in range(len(ranks))]
+    if world_size is None:
+        is_job = all(len(own) == sizes[c] for c, own in seats.items())
+    else:
+        is_job = sizes[largest] == world_size
+    return [(seats[largest][at], "communicator") for at in range(len(ranks))] if is_job else None
 
 
 def _one_device_each(

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Diagnosis, Rank
+from perfdoc.diagnosis import Rank
 from perfdoc.reports import units
-from perfdoc.reports.names import base_name, shorten
+from perfdoc.reports.names import shorten
 
 
 def windows_ns(ranks: Iterable[Rank]) -> int:
@@ -51,16 +51,6 @@ def total_of(ranks: Iterable[Rank], figure: Callable[[Rank], int | None]) -> Tot
         worst=shorten(worst[1], 64) if len(known) > 1 and worst[0] else "",
         worst_ns=worst[0],
     )
-
-
-def labels_by_name(diagnosis: Diagnosis) -> Mapping[str, str]:
-    """What analyses over several captures call a device without a rank number, and its label here."""
-    files = [base_name(item.path) for item in diagnosis.inputs]
-    return {
-        f"device {rank.device} of process {rank.pid} in {files[rank.input]}": rank.label
-        for rank in diagnosis.ranks
-        if 0 <= rank.input < len(files)
-    }
 
 
 def worst_of(total: Total) -> str:

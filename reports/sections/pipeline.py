@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 from perfdoc.diagnosis import Diagnosis, PipelineAnalysis
 from perfdoc.diagnosis.pipeline import PipelineStage
 from perfdoc.reports import units
 from perfdoc.reports.names import prose
-from perfdoc.reports.sections.over_ranks import frac, labels_by_name
+from perfdoc.reports.sections.over_ranks import frac
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, opening, share, time, word
 
 _STAGES = 12
@@ -20,8 +20,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
     found = diagnosis.analyses.pipeline
     if found.state != "measured":
         return None
-    labels = labels_by_name(diagnosis)
-    grids = (_idle(found), _stages(found, labels))
+    grids = (_idle(found), _stages(found))
     return Section(
         key="pipeline",
         title="Pipeline",
@@ -100,11 +99,11 @@ def _idle(found: PipelineAnalysis) -> Grid:
     return Grid(head=["idle of a pipeline", "of its time", "all ranks"], align="lrr", rows=rows)
 
 
-def _stages(found: PipelineAnalysis, labels: Mapping[str, str]) -> Grid:
+def _stages(found: PipelineAnalysis) -> Grid:
     """A row per stage, or per rank where a rank's stage is not known."""
     members: dict[tuple[int, str], list[PipelineStage]] = {}
     for row in found.stages:
-        key = (row.stage, "") if row.stage is not None else (-1, _who(row, labels))
+        key = (row.stage, "") if row.stage is not None else (-1, _who(row))
         members.setdefault(key, []).append(row)
     passes = any(row.forward_ns is not None for row in found.stages)
     late = found.late_peer_frac is not None
@@ -129,8 +128,8 @@ def _stages(found: PipelineAnalysis, labels: Mapping[str, str]) -> Grid:
     )
 
 
-def _who(row: PipelineStage, labels: Mapping[str, str]) -> str:
-    return f"rank {row.rank}" if row.rank is not None else labels.get(row.label, row.label)
+def _who(row: PipelineStage) -> str:
+    return f"rank {row.rank}" if row.rank is not None else row.label
 
 
 def _ranks(group: Sequence[PipelineStage]) -> Cell:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from perfdoc.diagnosis import Diagnosis, Rank, SkewAnalysis
 from perfdoc.reports import units
 from perfdoc.reports.names import prose, shorten
-from perfdoc.reports.sections.over_ranks import frac, labels_by_name
+from perfdoc.reports.sections.over_ranks import frac
 from perfdoc.reports.sections.section import Grid, Section, count, name, opening, share, time, word
 
 _STRAGGLERS = 5
@@ -36,18 +36,13 @@ def build(diagnosis: Diagnosis) -> Section | None:
     found = diagnosis.analyses.skew
     if found.state != "measured" or not found.waits:
         return None
-    labels = labels_by_name(diagnosis)
-    grids = (_stragglers(found, labels), _waits(found, labels), _spreads(found, labels))
+    grids = (_stragglers(found), _waits(found), _spreads(found))
     return Section(
         key="skew",
         title="Ranks waiting for each other",
-        sentences=[*_cost(found, diagnosis.ranks), *_last(found, labels), *_clocks(found)],
+        sentences=[*_cost(found, diagnosis.ranks), *_last(found), *_clocks(found)],
         grids=[grid for grid in grids if grid.rows],
     )
-
-
-def _label(found: str, labels: Mapping[str, str]) -> str:
-    return labels.get(found, found)
 
 
 def _cost(found: SkewAnalysis, ranks: Iterable[Rank]) -> Iterator[str]:
@@ -65,10 +60,10 @@ def _cost(found: SkewAnalysis, ranks: Iterable[Rank]) -> Iterator[str]:
     )
 
 
-def _last(found: SkewAnalysis, labels: Mapping[str, str]) -> Iterator[str]:
+def _last(found: SkewAnalysis) -> Iterator[str]:
     if found.stragglers:
         worst = max(found.stragglers, key=lambda row: row.wait_caused_ns)
-        who = opening(shorten(_label(worst.name, labels), 64))
+        who = opening(shorten(worst.name, 64))
         where = f"{units.share(worst.recurrence_frac)} of the {shorten(worst.dimension, 48)} collectives"
         waits, known = units.duration(worst.wait_caused_ns), units.duration(worst.resolution_ns)
         if worst.delay_ns != worst.wait_caused_ns:
@@ -95,7 +90,7 @@ def _clocks(found: SkewAnalysis) -> Iterator[str]:
         yield opening(prose(limit, 240)).removesuffix(".") + "."
 
 
-def _stragglers(found: SkewAnalysis, labels: Mapping[str, str]) -> Grid:
+def _stragglers(found: SkewAnalysis) -> Grid:
     rows = sorted(found.stragglers, key=lambda row: -row.wait_caused_ns)
     # A single one is in the sentence already.
     rows = rows if len(rows) > 1 else []
@@ -115,7 +110,7 @@ def _stragglers(found: SkewAnalysis, labels: Mapping[str, str]) -> Grid:
         align="llrrrrrrl",
         rows=[
             [
-                name(_label(row.name, labels), 64),
+                name(row.name, 64),
                 name(row.dimension, 48),
                 time(row.wait_caused_ns),
                 time(row.delay_ns),
@@ -131,7 +126,7 @@ def _stragglers(found: SkewAnalysis, labels: Mapping[str, str]) -> Grid:
     )
 
 
-def _waits(found: SkewAnalysis, labels: Mapping[str, str]) -> Grid:
+def _waits(found: SkewAnalysis) -> Grid:
     rows = sorted(found.waits, key=lambda row: (-row.wait_ns, row.name))
     return Grid(
         caption="Who waits most",
@@ -139,7 +134,7 @@ def _waits(found: SkewAnalysis, labels: Mapping[str, str]) -> Grid:
         align="llrrrrr",
         rows=[
             [
-                name(_label(row.name, labels), 64),
+                name(row.name, 64),
                 name(row.dimension, 48),
                 count(row.collectives),
                 time(row.own_ns),
@@ -153,7 +148,7 @@ def _waits(found: SkewAnalysis, labels: Mapping[str, str]) -> Grid:
     )
 
 
-def _spreads(found: SkewAnalysis, labels: Mapping[str, str]) -> Grid:
+def _spreads(found: SkewAnalysis) -> Grid:
     rows = sorted(found.largest_spreads, key=lambda row: -row.start_spread_ns)
     steps = any(row.step is not None for row in rows)
     return Grid(
@@ -166,8 +161,8 @@ def _spreads(found: SkewAnalysis, labels: Mapping[str, str]) -> Grid:
                 time(row.transfer_ns),
                 name(row.dimension, 48),
                 name(row.operation, 48),
-                name(_label(row.first_name, labels), 64),
-                name(_label(row.last_name, labels), 64),
+                name(row.first_name, 64),
+                name(row.last_name, 64),
                 *([count(row.step)] if steps else []),
             ]
             for row in rows[:_SPREADS]

@@ -216,7 +216,7 @@ def _stage(stage: int, replica: int, stages: int, rank: int) -> PipelineStage:
     role = "embedding" if stage == 0 else "loss" if stage == stages - 1 else "middle"
     return PipelineStage(
         rank=rank,
-        label=f"device {rank} of process {4000 + rank} in trace",
+        label=f"rank {rank}",
         stage=stage,
         role=role,  # type: ignore[arg-type]
         steps=3,

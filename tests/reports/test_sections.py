@@ -193,13 +193,6 @@ def test_without_a_straggler_the_reason_stands_and_nobody_is_named(state: str) -
     assert section(made, "skew").grids[0].caption == "Who waits most"
 
 
-def test_a_device_without_a_rank_number_is_called_by_its_label() -> None:
-    found = build_job.skew()
-    name = "device 0 of process 4000 in llama3_8b_rank0.sqlite"
-    made = with_analyses(skew=replace(found, waits=[replace(found.waits[0], name=name, wait_ns=5)]))
-    assert table(made, "skew", 1)[1][0] == "rank 0"
-
-
 def test_pipeline() -> None:
     made = with_analyses(pipeline=build_job.pipeline(stages=2, replicas=2))
     said = says(made, "pipeline")

@@ -138,7 +138,7 @@ class Rank:
     label: str
     """What reports call it; unlike all the others."""
     rank: int | None
-    """Global rank; with the evidence `communicator` the place in the largest communicator of all captures."""
+    """Global rank; with the evidence `communicator` the place in the communicator of the whole job."""
     rank_evidence: str
     """How the rank is known: mark, distributedInfo, communicator, ...; none."""
     device: int
