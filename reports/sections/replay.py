@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import units
+from perfdoc.reports.names import shorten
 from perfdoc.reports.sections.section import Grid, Section, share, time, word
 
 _WORDS = {
@@ -49,5 +50,6 @@ def build(diagnosis: Diagnosis) -> Section | None:
 def _word(part: str) -> str:
     dimension = part.removeprefix("communication.")
     if dimension != part:
-        return f"communication, {dimension if dimension in ('other', 'unknown') else dimension.upper()}"
+        known = shorten(dimension, 48)
+        return f"communication, {known if dimension in ('other', 'unknown') else known.upper()}"
     return _WORDS.get(part, part)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from perfdoc.diagnosis import CapabilityRow, Diagnosis, Evidence, Quality, RuleResult
 from tests.reports.build import analysed, one_rank
+from tests.reports.build_memory import with_memory_and_replay
 from tests.reports.fill import with_text
 
 HOSTILE = [
@@ -30,7 +31,15 @@ HOSTILE = [
 def hostile(text: str) -> Diagnosis:
     """One rank in which every string that may come from outside is the same text. What closed sets of words
     name (causes, dimensions of the ledger) is no string from outside."""
-    base = analysed(one_rank())
+    return _hostile(analysed(one_rank()), text)
+
+
+def hostile_memory(text: str) -> Diagnosis:
+    """The same with memory snapshots and a replay."""
+    return _hostile(with_memory_and_replay(one_rank()), text)
+
+
+def _hostile(base: Diagnosis, text: str) -> Diagnosis:
     finding = RuleResult(
         code=text,
         title=text,

@@ -46,6 +46,23 @@ def test_html_shows_the_name_shortened_and_never_a_character_that_hides(text: st
     assert _runs(html, "x") <= LONGEST_RUN
 
 
+@EACH
+def test_memory_and_replay_show_names_as_names(text: str) -> None:
+    made, harmless = hostile.hostile_memory(text), hostile.hostile_memory("harmless")
+    html = render_html(made)
+    page, plain = Page(html), Page(render_html(harmless))
+    assert page.problems == []
+    assert {"memory", "path"} <= {e.attributes.get("id") for e in plain.elements}
+    shape = [(e.tag, sorted(e.attributes)) for e in page.elements if e.tag != "code"]
+    assert shape == [(e.tag, sorted(e.attributes)) for e in plain.elements if e.tag != "code"]
+    for shown in (html, render_text(made), render_markdown(made)):
+        assert not [c for c in shown if not c.isprintable() and c != "\n"]
+        assert len(shown) < 220_000
+        assert _runs(shown, "x") <= LONGEST_RUN
+    lines = [len(render_markdown(d).splitlines()) for d in (made, harmless)]
+    assert lines[0] == lines[1]
+
+
 def test_a_template_expression_in_a_name_is_not_evaluated() -> None:
     assert "{{7*7}}" in Page(render_html(hostile.hostile("{{7*7}}"))).text
 

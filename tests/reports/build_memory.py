@@ -1,0 +1,94 @@
+"""Memory snapshots and replays made by hand, for the renderers to show."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfdoc.diagnosis import Diagnosis, MemoryAnalysis, Replay, ReplayAnalysis
+from perfdoc.diagnosis.memory import DeviceMemory, MemoryComposition, MemoryLayout, MemorySite, ProcessMemory
+from tests.reports.fill import filled
+
+GIB = 1024**3
+
+
+def with_memory_and_replay(made: Diagnosis) -> Diagnosis:
+    """The diagnosis with two devices' snapshots, a process's samples, and a replay of each rank."""
+    analyses = replace(made.analyses, memory=memory(), replay=replay_of_job())
+    return replace(made, analyses=analyses, ranks=[replace(r, replay=replay()) for r in made.ranks])
+
+
+def memory() -> MemoryAnalysis:
+    """20 and 21 GiB at the peaks of two devices; a process of 3 GiB."""
+    return MemoryAnalysis(
+        state="measured",
+        reason="",
+        remedy="",
+        devices=[device(None, 20 * GIB), device(1, 21 * GIB)],
+        processes=[
+            filled(
+                ProcessMemory,
+                path="memory/rank0.jsonl",
+                state="measured",
+                samples=9,
+                peak_resident_bytes=3 * GIB,
+            )
+        ],
+    )
+
+
+def device(rank: int | None, peak_bytes: int) -> DeviceMemory:
+    """One whose peak is divided, with a history that is known in part."""
+    return filled(
+        DeviceMemory,
+        path="memory/rank0.pickle",
+        rank=rank,
+        device=rank or 0,
+        state="measured",
+        notes=["the history begins in a step"],
+        peak_allocated_bytes=peak_bytes,
+        peak_reserved_bytes=peak_bytes + GIB,
+        composition=filled(
+            MemoryComposition,
+            state="partial",
+            reason="no range names the optimizer",
+            category_bytes={"parameters": 15 * GIB, "unknown": peak_bytes - 15 * GIB},
+            range_bytes={"forward": peak_bytes},
+            evidence_bytes={"stack": peak_bytes},
+        ),
+        layout=filled(
+            MemoryLayout,
+            state="measured",
+            reserved_bytes=peak_bytes + GIB,
+            inactive_split_bytes=GIB // 2,
+            cached_bytes=GIB // 2,
+        ),
+        sites=[
+            MemorySite(function="forward", file="/site-packages/model.py", line=17, bytes=9 * GIB, count=3),
+            MemorySite(function="step", file="optimizer.py", line=None, bytes=GIB, count=1),
+        ],
+        out_of_memory_events=1,
+    )
+
+
+def replay() -> Replay:
+    """A replay that is 1 % too long."""
+    return filled(
+        Replay,
+        state="measured",
+        scope="rank",
+        measured_ns=100,
+        replayed_ns=101,
+        error_frac=0.01,
+        critical_path={"compute": 80, "communication.dp": 20, "host": 1},
+    )
+
+
+def replay_of_job() -> ReplayAnalysis:
+    """The same for the job."""
+    return ReplayAnalysis(
+        state="measured",
+        reason="",
+        remedy="",
+        error_frac=0.01,
+        critical_path={"compute": 80, "communication.dp": 20, "host": 1},
+    )
