@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,10 @@ from perfdoc.analyzers.bus_bandwidth import bus_bandwidth_gbps
 from perfdoc.analyzers.group_size import group_sizes
 from perfdoc.analyzers.intervals import I64, Intervals, exact_sum, union
 from perfdoc.traces import Trace
+
+MAX_GROUPS = 256
+"""Groups with rows of their own, those that communicate longest; the others share rows. A job has a few for
+each rank, a hostile trace as many as it has kernels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +32,8 @@ class CommunicationRow:
     element_type: str
     """Where the kernel's name carries it (NCCL's reductions); empty otherwise."""
     group: str
-    """Process-group description, else its name, else the communicator id; empty where none is known."""
+    """Process-group description, else its name, else the communicator id; empty where none is known. Past
+    MAX_GROUPS how many share the row."""
     count: int
     total_ns: int
     hidden_ns: int
@@ -51,6 +57,8 @@ def communication_table(
     inside = np.flatnonzero(
         (comm.start_ns < end_ns) & ((comm.end_ns > start_ns) | (instant & (comm.start_ns >= start_ns)))
     )
+    if not len(inside):
+        return []
     group_names, group = _groups(trace, comm, inside)
     labels = [
         (k.transport, k.collective, k.element_type) if k else (PEER_COPY, "peer_copy", "") for k in comm.kinds
@@ -62,8 +70,12 @@ def communication_table(
     compute = activity.compute.clip(start_ns, end_ns)
     size = group_sizes(trace, comm.payload, comm.communicator)
     rows = []
-    for i, (dimension, label_index, evidence, group_index) in enumerate(unique.tolist()):
-        mine = inside[member.ravel() == i]
+    order = np.argsort(member.ravel(), kind="stable")
+    firsts = np.searchsorted(member.ravel()[order], np.arange(1, len(unique)))
+    for (dimension, label_index, evidence, group_index), at in zip(
+        unique.tolist(), np.split(order, firsts), strict=True
+    ):
+        mine = inside[at]
         covered = union(comm.start_ns[mine], comm.end_ns[mine]).clip(start_ns, end_ns)
         hidden = compute.overlap_ns(covered)
         transport, collective, element_type = distinct_labels[label_index]
@@ -98,18 +110,27 @@ def _groups(trace: Trace, comm: Communication, rows: I64) -> tuple[list[str], I6
     names = [""]
     index = np.zeros(len(rows), np.int64)
     payload = comm.payload[rows]
+
+    def add(identity: np.ndarray, name_of: Callable[[int], str]) -> None:
+        known = np.flatnonzero(identity > 0)
+        values, at = np.unique(identity[known], return_inverse=True)
+        index[known] = at + len(names)
+        names.extend(name_of(i) for i in values.tolist())
+
     if len(trace.payloads):
         at = np.maximum(payload, 0)
         for column in (trace.payloads.group_name, trace.payloads.group_description):
-            text = np.where(payload >= 0, column[at], 0)
-            for i in np.unique(text[text > 0]).tolist():
-                names.append(trace.strings[i])
-                index[text == i] = len(names) - 1
-    communicator = np.where(index == 0, comm.communicator[rows], np.uint64(0))
-    for value in np.unique(communicator[communicator > 0]).tolist():
-        names.append(f"0x{value:016x}")
-        index[communicator == value] = len(names) - 1
-    return names, index
+            add(np.where(payload >= 0, column[at], 0), trace.strings.__getitem__)
+    add(np.where(index == 0, comm.communicator[rows], np.uint64(0)), "0x{:016x}".format)
+    used = np.unique(index)
+    if len(used) <= MAX_GROUPS:
+        return names, index
+    # The groups with most communication keep their names.
+    time = np.bincount(index, weights=comm.end_ns[rows] - comm.start_ns[rows], minlength=len(names))
+    kept = np.zeros(len(names), bool)
+    kept[used[np.argsort(-time[used], kind="stable")[:MAX_GROUPS]]] = True
+    names.append(f"({len(used) - MAX_GROUPS:,} other groups)")
+    return names, np.where(kept[index], index, len(names) - 1)
 
 
 def _blocking_ns(

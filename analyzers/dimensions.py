@@ -103,10 +103,9 @@ def _computing_streams(trace: Trace, activity: Activity) -> I64:
 
 
 def _by_communicator(payloads: CommPayloads, dimensions: Mapping[int, str]) -> I64:
-    found = np.full(len(payloads.communicator), -1, np.int64)
-    for communicator, dimension in dimensions.items():
-        found[payloads.communicator == np.uint64(communicator)] = DIMENSIONS.index(dimension)
-    return found
+    value, at = np.unique(payloads.communicator, return_inverse=True)
+    known = [dimensions.get(communicator) for communicator in value.tolist()]
+    return np.array([-1 if d is None else DIMENSIONS.index(d) for d in known], np.int64)[at]
 
 
 def _by_description(trace: Trace, payloads: CommPayloads) -> I64:
@@ -130,14 +129,20 @@ def _by_range(trace: Trace, activity: Activity, known: KnownRanges, communicator
         return np.full(len(comm.kernel), -1, np.int64)
     at = innermost_at_launch(trace, rows, comm)
     found = np.where(at >= 0, known.comm_dimension[at], -1)
-    for stream in np.setdiff1d(comm.stream, _computing_streams(trace, activity)).tolist():
-        mine = comm.stream == stream
-        votes = np.unique(found[mine & (found >= 0)])
-        found[mine] = votes[0] if len(votes) == 1 else -1
+    alone = ~np.isin(comm.stream, _computing_streams(trace, activity))
+    found[alone] = _agreed(comm.stream[alone], found[alone])
     # One communicator is one group: where its names agree, they hold for what it did without a name too.
-    for value in np.unique(communicator[communicator > 0]).tolist():
-        mine = communicator == np.uint64(value)
-        votes = np.unique(found[mine & (found >= 0)])
-        if len(votes) == 1:
-            found[mine] = votes[0]
+    known_group = communicator > 0
+    agreed = _agreed(communicator[known_group], found[known_group])
+    found[known_group] = np.where(agreed >= 0, agreed, found[known_group])
     return found
+
+
+def _agreed(group: np.ndarray, found: I64) -> I64:
+    """For each row what all rows of its group say that say anything (-1 does not); -1 where they differ."""
+    value, at = np.unique(group, return_inverse=True)
+    least, most = np.full(len(value), len(DIMENSIONS)), np.full(len(value), -1)
+    said = found >= 0
+    np.minimum.at(least, at[said], found[said])
+    np.maximum.at(most, at[said], found[said])
+    return np.where(least == most, most, -1)[at]

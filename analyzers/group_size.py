@@ -9,6 +9,7 @@ from perfdoc.traces import Trace
 from perfdoc.traces.table import U64
 
 UNKNOWN = -1
+_ANY = np.iinfo(np.int64).max
 
 
 def group_sizes(trace: Trace, payload: I64, communicator: U64) -> I64:
@@ -20,9 +21,14 @@ def group_sizes(trace: Trace, payload: I64, communicator: U64) -> I64:
     if not len(trace.payloads):
         return np.full(len(payload), UNKNOWN, np.int64)
     size = np.where(payload >= 0, trace.payloads.group_size[np.maximum(payload, 0)], UNKNOWN)
-    said = trace.payloads.group_size > 0
-    for value in np.unique(communicator[(size <= 0) & (communicator > 0)]).tolist():
-        sizes = np.unique(trace.payloads.group_size[said & (trace.payloads.communicator == np.uint64(value))])
-        if len(sizes) == 1:
-            size[(size <= 0) & (communicator == np.uint64(value))] = sizes[0]
+    asking = np.flatnonzero((size <= 0) & (communicator > 0))
+    said = np.flatnonzero((trace.payloads.group_size > 0) & (trace.payloads.communicator > 0))
+    if len(asking) and len(said):
+        value, of_value = np.unique(trace.payloads.communicator[said], return_inverse=True)
+        least, most = np.full(len(value), _ANY), np.zeros(len(value), np.int64)
+        np.minimum.at(least, of_value, trace.payloads.group_size[said])
+        np.maximum.at(most, of_value, trace.payloads.group_size[said])
+        at = np.minimum(np.searchsorted(value, communicator[asking]), len(value) - 1)
+        agreed = (value[at] == communicator[asking]) & (least[at] == most[at])
+        size[asking[agreed]] = most[at[agreed]]
     return np.where(size > 0, size, UNKNOWN)

@@ -69,13 +69,18 @@ def _keys(calls: CollectiveCalls) -> list[_Key]:
     for group in calls.groups:
         if group.ranks and not group.communicator:
             twins[group.description, group.ranks].append(group.name)
+    # Two groups of one description and the same ranks: the names' order tells them apart.
+    place = {
+        (*twin, name): at
+        for twin, names in twins.items()
+        for at, name in enumerate(sorted(set(names), key=lambda n: (len(n), n)))
+    }
     for group in calls.groups:
         if group.communicator:
             keys.append(("communicator", group.communicator))
         elif group.ranks:
-            # Two groups of one description and the same ranks: the names' order tells them apart.
-            names = sorted(twins[group.description, group.ranks], key=lambda n: (len(n), n))
-            keys.append(("ranks", group.description, group.ranks, names.index(group.name)))
+            at = place[group.description, group.ranks, group.name]
+            keys.append(("ranks", group.description, group.ranks, at))
         else:
             keys.append(("name", group.description, group.name, group.size))
     return keys

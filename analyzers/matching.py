@@ -30,6 +30,8 @@ _SIZE_DIFFERS = frozenset({"all_to_all", "send_recv", "gather", "scatter", "disp
 _KINDS = {"all_to_all": "send_recv"}
 """PyTorch's all-to-all runs send/receive kernels; one that no range names is told by its partners."""
 _NO_COMMUNICATION = "peer_copy"
+MAX_GROUPS = 16_384
+"""Groups of a job that are matched. A rank has tens; a hostile trace has one for each call."""
 REMEDY = (
     "Capture what tells groups (nsys: NCCL 2.25 or newer; PyTorch profiler: torch 2.4 or newer) and number "
     "the step ranges."
@@ -93,6 +95,8 @@ def _match(
         )
         if len(rows) < 2 or group.reason:
             pass
+        elif at >= MAX_GROUPS:
+            result = replace(result, reason=f"it is one of more than {MAX_GROUPS:,} groups")
         elif all((ranks[m].sequence[r] >= 0).all() for m, r in rows.items()):
             numbered += [_found(at, ranks[m].sequence[r], m, r) for m, r in rows.items()]
             result = replace(result, matched_by="sequence")

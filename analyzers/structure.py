@@ -47,9 +47,12 @@ def by_structure(comm: Communication, communicator: I64, group_size: I64, facts:
     communicator: one number for each group, whatever it is, -1 unknown. group_size: ranks, -1 unknown.
     """
     candidates = _by_kind(comm, facts) & _by_size(group_size, facts)
-    for value in np.unique(communicator[communicator >= 0]).tolist():
-        mine = communicator == value
-        candidates[mine] = np.bitwise_and.reduce(candidates[mine])
+    known = np.flatnonzero(communicator >= 0)
+    if len(known):
+        groups, group = np.unique(communicator[known], return_inverse=True)
+        common = np.full(len(groups), _ALL, np.int64)
+        np.bitwise_and.at(common, group, candidates[known])
+        candidates[known] = common[group]
     single = (candidates > 0) & (candidates & (candidates - 1) == 0)
     return np.where(single, np.log2(np.maximum(candidates, 1)).astype(np.int64), -1)
 
@@ -67,11 +70,12 @@ def _by_kind(comm: Communication, facts: JobFacts) -> I64:
 def _by_size(group_size: I64, facts: JobFacts) -> I64:
     """Dimensions that have groups of this size; all where the size or the layout is unknown."""
     sizes = _sizes(facts)
-    allowed = np.full(len(group_size), _ALL, np.int64)
-    for value in np.unique(group_size[group_size > 0]).tolist():
-        fits = [d for d, known in sizes.items() if known is None or value in known]
-        allowed[group_size == value] = _mask(fits)
-    return allowed
+    values, at = np.unique(group_size, return_inverse=True)
+    allowed = [
+        _ALL if value <= 0 else _mask([d for d, known in sizes.items() if known is None or value in known])
+        for value in values.tolist()
+    ]
+    return np.array(allowed, np.int64)[at]
 
 
 def _mask(dimensions: tuple[str, ...] | list[str]) -> int:

@@ -3,12 +3,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
-from perfdoc.analyzers.communication import CommunicationRow, communication_table
+from perfdoc.analyzers.communication import MAX_GROUPS, CommunicationRow, communication_table
+from perfdoc.analyzers.dimensions import _agreed
+from perfdoc.analyzers.group_size import group_sizes
 from perfdoc.analyzers.kernel_class import KernelClass, classify_kernels
 from perfdoc.analyzers.kernels import kernel_times, sum_by
 from perfdoc.analyzers.kernels_only import kernels_only
-from perfdoc.simulator.events import Collective
+from perfdoc.simulator.events import Collective, NcclPayload
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.kineto import read_kineto
@@ -104,3 +108,54 @@ def test_kernel_times_clip_to_the_window(tmp_path: Path) -> None:
 def test_sums_stay_exact_beyond_float64() -> None:
     index, value = np.array([0, 0, 1]), np.array([2**60, 1, 3])
     assert sum_by(index, value, 2).tolist() == [2**60 + 1, 3]
+
+
+def test_as_many_groups_as_kernels_share_rows(tmp_path: Path) -> None:
+    # 20,000 communicators, one kernel of 10 ns each, the first 256 of 20 ns. Loops over groups that look at
+    # every row each time would take minutes here.
+    count = 20_000
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(count):
+        payload = NcclPayload(communicator=1 + i, bytes=8)
+        thread.range("ncclAllReduce", 100 * i, 100 * i + 50, domain="NCCL", payload=payload)
+        end = 100 * i + (80 if i < MAX_GROUPS else 70)
+        device.kernel(ALL_REDUCE, 100 * i + 60, end, launch=(thread, 100 * i + 10, 100 * i + 20))
+    trace = trace_of(builder, tmp_path)
+    rows = communication_table(trace, activity_of(trace), 0, 100 * count)
+    assert len(rows) == MAX_GROUPS + 1
+    assert sum(r.count for r in rows) == count
+    assert (rows[0].group, rows[0].count) == (f"({count - MAX_GROUPS:,} other groups)", count - MAX_GROUPS)
+    assert (rows[0].total_ns, rows[0].bytes) == (10 * (count - MAX_GROUPS), 8 * (count - MAX_GROUPS))
+    assert {(r.count, r.total_ns) for r in rows[1:]} == {(1, 20)}
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 6)), max_size=30))
+def test_votes_of_groups_as_by_hand(rows: list[tuple[int, int]]) -> None:
+    group, found = np.array(rows, np.int64).reshape(-1, 2).T
+    expected = []
+    for g, _ in rows:
+        votes = {v for other, v in rows if other == g and v >= 0}
+        expected.append(votes.pop() if len(votes) == 1 else -1)
+    assert _agreed(group, found).tolist() == expected
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(-1, 3)), min_size=1, max_size=20))
+def test_sizes_are_borrowed_where_all_agree(rows: list[tuple[int, int]]) -> None:
+    class Stub:
+        class payloads:  # noqa: N801
+            communicator = np.array([c for c, _ in rows], np.uint64)
+            group_size = np.array([s for _, s in rows], np.int64)
+
+            def __len__(self) -> int:
+                return len(rows)
+
+    stub = Stub()
+    stub.payloads = Stub.payloads()  # type: ignore[misc, assignment]
+    own = np.arange(len(rows))
+    found = group_sizes(stub, own, Stub.payloads.communicator)  # type: ignore[arg-type]
+    for (communicator, size), got in zip(rows, found.tolist(), strict=True):
+        said = {s for c, s in rows if c == communicator and s > 0}
+        borrowed = said.pop() if communicator and len(said) == 1 else -1
+        assert got == (size if size > 0 else borrowed)
