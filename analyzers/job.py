@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfdoc.analyzers.clocks import align_clocks
+from perfdoc.analyzers.clocks import ClockAlignment, align_clocks
 from perfdoc.analyzers.contention_job import JobContention, job_contention
 from perfdoc.analyzers.host_jitter import HostJitter, RankHostSteps, host_jitter
 from perfdoc.analyzers.labels import rank_labels
+from perfdoc.analyzers.matches import Matches
 from perfdoc.analyzers.matching import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.mfu import Mfu, MfuRank, measure_mfu
@@ -41,6 +42,9 @@ class JobMeasurement:
     contention: JobContention
     skew: Skew
     pipeline: Pipeline
+    matches: Matches
+    """For what a room above makes of all ranks together; like `clocks` in the order of `devices`."""
+    clocks: ClockAlignment
 
 
 def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
@@ -94,4 +98,6 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
         contention=job_contention([r.contention for r in ranks]),
         skew=measure_skew(calls, matches, clocks),
         pipeline=measure_pipeline(pipelines, facts, clocks),
+        matches=matches,
+        clocks=clocks,
     )

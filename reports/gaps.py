@@ -26,7 +26,8 @@ CAPABILITY_WORDS = {
 ANALYSIS_WORDS = {
     "kernels": "kernel time by class",
     "host_gaps": "idle time by cause",
-    "replay": "replay and predicted gains",
+    "replay": "replay",
+    "gains": "predicted gains",
     "step_times": "step times",
     "host_jitter": "jitter between the hosts of ranks",
     "norm_contention": "norms slowed by communication",

@@ -1,11 +1,15 @@
-"""What the critical path is made of: the chain that decides how long the window takes."""
+"""The critical path, the chain that decides how long the window takes, and what changes to it would gain."""
 
 from __future__ import annotations
 
-from perfdoc.diagnosis import Diagnosis
+from collections.abc import Iterator, Sequence
+
+from perfdoc.diagnosis import Diagnosis, Replay, ReplayAnalysis
 from perfdoc.reports import units
 from perfdoc.reports.names import shorten
-from perfdoc.reports.sections.section import Grid, Section, share, time, word
+from perfdoc.reports.sections.section import Grid, Section, name, share, time, word
+
+_RANKS_MOST = 16
 
 _WORDS = {
     "compute": "compute",
@@ -21,7 +25,7 @@ _WORDS = {
 
 
 def build(diagnosis: Diagnosis) -> Section | None:
-    """Parts of the critical paths, summed over ranks; and how well the windows could be run again."""
+    """Parts of the critical path, how well the windows could be run again, and what changes would gain."""
     found = diagnosis.analyses.replay
     replays = [r.replay for r in diagnosis.ranks if r.replay is not None and r.replay.state == "measured"]
     if found.state != "measured" or found.error_frac is None or not replays:
@@ -31,20 +35,106 @@ def build(diagnosis: Diagnosis) -> Section | None:
         [word(_word(part)), share(taken / total if total else None), time(taken)]
         for part, taken in found.critical_path.items()
     ]
-    off = f"{100 * found.error_frac:+.2f} %"
-    withheld = sum(not r.predicts for r in replays)
-    sentences = [
-        f"Run again from the capture as they were, the windows come out {off} from what was measured"
-        + ("." if len(replays) == 1 else f" at the most ({units.plural(len(replays), 'rank')}, each alone).")
-    ]
-    if withheld:
-        sentences.append(f"For {units.plural(withheld, 'rank')} that is too far off to predict from.")
+    grids = [Grid(head=["spent on", "share", "time"], align="lrr", rows=rows)]
+    joined = found.job is not None and found.job.state == "measured"
+    if joined and found.job is not None:
+        grids.append(_by_rank(found.job))
+    grids += _predictions(diagnosis)
     return Section(
         key="path",
-        title="Critical path",
-        sentences=sentences,
-        grids=[Grid(head=["spent on", "share", "time"], align="lrr", rows=rows)],
+        title="Critical path and predicted gains",
+        sentences=[*_how_well(found, replays), *_together(diagnosis)],
+        grids=grids,
     )
+
+
+def _how_well(found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]:
+    off = f"{100 * (found.error_frac or 0.0):+.2f} %"
+    job = found.job
+    if job is not None and job.state == "measured":
+        yield (
+            f"Run again from the captures as they were, {units.plural(len(job.ranks), 'rank')} together, no "
+            f"rank comes out further from what was measured than {off}."
+        )
+        if not job.predicts:
+            yield f"Changes are not predicted from it: {job.withheld}."
+        return
+    several = (
+        "." if len(replays) == 1 else f" at the most ({units.plural(len(replays), 'rank')}, each alone)."
+    )
+    yield (
+        f"Run again from the capture as they were, the windows come out {off} from what was measured"
+        + several
+    )
+    if job is not None:
+        yield f"The ranks were not run together: {job.reason}."
+    if withheld := sum(not r.predicts for r in replays):
+        yield f"For {units.plural(withheld, 'rank')} that is too far off to predict from."
+
+
+def _together(diagnosis: Diagnosis) -> Iterator[str]:
+    both = diagnosis.combined
+    if both is not None and both.gain is not None and both.gain.mid_ms is not None and len(both.accepted) > 1:
+        low, mid, high = (_ns(ms) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))
+        yield (
+            f"The {len(both.accepted)} changes that gain something by the lower end of their band, simulated "
+            f"together, save {units.duration(mid)} per step, {units.duration(low)} to {units.duration(high)}."
+        )
+
+
+def _by_rank(job: Replay) -> Grid:
+    """On which ranks the path lies: the longest part of each is named."""
+    shown = sorted((r for r in job.ranks if r.critical_path), key=lambda r: -sum(r.critical_path.values()))
+    total = sum(sum(r.critical_path.values()) for r in shown)
+    rows = []
+    for rank in shown[:_RANKS_MOST]:
+        taken = sum(rank.critical_path.values())
+        most = max(rank.critical_path, key=lambda part: rank.critical_path[part])
+        rows.append(
+            [name(rank.name), share(taken / total if total else None), time(taken), word(_word(most))]
+        )
+    return Grid(
+        caption="The job's critical path by rank",
+        head=["rank", "share", "time", "most of it"],
+        align="nrrl",
+        rows=rows,
+        left_out=len(shown) - len(rows),
+    )
+
+
+def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
+    gains = diagnosis.analyses.gains
+    known = [p for p in gains.predictions if p.gain.method != "none"]
+    known.sort(key=lambda p: -(p.mid_ns if p.mid_ns is not None else -1))
+    if known:
+        rows = [
+            [
+                word(p.change),
+                time(p.mid_ns),
+                time(p.low_ns),
+                time(p.high_ns),
+                share(p.mid_frac),
+                word(p.gain.method),
+            ]
+            for p in known
+        ]
+        yield Grid(
+            caption="What a change would save per step, each alone (never to be added)",
+            head=["change", "saves", "at least", "at most", "of the step", "by"],
+            align="lrrrrl",
+            rows=rows,
+        )
+    if rest := [p for p in gains.predictions if p.gain.method == "none"]:
+        yield Grid(
+            caption="Changes that do not apply here",
+            head=["change", "why"],
+            align="ll",
+            rows=[[word(p.change), word(p.reason)] for p in rest],
+        )
+
+
+def _ns(ms: float | None) -> int | None:
+    return None if ms is None else round(ms * 1e6)
 
 
 def _word(part: str) -> str:

@@ -46,15 +46,15 @@ def predict(rebuilt: Rebuilt, replay: Replay, edits: Sequence[Edit], ledgers: Se
     edits = list({edit.name: edit for edit in edits}.values())  # the same change twice is one change
     steps = max(replay.steps, 1)
     cap_ns = _cap(edits, ledgers) / steps if ledgers else None
-    if not replay.predicts or replay.error_frac is None or replay.measured_ns is None:
-        return _ceiling(cap_ns, f"predictions are withheld: {replay.withheld}")
     try:
         edited = rebuilt
         for edit in edits:
             edited = edit.apply(edited)
     except ValueError as error:
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[str(error)])
-    before = rebuilt.span(schedule(rebuilt.graph).end_ns)
+    if not replay.predicts or replay.error_frac is None or replay.measured_ns is None:
+        return _ceiling(cap_ns, f"predictions are withheld: {replay.withheld}")
+    before = replay.replayed_ns or 0
     after = edited.span(schedule(edited.graph).end_ns)
     worst = max(abs(replay.error_frac), abs(replay.worst_error_frac or 0.0))
     noise_ns = max(worst * replay.measured_ns / steps, _NOISE_MIN_NS)

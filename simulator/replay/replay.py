@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
+
+import numpy as np
 
 from perfdoc.analyzers.clocks import ClockAlignment
 from perfdoc.analyzers.collective_calls import CollectiveCalls
@@ -13,11 +15,14 @@ from perfdoc.analyzers.matches import Matches
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.join import join_ranks
-from perfdoc.simulator.replay.path import path_parts
+from perfdoc.simulator.replay.path import PathPart, path_parts
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 
 ERROR_MAX_FRAC = 0.05
 """DESIGN section 3: past it no prediction is made from the replay."""
+CLOCKS_MAX_FRAC = 0.05
+"""Ranks that no common ends tie may be that far apart, as a share of the window. It moves a rank's first
+tasks once, not each step: what waits for what rests on no clock, and the replay's error shows the rest."""
 FIXED_MAX_FRAC = 0.2
 """Of the critical path, what nothing in the capture holds up: no edit can move it."""
 
@@ -34,6 +39,8 @@ class RankReplay:
     """replayed / measured - 1."""
     unexplained_ns: int
     """Delays that nothing in the capture explains, and that the replay does not have."""
+    critical_path: dict[str, int]
+    """What of the critical path lies on this rank, by part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,7 +67,7 @@ class Replay:
     """Why not; empty where they may."""
     unexplained_ns: int | None
     critical_path: dict[str, int]
-    """Nanoseconds by part (path.PathPart); they sum to replayed_ns."""
+    """Nanoseconds by part (path.PathPart), over all ranks; they sum to replayed_ns."""
     ranks: list[RankReplay]
 
 
@@ -77,13 +84,14 @@ def replay(rebuilt: Rebuilt) -> Replay:
         return not_replayed("nothing ran in the window", "Choose another window with --window.", scope=scope)
     times = schedule(rebuilt.graph)
     replayed = rebuilt.span(times.end_ns)
-    ranks = [
-        _rank(rebuilt, i, times.end_ns) for i in range(len(rebuilt.ranks)) if (rebuilt.graph.rank == i).any()
-    ]
     _, parts = path_parts(rebuilt, times)
+    present = np.unique(rebuilt.graph.rank).tolist()
+    ranks = [
+        _rank(rebuilt, i, times.end_ns, {p.name: p.total_ns for p in parts if p.rank == i}) for i in present
+    ]
     error = replayed / measured - 1
     worst = max((r.error_frac for r in ranks), key=abs)
-    critical_path = {p.name: p.total_ns for p in parts}
+    critical_path = _summed(parts)
     withheld = _withheld(max((error, worst), key=abs), critical_path.get("before", 0) / replayed)
     return Replay(
         state="measured",
@@ -111,7 +119,7 @@ def replay_job(
 
     All arguments in the same order of ranks. Needs matched collectives and clocks that were compared.
     """
-    reason, remedy = _not_joined(matches, clocks)
+    reason, remedy = _not_joined(ranks, matches, clocks)
     if reason:
         return not_replayed(reason, remedy, scope="job"), None
     joined = join_ranks(ranks, calls, matches, clocks)
@@ -121,7 +129,7 @@ def replay_job(
     return replay(joined), joined
 
 
-def _not_joined(matches: Matches, clocks: ClockAlignment) -> tuple[str, str]:
+def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignment) -> tuple[str, str]:
     if matches.state != "measured":
         return matches.reason, matches.remedy
     if clocks.state != "measured":
@@ -130,6 +138,14 @@ def _not_joined(matches: Matches, clocks: ClockAlignment) -> tuple[str, str]:
         return (
             "not all ranks could be put on one time, since no matched collective connects them",
             "Give the captures of all ranks of a model replica.",
+        )
+    shortest = min(r.ranks[0].window_end_ns - r.ranks[0].window_start_ns for r in ranks)
+    open_ns = clocks.resolution_ns or 0
+    if len({c.cluster for c in clocks.clocks}) > 1 and open_ns > CLOCKS_MAX_FRAC * shortest:
+        return (
+            f"the clocks of some ranks are known only to within {open_ns / 1e6:.3g} ms, more than "
+            f"{CLOCKS_MAX_FRAC:.0%} of the window, since no collective that all await ties them together",
+            "Give the captures of all ranks of a model replica, over more steps.",
         )
     return "", ""
 
@@ -166,7 +182,15 @@ def not_replayed(reason: str, remedy: str, *, scope: Literal["rank", "job"]) -> 
     )
 
 
-def _rank(rebuilt: Rebuilt, index: int, end_ns: I64) -> RankReplay:
+def _summed(parts: Iterable[PathPart]) -> dict[str, int]:
+    """Over ranks, longest first."""
+    total: dict[str, int] = {}
+    for part in parts:
+        total[part.name] = total.get(part.name, 0) + part.total_ns
+    return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _rank(rebuilt: Rebuilt, index: int, end_ns: I64, critical_path: dict[str, int]) -> RankReplay:
     frame = rebuilt.ranks[index]
     measured, replayed = rebuilt.span(rebuilt.end_ns, index), rebuilt.span(end_ns, index)
     return RankReplay(
@@ -176,4 +200,5 @@ def _rank(rebuilt: Rebuilt, index: int, end_ns: I64) -> RankReplay:
         replayed_ns=replayed,
         error_frac=replayed / measured - 1 if measured > 0 else 0.0,
         unexplained_ns=frame.unexplained_ns,
+        critical_path=critical_path,
     )

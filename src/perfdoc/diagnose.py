@@ -15,7 +15,7 @@ from perfdoc.diagnose_kernels import kernels_of
 from perfdoc.diagnose_memory import memory_of
 from perfdoc.diagnose_quality import quality_of
 from perfdoc.diagnose_rank import rank_of
-from perfdoc.diagnose_replay import replays_of
+from perfdoc.diagnose_replay import ReplayTopic, replays_of
 from perfdoc.rules.registry import run_rules
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.verdict import memory_verdict, verdict_of
@@ -47,6 +47,7 @@ def diagnose(
     ]
     ranks.sort(key=lambda r: (r.rank is None, r.rank or 0))
     remembered = memory_of(job_memory(memory), ranks)
+    replayed = replays_of(captures, ranks, job)
     return d.Diagnosis(
         perfdoc_version=__version__,
         verdict=verdict_of(ranks) if ranks else memory_verdict(remembered),
@@ -74,7 +75,7 @@ def diagnose(
         ],
         ranks=ranks,
         mfu=copied(job.mfu, d.Mfu),
-        analyses=_analyses(captures, ranks, job, remembered),
+        analyses=_analyses(captures, ranks, job, remembered, replayed),
         rules=[
             d.RuleResult(
                 code=r.code,
@@ -86,6 +87,7 @@ def diagnose(
             )
             for r in run_rules(captures)
         ],
+        combined=replayed.combined,
     )
 
 
@@ -94,11 +96,13 @@ def _analyses(
     ranks: Sequence[d.Rank],
     job: JobMeasurement,
     memory: d.MemoryAnalysis,
+    replayed: ReplayTopic,
 ) -> d.Analyses:
     return d.Analyses(
         kernels=kernels_of(captures),
         host_gaps=host_gaps_of(ranks),
-        replay=replays_of(ranks),
+        replay=replayed.replay,
+        gains=replayed.gains,
         step_times=copied(job.step_times, d.StepTimes),
         host_jitter=copied(job.host_jitter, d.HostJitter),
         norm_contention=copied(job.contention, d.NormContentionAnalysis),

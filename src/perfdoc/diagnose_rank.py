@@ -6,6 +6,7 @@ from perfdoc import diagnosis as d
 from perfdoc.analyzers.kernels_only import KernelsOnly
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.diagnose_copy import copied
+from perfdoc.simulator.replay.kept import KeptRank
 from perfdoc.traces import Device
 
 
@@ -62,7 +63,7 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
         kernel_parts=copied(m.kernel_parts, d.KernelPartsAnalysis),
         contention=copied(m.contention, d.DeviceContention),
         host=copied(m.host, d.HostActivity),
-        replay=None if m.also is None else copied(m.also, d.Replay),
+        replay=copied(m.also.replay, d.Replay) if isinstance(m.also, KeptRank) else None,
         kernels_only_window=_kernels_only(m.kernels_only_window),
         kernels_only_capture=_kernels_only(m.kernels_only_capture),
     )

@@ -1,32 +1,86 @@
-"""The replays of all ranks in one place."""
+"""The replays of all ranks in one place: the job's, and what changes would gain."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 from perfdoc import diagnosis as d
+from perfdoc.analyzers.job import JobMeasurement
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.diagnose_copy import copied
+from perfdoc.simulator.replay.kept import KeptRank
+from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
+
+_LEAVE_OUT = "Leave --no-replay out."
+_NOT_RUN = "the windows were not run again"
 
 
-def replays_of(ranks: Sequence[d.Rank]) -> d.ReplayAnalysis:
-    """The error that is largest either way, and the critical paths summed over ranks."""
+@dataclass(frozen=True, kw_only=True)
+class ReplayTopic:
+    """What the diagnosis says of replays."""
+
+    replay: d.ReplayAnalysis
+    gains: d.GainsAnalysis
+    combined: d.Combined | None
+
+
+def replays_of(
+    captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank], job: JobMeasurement
+) -> ReplayTopic:
+    """Join the ranks and predict from them. ranks: the published ones, in the order of the captures."""
+    measured = [r for capture in captures for r in capture.ranks]
+    kept = [
+        _named(r.also, device.rank, label)
+        for r, device, label in zip(measured, job.devices, job.labels, strict=True)
+        if isinstance(r.also, KeptRank)
+    ]
+    if not kept or len(kept) < len(measured):
+        return ReplayTopic(
+            replay=_nothing(_NOT_RUN, _LEAVE_OUT),
+            gains=d.GainsAnalysis(state="not_measured", reason=_NOT_RUN, remedy=_LEAVE_OUT, predictions=[]),
+            combined=None,
+        )
+    whole = replay_whole(
+        kept, [r.calls for r in measured], job.matches, job.clocks, [r.ledger for r in measured]
+    )
+    return ReplayTopic(
+        replay=_replay(ranks, whole),
+        gains=copied(whole.gains, d.GainsAnalysis),
+        combined=copied(whole.gains.combined, d.Combined),
+    )
+
+
+def _named(kept: KeptRank, rank: int | None, label: str) -> KeptRank:
+    """With its rank as all captures together tell it."""
+    if kept.rebuilt is None:
+        return kept
+    frames = tuple(replace(frame, rank=rank, name=label) for frame in kept.rebuilt.ranks)
+    return replace(kept, rebuilt=replace(kept.rebuilt, ranks=frames))
+
+
+def _replay(ranks: Sequence[d.Rank], whole: WholeReplay) -> d.ReplayAnalysis:
+    """Of the job; where there is none the error that is largest either way, and critical paths summed."""
+    job = None if whole.job is None else copied(whole.job, d.Replay)
     replays = [r.replay for r in ranks if r.replay is not None]
     measured = [r for r in replays if r.state == "measured" and r.error_frac is not None]
-    if not measured:
-        return d.ReplayAnalysis(
-            state="not_measured",
-            reason=replays[0].reason if replays else "the windows were not run again",
-            remedy=replays[0].remedy if replays else "Leave --no-replay out.",
-            error_frac=None,
-            critical_path={},
-        )
-    path: Counter[str] = Counter()
-    for replay in measured:
-        path.update(replay.critical_path)
+    if job is not None and job.state == "measured":
+        worst, path = job.worst_error_frac, job.critical_path
+    elif measured:
+        worst = max((r.error_frac or 0.0 for r in measured), key=abs)
+        summed: Counter[str] = Counter()
+        for replay in measured:
+            summed.update(replay.critical_path)
+        path = dict(summed.most_common())
+    else:
+        return _nothing(replays[0].reason, replays[0].remedy)
     return d.ReplayAnalysis(
-        state="measured",
-        reason="",
-        remedy="",
-        error_frac=max((r.error_frac or 0.0 for r in measured), key=abs),
-        critical_path=dict(path.most_common()),
+        state="measured", reason="", remedy="", error_frac=worst, critical_path=path, job=job
+    )
+
+
+def _nothing(reason: str, remedy: str) -> d.ReplayAnalysis:
+    return d.ReplayAnalysis(
+        state="not_measured", reason=reason, remedy=remedy, error_frac=None, critical_path={}, job=None
     )

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
+from perfdoc.analyzers.measure_device import Also
 from perfdoc.analyzers.memory_files import MemoryFiles, RankMemory, measure_rank_memory
 from perfdoc.analyzers.window import WindowRequest
-from perfdoc.simulator.replay.replay import replay_rank
+from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, replay_and_keep
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.job_facts import JobFacts
 
@@ -56,9 +57,9 @@ def measure_all(work: Work, jobs: int) -> Found:
 
     Raises TraceError where a file cannot be measured, WorkerLostError where a process is gone.
     """
+    also = replaying(len(work.captures)) if work.replay else None
     tasks: list[Callable[[], _Result]] = [
-        partial(measure_or_explain, path, work.request, work.given, replay_rank if work.replay else None)
-        for path in work.captures
+        partial(measure_or_explain, path, work.request, work.given, also) for path in work.captures
     ]
     tasks += [partial(measure_rank_memory, files) for files in work.memory]
     results = _run(tasks, min(jobs, len(tasks)))
@@ -67,6 +68,14 @@ def measure_all(work: Work, jobs: int) -> Found:
         silent=[r for r in results if isinstance(r, NoGpuActivityError)],
         memory=[r for r in results if isinstance(r, RankMemory)],
     )
+
+
+def replaying(captures: int) -> Also:
+    """The replay of each rank of so many captures.
+
+    What ranks hand on for the replay of the job is bounded for all together: each may hand on its share.
+    """
+    return partial(replay_and_keep, keep_tasks=KEPT_TASKS_MAX // max(captures, 1))
 
 
 def _run(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:

@@ -18,12 +18,14 @@ from perfdoc.analyze_command import Options, UserError
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import to_json
+from perfdoc.measuring import replaying
 from perfdoc.output import write_all
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
-from perfdoc.simulator.replay.replay import replay_rank
 from perfdoc.traces import NoGpuActivityError, TraceError
 
+_REPORTS = 16
+"""Ranks of more reports are not joined if their windows are large."""
 _HEAD = f"perfdoc measurement {__version__}\n".encode()
 
 
@@ -69,7 +71,8 @@ def measure(options: Options) -> bytes:
     (report,) = options.work.captures
     # Pickled like what a worker process of `perfdoc analyze` returns: it goes to a process of ours only.
     return _HEAD + pickle.dumps(
-        measure_or_explain(report, options.work.request, options.work.given, replay_rank)
+        # How many reports there are is not known here.
+        measure_or_explain(report, options.work.request, options.work.given, replaying(_REPORTS))
     )
 
 

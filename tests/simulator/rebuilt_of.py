@@ -15,6 +15,8 @@ from perfdoc.analyzers.kernel_class import classify_kernels
 from perfdoc.analyzers.known_ranges import find_known_ranges
 from perfdoc.analyzers.launches import find_launches
 from perfdoc.analyzers.matching import match_collectives
+from perfdoc.analyzers.pipeline_pairs import message_moments
+from perfdoc.analyzers.pipeline_rank import pipeline_rank
 from perfdoc.analyzers.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.window import WindowRequest, find_window
 from perfdoc.simulator.planted_job import JobSpec, planted_job
@@ -59,7 +61,9 @@ def job_of(views: Sequence[DeviceView], facts: JobFacts) -> tuple[Replay, Rebuil
     """Matched, aligned, joined and run."""
     calls = [collective_calls(v) for v in views]
     matches = match_collectives(calls, facts)
-    return replay_job([rebuild_rank(v) for v in views], calls, matches, align_clocks(matches, calls))
+    messages = message_moments([pipeline_rank(v) for v in views], facts)
+    clocks = align_clocks(matches, calls, messages)
+    return replay_job([rebuild_rank(v) for v in views], calls, matches, clocks)
 
 
 def planted(spec: JobSpec, folder: Path) -> tuple[Replay, Rebuilt]:

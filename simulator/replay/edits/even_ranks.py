@@ -53,6 +53,25 @@ def without_straggler(rank: int, dimension: str) -> Edit:
     )
 
 
+def last_to_arrive(rebuilt: Rebuilt, dimension: str) -> int | None:
+    """The rank (index) that the others of its matched collectives of a dimension waited for longest in all;
+    None where there are none."""
+    graph, edges = rebuilt.graph, rebuilt.graph.edges
+    into = (graph.kind[edges.source] == TaskKind.ARRIVAL) & (graph.kind[edges.target] == TaskKind.MEETING)
+    into &= rebuilt.dimension[edges.source] == DIMENSIONS.index(dimension)
+    arrival, meeting = edges.source[into], edges.target[into]
+    if not len(arrival):
+        return None
+    order = np.lexsort((rebuilt.start_ns[arrival], meeting))
+    arrival, meeting = arrival[order], meeting[order]
+    last = np.append(meeting[1:] != meeting[:-1], True)
+    which = np.cumsum(np.concatenate(([0], last[:-1])))
+    at = rebuilt.start_ns[arrival]
+    waited = np.bincount(which, at[last][which] - at)
+    caused = np.bincount(graph.rank[arrival[last]], waited, len(rebuilt.ranks))
+    return int(np.argmax(caused))
+
+
 def _meetings(rebuilt: Rebuilt, dimension: int) -> list[I64]:
     """By rank: (meeting, measured arrival) of its matched collectives of a dimension, by arrival."""
     graph = rebuilt.graph

@@ -18,8 +18,13 @@ _UNCERTAINTY_FRAC = 0.1
 """That the factor holds for every kernel of the class alike."""
 
 
-def scaled_kernels(which: KernelClass | None, factor: float) -> Edit:
-    """All kernels of a class (None: all compute, on a CPU rank its operators) take `factor` times as long."""
+def scaled_kernels(
+    which: KernelClass | None, factor: float, *, uncertainty_frac: float = _UNCERTAINTY_FRAC
+) -> Edit:
+    """All kernels of a class (None: all compute, on a CPU rank its operators) take `factor` times as long.
+
+    uncertainty_frac: larger where the factor itself is a judgement.
+    """
 
     def chosen(rebuilt: Rebuilt) -> Bool:
         of_class = True if which is None else rebuilt.kernel_class == which
@@ -27,7 +32,7 @@ def scaled_kernels(which: KernelClass | None, factor: float) -> Edit:
         return computes
 
     what = "compute" if which is None else f"{which.name.lower()} kernels"
-    return _scaled(what, factor, chosen, ("compute",))
+    return _scaled(what, factor, chosen, ("compute",), uncertainty_frac)
 
 
 def scaled_communication(dimension: str, factor: float) -> Edit:
@@ -47,7 +52,13 @@ def scaled_communication(dimension: str, factor: float) -> Edit:
     return _scaled(f"{dimension} communication", factor, chosen, (f"exposed_comm.{dimension}",))
 
 
-def _scaled(what: str, factor: float, chosen: Callable[[Rebuilt], Bool], leaves: tuple[str, ...]) -> Edit:
+def _scaled(
+    what: str,
+    factor: float,
+    chosen: Callable[[Rebuilt], Bool],
+    leaves: tuple[str, ...],
+    uncertainty_frac: float = _UNCERTAINTY_FRAC,
+) -> Edit:
     if not factor >= 0:
         raise ValueError(f"scaling {what}: factor {factor} is below 0")
 
@@ -62,7 +73,7 @@ def _scaled(what: str, factor: float, chosen: Callable[[Rebuilt], Bool], leaves:
     return Edit(
         name=f"{what} x {factor:g}",
         apply=apply,
-        uncertainty_frac=_UNCERTAINTY_FRAC,
+        uncertainty_frac=uncertainty_frac,
         leaves=leaves,
         assumptions=(f"all of it takes {factor:g} times as long",),
     )

@@ -31,7 +31,15 @@ from perfdoc.diagnosis.ranks import (
     Step,
     Window,
 )
-from perfdoc.diagnosis.replay import Replay, ReplayAnalysis
+from perfdoc.diagnosis.replay import (
+    Combined,
+    Gain,
+    GainsAnalysis,
+    Prediction,
+    RankReplay,
+    Replay,
+    ReplayAnalysis,
+)
 from perfdoc.diagnosis.rules import Evidence, RuleResult
 from perfdoc.diagnosis.skew import SkewAnalysis
 from perfdoc.diagnosis.state import NotMeasured, State
@@ -48,11 +56,14 @@ __all__ = [
     "SCHEMA_VERSION",
     "Analyses",
     "CapabilityRow",
+    "Combined",
     "Communication",
     "DeviceContention",
     "Diagnosis",
     "Evidence",
     "ExposedComm",
+    "Gain",
+    "GainsAnalysis",
     "Gpu",
     "HostActivity",
     "HostGapsAnalysis",
@@ -69,8 +80,10 @@ __all__ = [
     "NormContentionAnalysis",
     "NotMeasured",
     "PipelineAnalysis",
+    "Prediction",
     "Quality",
     "Rank",
+    "RankReplay",
     "Replay",
     "ReplayAnalysis",
     "RuleResult",
@@ -94,6 +107,7 @@ class Analyses:
     kernels: KernelsAnalysis
     host_gaps: HostGapsAnalysis
     replay: ReplayAnalysis
+    gains: GainsAnalysis
     step_times: StepTimes
     host_jitter: HostJitter
     norm_contention: NormContentionAnalysis
@@ -117,6 +131,8 @@ class Diagnosis:
     mfu: Mfu
     analyses: Analyses
     rules: list[RuleResult] = field(default_factory=list)
+    combined: Combined | None = None
+    """None where nothing was replayed."""
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

@@ -20,6 +20,8 @@ class RankReplay:
     """replayed / measured - 1."""
     unexplained_ns: int
     """Delays that nothing in the capture explains, and that the replay does not have."""
+    critical_path: dict[str, int]
+    """What of the critical path lies on this rank, by part."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,8 +68,58 @@ class Gain:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """What one change would save per step (of a window without steps: in the window)."""
+
+    key: str
+    """Stable name, such as `without_gc`."""
+    change: str
+    """What is changed, with its parameters."""
+    scope: Literal["rank", "job"]
+    """job: predicted over all ranks together. rank: over each alone."""
+    ranks: int
+    """How many ranks it was predicted from."""
+    gain: Gain
+    step_ns: int | None
+    """What the fractions are of: the mean measured step."""
+    low_ns: int | None
+    mid_ns: int | None
+    high_ns: int | None
+    low_frac: float | None
+    mid_frac: float | None
+    high_frac: float | None
+    replay_error_frac: float | None
+    """Of the unedited replay that it was predicted from; the rank that is furthest off."""
+    reason: str
+    """Why there is no figure (the change does not apply), or a ceiling only; empty otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GainsAnalysis:
+    """Every change that perfdoc knows how to replay, each alone."""
+
+    state: State
+    reason: str
+    remedy: str
+    predictions: list[Prediction]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combined:
+    """Changes that gain something by the lower end of their band, simulated together."""
+
+    accepted: list[str]
+    """Keys of the predictions. Of changes that exclude one another the one that gains most."""
+    gain: Gain | None
+    replay_error_frac: float | None
+    reason: str
+    """Why there is no gain; empty otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class ReplayAnalysis:
-    """The unedited replays of all ranks, each alone; see Rank.replay."""
+    """The unedited replays: of the job where its ranks could be joined, else of every rank alone (Rank.replay
+    has those in any case)."""
 
     state: State
     reason: str
@@ -75,4 +127,6 @@ class ReplayAnalysis:
     error_frac: float | None
     """Of the rank that is furthest off, either way."""
     critical_path: dict[str, int]
-    """Nanoseconds by part, summed over the ranks' own critical paths."""
+    """Nanoseconds by part: of the job's one path, else summed over the ranks' own."""
+    job: Replay | None
+    """All ranks in one graph; not measured where they could not be joined. None where there is one rank."""

@@ -1,0 +1,217 @@
+"""What every change would gain, alone, and those worth it together."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from perfdoc.analyzers.ledger import Ledger
+from perfdoc.simulator.replay.predict import Gain, predict
+from perfdoc.simulator.replay.proposals import Proposal, proposals
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.simulator.replay.replay import Replay
+
+_MS = 1e6
+_EACH_ALONE = (
+    "each rank was replayed alone, so waits for other ranks stay as they were; the band spans the ranks"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prediction:
+    """One change: what it saves per step (of a window without steps: in the window)."""
+
+    key: str
+    """Stable name, such as `without_gc`."""
+    change: str
+    """What was changed, with its parameters."""
+    scope: Literal["rank", "job"]
+    """job: over all ranks together. rank: over each alone."""
+    ranks: int
+    """How many ranks it was predicted from."""
+    gain: Gain
+    step_ns: int | None
+    """What the fractions are of: the mean measured step."""
+    low_ns: int | None
+    mid_ns: int | None
+    high_ns: int | None
+    low_frac: float | None
+    mid_frac: float | None
+    high_frac: float | None
+    replay_error_frac: float | None
+    """Of the unedited replay that it was predicted from."""
+    reason: str
+    """Why there is no figure, or a ceiling only; empty otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Combined:
+    """The changes that gain something by the lower end of their band, simulated together."""
+
+    accepted: list[str]
+    """Their keys. Of changes that exclude one another the one that gains most."""
+    gain: Gain | None
+    replay_error_frac: float | None
+    reason: str
+    """Why there is no gain; empty otherwise."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gains:
+    """All predictions of a set of captures."""
+
+    state: Literal["measured", "not_measured"]
+    reason: str
+    remedy: str
+    predictions: list[Prediction]
+    combined: Combined
+
+
+@dataclass(frozen=True, kw_only=True)
+class Basis:
+    """One replay that changes are predicted from, and its tasks."""
+
+    rebuilt: Rebuilt
+    replay: Replay
+    ledgers: Sequence[Ledger]
+    """Of its ranks."""
+
+    def of(self, chosen: Iterable[Proposal]) -> Gain:
+        """The gain of these together."""
+        return predict(
+            self.rebuilt, self.replay, [p.edit for p in chosen if p.edit is not None], self.ledgers
+        )
+
+
+def predict_all(bases: Sequence[Basis]) -> Gains:
+    """Every proposal on the basis of a job, or on each of several ranks where they could not be joined."""
+    if not bases:
+        raise ValueError("predict_all: nothing to predict from")
+    tried = [{p.key: p for p in proposals(b.rebuilt)} for b in bases]
+    keys = list(dict.fromkeys(key for some in tried for key in some))
+    found = {
+        key: [
+            basis.of([some[key]]) if some[key].edit is not None else _nothing(some[key].reason)
+            for basis, some in zip(bases, tried, strict=True)
+            if key in some
+        ]
+        for key in keys
+    }
+    said = {key: next(some[key] for some in tried if key in some) for key in keys}
+    predictions = [_prediction(said[key], found[key], bases) for key in keys]
+    return Gains(
+        state="measured",
+        reason="",
+        remedy="",
+        predictions=predictions,
+        combined=_combined(predictions, said, bases, tried),
+    )
+
+
+def no_gains(reason: str, remedy: str) -> Gains:
+    """A result without predictions."""
+    combined = Combined(accepted=[], gain=None, replay_error_frac=None, reason=reason)
+    return Gains(state="not_measured", reason=reason, remedy=remedy, predictions=[], combined=combined)
+
+
+def _prediction(proposal: Proposal, gains: Sequence[Gain], bases: Sequence[Basis]) -> Prediction:
+    gain = _over_ranks(gains)
+    step_ns = _step_ns(bases)
+    figures = {
+        name: None if value is None else round(value * _MS)
+        for name, value in (("low", gain.low_ms), ("mid", gain.mid_ms), ("high", gain.high_ms))
+    }
+    return Prediction(
+        key=proposal.key,
+        change=proposal.edit.name if proposal.edit is not None else proposal.key,
+        scope=bases[0].replay.scope,
+        ranks=sum(len(b.rebuilt.ranks) for b in bases),
+        gain=gain,
+        step_ns=step_ns,
+        low_ns=figures["low"],
+        mid_ns=figures["mid"],
+        high_ns=figures["high"],
+        low_frac=_share(figures["low"], step_ns),
+        mid_frac=_share(figures["mid"], step_ns),
+        high_frac=_share(figures["high"], step_ns),
+        replay_error_frac=_worst(bases),
+        reason="" if gain.method == "replay" else gain.assumptions[0],
+    )
+
+
+def _over_ranks(gains: Sequence[Gain]) -> Gain:
+    """One gain of those of ranks that were replayed apart: the least low, the middle one, the greatest high;
+    where it does not apply to a rank, that rank gains nothing."""
+    if len(gains) == 1:
+        return gains[0]
+    usable = [g for g in gains if g.method != "none"]
+    if not usable:
+        return gains[0]
+    if any(g.method == "ceiling" for g in gains):
+        ceilings = [g for g in gains if g.method == "ceiling"]
+        highs = [g.high_ms for g in usable if g.high_ms is not None]
+        return Gain(
+            low_ms=0.0, mid_ms=None, high_ms=max(highs), method="ceiling", assumptions=ceilings[0].assumptions
+        )
+    lows, mids, highs = ([getattr(g, name) or 0.0 for g in gains] for name in ("low_ms", "mid_ms", "high_ms"))
+    return Gain(
+        low_ms=min(lows),
+        mid_ms=statistics.median_low(mids),
+        high_ms=max(highs),
+        method="replay",
+        assumptions=[*usable[0].assumptions, _EACH_ALONE],
+    )
+
+
+def _combined(
+    predictions: Sequence[Prediction],
+    said: dict[str, Proposal],
+    bases: Sequence[Basis],
+    tried: Sequence[dict[str, Proposal]],
+) -> Combined:
+    best: dict[str, Prediction] = {}
+    for p in predictions:
+        if p.gain.method == "replay" and (p.low_ns or 0) > 0:
+            family = said[p.key].family
+            if family not in best or (p.mid_ns or 0) > (best[family].mid_ns or 0):
+                best[family] = p
+    accepted = [p.key for p in predictions if p in best.values()]
+    if not accepted:
+        withheld = [b.replay.withheld for b in bases if not b.replay.predicts]
+        none = "no change gains anything by the lower end of its band"
+        reason = f"predictions are withheld: {withheld[0]}" if withheld else none
+        return Combined(accepted=[], gain=None, replay_error_frac=_worst(bases), reason=reason)
+
+    def together(basis: Basis, some: dict[str, Proposal]) -> Gain:
+        mine = [some[key] for key in accepted if key in some]
+        # A change that does not apply to this rank is left out of it.
+        return basis.of([p for p in mine if len(bases) == 1 or basis.of([p]).method == "replay"])
+
+    gain = _over_ranks([together(b, s) for b, s in zip(bases, tried, strict=True)])
+    failed = gain.method != "replay"
+    return Combined(
+        accepted=accepted,
+        gain=None if failed else gain,
+        replay_error_frac=_worst(bases),
+        reason=gain.assumptions[0] if failed else "",
+    )
+
+
+def _nothing(reason: str) -> Gain:
+    return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[reason])
+
+
+def _step_ns(bases: Sequence[Basis]) -> int | None:
+    steps = [(b.replay.measured_ns or 0) // max(b.replay.steps, 1) for b in bases]
+    return max(steps) or None
+
+
+def _share(part_ns: int | None, step_ns: int | None) -> float | None:
+    return None if part_ns is None or not step_ns else part_ns / step_ns
+
+
+def _worst(bases: Sequence[Basis]) -> float | None:
+    of: Callable[[Replay], float] = lambda r: max((r.error_frac or 0.0, r.worst_error_frac or 0.0), key=abs)  # noqa: E731
+    return max((of(b.replay) for b in bases), key=abs)

@@ -1,0 +1,79 @@
+"""All ranks that were kept: the job's replay, and what every change would gain."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfdoc.analyzers.clocks import ClockAlignment
+from perfdoc.analyzers.collective_calls import CollectiveCalls
+from perfdoc.analyzers.ledger import Ledger
+from perfdoc.analyzers.matches import Matches
+from perfdoc.simulator.replay.gains import Basis, Gains, no_gains, predict_all
+from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, KeptRank
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.simulator.replay.replay import Replay, not_replayed, replay_job
+
+_FEWER_STEPS = "Analyse fewer steps, with --window START,END."
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeReplay:
+    """What all ranks together gave."""
+
+    job: Replay | None
+    """None where there is one rank only."""
+    gains: Gains
+
+
+def replay_whole(
+    ranks: Sequence[KeptRank],
+    calls: Sequence[CollectiveCalls],
+    matches: Matches,
+    clocks: ClockAlignment,
+    ledgers: Sequence[Ledger],
+    *,
+    tasks_max: int = KEPT_TASKS_MAX,
+) -> WholeReplay:
+    """The job's replay where there are several ranks, and predictions from it; from each rank alone where the
+    ranks cannot be joined. All arguments in the same order of ranks."""
+    kept = [r.rebuilt for r in ranks if r.rebuilt is not None]
+    job, joined = None, None
+    if len(ranks) > 1:
+        job, joined = _job(ranks, kept, calls, matches, clocks, tasks_max)
+    if job is not None and joined is not None:
+        return WholeReplay(job=job, gains=predict_all([Basis(rebuilt=joined, replay=job, ledgers=ledgers)]))
+    if len(kept) < len(ranks) or _tasks(kept) > tasks_max:
+        return WholeReplay(job=job, gains=no_gains(*_why_none(ranks, tasks_max)))
+    bases = [
+        Basis(rebuilt=rebuilt, replay=r.replay, ledgers=[ledger])
+        for rebuilt, r, ledger in zip(kept, ranks, ledgers, strict=True)
+    ]
+    return WholeReplay(job=job, gains=predict_all(bases))
+
+
+def _job(
+    ranks: Sequence[KeptRank],
+    kept: Sequence[Rebuilt],
+    calls: Sequence[CollectiveCalls],
+    matches: Matches,
+    clocks: ClockAlignment,
+    tasks_max: int,
+) -> tuple[Replay, Rebuilt | None]:
+    if len(kept) < len(ranks) or _tasks(kept) > tasks_max:
+        reason, remedy = _why_none(ranks, tasks_max)
+        return not_replayed(reason, remedy, scope="job"), None
+    return replay_job(kept, calls, matches, clocks)
+
+
+def _tasks(kept: Sequence[Rebuilt]) -> int:
+    return sum(len(r.start_ns) for r in kept)
+
+
+def _why_none(ranks: Sequence[KeptRank], tasks_max: int) -> tuple[str, str]:
+    failed = [r.replay for r in ranks if r.replay.state != "measured"]
+    if failed:
+        return failed[0].reason, failed[0].remedy
+    tasks = sum(r.replay.tasks for r in ranks)
+    many = f"{tasks:,} tasks" if len(ranks) == 1 else f"{tasks:,} tasks on {len(ranks)} ranks"
+    return f"the windows hold {many}, more than the {tasks_max:,} that are taken together", _FEWER_STEPS
