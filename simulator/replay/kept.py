@@ -27,8 +27,11 @@ class KeptRank:
 
 
 def replay_and_keep(view: DeviceView, *, keep_tasks: int = KEPT_TASKS_MAX) -> KeptRank:
-    """Rebuild one rank's window, run it again as it is, and keep it if it has at most so many tasks."""
+    """Rebuild one rank's window, run it again as it is, and keep it if it is small enough.
+
+    keep_tasks: what all devices of the capture may hold together; each its share.
+    """
     rebuilt = rebuild_rank(view)
     found = replay(rebuilt)
-    keep = found.state == "measured" and len(rebuilt.start_ns) <= keep_tasks
+    keep = found.state == "measured" and len(rebuilt.start_ns) * len(view.trace.devices) <= keep_tasks
     return KeptRank(replay=found, rebuilt=rebuilt if keep else None)
