@@ -46,7 +46,7 @@ class Passes:
 
 def find_passes(view: DeviceView) -> Passes:
     """Passes inside the window's steps; empty where nothing names them."""
-    rows, is_forward = _ranges(view)
+    rows, is_forward = pass_ranges(view)
     ranges = view.trace.ranges
     steps = view.window.steps
     begin, end = ranges.start_ns[rows], ranges.end_ns[rows]
@@ -69,8 +69,9 @@ def find_passes(view: DeviceView) -> Passes:
     )
 
 
-def _ranges(view: DeviceView) -> tuple[I64, Bool]:
-    """Rows of ranges that are passes, by start, and which of them are forward."""
+def pass_ranges(view: DeviceView) -> tuple[I64, Bool]:
+    """Rows of Trace.ranges that are passes on the host, by start, none inside another, and which of them are
+    forward."""
     trace = view.trace
     used = [(i, trace.strings[i]) for i in trace.range_names().tolist()]
     used = [(i, text) for i, text in used if "forward" in text or "backward" in text]
@@ -86,6 +87,15 @@ def _ranges(view: DeviceView) -> tuple[I64, Bool]:
             rows = _outermost(trace.ranges.start_ns, trace.ranges.end_ns, rows)
             return rows, code[trace.ranges.name[rows]] == 1
     return np.empty(0, np.int64), np.empty(0, bool)
+
+
+def layer_forwards(view: DeviceView) -> I64:
+    """Rows of Trace.ranges that are the forward of a layer, by our own names, wherever they lie."""
+    trace, ranges = view.trace, view.trace.ranges
+    layer = f"{vocabulary.FORWARD} layer="
+    names = [i for i in trace.range_names().tolist() if trace.strings[i].startswith(layer)]
+    rows = np.flatnonzero(np.isin(ranges.name, names) & (ranges.kind != RangeKind.MARK))
+    return rows[np.isin(ranges.thread[rows], trace.threads_of(view.device.process))]
 
 
 def _outermost(start_ns: I64, end_ns: I64, rows: I64) -> I64:

@@ -19,7 +19,7 @@ from perfdoc.analyzers.matches import Matches
 from perfdoc.simulator.engine import EdgeKind, Edges, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import NONE
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
-from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt, with_edges
+from perfdoc.simulator.replay.rebuilt import Rebuilt, with_edges
 
 
 def join_ranks(
@@ -30,7 +30,9 @@ def join_ranks(
     None where the matched collectives make ranks wait for one another in a circle, so that the matching
     cannot be right.
     """
-    aligned = [_on_one_time(r, i, clocks) for i, r in enumerate(ranks)]
+    # The clock of all counts from the middle of the matches. Here no time is negative: -1 says unknown.
+    from_ns = min((int(clocks.aligned(i, _earliest(r))[0]) for i, r in enumerate(ranks)), default=0)
+    aligned = [_on_one_time(r, i, clocks, from_ns) for i, r in enumerate(ranks)]
     first = np.concatenate(([0], np.cumsum([len(r.start_ns) for r in ranks])))
     whole = _together(aligned, first)
     return _with_meetings(whole, *_collectives(ranks, first, calls, matches, clocks))
@@ -74,14 +76,28 @@ def _task_of_call(rank: Rebuilt, calls: CollectiveCalls) -> I64:
     return np.where(rank.start_ns[found] == calls.start_ns, found, NONE)
 
 
-def _on_one_time(rank: Rebuilt, index: int, clocks: ClockAlignment) -> Rebuilt:
-    """The same rank with all times on the job's clock. (Drift is too small to show in durations.)"""
+def _earliest(rank: Rebuilt) -> I64:
+    """The first of all times that are known of it."""
+    frame = rank.ranks[0]
+    known = rank.launch_ns[rank.launch_ns >= 0]
+    of_host = [frame.passes.start_ns, frame.optimizer_starts_ns, *(i.start_ns for i in frame.host.values())]
+    times = [frame.window_start_ns, *frame.step_starts_ns]
+    times += [int(column.min()) for column in (rank.start_ns, known, *of_host) if len(column)]
+    return np.array([min(times)], np.int64)
+
+
+def _on_one_time(rank: Rebuilt, index: int, clocks: ClockAlignment, from_ns: int) -> Rebuilt:
+    """The same rank with all times on the job's clock, since from_ns. (Drift is too small to show in
+    durations.)"""
 
     def at(time_ns: I64) -> I64:
-        return clocks.aligned(index, time_ns)
+        return clocks.aligned(index, time_ns) - from_ns
 
     def one(time_ns: int) -> int:
         return int(at(np.array([time_ns], np.int64))[0])
+
+    def moved(intervals: Intervals) -> Intervals:
+        return Intervals(start_ns=at(intervals.start_ns), end_ns=at(intervals.end_ns))
 
     frame = rank.ranks[0]
     graph = rank.graph
@@ -94,20 +110,19 @@ def _on_one_time(rank: Rebuilt, index: int, clocks: ClockAlignment) -> Rebuilt:
         end_ns=at(rank.end_ns),
         launch_ns=np.where(rank.launch_ns >= 0, at(rank.launch_ns), NONE),
         ranks=(
-            RankFrame(
-                rank=frame.rank,
-                name=frame.name,
-                on_host=frame.on_host,
+            replace(
+                frame,
                 window_start_ns=one(frame.window_start_ns),
                 window_end_ns=one(frame.window_end_ns),
                 step_starts_ns=tuple(at(np.array(frame.step_starts_ns, np.int64)).tolist()),
                 optimizer_starts_ns=at(frame.optimizer_starts_ns),
-                host={
-                    n: Intervals(start_ns=at(i.start_ns), end_ns=at(i.end_ns)) for n, i in frame.host.items()
-                },
-                unexplained_ns=frame.unexplained_ns,
-                impossible_edges=frame.impossible_edges,
-                communication_task=frame.communication_task,
+                host={n: moved(i) for n, i in frame.host.items()},
+                passes=replace(
+                    frame.passes,
+                    start_ns=at(frame.passes.start_ns),
+                    end_ns=at(frame.passes.end_ns),
+                    recompute=moved(frame.passes.recompute),
+                ),
             ),
         ),
     )

@@ -12,18 +12,25 @@ from perfdoc.analyzers.kernel_class import KernelClass
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits import (
     Edit,
+    even_stages,
+    micro_batches,
     norms_alone,
+    other_bytes,
     overlapped,
     rebucketed,
     scaled_kernels,
+    split_buckets,
+    virtual_stages,
     without_host_time,
     without_launches,
+    without_recompute,
     without_straggler,
 )
 from perfdoc.simulator.replay.edits.even_ranks import last_to_arrive
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
-_BUCKET_FACTORS = (("buckets_x4", 4.0),)
+_LARGER, _SMALLER = 4.0, 0.25
+"""Buckets, as a multiple of the usual size."""
 _FP8_FACTOR = 0.65
 """Of a linear layer's time: its peak doubles, but casts and memory do not; 1.3 to 2 times as fast is what is
 published, so that the share by which it may be off is large."""
@@ -45,7 +52,13 @@ class Proposal:
 
 def proposals(rebuilt: Rebuilt) -> list[Proposal]:
     """All of them, in a fixed order. Whether one applies shows when it is applied."""
-    return [*_of_host(), *_of_kernels(rebuilt), *_of_communication(rebuilt), *_of_ranks(rebuilt)]
+    return [
+        *_of_host(),
+        *_of_kernels(),
+        *_of_communication(rebuilt),
+        *_of_layout(rebuilt),
+        *_of_ranks(rebuilt),
+    ]
 
 
 def _of_host() -> Iterator[Proposal]:
@@ -54,30 +67,46 @@ def _of_host() -> Iterator[Proposal]:
     yield Proposal(key="without_launches", family="launches", edit=without_launches())
 
 
-def _of_kernels(rebuilt: Rebuilt) -> Iterator[Proposal]:
+def _of_kernels() -> Iterator[Proposal]:
     yield Proposal(key="norms_alone", family="norms", edit=norms_alone())
     fp8 = scaled_kernels(KernelClass.GEMM, _FP8_FACTOR, uncertainty_frac=_FP8_UNCERTAINTY_FRAC)
     yield Proposal(key="fp8_gemm", family="precision", edit=fp8)
 
 
 def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
-    communicates = rebuilt.graph.kind == TaskKind.COMMUNICATION
-    for i, dimension in enumerate(DIMENSIONS):
-        if (communicates & (rebuilt.dimension == i)).any():
-            yield Proposal(
-                key=f"overlapped_{dimension}", family=f"overlap_{dimension}", edit=overlapped(dimension)
-            )
-    size = rebuilt.bytes[communicates & (rebuilt.dimension == DIMENSIONS.index("dp")) & (rebuilt.bytes > 0)]
-    for key, factor in _BUCKET_FACTORS:
-        edit = rebucketed(max(int(factor * np.median(size)), 1)) if len(size) else None
-        reason = "" if len(size) else "the capture shows no dp communication whose size is known"
-        yield Proposal(key=key, family="buckets", edit=edit, reason=reason)
+    """Only gradients and weights: what the other dimensions bring is needed at once."""
+    ours = rebuilt.graph.kind == TaskKind.COMMUNICATION
+    ours &= rebuilt.dimension == DIMENSIONS.index("dp")
+    yield Proposal(key="overlapped_dp", family="overlap", edit=overlapped("dp"))
+    size = rebuilt.bytes[ours & (rebuilt.bytes > 0)]
+    usual = int(np.median(size[size * 2 > size.max()])) if len(size) else 0
+    edits: list[tuple[str, str, Edit]] = []
+    if usual:
+        edits = [
+            ("buckets_x4", "buckets", rebucketed(round(_LARGER * usual))),
+            ("buckets_x0.25", "buckets", split_buckets(max(round(_SMALLER * usual), 1))),
+            ("dp_half_bytes", "dp_bytes", other_bytes("dp", 0.5, at_least_bytes=max(usual // 2, 1))),
+        ]
+    for key, family, edit in edits:
+        yield Proposal(key=key, family=family, edit=edit)
+    if not edits:
+        reason = "the capture shows no dp communication whose size is known"
+        for key in ("buckets_x4", "buckets_x0.25", "dp_half_bytes"):
+            yield Proposal(key=key, family="buckets", edit=None, reason=reason)
+
+
+def _of_layout(rebuilt: Rebuilt) -> Iterator[Proposal]:
+    chunks = 2 * (rebuilt.ranks[0].facts.vpp or 1)
+    yield Proposal(key="without_recompute", family="recompute", edit=without_recompute())
+    yield Proposal(key="more_virtual_stages", family="schedule", edit=virtual_stages(chunks))
+    yield Proposal(key="even_stages", family="stages", edit=even_stages())
+    yield Proposal(key="half_as_many_micro_batches", family="schedule", edit=micro_batches(0.5))
 
 
 def _of_ranks(rebuilt: Rebuilt) -> Iterator[Proposal]:
     if len(rebuilt.ranks) < 2:
         return
-    for dimension in DIMENSIONS:
+    for dimension in ("dp", "tp", "cp", "ep", "unknown"):
         late = last_to_arrive(rebuilt, dimension)
         if late is not None:
             edit = without_straggler(late, dimension)

@@ -18,7 +18,9 @@ from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.order import topological_order
 from perfdoc.simulator.replay.cpu_tasks import cpu_tasks
+from perfdoc.simulator.replay.passes import HostPasses, host_passes
 from perfdoc.simulator.replay.rank_tasks import RankTasks, rank_tasks
+from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import Bool
 
 
@@ -37,6 +39,9 @@ class RankFrame:
     optimizer_starts_ns: I64
     host: Mapping[str, Intervals]
     """What its host did besides launching: `gc`, `data`."""
+    passes: HostPasses
+    facts: JobFacts
+    """What is known of the job beside the capture."""
     unexplained_ns: int
     impossible_edges: int
     communication_task: I64
@@ -124,6 +129,8 @@ def rebuild_rank(view: DeviceView) -> Rebuilt:
                 step_starts_ns=tuple(s.host_start_ns for s in window.steps),
                 optimizer_starts_ns=optimizer_starts(view),
                 host=host_intervals(view),
+                passes=host_passes(view),
+                facts=view.facts,
                 unexplained_ns=tasks.unexplained_ns,
                 impossible_edges=tasks.impossible_edges,
                 communication_task=at,

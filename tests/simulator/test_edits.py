@@ -25,7 +25,7 @@ from perfdoc.simulator.replay.edits import (
     without_straggler,
 )
 from perfdoc.simulator.replay.edits.edit import with_durations
-from perfdoc.simulator.replay.edits.rebucket import fitted_line
+from perfdoc.simulator.replay.edits.latency import fitted_line
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.timeline import NcclPayload, TimelineBuilder
 from perfdoc.traces.load import read_trace

@@ -34,6 +34,8 @@ def test_a_planted_job_replays_as_it_was(name: str, tmp_path: Path) -> None:
     assert [r.measured_ns for r in found.ranks] == windows
     assert sum(found.critical_path.values()) == found.replayed_ns
     assert int((rebuilt.graph.kind == TaskKind.MEETING).sum()) > 0
+    # On the job's time nothing is below 0, which stands for a launch that is not known.
+    assert (rebuilt.launch_ns[rebuilt.graph.kind == TaskKind.COMPUTE] >= 0).all()
 
 
 def test_clocks_that_drift_change_little(tmp_path: Path) -> None:

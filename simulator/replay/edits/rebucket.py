@@ -9,11 +9,11 @@ from perfdoc.analyzers.activity import DIMENSIONS
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations
+from perfdoc.simulator.replay.edits.latency import fitted_line
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 _UNCERTAINTY_FRAC = 0.3
 """The line is fitted to few sizes, and a bucket's bytes beyond the largest seen are extrapolated."""
-_SIZES_MIN = 2
 
 
 def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
@@ -21,7 +21,7 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
     bucket carries it, and takes latency + bytes / bandwidth by the trace's own collectives.
 
     ValueError for a size below 1. Smaller buckets than the trace's are refused when applied: when parts of a
-    bucket would be ready is not in the capture.
+    bucket would be ready another edit works out (split.py).
     """
     if bucket_bytes < 1:
         raise ValueError(f"rebucketed: {bucket_bytes} bytes")
@@ -59,23 +59,6 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
             "only collectives between the same two starts of step or optimizer are merged",
         ),
     )
-
-
-def fitted_line(size_bytes: I64, duration_ns: I64) -> tuple[float, float]:
-    """(latency in ns, ns per byte) by least squares over the median of each size; neither below 0.
-
-    ValueError where there are fewer than two sizes.
-    """
-    sizes = np.unique(size_bytes)
-    if len(sizes) < _SIZES_MIN:
-        raise ValueError("collectives of two sizes are needed to tell latency from bandwidth")
-    typical = np.array([np.median(duration_ns[size_bytes == s]) for s in sizes])
-    slope, latency = (float(x) for x in np.polyfit(sizes.astype(np.float64), typical, 1))
-    if slope < 0:
-        return float(typical.mean()), 0.0
-    if latency < 0:  # a line through the origin
-        return 0.0, float((typical * sizes).sum() / (sizes.astype(np.float64) ** 2).sum())
-    return latency, slope
 
 
 def _buckets(size_bytes: I64, part: I64, bucket_bytes: int) -> I64:

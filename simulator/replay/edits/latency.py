@@ -1,0 +1,43 @@
+"""What a message costs however short it is, from the capture's own messages."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.analyzers.activity import DIMENSIONS
+from perfdoc.simulator.engine import TaskKind
+from perfdoc.simulator.engine.graph import I64
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+
+_SIZES_MIN = 2
+
+
+def line_of(rebuilt: Rebuilt, dimension: str) -> tuple[float, float]:
+    """(latency in ns, ns per byte) of the messages of a dimension. ValueError where they do not tell it."""
+    ours = (rebuilt.graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes > 0)
+    ours &= rebuilt.dimension == DIMENSIONS.index(dimension)
+    if not ours.any():
+        raise ValueError(f"the capture shows no {dimension} communication whose size is known")
+    return fitted_line(rebuilt.bytes[ours], rebuilt.graph.duration_ns[ours])
+
+
+def latency_of(rebuilt: Rebuilt, dimension: str) -> float:
+    """The latency alone."""
+    return line_of(rebuilt, dimension)[0]
+
+
+def fitted_line(size_bytes: I64, duration_ns: I64) -> tuple[float, float]:
+    """(latency in ns, ns per byte) by least squares over the median of each size; neither below 0.
+
+    ValueError where there are fewer than two sizes.
+    """
+    sizes = np.unique(size_bytes)
+    if len(sizes) < _SIZES_MIN:
+        raise ValueError("collectives of two sizes are needed to tell latency from bandwidth")
+    typical = np.array([np.median(duration_ns[size_bytes == s]) for s in sizes])
+    slope, latency = (float(x) for x in np.polyfit(sizes.astype(np.float64), typical, 1))
+    if slope < 0:
+        return float(typical.mean()), 0.0
+    if latency < 0:  # a line through the origin
+        return 0.0, float((typical * sizes).sum() / (sizes.astype(np.float64) ** 2).sum())
+    return latency, slope

@@ -1,0 +1,161 @@
+"""Smaller buckets, reduced while the backward still runs: communication starts earlier than it did.
+
+A bucket of n parts: the k-th part is ready when k / n of the time has passed in which its gradients came, and
+the parts follow one another. Of them the task stands for the last; the others show as its not starting before
+they are through. So it starts no earlier than n - 1 parts after the first part was ready, and after what is
+ahead of it on its stream.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.analyzers.activity import DIMENSIONS
+from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskKind
+from perfdoc.simulator.engine.graph import I64, NONE
+from perfdoc.simulator.replay.edits.edit import Edit, with_durations
+from perfdoc.simulator.replay.edits.latency import latency_of
+from perfdoc.simulator.replay.rebuilt import Rebuilt, with_edges
+
+_UNCERTAINTY_FRAC = 0.3
+"""Gradients do not come evenly (an embedding's come at once, at the end), and communication beside the
+backward slows both down."""
+
+
+def split_buckets(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
+    """Reductions of gradients larger than this are cut into equal parts of at most this, each reduced as
+    soon as it is ready in the last backward pass before it.
+
+    Reductions are what is launched from the first backward pass of a step to its optimizer. ValueError for a
+    size below 1.
+    """
+    if bucket_bytes < 1:
+        raise ValueError(f"split_buckets: {bucket_bytes} bytes")
+
+    def apply(rebuilt: Rebuilt) -> Rebuilt:
+        latency_ns = latency_of(rebuilt, dimension)
+        graph = rebuilt.graph
+        ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes > bucket_bytes)
+        ours &= rebuilt.dimension == DIMENSIONS.index(dimension)
+        chosen = np.concatenate([_reductions(rebuilt, i, ours) for i in range(len(rebuilt.ranks))])
+        if not len(chosen):
+            raise ValueError(
+                f"no {dimension} reduction of more than {bucket_bytes:,} bytes between the backward and the "
+                "optimizer"
+            )
+        parts = -(-rebuilt.bytes[chosen] // bucket_bytes)
+        took = graph.duration_ns[chosen]
+        fixed = np.minimum(latency_ns, took)
+        part_ns = np.round(fixed + (took - fixed) / parts).astype(np.int64)
+        ahead_ns = (parts - 1) * part_ns
+        arrival = _arrivals(rebuilt)[chosen]
+
+        builder = GraphBuilder()
+        edges = graph.edges
+        extra = np.zeros(len(graph.duration_ns), np.int64)
+        extra[arrival] = ahead_ns
+        behind = (edges.kind == EdgeKind.STREAM_ORDER) & (graph.kind[edges.source] == TaskKind.COMMUNICATION)
+        lag = edges.lag_ns + np.where(behind, extra[edges.target], 0)
+        for kind in EdgeKind:
+            mine = edges.kind == kind
+            builder.add(edges.source[mine], edges.target[mine], lag[mine], kind)
+        first, since_ns = _first_ready(rebuilt, chosen, arrival, parts)
+        builder.add(first, arrival, since_ns + ahead_ns, EdgeKind.INFERRED)
+        duration = graph.duration_ns.copy()
+        duration[chosen] = part_ns
+        made = with_edges(with_durations(rebuilt, duration), builder)
+        if made is None:
+            raise ValueError("a bucket would wait for what waits for it")
+        return made
+
+    return Edit(
+        name=f"{dimension} buckets of at most {bucket_bytes:,} bytes",
+        apply=apply,
+        uncertainty_frac=_UNCERTAINTY_FRAC,
+        leaves=(f"exposed_comm.{dimension}",),
+        assumptions=(
+            "gradients of a bucket come evenly over the backward since the bucket before it",
+            "a part takes the latency of the capture's collectives and its share of the rest",
+            "communication and computation do not slow each other down",
+        ),
+    )
+
+
+def _reductions(rebuilt: Rebuilt, rank: int, ours: np.ndarray) -> I64:
+    """Of these tasks those of a rank launched from a step's first backward to its optimizer, by launch."""
+    frame = rebuilt.ranks[rank]
+    rows = np.flatnonzero(ours & (rebuilt.graph.rank == rank))
+    begin, _ = frame.passes.backward
+    if not len(rows):
+        return rows
+    if not len(begin):
+        raise ValueError("no range of the capture shows the backward")
+    launch = rebuilt.launch_ns[rows]
+    last_backward = np.append(begin, 0)[np.searchsorted(begin, launch, "right") - 1]
+    bounds = np.sort(np.concatenate((np.array(frame.step_starts_ns, np.int64), frame.optimizer_starts_ns)))
+    last_bound = np.append(bounds, np.iinfo(np.int64).min)[np.searchsorted(bounds, launch, "right") - 1]
+    kept = (np.searchsorted(begin, launch, "right") > 0) & (last_backward >= last_bound)
+    return rows[kept][np.argsort(launch[kept], kind="stable")]
+
+
+def _arrivals(rebuilt: Rebuilt) -> I64:
+    """The task as which each one becomes ready: itself, or its arrival where it was matched."""
+    graph, edges = rebuilt.graph, rebuilt.graph.edges
+    found = np.arange(len(graph.duration_ns))
+    out = np.flatnonzero(graph.kind[edges.source] == TaskKind.MEETING)
+    into = np.flatnonzero(graph.kind[edges.source] == TaskKind.ARRIVAL)
+    ranks = len(rebuilt.ranks)
+    # One member a rank in a collective: meeting and rank name it.
+    key_in = edges.target[into] * ranks + graph.rank[edges.source[into]]
+    key_out = edges.source[out] * ranks + graph.rank[edges.target[out]]
+    order = np.argsort(key_in, kind="stable")
+    at = np.searchsorted(key_in[order], key_out)
+    at = np.minimum(at, max(len(order) - 1, 0))
+    if len(order):
+        same = key_in[order[at]] == key_out
+        found[edges.target[out[same]]] = edges.source[into[order[at[same]]]]
+    return found
+
+
+def _first_ready(rebuilt: Rebuilt, chosen: I64, arrival: I64, parts: I64) -> tuple[I64, I64]:
+    """The computation after which each bucket's first part is ready, and how long after its end; -1 none."""
+    graph, edges = rebuilt.graph, rebuilt.graph.edges
+    # When all of it was ready, as measured: the end of what it waited for that is no communication.
+    ready = np.full(len(graph.duration_ns), np.iinfo(np.int64).min, np.int64)
+    own = ~np.isin(graph.kind[edges.source], (TaskKind.COMMUNICATION, TaskKind.MEETING))
+    # A launch waits for no gradient on a GPU; on a CPU rank it is all there is.
+    own &= (edges.kind != EdgeKind.LAUNCH) | rebuilt.on_host[edges.source]
+    np.maximum.at(ready, edges.target[own], rebuilt.end_ns[edges.source[own]])
+    until = np.where(ready[arrival] > np.iinfo(np.int64).min, ready[arrival], rebuilt.start_ns[arrival])
+    source, since = np.full(len(chosen), NONE, np.int64), np.zeros(len(chosen), np.int64)
+    for i, frame in enumerate(rebuilt.ranks):
+        mine = np.flatnonzero(graph.rank[chosen] == i)
+        if not len(mine):
+            continue
+        work = np.flatnonzero((graph.kind == TaskKind.COMPUTE) & (graph.rank == i))
+        work = work[np.argsort(rebuilt.end_ns[work], kind="stable")]
+        begin, _ = frame.passes.backward
+        at = np.searchsorted(begin, rebuilt.launch_ns[chosen[mine]], "right") - 1
+        passed = _begun(rebuilt, work, begin, frame.passes.backward[1])[at]
+        order = np.lexsort((until[mine], at))
+        before = np.concatenate(([NONE], order[:-1]))
+        same = np.concatenate(([False], at[order[1:]] == at[order[:-1]]))
+        since_ns = passed.copy()
+        since_ns[order[same]] = np.maximum(passed[order[same]], until[mine[before[same]]])
+        since_ns = np.minimum(since_ns, until[mine])
+        first_ns = since_ns + (until[mine] - since_ns) // parts[mine]
+        last = np.searchsorted(rebuilt.end_ns[work], first_ns, "right") - 1
+        known = last >= 0
+        source[mine[known]] = work[last[known]]
+        since[mine[known]] = first_ns[known] - rebuilt.end_ns[work[last[known]]]
+    return source, since
+
+
+def _begun(rebuilt: Rebuilt, work: I64, begin: I64, end: I64) -> I64:
+    """When each backward began on the device: the first computation launched in it."""
+    launch = rebuilt.launch_ns[work]
+    at = np.searchsorted(begin, launch, "right") - 1
+    inside = (at >= 0) & (launch < end[np.maximum(at, 0)])
+    first = np.full(len(begin), np.iinfo(np.int64).max, np.int64)
+    np.minimum.at(first, at[inside], rebuilt.start_ns[work[inside]])
+    return np.where(first == np.iinfo(np.int64).max, begin, first)

@@ -1,0 +1,230 @@
+"""Edits of buckets, messages, recomputation, micro-batches and pipelines: by hand, and laid down apart."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.simulator.engine import schedule
+from perfdoc.simulator.planted_job import KINDS, JobSpec
+from perfdoc.simulator.replay.edits import (
+    Edit,
+    even_stages,
+    micro_batches,
+    other_bytes,
+    overlapped,
+    scaled_kernels,
+    split_buckets,
+    tensor_instead_of_data,
+    virtual_stages,
+    without_host_time,
+    without_recompute,
+)
+from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
+from perfdoc.simulator.timeline import NcclPayload, TimelineBuilder
+from perfdoc.traces.job_facts import JobFacts
+from tests.analyzers.tiny import ALL_REDUCE, GEMM, trace_of
+from tests.simulator.rebuilt_of import planted, views_of
+
+US = 1_000
+
+
+def length(rebuilt: Rebuilt) -> int:
+    return rebuilt.span(schedule(rebuilt.graph).end_ns)
+
+
+def after(rebuilt: Rebuilt, *edits: Edit) -> int:
+    for edit in edits:
+        rebuilt = edit.apply(rebuilt)
+    return length(rebuilt)
+
+
+def rank_of(builder: TimelineBuilder, folder: Path, **facts: int) -> Rebuilt:
+    (view,) = views_of(trace_of(builder, folder), JobFacts(**facts))  # type: ignore[arg-type]
+    return rebuild_rank(view)
+
+
+@pytest.fixture
+def one_bucket(tmp_path: Path) -> Rebuilt:
+    """A small all-reduce of 100 kB [4, 80) us, then ten kernels of the backward back to back [80, 1080),
+    then one all-reduce of 1 MB [1080, 1480) on stream 20 that waits for them, then the optimizer's kernel
+    [1480, 1580). The line through 76 and 400 us is 40 us + 0.36 ns a byte."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("perfdoc.step 0", 0, 90 * US)
+
+    def reduce(host: int, size: int, start: int, end: int) -> None:
+        payload = NcclPayload(communicator=5, bytes=size, reduction="Sum")
+        thread.range("ncclAllReduce", host * US, (host + 3) * US, domain="NCCL", payload=payload)
+        launch = (thread, (host + 1) * US, (host + 2) * US)
+        device.kernel(ALL_REDUCE, start * US, end * US, stream=20, launch=launch)
+
+    reduce(0, 100_000, 4, 80)
+    thread.range("perfdoc.backward", 4 * US, 60 * US)
+    for i in range(10):
+        launch = (thread, (5 + 4 * i) * US, (7 + 4 * i) * US)
+        device.kernel(GEMM, (80 + 100 * i) * US, (180 + 100 * i) * US, stream=7, launch=launch)
+    record = device.record_event(7, launch=(thread, 62 * US, 63 * US))
+    device.wait_event(20, record, launch=(thread, 64 * US, 65 * US))
+    reduce(66, 1_000_000, 1080, 1480)
+    record = device.record_event(20, launch=(thread, 70 * US, 71 * US))
+    device.wait_event(7, record, launch=(thread, 72 * US, 73 * US))
+    thread.range("perfdoc.optimizer", 74 * US, 85 * US)
+    device.kernel(GEMM, 1480 * US, 1580 * US, stream=7, launch=(thread, 75 * US, 77 * US))
+    return rank_of(builder, tmp_path)
+
+
+def test_parts_of_a_bucket_go_with_the_backward(one_bucket: Rebuilt) -> None:
+    """Four parts of 250 kB take 40 + 360 / 4 = 130 us each. The first is ready a quarter through the
+    backward, at 80 + 250 = 330; three parts from then end at 720, so the last one goes when its gradients are
+    there, at 1080, until 1210: 270 us less. In two parts of 220 us: 1080 + 220, 180 us less. In ten of 76 us:
+    the nine before the last are through at 180 + 684 = 864; 324 us less."""
+    before = length(one_bucket)
+    for size, saved in ((250_000, 270), (500_000, 180), (100_000, 324)):
+        assert before - after(one_bucket, split_buckets(size, dimension="unknown")) == saved * US
+    with pytest.raises(ValueError, match="no unknown reduction of more than 2,000,000 bytes"):
+        split_buckets(2_000_000, dimension="unknown").apply(one_bucket)
+    with pytest.raises(ValueError, match="no dp communication"):
+        split_buckets(1000).apply(one_bucket)
+
+
+def test_slow_parts_hold_one_another_up(one_bucket: Rebuilt) -> None:
+    """With messages five times as slow a part of 250 kB takes 650 us. The first begins at 330, and the last
+    of four ends at 330 + 2600 = 2930. As one it ends at 1080 + 2000 = 3080: 150 us are saved, not 3 x 450."""
+    slow = replace(one_bucket, graph=replace(one_bucket.graph, duration_ns=_times(one_bucket, 5)))
+    assert length(slow) - after(slow, split_buckets(250_000, dimension="unknown")) == pytest.approx(
+        150 * US, abs=2
+    )
+
+
+def _times(rebuilt: Rebuilt, factor: int):  # type: ignore[no-untyped-def]
+    duration = rebuilt.graph.duration_ns.copy()
+    duration[rebuilt.bytes > 0] *= factor
+    return duration
+
+
+def test_half_the_bytes_keep_the_latency(one_bucket: Rebuilt) -> None:
+    """400 us are 40 of latency and 360 in proportion to bytes: 180 less. The small one (36 of 76 us, 18 less)
+    changes nothing that is waited for."""
+    saved = length(one_bucket) - after(one_bucket, other_bytes("unknown", 0.5, at_least_bytes=500_000))
+    assert saved == 180 * US
+    with pytest.raises(ValueError, match="at least 5,000,000"):
+        other_bytes("unknown", 0.5, at_least_bytes=5_000_000).apply(one_bucket)
+
+
+def test_activations_that_are_kept(tmp_path: Path) -> None:
+    """Kernels [10, 110), of a layer's forward again in the backward [110, 160), [160, 260): 250 us, then 200.
+    Their launches lie early, so the host's time does not show."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("perfdoc.forward", 0, 4 * US)
+    thread.range("perfdoc.backward", 5 * US, 20 * US)
+    thread.range("perfdoc.forward layer=0", 6 * US, 10 * US)
+    for host, start, end in ((1, 10, 110), (7, 110, 160), (12, 160, 260)):
+        launch = (thread, host * US, (host + 1) * US)
+        device.kernel(GEMM, start * US, end * US, stream=7, launch=launch)
+    rebuilt = rank_of(builder, tmp_path)
+    assert length(rebuilt) == 250 * US
+    assert after(rebuilt, without_recompute()) == 200 * US
+
+
+def passes(folder: Path, **facts: int) -> Rebuilt:
+    """A forward and a backward, each of ten kernels of 10 us and ten of 100, back to back from 5 us on."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("perfdoc.forward", 0, 20 * US)
+    thread.range("perfdoc.backward", 20 * US, 40 * US)
+    at = 5
+    for i in range(40):
+        took = 10 if i % 2 else 100
+        device.kernel(GEMM, at * US, (at + took) * US, stream=7, launch=(thread, i * US, (i + 1) * US))
+        at += took
+    return rank_of(builder, folder, **facts)
+
+
+def test_half_as_many_micro_batches(tmp_path: Path) -> None:
+    """The shortest kernels take 10 us, so that is what any takes whatever its size; half as often that is 5
+    less for each of 40 kernels: 2200 - 200. Twice as many: 400 more. (The first call is as much shorter or
+    longer, within 1 us.)"""
+    rebuilt = passes(tmp_path, pp=1)
+    assert length(rebuilt) == 2200 * US
+    assert after(rebuilt, micro_batches(0.5)) == pytest.approx(2000 * US, abs=US)
+    assert after(rebuilt, micro_batches(2)) == pytest.approx(2600 * US, abs=US)
+    assert after(rebuilt, micro_batches(1)) == 2200 * US
+
+
+def test_what_is_not_known_is_not_guessed(tmp_path: Path, one_bucket: Rebuilt) -> None:
+    rebuilt = passes(tmp_path)
+    for edit, said in (
+        (micro_batches(0.5), "--set pp=N"),
+        (virtual_stages(2), "--set pp=N"),
+        (even_stages(), "--set pp=N"),
+        (tensor_instead_of_data(), "--config or --set"),
+        (without_recompute(), "no range"),
+        (split_buckets(10), "no dp communication"),
+        (other_bytes("dp", 0.5), "no dp communication"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            edit.apply(rebuilt)
+    with pytest.raises(ValueError, match="one pipeline stage"):
+        virtual_stages(2).apply(passes(tmp_path, pp=1, micro_batches=1))
+    for wrong in (lambda: micro_batches(0), lambda: virtual_stages(0), lambda: other_bytes("dp", 0)):
+        with pytest.raises(ValueError, match=r"above 0|0 chunks"):
+            wrong()
+
+
+PLAIN = replace(KINDS["pp4"], pp_transfer_ns=0, norm_ns=100, norm_contended_ns=100)
+SCHEDULES: dict[str, tuple[JobSpec, JobSpec, Sequence[Edit]]] = {
+    "two virtual stages": (
+        PLAIN,
+        replace(PLAIN, vpp=2, forward_ns=400_000, backward_ns=750_000),
+        [virtual_stages(2)],
+    ),
+    "uneven stages": (
+        replace(PLAIN, stage_extra_ns=(0, 0, 0, 400_000)),
+        replace(PLAIN, stage_extra_ns=(100_000,) * 4),
+        [even_stages()],
+    ),
+    "data and stages": (
+        replace(PLAIN, stage_extra_ns=(0, 400_000, 0, 0), data_ns=2_000_000),
+        replace(PLAIN, stage_extra_ns=(100_000,) * 4, data_ns=0),
+        [even_stages(), without_host_time("data")],
+    ),
+}
+"""(as it is, as it would be, what makes the one the other)."""
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_another_schedule_takes_what_it_takes_laid_down_apart(name: str, tmp_path: Path) -> None:
+    """Both jobs are laid down; the edit sees the first only."""
+    now, then, edits = SCHEDULES[name]
+    before, rebuilt = planted(now, tmp_path / "now")
+    wanted, _ = planted(then, tmp_path / "then")
+    assert before.measured_ns is not None
+    assert wanted.measured_ns is not None
+    cost = before.measured_ns - wanted.measured_ns
+    assert abs(cost) > 1_000_000
+    assert length(rebuilt) - after(rebuilt, *edits) == pytest.approx(cost, rel=0.02)
+
+
+def test_edits_compose_in_any_order(tmp_path: Path, one_bucket: Rebuilt) -> None:
+    """No pair, in either order, is longer than the better of the two alone; and pairs that act on different
+    things come out the same in both orders."""
+    edits = [
+        split_buckets(250_000, dimension="unknown"),
+        other_bytes("unknown", 0.5),
+        scaled_kernels(None, 0.5),
+        overlapped("unknown"),
+    ]
+    for first, second in itertools.permutations(edits, 2):
+        both = after(one_bucket, first, second)
+        assert both <= min(after(one_bucket, first), after(one_bucket, second)) + 2, (first.name, second.name)
+    for first, second in ((edits[0], edits[2]), (edits[1], edits[2])):
+        assert after(one_bucket, first, second) == pytest.approx(after(one_bucket, second, first), abs=US)
