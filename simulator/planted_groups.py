@@ -3,8 +3,25 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Protocol
 
-from perfdoc.simulator.planted_spec import JobSpec
+
+class Sizes(Protocol):
+    """Sizes of a job's parallel groups, wherever they are written down."""
+
+    @property
+    def tp(self) -> int: ...  # noqa: D102
+    @property
+    def cp(self) -> int: ...  # noqa: D102
+    @property
+    def dp(self) -> int: ...  # noqa: D102
+    @property
+    def pp(self) -> int: ...  # noqa: D102
+    @property
+    def ep(self) -> int: ...  # noqa: D102
+    @property
+    def vpp(self) -> int: ...  # noqa: D102
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -46,12 +63,15 @@ _DESCRIPTIONS = {
     "ep": "EXPERT_MODEL_PARALLEL_GROUP",
     "pp": "PIPELINE_MODEL_PARALLEL_GROUP",
     "other": "MODEL_PARALLEL_GROUP",
+    "edp": "EXPERT_DATA_PARALLEL_GROUP",
 }
+_DIMENSIONS = {"edp": "dp", "pp_backward": "pp"}
+"""Of groups that are not named for theirs."""
 _FIRST_STREAM = 20
 BACKWARD = "pp_backward"
 
 
-def place_of(spec: JobSpec, rank: int) -> Place:
+def place_of(spec: Sizes, rank: int) -> Place:
     """rank = tensor + tp * (context + cp * (data + dp * stage))."""
     rest, tensor = divmod(rank, spec.tp)
     rest, context = divmod(rest, spec.cp)
@@ -59,31 +79,53 @@ def place_of(spec: JobSpec, rank: int) -> Place:
     return Place(tensor=tensor, context=context, data=data, stage=stage)
 
 
-def groups_of(spec: JobSpec, rank: int) -> dict[str, Group]:
+def groups_of(spec: Sizes, rank: int) -> dict[str, Group]:
     """The groups of more than one rank that a rank is a member of, by dimension.
 
     Messages that run beside compute in both directions need a communicator each ("pp_backward"): NCCL
     matches what two ranks send and receive on one in the order of their calls.
     """
     found = {}
-    wanted = [*_DESCRIPTIONS.items(), *([(BACKWARD, _DESCRIPTIONS["pp"])] if spec.vpp > 1 else [])]
-    for number, (name, description) in enumerate(wanted):
-        dimension = "pp" if name == BACKWARD else name
-        key = _key(spec, dimension, rank)
-        ranks = tuple(r for r in range(spec.world_size) if _key(spec, dimension, r) == key)
+    # Experts that every rank of the replicas shares have no data-parallel group of their own.
+    wanted = [name for name in _DESCRIPTIONS if name != "edp" or spec.ep > 1]
+    for number, name in enumerate([*wanted, *([BACKWARD] if spec.vpp > 1 else [])]):
+        dimension = _DIMENSIONS.get(name, name)
+        kind = dimension if name == BACKWARD else name
+        members = _members((spec.tp, spec.cp, spec.dp, spec.pp, spec.ep), kind)
+        ranks = members[_key(spec, kind, rank)]
         if len(ranks) > 1:
             found[name] = Group(
                 dimension=dimension,
-                description=description,
+                description=_DESCRIPTIONS[kind],
                 ranks=ranks,
                 # Odd multiples spread over all 64 bits: half of them do not fit a signed column.
-                communicator=0x9E3779B97F4A7C15 * (1 + 2 * (ranks[0] + 64 * number)) % 2**64,
+                communicator=0x9E3779B97F4A7C15 * (1 + 2 * (ranks[0] + (number << 20))) % 2**64,
                 stream=_FIRST_STREAM + number,
             )
     return found
 
 
-def _key(spec: JobSpec, dimension: str, rank: int) -> tuple[int, ...]:
+@dataclass(frozen=True)
+class _Sizes:
+    tp: int
+    cp: int
+    dp: int
+    pp: int
+    ep: int
+    vpp: int = 1
+
+
+@lru_cache(maxsize=64)
+def _members(sizes: tuple[int, ...], kind: str) -> dict[tuple[int, ...], tuple[int, ...]]:
+    """Ranks of every group of a kind, by what its members have in common."""
+    spec = _Sizes(*sizes)
+    found: dict[tuple[int, ...], list[int]] = {}
+    for rank in range(spec.tp * spec.cp * spec.dp * spec.pp):
+        found.setdefault(_key(spec, kind, rank), []).append(rank)
+    return {key: tuple(ranks) for key, ranks in found.items()}
+
+
+def _key(spec: Sizes, kind: str, rank: int) -> tuple[int, ...]:
     """What the members of a rank's group have in common."""
     p = place_of(spec, rank)
     replica = p.context + spec.cp * p.data
@@ -94,7 +136,8 @@ def _key(spec: JobSpec, dimension: str, rank: int) -> tuple[int, ...]:
         "ep": (p.tensor, replica // spec.ep, p.stage),
         "pp": (p.tensor, p.context, p.data),
         "other": (p.context, p.data),
-    }[dimension]
+        "edp": (p.tensor, replica % spec.ep, p.stage),
+    }[kind]
 
 
 def _listed(ranks: tuple[int, ...]) -> str:

@@ -1,0 +1,164 @@
+"""What goes beside the captures of a simulated job: its exact answer, and its facts as a user gives them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from perfdoc.simulator.forward.answer import rank_ledger
+from perfdoc.simulator.forward.job import Laying, SimulatedJob
+from perfdoc.simulator.forward.laying import LaidRank, Matched
+from perfdoc.simulator.planted_spec import Clock
+
+NOTE = (
+    "Durations follow from rooflines with stated efficiencies (simulator/forward/hardware.py); no absolute "
+    "time in here is claimed to be real. Times are true time in ns: a file's own clock is given by rank."
+)
+
+
+def answer_of(job: SimulatedJob, files: Mapping[int, str], clocks: Sequence[Clock]) -> dict[str, Any]:
+    """The sidecar's content. `files`: name of the capture of each rank that has one."""
+    laying = job.laying
+    return {
+        "note": NOTE,
+        "model": job.shape.name,
+        "gpu": job.gpu.name,
+        "steps": job.steps,
+        "layout": asdict(laying.setting.layout),
+        "makespan_ns": laying.makespan_ns,
+        "without_faults_ns": job.sound_ns,
+        "faults": [asdict(c) for c in job.costs],
+        "communicators": _communicators(laying),
+        "waits": _waits(laying),
+        "pipelines": _pipelines(job),
+        "ranks": [_rank(laid, files.get(laid.work.rank), clocks[laid.work.rank]) for laid in laying.ranks],
+    }
+
+
+def answer_text(answer: Mapping[str, Any]) -> str:
+    """As JSON, a rank a line."""
+    head = {k: v for k, v in answer.items() if k != "ranks"}
+    ranks = ",\n  ".join(json.dumps(r) for r in answer["ranks"])
+    return json.dumps(head, indent=1)[:-2] + f',\n "ranks": [\n  {ranks}\n ]\n}}\n'
+
+
+def facts_text(job: SimulatedJob) -> str:
+    """The job's facts for `perfdoc analyze --config`."""
+    lay = job.laying.setting.layout
+    facts = {
+        "model": job.shape.name,
+        "world_size": lay.world_size,
+        **{key: getattr(lay, key) for key in ("tp", "cp", "dp", "pp", "vpp", "ep")},
+        "sequence_parallel": str(lay.sp and lay.tp > 1).lower(),
+        "micro_batches": lay.passes,
+        "micro_batch_size": lay.mbs,
+        "global_batch_size": lay.passes * lay.mbs * lay.dp,
+        "seq_length": lay.seq,
+        "dtype": "bf16",
+    }
+    return "".join(f"{key}: {value}\n" for key, value in facts.items())
+
+
+def _rank(laid: LaidRank, file: str | None, clock: Clock) -> dict[str, Any]:
+    ledger = rank_ledger(laid)
+    return {
+        "rank": laid.work.rank,
+        "stage": laid.work.stage,
+        "file": file,
+        "clock": asdict(clock),
+        "window_start_ns": ledger.window_start_ns,
+        "window_end_ns": ledger.window_end_ns,
+        "step_start_ns": list(ledger.step_start_ns),
+        "ledger_ns": {
+            "compute": ledger.compute_ns,
+            "exposed_comm": dict(ledger.exposed_comm_ns),
+            "exposed_memcpy": ledger.exposed_memcpy_ns,
+            "idle": dict(ledger.idle_ns),
+        },
+        "comm_ns": dict(ledger.comm_ns),
+    }
+
+
+def _communicators(laying: Laying) -> list[dict[str, Any]]:
+    found: dict[int, dict[str, Any]] = {}
+    for laid in laying.ranks:
+        for group in laid.work.groups.values():
+            found[group.communicator] = {
+                "communicator": f"0x{group.communicator:016x}",
+                "dimension": group.dimension,
+                "description": group.description,
+                "ranks": list(group.ranks),
+            }
+    return list(found.values())
+
+
+def _waits(laying: Laying) -> dict[str, dict[str, dict[str, int]]]:
+    """By dimension: what each rank waited for others in matched collectives, and what it alone caused."""
+    found: dict[str, dict[str, dict[str, int]]] = {}
+    for key, matched in laying.matched.items():
+        dimension = "dp" if key == "edp" else key
+        of = found.setdefault(dimension, {"waited_ns": {}, "caused_ns": {}})
+        for m in matched:
+            _add_waits(of, m)
+    return found
+
+
+def _add_waits(of: dict[str, dict[str, int]], m: Matched) -> None:
+    last = max(m.start_ns)
+    for rank, start in zip(m.ranks, m.start_ns, strict=True):
+        of["waited_ns"][str(rank)] = of["waited_ns"].get(str(rank), 0) + last - start
+    late = [r for r, s in zip(m.ranks, m.start_ns, strict=True) if s == last]
+    if len(late) == 1 and len(m.ranks) > 1:
+        caused = sum(last - s for s in m.start_ns)
+        of["caused_ns"][str(late[0])] = of["caused_ns"].get(str(late[0]), 0) + caused
+
+
+def _pipelines(job: SimulatedJob) -> list[dict[str, Any]]:
+    """As planted_answer.PipelineAnswer: bubble + transfer + late peer = the idle time of each stage.
+
+    transfer is counterfactual: how much shorter the window is where messages take no time.
+    """
+    if job.instant_ns is None:
+        return []
+    lay = job.laying.setting.layout
+    found = []
+    for step in range(job.steps):
+        for ranks in sorted({laid.work.groups["pp"].ranks for laid in job.laying.ranks}):
+            start, end, own = _window(job.laying, ranks, step)
+            instant_start, instant_end, _ = _window(job.instant_ns, ranks, step)
+            transfer = (end - start) - (instant_end - instant_start)
+            ideal = (lay.pp - 1) * sum(own.values()) // (lay.pp * lay.vpp * lay.passes)
+            stages = []
+            for rank in ranks:
+                idle = end - start - own[rank]
+                bubble = min(ideal, idle - transfer)
+                stages.append(
+                    {
+                        "rank": rank,
+                        "own_ns": own[rank],
+                        "idle_ns": idle,
+                        "bubble_ns": bubble,
+                        "transfer_ns": transfer,
+                        "late_peer_ns": idle - transfer - bubble,
+                    }
+                )
+            found.append(
+                {"step": step, "start_ns": start, "end_ns": end, "ideal_bubble_ns": ideal, "stages": stages}
+            )
+    return found
+
+
+def _window(laying: Laying, ranks: Sequence[int], step: int) -> tuple[int, int, dict[int, int]]:
+    """(start of the first pass, end of the last, time in passes by rank)."""
+    spans = {}
+    for rank in ranks:
+        laid = laying.ranks[rank]
+        spans[rank] = [
+            (int(laid.start_ns[step, a]), int(laid.end_ns[step, a:b].max()))
+            for _, _, _, a, b in laid.work.tape.passes
+        ]
+    every = [s for of in spans.values() for s in of]
+    own = {rank: sum(b - a for a, b in of) for rank, of in spans.items()}
+    return min(a for a, _ in every), max(b for _, b in every), own

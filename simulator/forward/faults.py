@@ -1,0 +1,229 @@
+"""What can be wrong with a simulated job: one row of a table each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from difflib import get_close_matches
+from types import MappingProxyType
+
+from perfdoc.simulator.forward.layout import Layout
+
+_NO_OVERLAP: Mapping[str, Mapping[str, bool]] = MappingProxyType(
+    {
+        "dp": {"overlap_grad_reduce": False, "overlap_param_gather": False},
+        "tp": {"overlap_tp": False},
+        "cp": {"overlap_cp": False},
+        "ep": {"overlap_ep": False},
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faults:
+    """Everything that is wrong with a job; the defaults are nothing."""
+
+    norm_factor: float = 1.0
+    """How much longer norms take beside resident communication."""
+    launch_ns: int = 0
+    """What the host does in addition before each launch of the first two forward passes of a step."""
+    gc_ns: int = 0
+    """One collection a step, on one rank, another in every step."""
+    data_ns: int = 0
+    """In addition to what loading a batch takes, on every rank."""
+    late: tuple[int, float] | None = None
+    """(rank, factor): its kernels take so many times as long."""
+    moved_layers: int = 0
+    """From the first stage to the last."""
+    fp32_reduce: bool = False
+    many_connections: bool = False
+    """Collectives of the backward pass stay queued behind the product that was launched before them."""
+    fragmentation: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """What a fault changes."""
+
+    layout: Layout
+    faults: Faults = field(default_factory=Faults)
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultKind:
+    """A row of the table."""
+
+    default: str
+    value: str
+    """What the value is, for people."""
+    what: str
+    apply: Callable[[Job, str], Job]
+    """Raises ValueError, one line without the fault's name, for a value that cannot be."""
+    shows_in: str
+    """Where in a report it is to be seen."""
+    edit: str = ""
+    """The edit that takes it away, where there is one."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Planted:
+    """A fault with its value."""
+
+    name: str
+    value: str
+
+
+def _number(text: str, low: float, high: float) -> float:
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,6})?", text) or not low <= float(text) <= high:
+        raise ValueError(f"{text!r} is not a number from {low:g} to {high:g}")
+    return float(text)
+
+
+def _faults(key: str, low: float, high: float, scale: float | None) -> Callable[[Job, str], Job]:
+    """A number goes into a field of Faults, times a scale as whole ns; without a scale as it is."""
+
+    def apply(job: Job, text: str) -> Job:
+        number = _number(text, low, high)
+        value: float = number if scale is None else int(number * scale + 0.5)
+        return replace(job, faults=replace(job.faults, **{key: value}))  # type: ignore[arg-type]
+
+    return apply
+
+
+def _flag(key: str) -> Callable[[Job, str], Job]:
+    def apply(job: Job, text: str) -> Job:
+        if text:
+            raise ValueError(f"{text!r}: it takes no value")
+        return replace(job, faults=replace(job.faults, **{key: True}))  # type: ignore[arg-type]
+
+    return apply
+
+
+def _late(job: Job, text: str) -> Job:
+    rank, _, factor = text.partition(":")
+    where = int(_number(rank, 0, job.layout.world_size - 1))
+    return replace(job, faults=replace(job.faults, late=(where, _number(factor or "1.2", 1, 100))))
+
+
+def _buckets(job: Job, text: str) -> Job:
+    return replace(job, layout=replace(job.layout, bucket=int(_number(text, 0.01, 10_000) * 1e6)))
+
+
+def _virtual(job: Job, text: str) -> Job:
+    return replace(job, layout=replace(job.layout, vpp=int(_number(text, 1, 128))))
+
+
+def _no_overlap(job: Job, text: str) -> Job:
+    if text not in _NO_OVERLAP:
+        raise ValueError(f"{text!r} is none of {', '.join(_NO_OVERLAP)}")
+    return replace(job, layout=replace(job.layout, **_NO_OVERLAP[text]))
+
+
+def _moved(job: Job, text: str) -> Job:
+    if job.layout.pp == 1:
+        raise ValueError("it needs pp above 1")
+    return replace(job, faults=replace(job.faults, moved_layers=int(_number(text, 1, 1000))))
+
+
+def _exposed(dimension: str) -> Callable[[Job, str], Job]:
+    def apply(job: Job, text: str) -> Job:
+        if text:
+            raise ValueError(f"{text!r}: it takes no value")
+        if getattr(job.layout, dimension) == 1:
+            raise ValueError(f"it needs {dimension} above 1")
+        return _no_overlap(job, dimension)
+
+    return apply
+
+
+FAULTS: Mapping[str, FaultKind] = MappingProxyType(
+    {
+        "norm_spin": FaultKind(
+            default="1.6", value="factor", apply=_faults("norm_factor", 1, 100, None), edit="norms_alone()",
+            what="norm kernels take longer beside resident NCCL kernels, as where no SM margin is set",
+            shows_in="compute; the section on norm contention"),
+        "small_buckets": FaultKind(
+            default="2", value="million parameters", apply=_buckets, edit="rebucketed(bytes)",
+            what="gradients are reduced in many small buckets, each of which pays the latency",
+            shows_in="exposed_comm.dp; the count of dp collectives"),
+        "no_overlap": FaultKind(
+            default="dp", value="dp, tp, cp or ep", apply=_no_overlap, edit="overlapped(dimension)",
+            what="communication of a dimension is not overlapped with compute",
+            shows_in="exposed_comm of that dimension"),
+        "launch_starved": FaultKind(
+            default="300", value="microseconds", apply=_faults("launch_ns", 0, 1e6, 1e3),
+            edit="without_launches()",
+            what="the host waits for the device and then takes so long before each launch of the first two "
+            "micro-batches",
+            shows_in="idle.host"),
+        "gc": FaultKind(
+            default="120", value="milliseconds", apply=_faults("gc_ns", 0, 1e6, 1e6),
+            edit='without_host_time("gc")',
+            what="Python collects garbage once a step, on another rank each time",
+            shows_in="idle.gc on that rank, exposed communication on those that wait for it"),
+        "slow_data": FaultKind(
+            default="80", value="milliseconds", apply=_faults("data_ns", 0, 1e6, 1e6),
+            edit='without_host_time("data")',
+            what="every step waits so long for its data", shows_in="idle.data"),
+        "late_rank": FaultKind(
+            default="0", value="RANK or RANK:FACTOR", apply=_late, edit="without_straggler(rank, dimension)",
+            what="the kernels of one rank take 1.2 (or FACTOR) times as long",
+            shows_in="exposed communication of its peers; the section on stragglers"),
+        "uneven_stages": FaultKind(
+            default="2", value="layers", apply=_moved,
+            what="layers moved from the first stage of the pipeline to the last",
+            shows_in="exposed_comm.pp of the early stages; late_peer in the pipeline's section"),
+        "virtual_stages": FaultKind(
+            default="1", value="vpp", apply=_virtual,
+            what="another number of model chunks than the layout's: too few (bubble) or too many (messages)",
+            shows_in="exposed_comm.pp; bubble and transfer in the pipeline's section"),
+        "exposed_cp": FaultKind(
+            default="", value="", apply=_exposed("cp"), edit='overlapped("cp")',
+            what="the exchange of keys and values comes before attention and not beside it",
+            shows_in="exposed_comm.cp"),
+        "exposed_ep": FaultKind(
+            default="", value="", apply=_exposed("ep"), edit='overlapped("ep")',
+            what="tokens are exchanged before and after the experts and not beside them",
+            shows_in="exposed_comm.ep"),
+        "max_connections": FaultKind(
+            default="", value="", apply=_flag("many_connections"),
+            what="CUDA_DEVICE_MAX_CONNECTIONS=1 is missing: tensor-parallel collectives of the backward pass "
+            "stay queued behind the product that they should run beside",
+            shows_in="exposed_comm.tp"),
+        "fp32_reduce": FaultKind(
+            default="", value="", apply=_flag("fp32_reduce"), edit='scaled_communication("dp", 0.5)',
+            what="gradients are reduced in fp32: twice the bytes",
+            shows_in="exposed_comm.dp; the bytes of dp collectives"),
+        "fragmentation": FaultKind(
+            default="", value="", apply=_flag("fragmentation"),
+            what="a memory snapshot whose free memory lies in pieces too small to serve a request",
+            shows_in="the section on memory (it costs no time)"),
+    }
+)  # fmt: skip
+
+
+def parse_faults(words: Sequence[str]) -> tuple[Planted, ...]:
+    """`gc`, `gc=200`. Raises ValueError, one line, for a name that is none or is given twice."""
+    found: list[Planted] = []
+    for word in words:
+        name, given, value = word.partition("=")
+        if name not in FAULTS:
+            near = get_close_matches(name, FAULTS, 1, 0.4)
+            hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(FAULTS)}."
+            raise ValueError(f"--fault: there is no {name!r}. {hint}")
+        if any(f.name == name for f in found):
+            raise ValueError(f"--fault: {name} is given twice.")
+        found.append(Planted(name=name, value=value if given else FAULTS[name].default))
+    return tuple(found)
+
+
+def planted_in(layout: Layout, planted: Sequence[Planted]) -> Job:
+    """The job with these faults. Raises ValueError, one line."""
+    job = Job(layout=layout)
+    for fault in planted:
+        try:
+            job = FAULTS[fault.name].apply(job, fault.value)
+        except ValueError as error:
+            raise ValueError(f"--fault {fault.name}={fault.value}: {error}.") from error
+    return job

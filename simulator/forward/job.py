@@ -1,0 +1,209 @@
+"""A simulated job: laid out with its faults, and what each fault costs.
+
+job = simulate(shape, Layout(tp=2, pp=2, dp=2), faults=parse_faults(["gc=200"]))
+job.answer.ranks[3].exposed_comm_ns["tp"]
+job.write(Path("out"))          # rank<N>.sqlite and answer.json
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.profiling.manifest import ModelShape
+from perfdoc.simulator.engine.graph import I64
+from perfdoc.simulator.forward.faults import FAULTS, Faults, Job, Planted, planted_in
+from perfdoc.simulator.forward.hardware import GPUS, Gpu
+from perfdoc.simulator.forward.laying import LaidRank, Matched, Pause, RankWork, lay_out
+from perfdoc.simulator.forward.layout import Layout
+from perfdoc.simulator.forward.program import DATA_NS, Setting, StageProgram
+from perfdoc.simulator.forward.tape import BETWEEN_NS, OpKind, Tape
+from perfdoc.simulator.planted_groups import groups_of, place_of
+
+_ROUNDS = 8
+"""Norms beside communication take longer, which moves them and what is beside them; so often at most."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Laying:
+    """A job that was laid out."""
+
+    setting: Setting
+    ranks: Sequence[LaidRank]
+    matched: Mapping[str, Sequence[Matched]]
+
+    @property
+    def makespan_ns(self) -> int:
+        """From the first activity of any device to the last."""
+        return max(int(r.end_ns.max()) for r in self.ranks) - min(int(r.start_ns.min()) for r in self.ranks)
+
+
+def crossing(layout: Layout, gpu: Gpu) -> dict[str, bool]:
+    """By group: whether any of its kind reaches over more than one node."""
+    found: dict[str, bool] = {}
+    for rank in range(layout.world_size):
+        for key, group in groups_of(layout, rank).items():
+            nodes = {r // gpu.per_node for r in group.ranks}
+            found[key] = found.get(key, False) or len(nodes) > 1
+    return found
+
+
+def lay_job(shape: ModelShape, job: Job, gpu: Gpu, steps: int, *, instant_messages: bool = False) -> Laying:
+    """Lay a job out. ValueError, one line, where the model cannot be spread so."""
+    job.layout.check(shape)
+    setting = Setting(
+        shape=shape, layout=job.layout, faults=job.faults, gpu=gpu, crosses_nodes=crossing(job.layout, gpu)
+    )
+    setting.layers()
+    tapes = [StageProgram(setting, stage).lay() for stage in range(job.layout.pp)]
+    durations = [_durations(tape, steps, instant=instant_messages) for tape in tapes]
+    works = [_rank_work(setting, rank, tapes, durations, steps) for rank in range(job.layout.world_size)]
+    ranks, matched = lay_out(works)
+    if job.faults.norm_factor > 1:
+        ranks, matched = _with_slow_norms(works, ranks, matched, job.faults.norm_factor)
+    return Laying(setting=setting, ranks=ranks, matched=matched)
+
+
+def _durations(tape: Tape, steps: int, *, instant: bool) -> I64:
+    one = np.array(
+        [0 if instant and op.group.startswith("pp") else op.duration_ns for op in tape.ops], np.int64
+    )
+    return np.tile(one, (steps, 1))
+
+
+def _rank_work(
+    setting: Setting, rank: int, tapes: Sequence[Tape], durations: Sequence[I64], steps: int
+) -> RankWork:
+    stage = place_of(setting.layout, rank).stage
+    tape, duration = tapes[stage], durations[stage]
+    faults = setting.faults
+    if faults.late is not None and faults.late[0] == rank:
+        computes = np.array([op.kind is OpKind.COMPUTE for op in tape.ops])
+        duration = np.where(computes, np.round(duration * faults.late[1]).astype(np.int64), duration)
+    first_pass = tape.ops[tape.passes[0][3]].call_ns
+    pauses = []
+    for step in range(steps):
+        data = Pause(segment=0, at_ns=0, takes_ns=DATA_NS + faults.data_ns + BETWEEN_NS, name="perfdoc.data")
+        mine = [data]
+        if faults.gc_ns and step % setting.layout.world_size == rank:
+            mine.append(
+                Pause(segment=0, at_ns=first_pass, takes_ns=faults.gc_ns, name="perfdoc.gc generation=2")
+            )
+        pauses.append(mine)
+    return RankWork(
+        rank=rank,
+        stage=stage,
+        tape=tape,
+        groups=groups_of(setting.layout, rank),
+        pauses=pauses,
+        duration_ns=duration,
+    )
+
+
+def _with_slow_norms(
+    works: Sequence[RankWork], ranks: list[LaidRank], matched: Mapping[str, list[Matched]], factor: float
+) -> tuple[list[LaidRank], Mapping[str, list[Matched]]]:
+    """Lay out again until the norms that take longer are those that begin beside communication."""
+    alone = [w.duration_ns for w in works]
+    slow: list[object] = []
+    for _ in range(_ROUNDS):
+        found = [_beside(laid) for laid in ranks]
+        if slow and all(np.array_equal(a, b) for a, b in zip(slow, found, strict=True)):  # type: ignore[arg-type]
+            break
+        slow = list(found)
+        works = [
+            RankWork(
+                rank=w.rank,
+                stage=w.stage,
+                tape=w.tape,
+                groups=w.groups,
+                pauses=w.pauses,
+                duration_ns=np.where(mask, np.round(base * factor).astype(np.int64), base),
+            )
+            for w, base, mask in zip(works, alone, found, strict=True)
+        ]
+        ranks, matched = lay_out(works)
+    return ranks, matched
+
+
+def _beside(laid: LaidRank) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+    """(steps, operations): norms that begin while communication runs."""
+    tape = laid.work.tape
+    norm = {i for kernel, i in tape.kernels.items() if kernel.name.startswith("rmsnorm")}
+    is_norm = np.array([op.kernel in norm for op in tape.ops])
+    communicates = np.array([bool(op.group) for op in tape.ops])
+    begins, ends = np.sort(laid.start_ns[:, communicates], None), np.sort(laid.end_ns[:, communicates], None)
+    resident = np.searchsorted(begins, laid.start_ns, "right") > np.searchsorted(ends, laid.start_ns, "right")
+    return is_norm & resident
+
+
+@dataclass(frozen=True, kw_only=True)
+class FaultCost:
+    """What one fault costs: makespan with all faults less makespan with all others."""
+
+    name: str
+    value: str
+    cost_ns: int
+    shows_in: str
+    edit: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulatedJob:
+    """A job, laid out, and what its faults cost."""
+
+    laying: Laying
+    shape: ModelShape
+    gpu: Gpu
+    steps: int
+    planted: tuple[Planted, ...]
+    costs: tuple[FaultCost, ...]
+    sound_ns: int
+    """Makespan without any fault."""
+    instant_ns: Laying | None = None
+    """Laid out with messages between stages that take no time; None without a pipeline."""
+
+
+def simulate(
+    shape: ModelShape,
+    layout: Layout,
+    *,
+    planted: Sequence[Planted] = (),
+    gpu: Gpu = GPUS["h100"],
+    steps: int = 2,
+) -> SimulatedJob:
+    """Lay a job out with all faults, and once more without each. ValueError, one line."""
+    if steps < 1:
+        raise ValueError("--steps: at least 1.")
+    job = planted_in(layout, planted)
+    laying = lay_job(shape, job, gpu, steps)
+    sound = lay_job(shape, Job(layout=layout), gpu, steps).makespan_ns if planted else laying.makespan_ns
+    costs = []
+    for fault in planted:
+        others = [p for p in planted if p is not fault]
+        without = sound if not others else lay_job(shape, planted_in(layout, others), gpu, steps).makespan_ns
+        row = FAULTS[fault.name]
+        costs.append(
+            FaultCost(
+                name=fault.name,
+                value=fault.value,
+                cost_ns=laying.makespan_ns - without,
+                shows_in=row.shows_in,
+                edit=row.edit,
+            )
+        )
+    return SimulatedJob(
+        laying=laying,
+        shape=shape,
+        gpu=gpu,
+        steps=steps,
+        planted=tuple(planted),
+        costs=tuple(costs),
+        sound_ns=sound,
+        instant_ns=lay_job(shape, job, gpu, steps, instant_messages=True) if job.layout.pp > 1 else None,
+    )
+
+
+__all__ = ["FaultCost", "Faults", "Laying", "SimulatedJob", "crossing", "lay_job", "simulate"]

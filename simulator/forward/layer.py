@@ -1,0 +1,283 @@
+"""Forward and backward of one layer of a transformer on one rank."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfdoc.profiling.manifest import ModelShape
+from perfdoc.simulator.forward import kernels as k
+from perfdoc.simulator.forward.faults import Faults
+from perfdoc.simulator.forward.hardware import Gpu
+from perfdoc.simulator.forward.layout import Layout
+from perfdoc.simulator.forward.tape import Tape
+
+BF16 = 2
+
+
+@dataclass
+class LayerWork:
+    """Lays layers onto a tape. Sizes are those of one micro-batch on one rank."""
+
+    tape: Tape
+    shape: ModelShape
+    layout: Layout
+    faults: Faults
+    gpu: Gpu
+    crosses_nodes: dict[str, bool]
+    """By group: whether its ranks lie on several nodes."""
+
+    def __post_init__(self) -> None:
+        s, lay = self.shape, self.layout
+        self.names = k.KernelNames(
+            sm_count=self.gpu.sm_count,
+            arch=self.gpu.compute_capability[0] * 10,
+        )
+        self.tokens = lay.seq * lay.mbs // lay.cp
+        self.hidden = s.hidden_size
+        self.heads_width = s.attention_heads * s.kv_channels // lay.tp
+        self.kv_width = max(s.query_groups // lay.tp, 1) * s.kv_channels
+        self.activation_bytes = self.tokens * self.hidden * BF16
+        self.part_bytes = self.activation_bytes // lay.tp if lay.sp else self.activation_bytes
+
+    def group_ns(self, group: str, operation: str, size_bytes: int) -> int:
+        """Duration of a collective over a group."""
+        lay = self.layout
+        ranks = {"dp": lay.dp * lay.cp, "edp": lay.dp * lay.cp // lay.ep, "other": lay.tp * lay.pp, "pp": 2}
+        size = ranks[group] if group in ranks else getattr(lay, group)
+        return self.gpu.collective_ns(operation, size_bytes, size, crosses_nodes=self.crosses_nodes[group])
+
+    def has_experts(self, layer: int) -> bool:
+        """Whether a layer has experts; dense layers come first."""
+        s = self.shape
+        if not s.experts:
+            return False
+        return layer >= s.layers - (s.layers if s.expert_layers is None else s.expert_layers)
+
+    # Tensor parallelism.
+
+    def _tp(self, operation: str) -> int | None:
+        if self.layout.tp == 1:
+            return None
+        if not self.layout.sp:
+            if operation == "all_gather":
+                return None
+            operation = "all_reduce"
+        size = self.part_bytes
+        return self.tape.communicate("tp", operation, size, self.group_ns("tp", operation, size))
+
+    def _gemm(self, columns: int, inner: int, *, count: int = 1, rows: int | None = None) -> int:
+        rows = self.tokens if rows is None else rows
+        ns = self.gpu.matrix_ns(rows, inner, columns, count=count)
+        return self.tape.compute(self.names.gemm(columns, rows), ns)
+
+    def _norm(self, *, backward: bool) -> None:
+        moved = self.part_bytes * (4 if backward else 2)
+        self.tape.compute(self.names.norm(backward=backward), self.gpu.moving_ns(moved))
+
+    def _add(self) -> None:
+        kernel = self.names.elementwise(k.ADD, self.part_bytes // BF16)
+        self.tape.compute(kernel, self.gpu.moving_ns(3 * self.part_bytes))
+
+    def _activation(self, width: int, tokens: int, *, backward: bool) -> None:
+        kernel = self.names.elementwise(k.SWIGLU, width * tokens)
+        self.tape.compute(kernel, self.gpu.moving_ns(width * tokens * BF16 * (5 if backward else 3)))
+
+    # Attention.
+
+    def _attend(self, *, backward: bool) -> None:
+        """Fused attention, in as many parts as there are context-parallel ranks, with keys and values
+        going round beside all parts but the first."""
+        lay = self.layout
+        factor = 2.5 if backward else 1.0
+        whole = 2.0 * lay.seq * lay.seq * lay.mbs * self.heads_width / lay.cp * factor
+        kernel = self.names.attention(backward=backward, blocks=self.tokens // 128 * self.heads_width // 128)
+        part_ns = self.gpu.attention_ns(whole / lay.cp, backward=backward)
+        size = self.tokens * self.kv_width * 2 * BF16 * (2 if backward else 1)
+        for part in range(lay.cp):
+            ring = None
+            if part < lay.cp - 1:
+                ring = self.tape.communicate(
+                    "cp",
+                    "send_recv",
+                    size,
+                    self.group_ns("cp", "send_recv", size),
+                    peers=(("ncclSend", 1), ("ncclRecv", -1)),
+                )
+            if not lay.overlap_cp:
+                self.tape.wait(ring)
+            self.tape.compute(kernel, part_ns)
+            if lay.overlap_cp:
+                self.tape.wait(ring)
+
+    def _attention_forward(self) -> None:
+        self._norm(backward=False)
+        self.tape.wait(self._tp("all_gather"))
+        self._gemm(self.heads_width + 2 * self.kv_width, self.hidden)
+        rope = self.names.plain("fused_rope_forward_kernel", blocks=self.tokens)
+        self.tape.compute(rope, self.gpu.moving_ns(2 * self.tokens * self.heads_width * BF16))
+        self._attend(backward=False)
+        self._gemm(self.hidden, self.heads_width)
+        self.tape.wait(self._tp("reduce_scatter"))
+        self._add()
+
+    def _attention_backward(self) -> None:
+        self._product_backward(self.hidden, self.heads_width, before="all_gather", after=None)
+        self._attend(backward=True)
+        rope = self.names.plain("fused_rope_backward_kernel", blocks=self.tokens)
+        self.tape.compute(rope, self.gpu.moving_ns(2 * self.tokens * self.heads_width * BF16))
+        width = self.heads_width + 2 * self.kv_width
+        self._product_backward(width, self.hidden, before=None, after="reduce_scatter")
+        self._norm(backward=True)
+        self._add()
+
+    def _product_backward(self, columns: int, inner: int, *, before: str | None, after: str | None) -> None:
+        """Gradients of input and weight of a product. `before`: the gradient of the output is gathered first.
+        `after`: the input is gathered anew beside the first product (as sequence parallelism needs), and its
+        gradient reduced beside the second."""
+        overlap, held = self.layout.overlap_tp, self.faults.many_connections
+        if before:
+            self.tape.wait(self._tp(before))
+        gathered = self._tp("all_gather") if after else None
+        if not overlap:
+            self.tape.wait(gathered)
+        first = self._gemm(inner, columns)
+        reduced = self._tp(after) if after else None
+        self.tape.wait(gathered if overlap else reduced)
+        ns = self.gpu.matrix_ns(columns, self.tokens, inner)
+        second = self.tape.compute(self.names.gemm(inner, columns), ns)
+        if overlap:
+            self.tape.wait(reduced)
+        if overlap and held:
+            # Launched first, and yet behind the product in the hardware's one queue.
+            self.tape.held += [(c, g) for c, g in ((gathered, first), (reduced, second)) if c is not None]
+
+    # Feed-forward.
+
+    def _mlp_forward(self, width: int) -> None:
+        gates = 2 if self.shape.gated_mlp else 1
+        self._norm(backward=False)
+        self.tape.wait(self._tp("all_gather"))
+        self._gemm(gates * width, self.hidden)
+        self._activation(width, self.tokens, backward=False)
+        self._gemm(self.hidden, width)
+        self.tape.wait(self._tp("reduce_scatter"))
+        self._add()
+
+    def _mlp_backward(self, width: int) -> None:
+        gates = 2 if self.shape.gated_mlp else 1
+        self._product_backward(self.hidden, width, before="all_gather", after=None)
+        self._activation(width, self.tokens, backward=True)
+        self._product_backward(gates * width, self.hidden, before=None, after="reduce_scatter")
+        self._norm(backward=True)
+        self._add()
+
+    def _experts(self, *, backward: bool) -> None:
+        """Tokens to their experts and back, in two halves: one travels while the other computes."""
+        s, lay = self.shape, self.layout
+        tokens = self.tokens // lay.tp if lay.sp else self.tokens
+        visits = tokens * (s.experts_per_token or 1)
+        width = s.expert_ffn_hidden_size or s.ffn_hidden_size
+        gates = (2 if s.gated_mlp else 1) * (2 if backward else 1)
+        local = max(1, (s.experts or 1) // lay.ep)
+        self._norm(backward=backward)
+        router = self.names.plain("fused_topk_with_score_function_forward_kernel", blocks=tokens // 4 or 1)
+        self.tape.compute(router, self.gpu.moving_ns(tokens * (s.experts or 1) * 4))
+        permute = self.names.plain("_permute_kernel", blocks=tokens)
+        back = self.names.plain("_unpermute_kernel", blocks=tokens)
+        moving = self.gpu.moving_ns(2 * visits * self.hidden * BF16)
+        self.tape.compute(permute, moving)
+        halves = 2 if lay.overlap_ep and lay.ep > 1 else 1
+        part = visits // halves
+
+        def exchange() -> int | None:
+            if lay.ep == 1:
+                return None
+            size = part * self.hidden * BF16 // lay.ep
+            around = [*range(1, lay.ep)]
+            peers = [(name, peer) for peer in around for name in ("ncclSend", "ncclRecv")]
+            ns = self.group_ns("ep", "all_to_all", size)
+            return self.tape.communicate("ep", "all_to_all", size, ns, peers=peers)
+
+        def products() -> None:
+            rows = max(1, part // local)
+            ns = self.gpu.matrix_ns(rows, self.hidden, gates * width, count=local)
+            self.tape.compute(self.names.gemm(gates * width, part), ns)
+            self._activation(width, part, backward=backward)
+            down = self.gpu.matrix_ns(rows, width, self.hidden, count=local * (2 if backward else 1))
+            self.tape.compute(self.names.gemm(self.hidden, part), down)
+
+        sent = [exchange() for _ in range(halves)]
+        returned = []
+        for one in sent:
+            self.tape.wait(one)
+            products()
+            returned.append(exchange())
+        for one in returned:
+            self.tape.wait(one)
+        self.tape.compute(back, moving)
+        self._add()
+
+    def _mlp(self, layer: int, *, backward: bool) -> None:
+        if self.has_experts(layer):
+            self._experts(backward=backward)
+            if self.shape.shared_expert_ffn_hidden_size:
+                lay = self._mlp_backward if backward else self._mlp_forward
+                lay(self.shape.shared_expert_ffn_hidden_size // self.layout.tp)
+            return
+        width = self.shape.ffn_hidden_size // self.layout.tp
+        if backward:
+            self._mlp_backward(width)
+        else:
+            self._mlp_forward(width)
+
+    def forward(self, layer: int) -> None:
+        """All of a layer's forward pass."""
+        for module, lay in (("self_attention", self._attention_forward), ("mlp", None)):
+            begin = self.tape.open()
+            if lay is not None:
+                lay()
+            else:
+                self._mlp(layer, backward=False)
+            self.tape.close(f"perfdoc.forward layer={layer} module={module}", begin)
+
+    def backward(self, layer: int) -> None:
+        """All of a layer's backward pass."""
+        begin = self.tape.open()
+        self._mlp(layer, backward=True)
+        self.tape.close(f"perfdoc.backward layer={layer} module=mlp", begin)
+        begin = self.tape.open()
+        self._attention_backward()
+        self.tape.close(f"perfdoc.backward layer={layer} module=self_attention", begin)
+
+    # Ends of the model.
+
+    def embedding(self, *, backward: bool) -> None:
+        """The table of the first stage."""
+        name = "embedding_dense_backward_kernel" if backward else "indexSelectLargeIndex"
+        self.tape.compute(self.names.plain(name), self.gpu.moving_ns(2 * self.activation_bytes))
+
+    def output(self, *, backward: bool) -> None:
+        """The last norm, the logits and their loss."""
+        s = self.shape
+        width = s.vocabulary // self.layout.tp
+        if backward:
+            self._product_backward(width, self.hidden, before=None, after="reduce_scatter")
+            self._norm(backward=True)
+            return
+        self._norm(backward=False)
+        self.tape.wait(self._tp("all_gather"))
+        self._gemm(width, self.hidden)
+        kernel = self.names.plain("cross_entropy_forward_kernel", blocks=self.tokens)
+        self.tape.compute(kernel, self.gpu.moving_ns(2 * self.tokens * width * BF16))
+
+    def parameters(self, layer: int) -> tuple[int, int]:
+        """Of a layer on one rank: (reduced over dp, of experts, reduced over edp)."""
+        s, lay = self.shape, self.layout
+        attention = self.hidden * (2 * self.heads_width + 2 * self.kv_width)
+        matrices = 3 if s.gated_mlp else 2
+        if not self.has_experts(layer):
+            return attention + matrices * self.hidden * s.ffn_hidden_size // lay.tp, 0
+        width = s.expert_ffn_hidden_size or s.ffn_hidden_size
+        shared = matrices * self.hidden * (s.shared_expert_ffn_hidden_size or 0) // lay.tp
+        local = (s.experts or 1) // lay.ep
+        return attention + shared + self.hidden * (s.experts or 0), local * matrices * self.hidden * width

@@ -1,0 +1,96 @@
+"""Writes a simulated job: captures under traces/, its answer, its facts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from perfdoc.simulator.forward.answer_file import answer_of, answer_text, facts_text
+from perfdoc.simulator.forward.job import SimulatedJob
+from perfdoc.simulator.forward.rows import write_rank
+from perfdoc.simulator.forward.snapshot import write_fragmented
+from perfdoc.simulator.output import placed
+from perfdoc.simulator.planted_groups import place_of
+from perfdoc.simulator.planted_spec import Clock
+
+_SESSION_GAP_NS = 3_000_000
+"""Sessions open so far apart, at most; the first work begins a millisecond after the last of them."""
+
+
+def clocks_of(world_size: int, error_ns: int) -> list[Clock]:
+    """Clocks whose UTC times are wrong by up to `error_ns` either way, evenly spread over ranks."""
+    if not error_ns:
+        return [Clock()] * world_size
+    # Multiples of an irrational part of the range: neighbours differ, and no two runs do.
+    return [
+        Clock(utc_error_ns=int(error_ns * (2 * ((rank * 0.618_033_988_75) % 1) - 1)))
+        for rank in range(world_size)
+    ]
+
+
+def chosen_ranks(text: str, job: SimulatedJob) -> list[int]:
+    """`all`, `stages` (one rank of each pipeline stage), `groups` (those, and the neighbours of
+    rank 0 in every dimension) or `0,8-15`. Raises ValueError, one line."""
+    layout = job.laying.setting.layout
+    world = layout.world_size
+    if text == "all":
+        return list(range(world))
+    first = [r for r in range(world) if _is_first(layout, r)]
+    if text == "stages":
+        return first
+    if text == "groups":
+        return sorted({*first, *(r for g in job.laying.ranks[0].work.groups.values() for r in g.ranks)})
+    found: set[int] = set()
+    for part in text.split(","):
+        low, dash, high = part.strip().partition("-")
+        if not low.isdecimal() or (dash and not high.isdecimal()) or len(part) > 20:
+            raise ValueError(f"--ranks {text!r}: write all, stages, groups, or ranks such as 0,8-15.")
+        begin, end = int(low), int(high or low)
+        if not begin <= end < world:
+            raise ValueError(f"--ranks {part}: the job's ranks are 0 to {world - 1}.")
+        found |= set(range(begin, end + 1))
+    return sorted(found)
+
+
+def _is_first(layout: object, rank: int) -> bool:
+    place = place_of(layout, rank)  # type: ignore[arg-type]
+    return place.tensor == place.context == place.data == 0
+
+
+def write_job(
+    job: SimulatedJob,
+    folder: Path,
+    *,
+    ranks: Sequence[int],
+    clock_error_ns: int = 0,
+    force: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> int:
+    """Write traces/rank<N>.sqlite, answer.json and job.yaml; returns the bytes of all captures.
+
+    progress: called with (captures written, of how many). FileExistsError unless `force`.
+    """
+    folder = Path(folder)
+    world = job.laying.setting.layout.world_size
+    clocks = clocks_of(world, clock_error_ns)
+    files, size = {}, 0
+    for number, rank in enumerate(ranks):
+        name = f"traces/rank{rank}.sqlite"
+        path = write_rank(
+            job.laying.ranks[rank], job.gpu, world, folder / name, clock=clocks[rank], force=force
+        )
+        files[rank] = name
+        size += path.stat().st_size
+        if progress is not None:
+            progress(number + 1, len(ranks))
+    answer = answer_of(job, files, clocks)
+    if job.laying.setting.faults.fragmentation:
+        written = write_fragmented(
+            folder / "memory" / "rank0.pickle", device_bytes=job.gpu.memory_bytes, force=force
+        )
+        answer["fragmentation"] = asdict(written)
+    for name, text in (("answer.json", answer_text(answer)), ("job.yaml", facts_text(job))):
+        with placed(folder / name, force=force) as scratch:
+            scratch.write_text(text, encoding="utf-8")
+    return size

@@ -1,0 +1,48 @@
+"""Small simulated jobs for tests, and what perfdoc measures in their captures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from perfdoc.analyzers.measure import RankMeasurement, measure_capture
+from perfdoc.analyzers.window import WindowRequest
+from perfdoc.profiling.manifest import ModelShape
+from perfdoc.simulator.forward.faults import parse_faults
+from perfdoc.simulator.forward.job import SimulatedJob, simulate
+from perfdoc.simulator.forward.layout import parse_layout
+from perfdoc.simulator.forward.rows import write_rank
+from perfdoc.simulator.planted_spec import Clock
+from perfdoc.traces.known_models import known_models
+
+DENSE = msgspec.structs.replace(known_models()["llama3-8b"], name="small", layers=8)
+MOE = msgspec.structs.replace(known_models()["mixtral-8x7b"], name="small-moe", layers=4)
+
+
+def simulated(layout: str, *faults: str, shape: ModelShape = DENSE, steps: int = 2) -> SimulatedJob:
+    """A job of a small model with sequences of 4,096 tokens."""
+    return simulate(shape, parse_layout(f"seq=4096,{layout}"), planted=parse_faults(faults), steps=steps)
+
+
+def written(job: SimulatedJob, folder: Path, *, clock: Clock | None = None) -> list[Path]:
+    """Every rank's capture."""
+    world = job.laying.setting.layout.world_size
+    return [
+        write_rank(laid, job.gpu, world, folder / f"rank{r}.sqlite", clock=clock or Clock())
+        for r, laid in enumerate(job.laying.ranks)
+    ]
+
+
+def measured(path: Path) -> RankMeasurement:
+    """The only rank of a capture."""
+    (found,) = measure_capture(path, WindowRequest()).ranks
+    return found
+
+
+def present(leaves: object) -> Mapping[str, int]:
+    """Leaves that are not empty."""
+    found: dict[str, Any] = dict(leaves)  # type: ignore[call-overload]
+    return {name: ns for name, ns in found.items() if ns}

@@ -1,0 +1,114 @@
+"""Simulated jobs: perfdoc measures in their captures what was laid, to the nanosecond."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.simulator.forward.answer import rank_ledger
+from perfdoc.simulator.forward.tape import OpKind
+from perfdoc.simulator.planted_spec import Clock
+from tests.simulator.simulated import DENSE, MOE, measured, present, simulated, written
+
+LAYOUTS = {
+    "one rank": "dp=1",
+    "dp4": "dp=4",
+    "tp2_pp2_dp2": "tp=2,pp=2,dp=2",
+    "pp4_vpp2": "pp=4,vpp=2",
+    "cp2": "cp=2",
+    "tp2_cp2_pp2_vpp2": "tp=2,cp=2,pp=2,vpp=2",
+    "all-reduces": "tp=2,dp=2,sp=off,distributed_optimizer=off",
+    "nothing overlaps": "tp=2,dp=2,pp=2,overlap_grad_reduce=off,overlap_param_gather=off,overlap_tp=off",
+}
+MOE_LAYOUTS = {"ep4": "dp=4,ep=4", "tp2_cp2_ep4_pp2": "tp=2,cp=2,ep=2,dp=2,pp=2", "ep2 of dp4": "dp=4,ep=2"}
+FAULTS = {
+    "norms": "norm_spin=3",
+    "buckets": "small_buckets",
+    "starved": "launch_starved=900",
+    "gc": "gc",
+    "data": "slow_data",
+    "late": "late_rank=5:1.5",
+    "stages": "uneven_stages=2",
+    "connections": "max_connections",
+    "fp32": "fp32_reduce",
+}
+
+
+def check(layout: str, *faults: str, moe: bool = False, folder: Path) -> None:
+    """Every rank's ledger, window and dimensions."""
+    job = simulated(layout, *faults, shape=MOE if moe else DENSE)
+    for path, laid in zip(written(job, folder), job.laying.ranks, strict=True):
+        found, truth = measured(path), rank_ledger(laid)
+        window, ledger = found.window, found.ledger
+        assert (window.kind, found.device.rank) == ("steps", laid.work.rank)
+        assert tuple(s.start_ns for s in window.steps) == truth.step_start_ns
+        assert (window.start_ns, window.end_ns) == (truth.window_start_ns, truth.window_end_ns)
+        assert ledger.compute_ns == truth.compute_ns
+        assert present(ledger.exposed_comm_ns) == truth.exposed_comm_ns
+        assert ledger.exposed_memcpy_ns == truth.exposed_memcpy_ns
+        assert present(ledger.idle_ns) == truth.idle_ns
+        dimensions = {g.dimension for g in laid.work.groups.values()}
+        assert {c.dimension for c in found.communication} == dimensions
+        assert {c.evidence for c in found.communication} <= {"communicator"}
+        for dimension, ns in truth.comm_ns.items():
+            rows = [c for c in found.communication if c.dimension == dimension]
+            if len({c.group for c in rows}) == 1:
+                assert sum(c.hidden_ns + c.exposed_ns for c in rows) == ns
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_dense_layouts(name: str, tmp_path: Path) -> None:
+    check(LAYOUTS[name], folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", MOE_LAYOUTS)
+def test_layouts_with_experts(name: str, tmp_path: Path) -> None:
+    check(MOE_LAYOUTS[name], moe=True, folder=tmp_path)
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_faults(name: str, tmp_path: Path) -> None:
+    check("tp=2,pp=2,dp=2", FAULTS[name], folder=tmp_path)
+
+
+def test_all_faults_together(tmp_path: Path) -> None:
+    check("tp=2,pp=2,dp=2", *FAULTS.values(), folder=tmp_path)
+
+
+def test_a_clock_that_is_wrong_moves_the_window_and_nothing_else(tmp_path: Path) -> None:
+    job = simulated("tp=2")
+    (path, _) = written(job, tmp_path, clock=Clock(utc_error_ns=70_000))
+    ledger = measured(path).ledger
+    assert ledger.compute_ns == rank_ledger(job.laying.ranks[0]).compute_ns
+
+
+def test_the_answer_equals_a_count_of_every_nanosecond() -> None:
+    """One byte per nanosecond and rank: 1 communication, 2 copy, 4 computation."""
+    for laid in simulated("tp=2,pp=2,vpp=2,dp=2,micro_batches=2", "late_rank=1").laying.ranks:
+        truth = rank_ledger(laid)
+        begin = truth.window_start_ns
+        marks = np.zeros(truth.window_end_ns - begin, np.uint8)
+        bits = {OpKind.COMMUNICATION: 1, OpKind.COPY: 2, OpKind.COMPUTE: 4}
+        for step in range(2):
+            for i, op in enumerate(laid.work.tape.ops):
+                marks[laid.start_ns[step, i] - begin : laid.end_ns[step, i] - begin] |= bits[op.kind]
+        count = np.bincount(marks, minlength=8)
+        assert truth.compute_ns == count[4:].sum()
+        assert sum(truth.exposed_comm_ns.values()) == count[1] + count[3]
+        assert truth.exposed_memcpy_ns == count[2]
+        assert sum(truth.idle_ns.values()) == count[0]
+
+
+def test_streams_run_in_order_and_after_their_launches() -> None:
+    for laid in simulated("tp=2,pp=2,vpp=2", "norm_spin", "gc").laying.ranks:
+        ops = laid.work.tape.ops
+        segment, call = (np.array([getattr(o, n) for o in ops]) for n in ("segment", "call_ns"))
+        for step in range(2):
+            assert (laid.start_ns[step] > laid.host_ns(step, segment, call)).all()
+            for stream in {o.stream for o in ops}:
+                mine = [i for i, o in enumerate(ops) if o.stream == stream]
+                assert (laid.start_ns[step, mine[1:]] >= laid.end_ns[step, mine[:-1]]).all()
+            for waiting, awaited in laid.work.tape.waits:
+                assert laid.start_ns[step, waiting] >= laid.end_ns[step, awaited]
