@@ -1,0 +1,1 @@
+"""The knob catalogue: what can be set, how each framework spells it, and what excludes what."""

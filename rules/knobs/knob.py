@@ -1,0 +1,88 @@
+"""What the catalogue says of one knob."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Dialect = Literal["megatron_core", "megatron_bridge", "megatron_lm", "nemo", "verl", "env", "perfdoc"]
+"""Whose way of writing settings: a framework's, environment variables, or perfdoc's own trainer."""
+
+DIALECTS: tuple[Dialect, ...] = (
+    *("megatron_core", "megatron_bridge", "megatron_lm", "nemo", "verl", "env", "perfdoc"),
+)
+DIALECT_TITLES: Mapping[str, str] = {
+    "megatron_core": "megatron-core",
+    "megatron_bridge": "Megatron-Bridge",
+    "megatron_lm": "Megatron-LM",
+    "nemo": "NeMo",
+    "verl": "verl",
+    "env": "environment",
+    "perfdoc": "perfdoc run",
+}
+
+Type = Literal["bool", "int", "float", "str", "dtype", "list", "int_list", "str_or_list", "any", "command"]
+"""`str_or_list`: one for all layers, or one per layer. `any`: a structure that is not looked into."""
+
+Value = bool | int | float | str | tuple[bool | int | float | str, ...] | None
+"""What a setting says. Dtypes are fp32, bf16, fp16 or fp8."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spelling:
+    """One name under which a dialect knows a knob."""
+
+    dialect: Dialect
+    name: str
+    """A dotted path, a flag with its dashes, or a variable's name."""
+    means: bool | None = None
+    """A flag without a value: what it sets. `--no-rope-fusion` means false."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Former:
+    """A name that once was right, that people write although it never was, or that comes later."""
+
+    name: str
+    kind: Literal["renamed", "misspelt", "newer"]
+    why: str
+    values: Mapping[bool | str, Value] = field(default_factory=dict)
+    """Old value to new one, where the meaning of the values changed with the name."""
+    current: tuple[Dialect, ...] = ()
+    """Dialects in which it still is the name."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Knob:
+    """A setting that changes how fast a step runs or what it needs, or a fact that limits such settings."""
+
+    id: str
+    """Canonical: the trainer's name for it, else megatron-core's, else the framework's own."""
+    topic: str
+    title: str
+    what: str
+    type: Type
+    kind: Literal["knob", "fact"] = "knob"
+    nullable: bool = False
+    choices: tuple[bool | int | float | str, ...] = ()
+    """Of each element where the value is a list."""
+    min: float | None = None
+    max: float | None = None
+    unit: str = ""
+    defaults: Mapping[Dialect, Value] = field(default_factory=dict)
+    """What holds where nothing is set; a dialect that is missing decides by other settings, or is unknown."""
+    depends: tuple[Dialect, ...] = ()
+    """Dialects in which other settings decide the default."""
+    spellings: tuple[Spelling, ...] = ()
+    """The one to write comes first in each dialect."""
+    former: tuple[Former, ...] = ()
+    deprecated: str = ""
+    """What to use instead, where frameworks are about to drop it."""
+    command: str = ""
+    """What to type, for what is no setting."""
+    notes: tuple[str, ...] = ()
+
+    def spelled(self, dialect: str) -> tuple[Spelling, ...]:
+        """Its names in one dialect; empty where that framework has no such knob."""
+        return tuple(s for s in self.spellings if s.dialect == dialect)
