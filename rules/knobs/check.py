@@ -1,0 +1,83 @@
+"""Which rules a configuration breaks, and whether it may be changed in some way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
+from perfdoc.rules.knobs.constraints import CONSTRAINTS, Constraint
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.knobs.load import catalogue
+from perfdoc.rules.knobs.values import check_value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """A rule that a configuration breaks."""
+
+    constraint: Constraint | None
+    """None where the value itself is wrong."""
+    knob: str
+    words: str
+    read: frozenset[str] = frozenset()
+    """Settings that decided it."""
+    assumed: frozenset[str] = frozenset()
+    """Those of them that are defaults."""
+
+
+def violations(configuration: Configuration) -> tuple[Violation, ...]:
+    """Every rule that the settings break, without values of their own that are wrong.
+
+    A rule whose settings are not all known is not broken.
+    """
+    return tuple(found for c in CONSTRAINTS if (found := evaluate(c, configuration)) is not None)
+
+
+def check(configuration: Configuration, changes: Mapping[str, Value]) -> tuple[Violation, ...]:
+    """What speaks against making `changes` to a configuration; empty where nothing does.
+
+    A change is refused for a value of the wrong type or range, and for every rule that holds before and is
+    broken after, or that is broken after and reads a changed setting. Raises ValueError for an unknown id.
+
+    >>> check(Configuration(values={"tensor_model_parallel_size": 1}), {"sequence_parallel": True})[0].knob
+    'sequence_parallel'
+    """
+    changed = configuration.with_changes(changes)
+    wrong = [
+        Violation(constraint=None, knob=name, words=f"{name} {words}")
+        for name, value in changes.items()
+        if (words := check_value(catalogue()[name], value))
+    ]
+    if wrong:
+        return tuple(wrong)
+    return tuple(v for v in violations(changed) if v.read & changes.keys())
+
+
+def evaluate(
+    constraint: Constraint, configuration: Configuration, *, assume_defaults: bool = False
+) -> Violation | None:
+    """One rule; None where it holds, does not apply or cannot be decided."""
+    if constraint.dialects and configuration.dialect not in constraint.dialects:
+        return None
+    view = View(configuration, assume_defaults=assume_defaults)
+    try:
+        if not constraint.broken(view):
+            return None
+    except (Undecided, ValueError, TypeError):  # a value of a type that no reader lets pass
+        return None
+    given = view.read - view.assumed
+    if not given or (constraint.kind == "ineffective" and constraint.subject not in given):
+        return None
+    return Violation(
+        constraint=constraint,
+        knob=constraint.subject,
+        words=constraint.rule,
+        read=frozenset(view.read),
+        assumed=frozenset(view.assumed),
+    )
+
+
+def constraints_of(name: str) -> Iterable[Constraint]:
+    """The rules that blame a knob, or that mend themselves with it."""
+    return (c for c in CONSTRAINTS if c.subject == name or name in {k for k, _ in c.fix})

@@ -1,0 +1,163 @@
+"""A configuration under canonical ids, and how constraints look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from perfdoc.rules.knobs.knob import Dialect, Value
+from perfdoc.rules.knobs.load import catalogue
+
+
+class Undecided(Exception):
+    """A constraint asked for a setting that nobody knows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """Settings that somebody made, and what holds for the others."""
+
+    values: Mapping[str, Value] = field(default_factory=dict)
+    """Canonical id → what was set."""
+    dialect: Dialect | None = None
+    """Whose defaults hold; None: nobody knows which."""
+    complete: bool = False
+    """Whether a setting that is not there has its default. A recipe with overrides is not complete: what it
+    does not name, the recipe may have set."""
+    unknown: frozenset[str] = frozenset()
+    """Set, but to something that cannot be told, such as a variable."""
+
+    def __post_init__(self) -> None:
+        for name in (*self.values, *self.unknown):
+            if name not in catalogue():
+                raise ValueError(f"there is no knob {name}")
+
+    def with_changes(self, changes: Mapping[str, Value]) -> Configuration:
+        """The same with some settings made anew. Raises ValueError for an id that is not in the catalogue."""
+        return replace(
+            self,
+            values=MappingProxyType({**self.values, **changes}),
+            unknown=self.unknown - frozenset(changes),
+        )
+
+
+class View:
+    """A configuration as a constraint reads it: `view("bucket_size")`. It notes what was read.
+
+    A setting is what was set, else its default where the configuration is complete (or `assume_defaults`),
+    else unknown, which ends the constraint undecided.
+    """
+
+    def __init__(self, configuration: Configuration, *, assume_defaults: bool = False) -> None:
+        self._of = configuration
+        self._assume = assume_defaults or configuration.complete
+        self._assume_unset = assume_defaults
+        self.read: set[str] = set()
+        self.assumed: set[str] = set()
+        """Read, and not set: the default was taken."""
+
+    def __call__(self, name: str) -> Value:
+        """The value of a knob or fact. Raises Undecided."""
+        self.read.add(name)
+        if name in self._of.values:
+            return self._of.values[name]
+        derived = _derived(name, self._of.values)
+        if derived is not None:
+            return derived
+        knob = catalogue()[name]
+        if name in self._of.unknown or not self._assume or self._of.dialect is None:
+            raise Undecided(name)
+        if "env" in {s.dialect for s in knob.spellings}:  # others than this file may set it
+            if not self._assume_unset:
+                raise Undecided(name)
+            self.assumed.add(name)
+            return None
+        if self._of.dialect not in knob.defaults:
+            raise Undecided(name)
+        self.assumed.add(name)
+        return knob.defaults[self._of.dialect]
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """Whose settings these are."""
+        return self._of.dialect
+
+    def on(self, name: str) -> bool:
+        """A switch that is on."""
+        return self(name) is True
+
+    def number(self, name: str) -> int:
+        """A whole number. Raises Undecided where it is none."""
+        value = self(name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Undecided(name)
+        return value
+
+    def degree(self, name: str) -> int:
+        """A parallel degree, of which null stands for 1."""
+        return 1 if self(name) is None else self.number(name)
+
+    def items(self, name: str) -> tuple[object, ...]:
+        """A list, empty where it is null; a single value stands for a list of it."""
+        value = self(name)
+        return () if value is None else value if isinstance(value, tuple) else (value,)
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel degree."""
+        return self.degree("tensor_model_parallel_size")
+
+    @property
+    def pp(self) -> int:
+        """Pipeline-parallel degree."""
+        return self.degree("pipeline_model_parallel_size")
+
+    @property
+    def vpp(self) -> int:
+        """Chunks of layers per pipeline rank."""
+        return self.degree("virtual_pipeline_model_parallel_size")
+
+    @property
+    def cp(self) -> int:
+        """Context-parallel degree."""
+        return self.degree("context_parallel_size")
+
+    @property
+    def ep(self) -> int:
+        """Expert-parallel degree."""
+        return self.degree("expert_model_parallel_size")
+
+    @property
+    def etp(self) -> int:
+        """Tensor-parallel degree of experts; null follows the dense one."""
+        value = self("expert_tensor_parallel_size")
+        return self.tp if value is None else self.number("expert_tensor_parallel_size")
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel degree, from the number of ranks where it is not given."""
+        if "data_parallel_size" in self._of.values:
+            return self.degree("data_parallel_size")
+        world, model = self.number("world_size"), self.tp * self.pp * self.cp
+        if world % model:
+            raise Undecided("data_parallel_size")
+        return world // model
+
+
+def _derived(name: str, values: Mapping[str, Value]) -> int | None:
+    """What follows from other settings by arithmetic; None where it does not."""
+    if name == "world_size":
+        return _times(values.get("nnodes", 1), values.get("nproc_per_node"))
+    if name == "virtual_pipeline_model_parallel_size":
+        layers, pp = values.get("num_layers"), values.get("pipeline_model_parallel_size")
+        each = _times(pp, values.get("num_layers_per_virtual_pipeline_stage"))
+        if each and isinstance(layers, int) and layers % each == 0:
+            return layers // each
+    return None
+
+
+def _times(a: Value, b: Value) -> int | None:
+    if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int) or not isinstance(b, int):
+        return None
+    return a * b

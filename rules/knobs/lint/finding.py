@@ -1,0 +1,67 @@
+"""One thing that is wrong with a configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+Severity = Literal["error", "warning", "note"]
+"""`error`: refused, or lost without a word. `warning`: does nothing, or costs something. `note`: would be one
+of them unless a recipe outside the file says otherwise."""
+
+CODES: Mapping[str, str] = MappingProxyType(
+    {
+        "PL100": "unknown name (with --all)",
+        "PL101": "misspelt name",
+        "PL102": "name that has changed",
+        "PL103": "name in a place that does not read it",
+        "PL104": "setting that is going away",
+        "PL105": "setting that this framework does not have",
+        "PL201": "value of a wrong type or range",
+        "PL202": "value in a wrong unit",
+        "PL301": "settings that exclude or need one another",
+        "PL302": "setting without effect",
+        "PL303": "setting that costs something",
+        "PL304": "setting made twice",
+        "PL305": "setting that another one overwrites",
+    }
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Finding:
+    """A finding of `perfdoc lint`."""
+
+    code: str
+    severity: Severity
+    line: int
+    key: str
+    """As it is written."""
+    knob: str | None
+    """Canonical id."""
+    message: str
+    instead: str
+    """What to write, in the file's own dialect; empty where that is the user's to decide."""
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Report:
+    """All of a file."""
+
+    dialect: str | None
+    """Of its paths or flags; None where it could not be told."""
+    dialect_reason: str
+    entries: int
+    known: int
+    """Entries that set a knob, or a fact that constraints read."""
+    values: Mapping[str, object]
+    """What the file sets, by canonical id, where it can be told."""
+    findings: tuple[Finding, ...]
+
+    @property
+    def bad(self) -> bool:
+        """Whether something is wrong for certain."""
+        return any(f.severity != "note" for f in self.findings)

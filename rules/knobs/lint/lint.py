@@ -1,0 +1,88 @@
+"""`perfdoc lint`: one text in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.rules.knobs.knob import DIALECT_TITLES, Dialect
+from perfdoc.rules.knobs.lint.dialects import dialect_of
+from perfdoc.rules.knobs.lint.finding import Finding, Report
+from perfdoc.rules.knobs.lint.name_findings import name_findings, unknown_findings
+from perfdoc.rules.knobs.lint.rule_findings import rule_findings
+from perfdoc.rules.knobs.lint.settings import Setting, by_scope, settings_of
+from perfdoc.rules.knobs.lint.value_findings import value_findings
+from perfdoc.rules.knobs.reading.entry import Entry
+from perfdoc.rules.knobs.reading.read import read_entries
+from perfdoc.rules.knobs.values import Opaque
+
+MAX_FINDINGS = 500
+
+
+def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: bool = False) -> Report:
+    """What is wrong with a configuration.
+
+    `name` is the file's (its ending says how it is written). `dialect` overrides what the names say.
+    `unknown` reports names that nobody knows too, of which every framework has hundreds that are no knobs.
+    Raises NotAConfigurationError.
+    """
+    entries = read_entries(text, name)
+    detected, reason = (dialect, "--dialect") if dialect is not None else dialect_of(entries)
+    settings = tuple(settings_of(entries, detected))
+    scopes = by_scope(settings)
+    findings = list(name_findings(settings, detected))
+    findings += value_findings(settings, detected, text.splitlines())
+    manifest = detected == "perfdoc" and any(e.name == "perfdoc_version" for e in entries)
+    for chosen in scopes.values():
+        configuration = _configuration(chosen.values(), _defaults_of(detected, entries, settings), manifest)
+        findings += rule_findings(configuration, chosen, resolved=manifest)
+    if unknown:
+        findings += unknown_findings(entries, settings)
+    values = {
+        f"{scope}:{k}" if scope and len(scopes) > 1 else k: s.value
+        for scope, chosen in scopes.items()
+        for k, s in chosen.items()
+        if not isinstance(s.value, Opaque)
+    }
+    return Report(
+        dialect=detected,
+        dialect_reason=reason,
+        entries=len(entries),
+        known=len(settings),
+        values=values,
+        findings=tuple(_sorted(findings)),
+    )
+
+
+def _defaults_of(
+    detected: Dialect | None, entries: Sequence[Entry], settings: Sequence[Setting]
+) -> Dialect | None:
+    """Whose defaults hold: a script with Megatron-LM's flags and variables is Megatron-LM's."""
+    if detected in (None, "env") and any(s.entry.form == "flag" for s in settings):
+        return "megatron_lm"
+    return detected
+
+
+def _configuration(settings: object, dialect: Dialect | None, manifest: bool) -> Configuration:
+    chosen = [s for s in settings if isinstance(s, Setting)]  # type: ignore[attr-defined]
+    return Configuration(
+        values={s.knob.id: s.value for s in chosen if not isinstance(s.value, Opaque)},
+        unknown=frozenset(s.knob.id for s in chosen if isinstance(s.value, Opaque)),
+        dialect=dialect,
+        complete=manifest or (dialect == "megatron_lm" and any(s.entry.form == "flag" for s in chosen)),
+    )
+
+
+def _sorted(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """By line, each once, and not without end."""
+    seen: set[tuple[int, str, str, str]] = set()
+    for finding in sorted(findings, key=lambda f: (f.line, f.code, f.key, f.message)):
+        key = (finding.line, finding.code, finding.key, finding.message)
+        if key not in seen and len(seen) < MAX_FINDINGS:
+            seen.add(key)
+            yield finding
+
+
+def title(dialect: str | None) -> str:
+    """A dialect's name for people."""
+    return DIALECT_TITLES.get(dialect or "", "no framework in particular")

@@ -1,0 +1,110 @@
+"""Entries of a file to settings of knobs: names resolved, values read, repeats noticed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from perfdoc.rules.knobs.knob import Dialect, Former, Knob, Value
+from perfdoc.rules.knobs.lint.dialects import is_megatron_command
+from perfdoc.rules.knobs.naming.names import Meaning, meaning
+from perfdoc.rules.knobs.reading.entry import Entry
+from perfdoc.rules.knobs.values import OPAQUE, Opaque, Raw, read_value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """An entry with what it means."""
+
+    entry: Entry
+    meaning: Meaning
+    value: Value | Opaque
+    problem: str = ""
+    """What is wrong with the value."""
+
+    @property
+    def knob(self) -> Knob:
+        """The knob that it sets."""
+        assert self.meaning.knob is not None
+        return self.meaning.knob
+
+
+def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[Setting]:
+    """Every entry that means a knob, in the file's order. Flags count where they are Megatron-LM's."""
+    flags = is_megatron_command(entries)
+    manifest = dialect == "perfdoc" and any(e.name == "perfdoc_version" for e in entries)
+    for entry in entries:
+        if entry.form == "flag" and not flags:
+            continue
+        if manifest and entry.form == "path" and not entry.name.startswith("config."):
+            continue
+        found = meaning(entry, dialect)
+        if found.knob is None:
+            continue
+        try:
+            value = _value(found, entry.raw)
+            yield Setting(entry=entry, meaning=found, value=value)
+        except ValueError as error:
+            yield Setting(entry=entry, meaning=found, value=OPAQUE, problem=str(error))
+
+
+def by_scope(settings: Sequence[Setting]) -> Mapping[str, Mapping[str, Setting]]:
+    """Scope → canonical id → the setting that holds. Variables hold in every scope."""
+    scopes = {s.meaning.scope for s in settings if s.entry.form != "env"} or {""}
+    found: dict[str, dict[str, Setting]] = {scope: {} for scope in sorted(scopes)}
+    for setting in settings:
+        for scope, chosen in found.items():
+            if setting.entry.form == "env" or setting.meaning.scope == scope:
+                before = chosen.get(setting.knob.id)
+                chosen[setting.knob.id] = setting if before is None else _winner(before, setting)
+    return found
+
+
+def repeated(before: Setting, after: Setting) -> bool:
+    """Whether two settings are certainly made together, so that the later one wins."""
+    a, b = before.entry, after.entry
+    if a.command != b.command or a.form != b.form or a.bare or b.bare:
+        return False
+    return a.form == "flag" or (a.form == "path" and before.meaning.path == after.meaning.path)
+
+
+def _winner(before: Setting, after: Setting) -> Setting:
+    if before.value == after.value:
+        return before
+    rank = [_place(s) for s in (before, after)]
+    if rank[0] != rank[1]:  # Megatron-Bridge: one place overwrites the other
+        return before if rank[0] < rank[1] else after
+    if repeated(before, after):
+        return after
+    return Setting(entry=after.entry, meaning=after.meaning, value=OPAQUE)
+
+
+def _place(setting: Setting) -> int:
+    """Where its name stands among the names of its knob; the first one wins."""
+    spelling = setting.meaning.spelling
+    if spelling is None or setting.entry.form != "path":
+        return 0
+    return setting.knob.spelled(spelling.dialect).index(spelling)
+
+
+def _value(found: Meaning, raw: Raw) -> Value | Opaque:
+    """The value by its knob's type. Raises ValueError."""
+    knob = found.knob
+    assert knob is not None
+    if found.former is not None and found.former.values:
+        return _old_value(found.former, raw)
+    spelling = found.spelling
+    if spelling is not None and spelling.dialect == "megatron_lm" and knob.type == "bool":
+        if isinstance(raw, Opaque):
+            return OPAQUE
+        means = True if spelling.means is None else spelling.means
+        inline = str(raw).lower() in ("false", "0") if isinstance(raw, str) else False
+        return (not means) if inline else means
+    return read_value(knob, raw)
+
+
+def _old_value(former: Former, raw: Raw) -> Value | Opaque:
+    for old, new in former.values.items():
+        if str(raw).lower() == str(old).lower():
+            return new
+    return OPAQUE

@@ -1,0 +1,100 @@
+"""Findings about values: wrong type, range or unit, made twice, overwritten."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from perfdoc.rules.knobs.knob import Dialect
+from perfdoc.rules.knobs.lint.finding import Finding, Severity
+from perfdoc.rules.knobs.lint.settings import Setting, repeated
+from perfdoc.rules.knobs.lint.writing import as_written
+from perfdoc.rules.knobs.values import Opaque, allowed
+
+_BYTES = re.compile(r"\b(\d+\s*)?([KMG]i?B|bytes?)\b")
+_OVERWRITING: Mapping[str, str] = {
+    "comm_overlap": "comm_overlap writes its own values over those of ddp, optimizer and model",
+    "mixed_precision": "mixed_precision writes its own values over those of ddp, optimizer and model",
+}
+"""Megatron-Bridge: containers whose fields replace those of the same name elsewhere, set or not."""
+
+
+def value_findings(
+    settings: Sequence[Setting], dialect: Dialect | None, lines: Sequence[str]
+) -> Iterator[Finding]:
+    """What is wrong with values by themselves."""
+    for setting in settings:
+        if setting.problem:
+            message = f"{setting.knob.id} {setting.problem}"
+            why = f"{setting.knob.title}: {allowed(setting.knob)}"
+            yield _finding(setting, "PL201", "error", message, _rewritten(setting, dialect), why)
+        yield from _unit(setting, lines)
+    yield from _twice(settings)
+    if dialect == "megatron_bridge":
+        yield from _overwritten(settings)
+
+
+def _unit(setting: Setting, lines: Sequence[str]) -> Iterator[Finding]:
+    if setting.knob.unit != "elements" or not 0 < setting.entry.line <= len(lines):
+        return
+    remark = re.split(r"#|<", lines[setting.entry.line - 1], maxsplit=1)
+    if len(remark) == 2 and (unit := _BYTES.search(remark[1])):
+        message = f"{setting.knob.id} counts elements, and the line speaks of {unit.group().strip()}"
+        why = "a bucket of bf16 gradients has 2 bytes per element, one of fp32 gradients 4"
+        yield _finding(setting, "PL202", "warning", message, "", why)
+
+
+def _twice(settings: Sequence[Setting]) -> Iterator[Finding]:
+    last: dict[tuple[str, str], Setting] = {}
+    for setting in settings:
+        key = (setting.meaning.scope, setting.knob.id)
+        before = last.get(key)
+        if before is not None and before.value != setting.value and repeated(before, setting):
+            message = f"{setting.entry.name} is there twice, and line {before.entry.line} says something else"
+            yield _finding(setting, "PL304", "warning", message, "", "the last one wins")
+        last[key] = setting
+
+
+def _overwritten(settings: Sequence[Setting]) -> Iterator[Finding]:
+    places = {s.meaning.path.partition(".")[0] for s in settings if s.entry.form == "path"}
+    winners = {s.meaning.path for s in settings}
+    for setting in settings:
+        spelled = setting.knob.spelled("megatron_bridge")
+        place = spelled[0].name.partition(".")[0] if spelled else ""
+        written = setting.meaning.path
+        if place not in _OVERWRITING or setting.meaning.spelling is None or written.startswith(f"{place}."):
+            continue
+        if spelled[0].name in winners or (place == "comm_overlap" and setting.value is True):
+            continue  # it is set there too, or comm_overlap would turn it on anyway
+        severity: Severity = "warning" if place in places else "note"
+        whether = "" if place in places else " where the recipe has one"
+        message = f"{written} is overwritten by {place}{whether}"
+        value = None if isinstance(setting.value, Opaque) else setting.value
+        instead = (
+            as_written(setting.knob.id, value, "megatron_bridge") if value is not None else spelled[0].name
+        )
+        yield _finding(setting, "PL305", severity, message, instead, _OVERWRITING[place])
+
+
+def _rewritten(setting: Setting, dialect: Dialect | None) -> str:
+    """The value as it should be, where the problem says which."""
+    number = re.search(r"write (-?\d+)$", setting.problem)
+    if number is None:
+        return ""
+    own: Dialect | None = "megatron_lm" if setting.entry.form == "flag" else dialect
+    return as_written(setting.knob.id, int(number.group(1)), own)
+
+
+def _finding(
+    setting: Setting, code: str, severity: Severity, message: str, instead: str, why: str
+) -> Finding:
+    return Finding(
+        code=code,
+        severity=severity,
+        line=setting.entry.line,
+        key=setting.entry.name,
+        knob=setting.knob.id,
+        message=message,
+        instead=instead,
+        why=why,
+    )

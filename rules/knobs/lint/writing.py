@@ -1,0 +1,51 @@
+"""Settings as text in a dialect, ready to paste."""
+
+from __future__ import annotations
+
+from perfdoc.rules.knobs.knob import Dialect, Knob, Value
+from perfdoc.rules.knobs.load import catalogue
+
+
+def as_written(name: str, value: Value, dialect: Dialect | None) -> str:
+    """How to set a knob in a dialect; empty where that framework has no such knob.
+
+    >>> as_written("apply_rope_fusion", False, "megatron_lm")
+    '--no-rope-fusion'
+    """
+    knob = catalogue()[name]
+    if knob.spelled("env"):
+        variable = knob.spelled("env")[0].name
+        return f"unset {variable}" if value is None else f"{variable}={_text(value)}"
+    if dialect in (None, "perfdoc", "env"):
+        return f"{name}={_text(value)}"
+    spellings = knob.spelled(dialect or "")
+    if not spellings:
+        return ""
+    if dialect != "megatron_lm":
+        return f"{spellings[0].name}={_text(value)}"
+    if knob.type == "bool":
+        for spelling in spellings:
+            if (spelling.means is None and value is True) or spelling.means is value:
+                return spelling.name
+        return "leave out " + " and ".join(s.name for s in spellings)
+    if value is None:
+        return f"leave out {spellings[0].name}"
+    words = " ".join(_text(v) for v in value) if isinstance(value, tuple) else _text(value)
+    return f"{spellings[0].name} {words}"
+
+
+def default_in(knob: Knob, dialect: Dialect) -> str:
+    """What holds where it is not set, in words."""
+    if dialect in knob.depends:
+        return "depends on other settings"
+    return _text(knob.defaults[dialect]) if dialect in knob.defaults else ""
+
+
+def _text(value: Value) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ",".join(_text(v) for v in value) + "]"
+    return str(value)

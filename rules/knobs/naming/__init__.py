@@ -1,0 +1,1 @@
+"""Which knob a written name stands for, in which dialect."""

@@ -1,0 +1,181 @@
+"""Every known name of a dialect, and what a written one means by them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+import yaml
+
+from perfdoc.rules.knobs.knob import Dialect, Former, Knob, Spelling
+from perfdoc.rules.knobs.load import catalogue
+from perfdoc.rules.knobs.naming.nearest import nearest
+from perfdoc.rules.knobs.naming.places import placed
+from perfdoc.rules.knobs.reading.entry import Entry
+
+_NEIGHBOURS = Path(__file__).resolve().parents[1] / "catalogue" / "neighbours.yaml"
+How = Literal["exact", "bare", "former", "misplaced", "misnamed", "near", "absent", "unknown"]
+"""`bare`: the name without a place. `misnamed`: a class that does not exist. `absent`: the framework has no
+such knob."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """A dialect's names."""
+
+    by_path: Mapping[str, tuple[Knob, Spelling]]
+    by_leaf: Mapping[str, Knob]
+    """Last part of a path, or canonical id."""
+    former: Mapping[str, tuple[Knob, Former]]
+    """Old and wrong names, where the dialect does not use them still."""
+    parents: frozenset[str]
+    """Places in which some knob is set."""
+    other_places: frozenset[str]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """What a written name stands for."""
+
+    how: How
+    knob: Knob | None = None
+    spelling: Spelling | None = None
+    former: Former | None = None
+    path: str = ""
+    scope: str = ""
+    instead: str = ""
+    """The name to write."""
+
+
+_UNKNOWN = Meaning(how="unknown")
+
+
+@cache
+def neighbours() -> tuple[frozenset[str], Mapping[str, frozenset[str]]]:
+    """Names that are no knob's although they look so, and other places by dialect."""
+    data = yaml.safe_load(_NEIGHBOURS.read_text(encoding="utf-8"))
+    places = {dialect: frozenset(paths) for dialect, paths in data["places"].items()}
+    return frozenset(data["names"]), MappingProxyType(places)
+
+
+@cache
+def names_of(dialect: Dialect | None) -> Names:
+    """The names of a dialect; for None, those that do not depend on one: canonical ids and fields' names."""
+    by_path: dict[str, tuple[Knob, Spelling]] = {}
+    by_leaf: dict[str, Knob] = {}
+    former: dict[str, tuple[Knob, Former]] = {}
+    for knob in catalogue().values():
+        for spelling in knob.spelled(dialect or "megatron_core"):
+            if dialect is not None:
+                by_path[spelling.name] = (knob, spelling)
+            by_leaf.setdefault(spelling.name.rpartition(".")[2], knob)
+        for old in knob.former:
+            if old.kind == "newer" or dialect in old.current:
+                by_leaf.setdefault(old.name, knob)
+            else:
+                former[old.name] = (knob, old)
+    if dialect not in ("megatron_lm", "env"):
+        for knob in catalogue().values():
+            by_leaf.setdefault(knob.id, knob)
+    return Names(
+        by_path=MappingProxyType(by_path),
+        by_leaf=MappingProxyType(by_leaf),
+        former=MappingProxyType(former),
+        parents=frozenset(p.rpartition(".")[0] for p in by_path) - {""},
+        other_places=neighbours()[1].get(dialect or "", frozenset()),
+    )
+
+
+def meaning(entry: Entry, dialect: Dialect | None) -> Meaning:
+    """What one entry sets, for a file in `dialect`."""
+    if entry.form == "env":
+        return _flat(entry.name, "env")
+    if entry.form == "flag":
+        return _flat(entry.name, "megatron_lm")
+    path, scope, wrong_class = placed(dialect, entry.name) if dialect else (entry.name, "", "")
+    names = names_of(dialect)
+    parent, _, leaf = path.rpartition(".")
+    if path in names.by_path:
+        knob, spelling = names.by_path[path]
+        if not wrong_class:
+            return Meaning(how="exact", knob=knob, spelling=spelling, path=path, scope=scope)
+        return Meaning(how="misnamed", knob=knob, spelling=spelling, path=path, scope=scope, instead=path)
+    if path in names.other_places:
+        return _UNKNOWN
+    if not parent:
+        return _leaf(leaf, names, entry)
+    if parent not in names.parents:
+        return _UNKNOWN
+    found = _leaf(leaf, names, entry, at=parent)
+    if found.how in ("exact", "bare") and found.knob is not None and dialect is not None:
+        spelled = found.knob.spelled(dialect)
+        how: How = "misplaced" if spelled else "absent"
+        if any(
+            old.name == leaf and (old.kind == "newer" or dialect in old.current) for old in found.knob.former
+        ):
+            how = "exact"
+        if how == "absent" and found.knob.spelled("env"):
+            return _UNKNOWN
+        instead = spelled[0].name if spelled else ""
+        return Meaning(how=how, knob=found.knob, path=path, scope=scope, instead=instead)
+    if found.how in ("former", "near") and found.knob is not None and dialect is not None:
+        spelled = found.knob.spelled(dialect)
+        instead = spelled[0].name if spelled else found.knob.id
+        return Meaning(
+            how=found.how, knob=found.knob, former=found.former, path=path, scope=scope, instead=instead
+        )
+    return found
+
+
+def _leaf(leaf: str, names: Names, entry: Entry, at: str = "") -> Meaning:
+    if leaf in names.by_leaf:
+        return Meaning(how="bare", knob=names.by_leaf[leaf], path=leaf)
+    if leaf in names.former:
+        knob, former = names.former[leaf]
+        return Meaning(how="former", knob=knob, former=former, path=leaf, instead=knob.id)
+    if entry.bare or leaf in neighbours()[0]:
+        return _UNKNOWN
+    here = [p.rpartition(".")[2] for p in names.by_path if p.rpartition(".")[0] == at] if at else None
+    near = nearest(leaf, here if here is not None else names.by_leaf)
+    if near is None:
+        return _UNKNOWN
+    return Meaning(how="near", knob=names.by_leaf[near], path=leaf, instead=near)
+
+
+def _flat(name: str, dialect: Dialect) -> Meaning:
+    """A flag or a variable."""
+    names = names_of(dialect)
+    if name in names.by_path:
+        knob, spelling = names.by_path[name]
+        return Meaning(how="exact", knob=knob, spelling=spelling, path=name)
+    plain = name.removeprefix("--").replace("-", "_") if dialect == "megatron_lm" else name
+    if plain in names.former:
+        knob, former = names.former[plain]
+        spelled = knob.spelled(dialect)
+        return Meaning(
+            how="former", knob=knob, former=former, path=name, instead=spelled[0].name if spelled else knob.id
+        )
+    dashed = name.replace("_", "-") if dialect == "megatron_lm" else name
+    known = catalogue().get(plain)
+    if dialect == "megatron_lm" and known and known.kind == "knob" and dashed not in names.by_path:
+        knob = known
+        spelled = knob.spelled(dialect)
+        how: How = "misplaced" if spelled else "absent"
+        return Meaning(how=how, knob=knob, path=name, instead=spelled[0].name if spelled else "")
+    if name in neighbours()[0] or plain in neighbours()[0]:
+        return _UNKNOWN
+    near = dashed if dashed in names.by_path else nearest(dashed, names.by_path)
+    if near is None or (dialect == "megatron_lm" and _differ_by_no(near, dashed)):
+        return _UNKNOWN
+    if dialect == "env" and near.partition("_")[0] != name.partition("_")[0]:
+        return _UNKNOWN
+    knob, spelling = names.by_path[near]
+    return Meaning(how="near", knob=knob, spelling=spelling, path=name, instead=near)
+
+
+def _differ_by_no(a: str, b: str) -> bool:
+    return a.replace("--no-", "--") == b.replace("--no-", "--")

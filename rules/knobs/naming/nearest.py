@@ -1,0 +1,45 @@
+"""The known name that somebody may have meant."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+_LONG, _SHORT = 12, 7
+"""Letters from which two slips, or one, are more likely than another name. No name of 6,447 fields and
+arguments of four frameworks that is no knob's lies that near to one, but for those in neighbours.yaml."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The only or the nearest known name within two slips of the pen (one for short names); else None."""
+    if len(name) < _SHORT:
+        return None
+    found: list[tuple[int, str]] = []
+    for other in known:
+        most = 2 if min(len(name), len(other)) >= _LONG else 1
+        if abs(len(name) - len(other)) > most or _letters_apart(name, other) > 2 * most:
+            continue
+        slips = _slips(name, other, most)
+        if slips <= most:
+            found.append((slips, other))
+    return min(found)[1] if found else None
+
+
+def _letters_apart(a: str, b: str) -> int:
+    """Letters that only one of the two has; a bound that is quick to find."""
+    return sum(abs(a.count(c) - b.count(c)) for c in set(a) | set(b))
+
+
+def _slips(a: str, b: str, most: int) -> int:
+    """Letters added, left out, changed or swapped with the next (optimal string alignment)."""
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, start=1):
+        new = [i] + [0] * len(b)
+        for j, y in enumerate(b, start=1):
+            new[j] = min(row[j] + 1, new[j - 1] + 1, row[j - 1] + (x != y))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                new[j] = min(new[j], before[j - 2] + 1)
+        if min(new) > most:
+            return most + 1
+        before, row = row, new
+    return row[-1]

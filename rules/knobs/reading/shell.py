@@ -1,0 +1,139 @@
+"""Scripts: command lines with flags, `key=value` words, exported variables, Dockerfiles and .env files."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from perfdoc.rules.knobs.reading.entry import Entry
+from perfdoc.rules.knobs.reading.words import Word, split_words
+from perfdoc.rules.knobs.values import OPAQUE, Raw
+
+_FLAG = re.compile(r"--[A-Za-z][\w-]*")
+_NEGATIVE = re.compile(r"-\d")
+_ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
+_PATH = re.compile(r"(?:\+{0,2})([A-Za-z_][\w-]*(?:[./@][\w-]+)+)=(.*)", re.DOTALL)
+_VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+_MAX_EXPANDED = 4096
+_DECLARING = frozenset({"export", "ENV", "ARG", "declare", "local", "readonly", "env", "setenv"})
+
+
+def shell_entries(text: str, first_line: int = 1) -> Iterator[Entry]:
+    """Every flag, override and variable of a script.
+
+    A variable that the script sets once to a plain text is put where it is used; one that it sets twice, or
+    that comes from elsewhere, is a value that cannot be told.
+    """
+    commands = list(_commands(split_words(text, first_line)))
+    variables = _constants(commands)
+    for number, words in enumerate(commands, start=1):
+        expanded = [_expanded(word, variables) for word in words]
+        yield from _of_command(expanded, number)
+
+
+def word_entries(words: Sequence[tuple[str, int]], command: int = 1) -> Iterator[Entry]:
+    """The same for a command line that is a list already."""
+    return _of_command([Word(text, line) for text, line in words], command)
+
+
+def _commands(words: Iterator[Word]) -> Iterator[list[Word]]:
+    command: list[Word] = []
+    for word in words:
+        if word.text is None:
+            if command:
+                yield command
+            command = []
+        else:
+            command.append(word)
+
+
+def _constants(commands: Sequence[Sequence[Word]]) -> dict[str, str]:
+    """Variables that are set exactly once, to one word without variables."""
+    found: dict[str, str | None] = {}
+    for words in commands:
+        for word in words:
+            match = _ASSIGNED.fullmatch(word.text or "")
+            if match is None:
+                continue
+            name, adds, value = match.groups()
+            plain = not adds and "$" not in value and "`" not in value and len(value) <= _MAX_EXPANDED
+            found[name] = value if plain and name not in found else None
+        if words[0].text in ("for", "read", "while", "select"):
+            found.update((w.text, None) for w in words[1:2] if w.text)
+    one = {name: value for name, value in found.items() if value is not None}
+    return {name: value for name, value in one.items() if not re.search(r"\s|^-", value)}
+
+
+def _expanded(word: Word, variables: dict[str, str]) -> Word:
+    """A word with known variables in it."""
+    text = word.text or ""
+    if "$" not in text or len(text) > _MAX_EXPANDED:
+        return word
+    filled = _VARIABLE.sub(lambda m: variables.get(m.group(1) or m.group(2), m.group()), text)
+    return Word(filled[: 4 * _MAX_EXPANDED], word.line, word.written)
+
+
+def _of_command(words: Sequence[Word], command: int) -> Iterator[Entry]:
+    position = 0
+    seen_program = False
+    while position < len(words):
+        word = words[position]
+        text, position = word.text or "", position + 1
+        flag, equals, inline = text.partition("=")
+        assigned = _ASSIGNED.fullmatch(text)
+        path = _PATH.fullmatch(text)
+        if _FLAG.fullmatch(flag):
+            raw: Raw = inline
+            if not equals:
+                values = []
+                while position < len(words) and _is_value(words[position]):
+                    values.append(words[position].text or "")
+                    position += 1
+                raw = True if not values else values[0] if len(values) == 1 else tuple(values)
+            if flag in ("--env",) and isinstance(raw, str):
+                yield from _of_command([Word(raw, word.line)], command)
+                continue
+            yield Entry(form="flag", name=flag, raw=_plain(raw), line=word.line, command=command)
+        elif path is not None:
+            yield Entry(
+                form="path", name=path.group(1), raw=_plain(path.group(2)), line=word.line, command=command
+            )
+        elif assigned is not None and not assigned.group(2):
+            name, value = assigned.group(1), assigned.group(3)
+            if re.search(r"(^|\s)--\w", value):  # ARGS="--flag 1 --other 2"
+                yield from _of_command(list(_inside(word)), command)
+            elif name.isupper():
+                yield Entry(form="env", name=name, raw=_plain(value), line=word.line, command=command)
+            else:
+                bare = not seen_program and len(words) == 1
+                yield Entry(
+                    form="path", name=name, raw=_plain(value), line=word.line, command=command, bare=bare
+                )
+        elif text in _DECLARING and position < len(words) and "=" not in (words[position].text or "="):
+            name = words[position].text or ""  # ENV NAME value, setenv NAME value
+            if name.isupper() and position + 1 < len(words):
+                value = words[position + 1].text or ""
+                yield Entry(form="env", name=name, raw=_plain(value), line=word.line, command=command)
+                position += 2
+        elif text not in _DECLARING:
+            seen_program = True
+
+
+def _inside(word: Word) -> Iterator[Word]:
+    """The words in a quoted text, each on its own line."""
+    written = (word.written or word.text or "").partition("=")[2]
+    for offset, segment in enumerate(written.split("\n")):
+        for text in re.sub(r"[\"'\\]", " ", segment).split():
+            yield Word(text, word.line + offset)
+
+
+def _is_value(word: Word) -> bool:
+    text = word.text or ""
+    if text.startswith("-") and not _NEGATIVE.match(text):
+        return False
+    return _PATH.fullmatch(text) is None
+
+
+def _plain(raw: Raw) -> Raw:
+    texts = (raw,) if isinstance(raw, str) else raw if isinstance(raw, tuple) else ()
+    return OPAQUE if any("$" in t or "`" in t for t in texts) else raw
