@@ -22,7 +22,7 @@ Raw = str | tuple[str, ...] | bool | None | Opaque
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _NULL = frozenset({"null", "none", "~", ""})
 _DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
-_PLACEHOLDER = re.compile(r"<.*>|\$|\$?\{.*\}|^\?\?\?$|…|^\.\.\.$|^lambda |\(")
+_PLACEHOLDER = re.compile(r"^<|<.*>|\$|\$?\{.*\}|^\?\?\?$|…|^\.\.\.$|^lambda |\(")
 
 
 def read_value(knob: Knob, raw: Raw) -> Value | Opaque:

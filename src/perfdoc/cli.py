@@ -11,6 +11,7 @@ import typer
 
 from perfdoc import __version__
 from perfdoc.gate_command import gate_app
+from perfdoc.knobs_commands import knobs, lint
 from perfdoc.nsys_command import nsys_app
 
 EXIT_FAIL_ON = 1
@@ -342,6 +343,8 @@ config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=T
 app.add_typer(config_app, name="config")
 app.add_typer(gate_app, name="gate")
 app.add_typer(nsys_app, name="nsys")
+app.command()(knobs)
+app.command()(lint)
 
 
 @config_app.command("show")

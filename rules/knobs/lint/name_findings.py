@@ -109,4 +109,6 @@ def _last(name: str) -> str:
 def _owners(path: str) -> str:
     place = path.rpartition(".")[0]
     classes = [c for c, p in BRIDGE_CLASSES.items() if p == place and "Provider" in c]
+    if place == "PipelineOverlapCfg":
+        return "PipelineOverlapCfg has it (and RingExchangeOverlapCfg and BulkOverlapCfg what concerns them)"
     return f"{path} belongs to {', '.join(classes) or place}"

@@ -26,8 +26,8 @@ _MOST_DEFAULTS = 2
 def rule_findings(
     configuration: Configuration, chosen: Mapping[str, Setting], *, resolved: bool = False
 ) -> Iterator[Finding]:
-    """Constraints that the settings break; in a file that a recipe completes, also those that they break unless
-    the recipe helps. `resolved`: the file holds every setting, so nobody made those without effect."""
+    """Constraints that the settings break; in a file that a recipe completes, also those that they break
+    unless the recipe helps. `resolved`: the file holds every setting, so nobody made those without effect."""
     broken = violations(configuration)
     for violation in broken:
         if not (resolved and violation.constraint and violation.constraint.kind == "ineffective"):

@@ -82,7 +82,7 @@ def _winner(before: Setting, after: Setting) -> Setting:
 def _place(setting: Setting) -> int:
     """Where its name stands among the names of its knob; the first one wins."""
     spelling = setting.meaning.spelling
-    if spelling is None or setting.entry.form != "path":
+    if spelling is None or setting.meaning.former is not None or setting.entry.form != "path":
         return 0
     return setting.knob.spelled(spelling.dialect).index(spelling)
 

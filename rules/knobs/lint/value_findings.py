@@ -12,11 +12,20 @@ from perfdoc.rules.knobs.lint.writing import as_written
 from perfdoc.rules.knobs.values import Opaque, allowed
 
 _BYTES = re.compile(r"\b(\d+\s*)?([KMG]i?B|bytes?)\b")
-_OVERWRITING: Mapping[str, str] = {
-    "comm_overlap": "comm_overlap writes its own values over those of ddp, optimizer and model",
-    "mixed_precision": "mixed_precision writes its own values over those of ddp, optimizer and model",
+_OVERWRITING: Mapping[tuple[str, str], str] = {
+    (
+        "megatron_bridge",
+        "comm_overlap",
+    ): "comm_overlap writes its own values over those of ddp, optimizer and model",
+    (
+        "megatron_bridge",
+        "mixed_precision",
+    ): "mixed_precision writes its own values over those of ddp, optimizer and model",
+    ("nemo", "trainer.strategy"): "the strategy writes its own argument over the one of ddp, given or not",
 }
-"""Megatron-Bridge: containers whose fields replace those of the same name elsewhere, set or not."""
+"""(Dialect, place) whose fields replace those of the same name elsewhere, set or not."""
+_ALWAYS = frozenset({"trainer.strategy"})
+"""Places that are there in every job; the others where the recipe has them."""
 
 
 def value_findings(
@@ -30,8 +39,8 @@ def value_findings(
             yield _finding(setting, "PL201", "error", message, _rewritten(setting, dialect), why)
         yield from _unit(setting, lines)
     yield from _twice(settings)
-    if dialect == "megatron_bridge":
-        yield from _overwritten(settings)
+    if dialect is not None:
+        yield from _overwritten(settings, dialect)
 
 
 def _unit(setting: Setting, lines: Sequence[str]) -> Iterator[Finding]:
@@ -55,25 +64,25 @@ def _twice(settings: Sequence[Setting]) -> Iterator[Finding]:
         last[key] = setting
 
 
-def _overwritten(settings: Sequence[Setting]) -> Iterator[Finding]:
-    places = {s.meaning.path.partition(".")[0] for s in settings if s.entry.form == "path"}
+def _overwritten(settings: Sequence[Setting], dialect: Dialect) -> Iterator[Finding]:
+    places = {s.meaning.path.rpartition(".")[0] for s in settings if s.entry.form == "path"} | _ALWAYS
     winners = {s.meaning.path for s in settings}
     for setting in settings:
-        spelled = setting.knob.spelled("megatron_bridge")
-        place = spelled[0].name.partition(".")[0] if spelled else ""
-        written = setting.meaning.path
-        if place not in _OVERWRITING or setting.meaning.spelling is None or written.startswith(f"{place}."):
+        spelled = setting.knob.spelled(dialect)
+        place = spelled[0].name.rpartition(".")[0] if spelled else ""
+        written, why = setting.meaning.path, _OVERWRITING.get((dialect, place))
+        if why is None or setting.meaning.spelling is None or written == spelled[0].name:
             continue
-        if spelled[0].name in winners or (place == "comm_overlap" and setting.value is True):
-            continue  # it is set there too, or comm_overlap would turn it on anyway
+        if written.rpartition(".")[0] == place or spelled[0].name in winners:
+            continue  # another name in the same place, or it is set there too
+        if place == "comm_overlap" and setting.value is True:
+            continue  # which comm_overlap would turn on anyway
         severity: Severity = "warning" if place in places else "note"
         whether = "" if place in places else " where the recipe has one"
         message = f"{written} is overwritten by {place}{whether}"
         value = None if isinstance(setting.value, Opaque) else setting.value
-        instead = (
-            as_written(setting.knob.id, value, "megatron_bridge") if value is not None else spelled[0].name
-        )
-        yield _finding(setting, "PL305", severity, message, instead, _OVERWRITING[place])
+        instead = as_written(setting.knob.id, value, dialect) if value is not None else spelled[0].name
+        yield _finding(setting, "PL305", severity, message, instead, why)
 
 
 def _rewritten(setting: Setting, dialect: Dialect | None) -> str:

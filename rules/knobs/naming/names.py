@@ -35,6 +35,8 @@ class Names:
     parents: frozenset[str]
     """Places in which some knob is set."""
     other_places: frozenset[str]
+    old_but_current: Mapping[str, Former]
+    """Among the leaves: those that other dialects have given up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +52,11 @@ class Meaning:
     instead: str = ""
     """The name to write."""
 
+
+_MORE_PARENTS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {"nemo": frozenset({"trainer", "model", "optim"}), "verl": frozenset({"actor_rollout_ref.actor.optim"})}
+)
+"""Places that hold no knob, in which people put some."""
 
 _UNKNOWN = Meaning(how="unknown")
 
@@ -68,6 +75,7 @@ def names_of(dialect: Dialect | None) -> Names:
     by_path: dict[str, tuple[Knob, Spelling]] = {}
     by_leaf: dict[str, Knob] = {}
     former: dict[str, tuple[Knob, Former]] = {}
+    current: dict[str, Former] = {}
     for knob in catalogue().values():
         for spelling in knob.spelled(dialect or "megatron_core"):
             if dialect is not None:
@@ -76,6 +84,7 @@ def names_of(dialect: Dialect | None) -> Names:
         for old in knob.former:
             if old.kind == "newer" or dialect in old.current:
                 by_leaf.setdefault(old.name, knob)
+                current[old.name] = old
             else:
                 former[old.name] = (knob, old)
     if dialect not in ("megatron_lm", "env"):
@@ -85,7 +94,11 @@ def names_of(dialect: Dialect | None) -> Names:
         by_path=MappingProxyType(by_path),
         by_leaf=MappingProxyType(by_leaf),
         former=MappingProxyType(former),
-        parents=frozenset(p.rpartition(".")[0] for p in by_path) - {""},
+        parents=(
+            frozenset(p.rpartition(".")[0] for p in by_path) | _MORE_PARENTS.get(dialect or "", frozenset())
+        )
+        - {""},
+        old_but_current=MappingProxyType(current),
         other_places=neighbours()[1].get(dialect or "", frozenset()),
     )
 
@@ -114,10 +127,9 @@ def meaning(entry: Entry, dialect: Dialect | None) -> Meaning:
     if found.how in ("exact", "bare") and found.knob is not None and dialect is not None:
         spelled = found.knob.spelled(dialect)
         how: How = "misplaced" if spelled else "absent"
-        if any(
-            old.name == leaf and (old.kind == "newer" or dialect in old.current) for old in found.knob.former
-        ):
-            how = "exact"
+        if leaf in names.old_but_current:
+            old = names.old_but_current[leaf]
+            return Meaning(how="exact", knob=found.knob, former=old, path=path, scope=scope)
         if how == "absent" and found.knob.spelled("env"):
             return _UNKNOWN
         instead = spelled[0].name if spelled else ""
@@ -133,7 +145,8 @@ def meaning(entry: Entry, dialect: Dialect | None) -> Meaning:
 
 def _leaf(leaf: str, names: Names, entry: Entry, at: str = "") -> Meaning:
     if leaf in names.by_leaf:
-        return Meaning(how="bare", knob=names.by_leaf[leaf], path=leaf)
+        old = names.old_but_current.get(leaf)
+        return Meaning(how="bare", knob=names.by_leaf[leaf], former=old, path=leaf)
     if leaf in names.former:
         knob, former = names.former[leaf]
         return Meaning(how="former", knob=knob, former=former, path=leaf, instead=knob.id)

@@ -33,17 +33,28 @@ _KEY_VALUE = re.compile(r"^\s*\+{0,2}[\w./@-]+=\S", re.M)
 _YAML_KEY = re.compile(r"^\s*(- )?\+{0,2}[\w.\"'/@-]+\s*:(\s|$)", re.M)
 
 
-def read_text(path: Path) -> str:
-    """The text of a file. Raises NotAConfigurationError, without the path, for anything but some text."""
+def read_text(path: Path) -> tuple[str, Path]:
+    """The text of a file, or of a run directory's run.json, and the file's path.
+
+    Raises NotAConfigurationError, without the path, for anything but some text.
+    """
     try:
         if path.is_dir():
-            path = path / "run.json"  # a run directory
+            path = path / "run.json"
         if path.exists() and not path.is_file():
             raise NotAConfigurationError("is no regular file. Give a configuration file.")
         with path.open("rb") as file:
-            data = file.read(MAX_BYTES + 1)
+            return as_text(file.read(MAX_BYTES + 1)), path
     except OSError as error:
         raise NotAConfigurationError(f"cannot be read: {error.strerror}. Check the path.") from error
+    except ValueError as error:
+        if isinstance(error, NotAConfigurationError):
+            raise
+        raise NotAConfigurationError("is no path. Check it.") from error
+
+
+def as_text(data: bytes) -> str:
+    """Bytes, at most one more than MAX_BYTES of them, as text. Raises NotAConfigurationError."""
     if len(data) > MAX_BYTES:
         raise NotAConfigurationError(f"is larger than {MAX_BYTES >> 20} MiB. Give a configuration file.")
     try:
