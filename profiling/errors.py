@@ -1,4 +1,4 @@
-"""The one error that a run directory or a capture raises."""
+"""The one error that a run directory or a capture raises, and how any error is told in one line."""
 
 from __future__ import annotations
 
@@ -17,3 +17,14 @@ class CaptureError(ValueError):
     def __reduce__(self) -> tuple[type[CaptureError], tuple[str, str, str]]:
         """Exceptions travel between processes by their constructor's arguments."""
         return type(self), (self.path, self.what, self.remedy)
+
+
+def one_line(error: BaseException) -> str:
+    """What an error says, in one line.
+
+    Of the system's errors the file and the reason: `run/run.json: No space left on device`.
+    """
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror}"
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -37,11 +37,13 @@ class LineWriter:
             raise
 
     def write(self, record: msgspec.Struct) -> None:
-        """Append one record. Raises OSError, of which a full disk is the common cause."""
-        line = self._encoder.encode(record) + b"\n"
-        written = self._file.write(line)
-        if written != len(line):
-            raise OSError(f"only {written} of {len(line)} bytes fitted into {self.path}")
+        """Append one record. Raises OSError with the path, of which a full disk is the common cause."""
+        rest = memoryview(self._encoder.encode(record) + b"\n")
+        try:
+            while rest:  # a disk with room for a part of it takes that, and says why at the next call
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
 
     def close(self) -> None:
         """Close the file; safe to repeat."""

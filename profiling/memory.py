@@ -7,6 +7,7 @@ a word at the end, whose history of allocations covers the window, and `oom` whe
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import pickle
 from typing import Any
@@ -97,7 +98,9 @@ class MemoryRecorder:
         self._watching = True
 
         def out_of_memory(device: int, wanted: int, allocated: int, free: int) -> None:
-            if self._lines is not None:
+            if self._lines is None:
+                return
+            with contextlib.suppress(OSError):  # the training's own error is the one to be told
                 self._sample("oom")
                 self._snapshot("oom.pickle")
 

@@ -154,6 +154,9 @@ def export_sqlite(nsys: Path | str, report: Path, target: Path, *, timeout_s: fl
             last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
             remedy = "A report is read by the nsys that wrote it or a newer one."
             raise CaptureError(report, f"nsys export ended with code {done.returncode}: {last}.", remedy)
+        if _is_cut_off(part):  # nsys ends with 0 on a full disk
+            remedy = "Make room and analyse again: the report is whole."
+            raise CaptureError(report, "nsys export was cut off, as by a full disk.", remedy)
         move_into_place(part, target)
     except subprocess.TimeoutExpired:
         remedy = "Profile fewer steps."
@@ -161,6 +164,20 @@ def export_sqlite(nsys: Path | str, report: Path, target: Path, *, timeout_s: fl
     finally:
         part.unlink(missing_ok=True)
     return target
+
+
+def _is_cut_off(database: Path) -> bool:
+    """Whether an SQLite file is shorter than its header says, or has none.
+
+    The header: 16 bytes of name, at 16 the page size (1 for 65536), at 28 the number of pages, big-endian.
+    """
+    with database.open("rb") as file:
+        header = file.read(32)
+    if not header.startswith(b"SQLite format 3\0") or len(header) < 32:
+        return True
+    page_bytes = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    return database.stat().st_size < pages * (65536 if page_bytes == 1 else page_bytes)
 
 
 def _has_blobs(nsys: Path | str) -> bool:

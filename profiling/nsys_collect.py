@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import re
+import shutil
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ MAX_WORDS = 200
 """Characters of nsys's output that are repeated."""
 EXPORTS_AT_ONCE = 4
 """An export takes one core, and up to a few times the report's size of memory."""
+_FULL_BYTES = 4 << 20
+"""With less room than this a report that is missing is missing for want of room: it takes some megabytes."""
 _REPORT = re.compile(r"rank(0|[1-9][0-9]{0,6})\.nsys-rep")
 _OF_RANK = re.compile(r"rank(0|[1-9][0-9]{0,6})\..+")
 
@@ -127,6 +130,8 @@ def _why_none(run: RunDirectory, rank: int) -> str:
             f"nsys left no report, but traces/{LEFT_OVER}/rank{rank}.qdstrm, which it could not import. "
             "Debian's package lacks a link for that: host-linux-x64 beside target-linux-x64 (see .ci/run)."
         )
+    if (free := shutil.disk_usage(run.path).free) < _FULL_BYTES:
+        return f"nsys left no report: only {free // 1000} kB are free where {run.path} lies."
     words = last_words(run, rank)
     return "nsys left no report: " + (
         f"its last words: {words}" if words else "it was killed, or the disk is full."

@@ -10,7 +10,7 @@ from types import TracebackType
 from perfdoc.profiling import collectives, garbage, groups, ranges
 from perfdoc.profiling.captures import Capture, NsysCapture, TorchCapture
 from perfdoc.profiling.collective_log import write_collectives
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.errors import CaptureError, one_line
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.memory import MemoryRecorder
 from perfdoc.profiling.profiler_choice import Profiler
@@ -135,7 +135,6 @@ class Session:
         try:
             action()
         except (CaptureError, OSError, RuntimeError) as error:
-            line = str(error).strip().splitlines()
-            self.problem = self.problem or (line[0] if line else type(error).__name__)
+            self.problem = self.problem or one_line(error)
             return False
         return True

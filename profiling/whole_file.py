@@ -19,7 +19,8 @@ def whole_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
 
     When the block raises, the temporary file is removed and `path` stays as it was. The temporary name
     ends as `path` does, for writers that choose a format by it. Raises CaptureError where `path` exists
-    and is not to be replaced, before the block and again at its end.
+    and is not to be replaced, before the block and again at its end. The system's errors name `path` where
+    they name the temporary file, or none, as those of a full disk do.
     """
     if not replace and path.exists():
         raise _exists(path)
@@ -28,6 +29,10 @@ def whole_file(path: Path, *, replace: bool = False) -> Iterator[Path]:
     try:
         yield part
         move_into_place(part, path, replace=replace)
+    except OSError as error:
+        if error.errno is None or error.filename not in (None, str(part)):
+            raise
+        raise OSError(error.errno, error.strerror, str(path)) from error
     finally:
         part.unlink(missing_ok=True)
 

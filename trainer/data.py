@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 from collections.abc import Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfdoc.profiling.errors import one_line
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.texts.grammar import TEXT_FILE
 from perfdoc.trainer.tokenizer import Tokenizer
@@ -40,30 +42,36 @@ def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
     """Tokenise a text into an indexed data set unless it is there already; returns its prefix.
 
     Documents are separated by blank lines and end with the end-of-document token. The prefix carries a
-    digest of
-    the text and the vocabulary, so a changed file is indexed anew. Files appear whole or not at all.
+    digest of the text and the vocabulary, so a changed file is indexed anew. Files appear whole or not at
+    all. Raises ValueError for a text that is none, and where the cache cannot be written.
     """
     import numpy as np
     import torch
     from megatron.core.datasets.indexed_dataset import DType, IndexedDatasetBuilder
 
-    digest = hashlib.sha256(path.read_bytes())
+    try:
+        content = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"data.text = {path}: {error.strerror}") from error
+    digest = hashlib.sha256(content)
     digest.update(repr(sorted(tokenizer.unique_identifiers.items())).encode())
     prefix = cache / f"{path.stem}-{digest.hexdigest()[:16]}"
     final = [prefix.with_name(prefix.name + ending) for ending in (".bin", ".idx")]
     if all(file.is_file() for file in final):
         return str(prefix)
-    cache.mkdir(parents=True, exist_ok=True)
-    partial = [file.with_name(f"{file.name}.{os.getpid()}.partial") for file in final]
     try:
-        text = path.read_text(encoding="utf-8")
+        text = content.decode()
     except UnicodeDecodeError as error:
         raise ValueError(f"data.text = {path}: not UTF-8 text (byte {error.start})") from error
+    text = text.replace("\r\n", "\n")
     documents = [document.strip() for document in text.split("\n\n") if document.strip()]
     if len(documents) < 2:
         raise ValueError(f"data.text = {path}: needs at least two documents separated by blank lines")
-    builder = IndexedDatasetBuilder(str(partial[0]), dtype=DType.optimal_dtype(tokenizer.vocab_size))
+    partial = [file.with_name(f"{file.name}.{os.getpid()}.partial") for file in final]
+    builder = None
     try:
+        cache.mkdir(parents=True, exist_ok=True)
+        builder = IndexedDatasetBuilder(str(partial[0]), dtype=DType.optimal_dtype(tokenizer.vocab_size))
         for document in documents:
             tokens = [*tokenizer.tokenize(document + "\n"), tokenizer.eod]
             builder.add_item(torch.from_numpy(np.asarray(tokens, dtype=np.int64)))
@@ -71,17 +79,42 @@ def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
         builder.finalize(str(partial[1]))
         for source, target in zip(partial, final, strict=True):
             source.replace(target)
+    except OSError as error:
+        raise ValueError(_unwritten(error.filename or cache, error)) from error
     finally:
-        builder.data_file.close()
+        if builder is not None:
+            with contextlib.suppress(OSError):  # what it still holds does not fit either
+                builder.data_file.close()
         for file in partial:
             file.unlink(missing_ok=True)
     return str(prefix)
 
 
+def _unwritten(where: Path | str, error: OSError) -> str:
+    # numpy says how much of an array fitted, and no reason.
+    reason = f": {error.strerror}" if error.strerror else f" (is the disk full?): {one_line(error)}"
+    return f"data.data_cache: {where}: cannot be written{reason}"
+
+
+def drop_torn(indices: Path) -> None:
+    """Remove sample indices that a full disk or a killed run left torn; megatron-core takes any file for
+    whole, and builds what is missing."""
+    import numpy as np
+
+    for file in indices.glob("*.npy"):
+        try:
+            np.load(file, mmap_mode="r")
+        except PermissionError:
+            continue
+        except (OSError, ValueError, EOFError):
+            file.unlink(missing_ok=True)
+
+
 def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
     """Both data sets on this rank. Rank 0 writes the caches; the others wait for it and read.
 
-    `data.data_cache` has to be a folder that all nodes see.
+    `data.data_cache` has to be a folder that all nodes see. Raises ValueError for data that cannot be used
+    and a cache that cannot be written.
     """
     import torch.distributed as dist
     from megatron.core.datasets.blended_megatron_dataset_builder import BlendedMegatronDatasetBuilder
@@ -95,10 +128,8 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
             # The other ranks must hear of a failure too, or they would wait for ever.
             try:
                 found[0] = index_text(text_path(config.data.text), tokenizer, cache)
-            except (OSError, ValueError) as error:
+            except ValueError as error:
                 found[1] = str(error)
-                if isinstance(error, OSError) and error.filename:
-                    found[1] = f"data.data_cache: {error.filename}: {error.strerror}"
         dist.broadcast_object_list(found, src=0)
         if found[1] is not None:
             raise ValueError(found[1])
@@ -107,13 +138,13 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
         for ending in (".idx", ".bin"):
             if not Path(prefix + ending).is_file():
                 raise ValueError(f"data.data_path: {prefix}{ending}: no such file")
-    training = config.training
+    training, indices = config.training, cache / "indices"
     settings = GPTDatasetConfig(
         random_seed=training.seed,
         sequence_length=config.model.seq_length,
         blend=(prefixes, None),
         split=config.data.split,
-        path_to_cache=str(cache / "indices"),
+        path_to_cache=str(indices),
         tokenizer=tokenizer,
         reset_position_ids=False,
         reset_attention_mask=False,
@@ -125,7 +156,19 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
         training.eval_iters * training.global_batch_size if training.eval_interval else 0,
         0,
     ]
-    train, valid, _ = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, settings).build()
+    first = dist.get_rank() == 0
+    if first:
+        drop_torn(indices)
+    try:
+        train, valid, _ = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, settings).build()
+    except Exception as error:
+        if first:
+            drop_torn(indices)
+        if isinstance(cause := error.__cause__, OSError):  # which the builder wraps in advice of many lines
+            if isinstance(cause, PermissionError) and cause.filename:
+                raise ValueError(f"data: {one_line(cause)}") from error
+            raise ValueError(_unwritten(cause.filename or indices, cause)) from error
+        raise
     return Corpus(train=train, valid=valid)
 
 
@@ -158,8 +201,8 @@ class RankSampler:
 def batches(
     dataset: Any, config: Config, *, first: int, total: int, dp_rank: int, dp_size: int
 ) -> Iterator[dict[str, Any]]:
-    """Micro-batches of samples `first` to `total`: tokens, labels, loss_mask, position_ids `[micro batch,
-    seq]`."""
+    """Micro-batches of samples `first` to `total`: tokens, labels, loss_mask, position_ids
+    `[micro batch, seq]`."""
     import torch
     from torch.utils.data import DataLoader
 
@@ -172,7 +215,7 @@ def batches(
     )
     workers = config.data.dataloader_num_workers
     # A loader draws a seed when it starts. From the default generator that would move the model's random
-    # numbers
-    # on a CPU, and a resumed run, which starts its loader later, would part from the uninterrupted one.
+    # numbers on a CPU, and a resumed run, which starts its loader later, would part from the uninterrupted
+    # one.
     own_draws = torch.Generator().manual_seed(config.training.seed)
     return iter(DataLoader(dataset, batch_sampler=sampler, num_workers=workers, generator=own_draws))

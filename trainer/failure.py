@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import multiprocessing
 import os
@@ -12,7 +13,9 @@ import traceback
 from pathlib import Path
 from typing import Any, NoReturn
 
+from perfdoc.profiling.errors import one_line
 from perfdoc.profiling.launch_folder import LaunchFolder
+from perfdoc.profiling.whole_file import whole_file
 
 EXIT_FAILED = 1
 EXIT_BAD_INPUT = 2
@@ -45,7 +48,8 @@ def report(error: Exception, rank: int, out: Path | None) -> NoReturn:
     consequence = is_consequence(error)
     if consequence:
         time.sleep(CONSEQUENCE_DELAY_S)
-    message = " ".join(str(error).split()) or type(error).__name__
+    named = isinstance(error, OSError) and error.filename
+    message = one_line(error) if named else " ".join(str(error).split()) or type(error).__name__
     details = {
         "rank": rank,
         "time_ns": time.time_ns(),
@@ -62,7 +66,7 @@ def report(error: Exception, rank: int, out: Path | None) -> NoReturn:
     elif isinstance(error, ValueError):  # every rank finds the same mistake
         if launch.is_first_to_say(message) if launch is not None else rank == 0:
             sys.stderr.write(f"perfdoc: {message}\n")
-    elif launch is None or launch.is_first_to_say(message):
+    elif launch is None or launch.is_first_to_say(_told_once(error, message)):
         kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
         sys.stderr.write(f"perfdoc: rank {rank}: {kind}{message}\n")
     if os.environ.get("PERFDOC_DEBUG"):
@@ -73,6 +77,12 @@ def report(error: Exception, rank: int, out: Path | None) -> NoReturn:
         child.kill()
     # Threads of the backend may wait for a peer that has gone; leave without joining them.
     os._exit(_exit_code(error, consequence=consequence))
+
+
+def _told_once(error: Exception, message: str) -> str:
+    """What no second rank is to say again: a disk is full for all of them, each with a file of its own."""
+    full = isinstance(error, OSError) and error.errno == errno.ENOSPC
+    return os.strerror(errno.ENOSPC) if full else message
 
 
 def _exit_code(error: Exception, *, consequence: bool) -> int:
@@ -97,8 +107,7 @@ def first_line(error: BaseException) -> str:
     if failures:
         wrapped = next(iter(failures.values()))
         error = wrapped[0] if isinstance(wrapped, tuple) else wrapped
-    lines = str(error).strip().splitlines()
-    return lines[0] if lines else type(error).__name__
+    return one_line(error)
 
 
 def _write_details(details: dict[str, Any], rank: int, out: Path | None) -> None:
@@ -107,9 +116,9 @@ def _write_details(details: dict[str, Any], rank: int, out: Path | None) -> None
     Each by itself: a full disk is one of the errors to report, and the next file may lie on another.
     """
     if out is not None and out.is_dir():
-        with contextlib.suppress(OSError):
-            (out / "errors").mkdir(exist_ok=True)
-            (out / "errors" / f"rank{rank}.json").write_text(json.dumps(details) + "\n", encoding="utf-8")
+        file = out / "errors" / f"rank{rank}.json"
+        with contextlib.suppress(OSError), whole_file(file, replace=True) as part:
+            part.write_text(json.dumps(details) + "\n", encoding="utf-8")
         if not details["consequence"] and (out / "run.json").is_file():
             from perfdoc.profiling.run_directory import RunDirectory
 

@@ -69,7 +69,9 @@ def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -
                 capture = stack.enter_context(_session(directory, profiling, rank))
             train(run, log, stop, capture)
         problem = None if capture is None else capture.problem
-        if problem is not None and (launch is None or launch.is_first_to_say(problem)):
+        # Ranks that fail alike name files of their own: one of them says it.
+        alike = "" if problem is None else problem.replace(f"rank{rank}.", "rank.")
+        if problem is not None and (launch is None or launch.is_first_to_say(alike)):
             sys.stderr.write(f"perfdoc: rank {rank}: profiling: {problem}\n")
         if run.stopped_by_signal:
             log.say(f"stopped after step {run.finished}, as asked")

@@ -100,7 +100,12 @@ def _to_analyse(
     if manifest is not None:
         profiled = manifest.profile.ranks
         expected = set(range(manifest.layout.world_size) if profiled is None else profiled)
-        if missing := expected - set(run.files_by_rank("traces")):
+        missing = expected - set(run.files_by_rank("traces"))
+        if missing == expected and not planned.several_nodes:
+            raise RunError(
+                f"{run.path}: trained to the end, and no trace is in it, so there is nothing to analyse."
+            )
+        if missing:
             say(
                 f"no trace of {_listed(sorted(missing))} is in {run.path}: the profiler failed, or another "
                 f"machine keeps it; copy it in, and: perfdoc analyze {run.path}"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -12,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.profiling.run_directory import RunDirectory
-from tests.cli.running import ENDLESS, PLANT, SMALL, Ended, Running, needs_training
+from tests.cli.running import ENDLESS, PLANT, SMALL, Running, needs_training
 from tests.cli.test_analyze import perfdoc
 
 pytestmark = pytest.mark.slow
@@ -118,37 +117,6 @@ def test_a_rank_that_raises_is_told_first(tmp_path: Path) -> None:
     details = json.loads((tmp_path / "out" / "errors" / "rank1.json").read_text())
     assert "planted error" in details["traceback"]
     assert manifest(tmp_path) == ("failed", "rank 1: planted error in two lines")
-
-
-def on_small_disk(folder: Path, megabytes: int, *arguments: str) -> Ended:
-    """Run where `disk` is a file system of that size. It goes with the run, so what lies there is copied."""
-    (folder / "disk").mkdir()
-    mounted = f'mount -t tmpfs -o size={megabytes}m none disk && "$@"; code=$?; cp -r disk/. kept; exit $code'
-    before = ["unshare", "--mount", "sh", "-c", f"mkdir kept; {mounted}", "sh"]
-    probe = ["unshare", "--mount", "mount", "-t", "tmpfs", "none", str(folder / "disk")]
-    if not shutil.which("unshare") or subprocess.run(probe, capture_output=True, check=False).returncode:
-        pytest.skip("file systems cannot be mounted here")
-    return Running.start(folder, *arguments, out="disk/run", before=before).end()
-
-
-def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(tmp_path: Path) -> None:
-    needs_training()
-    # Three checkpoints of about 0.9 MB fit beside the rest, a fourth does not.
-    keep = ("save=disk/saved", "save_interval=5", "keep_checkpoints=99")
-    ended = on_small_disk(tmp_path, 3, *ENDLESS, *keep, "--profiler", "none")
-    assert ended.code == 1
-    (tmp_path / "kept" / "saved").rename(tmp_path / "saved")
-    last = saved(tmp_path)[-1]
-    assert [path.name for path in (tmp_path / "saved").glob("*.partial")] == []
-    failed = f"disk/saved/step_{last + 5:08d}.partial could not be written (is the disk full?)"
-    kept = [line for line in ended.lines[1:] if "saved disk/saved/step_" not in line]
-    assert len(kept) == 2, kept
-    assert kept[0].startswith(f"perfdoc: rank 0: checkpoint.save: {failed}: ")
-    assert kept[0].endswith("No space left on device")
-    assert kept[1].endswith(
-        f"traceback in disk/run/errors/rank0.json; last checkpoint disk/saved/step_{last:08d}"
-    )
-    assert resumed(tmp_path) == last + 1
 
 
 @pytest.mark.parametrize(

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from perfdoc.trainer.data import RankSampler, index_text, text_path
+from perfdoc.trainer.data import RankSampler, drop_torn, index_text, text_path
 from perfdoc.trainer.texts.grammar import TEXT_FILE, write_text
 from perfdoc.trainer.tokenizer import ByteTokenizer, FileTokenizer, build_tokenizer, padded_vocab_size
 from tests.trainer.launch import need_megatron
@@ -108,4 +109,18 @@ def test_a_text_that_is_none_leaves_nothing_behind(tmp_path: Path, content: byte
     text.write_bytes(content)
     with pytest.raises(ValueError, match=expected):
         index_text(text, ByteTokenizer(), tmp_path / "cache")
-    assert list((tmp_path / "cache").iterdir()) == []
+    assert not (tmp_path / "cache").exists()
+
+
+def test_torn_indices_are_removed_and_whole_ones_stay(tmp_path: Path) -> None:
+    """Cut in its numbers, cut in its header, empty: what a full disk and SIGKILL leave of `numpy.save`."""
+    whole = tmp_path / "whole.npy"
+    np.save(whole, np.arange(1000))
+    content = whole.read_bytes()
+    for name, length in (("numbers", len(content) - 1), ("header", 20), ("empty", 0)):
+        (tmp_path / f"{name}.npy").write_bytes(content[:length])
+    (tmp_path / "description.txt").write_text("kept")
+    drop_torn(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["description.txt", "whole.npy"]
+    assert whole.read_bytes() == content
+    drop_torn(tmp_path / "nowhere")
