@@ -91,4 +91,5 @@ def replay_of_job() -> ReplayAnalysis:
         remedy="",
         error_frac=0.01,
         critical_path={"compute": 80, "communication.dp": 20, "host": 1},
+        job=None,
     )
