@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from perfdoc.diagnosis import Diagnosis, Rank, RuleResult
 from perfdoc.reports import units
+from perfdoc.reports.advice import by_gain
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import on_host
 
@@ -206,8 +207,8 @@ def gaps_of(diagnosis: Diagnosis) -> list[Gap]:
 
 
 def rules_in(diagnosis: Diagnosis, state: str) -> list[RuleResult]:
-    """The rules that ended in one state."""
-    return [rule for rule in diagnosis.rules if rule.state == state]
+    """The rules that ended in one state, what gains most first."""
+    return by_gain([rule for rule in diagnosis.rules if rule.state == state])
 
 
 def missing_reason(diagnosis: Diagnosis, capability: str) -> str:

@@ -14,6 +14,7 @@ from markupsafe import Markup, escape
 
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, summary, units, view
+from perfdoc.reports.advice import lines_of
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.sections import sections_of
@@ -52,6 +53,7 @@ def _environment() -> Environment:
     )
     environment.filters.update(
         name=shorten,
+        advice=lines_of,
         glued=_glued,
         pieces=lambda text: pieces(prose(text)),
         base_name=base_name,

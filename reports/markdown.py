@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, leaves, summary, units
+from perfdoc.reports.advice import lines_of
 from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.sections import sections_of
 
@@ -149,7 +150,9 @@ def _rules(diagnosis: Diagnosis) -> list[str]:
             title = f"{shorten(rule.code, 48)} {shorten(rule.title)}"
             text = f"- **{escape(title)}**{' (failed to run)' if state == 'error' else ''}: "
             text += sentence(rule.reason)
-            lines.append(text + (f" *Do:* {sentence(rule.remedy)}" if rule.remedy else ""))
+            lines.append(text)
+            said = lines_of(rule) if state == "fires" else ()
+            lines += [f"  - *{label}:* {sentence(words)}" for label, words in said]
     return ["### Findings", "", *lines, ""] if lines else []
 
 

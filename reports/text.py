@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.diagnosis import Diagnosis, Rank
 from perfdoc.reports import comm, gaps, leaves, summary, units
+from perfdoc.reports.advice import lines_of
 from perfdoc.reports.grid import grid, paragraph
 from perfdoc.reports.names import base_name, prose, shorten
 from perfdoc.reports.sections import sections_of
@@ -216,8 +217,8 @@ def _rules(page: _Page, diagnosis: Diagnosis) -> None:
             page.say(prose(rule.reason), "    ")
             for fact in rule.evidence:
                 page.say(f"{shorten(fact.label)}: {shorten(fact.value)}", "      ")
-            if rule.remedy:
-                page.say(f"do: {prose(rule.remedy)}", "    ")
+            for label, words in lines_of(rule) if state == "fires" else ():
+                page.say(f"{label}: {prose(words)}", "    ")
     counts = [
         f"{len(gaps.rules_in(diagnosis, state))} {words}"
         for state, words in gaps.RULE_STATES

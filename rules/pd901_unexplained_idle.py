@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.rules.case import Case
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -19,11 +17,11 @@ MAX_UNEXPLAINED_FRAC = 0.02
 """DESIGN: more than this share of a window is a defect to look into."""
 
 
-def evaluate(captures: Sequence[CaptureMeasurement]) -> Verdict:
+def evaluate(case: Case) -> Verdict:
     """Fires where any rank's window has more unexplained idle time than the threshold."""
     shares = [
         (r.ledger.idle_ns["unexplained"] / r.ledger.window_ns, c, r)
-        for c in captures
+        for c in case.captures
         for r in c.ranks
         if r.ledger.window_ns
     ]

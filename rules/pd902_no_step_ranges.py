@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
-from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.rules.case import Case
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -16,9 +14,9 @@ META = Meta(
 )
 
 
-def evaluate(captures: Sequence[CaptureMeasurement]) -> Verdict:
+def evaluate(case: Case) -> Verdict:
     """Fires where a rank fell back to the whole capture though the user asked for nothing else."""
-    ranks = [r for c in captures for r in c.ranks]
+    ranks = case.ranks
     if any(r.window.kind == "user" or "asked for" in r.window.reason for r in ranks):
         return Verdict(state="not_applicable", reason="the window was given")
     without = [r for r in ranks if r.window.kind == "capture"]

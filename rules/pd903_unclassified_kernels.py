@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from perfdoc.analyzers.kernel_class import KernelClass
-from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.rules.case import Case
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -20,9 +18,9 @@ MAX_OTHER_FRAC = 0.05
 """Of kernel time. Up to here a misjudged kernel changes no verdict."""
 
 
-def evaluate(captures: Sequence[CaptureMeasurement]) -> Verdict:
+def evaluate(case: Case) -> Verdict:
     """Fires where the class `other` holds more kernel time than the threshold."""
-    times = [k for c in captures for r in c.ranks for k in r.kernel_times]
+    times = [k for r in case.ranks for k in r.kernel_times]
     total = sum(k.total_ns for k in times)
     if not total:
         return Verdict(state="not_applicable", reason="no kernel rows in the window")

@@ -11,7 +11,8 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import get_args
 
 import perfdoc.rules
-from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.rules.advise import proposed
+from perfdoc.rules.case import Case
 from perfdoc.rules.rule import Meta, Rule, RuleResult, State, Verdict
 
 ENTRY_POINT_GROUP = "perfdoc.rules"
@@ -65,22 +66,21 @@ def _foreign_rule(entry: EntryPoint, taken: frozenset[str]) -> Rule:
     return Rule(meta=meta, evaluate=lambda _: Verdict(state="error", reason=reason))
 
 
-def run_rules(
-    captures: Sequence[CaptureMeasurement], rules: Sequence[Rule] | None = None
-) -> list[RuleResult]:
+def run_rules(case: Case, rules: Sequence[Rule] | None = None) -> list[RuleResult]:
     """Apply every rule; one that throws, or gives no verdict, becomes an `error` row, never a crash."""
-    return [_applied(rule, captures) for rule in (all_rules() if rules is None else rules)]
+    return [_applied(rule, case) for rule in (all_rules() if rules is None else rules)]
 
 
-def _applied(rule: Rule, captures: Sequence[CaptureMeasurement]) -> RuleResult:
+def _applied(rule: Rule, case: Case) -> RuleResult:
     try:
-        verdict = rule.evaluate(captures)
+        verdict = rule.evaluate(case)
         if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
             raise TypeError("evaluate gave no verdict")
         evidence = tuple(verdict.evidence)
+        advice = proposed(case, verdict.advice) if verdict.state == "fires" else []
     except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
         verdict = Verdict(state="error", reason=f"{type(error).__name__}: {error}")
-        evidence = ()
+        evidence, advice = (), []
     return RuleResult(
         code=rule.meta.code,
         title=rule.meta.title,
@@ -88,4 +88,8 @@ def _applied(rule: Rule, captures: Sequence[CaptureMeasurement]) -> RuleResult:
         reason=verdict.reason,
         evidence=evidence,
         remedy=verdict.remedy,
+        advice=advice,
+        gain=verdict.gain if verdict.state == "fires" else None,
+        verify=verdict.verify,
+        false_alarm=verdict.false_alarm,
     )

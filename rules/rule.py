@@ -6,7 +6,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.simulator.replay.predict import Gain
 
 State = Literal["fires", "passes", "not_applicable", "skipped", "error"]
 
@@ -34,6 +36,19 @@ class Evidence:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One setting to change. Where the rest of the configuration forbids it, it is not given."""
+
+    knob: str
+    """Canonical id, as in the catalogue."""
+    to: Value
+    why: str
+    """What it does here, in a sentence."""
+    costs: str = ""
+    """What is paid for it: memory, numerics."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Verdict:
     """What a rule found; a state other than `fires` and `passes` needs a reason."""
 
@@ -41,6 +56,30 @@ class Verdict:
     reason: str = ""
     evidence: Sequence[Evidence] = field(default_factory=tuple)
     remedy: str = ""
+    """What to do, in words, for what no setting does."""
+    advice: Sequence[Advice] = field(default_factory=tuple)
+    """Best first."""
+    gain: Gain | None = None
+    """Per step, of what is advised; None where nothing can be said."""
+    verify: str = ""
+    """How to see whether it helped."""
+    false_alarm: str = ""
+    """What would make this none of a problem."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Proposed:
+    """Advice that fits the configuration, or the reason why it does not."""
+
+    knob: str
+    known: bool
+    """Whether the present setting is known."""
+    now: Value
+    to: Value
+    why: str
+    costs: str
+    forbidden: str
+    """The rule of the catalogue that speaks against it; empty where none does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +92,10 @@ class RuleResult:
     reason: str
     evidence: Sequence[Evidence]
     remedy: str
+    advice: Sequence[Proposed]
+    gain: Gain | None
+    verify: str
+    false_alarm: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,5 +103,5 @@ class Rule:
     """A rule file, loaded."""
 
     meta: Meta
-    evaluate: Callable[[Sequence[CaptureMeasurement]], Verdict]
+    evaluate: Callable[[Case], Verdict]
     """Pure: measurements in, verdict out."""

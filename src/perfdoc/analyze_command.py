@@ -14,6 +14,7 @@ from perfdoc.analyzers.window import WindowRequest
 from perfdoc.cross_check_command import cross_check_and_write, nsys_to_check
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis, to_json
+from perfdoc.job_configuration import job_configuration
 from perfdoc.measuring import Work, WorkerLostError, measure_all
 from perfdoc.memory_inputs import memory_files, snapshot_paths
 from perfdoc.output import is_stream, may_write, write_all
@@ -22,6 +23,7 @@ from perfdoc.reports.names import shorten
 from perfdoc.streams import write_bytes
 from perfdoc.traces import TraceError
 from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import common_facts
 from perfdoc.traces.load import find_captures
 
 DEFAULT_OUTPUT = "perfdoc-report"
@@ -42,6 +44,8 @@ class Options:
     work: Work
     output: Path | None
     json_file: str | None
+    config: Path | None
+    """The file of --config: settings beside facts."""
     fail_on: frozenset[str]
     jobs: int
     force: bool
@@ -99,6 +103,7 @@ class Options:
             ),
             output=output,
             json_file=json_file,
+            config=config,
             fail_on=_rule_codes(fail_on),
             jobs=jobs or os.cpu_count() or 1,
             force=force,
@@ -113,7 +118,9 @@ def run(options: Options, format_: str) -> list[str]:
         found = measure_all(options.work, options.jobs)
         if not found.captures and found.silent:
             raise UserError(str(found.silent[0]))
-        diagnosis = diagnose(found.captures, found.silent, found.memory)
+        facts = common_facts([c.facts for c in found.captures])
+        settings = job_configuration(facts, options.config)
+        diagnosis = diagnose(found.captures, found.silent, found.memory, settings)
     except (TraceError, WorkerLostError) as error:
         raise UserError(str(error)) from error
     serial = to_json(diagnosis)

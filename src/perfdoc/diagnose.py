@@ -16,6 +16,9 @@ from perfdoc.diagnose_memory import memory_of
 from perfdoc.diagnose_quality import quality_of
 from perfdoc.diagnose_rank import rank_of
 from perfdoc.diagnose_replay import ReplayTopic, replays_of
+from perfdoc.diagnose_rules import rule_of
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.registry import run_rules
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.verdict import memory_verdict, verdict_of
@@ -33,11 +36,13 @@ def diagnose(
     captures: Sequence[CaptureMeasurement],
     silent: Sequence[NoGpuActivityError] = (),
     memory: Sequence[RankMemory] = (),
+    configuration: Configuration | None = None,
 ) -> d.Diagnosis:
     """Tie measurements and rules together.
 
     captures: each with at least one rank; none where memory alone was looked at. silent: captures that showed
-    no GPU activity; they are no ranks, and the quality section says so. memory: by rank.
+    no GPU activity; they are no ranks, and the quality section says so. memory: by rank. configuration: what
+    is known of the job's settings.
     """
     job = measure_job(captures)
     measured = [(i, m) for i, capture in enumerate(captures) for m in capture.ranks]
@@ -46,8 +51,16 @@ def diagnose(
         for (i, m), device, label in zip(measured, job.devices, job.labels, strict=True)
     ]
     ranks.sort(key=lambda r: (r.rank is None, r.rank or 0))
-    remembered = memory_of(job_memory(memory), ranks)
+    of_memory = job_memory(memory)
+    remembered = memory_of(of_memory, ranks)
     replayed = replays_of(captures, ranks, job)
+    case = Case(
+        captures=captures,
+        job=job,
+        gains=replayed.predicted,
+        memory=of_memory,
+        configuration=configuration or Configuration(),
+    )
     return d.Diagnosis(
         perfdoc_version=__version__,
         verdict=verdict_of(ranks) if ranks else memory_verdict(remembered),
@@ -76,17 +89,7 @@ def diagnose(
         ranks=ranks,
         mfu=copied(job.mfu, d.Mfu),
         analyses=_analyses(captures, ranks, job, remembered, replayed),
-        rules=[
-            d.RuleResult(
-                code=r.code,
-                title=r.title,
-                state=r.state,
-                reason=r.reason,
-                evidence=[d.Evidence(label=e.label, value=e.value) for e in r.evidence],
-                remedy=r.remedy,
-            )
-            for r in run_rules(captures)
-        ],
+        rules=[rule_of(result) for result in run_rules(case)],
         combined=replayed.combined,
     )
 

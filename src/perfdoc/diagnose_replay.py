@@ -10,6 +10,7 @@ from perfdoc import diagnosis as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.diagnose_copy import copied
+from perfdoc.simulator.replay.gains import Gains, no_gains
 from perfdoc.simulator.replay.kept import KeptRank
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
 
@@ -24,6 +25,8 @@ class ReplayTopic:
     replay: d.ReplayAnalysis
     gains: d.GainsAnalysis
     combined: d.Combined | None
+    predicted: Gains
+    """The same as measured, for the rules."""
 
 
 def replays_of(
@@ -41,6 +44,7 @@ def replays_of(
             replay=_nothing(_NOT_RUN, _LEAVE_OUT),
             gains=d.GainsAnalysis(state="not_measured", reason=_NOT_RUN, remedy=_LEAVE_OUT, predictions=[]),
             combined=None,
+            predicted=no_gains(_NOT_RUN, _LEAVE_OUT),
         )
     whole = replay_whole(
         kept, [r.calls for r in measured], job.matches, job.clocks, [r.ledger for r in measured]
@@ -49,6 +53,7 @@ def replays_of(
         replay=_replay(ranks, whole),
         gains=copied(whole.gains, d.GainsAnalysis),
         combined=copied(whole.gains.combined, d.Combined),
+        predicted=whole.gains,
     )
 
 

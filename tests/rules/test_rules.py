@@ -7,6 +7,7 @@ import pytest
 
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.analyzers.window import WindowRequest
+from perfdoc.rules.case import Case
 from perfdoc.rules.registry import all_rules, run_rules
 from perfdoc.rules.rule import Meta, Rule, RuleResult, Verdict
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
@@ -22,7 +23,7 @@ def measured(
 
 
 def result(code: str, captures: Sequence[CaptureMeasurement]) -> RuleResult:
-    (found,) = [r for r in run_rules(captures) if r.code == code]
+    (found,) = [r for r in run_rules(Case.of(captures)) if r.code == code]
     return found
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfdoc.rules.knobs.knob import Dialect, Former, Knob, Value
 from perfdoc.rules.knobs.lint.dialects import is_megatron_command
@@ -36,8 +36,13 @@ def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[S
     for entry in entries:
         if entry.form == "flag" and not flags:
             continue
-        if manifest and entry.form == "path" and not entry.name.startswith("config."):
-            continue
+        if manifest and entry.form == "path":
+            # A run.json holds {"config": {knob: {"value": …, "origin": …}}} among facts of other kinds.
+            section, _, rest = entry.name.partition(".")
+            name, _, part = rest.rpartition(".")
+            if section != "config" or part != "value":
+                continue
+            entry = replace(entry, name=f"config.{name}")
         found = meaning(entry, dialect)
         if found.knob is None:
             continue

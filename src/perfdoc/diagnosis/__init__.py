@@ -40,7 +40,7 @@ from perfdoc.diagnosis.replay import (
     Replay,
     ReplayAnalysis,
 )
-from perfdoc.diagnosis.rules import Evidence, RuleResult
+from perfdoc.diagnosis.rules import Advice, Evidence, RuleResult
 from perfdoc.diagnosis.skew import SkewAnalysis
 from perfdoc.diagnosis.state import NotMeasured, State
 from perfdoc.diagnosis.step_times import StepTimes
@@ -54,6 +54,7 @@ __all__ = [
     "DIMENSIONS",
     "IDLE_CAUSES",
     "SCHEMA_VERSION",
+    "Advice",
     "Analyses",
     "CapabilityRow",
     "Combined",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from perfdoc.diagnosis.replay import Gain
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -12,6 +14,24 @@ class Evidence:
 
     label: str
     value: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One setting to change."""
+
+    knob: str
+    """Canonical id: `perfdoc knobs ID` says what it is."""
+    from_value: str | None
+    """The present setting as text; None where it is not known."""
+    to_value: str
+    why: str
+    costs: str
+    """What is paid for it; empty where nothing is known of."""
+    dialects: dict[str, str]
+    """Ready to paste, by dialect; frameworks that have no such setting are left out."""
+    forbidden: str
+    """What speaks against it in this configuration; empty where nothing that is known does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,3 +45,11 @@ class RuleResult:
     evidence: list[Evidence]
     remedy: str
     """What to do about it; empty unless the rule fires."""
+    advice: list[Advice] = field(default_factory=list)
+    """Settings, best first; empty unless the rule fires."""
+    gain: Gain | None = None
+    """What the advice saves; None where nothing can be said."""
+    verify: str = ""
+    """How to see whether it helped."""
+    false_alarm: str = ""
+    """What would make this none of a problem."""

@@ -1,0 +1,38 @@
+"""Holding advice against the rest of the configuration: no value that it forbids is ever proposed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.check import check
+from perfdoc.rules.rule import Advice, Proposed
+
+
+def proposed(case: Case, advice: Sequence[Advice]) -> list[Proposed]:
+    """Every piece of advice with what speaks against it; what is set so already is left out.
+
+    Pieces are judged one after another, each with those before it that are allowed: a switch and what needs
+    it may be advised together.
+    """
+    found = []
+    configuration = case.configuration
+    for piece in advice:
+        known, now = case.setting(piece.knob)
+        if known and now == piece.to:
+            continue
+        against = check(configuration, {piece.knob: piece.to})
+        if not against:
+            configuration = configuration.with_changes({piece.knob: piece.to})
+        found.append(
+            Proposed(
+                knob=piece.knob,
+                known=known,
+                now=now,
+                to=piece.to,
+                why=piece.why,
+                costs=piece.costs,
+                forbidden=against[0].words if against else "",
+            )
+        )
+    return found

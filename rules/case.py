@@ -1,0 +1,72 @@
+"""All that a rule may look at."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from perfdoc.analyzers.job import JobMeasurement, measure_job
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.analyzers.memory_files import JobMemory
+from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.simulator.replay.gains import Gains, Prediction, no_gains
+
+
+@dataclass(frozen=True, kw_only=True)
+class Case:
+    """What was measured, what is known of the job, and what changes would gain."""
+
+    captures: Sequence[CaptureMeasurement]
+    job: JobMeasurement
+    gains: Gains
+    memory: JobMemory | None = None
+    """None where no snapshot was looked at."""
+    configuration: Configuration = field(default_factory=Configuration)
+    """What is known of the settings; a setting that is not in it is not known."""
+
+    @classmethod
+    def of(cls, captures: Sequence[CaptureMeasurement]) -> Case:
+        """A case of captures alone: nothing replayed, no settings known."""
+        return cls(
+            captures=captures, job=measure_job(captures), gains=no_gains("the windows were not run again", "")
+        )
+
+    @cached_property
+    def ranks(self) -> list[RankMeasurement]:
+        """Every rank, in the order of the captures."""
+        return [rank for capture in self.captures for rank in capture.ranks]
+
+    @property
+    def on_host(self) -> bool:
+        """Whether the job trains on CPUs."""
+        return all(rank.on_host for rank in self.ranks)
+
+    def share(self, of: Callable[[RankMeasurement], int]) -> float | None:
+        """Mean over ranks of some nanoseconds by the window's; None where every window is empty."""
+        shares = [of(r) / r.ledger.window_ns for r in self.ranks if r.ledger.window_ns]
+        return statistics.fmean(shares) if shares else None
+
+    def per_step_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
+        """Mean over ranks of some nanoseconds for a step; None where a window is not made of steps."""
+        if not all(r.window.steps for r in self.ranks):
+            return None
+        return statistics.fmean(of(r) / len(r.window.steps) for r in self.ranks) / 1e6
+
+    def prediction(self, key: str) -> Prediction | None:
+        """What a change was predicted to gain; None where it was not tried."""
+        return next((p for p in self.gains.predictions if p.key == key), None)
+
+    def setting(self, knob: str) -> tuple[bool, Value]:
+        """(whether it is known, its value)."""
+        try:
+            return True, View(self.configuration)(knob)
+        except Undecided:
+            return False, None
+
+    def is_set_to(self, knob: str, value: Value) -> bool:
+        """Whether a knob is known to have a value."""
+        return self.setting(knob) == (True, value)

@@ -1,0 +1,64 @@
+"""PD201: the device runs dry because the host launches too slowly."""
+
+from __future__ import annotations
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.gain import ceiling, predicted
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD201",
+    title="Launch-starved device",
+    why="The next kernel was launched after the device had run dry: it idles while Python and the driver "
+    "work.",
+    sources=("seed 000", "seed 001"),
+)
+
+MIN_FRAC = 0.05
+"""Of the window, mean over ranks."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where the host holds the device up for `MIN_FRAC` of the window."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: nothing is launched")
+    if not all(c.capabilities["launch_correlation"].available for c in case.captures):
+        reason = next(
+            c.capabilities["launch_correlation"].reason
+            for c in case.captures
+            if not c.capabilities["launch_correlation"].available
+        )
+        return Verdict(state="skipped", reason=reason)
+    share = case.share(lambda r: r.ledger.idle_ns["host"])
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    evidence = [Evidence(label="idle behind the host, mean over ranks", value=f"{share:.1%}")]
+    if (ms := case.per_step_ms(lambda r: r.ledger.idle_ns["host"])) is not None:
+        evidence.append(Evidence(label="of a step", value=f"{ms:.3g} ms"))
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    advice = []
+    if case.is_set_to("cuda_graph_impl", "none"):
+        advice.append(
+            Advice(
+                knob="cuda_graph_impl",
+                to="local",
+                why="launches a layer's kernels with one call",
+                costs="memory for the graphs' static buffers, and shapes that stay the same",
+            )
+        )
+    return Verdict(
+        state="fires",
+        reason="kernels are launched later than the device could take them",
+        evidence=evidence,
+        remedy="Give each launch more work: a larger micro-batch, or less tensor parallelism. The host "
+        "section "
+        "names the calls that wait for the device; remove those first.",
+        advice=advice,
+        gain=predicted(case, "without_launches")
+        or ceiling(case, lambda r: r.ledger.idle_ns["host"], "the idle time behind the host"),
+        verify="Run again: idle.host in the ledger falls, and the launch queue stays filled.",
+        false_alarm="A capture with Python stacks or --cuda-memory-usage slows the host; compare the "
+        "profiled with "
+        "the unprofiled steps.",
+    )

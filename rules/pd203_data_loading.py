@@ -1,0 +1,50 @@
+"""PD203: the step waits for its data."""
+
+from __future__ import annotations
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.gain import ceiling, predicted
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD203",
+    title="Waiting for data",
+    why="The next batch is not ready when the step wants it; no kernel runs meanwhile.",
+    sources=("seed 000", "seed 001"),
+)
+
+MIN_FRAC = 0.01
+"""Of the window, mean over ranks."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where loading holds the device up for `MIN_FRAC` of the window."""
+    if not any(r.host.data.state == "measured" for r in case.ranks):
+        return Verdict(state="skipped", reason=case.ranks[0].host.data.reason if case.ranks else "no ranks")
+    share = case.share(lambda r: r.ledger.idle_ns["data"])
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    evidence = [Evidence(label="idle behind data loading, mean over ranks", value=f"{share:.1%}")]
+    if (ms := case.per_step_ms(lambda r: r.ledger.idle_ns["data"])) is not None:
+        evidence.append(Evidence(label="of a step", value=f"{ms:.3g} ms"))
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    known, now = case.setting("dataloader_num_workers")
+    advice = []
+    if known and isinstance(now, int) and not isinstance(now, bool):
+        to = max(2, 2 * now)
+        why = f"{to} processes prepare batches while the step computes"
+        advice.append(
+            Advice(knob="dataloader_num_workers", to=to, why=why, costs="host memory and CPU cores")
+        )
+    return Verdict(
+        state="fires",
+        reason="batches arrive later than the step wants them",
+        evidence=evidence,
+        remedy="" if advice else "Prepare batches in processes of their own, ahead of the step.",
+        advice=advice,
+        gain=predicted(case, "without_data")
+        or ceiling(case, lambda r: r.ledger.idle_ns["data"], "the idle time behind loading"),
+        verify="Run again: idle.data in the ledger falls.",
+        false_alarm="The first steps of a run fill caches; a window that holds them is not steady.",
+    )

@@ -1,0 +1,61 @@
+"""PD501: memory that the allocator holds and cannot use."""
+
+from __future__ import annotations
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD501",
+    title="Fragmented GPU memory",
+    why="Blocks of the wrong size cannot be given out again: the job runs out of memory, or is sharded "
+    "further, "
+    "with gigabytes unused.",
+    sources=("seed 000", "seed 001"),
+)
+
+MIN_FRAC = 0.10
+"""Of what is reserved at the peak: pieces of split segments that are not in use."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where unused pieces of split segments are `MIN_FRAC` of what is reserved at the peak."""
+    if case.memory is None or case.memory.state != "measured":
+        return Verdict(state="skipped", reason=case.memory.reason if case.memory else "no snapshot was given")
+    shares = [
+        (device.layout.inactive_split_bytes / device.layout.reserved_bytes, device)
+        for rank in case.memory.ranks
+        for device in rank.devices
+        if device.layout is not None
+        and device.layout.reserved_bytes
+        and device.layout.inactive_split_bytes is not None
+    ]
+    if not shares:
+        return Verdict(state="skipped", reason="no snapshot shows its segments at the peak")
+    worst, device = max(shares, key=lambda s: s[0])
+    assert device.layout is not None
+    assert device.layout.reserved_bytes is not None
+    evidence = [
+        Evidence(label="unused pieces of split segments, of reserved at the peak", value=f"{worst:.1%}"),
+        Evidence(label="reserved at the peak", value=f"{device.layout.reserved_bytes / 2**30:.2f} GiB"),
+    ]
+    if worst < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    if device.expandable_segments:
+        reason = "segments are expandable already; the pieces come from blocks that live long"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    return Verdict(
+        state="fires",
+        reason="the allocator holds much that it cannot give out",
+        evidence=evidence,
+        advice=[
+            Advice(
+                knob="pytorch_cuda_alloc_conf",
+                to="expandable_segments:True",
+                why="segments grow in place instead of being split",
+                costs="with CUDA graphs and NCCL's user buffers it needs NCCL_GRAPH_REGISTER=0",
+            )
+        ],
+        verify="Record a snapshot again: reserved comes closer to allocated.",
+        false_alarm="Memory to spare: fragmentation costs nothing until the device is full.",
+    )

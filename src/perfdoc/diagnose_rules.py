@@ -1,0 +1,46 @@
+"""What a rule found, as it is published."""
+
+from __future__ import annotations
+
+from perfdoc import diagnosis as d
+from perfdoc.diagnose_copy import copied
+from perfdoc.rules.knobs.knob import DIALECTS, Value
+from perfdoc.rules.knobs.lint.writing import as_written
+from perfdoc.rules.rule import Proposed, RuleResult
+
+
+def rule_of(result: RuleResult) -> d.RuleResult:
+    """One row."""
+    return d.RuleResult(
+        code=result.code,
+        title=result.title,
+        state=result.state,
+        reason=result.reason,
+        evidence=[d.Evidence(label=e.label, value=e.value) for e in result.evidence],
+        remedy=result.remedy,
+        advice=[_advice(piece) for piece in result.advice],
+        gain=None if result.gain is None else copied(result.gain, d.Gain),
+        verify=result.verify,
+        false_alarm=result.false_alarm,
+    )
+
+
+def _advice(piece: Proposed) -> d.Advice:
+    snippets = {dialect: as_written(piece.knob, piece.to, dialect) for dialect in DIALECTS}
+    return d.Advice(
+        knob=piece.knob,
+        from_value=_text(piece.now) if piece.known else None,
+        to_value=_text(piece.to),
+        why=piece.why,
+        costs=piece.costs,
+        dialects={dialect: text for dialect, text in snippets.items() if text},
+        forbidden=piece.forbidden,
+    )
+
+
+def _text(value: Value) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return ",".join(_text(v) for v in value)
+    return "null" if value is None else str(value)

@@ -1,0 +1,116 @@
+"""Cases for rules, each from a real file that a builder wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.window import WindowRequest
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.registry import run_rules
+from perfdoc.rules.rule import RuleResult
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.replay.gains import Gains, Prediction
+from perfdoc.simulator.replay.predict import Gain
+from perfdoc.simulator.timeline import TimelineBuilder
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+
+US = 1_000
+STEP_US = 1_000
+
+
+def case_of(folder: Path, *builders: TimelineBuilder, settings: Mapping[str, Value] | None = None) -> Case:
+    """Everything that was measured of the files that these builders write."""
+    captures = [
+        measure_capture(write_nsys_sqlite(b.build(), folder / f"rank{i}.sqlite", force=True), WindowRequest())
+        for i, b in enumerate(builders)
+    ]
+    configuration = Configuration(values=settings or {}, dialect="perfdoc", complete=False)
+    return replace(Case.of(captures), configuration=configuration)
+
+
+def predicting(case: Case, **gains_ms: tuple[float, float, float]) -> Case:
+    """The same with predictions: key → low, mid and high."""
+    predictions = [
+        Prediction(
+            key=key,
+            change=key,
+            scope="rank",
+            ranks=1,
+            gain=Gain(low_ms=low, mid_ms=mid, high_ms=high, method="replay", assumptions=[]),
+            step_ns=1,
+            low_ns=round(low * 1e6),
+            mid_ns=round(mid * 1e6),
+            high_ns=round(high * 1e6),
+            low_frac=None,
+            mid_frac=None,
+            high_frac=None,
+            replay_error_frac=0.0,
+            reason="",
+        )
+        for key, (low, mid, high) in gains_ms.items()
+    ]
+    return replace(
+        case,
+        gains=Gains(
+            state="measured", reason="", remedy="", predictions=predictions, combined=case.gains.combined
+        ),
+    )
+
+
+def result(code: str, case: Case) -> RuleResult:
+    """What one rule says of a case."""
+    (found,) = [r for r in run_rules(case) if r.code == code]
+    assert found.state != "error", found.reason
+    return found
+
+
+def step_with_gap(gap_us: int, range_name: str = "", *, step: str = "perfdoc.step") -> TimelineBuilder:
+    """Steps of 1 ms: compute, a gap (inside a range, if named) that ends with a late launch, compute."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(2):
+        at = i * STEP_US * US
+        gap, middle = gap_us * US, at + 400 * US
+        thread.range(f"{step} {i}", at, at + STEP_US * US)
+        device.kernel(GEMM, at, middle, launch=(thread, at, at + 1))
+        device.kernel(GEMM, middle + gap, at + STEP_US * US, launch=(thread, middle + gap - 1, middle + gap))
+        if range_name:
+            thread.range(range_name, middle, middle + gap - 1)
+    return builder
+
+
+def step_with_communication(exposed_us: int, *, name: str = "all-grads-sync") -> TimelineBuilder:
+    """Steps of 1 ms: compute, then an all-reduce so much of it beside no compute. name: of its range."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(2):
+        at = i * STEP_US * US
+        end = at + STEP_US * US
+        thread.range(f"perfdoc.step {i}", at, end)
+        device.kernel(GEMM, at, end - exposed_us * US, launch=(thread, at + 1, at + 2))
+        if name:
+            thread.range(name, at + 3, at + 9)
+        device.kernel(
+            ALL_REDUCE,
+            end - exposed_us * US - 100 * US,
+            end,
+            stream=20,
+            launch=(thread, at + 4, at + 5),
+        )
+    return builder
+
+
+def settings_of(found: RuleResult) -> dict[str, Value]:
+    """What is advised and allowed."""
+    return {a.knob: a.to for a in found.advice if not a.forbidden}
+
+
+def evidence_of(found: RuleResult) -> Sequence[str]:
+    return [e.value for e in found.evidence]
