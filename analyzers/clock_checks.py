@@ -18,6 +18,9 @@ _SLACK_NOISES = 4.0
 ends, may do so because clocks are off."""
 PERCENT = (5.0, 95.0)
 """Percentiles of the residual."""
+MANY_ENDS = 40
+FEW_ENDS = 24
+LEAST_DOUBT = 1.25
 TICK_NS = 1_000
 """No timestamp of a GPU or of the PyTorch profiler is trusted further."""
 
@@ -37,6 +40,20 @@ def percentiles(values: F64) -> tuple[int | None, int | None]:
         return None, None
     low, high = np.percentile(values, PERCENT)
     return round(float(low)), round(float(high))
+
+
+def reach_ns(values: F64) -> float:
+    """How far off 0 what is left of ends lies, and so how far off what was fitted to them may be.
+
+    From MANY_ENDS on the outermost twentieth of either side is left out: an end that is late by itself is no
+    clock. Below FEW_ENDS they may all be late to one side by chance: of five a fit is off by three times what
+    they still differ by about once in a thousand (Student's t). Random jobs of random clocks hold the factors
+    against the truth (test_clock_residual).
+    """
+    if not len(values):
+        return 0.0
+    size = np.abs(np.percentile(values, PERCENT) if len(values) >= MANY_ENDS else values)
+    return float(size.max()) * max(LEAST_DOUBT, FEW_ENDS / len(values))
 
 
 def violating(ends: Ends, start_ns: I64, end_ns: I64, strict: Bool) -> set[int]:

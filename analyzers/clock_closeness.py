@@ -9,13 +9,17 @@ from math import ceil, inf
 
 import numpy as np
 
-from perfdoc.analyzers.clock_checks import TICK_NS, from_the_others, percentiles
+from perfdoc.analyzers.call_order import STEEPEST
+from perfdoc.analyzers.clock_checks import PERCENT, TICK_NS, reach_ns
 from perfdoc.analyzers.clock_ends import Ends
 from perfdoc.analyzers.clock_fit import FEWEST_FOR_OFFSET
 from perfdoc.analyzers.clock_graph import F64
 from perfdoc.analyzers.clock_ties import Ties
 from perfdoc.analyzers.intervals import I64
 from perfdoc.analyzers.matches import Matches
+
+_AT_ONCE = 128
+"""Clocks from which distances are found together: what that takes grows with these times all ties."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,11 +55,13 @@ class Closeness:
         clocks = np.unique(self.clock_of[list(members)])
         if len(clocks) < 2:
             return TICK_NS
-        start = np.full((len(clocks), len(self.cluster)), np.inf)
-        start[np.arange(len(clocks)), clocks] = 0.0
-        within, cluster = self.ties.distances(start)[:, clocks], self.cluster[clocks]
-        across = self.across(clocks[:, None], clocks)
-        apart = float(np.where(cluster[:, None] == cluster, within, across).max())
+        cluster, apart = self.cluster[clocks], 0.0
+        for some in np.split(clocks, range(_AT_ONCE, len(clocks), _AT_ONCE)):
+            start = np.full((len(some), len(self.cluster)), np.inf)
+            start[np.arange(len(some)), some] = 0.0
+            within = self.ties.distances(start)[:, clocks]
+            across = self.across(some[:, None], clocks)
+            apart = max(apart, float(np.where(self.cluster[some][:, None] == cluster, within, across).max()))
         return None if apart == inf else max(TICK_NS, ceil(apart))
 
 
@@ -68,12 +74,13 @@ def group_resolutions(
     What the ends of the group itself differ by, where it has enough of them in one cluster; else no less than
     what its members' clocks may be apart. end_ns: of each row of `ends`, aligned.
     """
-    off = from_the_others(ends, end_ns)
-    group = ends.group[ends.collective]
-    order = np.argsort(group, kind="stable")
-    present, first = np.unique(group[order], return_index=True)
-    rows = dict(zip(present.tolist(), np.split(order, first[1:]), strict=False))
-    collectives = np.bincount(ends.group, minlength=len(matches.groups))
+    spread = np.empty(0)
+    if len(end_ns):
+        latest, earliest = (f.reduceat(end_ns, ends.first) for f in (np.maximum, np.minimum))
+        spread = (latest - earliest).astype(np.float64)
+    order = np.argsort(ends.group, kind="stable")
+    bounds = np.searchsorted(ends.group[order], np.arange(1, len(matches.groups)))
+    collectives = np.split(order, bounds)
     synchronising = np.bincount(matches.group[matches.is_synchronising], minlength=len(matches.groups)) > 0
     between: dict[tuple[int, ...], int | None] = {}
     found: list[int | None] = []
@@ -81,15 +88,26 @@ def group_resolutions(
         if not synchronising[at]:
             found.append(None)
             continue
-        low, high = percentiles(off[rows[at]]) if at in rows else (None, None)
-        own = max(abs(low or 0), abs(high or 0), TICK_NS)
+        mine = collectives[at]
+        seen = float(spread[mine].max(initial=TICK_NS))
         clusters = np.unique(closeness.cluster[closeness.clock_of[list(members)]])
-        if collectives[at] < FEWEST_FOR_OFFSET or len(clusters) > 1:
+        if len(mine) < FEWEST_FOR_OFFSET or len(clusters) > 1:
             key = tuple(sorted(set(closeness.clock_of[list(members)].tolist())))
             if key not in between:
                 between[key] = closeness.between(members)
             apart = between[key]
-            found.append(None if apart is None else max(own, apart))
+            found.append(None if apart is None else max(ceil(seen), apart))
         else:
-            found.append(own)
+            own = _reach_over_time(spread[mine], end_ns[ends.first[mine]])
+            found.append(max(TICK_NS, ceil(own)))
     return tuple(found)
+
+
+def _reach_over_time(spread_ns: F64, time_ns: I64) -> float:
+    """How far apart clocks may be at any of these times, whose ends differ by so much (see ties_of)."""
+    reach = reach_ns(spread_ns)
+    first, last = np.percentile(time_ns, PERCENT).tolist()
+    tilt = min(float(STEEPEST), 2 * max(reach, TICK_NS) / max(last - first, 1.0))
+    beyond = max(first - float(time_ns.min()), float(time_ns.max()) - last)
+    apart: float = reach + tilt * beyond
+    return apart

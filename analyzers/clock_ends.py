@@ -62,6 +62,7 @@ class Ends:
 class PairOfClocks:
     """How far one clock's ends lie behind another's in one group."""
 
+    group: int
     source: int
     target: int
     time_ns: F64
@@ -129,6 +130,7 @@ def pairs_of_clocks(ends: Ends, clock: I64, end_ns: I64) -> list[PairOfClocks]:
     for mine in np.split(rows, bounds) if len(rows) else ():
         found.append(
             PairOfClocks(
+                group=int(group[mine[0]]),
                 source=int(reference[group[mine[0]]]),
                 target=int(clock[mine[0]]),
                 time_ns=base[collective[mine]].astype(np.float64) + zero[collective[mine]],

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.call_order import STEEPEST
-from perfdoc.analyzers.clock_checks import PERCENT, TICK_NS
+from perfdoc.analyzers.clock_checks import FEW_ENDS, PERCENT, TICK_NS, reach_ns
 from perfdoc.analyzers.clock_ends import PairOfClocks
 from perfdoc.analyzers.clock_fit import FEWEST_FOR_OFFSET
 from perfdoc.analyzers.clock_graph import F64
@@ -50,10 +50,13 @@ def ties_of(pairs: Sequence[PairOfClocks], begin_ns: I64, end_ns: I64) -> Ties:
     cover (likewise); beyond it the clocks may drift apart that fast, though never faster than clocks do.
     """
     rows = []
-    for p in pairs:
-        if len(p) < FEWEST_FOR_OFFSET:
-            continue
-        off = float(np.abs(np.percentile(p.difference_ns, PERCENT)).max())
+    kept = [p for p in pairs if len(p) >= FEWEST_FOR_OFFSET]
+    scatter: dict[int, float] = {}
+    for p in kept:
+        scatter[p.group] = max(scatter.get(p.group, 0.0), reach_ns(p.difference_ns))
+    for p in kept:
+        # That a few ends agree by chance shows in those of the group's other clocks, which do not.
+        off = scatter[p.group] if len(p) < FEW_ENDS else reach_ns(p.difference_ns)
         first, last = np.percentile(p.time_ns, PERCENT).tolist()
         tilt = min(STEEPEST, 2 * max(off, TICK_NS) / max(last - first, 1.0))
         off += tilt * max(first - float(begin_ns[p.source]), float(end_ns[p.source]) - last, 0.0)

@@ -97,11 +97,13 @@ class ClockAlignment:
 
     @property
     def resolution_ns(self) -> int | None:
-        """Differences up to this are not told from none: the residual, and what bounds leave open where ends
-        are too few. For some ranks less is enough, see `group_resolution_ns`."""
-        tied = {c.cluster for c in self.clocks if c.is_reference}
-        sides = [self.residual_ns, *(c.resolution_ns for c in self.clocks if c.cluster not in tied)]
-        return max((s for s in sides if s is not None), default=None)
+        """Differences between any two ranks of one component up to this are not told from none. For some
+        ranks less is enough, see `group_resolution_ns`."""
+        parts: dict[int, list[int]] = {}
+        for member, clock in enumerate(self.clocks):
+            parts.setdefault(clock.component, []).append(member)
+        apart = [self.closeness.between(members) for members in parts.values() if len(members) > 1]
+        return max((s for s in (self.residual_ns, *apart) if s is not None), default=None)
 
     def resolution_between(self, members: Sequence[int]) -> int | None:
         """Differences between these members up to this are not told from none; None: not compared."""

@@ -79,7 +79,7 @@ def test_groups_that_share_too_few_ends_are_no_better_known_than_they_are_bounde
     resolution = {g.members: r for g, r in zip(matches.groups, clocks.group_resolution_ns, strict=True)}
     assert resolution[0, 1] == resolution[2, 3] == 1_000
     assert resolution[0, 1, 2, 3] == clocks.resolution_between(range(4))
-    assert clocks.resolution_ns == max(c.resolution_ns or 0 for c in clocks.clocks[2:])
+    assert clocks.resolution_ns == clocks.resolution_between(range(4))
 
 
 def test_messages_bound_what_ends_do_not() -> None:
@@ -112,14 +112,15 @@ def test_messages_bound_what_ends_do_not() -> None:
 
 
 def test_ends_that_cover_a_part_tell_less_of_the_rest() -> None:
-    # Six all-reduces in the first 50 ms tie the clocks to a µs; 10 s later 40 ppm between them are 400 µs.
+    # Six all-reduces in the first 50 ms tie the clocks to a few µs; 10 s later 40 ppm are 400 µs.
     job = Job(ranks=2)
     for at in instants(6, 10_000_000):
         job.collective("dp", dict.fromkeys((0, 1), at), 20_000)
     for rank in (0, 1):
         job.collective("tp", {rank: 10 * SECOND}, 5_000)
     clocks = aligned(job.columns([Clock(), Clock(drift=40e-6)]))
-    assert clocks.group_resolution_ns[0] == pytest.approx(1_000, abs=500)
+    # Within those 50 ms they lie 1 µs to either side; six ends may all be off by four times as much.
+    assert 4_000 <= (clocks.group_resolution_ns[0] or 0) <= 5_000
     there = [clocks.aligned(i, np.array([10 * SECOND + 400_000 * i]))[0] for i in (0, 1)]
     assert abs(there[1] - there[0]) > 300_000
     assert (clocks.resolution_between([0, 1]) or 0) > abs(there[1] - there[0])

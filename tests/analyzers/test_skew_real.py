@@ -32,8 +32,10 @@ def test_the_first_all_to_all_of_eight_ranks(shared_traces: Path) -> None:
     assert [(c.rank, c.rank_evidence) for c in skew.clocks] == [(r, "distributedInfo") for r in range(8)]
     # The clocks are one machine's: nothing to correct, and ends within 2 to 3 µs of each other.
     assert {(c.offset_ns, c.source, c.component) for c in skew.clocks} == {(0, "utc", 0)}
+    assert max(abs(skew.residual_ns.p5 or 0), abs(skew.residual_ns.p95 or 0)) < 5_000
+    # Eight ends may all be off by three times as much, twice over from one rank by the reference to another.
     assert skew.resolution_ns is not None
-    assert skew.resolution_ns < 5_000
+    assert 5_000 < skew.resolution_ns < 50_000
     first = skew.largest_spreads[0]
     assert (first.operation, first.ranks, first.step) == ("all_to_all", 8, 10)
     assert (first.start_spread_ns, first.end_spread_ns) == (7_624_000, 2_000)
