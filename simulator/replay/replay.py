@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -126,8 +126,7 @@ def replay_job(
     if joined is None:
         said = "the matched collectives make ranks wait for one another in a circle"
         return not_replayed(said, matches.remedy, scope="job"), None
-    found, doubt = replay(joined), _clocks_in_doubt(calls, clocks)
-    return (replace(found, predicts=False, withheld=doubt) if doubt else found), joined
+    return replay(joined), joined
 
 
 def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignment) -> tuple[str, str]:
@@ -149,22 +148,6 @@ def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignme
             "Give the captures of all ranks of a model replica, over more steps.",
         )
     return "", ""
-
-
-def _clocks_in_doubt(calls: Sequence[CollectiveCalls], clocks: ClockAlignment) -> str:
-    """Why too little is known of how ranks wait for one another; empty where it is enough.
-
-    Ranks that too few ends tie (the stages of a pipeline) are on one time only as well as what cannot have
-    come before what bounds it, and what a change saves may lie in between.
-    """
-    if len({c.cluster for c in clocks.clocks}) < 2:
-        return ""
-    apart = clocks.resolution_between(range(len(clocks.clocks)))
-    span = min((int(c.end_ns.max() - c.start_ns[0]) for c in calls if len(c)), default=0)
-    if apart is not None and apart <= ERROR_MAX_FRAC * span:
-        return ""
-    by = "an unknown time" if apart is None else f"up to {apart / 1000:,.0f} us"
-    return f"too few collectives tie the clocks of all ranks, which may be {by} apart"
 
 
 def _withheld(error_frac: float, fixed_frac: float) -> str:

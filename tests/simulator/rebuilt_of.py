@@ -57,13 +57,11 @@ def views_of(trace: Trace, facts: JobFacts | None = None) -> list[DeviceView]:
     return sorted(views, key=lambda v: (v.device.rank or 0, v.device.ordinal))
 
 
-def job_of(
-    views: Sequence[DeviceView], facts: JobFacts, *, with_messages: bool = True
-) -> tuple[Replay, Rebuilt | None]:
+def job_of(views: Sequence[DeviceView], facts: JobFacts) -> tuple[Replay, Rebuilt | None]:
     """Matched, aligned, joined and run."""
     calls = [collective_calls(v) for v in views]
     matches = match_collectives(calls, facts)
-    messages = message_moments([pipeline_rank(v) for v in views], facts) if with_messages else None
+    messages = message_moments([pipeline_rank(v) for v in views], facts)
     clocks = align_clocks(matches, calls, messages)
     return replay_job([rebuild_rank(v) for v in views], calls, matches, clocks)
 
