@@ -82,7 +82,7 @@ def _measure(
             layout=None,
             sites=(),
             growth=growth,
-            out_of_memory_events=None,
+            oom_events=None,
             out_of_memory=(),
             calls=None,
             headroom_bytes=None,
@@ -118,7 +118,7 @@ def _measure(
         layout=layout_at(history, lifetimes, peak, reserved),
         sites=sites_at(snapshot, lifetimes, alive),
         growth=growth,
-        out_of_memory_events=len(failures),
+        oom_events=len(failures),
         out_of_memory=tuple(
             _out_of_memory(history, lifetimes, at, allocated, reserved)
             for at in failures[:MAX_OUT_OF_MEMORY].tolist()

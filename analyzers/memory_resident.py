@@ -45,7 +45,7 @@ class ResidentMeasurement:
     """In live tensors on the GPU since the window opened."""
     peak_reserved_bytes: int | None
     allocated_growth_per_step_bytes: int | None
-    out_of_memory_events: int
+    oom_events: int
 
 
 def measure_resident(path: Path) -> ResidentMeasurement:
@@ -86,7 +86,7 @@ def measure_resident(path: Path) -> ResidentMeasurement:
         peak_allocated_bytes=_most([sample.peak_allocated_bytes for sample in samples]),
         peak_reserved_bytes=_most([sample.peak_reserved_bytes for sample in samples]),
         allocated_growth_per_step_bytes=growth([sample.allocated_bytes for sample in ends]),
-        out_of_memory_events=sum(sample.event == "oom" for sample in samples),
+        oom_events=sum(sample.event == "oom" for sample in samples),
     )
 
 

@@ -84,7 +84,7 @@ class MemoryMeasurement:
     sites: tuple[MemorySite, ...]
     """Of peak_allocated_bytes, by place in the program."""
     growth: MemoryGrowth
-    out_of_memory_events: int | None
+    oom_events: int | None
     out_of_memory: tuple[OutOfMemory, ...]
     """The first of them."""
     calls: AllocatorCalls | None

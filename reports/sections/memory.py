@@ -62,7 +62,7 @@ def _sentences(devices: Sequence[DeviceMemory]) -> Iterator[str]:
         )
     if top.composition is not None and top.composition.state == "partial":
         yield f"A category is at least what it says: {shorten(top.composition.reason, 300)}."
-    failures = sum(m.out_of_memory_events or 0 for m in devices)
+    failures = sum(m.oom_events or 0 for m in devices)
     if failures:
         yield f"{units.plural(failures, 'allocation')} failed for want of memory."
     growth = top.growth
@@ -115,7 +115,7 @@ def _devices(devices: Sequence[DeviceMemory]) -> Grid:
             size(m.peak_allocated_bytes),
             size(m.peak_reserved_bytes),
             size(m.headroom_bytes),
-            count(m.out_of_memory_events),
+            count(m.oom_events),
         ]
         for m in devices[:_DEVICES]
     ]

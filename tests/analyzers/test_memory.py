@@ -110,7 +110,7 @@ def test_out_of_memory_and_forced_releases(tmp_path: Path) -> None:
     )
     p.segment(4 * GIB, 22 * MIB, [(22 * MIB, 22 * MIB, "active_allocated")])
     m = one(p, tmp_path)
-    assert m.out_of_memory_events == 1
+    assert m.oom_events == 1
     (failure,) = m.out_of_memory
     assert (failure.requested_bytes, failure.device_free_bytes) == (8 * MIB, 3 * MIB)
     assert (failure.allocated_bytes, failure.reserved_bytes) == (32 * MIB, 42 * MIB)

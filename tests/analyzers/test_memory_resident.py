@@ -51,7 +51,7 @@ def test_peak_and_growth(tmp_path: Path) -> None:
     assert (m.resident_growth_per_step_bytes, m.heap_growth_per_step_bytes) == (50, 30)
     assert m.allocated_growth_per_step_bytes == 0
     assert (m.peak_allocated_bytes, m.peak_reserved_bytes) == (9_000, 9_500)
-    assert m.out_of_memory_events == 1
+    assert m.oom_events == 1
 
 
 def test_what_is_not_there_is_null(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ def device(rank: int | None, peak_bytes: int) -> DeviceMemory:
             MemorySite(function="forward", file="/site-packages/model.py", line=17, bytes=9 * GIB, count=3),
             MemorySite(function="step", file="optimizer.py", line=None, bytes=GIB, count=1),
         ],
-        out_of_memory_events=1,
+        oom_events=1,
     )
 
 

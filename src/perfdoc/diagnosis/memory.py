@@ -118,7 +118,7 @@ class DeviceMemory:
     layout: MemoryLayout | None
     sites: list[MemorySite]
     growth: MemoryGrowth
-    out_of_memory_events: int | None
+    oom_events: int | None
     out_of_memory: list[OutOfMemory]
     calls: AllocatorCalls | None
     headroom_bytes: int | None
@@ -145,7 +145,7 @@ class ProcessMemory:
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     allocated_growth_per_step_bytes: int | None
-    out_of_memory_events: int
+    oom_events: int
 
 
 @dataclass(frozen=True, kw_only=True)
