@@ -32,7 +32,8 @@ CONTRACT = {
     "Residual": "p5 p95",
     "Straggler": "rank dimension wait_caused_ns recurrence_frac",
     "MemoryAnalysis": "state reason devices",
-    "DeviceMemory": "rank start_allocated_bytes peak_allocated_bytes peak_reserved_bytes oom_events composition",
+    "DeviceMemory": "rank start_allocated_bytes peak_allocated_bytes peak_reserved_bytes oom_events "
+    "composition",
     "RuleResult": "code title state reason evidence",
 }
 """By type: keys, which never go and never change their meaning within a major version of the schema."""
