@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,7 +15,11 @@ from perfdoc.analyzers.kernels import sum_by
 from perfdoc.traces import Operators, RangeKind, Ranges, Trace
 
 MAX_GROUPS = 20
-NO_CALL_SITES = "Python stacks are not read; the range and the operator stand in for the call site."
+_NO_STACKS = {
+    "kineto": "the capture has no Python stacks: record with torch.profiler.profile(with_stack=True)",
+}
+_NOT_READ = "Python stacks of Nsight captures are not read; the range stands in for the call site"
+_NOT_THERE = "no function of the program was open at these calls"
 
 _DIGITS = re.compile(r"\d+")
 _MAX_NAME = 2_000
@@ -32,6 +36,9 @@ class CallGroup:
     stands for them. None: no range was open."""
     operator: str | None
     """Innermost framework operator at the call (PyTorch traces); None: none was open."""
+    call_site: str | None
+    """Innermost Python function of the program itself at the call, `loop.py(42): step` (PyTorch's
+    with_stack); None: none was open, or the capture has no stacks."""
     count: int
     host_ns: int
     """Time in the calls, all of it, whether the device idled or not."""
@@ -57,10 +64,11 @@ def group_calls(
         calls.name[rows],
         _open_at(trace.ranges, nested, start, thread),
         _open_at(trace.operators, np.arange(len(trace.operators)), start, thread),
+        _open_at(trace.python_calls, np.arange(len(trace.python_calls)), start, thread),
     )
     texts: list[dict[int, str | None]] = []
     code = np.zeros(len(rows), np.int64)
-    for column, spell in zip(names, (plain_name, _pattern, _pattern), strict=True):
+    for column, spell in zip(names, _SPELLINGS, strict=True):
         used, at = np.unique(column, return_inverse=True)
         texts.append({i: None if i < 0 else trace.strings[i] for i in used.tolist()})
         spelled = {i: None if text is None else spell(text) for i, text in texts[-1].items()}
@@ -77,15 +85,16 @@ def group_calls(
     groups = []
     for g in order[:MAX_GROUPS].tolist():
         members = np.flatnonzero(code == g)
-        call, range_name, operator = (
+        call, range_name, operator, call_site = (
             _common({known[i] for i in np.unique(column[members]).tolist()}, spell)
-            for column, known, spell in zip(names, texts, (plain_name, _pattern, _pattern), strict=True)
+            for column, known, spell in zip(names, texts, _SPELLINGS, strict=True)
         )
         groups.append(
             CallGroup(
                 call=plain_name(call or ""),
                 range_name=range_name,
                 operator=operator,
+                call_site=call_site,
                 count=int(count[g]),
                 host_ns=int(host[g]),
                 longest_ns=int(longest[g]),
@@ -106,6 +115,24 @@ def _common(names: set[str | None], spell: Callable[[str], str]) -> str | None:
 
 def _pattern(name: str) -> str:
     return _DIGITS.sub("#", name[:_MAX_NAME])
+
+
+def _cut(name: str) -> str:
+    return name[:_MAX_NAME]
+
+
+_SPELLINGS: tuple[Callable[[str], str], ...] = (plain_name, _pattern, _pattern, _cut)
+"""What calls, ranges, operators and call sites of one group agree in."""
+
+
+def costliest_site(trace: Trace, groups: Sequence[CallGroup]) -> tuple[str | None, str]:
+    """The call site of the first group that has one; or None, and why."""
+    site = next((g.call_site for g in groups if g.call_site is not None), None)
+    if site is not None or not groups:
+        return site, "" if site is not None else "there are no such calls"
+    if len(trace.python_calls):
+        return None, _NOT_THERE
+    return None, _NO_STACKS.get(trace.format, _NOT_READ)
 
 
 def _open_at(table: Ranges | Operators, rows: I64, time_ns: I64, thread: I64) -> I64:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfdoc.analyzers.device_view import DeviceView
-from perfdoc.analyzers.host_call_groups import NO_CALL_SITES, CallGroup, group_calls
+from perfdoc.analyzers.host_call_groups import CallGroup, costliest_site, group_calls
 from perfdoc.analyzers.host_calls import CallKind, HostCalls
 from perfdoc.analyzers.host_idle import HostIdle, ThreadIdle, by_thread
 from perfdoc.analyzers.host_state import Measured
@@ -39,8 +39,8 @@ class SyncCalls(Measured):
     """By function, range and operator; most idle caused first."""
     groups_left_out: int = 0
     call_site: str | None = None
-    """Python line; None with call_site_reason."""
-    call_site_reason: str = NO_CALL_SITES
+    """Of the costliest group whose Python function is known, `loop.py(42): step`; None with the reason."""
+    call_site_reason: str = ""
 
 
 def sync_calls(
@@ -61,7 +61,10 @@ def sync_calls(
     )
     caused = caused + inside_ns(calls, rows, list(by_thread(others, calls)))
     groups, left_out = group_calls(view.trace, calls, rows, inside, caused)
+    site, site_reason = costliest_site(view.trace, groups)
     return SyncCalls(
+        call_site=site,
+        call_site_reason=site_reason,
         count=len(rows),
         host_ns=int((calls.end_ns[rows] - calls.start_ns[rows]).sum()),
         idle_inside_ns=int(inside.sum()),

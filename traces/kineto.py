@@ -1,12 +1,12 @@
 """The reader of PyTorch profiler traces (Kineto's Chrome JSON), plain or gzipped.
 
 Read: kernels, copies and sets, runtime and driver calls, synchronisations and event records, operators,
-annotations and marks, collective metadata, process groups, GPU facts; under the category names of every
-version since 1.8. ROCm builds use the same names. Not read: `python_function` rows (with_stack), flow
-arrows (the correlation ids say the same), GPU-side copies of annotations, memory instants, counters,
-and the profiler's own `Iteration Start` and `Record Window End` instants, which mark its recording
-and no step. Events that are no objects are ignored and counted; a row of a category that is read must
-have a true time and a name, or the file is refused.
+annotations and marks, collective metadata, process groups, GPU facts, `python_function` rows (with_stack)
+of the program's own code; under the category names of every version since 1.8. ROCm builds use the same
+names. Not read: flow arrows (the correlation ids say the same), GPU-side copies of annotations, memory
+instants, counters, and the profiler's own `Iteration Start` and `Record Window End` instants, which mark
+its recording and no step. Events that are no objects are ignored and counted; a row of a category that is
+read must have a true time and a name, or the file is refused (Python functions aside).
 
 Times: `ts` and `dur` are microseconds whatever `displayTimeUnit` says (that key sets what a viewer
 shows). Time 0 is UTC `baseTimeNanoseconds` where the file has it; older files hold epoch times.
@@ -62,6 +62,7 @@ def read_kineto(path: Path) -> Trace:
     check_activity(path, tables.kernels, tables.copies, GraphLaunches.empty())
     annotations, bad_ranges = host_rows_that_fit(ranges(rows))
     operators, bad_operators = host_rows_that_fit(Operators(**rows.operators.columns()))  # type: ignore[arg-type]
+    frames, _ = host_rows_that_fit(Operators(**rows.python_calls.columns()))  # type: ignore[arg-type]
     syncs, bad_syncs = host_rows_that_fit(tables.syncs)
     launch_count, _ = launched(by_correlation, tables.kernels.correlation)
     launched_kernels = int(np.count_nonzero(launch_count))
@@ -83,6 +84,7 @@ def read_kineto(path: Path) -> Trace:
         event_records=tables.event_records,
         ranges=annotations,
         operators=operators,
+        python_calls=frames,
         payloads=rows.payloads.table(),
         groups=(*ranks.groups, *(g for g in rows.payloads.groups.values() if g.name not in listed)),
         world_size=ranks.world_size,

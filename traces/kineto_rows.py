@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -31,15 +32,16 @@ from perfdoc.traces.kineto_names import short_name
 from perfdoc.traces.kineto_payload import PayloadRows
 from perfdoc.traces.kineto_time import instant_ns, interval_ns
 from perfdoc.traces.model import UNKNOWN, CopyKind, RangeKind, SyncKind, Thread
+from perfdoc.traces.python_frames import is_own_frame
 from perfdoc.traces.strings import Strings
 
 _Args = TypeVar("_Args", bound=msgspec.Struct)
 
 # Written as duration events, known and not read: flow arrows' ends, the profiler's own span, the GPU-side
-# copies of annotations, CPU stacks and profiler overhead.
+# copies of annotations and profiler overhead.
 _SKIPPED = frozenset(
     ("ac2g", "async_cpu_to_gpu", "async", "fwdbwd", "forward_backward", "Trace", "gpu_user_annotation")
-    + ("python_function", "overhead", "external_correlation", "cuda_profiler_range")
+    + ("overhead", "external_correlation", "cuda_profiler_range")
 )
 
 _COPY_KINDS = {
@@ -82,6 +84,8 @@ class EventRows:
         self.event_records = Rows("ordinal", "stream", "correlation", "event", "time_ns")
         self.ranges = Rows("start_ns", "end_ns", "thread", "name", "kind")
         self.operators = Rows("start_ns", "end_ns", "thread", "name")
+        self.python_calls = Rows("start_ns", "end_ns", "thread", "name")
+        self._own_frame: dict[str, bool] = {}
         self.payloads = PayloadRows(self.strings)
         self.ignored = 0
         """Events that are no objects, or whose phase or category is no text."""
@@ -99,6 +103,7 @@ class EventRows:
             "cuda_sync": self._sync,
             "cuda_event": self._event_record,
             "user_annotation": self._range,
+            "python_function": self._python_call,
             **dict.fromkeys(("cpu_op", "Operator"), self._operator),
         }
 
@@ -218,6 +223,19 @@ class EventRows:
         self.operators.add(start, end, thread, name)
         if event.cat == "Operator" and text_name.startswith(_ANNOTATION_PREFIXES):
             self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
+
+    def _python_call(self, event: Event) -> None:
+        """Frames of the program's own code; one that is damaged is no reason to refuse the file."""
+        name = event.name
+        if not isinstance(name, str):
+            return
+        own = self._own_frame.get(name)
+        if own is None:
+            own = self._own_frame[name] = is_own_frame(name)
+        if own:
+            with suppress(ValueError):
+                start, end = interval_ns(event.ts, event.dur)
+                self.python_calls.add(start, end, self._thread(event), self.strings.intern(name))
 
     def _mark(self, event: Event) -> None:
         """Instants of the program; the profiler's own (no category, or `[memory]`) are not marks."""

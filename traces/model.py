@@ -310,6 +310,8 @@ class Trace:
     event_records: EventRecords = field(default_factory=EventRecords.empty)
     ranges: Ranges = field(default_factory=Ranges.empty)
     operators: Operators = field(default_factory=Operators.empty)
+    python_calls: Operators = field(default_factory=Operators.empty)
+    """Python functions of the program itself, where its stacks were recorded (PyTorch's with_stack)."""
     payloads: Payloads = field(default_factory=Payloads.empty)
     groups: Sequence[Group] = ()
     world_size: int | None = None

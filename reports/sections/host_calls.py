@@ -65,4 +65,4 @@ def costly_calls(ranks: Sequence[Rank]) -> Grid:
 
 
 def _where(group: CallGroup) -> str:
-    return ", ".join(part for part in (group.range_name, group.operator) if part)
+    return ", ".join(part for part in (group.range_name, group.operator, group.call_site) if part)

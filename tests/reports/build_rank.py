@@ -124,6 +124,7 @@ def _calls(
         call=call,
         range_name=range_name,
         operator=operator,
+        call_site=None,
         count=count,
         host_ns=2 * idle_ns,
         longest_ns=idle_ns,

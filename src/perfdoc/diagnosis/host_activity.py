@@ -70,6 +70,9 @@ class CallGroup:
     """Innermost range at the call; `#` for numbers in which the calls differ."""
     operator: str | None
     """Innermost framework operator at the call."""
+    call_site: str | None
+    """Innermost Python function of the program itself at the call, `loop.py(42): step`; None where the
+    capture has no stacks."""
     count: int
     host_ns: int
     longest_ns: int
@@ -94,7 +97,7 @@ class SyncCalls:
     """Most idle caused first."""
     groups_left_out: int
     call_site: str | None
-    """Python line; None with call_site_reason."""
+    """Of the costliest group whose Python function is known; None with call_site_reason."""
     call_site_reason: str
 
 
