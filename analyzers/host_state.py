@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
 
 from perfdoc.analyzers.device_view import DeviceView
+from perfdoc.analyzers.idle import launching_threads
 
 State: TypeAlias = Literal["measured", "not_measured"]
 
@@ -26,6 +27,8 @@ class Measured:
         return cls(state="not_measured", reason=reason, remedy=remedy)
 
 
+MAX_LAUNCHING_THREADS = 1_000
+"""A program has a few for each device; a damaged or hostile trace may have one for each kernel."""
 NO_LAUNCHES = "No activity of this device shares a correlation id with a CUDA call."
 ON_HOST = "The rank computes on the CPU: no work is launched to a device."
 
@@ -40,4 +43,6 @@ def launches_missing(view: DeviceView) -> tuple[str, str] | None:
             return capability.reason, capability.remedy
     if not (view.activity.launch_start_ns >= 0).any():
         return NO_LAUNCHES, view.trace.capabilities["launch_correlation"].remedy
+    if (count := len(launching_threads(view.activity))) > MAX_LAUNCHING_THREADS:
+        return f"{count:,} threads launch this device's work: such a capture is damaged.", "Capture again."
     return None

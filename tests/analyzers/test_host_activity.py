@@ -114,3 +114,16 @@ def test_results_go_into_the_diagnosis(tmp_path: Path) -> None:
     assert (measured.graphs.time_frac, measured.gc.state) == (0.0, "not_measured")
     missing = convert(host_activity(a_cpu_rank(tmp_path / "cpu")))
     assert (missing.launch_queue.state, missing.launch_queue.median_depth) == ("not_measured", None)
+
+
+def test_a_thread_for_every_kernel_is_refused_before_it_costs_anything(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    device = process.device()
+    for i in range(1_001):
+        device.kernel(
+            GEMM, 1_000 * i + 500, 1_000 * i + 900, launch=(process.thread(), 1_000 * i, 1_000 * i + 9)
+        )
+    found = host_activity(view_of(builder, tmp_path))
+    assert found.idle_split.state == found.sync_calls.state == found.launch_queue.state == "not_measured"
+    assert found.idle_split.reason == "1,001 threads launch this device's work: such a capture is damaged."
