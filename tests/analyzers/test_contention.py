@@ -13,70 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.contention import ContendedKernel, Contention, Cost, norm_contention
+from perfdoc.analyzers.contention import ContendedKernel, Cost, norm_contention
 from perfdoc.analyzers.contention_job import job_contention
 from perfdoc.analyzers.contention_names import element_type_of, family_of
 from perfdoc.analyzers.contention_samples import crowded_intervals
 from perfdoc.diagnosis.contention import DeviceContention, NormContentionAnalysis
-from perfdoc.simulator.timeline import TimelineBuilder
-from perfdoc.traces.model import Kernels
+from tests.analyzers.contention_plan import NORM, SLOT_NS, Plan, planted
 from tests.analyzers.device_views import view_of
-from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM
-
-NORM = (
-    "void transformer_engine::normalization::rmsnorm_fwd_tuned_kernel<"
-    "transformer_engine::normalization::Kernel_traits<__nv_bfloat16, float>>(Params)"
-)
-SLOT_NS = 100_000
-
-
-class Plan:
-    """Kernels in slots of 100 us each, one after another."""
-
-    def __init__(self) -> None:
-        self.builder = TimelineBuilder()
-        self.device = self.builder.process().device()
-        self.now = 0
-
-    def slot(
-        self,
-        duration: int,
-        *,
-        name: str = NORM,
-        comm: int = 0,
-        comm_blocks: int = 24,
-        crowd: int = 0,
-        grid: int = 132,
-        copy: bool = False,
-    ) -> None:
-        """A kernel at the slot's start; communication on stream 20 and other compute on stream 13 beside it
-        for so long from the same time on."""
-        self.device.kernel(name, self.now, self.now + duration, grid=(grid, 1, 1))
-        if comm:
-            self.device.kernel(
-                ALL_REDUCE, self.now, self.now + comm, stream=20, grid=(comm_blocks, 1, 1), block=(544, 1, 1)
-            )
-        if copy:
-            self.device.copy("peer_to_peer", 4096, self.now, self.now + duration, stream=21)
-        if crowd:
-            self.device.kernel("other_kernel", self.now, self.now + crowd, stream=13)
-        self.now += SLOT_NS
-
-    def measure(self, folder: Path) -> Contention:
-        return norm_contention(view_of(self.builder, folder))
-
-
-def planted() -> Plan:
-    """Ten norms of 10 us alone, twelve of 15 us beside an all-reduce, and one of each other sort."""
-    plan = Plan()
-    for _ in range(10):
-        plan.slot(10_000)
-    for i in range(12):
-        plan.slot(15_000, comm=15_000 if i < 9 else 8_000)
-    plan.slot(11_000, comm=5_000)
-    plan.slot(40_000, comm=40_000, crowd=20_000)
-    plan.slot(90_000, crowd=5_000)  # crowded too, beside no communication: 5,000 of 90,000 are over 5 %
-    return plan
+from tests.analyzers.tiny import ALL_GATHER, GEMM
 
 
 def test_the_planted_slow_down(tmp_path: Path) -> None:
@@ -109,42 +53,6 @@ def test_the_band_comes_from_the_spread_alone(tmp_path: Path) -> None:
         plan.slot(30_000, comm=30_000)
     (norm,) = plan.measure(tmp_path).signatures
     assert norm.cost == Cost(low_ns=8 * 15_500, mid_ns=8 * 17_500, high_ns=8 * 19_500)
-
-
-@pytest.mark.parametrize(
-    ("alone", "beside", "verdict"),
-    [
-        ([10_000] * 7, [15_000] * 20, "too_few_samples"),
-        ([10_000] * 20, [15_000] * 7, "too_few_samples"),
-        ([], [15_000] * 20, "too_few_samples"),
-        ([10_000] * 8, [15_000] * 8, "slower"),
-        ([10_000] * 8, [10_400] * 8, "no_difference"),  # certain, but 4 %
-        ([10_000, 11_000] * 5, [10_000, 11_000] * 5, "no_difference"),
-        ([10_000, 20_000] * 5, [18_000] * 10, "mixed_work"),
-        ([10_000] * 10, [5_000] * 10, "mixed_work"),  # nothing is faster beside communication
-        # However slow they are beside: what spreads so alone is different work.
-        ([10_000, 20_000] * 5, [90_000] * 10, "mixed_work"),
-        ([10_000] * 8 + [13_000] * 8, [18_000] * 10, "mixed_work"),  # two groups, 1.3 times apart
-        ([10_000] * 19 + [13_000], [18_000] * 10, "slower"),  # one odd run is no group
-        ([10_000, 11_500] * 4, [10_500, 11_300] * 4, "undecided"),  # neither 5 % nor none is proven
-    ],
-)
-def test_verdicts(tmp_path: Path, alone: list[int], beside: list[int], verdict: str) -> None:
-    plan = Plan()
-    for duration in alone:
-        plan.slot(duration)
-    for duration in beside:
-        plan.slot(duration, comm=duration)
-    found = plan.measure(tmp_path)
-    (norm,) = found.signatures
-    assert norm.verdict == verdict
-    assert (norm.samples_alone, norm.samples_contended) == (len(alone), len(beside))
-    assert (norm.cost is not None) == (verdict == "slower")
-    assert (norm.alone_ns is None) == (not alone)
-    zero = Cost(low_ns=0, mid_ns=0, high_ns=0)
-    expected = {"no_difference": zero, "slower": norm.cost}
-    assert found.norm_cost == expected.get(verdict)
-    assert (norm.verdict_reason == "") == (verdict in expected)
 
 
 def test_shapes_are_apart_and_only_those_beside_communication_are_listed(tmp_path: Path) -> None:
@@ -196,95 +104,6 @@ def test_blocks_of_concurrent_communication_add_up(tmp_path: Path) -> None:
     plan.device.kernel(ALL_GATHER, before + 96_000, before + 99_000, stream=24, grid=(100, 1, 1))
     found = plan.measure(tmp_path)
     assert (found.occupied_blocks, found.typical_occupied_blocks, found.suggested_sm_margin) == (32, 24, 32)
-
-
-def test_no_margin_where_communication_fills_the_device(tmp_path: Path) -> None:
-    plan = planted()
-    plan.slot(50_000, comm=50_000, comm_blocks=132)  # the planted GPU has 132 SMs
-    found = plan.measure(tmp_path)
-    assert (found.occupied_blocks, found.suggested_sm_margin) == (132, None)
-    assert "132 blocks" in found.margin_reason
-
-
-def test_no_margin_without_grids_or_without_a_norm_beside(tmp_path: Path) -> None:
-    view = view_of(planted().builder, tmp_path)
-    columns = {n: getattr(view.trace.kernels, n) for n in Kernels.column_names()}
-    blind = Kernels(**{**columns, "grid_blocks": np.full(len(view.trace.kernels), -1)})
-    found = norm_contention(replace(view, trace=replace(view.trace, kernels=blind)))
-    assert (found.occupied_blocks, found.suggested_sm_margin) == (None, None)
-    assert "grid" in found.margin_reason
-    plan = Plan()
-    plan.slot(10_000)
-    plan.slot(20_000, name=GEMM, comm=20_000)
-    found = plan.measure(tmp_path)
-    assert (found.signatures, found.suggested_sm_margin) == ([], None)
-    assert found.reason == found.margin_reason == "no norm ran beside communication"
-
-
-@pytest.mark.parametrize(
-    ("name", "beside", "why"),
-    [
-        (
-            "void at::native::vectorized_layer_norm_kernel<float>(x)",
-            15_000,
-            "only Transformer Engine's norms",
-        ),
-        (NORM, 10_100, "no norm is proven to be slower"),  # as slow as alone
-    ],
-)
-def test_no_margin_that_is_not_shown_to_help(tmp_path: Path, name: str, beside: int, why: str) -> None:
-    plan = Plan()
-    for _ in range(10):
-        plan.slot(10_000, name=name)
-        plan.slot(beside, name=name, comm=beside)
-        plan.slot(20_000, name=GEMM)
-        plan.slot(40_000, name=GEMM, comm=40_000)
-    found = plan.measure(tmp_path)
-    assert found.other_cost is not None
-    assert found.other_cost.mid_ns == 200_000  # that products are slower is no reason for one
-    assert (found.occupied_blocks, found.suggested_sm_margin) == (24, None)
-    assert why in found.margin_reason
-    job = job_contention([found])
-    assert (job.suggested_sm_margin, job.margin_reason) == (None, found.margin_reason)
-
-
-def test_products_of_one_shape_are_an_association(tmp_path: Path) -> None:
-    # Inner sizes 1,024 alone and 4,096 beside: one name, one launch shape, and no way to tell.
-    plan = Plan()
-    for _ in range(10):
-        plan.slot(10_000, name=GEMM)
-        plan.slot(40_000, name=GEMM, comm=40_000)
-    (product,) = plan.measure(tmp_path).other_signatures
-    assert product.verdict == "slower"
-    assert product.caveat.startswith("an association: a product's inner size is not in its launch shape")
-    # Where some of the longer ones run alone too, the groups show.
-    for _ in range(2):
-        plan.slot(40_000, name=GEMM)
-    (product,) = plan.measure(tmp_path).other_signatures
-    assert (product.verdict, product.cost) == ("mixed_work", None)
-    assert "groups of different length" in product.verdict_reason
-
-
-def test_too_many_kernels_for_their_samples_are_undecided(tmp_path: Path) -> None:
-    # Runs of 8 different lengths alone and 8 beside, all apart: p = 0.00094 at best, 0.05 / 0.00094 = 53.2.
-    plan = Plan()
-    for grid in range(1, 61):
-        for i in range(8):
-            plan.slot(10_000 + 10 * i, grid=grid)
-            plan.slot(20_000 + 10 * i, grid=grid, comm=90_000)
-    found = plan.measure(tmp_path)
-    verdicts = [k.verdict for k in found.signatures]
-    assert (verdicts.count("slower"), verdicts.count("undecided"), len(verdicts)) == (53, 7, 60)
-    reasons = {k.verdict_reason for k in found.signatures}
-    assert reasons == {
-        "",
-        "with so few runs nothing can be proven of one of 60 kernels tested together",
-    }
-    assert found.norm_cost is not None
-    assert found.norm_cost.mid_ns == 53 * 8 * 10_000
-    job = job_contention([found])
-    assert sum(k.undecided_devices for k in job.signatures) == 7
-    assert {k.undecided_reason for k in job.signatures} == reasons
 
 
 def test_without_communication_or_on_a_cpu_it_abstains(tmp_path: Path) -> None:
