@@ -87,9 +87,9 @@ def _layer_spec(config: Config, settings: Any, stage: int | None) -> Any:
 
 def _wrap(config: Config, settings: Any, chunks: list[Any]) -> list[Any]:
     if config.parallel.use_torch_fsdp2:
-        from megatron.core.distributed import TorchFullyShardedDataParallel
+        from perfdoc.trainer.adapt.fsdp import fully_sharded
 
-        return [TorchFullyShardedDataParallel(settings, ddp_config(config), chunk) for chunk in chunks]
+        return [fully_sharded(settings, ddp_config(config), chunk) for chunk in chunks]
     from megatron.core.distributed import DistributedDataParallel
 
     wrapped = [

@@ -19,6 +19,11 @@ TP2 = ["tensor_model_parallel_size=2"]
 PP2 = ["pipeline_model_parallel_size=2"]
 VPP2 = ["virtual_pipeline_model_parallel_size=2", "overlap_p2p_comm=true"]
 EXPERTS = ["num_moe_experts=4"]
+FSDP2 = [
+    "use_torch_fsdp2=true",
+    "use_distributed_optimizer=false",
+    "untie_embeddings_and_output_weights=true",
+]
 
 
 def test_sizes_and_batches() -> None:
@@ -128,7 +133,28 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
         "cpu",
     ),
     ("parallel.cp_comm_type = p2p: without", ["context_parallel_size=2", "cp_comm_type=p2p"], 2, "cpu"),
-    ("parallel.use_torch_fsdp2 = true: needs CUDA", ["use_torch_fsdp2=true"], 1, "cpu"),
+    ("parallel.use_torch_fsdp2 = true: needs pipeline", [*FSDP2, *PP2], 2, "cpu"),
+    (
+        "parallel.use_torch_fsdp2 = true: shards the optimizer",
+        [*FSDP2, "use_distributed_optimizer=true"],
+        1,
+        "cuda",
+    ),
+    ("parallel.use_torch_fsdp2 = true: overlaps", [*FSDP2, "overlap_grad_reduce=true"], 2, "cpu"),
+    (
+        "parallel.use_torch_fsdp2 = true: shards the embedding",
+        [*FSDP2, "untie_embeddings_and_output_weights=false"],
+        1,
+        "cpu",
+    ),
+    ("parallel.use_torch_fsdp2 = true: needs params_dtype", [*FSDP2, "params_dtype=fp16"], 1, "cuda"),
+    ("checkpoint.save = x: checkpoints of FSDP2", [*FSDP2, "save=x"], 1, "cpu"),
+    (
+        "environment.cuda_device_max_connections = 1: must not be 1 with FSDP2",
+        [*FSDP2, "cuda_device_max_connections=1"],
+        1,
+        "cuda",
+    ),
     ("parallel.expert_model_parallel_size = 2: needs num_moe", ["expert_model_parallel_size=2"], 2, "cpu"),
     (
         "moe.num_moe_experts = 3: not divisible",
@@ -196,6 +222,7 @@ VALID: list[tuple[list[str], int, Device]] = [
     (["context_parallel_size=2", "cp_comm_type=p2p"], 2, "cuda"),
     (["recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1"], 1, "cpu"),
     (["fp8=hybrid", "params_dtype=bf16"], 1, "cuda"),
+    ([*FSDP2, *TP2, "sequence_parallel=true"], 4, "cpu"),
 ]
 
 

@@ -43,6 +43,12 @@ OVERLAPS = ["overlap_grad_reduce=true", "overlap_param_gather=true", "bucket_siz
 TP2 = ["tensor_model_parallel_size=2", "sequence_parallel=true"]
 PP2 = ["pipeline_model_parallel_size=2"]
 VPP2 = ["virtual_pipeline_model_parallel_size=2", "overlap_p2p_comm=true"]
+FSDP2 = [
+    "use_torch_fsdp2=true",
+    "use_distributed_optimizer=false",
+    "untie_embeddings_and_output_weights=true",
+]
+"""From the seed: it has no checkpoints. The seed gives every layout without stages the same weights."""
 
 RANKS: dict[int, dict[str, list[str]]] = {
     2: {
@@ -67,6 +73,14 @@ RANKS: dict[int, dict[str, list[str]]] = {
         "pp2_uneven": [*PP2, "num_layers_in_first_pipeline_stage=1"],
         "pp2_vpp2": PP2 + VPP2,
         "cp2": ["context_parallel_size=2"],
+        "fsdp2": FSDP2,
+        "fsdp2_cp2_recompute": [
+            *FSDP2,
+            "context_parallel_size=2",
+            "recompute_granularity=full",
+            "recompute_method=uniform",
+            "recompute_num_layers=1",
+        ],
         "ep2_allgather": [*EXPERTS, "expert_model_parallel_size=2", "moe_token_dispatcher_type=allgather"],
         "ep2_alltoall": [*EXPERTS, "expert_model_parallel_size=2", "moe_token_dispatcher_type=alltoall"],
     },
@@ -74,6 +88,7 @@ RANKS: dict[int, dict[str, list[str]]] = {
         "tp4_of_two_groups": ["tensor_model_parallel_size=4", "sequence_parallel=true"],
         "pp4": ["pipeline_model_parallel_size=4"],
         "cp2_dp2_overlaps": ["context_parallel_size=2", *OVERLAPS],
+        "fsdp2_tp2_sp": [*FSDP2, *TP2],
         "ep2_tp2_dp2": [*EXPERTS, *TP2, "expert_model_parallel_size=2"],
     },
     8: {
@@ -88,6 +103,8 @@ def _kind(overrides: list[str]) -> str:
     """Which run of one rank a case is compared with."""
     if FRESH in overrides:
         return "fresh"
+    if FSDP2[0] in overrides:
+        return "seed"
     return "experts" if EXPERTS[0] in overrides else "dense"
 
 
@@ -102,6 +119,7 @@ def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
         {
             "dense": [*common, *saving, f"save={folder / 'dense'}"],
             "experts": [*common, *saving, *EXPERTS, f"save={folder / 'experts'}"],
+            "seed": [*common, *FSDP2[1:]],
             "fresh": [*common, FRESH, f"load={folder / 'dense'}", "load_step=1"],
         },
         1,
@@ -119,9 +137,10 @@ def trained(reference: Path) -> Callable[[int], Path]:
         folder = reference / str(ranks)
         cases = {}
         for name, overrides in RANKS[ranks].items():
-            start_from = reference / ("experts" if EXPERTS[0] in overrides else "dense")
-            data = f"data_cache={reference / 'data'}"
-            cases[name] = [*SMALL, *overrides, data, f"load={start_from}", "load_step=1"]
+            cases[name] = [*SMALL, *overrides, f"data_cache={reference / 'data'}"]
+            if FSDP2[0] not in overrides:
+                start_from = reference / ("experts" if EXPERTS[0] in overrides else "dense")
+                cases[name] += [f"load={start_from}", "load_step=1"]
         run_cases(cases, ranks, folder)
         return folder
 

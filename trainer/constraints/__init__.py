@@ -7,6 +7,7 @@ CPU.
 from __future__ import annotations
 
 from perfdoc.trainer.constraints.experts import EXPERTS
+from perfdoc.trainer.constraints.fsdp import FSDP2
 from perfdoc.trainer.constraints.kernels import KERNELS
 from perfdoc.trainer.constraints.memory import MEMORY
 from perfdoc.trainer.constraints.model import MODEL
@@ -15,6 +16,6 @@ from perfdoc.trainer.constraints.parallel import PARALLEL
 from perfdoc.trainer.constraints.rule import Rule
 from perfdoc.trainer.constraints.training import TRAINING
 
-RULES: tuple[Rule, ...] = MODEL + PARALLEL + EXPERTS + OVERLAP + MEMORY + KERNELS + TRAINING
+RULES: tuple[Rule, ...] = MODEL + PARALLEL + FSDP2 + EXPERTS + OVERLAP + MEMORY + KERNELS + TRAINING
 
 __all__ = ["RULES", "Rule"]

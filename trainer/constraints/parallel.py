@@ -146,24 +146,4 @@ PARALLEL: tuple[Rule, ...] = (
         ),
         "a2a needs the heads of a TP rank divisible by context_parallel_size",
     ),
-    (
-        "parallel.use_torch_fsdp2",
-        lambda c, s, d: (
-            c.parallel.use_torch_fsdp2
-            and (
-                s.pp > 1
-                or s.ep > 1
-                or c.optimizer.use_distributed_optimizer
-                or d == "cpu"
-                or c.precision.params_dtype == "fp16"
-                or not c.model.untie_embeddings_and_output_weights
-            )
-        ),
-        "needs CUDA, PP 1, EP 1, use_distributed_optimizer=false, untied embeddings, and fp32 or bf16",
-    ),
-    (
-        "checkpoint.save",
-        lambda c, s, d: c.parallel.use_torch_fsdp2 and (c.checkpoint.save or c.checkpoint.load) is not None,
-        "checkpoints of FSDP2 runs are not written yet",
-    ),
 )
