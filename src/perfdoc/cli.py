@@ -303,6 +303,9 @@ def run(
     profiler: Annotated[str, typer.Option(help="auto, nsys, torch or none.")] = "auto",
     profile_start: Annotated[int, typer.Option(min=1, help="First profiled step.")] = 10,
     profile_steps: Annotated[int, typer.Option(min=1, help="Number of profiled steps.")] = 3,
+    profile_ranks: Annotated[
+        str | None, typer.Option(help="Profiled ranks, such as 0 or 0,8; all if not given.")
+    ] = None,
     dry_run: Annotated[bool, typer.Option(help="Print the command and stop.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -319,6 +322,7 @@ def run(
             profiler=profiler,
             profile_start=profile_start,
             profile_steps=profile_steps,
+            profile_ranks=profile_ranks,
             torchrun=torchrun,
             dry_run=dry_run,
         )

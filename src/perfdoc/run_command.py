@@ -45,6 +45,8 @@ class Plan:
     config: ResolvedConfig
     several_nodes: bool
     """Whether other machines take part."""
+    profiled_ranks: frozenset[int] | None
+    """None for all."""
 
 
 def prepare(
@@ -55,6 +57,7 @@ def prepare(
     profiler: str,
     profile_start: int,
     profile_steps: int,
+    profile_ranks: str | None,
     torchrun: Sequence[str],
     dry_run: bool,
 ) -> Plan:
@@ -74,6 +77,7 @@ def prepare(
         words = given.completed(default_world_size(resolved.config))
         if (world_size := read_torchrun(words).world_size) is not None:
             plan(resolved.config, world_size, device)
+        ranks = _profiled_ranks(profile_ranks, read_torchrun(words).world_size)
         choice = choose_profiler(profiler, device=device)
         iterations = resolved.config.training.train_iters
         if choice.profiler != "none" and profile_start > iterations:
@@ -96,6 +100,8 @@ def prepare(
     program = ["-m", TRAINER, "--out", str(folder), "--profiler", choice.profiler]
     program += ["--profiler-reason", choice.reason]
     program += ["--profile-start", str(profile_start), "--profile-steps", str(profile_steps)]
+    if ranks is not None:
+        program += ["--profile-ranks", *map(str, sorted(ranks))]
     # A dry run writes no resolved.json, and the line that it prints is to work all the same.
     program += ["--config", config, *overrides] if dry_run else ["--config", str(folder / "resolved.json")]
     command = [*launcher, *program]
@@ -107,8 +113,16 @@ def prepare(
             folder=reports_folder(run) if run is not None else folder / "traces" / UNFINISHED,
             logs=folder / LOGS,
             device=device,
+            ranks=ranks,
         )
-    return Plan(command=command, run=run, choice=choice, config=resolved, several_nodes=given.several_nodes)
+    return Plan(
+        command=command,
+        run=run,
+        choice=choice,
+        config=resolved,
+        several_nodes=given.several_nodes,
+        profiled_ranks=ranks,
+    )
 
 
 def split_words(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
@@ -132,6 +146,19 @@ def show_config(config: str, overrides: Sequence[str]) -> str:
 def as_typed(command: Sequence[str]) -> str:
     """A command line that can be pasted into a shell."""
     return shlex.join(command)
+
+
+def _profiled_ranks(text: str | None, world_size: int | None) -> frozenset[int] | None:
+    """`0,8` → those ranks; None for all. world_size: None where it is not known yet."""
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and len(word) < 8 for word in words):
+        raise RunError(f"--profile-ranks {text!r}: give numbers with commas, such as 0,8.")
+    ranks = frozenset(map(int, words))
+    if world_size is not None and max(ranks) >= world_size:
+        raise RunError(f"--profile-ranks {text}: the run has ranks 0 to {world_size - 1}.")
+    return ranks
 
 
 def _check_checkpoints(resolved: ResolvedConfig) -> Path | None:

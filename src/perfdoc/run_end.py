@@ -74,6 +74,8 @@ def _collect(
     if planned.choice.nsys is None:
         return []
     ranks = set(outcome.ranks)
+    if planned.profiled_ranks is not None:
+        ranks &= planned.profiled_ranks
     if outcome.code == 0 and manifest is not None:
         if not first:
             return []

@@ -13,7 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.profiling.nsys import find_nsys, nvtx_trouble
+from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.run_command import split_words
+from tests.cli.running import SMALL, Running
 from tests.cli.test_analyze import leaves, perfdoc
 
 
@@ -66,6 +69,9 @@ def test_dry_run_prints_the_command_and_makes_nothing(tmp_path: Path) -> None:
         ("tiny", "--", "--nproc-per-node", "3"),
         ("tiny", "--", "--nproc-per-node", "foo"),
         ("tiny", "--profile-start", "400"),
+        ("tiny", "--profile-ranks", "2"),
+        ("tiny", "--profile-ranks", "0,,1"),
+        ("tiny", "--profile-ranks", "all"),
     ],
 )
 def test_mistakes_are_refused_before_any_process_starts(tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -123,3 +129,28 @@ def test_a_real_run_is_trained_profiled_and_analysed(tmp_path: Path) -> None:
     timed = [s["duration_ns"] for s in logged if s["profiled"]]
     measured = [s["duration_ns"] for s in diagnosis["ranks"][0]["window"]["step_list"]]
     assert sum(measured) == pytest.approx(sum(timed), rel=0.1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("profiler", ["torch", "nsys"])
+def test_one_rank_of_two_is_profiled(tmp_path: Path, profiler: str) -> None:
+    """The other one has steps and nothing else, and nobody misses its trace."""
+    needs_training()
+    if profiler == "nsys":
+        nsys = find_nsys()
+        if nsys is None or nvtx_trouble(nsys):
+            pytest.skip(
+                "needs nsys (PERFDOC_NSYS or on PATH) and a version of the nvtx package that it reads"
+            )
+    profiled = ("--profiler", profiler, "--profile-start", "3", "--profile-ranks", "1")
+    started = Running.start(tmp_path, *SMALL, "train_iters=8", *profiled)
+    ended = started.end()
+    assert ended.code == 0, ended.lines
+    told = [line for line in ended.lines if "files analysed" not in line]  # said where that lasts
+    assert len(told) == 2, told  # the profiler, and where the report is
+    run = RunDirectory.open(tmp_path / "out")
+    assert run.manifest().profile.ranks == (1,)
+    assert set(run.files_by_rank("steps")) == {0, 1}
+    assert all(set(run.files_by_rank(folder)) == {1} for folder in ("traces", "collectives", "memory"))
+    diagnosis = json.loads((tmp_path / "out" / "report" / "diagnosis.json").read_text())
+    assert [rank["rank"] for rank in diagnosis["ranks"]] == [1]
