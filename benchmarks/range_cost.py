@@ -32,8 +32,13 @@ WARM_UP = 6
 """Steps that are not counted."""
 MINIMUM_MS = 200.0
 """A bar in per cent says nothing of steps that are shorter."""
-MODELS = {"wide": ["hidden_size=192", "ffn_hidden_size=528"], "tiny": []}
-"""Settings on top of `tiny`. Both have four layers and so the same ranges; `wide` does more between them."""
+MODELS = {
+    "wide": ["hidden_size=192", "ffn_hidden_size=528"],
+    "wider": ["hidden_size=512", "ffn_hidden_size=1408"],
+    "tiny": [],
+}
+"""Settings on top of `tiny`. All have four layers and so the same ranges; `wide` does more between them, and
+`wider` about four times as much."""
 LAYOUTS: dict[str, tuple[int, list[str]]] = {
     "one rank": (1, ["data_parallel_size=1"]),
     "DP2": (2, ["data_parallel_size=2", "global_batch_size=64"]),
