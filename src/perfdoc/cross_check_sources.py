@@ -115,6 +115,8 @@ class Ours:
         if ours.graphs:
             return f"{ours.graphs:,} CUDA graphs traced as a whole run there; this rule does not see them"
         spans = [(start, end) for device, start, end in gap_rows(rows) if device == key]
+        if not spans:
+            return ""
         start, end = (np.array(times, np.int64) for times in zip(*spans, strict=True))
         around = np.searchsorted(ours.start_ns, start, "right") - 1
         if (around < 0).any() or (end > ours.end_ns[np.maximum(around, 0)]).any():

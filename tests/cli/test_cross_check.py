@@ -92,6 +92,21 @@ def from_nsys(nsys: Nsys, source: Source, sqlite: Path, ours: Ours) -> list[Comp
     return compare(source, source.theirs(answer.rows, ours), source.ours(ours))
 
 
+def test_gaps_that_nsight_does_not_list_at_all(tmp_path: Path) -> None:
+    """Two kernels with 300 ns between them, and an answer without a row: a difference like any other."""
+    builder = TimelineBuilder()
+    process = builder.process(pid=500)
+    main, gpu = process.thread(tid=500), process.device()
+    gpu.kernel(GEMM, 100, 200, launch=(main, 10, 20))
+    gpu.kernel(GEMM, 500, 600, launch=(main, 30, 40))
+    ours = Ours(read_trace(write_nsys_sqlite(builder.build(), tmp_path / "two.sqlite")))
+    source = BY_NAME["gpu_gaps"]
+    found = differing(compare(source, source.theirs([], ours), source.ours(ours)))
+    assert {key[2]: (f.theirs, f.ours) for key, f in found.items()} == {"count": (0, 1), "total_ns": (0, 300)}
+    (device,) = ours.gaps
+    assert ours.why("gpu_gaps", device, "count", 0, []) == ""
+
+
 def test_our_figures_by_nsights_definitions(planted: Path) -> None:
     trace = read_trace(planted)
     ranges = range_figures(trace)
