@@ -64,7 +64,7 @@ def evaluate(
     try:
         if not constraint.broken(view):
             return None
-    except (Undecided, ValueError, TypeError):  # a value of a type that no reader lets pass
+    except (Undecided, ValueError, TypeError, ArithmeticError):  # values that no reader lets pass
         return None
     given = view.read - view.assumed
     if not given or (constraint.kind == "ineffective" and constraint.subject not in given):

@@ -64,7 +64,9 @@ class View:
             return self._of.values[name]
         derived = _derived(name, self._of.values)
         if derived is not None:
-            return derived
+            value, sources = derived
+            self.read |= sources
+            return value
         knob = catalogue()[name]
         if name in self._of.unknown or not self._assume or self._of.dialect is None:
             raise Undecided(name)
@@ -145,15 +147,17 @@ class View:
         return world // model
 
 
-def _derived(name: str, values: Mapping[str, Value]) -> int | None:
-    """What follows from other settings by arithmetic; None where it does not."""
+def _derived(name: str, values: Mapping[str, Value]) -> tuple[int, set[str]] | None:
+    """What follows from other settings by arithmetic, and from which; None where it does not."""
     if name == "world_size":
-        return _times(values.get("nnodes", 1), values.get("nproc_per_node"))
+        ranks = _times(values.get("nnodes", 1), values.get("nproc_per_node"))
+        return None if ranks is None else (ranks, {"nnodes", "nproc_per_node"} & values.keys())
     if name == "virtual_pipeline_model_parallel_size":
         layers, pp = values.get("num_layers"), values.get("pipeline_model_parallel_size")
         each = _times(pp, values.get("num_layers_per_virtual_pipeline_stage"))
         if each and isinstance(layers, int) and layers % each == 0:
-            return layers // each
+            sources = {"num_layers", "pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"}
+            return layers // each, sources
     return None
 
 
