@@ -67,7 +67,9 @@ def evaluate(
     except (Undecided, ValueError, TypeError, ArithmeticError):  # values that no reader lets pass
         return None
     given = view.read - view.assumed
-    if not given or (constraint.kind == "ineffective" and constraint.subject not in given):
+    if not given or (
+        constraint.kind == "ineffective" and _means_nothing(constraint.subject, view, configuration)
+    ):
         return None
     return Violation(
         constraint=constraint,
@@ -75,6 +77,19 @@ def evaluate(
         words=constraint.rule,
         read=frozenset(view.read),
         assumed=frozenset(view.assumed),
+    )
+
+
+def _means_nothing(subject: str, view: View, configuration: Configuration) -> bool:
+    """Whether nobody set the knob that has no effect, or only to what it is by default anyway."""
+    if subject not in view.read - view.assumed:
+        return True
+    knob, dialect = catalogue()[subject], configuration.dialect
+    return (
+        dialect is not None
+        and dialect in knob.defaults
+        and subject in configuration.values
+        and configuration.values[subject] == knob.defaults[dialect]
     )
 
 

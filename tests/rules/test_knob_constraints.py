@@ -152,6 +152,12 @@ MORE: Mapping[str, tuple[Value, ...]] = {
 }
 
 
+def _at_default(name: str, values: Mapping[str, Value], configuration: Configuration) -> bool:
+    """Whether a knob is not set, or set to what it is anyway: then it has no effect that anybody wanted."""
+    defaults = {str(d): v for d, v in catalogue()[name].defaults.items()}
+    return name not in values or values[name] == defaults.get(str(configuration.dialect), object())
+
+
 def any_value(rng: random.Random, name: str) -> Value:
     knob = catalogue()[name]
     if name in MORE or name in CHOICES:
@@ -185,7 +191,10 @@ def test_no_admitted_change_breaks_a_rule_for_ten_thousand_configurations() -> N
         if not refusals:
             admitted += 1
             new = breaks(configuration.with_changes(change)) - breaks(configuration)
-            silent = {c.name for c in CONSTRAINTS if c.name in new and c.subject not in {**values, **change}}
+            after = {**values, **change}
+            silent = {
+                c.name for c in CONSTRAINTS if c.name in new and _at_default(c.subject, after, configuration)
+            }
             assert new <= silent, f"{change} breaks {new} in {values}"
     assert 3000 < admitted < 9900
 
@@ -241,7 +250,7 @@ def test_names_and_mendings_are_of_the_catalogue() -> None:
 @pytest.mark.parametrize("constraint", CONSTRAINTS, ids=lambda c: c.name)
 def test_every_rule_can_be_broken_and_its_mending_mends_it(constraint: Any) -> None:
     rng = random.Random(11)
-    dialect = constraint.dialects[0] if constraint.dialects else "megatron_lm"
+    dialect = constraint.dialects[-1] if constraint.dialects else "megatron_core"
     names = sorted(n for n, k in catalogue().items() if k.type != "command")
     for _ in range(40_000):
         values = {n: any_value(rng, n) for n in rng.sample(names, 1)}

@@ -153,6 +153,7 @@ EXPERTS: tuple[Constraint, ...] = (
             rule=f"{name} is read by the flex dispatcher only",
             fix=((DISPATCHER, "flex"),),
             needs_companion=True,
+            dialects=("megatron_core", "megatron_lm", "nemo", "verl", "perfdoc"),
         )
         for name in (BACKEND, "moe_deepep_num_sms", "moe_hybridep_num_sms")
     ),

@@ -12,6 +12,10 @@ GRANULARITY, METHOD, LAYERS = "recompute_granularity", "recompute_method", "reco
 MODULES, OFFLOAD, AWARE = "recompute_modules", "cpu_offloading", "use_precision_aware_optimizer"
 
 
+_NOTHING = (None, ("core_attn",))
+"""What recompute_modules is where nobody set it."""
+
+
 def _selective(v: View, module: str) -> bool:
     return v(GRANULARITY) == "selective" and module in v.items(MODULES)
 
@@ -48,7 +52,7 @@ MEMORY: tuple[Constraint, ...] = (
             name=f"{name.replace('_', '-')}-needs-granularity",
             subject=name,
             kind="ineffective",
-            broken=lambda v, name=name: v(name) is not None and v(GRANULARITY) is None,  # type: ignore[misc]
+            broken=lambda v, name=name: v(name) not in _NOTHING and v(GRANULARITY) is None,  # type: ignore[misc]
             rule=f"{name} is read with recompute_granularity only",
             fix=((GRANULARITY, granularity),),
             needs_companion=True,
@@ -59,7 +63,7 @@ MEMORY: tuple[Constraint, ...] = (
         name="modules-need-selective",
         subject=MODULES,
         kind="ineffective",
-        broken=lambda v: v(MODULES) is not None and v(GRANULARITY) == "full",
+        broken=lambda v: v(MODULES) not in _NOTHING and v(GRANULARITY) == "full",
         rule="recompute_modules is read with recompute_granularity selective only",
         fix=((GRANULARITY, "selective"), (METHOD, None), (LAYERS, None)),
     ),

@@ -31,7 +31,7 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
     settings = tuple(settings_of(entries, detected))
     scopes = by_scope(settings)
     findings = list(name_findings(settings, detected))
-    findings += value_findings(settings, detected, text.splitlines())
+    findings += value_findings(settings, detected, text.splitlines(), entries)
     manifest = detected == "perfdoc" and any(e.name == "perfdoc_version" for e in entries)
     for chosen in scopes.values():
         configuration = _configuration(chosen.values(), _defaults_of(detected, entries, settings), manifest)

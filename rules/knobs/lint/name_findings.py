@@ -12,6 +12,8 @@ from perfdoc.rules.knobs.naming.places import BRIDGE_CLASSES
 from perfdoc.rules.knobs.reading.entry import Entry
 from perfdoc.rules.knobs.values import Opaque
 
+_SETTABLE_NOWHERE = ("megatron_core", "megatron_bridge", "megatron_lm", "nemo")
+"""Frameworks that work out for themselves what is derived."""
 _LOST = "an unknown name is refused, or ignored without a word; either way the setting is not made"
 
 
@@ -47,7 +49,7 @@ def name_findings(settings: Sequence[Setting], dialect: Dialect | None) -> Itera
             why = knob.notes[0] if knob.notes else f"{where} decides it by other settings"
             message = f"{where} has no setting {_last(entry.name)}"
             yield _finding(setting, "PL105", "warning", message, "", why)
-        elif not knob.spellings and knob.kind == "knob" and own != "perfdoc":
+        elif not knob.spellings and knob.kind == "knob" and own in _SETTABLE_NOWHERE:
             message = f"{knob.id} is derived, no setting of any framework"
             yield _finding(setting, "PL105", "note", message, "", knob.what)
         if knob.deprecated and own != "nemo" and setting.value is not False:

@@ -9,6 +9,8 @@ from perfdoc.rules.knobs.knob import Dialect
 from perfdoc.rules.knobs.lint.finding import Finding, Severity
 from perfdoc.rules.knobs.lint.settings import Setting, repeated
 from perfdoc.rules.knobs.lint.writing import as_written
+from perfdoc.rules.knobs.naming.places import placed
+from perfdoc.rules.knobs.reading.entry import Entry
 from perfdoc.rules.knobs.values import Opaque, allowed
 
 _BYTES = re.compile(r"\b(\d+\s*)?([KMG]i?B|bytes?)\b")
@@ -24,14 +26,18 @@ _OVERWRITING: Mapping[tuple[str, str], str] = {
     ("nemo", "trainer.strategy"): "the strategy writes its own argument over the one of ddp, given or not",
 }
 """(Dialect, place) whose fields replace those of the same name elsewhere, set or not."""
+_ON_ANYWAY = frozenset(
+    {"grad_reduce_in_fp32", "overlap_grad_reduce", "overlap_param_gather", "align_param_gather"}
+)
+"""What the overwriting place turns on by itself."""
 _ALWAYS = frozenset({"trainer.strategy"})
 """Places that are there in every job; the others where the recipe has them."""
 
 
 def value_findings(
-    settings: Sequence[Setting], dialect: Dialect | None, lines: Sequence[str]
+    settings: Sequence[Setting], dialect: Dialect | None, lines: Sequence[str], entries: Sequence[Entry]
 ) -> Iterator[Finding]:
-    """What is wrong with values by themselves."""
+    """What is wrong with values by themselves; `entries` are all of the file, `lines` its text."""
     for setting in settings:
         if setting.problem:
             message = f"{setting.knob.id} {setting.problem}"
@@ -40,7 +46,7 @@ def value_findings(
         yield from _unit(setting, lines)
     yield from _twice(settings)
     if dialect is not None:
-        yield from _overwritten(settings, dialect)
+        yield from _overwritten(settings, dialect, entries)
 
 
 def _unit(setting: Setting, lines: Sequence[str]) -> Iterator[Finding]:
@@ -64,8 +70,12 @@ def _twice(settings: Sequence[Setting]) -> Iterator[Finding]:
         last[key] = setting
 
 
-def _overwritten(settings: Sequence[Setting], dialect: Dialect) -> Iterator[Finding]:
-    places = {s.meaning.path.rpartition(".")[0] for s in settings if s.entry.form == "path"} | _ALWAYS
+def _overwritten(
+    settings: Sequence[Setting], dialect: Dialect, entries: Sequence[Entry]
+) -> Iterator[Finding]:
+    paths = {placed(dialect, e.name)[0] for e in entries if e.form == "path" and e.raw is not None}
+    places = _ALWAYS | {p.partition(".")[0] for p in paths} | {p.rpartition(".")[2] for p in paths}
+    unsharded = any(s.knob.id == "use_distributed_optimizer" and s.value is False for s in settings)
     winners = {s.meaning.path for s in settings}
     for setting in settings:
         spelled = setting.knob.spelled(dialect)
@@ -75,8 +85,10 @@ def _overwritten(settings: Sequence[Setting], dialect: Dialect) -> Iterator[Find
             continue
         if written.rpartition(".")[0] == place or spelled[0].name in winners:
             continue  # another name in the same place, or it is set there too
-        if place == "comm_overlap" and setting.value is True:
-            continue  # which comm_overlap would turn on anyway
+        if setting.value is True and setting.knob.id in _ON_ANYWAY:
+            continue
+        if place == "comm_overlap" and unsharded:
+            continue  # it touches the distributed optimizer only
         severity: Severity = "warning" if place in places else "note"
         whether = "" if place in places else " where the recipe has one"
         message = f"{written} is overwritten by {place}{whether}"

@@ -54,7 +54,7 @@ class Meaning:
 
 
 _MORE_PARENTS: Mapping[str, frozenset[str]] = MappingProxyType(
-    {"nemo": frozenset({"trainer", "model", "optim"}), "verl": frozenset({"actor_rollout_ref.actor.optim"})}
+    {"nemo": frozenset({"trainer", "model", "optim"})}
 )
 """Places that hold no knob, in which people put some."""
 
@@ -89,7 +89,8 @@ def names_of(dialect: Dialect | None) -> Names:
                 former[old.name] = (knob, old)
     if dialect not in ("megatron_lm", "env"):
         for knob in catalogue().values():
-            by_leaf.setdefault(knob.id, knob)
+            if knob.kind == "knob" or dialect == "perfdoc":
+                by_leaf.setdefault(knob.id, knob)
     return Names(
         by_path=MappingProxyType(by_path),
         by_leaf=MappingProxyType(by_leaf),
