@@ -183,7 +183,7 @@ def _flat(name: str, dialect: Dialect) -> Meaning:
     if name in neighbours()[0] or plain in neighbours()[0]:
         return _UNKNOWN
     near = dashed if dashed in names.by_path else nearest(dashed, names.by_path)
-    if near is None or (dialect == "megatron_lm" and _differ_by_no(near, dashed)):
+    if near is None or (near != dashed and dialect == "megatron_lm" and _differ_by_no(near, dashed)):
         return _UNKNOWN
     if dialect == "env" and near.partition("_")[0] != name.partition("_")[0]:
         return _UNKNOWN

@@ -1,0 +1,154 @@
+"""Every kind of finding, and the sound setting next to it that gives none."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfdoc.rules.knobs.knob import Dialect
+from perfdoc.rules.knobs.lint.finding import CODES, Finding
+from perfdoc.rules.knobs.lint.lint import lint
+
+
+def only(text: str, name: str = "x.args", dialect: Dialect | None = None) -> Finding:
+    (finding,) = lint(text, name, dialect=dialect).findings
+    assert finding.code in CODES
+    return finding
+
+
+BRIDGE: Dialect = "megatron_bridge"
+
+
+@pytest.mark.parametrize(
+    ("text", "dialect", "code", "severity", "instead"),
+    [
+        ("model.recompute_metod=null", BRIDGE, "PL101", "error", "model.recompute_method=null"),
+        ("model.enable_cuda_graph=false", BRIDGE, "PL102", "warning", "model.cuda_graph_impl=none"),
+        ("ddp.use_custom_fsdp=true", BRIDGE, "PL102", "warning", "dist.use_megatron_fsdp=true"),
+        ("model.use_precision_aware_optimizer=false", BRIDGE, "PL103", "error",
+         "optimizer.use_precision_aware_optimizer=false"),
+        ("model.config.moe_enable_deepep=false", "nemo", None, None, None),
+        ("dist.nccl_ub=false", BRIDGE, "PL103", "error", "ddp.nccl_ub=false"),
+        ("ddp.bucket_size=4e7 comm_overlap.tp_comm_overlap=false", BRIDGE, "PL201", "error", None),
+        ("model.cp_comm_type=ring", BRIDGE, "PL201", "error", ""),
+        ("model.tensor_model_parallel_size=0", BRIDGE, "PL201", "error", ""),
+        ("train.manual_gc_interval=5 train.manual_gc=false", BRIDGE, "PL302", "warning",
+         "train.manual_gc=true"),
+        ("train.manual_gc_interval=50 train.manual_gc=true", BRIDGE, None, None, None),
+        ("NVTE_FLASH_ATTN=1", None, None, None, None),
+        ("NCCL_NVLS_ENABEL=0", None, "PL101", "error", "NCCL_NVLS_ENABLE=0"),
+        ("NCCL_DEBUG_FILE=log", None, None, None, None),
+        ("NCCL_DEBUG=info", None, None, None, None),
+    ],
+)  # fmt: skip
+def test_one_line(text: str, dialect: Dialect | None, code: str | None, severity: str, instead: str) -> None:
+    findings = lint(text, "x.args", dialect=dialect).findings
+    if code is None:
+        assert findings == ()
+        return
+    found = [f for f in findings if f.code == code]
+    assert [(f.code, f.severity) for f in found] == [(code, severity)]
+    if instead is not None:
+        assert found[0].instead == instead
+        assert len(findings) == 1
+
+
+MEGATRON = "torchrun pretrain_gpt.py --num-layers 8 --num-attention-heads 8 --bf16 "
+
+
+@pytest.mark.parametrize(
+    ("flags", "code", "instead"),
+    [
+        ("--ddp-bucket-size 40000000", "PL302", "--overlap-grad-reduce"),
+        ("--ddp-bucket-size 40000000 --overlap-grad-reduce", None, ""),
+        ("--overlap-grad-reduce --overlap-param-gather", "PL301", "--use-distributed-optimizer"),
+        ("--tensor-model-parallel-size 3", "PL301", ""),
+        ("--tensor-model-parallel-size 4 --tensor-model-parallel-size 2", "PL304", ""),
+        ("--tensor_model_parallel_size 4", "PL101", "--tensor-model-parallel-size 4"),
+        ("--recompute-granularity full", "PL301", "--recompute-method uniform, --recompute-num-layers 1"),
+        ("--moe-enable-deepep --moe-token-dispatcher-type flex --num-experts 8", "PL104",
+         "moe_token_dispatcher_type=flex with moe_flex_dispatcher_backend=deepep"),
+        ("--cpu-offloading", "PL105", ""),
+        ("--apply-rope-fusion", "PL103", "leave out --no-rope-fusion"),
+        ("--rotary-base 10000 --lr 3e-4 --exit-interval 5 --log-throughput", None, ""),
+    ],
+)  # fmt: skip
+def test_flags_of_megatron_lm(flags: str, code: str | None, instead: str) -> None:
+    findings = lint(MEGATRON + flags, "x.sh").findings
+    assert [f.code for f in findings] == ([code] if code else [])
+    if code:
+        assert findings[0].instead == instead
+
+
+def test_flags_of_other_programs_are_left_alone() -> None:
+    report = lint("python serve.py --tensor-model-parallel-size 0 --nnodes many --fp8 maybe", "x.sh")
+    assert (report.findings, report.known) == ((), 0)
+
+
+def test_places_that_overwrite_one_another() -> None:
+    yaml = "mixed_precision: bf16_mixed\nddp:\n  grad_reduce_in_fp32: false\n"
+    finding = only(yaml, "x.yaml", BRIDGE)
+    assert (finding.code, finding.severity, finding.line) == ("PL305", "warning", 3)
+    assert finding.instead == "mixed_precision.grad_reduce_in_fp32=false"
+    assert only("ddp.grad_reduce_in_fp32=false", dialect=BRIDGE).severity == "note", "if a recipe has one"
+    both = "mixed_precision: {grad_reduce_in_fp32: false}\nddp: {grad_reduce_in_fp32: false}\n"
+    assert lint(both, "x.yaml").findings == ()
+    unsharded = (
+        "comm_overlap: {tp_comm_overlap: false}\nddp: {bucket_size: 1, use_distributed_optimizer: false, "
+    )
+    assert lint(unsharded + "overlap_grad_reduce: true}\n", "x.yaml").findings == ()
+
+
+def test_a_key_given_twice_in_one_mapping() -> None:
+    finding = only("train:\n  manual_gc: true\n  manual_gc: false\n", "x.yaml", BRIDGE)
+    assert (finding.code, finding.line) == ("PL304", 3)
+    lists = "jobs:\n- train: {manual_gc: true}\n- train: {manual_gc: false}\n"
+    assert lint(lists, "x.yaml", dialect=BRIDGE).findings == ()
+
+
+def test_units_in_remarks() -> None:
+    text = "ddp:\n  overlap_grad_reduce: true\n  bucket_size: 41943040  # 40 MiB\n"
+    assert "PL202" in {f.code for f in lint(text, "x.yaml", dialect=BRIDGE).findings}
+    right = text.replace("40 MiB", "80 M elements")
+    assert "PL202" not in {f.code for f in lint(right, "x.yaml", dialect=BRIDGE).findings}
+
+
+def test_variables_against_settings() -> None:
+    script = "export PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True\n" + MEGATRON + "--use-nccl-ub"
+    (finding,) = lint(script, "x.sh").findings
+    assert (finding.code, finding.knob, finding.instead) == (
+        "PL301",
+        "nccl_ub",
+        "unset PYTORCH_CUDA_ALLOC_CONF",
+    )
+    backend = "export NVTE_FLASH_ATTN=0\n" + MEGATRON
+    assert [f.code for f in lint(backend, "x.sh").findings] == ["PL301"]
+    assert lint(backend + "--attention-backend fused", "x.sh").findings == ()
+
+
+def test_a_recipe_may_have_set_the_rest() -> None:
+    # Overrides of a recipe: degrees that are not there are unknown. A flag that is not there is off.
+    assert lint("model.sequence_parallel=true", dialect=BRIDGE).findings == ()
+    assert [f.code for f in lint(MEGATRON + "--sequence-parallel", "x.sh").findings] == ["PL302"]
+
+
+def test_dialects_are_detected_and_a_tie_abstains() -> None:
+    for text, dialect in (
+        ("comm_overlap.tp_comm_overlap=true", "megatron_bridge"),
+        ("optim.config.main_grads_dtype=bf16", "nemo"),
+        ("actor_rollout_ref.actor.megatron.context_parallel_size=2", "verl"),
+        ("NCCL_DEBUG=INFO", "env"),
+        (MEGATRON, "megatron_lm"),
+        ("parallel.context_parallel_size=2", "perfdoc"),
+    ):
+        assert lint(text, "x.args").dialect == dialect
+    bare = lint("recompute_granuality: full\ncontext_parallel_size: 2\n", "x.yaml")
+    assert (bare.dialect, [f.code for f in bare.findings]) == (None, ["PL101"])
+    tie = lint("PipelineOverlapCfg.num_sm=4", "x.args")
+    assert (tie.dialect, tie.dialect_reason) == (None, "Megatron-Bridge or NeMo")
+
+
+def test_unknown_names_are_listed_when_asked_for() -> None:
+    text = "model.tensor_model_parallel_size=2\nlogger.log_interval=10\n"
+    assert lint(text, "x.args").findings == ()
+    (finding,) = lint(text, "x.args", unknown=True).findings
+    assert (finding.code, finding.severity, finding.key) == ("PL100", "note", "logger.log_interval")
