@@ -50,6 +50,8 @@ def _finding(
     given = sorted(violation.read & chosen.keys(), key=lambda n: (n != violation.knob, n))
     setting = chosen[given[0]] if given else next(iter(chosen.values()))
     code, severity = _CODES[constraint.kind]
+    if constraint.kind == "inadvisable" and violation.assumed:
+        severity = "note"  # it rests on what the user did not say
     dialect = configuration.dialect
     others = [
         f"{n}={_shown(chosen[n])} (line {chosen[n].entry.line})" for n in given if chosen[n] is not setting

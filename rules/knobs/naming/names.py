@@ -58,6 +58,13 @@ _MORE_PARENTS: Mapping[str, frozenset[str]] = MappingProxyType(
 )
 """Places that hold no knob, in which people put some."""
 
+_OVERRIDES: Mapping[str, str] = MappingProxyType(
+    {
+        "override_transformer_config": "TransformerConfig",
+        "override_ddp_config": "DistributedDataParallelConfig",
+        "override_optimizer_config": "OptimizerConfig",
+    }
+)
 _UNKNOWN = Meaning(how="unknown")
 
 
@@ -120,6 +127,8 @@ def meaning(entry: Entry, dialect: Dialect | None) -> Meaning:
         return Meaning(how="misnamed", knob=knob, spelling=spelling, path=path, scope=scope, instead=path)
     if path in names.other_places:
         return _UNKNOWN
+    if dialect == "verl" and (overridden := _override(path)) is not None:
+        return Meaning(how="exact", knob=overridden, path=path, scope=scope)
     if not parent:
         return _leaf(leaf, names, entry)
     if parent not in names.parents:
@@ -142,6 +151,14 @@ def meaning(entry: Entry, dialect: Dialect | None) -> Meaning:
             how=found.how, knob=found.knob, former=found.former, path=path, scope=scope, instead=instead
         )
     return found
+
+
+def _override(path: str) -> Knob | None:
+    """verl's dictionaries that go over megatron-core's classes take every field of the class."""
+    parent, _, leaf = path.rpartition(".")
+    owner = _OVERRIDES.get(parent.rpartition(".")[2])
+    known = names_of("megatron_core").by_path.get(f"{owner}.{leaf}") if owner else None
+    return known[0] if known else None
 
 
 def _leaf(leaf: str, names: Names, entry: Entry, at: str = "") -> Meaning:

@@ -24,7 +24,7 @@ def shell_entries(text: str, first_line: int = 1) -> Iterator[Entry]:
     A variable that the script sets once to a plain text is put where it is used; one that it sets twice, or
     that comes from elsewhere, is a value that cannot be told.
     """
-    commands = list(_commands(split_words(text, first_line)))
+    commands = [_apart(words) for words in _commands(split_words(text, first_line))]
     variables = _constants(commands)
     for number, words in enumerate(commands, start=1):
         expanded = [_expanded(word, variables) for word in words]
@@ -45,6 +45,16 @@ def _commands(words: Iterator[Word]) -> Iterator[list[Word]]:
             command = []
         else:
             command.append(word)
+
+
+def _apart(words: Sequence[Word]) -> list[Word]:
+    """`"--flag value"` in an array, in quotes, is two words to the program in the end."""
+    return [
+        Word(part, word.line, part) if quoted else word
+        for word in words
+        for quoted in [(word.text or "").startswith("--") and " " in (word.text or "")]
+        for part in ((word.text or "").split() if quoted else [""])
+    ]
 
 
 def _constants(commands: Sequence[Sequence[Word]]) -> dict[str, str]:
