@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
 from perfdoc.rules.knobs.constraints import CONSTRAINTS, Constraint
+from perfdoc.rules.knobs.constraints.reads import knobs_of
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.knobs.load import catalogue
 from perfdoc.rules.knobs.values import check_value
@@ -94,5 +95,5 @@ def _means_nothing(subject: str, view: View, configuration: Configuration) -> bo
 
 
 def constraints_of(name: str) -> Iterable[Constraint]:
-    """The rules that blame a knob, or that mend themselves with it."""
-    return (c for c in CONSTRAINTS if c.subject == name or name in {k for k, _ in c.fix})
+    """The rules that a knob takes part in; those that blame it come first."""
+    return sorted((c for c in CONSTRAINTS if name in knobs_of(c)), key=lambda c: c.subject != name)

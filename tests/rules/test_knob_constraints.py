@@ -13,6 +13,7 @@ import pytest
 from perfdoc.rules.knobs.check import check, evaluate, violations
 from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
 from perfdoc.rules.knobs.constraints import CONSTRAINTS
+from perfdoc.rules.knobs.constraints.reads import knobs_of
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.knobs.load import catalogue
 
@@ -197,6 +198,23 @@ def test_no_admitted_change_breaks_a_rule_for_ten_thousand_configurations() -> N
             }
             assert new <= silent, f"{change} breaks {new} in {values}"
     assert 3000 < admitted < 9900
+
+
+def test_what_a_rule_reads_is_known_beforehand() -> None:
+    rng = random.Random(3)
+    names = sorted(n for n, k in catalogue().items() if k.type != "command")
+    for _ in range(300):
+        view_of = Configuration(values={n: any_value(rng, n) for n in names}, dialect="megatron_core")
+        for constraint in CONSTRAINTS:
+            view = View(view_of)
+            try:
+                constraint.broken(view)
+            except (Undecided, ValueError, TypeError, ArithmeticError):
+                continue
+            derived = {"nnodes", "nproc_per_node", "num_layers_per_virtual_pipeline_stage", "num_layers"}
+            assert view.read - derived <= knobs_of(constraint), constraint.name
+    (rule,) = [c for c in CONSTRAINTS if c.name == "sequence-parallel-needs-tp"]
+    assert knobs_of(rule) == {"sequence_parallel", "tensor_model_parallel_size"}
 
 
 def test_a_wrong_value_is_refused_before_any_rule() -> None:

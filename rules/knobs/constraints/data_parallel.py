@@ -141,6 +141,14 @@ DATA_PARALLEL: tuple[Constraint, ...] = (
         fix=(("gradient_accumulation_fusion", False),),
     ),
     Constraint(
+        name="fsdp2-excludes-fp16",
+        subject="use_torch_fsdp2",
+        kind="forbidden",
+        broken=lambda v: v.on("use_torch_fsdp2") and v.on("fp16"),
+        rule="Megatron-LM refuses use_torch_fsdp2 with fp16",
+        dialects=("megatron_lm",),
+    ),
+    Constraint(
         name="fsdp-excludes-rank-order",
         subject="use_tp_pp_dp_mapping",
         kind="forbidden",

@@ -111,6 +111,15 @@ PARALLEL: tuple[Constraint, ...] = (
         fix=((VPP, None),),
     ),
     Constraint(
+        name="two-stages-interleaved-need-p2p-overlap",
+        subject=VPP,
+        kind="forbidden",
+        broken=lambda v: v.vpp > 1 and v.pp == 2 and not v.on("overlap_p2p_comm"),
+        rule="two interleaved stages need overlap_p2p_comm",
+        fix=(("overlap_p2p_comm", True),),
+        dialects=("megatron_lm", "perfdoc"),
+    ),
+    Constraint(
         name="layers-over-stages",
         subject=PP,
         kind="forbidden",
