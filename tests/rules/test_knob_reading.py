@@ -98,13 +98,19 @@ recipe.trainer.strategy.context_parallel_size = 2
 
 
 def test_a_run_of_ours_reads_from_its_manifest(tmp_path: Path) -> None:
-    manifest = {"schema_version": 1, "perfdoc_version": "0", "config": {"tensor_model_parallel_size": 2}}
-    manifest["config"] |= {"sequence_parallel": True, "moe_hybridep_num_sms": 20, "fp8": None}  # type: ignore[operator]
+    config = {
+        "tensor_model_parallel_size": 2,
+        "sequence_parallel": True,
+        "moe_hybridep_num_sms": 20,
+        "fp8": None,
+    }
+    resolved = {name: {"value": value, "origin": "default"} for name, value in config.items()}
+    manifest = {"schema_version": 1, "perfdoc_version": "0", "config": resolved, "model": {"num_layers": 3}}
     (tmp_path / "run.json").write_text(json.dumps(manifest))
     text, path = read_text(tmp_path)
     report = lint(text, str(path))
     assert (report.dialect, report.findings) == ("perfdoc", ()), "nobody set what has no effect there"
-    assert report.values["tensor_model_parallel_size"] == 2
+    assert report.values == config
     sections = "parallel: {tensor_model_parallel_size: 2}\nkernels: {apply_rope_fusion: false}\n"
     assert lint(sections, "tiny.yaml").dialect == "perfdoc"
 

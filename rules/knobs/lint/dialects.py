@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from perfdoc.rules.knobs.knob import DIALECT_TITLES, Dialect
+from perfdoc.rules.knobs.lint.manifest import is_manifest
 from perfdoc.rules.knobs.naming.names import meaning, names_of
 from perfdoc.rules.knobs.naming.places import PERFDOC_SECTIONS, placed
 from perfdoc.rules.knobs.reading.entry import Entry
@@ -27,7 +28,7 @@ def is_megatron_command(entries: Sequence[Entry]) -> bool:
 def dialect_of(entries: Sequence[Entry]) -> tuple[Dialect | None, str]:
     """The dialect, or None, with the reason. A tie is not broken: the user has to say."""
     paths = [e for e in entries if e.form == "path"]
-    if any(e.name in ("perfdoc_version", "schema_version") for e in paths):
+    if is_manifest(entries):
         return "perfdoc", "a run.json"
     scores = {d: s for d in _OF_PATHS if (s := _score(paths, d))}
     ours = _own_score(paths)

@@ -8,6 +8,7 @@ from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.rules.knobs.lint.dialects import dialect_of
 from perfdoc.rules.knobs.lint.finding import Finding, Report
+from perfdoc.rules.knobs.lint.manifest import is_manifest, of_manifest
 from perfdoc.rules.knobs.lint.name_findings import name_findings, unknown_findings
 from perfdoc.rules.knobs.lint.rule_findings import rule_findings
 from perfdoc.rules.knobs.lint.settings import Setting, by_scope, settings_of
@@ -28,11 +29,13 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
     """
     entries = read_entries(text, name)
     detected, reason = (dialect, "--dialect") if dialect is not None else dialect_of(entries)
+    manifest = is_manifest(entries)
+    if manifest:
+        entries = tuple(of_manifest(entries))
     settings = tuple(settings_of(entries, detected))
     scopes = by_scope(settings)
     findings = list(name_findings(settings, detected))
     findings += value_findings(settings, detected, text.splitlines(), entries)
-    manifest = detected == "perfdoc" and any(e.name == "perfdoc_version" for e in entries)
     for chosen in scopes.values():
         configuration = _configuration(chosen.values(), _defaults_of(detected, entries, settings), manifest)
         findings += rule_findings(configuration, chosen, resolved=manifest)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from perfdoc.rules.knobs.knob import Dialect, Former, Knob, Value
 from perfdoc.rules.knobs.lint.dialects import is_megatron_command
@@ -32,17 +32,9 @@ class Setting:
 def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[Setting]:
     """Every entry that means a knob, in the file's order. Flags count where they are Megatron-LM's."""
     flags = is_megatron_command(entries)
-    manifest = dialect == "perfdoc" and any(e.name == "perfdoc_version" for e in entries)
     for entry in entries:
         if entry.form == "flag" and not flags:
             continue
-        if manifest and entry.form == "path":
-            # A run.json holds {"config": {knob: {"value": …, "origin": …}}} among facts of other kinds.
-            section, _, rest = entry.name.partition(".")
-            name, _, part = rest.rpartition(".")
-            if section != "config" or part != "value":
-                continue
-            entry = replace(entry, name=f"config.{name}")
         found = meaning(entry, dialect)
         if found.knob is None:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
@@ -15,7 +15,7 @@ from perfdoc.rules.knobs.knob import Dialect, Former, Knob, Spelling
 from perfdoc.rules.knobs.load import catalogue
 from perfdoc.rules.knobs.naming.nearest import nearest
 from perfdoc.rules.knobs.naming.places import placed
-from perfdoc.rules.knobs.reading.entry import Entry
+from perfdoc.rules.knobs.reading.entry import MAX_ENTRIES, Entry
 
 _NEIGHBOURS = Path(__file__).resolve().parents[1] / "catalogue" / "neighbours.yaml"
 How = Literal["exact", "bare", "former", "misplaced", "misnamed", "near", "absent", "unknown"]
@@ -117,7 +117,12 @@ def meaning(entry: Entry, dialect: Dialect | None) -> Meaning:
         return _flat(entry.name, "env")
     if entry.form == "flag":
         return _flat(entry.name, "megatron_lm")
-    path, scope, wrong_class = placed(dialect, entry.name) if dialect else (entry.name, "", "")
+    return _of_path(entry.name, entry.bare, dialect)
+
+
+@lru_cache(maxsize=2 * MAX_ENTRIES)
+def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
+    path, scope, wrong_class = placed(dialect, name) if dialect else (name, "", "")
     names = names_of(dialect)
     parent, _, leaf = path.rpartition(".")
     if path in names.by_path:
@@ -130,10 +135,10 @@ def meaning(entry: Entry, dialect: Dialect | None) -> Meaning:
     if dialect == "verl" and (overridden := _override(path)) is not None:
         return Meaning(how="exact", knob=overridden, path=path, scope=scope)
     if not parent:
-        return _leaf(leaf, names, entry)
+        return _leaf(leaf, names, bare)
     if parent not in names.parents:
         return _UNKNOWN
-    found = _leaf(leaf, names, entry, at=parent)
+    found = _leaf(leaf, names, bare, at=parent)
     if found.how in ("exact", "bare") and found.knob is not None and dialect is not None:
         spelled = found.knob.spelled(dialect)
         how: How = "misplaced" if spelled else "absent"
@@ -161,14 +166,14 @@ def _override(path: str) -> Knob | None:
     return known[0] if known else None
 
 
-def _leaf(leaf: str, names: Names, entry: Entry, at: str = "") -> Meaning:
+def _leaf(leaf: str, names: Names, bare: bool, at: str = "") -> Meaning:
     if leaf in names.by_leaf:
         old = names.old_but_current.get(leaf)
         return Meaning(how="bare", knob=names.by_leaf[leaf], former=old, path=leaf)
     if leaf in names.former:
         knob, former = names.former[leaf]
         return Meaning(how="former", knob=knob, former=former, path=leaf, instead=knob.id)
-    if entry.bare or leaf in neighbours()[0]:
+    if bare or leaf in neighbours()[0]:
         return _UNKNOWN
     here = [p.rpartition(".")[2] for p in names.by_path if p.rpartition(".")[0] == at] if at else None
     near = nearest(leaf, here if here is not None else names.by_leaf)
@@ -177,6 +182,7 @@ def _leaf(leaf: str, names: Names, entry: Entry, at: str = "") -> Meaning:
     return Meaning(how="near", knob=names.by_leaf[near], path=leaf, instead=near)
 
 
+@lru_cache(maxsize=2 * MAX_ENTRIES)
 def _flat(name: str, dialect: Dialect) -> Meaning:
     """A flag or a variable."""
     names = names_of(dialect)

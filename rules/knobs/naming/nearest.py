@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable
+from functools import cache
 
 _LONG, _SHORT = 12, 8
 """Letters from which two slips, or one, are more likely than another name. No name of 6,447 fields and
@@ -20,12 +22,21 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         most = 2 if shorter >= _LONG else 1
         if shorter < _SHORT or abs(len(plain) - len(target)) > most:
             continue
+        if not any(part in plain for part in _parts(target, 2 * most + 1)):
+            continue  # a slip spoils two neighbouring parts at most, so one of them would be whole
         if _letters_apart(plain, target) > 2 * most:
             continue
         slips = _slips(plain, target, most)
         if slips <= most:
             found.append((slips, other))
     return min(found)[1] if found else None
+
+
+@cache
+def _parts(name: str, count: int) -> tuple[str, ...]:
+    """A name cut in pieces of about one length."""
+    cuts = [len(name) * n // count for n in range(count + 1)]
+    return tuple(name[a:b] for a, b in itertools.pairwise(cuts))
 
 
 def _letters_apart(a: str, b: str) -> int:
