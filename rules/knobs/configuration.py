@@ -139,7 +139,7 @@ class View:
     @property
     def dp(self) -> int:
         """Data-parallel degree, from the number of ranks where it is not given."""
-        if "data_parallel_size" in self._of.values:
+        if self._of.values.get("data_parallel_size") is not None:
             return self.degree("data_parallel_size")
         world, model = self.number("world_size"), self.tp * self.pp * self.cp
         if world % model:
