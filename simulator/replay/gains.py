@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from perfdoc.analyzers.ledger import Ledger
@@ -12,6 +12,7 @@ from perfdoc.simulator.replay.predict import Gain, predict
 from perfdoc.simulator.replay.proposals import Proposal, proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.replay import Replay
+from perfdoc.simulator.replay.unprofiled import Unprofiled
 
 _MS = 1e6
 _EACH_ALONE = (
@@ -77,12 +78,17 @@ class Basis:
     replay: Replay
     ledgers: Sequence[Ledger]
     """Of its ranks."""
+    unprofiled: Unprofiled | None = None
+    """The same tasks as they are without the profiler, where that is known."""
 
     def of(self, chosen: Iterable[Proposal]) -> Gain:
         """The gain of these together."""
-        return predict(
-            self.rebuilt, self.replay, [p.edit for p in chosen if p.edit is not None], self.ledgers
-        )
+        edits = [p.edit for p in chosen if p.edit is not None]
+        free = self.unprofiled
+        if free is None:
+            return predict(self.rebuilt, self.replay, edits, self.ledgers)
+        gain = predict(free.rebuilt, self.replay, edits, self.ledgers, before_ns=free.length_ns)
+        return replace(gain, assumptions=[*gain.assumptions, free.assumption])
 
 
 def predict_all(bases: Sequence[Basis]) -> Gains:

@@ -34,11 +34,18 @@ class Gain:
     """On `ceiling` and `none` the first one says why."""
 
 
-def predict(rebuilt: Rebuilt, replay: Replay, edits: Sequence[Edit], ledgers: Sequence[Ledger] = ()) -> Gain:
+def predict(
+    rebuilt: Rebuilt,
+    replay: Replay,
+    edits: Sequence[Edit],
+    ledgers: Sequence[Ledger] = (),
+    *,
+    before_ns: int | None = None,
+) -> Gain:
     """The gain of these changes together; they are simulated together, never added.
 
     replay: the unedited one of the same ranks. ledgers: of the ranks, in any order; the gain is not above
-    what their leaves hold.
+    what their leaves hold. before_ns: length of the replay of `rebuilt`, where that is not the unedited one.
 
     Band: the edits' own uncertainty (their shares, independent errors add
     as squares) and the replay's error, which is also the noise that all three figures are rounded to.
@@ -54,7 +61,7 @@ def predict(rebuilt: Rebuilt, replay: Replay, edits: Sequence[Edit], ledgers: Se
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[str(error)])
     if not replay.predicts or replay.error_frac is None or replay.measured_ns is None:
         return _ceiling(cap_ns, f"predictions are withheld: {replay.withheld}")
-    before = replay.replayed_ns or 0
+    before = before_ns if before_ns is not None else replay.replayed_ns or 0
     after = edited.span(schedule(edited.graph).end_ns)
     worst = max(abs(replay.error_frac), abs(replay.worst_error_frac or 0.0))
     noise_ns = max(worst * replay.measured_ns / steps, _NOISE_MIN_NS)

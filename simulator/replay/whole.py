@@ -13,6 +13,7 @@ from perfdoc.simulator.replay.gains import Basis, Gains, no_gains, predict_all
 from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, KeptRank
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.replay import Replay, not_replayed, replay_job
+from perfdoc.simulator.replay.unprofiled import as_unprofiled
 
 _FEWER_STEPS = "Analyse fewer steps, with --window START,END."
 
@@ -33,20 +34,31 @@ def replay_whole(
     clocks: ClockAlignment,
     ledgers: Sequence[Ledger],
     *,
+    gc_keep_frac: float | None = None,
     tasks_max: int = KEPT_TASKS_MAX,
 ) -> WholeReplay:
     """The job's replay where there are several ranks, and predictions from it; from each rank alone where the
-    ranks cannot be joined. All arguments in the same order of ranks."""
+    ranks cannot be joined. All arguments in the same order of ranks.
+
+    gc_keep_frac: see unprofiled.gc_keep_frac.
+    """
     kept = [r.rebuilt for r in ranks if r.rebuilt is not None]
     job, joined = None, None
     if len(ranks) > 1:
         job, joined = _job(ranks, kept, calls, matches, clocks, tasks_max)
     if job is not None and joined is not None:
-        return WholeReplay(job=job, gains=predict_all([Basis(rebuilt=joined, replay=job, ledgers=ledgers)]))
+        free = as_unprofiled(joined, gc_keep_frac)
+        basis = Basis(rebuilt=joined, replay=job, ledgers=ledgers, unprofiled=free)
+        return WholeReplay(job=job, gains=predict_all([basis]))
     if len(kept) < len(ranks) or _tasks(kept) > tasks_max:
         return WholeReplay(job=job, gains=no_gains(*_why_none(ranks, tasks_max)))
     bases = [
-        Basis(rebuilt=rebuilt, replay=r.replay, ledgers=[ledger])
+        Basis(
+            rebuilt=rebuilt,
+            replay=r.replay,
+            ledgers=[ledger],
+            unprofiled=as_unprofiled(rebuilt, gc_keep_frac),
+        )
         for rebuilt, r, ledger in zip(kept, ranks, ledgers, strict=True)
     ]
     return WholeReplay(job=job, gains=predict_all(bases))

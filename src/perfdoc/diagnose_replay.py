@@ -9,9 +9,11 @@ from dataclasses import dataclass, replace
 from perfdoc import diagnosis as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.step_times_log import read_logged_steps
 from perfdoc.diagnose_copy import copied
 from perfdoc.simulator.replay.gains import Gains, no_gains
 from perfdoc.simulator.replay.kept import KeptRank
+from perfdoc.simulator.replay.unprofiled import gc_keep_frac
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
 
 _LEAVE_OUT = "Leave --no-replay out."
@@ -47,7 +49,12 @@ def replays_of(
             predicted=no_gains(_NOT_RUN, _LEAVE_OUT),
         )
     whole = replay_whole(
-        kept, [r.calls for r in measured], job.matches, job.clocks, [r.ledger for r in measured]
+        kept,
+        [r.calls for r in measured],
+        job.matches,
+        job.clocks,
+        [r.ledger for r in measured],
+        gc_keep_frac=gc_keep_frac(read_logged_steps(job.facts.run_directory)),
     )
     return ReplayTopic(
         replay=_replay(ranks, whole),

@@ -6,8 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from perfdoc.analyzers.step_times_log import LoggedSteps
 from perfdoc.analyzers.window import WindowRequest
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis, Prediction, from_json, to_json
@@ -19,9 +21,11 @@ from perfdoc.simulator.replay import whole
 from perfdoc.simulator.replay.gains import Basis, no_gains, predict_all
 from perfdoc.simulator.replay.kept import KeptRank, replay_and_keep
 from perfdoc.simulator.replay.replay import replay
+from perfdoc.simulator.replay.unprofiled import as_unprofiled, gc_keep_frac
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.simulator.rebuilt_of import planted, views_of
+from tests.simulator.test_replay_cpu import step as cpu_step
 
 SLOW = replace(KINDS["dp4"], data_ns=2_150_000)
 
@@ -198,3 +202,33 @@ def test_clocks_that_are_not_tied_closely_are_not_joined(tmp_path: Path) -> None
         found, _ = replay_job(ranks, calls, matches, loose)
         assert reason in found.reason
         assert found.state == ("not_measured" if reason else "measured")
+
+
+def test_collections_are_worth_what_they_take_without_the_profiler() -> None:
+    """Steps 2 and 4 collect: 100 and 120 ms; step 5 is profiled and collects for 220: a half. The step after
+    (6) does not count."""
+    garbage = np.array([0, 100, 0, 120, 220, 500]) * 1_000_000
+    log = LoggedSteps(
+        step=np.arange(1, 7),
+        duration_ns=garbage + 10**9,
+        data_ns=garbage * 0,
+        garbage_ns=garbage,
+        profiled=np.arange(1, 7) == 5,
+    )
+    assert gc_keep_frac({0: log}) == pytest.approx(0.5)
+    assert gc_keep_frac({0: log.of(log.step < 5)}) is None
+    assert gc_keep_frac({}) is None
+
+
+def test_gains_are_of_the_window_without_the_profiler(tmp_path: Path) -> None:
+    """Of the step of test_replay_cpu, whose collection of 30 us is on the path: at a third of that length it
+    is worth 10 us."""
+    rebuilt = cpu_step(tmp_path)
+    free = as_unprofiled(rebuilt, 1 / 3)
+    assert free is not None
+    assert free.length_ns == 980_000
+    basis = Basis(rebuilt=rebuilt, replay=replay(rebuilt), ledgers=[], unprofiled=free)
+    (gc,) = [p for p in predict_all([basis]).predictions if p.key == "without_gc"]
+    assert gc.mid_ns == 10_000
+    assert "33% of what they do under the profiler" in gc.gain.assumptions[-1]
+    assert as_unprofiled(rebuilt, None) is None

@@ -10,15 +10,31 @@ from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 _SIZES_MIN = 2
+_MUCH_SHORTER = 16
+"""A message of so much less is all latency."""
 
 
 def line_of(rebuilt: Rebuilt, dimension: str) -> tuple[float, float]:
-    """(latency in ns, ns per byte) of the messages of a dimension. ValueError where they do not tell it."""
-    ours = (rebuilt.graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes > 0)
-    ours &= rebuilt.dimension == DIMENSIONS.index(dimension)
+    """(latency in ns, ns per byte) of the messages of a dimension.
+
+    Where they are all of one size, the usual short message of any dimension stands for the latency.
+    ValueError where the capture tells neither.
+    """
+    known = (rebuilt.graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes > 0)
+    ours = known & (rebuilt.dimension == DIMENSIONS.index(dimension))
     if not ours.any():
         raise ValueError(f"the capture shows no {dimension} communication whose size is known")
-    return fitted_line(rebuilt.bytes[ours], rebuilt.graph.duration_ns[ours])
+    size, took = rebuilt.bytes[ours], rebuilt.graph.duration_ns[ours]
+    if len(np.unique(size)) >= _SIZES_MIN:
+        return fitted_line(size, took)
+    short = known & (rebuilt.bytes * _MUCH_SHORTER <= size[0])
+    # A group of one rank sends nothing.
+    short &= rebuilt.graph.duration_ns > 0
+    if not short.any():
+        raise ValueError("collectives of two sizes are needed to tell latency from bandwidth")
+    usual = float(np.median(took))
+    latency_ns = min(float(np.median(rebuilt.graph.duration_ns[short])), usual)
+    return latency_ns, (usual - latency_ns) / float(size[0])
 
 
 def latency_of(rebuilt: Rebuilt, dimension: str) -> float:

@@ -1,0 +1,72 @@
+"""Two network namespaces with a link of limited rate between them, where communication of CPU runs counts."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Link:
+    """A pair of namespaces, one for each rank."""
+
+    names: tuple[str, str]
+    addresses: tuple[str, str]
+    interfaces: tuple[str, str]
+
+    def inside(self, rank: int, command: Sequence[str]) -> list[str]:
+        """The command, run in a rank's namespace."""
+        return ["ip", "netns", "exec", self.names[rank], *command]
+
+
+def missing() -> str:
+    """Why no such link can be made here; empty where it can."""
+    if os.geteuid() != 0:
+        return "network namespaces need root"
+    for program in ("ip", "tc"):
+        if shutil.which(program) is None:
+            return f"{program} is not installed"
+    try:
+        with limited_link("1gbit"):
+            return ""
+    except subprocess.CalledProcessError as error:
+        return f"{' '.join(error.cmd)}: {error.stderr.strip()[:200]}"
+
+
+@contextmanager
+def limited_link(rate: str) -> Iterator[Link]:
+    """Set up a link of so much each way (tc's words, such as `200mbit`); taken down afterwards.
+
+    Raises subprocess.CalledProcessError where the kernel or the privileges do not allow it.
+    """
+    tag = f"pd{os.getpid() % 100_000}"
+    link = Link(
+        names=(f"{tag}a", f"{tag}b"),
+        addresses=("10.199.77.1", "10.199.77.2"),
+        interfaces=(f"{tag}va", f"{tag}vb"),
+    )
+    try:
+        for name in link.names:
+            _run("ip", "netns", "add", name)
+        _run("ip", "link", "add", link.interfaces[0], "type", "veth", "peer", "name", link.interfaces[1])
+        for name, address, interface in zip(link.names, link.addresses, link.interfaces, strict=True):
+            _run("ip", "link", "set", interface, "netns", name)
+            _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", interface)
+            _run("ip", "-n", name, "link", "set", interface, "up")
+            _run("ip", "-n", name, "link", "set", "lo", "up")
+            _run(
+                *("tc", "-n", name, "qdisc", "add", "dev", interface, "root", "tbf"),
+                *("rate", rate, "burst", "64kb", "latency", "400ms"),
+            )
+        yield link
+    finally:
+        for name in link.names:  # the ends of the link go with them
+            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+
+
+def _run(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True, text=True, timeout=20)

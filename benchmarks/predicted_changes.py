@@ -1,0 +1,111 @@
+"""The changes that benchmarks/predicted.py predicts and measures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from perfdoc.simulator.replay.edits import (
+    Edit,
+    micro_batches,
+    rebucketed,
+    split_buckets,
+    tensor_instead_of_data,
+    virtual_stages,
+    without_host_time,
+)
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+
+COMMON = ("lr_warmup_iters=2", "eval_interval=1000", "log_interval=1000", "manual_gc_interval=0")
+"""On top of `tiny`. No run is evaluated, and none collects garbage unless the change is about that."""
+_NO_OVERLAP = ("overlap_grad_reduce=false", "overlap_param_gather=false", "bucket_size=null")
+_PIPELINE = (
+    *("data_parallel_size=1", "pipeline_model_parallel_size=2", *_NO_OVERLAP),
+    *("use_distributed_optimizer=false",),
+)
+_FP32 = 4
+
+
+@dataclass(frozen=True, kw_only=True)
+class Change:
+    """A run as it is, a run with the change, and the edits that make the one the other."""
+
+    key: str
+    name: str
+    before: Sequence[str]
+    after: Sequence[str]
+    edits: Callable[[Rebuilt], list[Edit]]
+    limited: bool = False
+    """Over a link of limited rate between two namespaces."""
+    data_delay_ms: float = 0.0
+    """Every sample takes as much longer to read; not in runs whose settings say `without delay`."""
+
+
+CHANGES = (
+    Change(
+        key="gc",
+        name="garbage collection in every step, then none",
+        before=["manual_gc_interval=1"],
+        after=["manual_gc_interval=0"],
+        edits=lambda _: [without_host_time("gc")],
+    ),
+    Change(
+        key="data",
+        name="5 ms a sample to read, then none",
+        before=[],
+        after=["without delay"],
+        edits=lambda _: [without_host_time("data")],
+        data_delay_ms=5.0,
+    ),
+    Change(
+        key="workers",
+        name="5 ms a sample to read, then by 2 workers",
+        before=[],
+        after=["dataloader_num_workers=2"],
+        edits=lambda _: [without_host_time("data")],
+        data_delay_ms=5.0,
+    ),
+    Change(
+        key="overlap",
+        name="overlap_grad_reduce off, then on in buckets of 200,000 (limited link)",
+        before=[*_NO_OVERLAP],
+        after=["overlap_grad_reduce=true", "overlap_param_gather=false", "bucket_size=200000"],
+        edits=lambda _: [split_buckets(200_000 * _FP32)],
+        limited=True,
+    ),
+    Change(
+        key="bucket",
+        name="buckets of 10,000 elements, then of 400,000 (limited link)",
+        before=["overlap_param_gather=false", "bucket_size=10000"],
+        after=["overlap_param_gather=false", "bucket_size=400000"],
+        edits=lambda _: [rebucketed(400_000 * _FP32)],
+        limited=True,
+    ),
+    Change(
+        key="micro",
+        name="8 micro-batches of 2 sequences on each rank, then 2 of 8",
+        before=["micro_batch_size=2"],
+        after=["micro_batch_size=8"],
+        edits=lambda _: [micro_batches(0.25)],
+    ),
+    Change(
+        key="tp",
+        name="DP 2, then TP 2",
+        before=[*_NO_OVERLAP, "use_distributed_optimizer=false"],
+        after=[
+            *(*_NO_OVERLAP, "use_distributed_optimizer=false"),
+            *("data_parallel_size=1", "tensor_model_parallel_size=2"),
+        ],
+        edits=lambda _: [tensor_instead_of_data()],
+    ),
+    Change(
+        key="vpp",
+        name="PP 2, 4 micro-batches, then VPP 2",
+        before=[*_PIPELINE, "micro_batch_size=8"],
+        after=[
+            *(*_PIPELINE, "micro_batch_size=8", "virtual_pipeline_model_parallel_size=2"),
+            "overlap_p2p_comm=true",
+        ],
+        edits=lambda _: [virtual_stages(2)],
+    ),
+)
