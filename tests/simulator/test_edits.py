@@ -19,6 +19,7 @@ from perfdoc.simulator.replay.edits import (
     overlapped,
     rebucketed,
     scaled_communication,
+    scaled_host,
     scaled_kernels,
     without_host_time,
     without_launches,
@@ -103,6 +104,22 @@ def test_launches_of_a_stretch_go(tmp_path: Path) -> None:
     # Only what is called from 60 us on: the second call is the first of its stretch and stays [60, 70),
     # its kernel [68, 73); the third kernel is launched at 70 and follows it [73, 78).
     assert after(rebuilt, without_launches(from_ns=60 * US)) == 78 * US - 8 * US
+
+
+def test_a_faster_host(tmp_path: Path) -> None:
+    """The same three launches. Twice as fast: calls of 5 us, 25 us between them, at 0, 30 and 60; kernels
+    start 8 - 5 = 3 us after a call began and run for 5. The last ends at 68; the window began at 8. Half as
+    fast: at 240, and a kernel starts 2 us before its call of 20 us is over: 240 + 18 + 5 - 8."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(3):
+        at = i * 60 * US
+        device.kernel(GEMM, at + 8 * US, at + 13 * US, stream=7, launch=(thread, at, at + 10 * US))
+    rebuilt = rebuild_rank(view_of(builder, tmp_path))
+    assert after(rebuilt, scaled_host(1)) == length(rebuilt)
+    assert after(rebuilt, scaled_host(0.5)) == 60 * US
+    assert after(rebuilt, scaled_host(2)) == 255 * US
 
 
 def test_nothing_starts_before_it_is_launched(tmp_path: Path) -> None:

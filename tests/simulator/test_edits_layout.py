@@ -17,6 +17,7 @@ from perfdoc.simulator.replay.edits import (
     micro_batches,
     other_bytes,
     overlapped,
+    scaled_host,
     scaled_kernels,
     split_buckets,
     tensor_instead_of_data,
@@ -27,8 +28,9 @@ from perfdoc.simulator.replay.edits import (
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.timeline import NcclPayload, TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_REDUCE, GEMM, trace_of
-from tests.simulator.rebuilt_of import planted, views_of
+from tests.simulator.rebuilt_of import job_of, planted, views_of
 
 US = 1_000
 
@@ -212,6 +214,18 @@ def test_another_schedule_takes_what_it_takes_laid_down_apart(name: str, tmp_pat
     cost = before.measured_ns - wanted.measured_ns
     assert abs(cost) > 1_000_000
     assert length(rebuilt) - after(rebuilt, *edits) == pytest.approx(cost, rel=0.02)
+
+
+def test_the_pair_of_captures_differs_by_its_hosts(shared_traces: Path) -> None:
+    """docs/replay.md: 34 and 30 attention kernels in 300 ms, and without the host's time equally fast."""
+    each: dict[str, list[float]] = {}
+    for name, attentions in (("before", 34), ("after", 30)):
+        views = views_of(read_trace(shared_traces / f"nsys/sp_2gpu_{name}.sqlite"))
+        _, joined = job_of(views, views[0].facts)
+        assert joined is not None
+        each[name] = [after(joined, *edits) / attentions for edits in ([], [scaled_host(0)])]
+    assert each["after"][0] / each["before"][0] == pytest.approx(1.13, abs=0.01)
+    assert each["after"][1] / each["before"][1] == pytest.approx(1.01, abs=0.01)
 
 
 def test_edits_compose_in_any_order(tmp_path: Path, one_bucket: Rebuilt) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.even_ranks import without_straggler
+from perfdoc.simulator.replay.edits.host_speed import scaled_host
 from perfdoc.simulator.replay.edits.host_time import without_host_time
 from perfdoc.simulator.replay.edits.launches import without_launches
 from perfdoc.simulator.replay.edits.message_size import other_bytes
@@ -26,6 +27,7 @@ __all__ = [
     "overlapped",
     "rebucketed",
     "scaled_communication",
+    "scaled_host",
     "scaled_kernels",
     "split_buckets",
     "tensor_instead_of_data",
