@@ -15,7 +15,9 @@ from perfdoc.simulator.planted_job import KINDS, JobSpec
 from perfdoc.simulator.planted_spec import Late
 from perfdoc.simulator.replay.edits import (
     Edit,
+    micro_batches,
     norms_alone,
+    other_bytes,
     overlapped,
     rebucketed,
     scaled_communication,
@@ -23,6 +25,7 @@ from perfdoc.simulator.replay.edits import (
     scaled_kernels,
     without_host_time,
     without_launches,
+    without_recompute,
     without_straggler,
 )
 from perfdoc.simulator.replay.edits.edit import with_durations
@@ -217,6 +220,10 @@ EDITS = {
     "dp": overlapped("dp"),
     "unknown": scaled_communication("unknown", 0.3),
     "straggler": without_straggler(1, "dp"),
+    "host": scaled_host(0.5),
+    "bytes": other_bytes("dp", 0.5),
+    "no recompute": without_recompute(),
+    "fewer micro-batches": micro_batches(0.5),
 }
 
 

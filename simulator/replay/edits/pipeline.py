@@ -1,9 +1,10 @@
 """Another pipeline schedule: virtual stages, even stages, other numbers of micro-batches.
 
 The passes of every stage are taken as the graph runs them, and 1F1B is laid out with them: as it is now, and
-as it would be. What the phase takes beyond the first layout is the passes' own overhead (messages, and what
-the host does around them): the time that, added to every pass, makes the two equal. Every pass of the new
-schedule pays it too. The difference of the two phases is taken out of every step.
+as it would be. What the phase takes beyond the first layout is the passes' own overhead (messages): the time
+that, added to every pass, makes the two equal, but no more than a message takes. Every pass of the new
+schedule pays it too. What is left (passes that were slower than usual) stays. The difference of the two
+phases is taken out of every step.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from perfdoc.analyzers.activity import DIMENSIONS
 from perfdoc.analyzers.pipeline_schedule import perfect_schedule
 from perfdoc.simulator.engine import Schedule, TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
@@ -97,7 +99,7 @@ def with_schedule(
     is the same whatever the size of a micro-batch; the rest scales.
     """
     now = _pipeline(rebuilt)
-    overhead = _overhead(now)
+    overhead = min(_overhead(now), _message_ns(rebuilt))
     forward, backward = now.forward, now.backward
     if micro_batches != 1:
         fixed = [
@@ -119,7 +121,6 @@ def with_schedule(
     if count < 1 or abs(count - now.micro_batches * micro_batches) > 1e-6:
         raise ValueError(f"{now.micro_batches} x {micro_batches:g} is no whole number of micro-batches")
     new = replace(now, vpp=vpp or now.vpp, micro_batches=count, forward=forward, backward=backward)
-    # What the layout cannot explain even without overhead stays as it is.
     rest = now.phase - now.window(overhead)
     saved = now.phase - (new.window(overhead) + rest)
     return _shifted(rebuilt, now.starts_ns, round(saved))
@@ -212,6 +213,13 @@ def _overhead(now: _Pipeline) -> float:
         middle = (low + high) / 2
         low, high = (middle, high) if now.window(middle) < now.phase else (low, middle)
     return low
+
+
+def _message_ns(rebuilt: Rebuilt) -> float:
+    """What a message between stages takes once both sides are there; infinite where none is seen."""
+    graph = rebuilt.graph
+    ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.dimension == DIMENSIONS.index("pp"))
+    return float(graph.duration_ns[ours].mean()) if ours.any() else float("inf")
 
 
 def _shifted(rebuilt: Rebuilt, starts_ns: I64, saved_ns: int) -> Rebuilt:
