@@ -73,6 +73,15 @@ def _how_well(found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]
 
 
 def _together(diagnosis: Diagnosis) -> Iterator[str]:
+    surely = [
+        p for p in diagnosis.analyses.gains.predictions if p.exact and p.gain.method == "replay" and p.low_ns
+    ]
+    if surely:
+        best = max(surely, key=lambda p: p.mid_ns or 0)
+        yield (
+            f"Of the changes that were tried on it, `{best.change}` saves most per step: "
+            f"{units.duration(best.mid_ns)}, {units.duration(best.low_ns)} to {units.duration(best.high_ns)}."
+        )
     both = diagnosis.combined
     if both is not None and both.gain is not None and both.gain.mid_ms is not None and len(both.accepted) > 1:
         low, mid, high = (_ns(ms) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))

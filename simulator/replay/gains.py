@@ -43,13 +43,16 @@ class Prediction:
     high_frac: float | None
     replay_error_frac: float | None
     """Of the unedited replay that it was predicted from."""
+    exact: bool
+    """False where training computes something else with it (a narrower type)."""
     reason: str
     """Why there is no figure, or a ceiling only; empty otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Combined:
-    """The changes that gain something by the lower end of their band, simulated together."""
+    """The changes that gain something by the lower end of their band, simulated together; none of those after
+    which training computes something else."""
 
     accepted: list[str]
     """Their keys. Of changes that exclude one another the one that gains most."""
@@ -143,6 +146,7 @@ def _prediction(proposal: Proposal, gains: Sequence[Gain], bases: Sequence[Basis
         mid_frac=_share(figures["mid"], step_ns),
         high_frac=_share(figures["high"], step_ns),
         replay_error_frac=_worst(bases),
+        exact=proposal.exact,
         reason="" if gain.method == "replay" else gain.assumptions[0],
     )
 
@@ -179,7 +183,7 @@ def _combined(
 ) -> Combined:
     best: dict[str, Prediction] = {}
     for p in predictions:
-        if p.gain.method == "replay" and (p.low_ns or 0) > 0:
+        if p.exact and p.gain.method == "replay" and (p.low_ns or 0) > 0:
             family = said[p.key].family
             if family not in best or (p.mid_ns or 0) > (best[family].mid_ns or 0):
                 best[family] = p

@@ -48,6 +48,8 @@ class Proposal:
     """None where the capture does not even hold what its parameters are chosen from."""
     reason: str = ""
     """Why there is no edit."""
+    exact: bool = True
+    """False where training computes something else with it (a narrower type)."""
 
 
 def proposals(rebuilt: Rebuilt) -> list[Proposal]:
@@ -70,7 +72,7 @@ def _of_host() -> Iterator[Proposal]:
 def _of_kernels() -> Iterator[Proposal]:
     yield Proposal(key="norms_alone", family="norms", edit=norms_alone())
     fp8 = scaled_kernels(KernelClass.GEMM, _FP8_FACTOR, uncertainty_frac=_FP8_UNCERTAINTY_FRAC)
-    yield Proposal(key="fp8_gemm", family="precision", edit=fp8)
+    yield Proposal(key="fp8_gemm", family="precision", edit=fp8, exact=False)
 
 
 def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
@@ -88,7 +90,7 @@ def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
             ("dp_half_bytes", "dp_bytes", other_bytes("dp", 0.5, at_least_bytes=max(usual // 2, 1))),
         ]
     for key, family, edit in edits:
-        yield Proposal(key=key, family=family, edit=edit)
+        yield Proposal(key=key, family=family, edit=edit, exact=family != "dp_bytes")
     if not edits:
         reason = "the capture shows no dp communication whose size is known"
         for key in ("buckets_x4", "buckets_x0.25", "dp_half_bytes"):

@@ -90,6 +90,8 @@ class Prediction:
     high_frac: float | None
     replay_error_frac: float | None
     """Of the unedited replay that it was predicted from; the rank that is furthest off."""
+    exact: bool
+    """False where training computes something else with it (a narrower type)."""
     reason: str
     """Why there is no figure (the change does not apply), or a ceiling only; empty otherwise."""
 
@@ -106,7 +108,8 @@ class GainsAnalysis:
 
 @dataclass(frozen=True, kw_only=True)
 class Combined:
-    """Changes that gain something by the lower end of their band, simulated together."""
+    """Changes that gain something by the lower end of their band, simulated together; none of those after
+    which training computes something else."""
 
     accepted: list[str]
     """Keys of the predictions. Of changes that exclude one another the one that gains most."""
