@@ -12,6 +12,7 @@ import yaml
 
 from perfdoc.profiling.manifest import ModelShape
 
+__all__ = ["ModelShape", "known_models"]
 _FILE = Path(__file__).resolve().with_name("known_models.yaml")
 
 

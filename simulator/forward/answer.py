@@ -49,8 +49,8 @@ class _Rows:
     dimension: NDArray[np.object_]
     call_ns: I64
     returned_ns: I64
-    awaited: list[tuple[int, int]]
-    """(row that waits, row that is awaited)."""
+    awaited: I64
+    """Pairs: (row that waits, row that is awaited)."""
 
 
 def rank_ledger(laid: LaidRank) -> RankLedger:
@@ -74,8 +74,9 @@ def rank_ledger(laid: LaidRank) -> RankLedger:
     exposed = dict.fromkeys(names, 0)
     for n in names:
         exposed[n] += int(length[by_name[n] & ~in_compute & (present == 1)].sum())
-    for at in np.flatnonzero((present > 1) & ~in_compute).tolist():
-        exposed[_owner(rows, since, int(cuts[at]), int(cuts[at + 1]))] += int(length[at])
+    several = np.flatnonzero((present > 1) & ~in_compute)
+    for n, ns in zip(_owners(rows, since, cuts[several], cuts[several + 1]), length[several], strict=True):
+        exposed[n] += int(ns)
     return RankLedger(
         window_start_ns=begin,
         window_end_ns=finish,
@@ -93,6 +94,7 @@ def _rows(laid: LaidRank) -> _Rows:
     n = len(tape.ops)
     segment = np.array([o.segment for o in tape.ops])
     call, back = (np.array([getattr(o, name) for o in tape.ops]) for name in ("call_ns", "returned_ns"))
+    waits = np.array(tape.waits, np.int64).reshape(-1, 2)
     groups = laid.work.groups
     names = np.array([groups[o.group].dimension if o.group else "" for o in tape.ops], object)
     return _Rows(
@@ -103,7 +105,7 @@ def _rows(laid: LaidRank) -> _Rows:
         dimension=np.tile(names, steps),
         call_ns=np.concatenate([laid.host_ns(s, segment, call) for s in range(steps)]),
         returned_ns=np.concatenate([laid.host_ns(s, segment, call) + (back - call) for s in range(steps)]),
-        awaited=[(s * n + i, s * n + w) for s in range(steps) for i, w in tape.waits],
+        awaited=np.concatenate([s * n + waits for s in range(steps)]),
     )
 
 
@@ -124,26 +126,40 @@ def _awaited_since(rows: _Rows) -> I64:
     on_compute = np.flatnonzero(rows.stream == DEFAULT_STREAM)
     free = np.zeros(len(rows.start_ns), np.int64)
     free[on_compute[1:]] = np.maximum.accumulate(rows.end_ns[on_compute])[:-1]
-    for waiting, awaited in rows.awaited:
-        if rows.kind[waiting] == OpKind.COMPUTE and rows.kind[awaited] == OpKind.COMMUNICATION:
-            ready = max(rows.call_ns[waiting], free[waiting])
-            since[awaited] = min(since[awaited], ready)
+    waiting, awaited = rows.awaited.T
+    real = (rows.kind[waiting] == OpKind.COMPUTE) & (rows.kind[awaited] == OpKind.COMMUNICATION)
+    waiting, awaited = waiting[real], awaited[real]
+    np.minimum.at(since, awaited, np.maximum(rows.call_ns[waiting], free[waiting]))
     for stream in np.unique(rows.stream):
         mine = np.flatnonzero(rows.stream == stream)
         since[mine] = np.minimum.accumulate(since[mine][::-1])[::-1]
     return since
 
 
-def _owner(rows: _Rows, since: I64, start_ns: int, end_ns: int) -> str:
-    """Whose a stretch is in which several dimensions are exposed."""
-    active = np.flatnonzero(
-        (rows.kind == OpKind.COMMUNICATION) & (rows.start_ns <= start_ns) & (rows.end_ns >= end_ns)
+def _owners(rows: _Rows, since: I64, start_ns: I64, end_ns: I64) -> list[str]:
+    """Whose each stretch is in which several dimensions are exposed: what is awaited goes first, then what
+    ends last, then what started first. A stream runs one communication at a time."""
+    if not len(start_ns):
+        return []
+    candidates = []
+    for stream in np.unique(rows.stream[rows.kind == OpKind.COMMUNICATION]):
+        mine = np.flatnonzero(rows.stream == stream)
+        row = mine[np.maximum(np.searchsorted(rows.start_ns[mine], start_ns, "right") - 1, 0)]
+        runs = (rows.start_ns[row] <= start_ns) & (rows.end_ns[row] >= end_ns)
+        candidates.append(np.where(runs, row, -1))
+    table = np.array(candidates)
+    key = np.array(
+        [
+            -rows.start_ns[table],
+            rows.end_ns[table],
+            since[table] <= start_ns,
+            table >= 0,
+        ]
     )
-    awaited = active[since[active] <= start_ns]
-    among = awaited if len(awaited) else active
-    # Of those that end together the one that started first.
-    best = min(among.tolist(), key=lambda i: (-rows.end_ns[i], rows.start_ns[i]))
-    return str(rows.dimension[best])
+    best = np.lexsort(key, axis=0)[-1]
+    found = table[best, np.arange(len(start_ns))]
+    assert (found >= 0).all()
+    return [str(d) for d in rows.dimension[found]]
 
 
 def _idle(laid: LaidRank, rows: _Rows, cuts: I64, busy: Bool) -> dict[str, int]:

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from perfdoc.profiling.gpu_peaks import peak_flops
-
 MATRIX_EFFICIENCY = 0.65
 """Of the dense peak, for matrix products of training's sizes."""
 ATTENTION_FORWARD_EFFICIENCY = 0.55
@@ -31,6 +29,8 @@ class Gpu:
     name: str
     sm_count: int
     memory_bytes: int
+    dense_tflops: float
+    """Peak in bf16 without sparsity, as profiling/gpu_peaks.py has it."""
     memory_gbps: float
     compute_capability: tuple[int, int]
     node_gbps: float
@@ -45,9 +45,7 @@ class Gpu:
     @property
     def flops_per_ns(self) -> float:
         """Dense bf16 peak."""
-        peak = peak_flops(self.name)
-        assert peak is not None, self.name
-        return peak / 1e9
+        return self.dense_tflops * 1e3
 
     def matrix_ns(self, rows: int, inner: int, columns: int, *, count: int = 1) -> int:
         """`count` products (rows x inner) (inner x columns) in bf16: the longer of compute and memory.
@@ -98,6 +96,7 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
             name="NVIDIA A100-SXM4-80GB",
             sm_count=108,
             memory_bytes=80 * 2**30,
+            dense_tflops=312,
             memory_gbps=2039,
             compute_capability=(8, 0),
             node_gbps=300,
@@ -107,6 +106,7 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
             name="NVIDIA H100 80GB HBM3",
             sm_count=132,
             memory_bytes=80 * 2**30,
+            dense_tflops=989,
             memory_gbps=3350,
             compute_capability=(9, 0),
             node_gbps=450,
@@ -115,6 +115,7 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
             name="NVIDIA H200",
             sm_count=132,
             memory_bytes=141 * 2**30,
+            dense_tflops=989,
             memory_gbps=4800,
             compute_capability=(9, 0),
             node_gbps=450,
@@ -123,6 +124,7 @@ GPUS: Mapping[str, Gpu] = MappingProxyType(
             name="NVIDIA B200",
             sm_count=148,
             memory_bytes=180 * 2**30,
+            dense_tflops=2250,
             memory_gbps=8000,
             compute_capability=(10, 0),
             node_gbps=900,

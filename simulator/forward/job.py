@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.profiling.manifest import ModelShape
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.faults import FAULTS, Faults, Job, Planted, planted_in
 from perfdoc.simulator.forward.hardware import GPUS, Gpu
@@ -21,6 +20,7 @@ from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.program import DATA_NS, Setting, StageProgram
 from perfdoc.simulator.forward.tape import BETWEEN_NS, OpKind, Tape
 from perfdoc.simulator.planted_groups import groups_of, place_of
+from perfdoc.traces.known_models import ModelShape
 
 _ROUNDS = 8
 """Norms beside communication take longer, which moves them and what is beside them; so often at most."""

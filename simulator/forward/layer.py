@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdoc.profiling.manifest import ModelShape
 from perfdoc.simulator.forward import kernels as k
 from perfdoc.simulator.forward.faults import Faults
 from perfdoc.simulator.forward.hardware import Gpu
 from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.tape import Tape
+from perfdoc.traces.known_models import ModelShape
 
 BF16 = 2
 

@@ -118,7 +118,8 @@ class _Lines:
 
 def lay_out(works: Sequence[RankWork]) -> tuple[list[LaidRank], Mapping[str, list[Matched]]]:
     """Times of everything, by rank; and who arrived when at what (by group key)."""
-    lines = {id(w.tape): _Lines(w.tape) for w in works}
+    tapes = {id(w.tape): w.tape for w in works}
+    lines = {key: _Lines(tape) for key, tape in tapes.items()}
     steps = len(works[0].pauses)
     base = np.zeros((len(works), steps), np.int64)
     at = 0

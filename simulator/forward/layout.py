@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields
 from difflib import get_close_matches
 from types import MappingProxyType
 
-from perfdoc.profiling.manifest import ModelShape
+from perfdoc.traces.known_models import ModelShape
 
 RANKS_MAX = 4096
 _BOUND = 1 << 20

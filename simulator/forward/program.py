@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdoc.profiling.manifest import ModelShape
 from perfdoc.simulator.forward import kernels as k
 from perfdoc.simulator.forward.faults import Faults
 from perfdoc.simulator.forward.hardware import Gpu
@@ -13,6 +12,7 @@ from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.tape import PYTHON_NS, Message, Tape
 from perfdoc.simulator.planted_groups import BACKWARD
 from perfdoc.simulator.planted_schedule import Pass, order_of, source_of, target_of
+from perfdoc.traces.known_models import ModelShape
 
 DATA_NS = 180_000
 """Loading a batch where nothing is wrong."""

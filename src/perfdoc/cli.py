@@ -13,6 +13,7 @@ from perfdoc import __version__
 from perfdoc.gate_command import gate_app
 from perfdoc.knobs_commands import knobs, lint
 from perfdoc.nsys_command import nsys_app
+from perfdoc.simulate_command import simulate
 
 EXIT_FAIL_ON = 1
 EXIT_BAD_INPUT = 2
@@ -178,61 +179,6 @@ def demo(
 
 
 @app.command()
-def simulate(
-    model: Annotated[
-        str | None, typer.Argument(help="A published model's name, such as llama3-70b or mixtral-8x7b.")
-    ] = None,
-    layout: Annotated[
-        str, typer.Option(help="Parallel layout and overlaps: tp=8,pp=4,vpp=2,dp=4,micro_batches=16,sp=on,…")
-    ] = "dp=2",
-    fault: Annotated[
-        list[str] | None, typer.Option(help="NAME or NAME=VALUE; give it several times. See --list-faults.")
-    ] = None,
-    gpu: Annotated[str, typer.Option(help="a100, h100, h200 or b200.")] = "h100",
-    steps: Annotated[int, typer.Option(help="Training steps.")] = 2,
-    ranks: Annotated[
-        str, typer.Option(help="Ranks to write: all, stages (one of each), groups, or such as 0,8-15.")
-    ] = "all",
-    clock_error: Annotated[
-        int, typer.Option(min=0, max=10_000_000, help="Clocks of the files are wrong by up to so many us.")
-    ] = 0,
-    output: Annotated[
-        Path, typer.Option("-o", "--output", help="Folder for traces/, answer.json and job.yaml.")
-    ] = Path("simulated"),
-    list_faults: Annotated[bool, typer.Option("--list-faults", help="List the faults and stop.")] = False,
-    force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
-    debug: Debug = False,
-) -> None:
-    """Lay out a training step on every rank, with faults, and write captures whose answer is known."""
-    from perfdoc.simulate_command import Request, SimulateError, fault_table
-    from perfdoc.simulate_command import run as run_simulation
-
-    if list_faults:
-        sys.stdout.write(fault_table())
-        return
-    try:
-        if model is None:
-            raise SimulateError("give a MODEL, such as llama3-8b.")
-        run_simulation(
-            Request(
-                model=model,
-                layout=layout,
-                faults=fault or [],
-                gpu=gpu,
-                steps=steps,
-                ranks=ranks,
-                clock_error_us=clock_error,
-                output=output,
-                force=force,
-            )
-        )
-    except SimulateError as error:
-        if debug:
-            raise
-        fail(str(error))
-
-
-@app.command()
 def schema(debug: Debug = False) -> None:
     """Print the JSON Schema of diagnosis.json."""
     import msgspec
@@ -349,6 +295,7 @@ app.add_typer(gate_app, name="gate")
 app.add_typer(nsys_app, name="nsys")
 app.command()(knobs)
 app.command()(lint)
+app.command()(simulate)
 
 
 @config_app.command("show")

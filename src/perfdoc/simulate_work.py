@@ -1,0 +1,119 @@
+"""What `perfdoc simulate` does: check what was asked for, lay the job out, write it, say what it is."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeVar
+
+from perfdoc.profiling.manifest import ModelShape
+from perfdoc.simulator.forward.faults import FAULTS, parse_faults
+from perfdoc.simulator.forward.hardware import GPUS
+from perfdoc.simulator.forward.job import SimulatedJob, simulate
+from perfdoc.simulator.forward.layout import parse_layout
+from perfdoc.simulator.forward.writing import chosen_ranks, write_job
+from perfdoc.traces.known_models import known_models
+
+T = TypeVar("T")
+STEPS_MAX = 100
+OPERATIONS_MAX = 30_000_000
+"""Operations on all ranks in all steps: about 15 GB of memory."""
+
+
+class SimulateError(ValueError):
+    """Something the user can mend; shown as one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for."""
+
+    model: str
+    layout: str
+    faults: Sequence[str]
+    gpu: str
+    steps: int
+    ranks: str
+    clock_error_us: int
+    output: Path
+    force: bool
+
+
+def fault_table() -> str:
+    """The faults that can be planted, for people."""
+    lines = []
+    for name, kind in FAULTS.items():
+        value = f"={kind.default}" if kind.default else ""
+        unit = f" [{kind.value}]" if kind.value else ""
+        lines.append(f"{name}{value}{unit}\n    {kind.what}\n    shows in: {kind.shows_in}\n")
+    return "".join(lines)
+
+
+def run(request: Request) -> SimulatedJob:
+    """Simulate and write. Raises SimulateError."""
+    begin = time.monotonic()
+    shape, gpu = _model(request.model), _named(request.gpu, GPUS, "--gpu", "GPU")
+    if not 1 <= request.steps <= STEPS_MAX:
+        raise SimulateError(f"--steps {request.steps}: give 1 to {STEPS_MAX}.")
+    out = request.output
+    try:
+        if out.exists() and (not out.is_dir() or any(out.iterdir())) and not request.force:
+            raise SimulateError(f"{out}: is there already. Choose another -o, or overwrite with --force.")
+        layout = parse_layout(request.layout)
+        layout.check(shape)
+        # About fourteen operations forward and eighteen backward in a layer.
+        operations = 32 * shape.layers * layout.passes * layout.world_size * request.steps // layout.pp
+        if operations > OPERATIONS_MAX:
+            raise SimulateError(
+                f"--layout: about {operations:,} operations in all are more than {OPERATIONS_MAX:,}. "
+                "Take fewer ranks, micro_batches or --steps."
+            )
+        job = simulate(shape, layout, planted=parse_faults(request.faults), gpu=gpu, steps=request.steps)
+        ranks = chosen_ranks(request.ranks, job)
+        size = write_job(
+            job,
+            out,
+            ranks=ranks,
+            clock_error_ns=request.clock_error_us * 1000,
+            force=request.force,
+            progress=_progress if sys.stderr.isatty() else None,
+        )
+    except SimulateError:
+        raise
+    except ValueError as error:
+        raise SimulateError(str(error)) from error
+    except OSError as error:
+        raise SimulateError(f"{out}: cannot be written: {error.strerror or error}.") from error
+    sys.stdout.write(_told(job, request, len(ranks), size, time.monotonic() - begin))
+    return job
+
+
+def _progress(done: int, count: int) -> None:
+    sys.stderr.write(f"\rperfdoc: wrote {done} of {count} captures" + ("\n" if done == count else ""))
+
+
+def _model(name: str) -> ModelShape:
+    return _named(name, known_models(), "MODEL", "model")
+
+
+def _named(name: str, table: Mapping[str, T], option: str, what: str) -> T:
+    if name not in table:
+        near = get_close_matches(name, table, 1, 0.4)
+        hint = f"Did you mean {near[0]}?" if near else f"Known: {', '.join(table)}."
+        raise SimulateError(f"{option}: there is no {what} {name!r}. {hint}")
+    return table[name]
+
+
+def _told(job: SimulatedJob, request: Request, ranks: int, size: int, took: float) -> str:
+    lines = [
+        f"{job.laying.setting.layout.world_size} ranks, {job.steps} steps: "
+        f"{job.laying.makespan_ns / 1e6:,.1f} ms in all, {job.sound_ns / 1e6:,.1f} ms without faults",
+        *(f"{c.name}={c.value}: costs {c.cost_ns / 1e6:,.1f} ms; see {c.shows_in}" for c in job.costs),
+        f"wrote {ranks} captures, {size / 1e6:,.1f} MB, to {request.output} ({took:.1f} s)",
+        f"next: perfdoc analyze {request.output} --config {request.output / 'job.yaml'}",
+    ]
+    return "\n".join(lines) + "\n"
