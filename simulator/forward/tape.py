@@ -122,7 +122,8 @@ class Tape:
     python_ns: int = PYTHON_NS
     """What the host does before each launch, between calls aside."""
     records: int = 0
-    _pending: list[tuple[int, int]] = field(default_factory=list)
+    _pending: list[int] = field(default_factory=list)
+    """What the stream of computation waits for before its next kernel."""
     _last: dict[int, int] = field(default_factory=dict)
 
     @property
@@ -154,27 +155,22 @@ class Tape:
         return number
 
     def compute(self, kernel: Kernel, ns: int) -> int:
-        """A kernel on the stream of computation, behind everything that `wait` named; its number."""
-        awaited = self._flush()
+        """A kernel on the stream of computation; its number."""
         number = self._put(OpKind.COMPUTE, kernel, ns, DEFAULT_STREAM, "", 0)
-        self.waits += [(number, w) for w in awaited]
+        self.waits += [(number, awaited) for awaited in self._pending]
+        self._pending.clear()
         return number
-
-    def _flush(self) -> list[int]:
-        """The stream of computation waits for what is pending."""
-        pending, self._pending = self._pending, []
-        for op, record in pending:
-            self._call(CallKind.WAIT, EVENT_NS, op, DEFAULT_STREAM, record)
-        return [op for op, _ in pending]
 
     def copy(self, size_bytes: int, ns: int) -> int:
         """A copy from the host."""
         return self._put(OpKind.COPY, None, ns, DEFAULT_STREAM, "", size_bytes)
 
     def wait(self, number: int | None) -> None:
-        """The next computation waits for a communication (None: for nothing)."""
+        """The stream of computation waits for a communication (None: for nothing), and with it every
+        communication that is launched from here on."""
         if number is not None:
-            self._pending.append((number, self._ended[number]))
+            self._call(CallKind.WAIT, EVENT_NS, number, DEFAULT_STREAM, self._ended[number])
+            self._pending.append(number)
 
     _ended: dict[int, int] = field(default_factory=dict)
     """Record behind each communication."""
@@ -216,7 +212,7 @@ class Tape:
             size_bytes * max(1, len(peers)),
         )
         if before is not None:
-            self.waits.append((number, before))
+            self.waits += [(number, awaited) for awaited in (before, *self._pending)]
         end = len(self.segment_ns), self.host_ns - BETWEEN_NS + 200
         reduction = ("Avg" if group in ("dp", "edp") else "Sum") if "reduce" in operation else ""
         if call:
@@ -246,8 +242,7 @@ class Tape:
 
     def synchronize(self) -> None:
         """The host waits until the device has nothing left; the segment ends."""
-        pending = self._flush()
-        assert not pending, "a computation must wait for what is pending"
+        assert not self._pending, "a computation must wait for what is pending"
         self._call(CallKind.SYNCHRONIZE, 0, len(self.ops) - 1)
         self.segment_ns.append(self.host_ns - BETWEEN_NS)
         self.host_ns = 0

@@ -8,10 +8,11 @@ from pathlib import Path
 
 from perfdoc.simulator.forward.answer_file import answer_of, answer_text, facts_text
 from perfdoc.simulator.forward.job import SimulatedJob
+from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.rows import write_rank
 from perfdoc.simulator.forward.snapshot import write_fragmented
 from perfdoc.simulator.output import placed
-from perfdoc.simulator.planted_groups import place_of
+from perfdoc.simulator.planted_groups import groups_of, place_of
 from perfdoc.simulator.planted_spec import Clock
 
 _SESSION_GAP_NS = 3_000_000
@@ -29,10 +30,9 @@ def clocks_of(world_size: int, error_ns: int) -> list[Clock]:
     ]
 
 
-def chosen_ranks(text: str, job: SimulatedJob) -> list[int]:
+def chosen_ranks(text: str, layout: Layout) -> list[int]:
     """`all`, `stages` (one rank of each pipeline stage), `groups` (those, and the neighbours of
     rank 0 in every dimension) or `0,8-15`. Raises ValueError, one line."""
-    layout = job.laying.setting.layout
     world = layout.world_size
     if text == "all":
         return list(range(world))
@@ -40,7 +40,7 @@ def chosen_ranks(text: str, job: SimulatedJob) -> list[int]:
     if text == "stages":
         return first
     if text == "groups":
-        return sorted({*first, *(r for g in job.laying.ranks[0].work.groups.values() for r in g.ranks)})
+        return sorted({*first, *(r for g in groups_of(layout, 0).values() for r in g.ranks)})
     found: set[int] = set()
     for part in text.split(","):
         low, dash, high = part.strip().partition("-")
@@ -53,8 +53,8 @@ def chosen_ranks(text: str, job: SimulatedJob) -> list[int]:
     return sorted(found)
 
 
-def _is_first(layout: object, rank: int) -> bool:
-    place = place_of(layout, rank)  # type: ignore[arg-type]
+def _is_first(layout: Layout, rank: int) -> bool:
+    place = place_of(layout, rank)
     return place.tensor == place.context == place.data == 0
 
 

@@ -65,6 +65,7 @@ def run(request: Request) -> SimulatedJob:
             raise SimulateError(f"{out}: is there already. Choose another -o, or overwrite with --force.")
         layout = parse_layout(request.layout)
         layout.check(shape)
+        ranks = chosen_ranks(request.ranks, layout)
         # About fourteen operations forward and eighteen backward in a layer.
         operations = 32 * shape.layers * layout.passes * layout.world_size * request.steps // layout.pp
         if operations > OPERATIONS_MAX:
@@ -73,7 +74,6 @@ def run(request: Request) -> SimulatedJob:
                 "Take fewer ranks, micro_batches or --steps."
             )
         job = simulate(shape, layout, planted=parse_faults(request.faults), gpu=gpu, steps=request.steps)
-        ranks = chosen_ranks(request.ranks, job)
         size = write_job(
             job,
             out,

@@ -16,7 +16,12 @@ from perfdoc.simulator.forward.job import SimulatedJob, simulate
 from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.forward.rows import write_rank
 from perfdoc.simulator.planted_spec import Clock
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.simulator.replay.replay import Replay
+from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
+from perfdoc.traces.load import read_trace
+from tests.simulator.rebuilt_of import job_of, views_of
 
 DENSE = msgspec.structs.replace(known_models()["llama3-8b"], name="small", layers=8)
 MOE = msgspec.structs.replace(known_models()["mixtral-8x7b"], name="small-moe", layers=4)
@@ -46,3 +51,19 @@ def present(leaves: object) -> Mapping[str, int]:
     """Leaves that are not empty."""
     found: dict[str, Any] = dict(leaves)  # type: ignore[call-overload]
     return {name: ns for name, ns in found.items() if ns}
+
+
+def facts_of(job: SimulatedJob) -> JobFacts:
+    """The layout, as a user gives it."""
+    lay = job.laying.setting.layout
+    sizes = {key: getattr(lay, key) for key in ("world_size", "tp", "cp", "dp", "pp", "ep", "vpp")}
+    return JobFacts(**sizes, micro_batches=lay.passes)
+
+
+def replayed(job: SimulatedJob, folder: Path) -> tuple[Replay, Rebuilt]:
+    """The job rebuilt from its captures, and the replay of the unedited step."""
+    facts = facts_of(job)
+    views = [v for path in written(job, folder) for v in views_of(read_trace(path), facts)]
+    replay, rebuilt = job_of(views, facts)
+    assert rebuilt is not None
+    return replay, rebuilt

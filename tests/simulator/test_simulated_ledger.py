@@ -112,3 +112,35 @@ def test_streams_run_in_order_and_after_their_launches() -> None:
                 assert (laid.start_ns[step, mine[1:]] >= laid.end_ns[step, mine[:-1]]).all()
             for waiting, awaited in laid.work.tape.waits:
                 assert laid.start_ns[step, waiting] >= laid.end_ns[step, awaited]
+
+
+@pytest.mark.parametrize("layout", ["tp=2,pp=4,micro_batches=6", "tp=2,pp=2,vpp=2,dp=2"])
+def test_a_pass_begins_when_the_one_that_it_needs_has_ended(layout: str) -> None:
+    """Forward passes need the chunk before theirs, backward passes the chunk behind it."""
+    job = simulated(layout, "late_rank=1:1.3")
+    lay = job.laying.setting.layout
+    for ranks in {laid.work.groups["pp"].ranks for laid in job.laying.ranks}:
+        for step in range(2):
+            spans: dict[tuple[bool, int, int], tuple[int, int]] = {}
+            for stage, rank in enumerate(ranks):
+                laid = job.laying.ranks[rank]
+                for forward, micro_batch, chunk, first, end in laid.work.tape.passes:
+                    # Gradients may still be reduced when a pass is over.
+                    ops = laid.work.tape.ops
+                    work = [i for i in range(first, end) if ops[i].group != "dp"]
+                    spans[forward, micro_batch, chunk * lay.pp + stage] = (
+                        int(laid.start_ns[step, work].min()),
+                        int(laid.end_ns[step, work].max()),
+                    )
+            last = lay.pp * lay.vpp - 1
+            assert len(spans) == 2 * lay.passes * (last + 1)
+            for (forward, micro_batch, place), (start, _) in spans.items():
+                needed = (
+                    (True, micro_batch, place - 1)
+                    if forward and place
+                    else (False, micro_batch, place + 1)
+                    if not forward and place < last
+                    else (True, micro_batch, place)
+                )
+                if needed != (forward, micro_batch, place):
+                    assert start > spans[needed][1]

@@ -1,0 +1,111 @@
+"""perfdoc simulate: what it writes, what it says, and what it refuses."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from perfdoc.profiling.gpu_peaks import peak_flops
+from perfdoc.simulator.forward.faults import FAULTS
+from perfdoc.simulator.forward.hardware import GPUS
+
+SMALL = ("llama3-8b", "--layout", "pp=2,micro_batches=2,seq=1024", "--steps", "1")
+
+
+def perfdoc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "perfdoc", *words],
+        cwd=folder,
+        env=os.environ | {"NO_COLOR": "1"},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_a_fault_is_simulated_and_found(tmp_path: Path) -> None:
+    done = perfdoc(tmp_path, "simulate", *SMALL, "--fault", "gc=30", "--fault", "fragmentation", "-o", "job")
+    assert done.returncode == 0, done.stderr
+    assert "gc=30: costs 30.0 ms" in done.stdout
+    answer = json.loads((tmp_path / "job" / "answer.json").read_text())
+    assert [r["file"] for r in answer["ranks"]] == ["traces/rank0.sqlite", "traces/rank1.sqlite"]
+    assert answer["faults"][0]["cost_ns"] == answer["makespan_ns"] - answer["without_faults_ns"]
+    assert {c["dimension"] for c in answer["communicators"]} == {"pp", "other"}
+    analysed = perfdoc(tmp_path, "analyze", "job", "--config", "job/job.yaml", "--json", "-", "--no-replay")
+    assert analysed.returncode == 0, analysed.stderr
+    diagnosis = json.loads(analysed.stdout)
+    for found, truth in zip(diagnosis["ranks"], answer["ranks"], strict=True):
+        ledger, planted = found["ledger_ns"], truth["ledger_ns"]
+        assert ledger["compute"] == planted["compute"]
+        assert {k: v for k, v in ledger["idle"].items() if v} == planted["idle"]
+        assert {k: v for k, v in ledger["exposed_comm"].items() if v} == planted["exposed_comm"]
+    assert diagnosis["ranks"][0]["ledger_ns"]["idle"]["gc"] > 29_000_000
+    assert diagnosis["mfu"]["value"] > 0
+    (memory,) = diagnosis["analyses"]["memory"]["devices"]
+    piece, layout, (lost,) = answer["fragmentation"], memory["layout"], memory["out_of_memory"]
+    assert layout["reserved_bytes"] == piece["reserved_bytes"]
+    assert layout["allocated_bytes"] == piece["allocated_bytes"]
+    assert layout["inactive_split_bytes"] == piece["free_in_pieces_bytes"]
+    assert lost["largest_free_block_bytes"] == piece["largest_free_bytes"]
+    assert lost["requested_bytes"] == piece["failed_request_bytes"]
+
+
+def test_only_the_ranks_asked_for_are_written(tmp_path: Path) -> None:
+    done = perfdoc(tmp_path, "simulate", *SMALL, "--ranks", "1", "--clock-error", "300", "-o", "job")
+    assert done.returncode == 0, done.stderr
+    assert [p.name for p in (tmp_path / "job" / "traces").iterdir()] == ["rank1.sqlite"]
+    answer = json.loads((tmp_path / "job" / "answer.json").read_text())
+    assert [r["file"] for r in answer["ranks"]] == [None, "traces/rank1.sqlite"]
+    assert 0 < abs(answer["ranks"][1]["clock"]["utc_error_ns"]) <= 300_000
+    again = perfdoc(tmp_path, "simulate", *SMALL, "-o", "job")
+    assert again.returncode == 2
+    assert "overwrite with --force" in again.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((), "give a MODEL"),
+        (("llama3-70",), "there is no model 'llama3-70'. Did you mean llama3-70b?"),
+        (("llama3-8b", "--fault", "gcc"), "there is no 'gcc'. Did you mean gc?"),
+        (("llama3-8b", "--fault", "gc=abc"), "'abc' is not a number"),
+        (("llama3-8b", "--fault", "gc", "--fault", "gc=2"), "gc is given twice"),
+        (("llama3-8b", "--fault", "exposed_cp"), "needs cp above 1"),
+        (("llama3-8b", "--fault", "late_rank=9"), "'9' is not a number from 0 to 1"),
+        (("llama3-8b", "--layout", "dq=2"), "Did you mean dp?"),
+        (("llama3-8b", "--layout", "tp=3"), "tp=3 does not divide 32 heads"),
+        (("llama3-8b", "--layout", "dp=2,ep=2"), "has no experts"),
+        (("llama3-8b", "--layout", "pp=2,vpp=2,micro_batches=3"), "multiple of pp=2"),
+        (("llama3-8b", "--gpu", "h1000"), "Did you mean h100?"),
+        (("llama3-8b", "--ranks", "5"), "ranks are 0 to 1"),
+        (("llama3-8b", "--ranks", "x"), "all, stages, groups"),
+        (("llama3-8b", "--steps", "0"), "give 1 to 100"),
+        (("llama3-8b", "--layout", "tp=8,pp=4,dp=128,micro_batches=1000"), "more than"),
+    ],
+)
+def test_bad_input_is_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
+    done = perfdoc(tmp_path, "simulate", *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert message in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
+def test_every_fault_is_listed_and_documented(tmp_path: Path) -> None:
+    listed = perfdoc(tmp_path, "simulate", "--list-faults").stdout
+    page = (Path(__file__).parents[2] / "docs" / "simulate.md").read_text(encoding="utf-8")
+    for name in FAULTS:
+        assert f"\n{name}" in f"\n{listed}"
+        assert f"`{name}" in page
+
+
+def test_peaks_are_those_of_the_table() -> None:
+    for gpu in GPUS.values():
+        assert peak_flops(gpu.name) == gpu.dense_tflops * 1e12
