@@ -7,6 +7,7 @@ from pathlib import Path
 from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import Dialect
 from perfdoc.rules.knobs.lint.dialects import dialect_of
+from perfdoc.rules.knobs.lint.manifest import is_manifest, of_manifest
 from perfdoc.rules.knobs.lint.settings import Setting, by_scope, settings_of
 from perfdoc.rules.knobs.reading.read import read_entries, read_text
 from perfdoc.rules.knobs.values import Opaque
@@ -20,7 +21,9 @@ def read_configuration(path: Path, dialect: Dialect | None = None) -> Configurat
     text, file = read_text(path)
     entries = read_entries(text, file.name)
     found = dialect or dialect_of(entries)[0]
-    manifest = found == "perfdoc" and any(e.name == "perfdoc_version" for e in entries)
+    manifest = is_manifest(entries)
+    if manifest:
+        entries = tuple(of_manifest(entries))
     scopes = list(by_scope(tuple(settings_of(entries, found))).values())
     chosen: dict[str, Setting | None] = {}
     for scope in scopes:

@@ -1,0 +1,41 @@
+"""A job's settings, from a file, a run directory and facts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from perfdoc.job_configuration import job_configuration
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.rules.knobs.configured import read_configuration
+from perfdoc.traces.job_facts import JobFacts
+from tests.gate.manifests import tiny_manifest
+
+
+def test_a_run_directory_is_complete(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path / "run")
+    run.write_manifest(tiny_manifest(bucket_size=1000, created_utc="2026-11-21T00:00:00Z"))
+    found = read_configuration(run.path)
+    assert (found.dialect, found.complete, found.values["bucket_size"]) == ("perfdoc", True, 1000)
+    assert job_configuration(JobFacts(run_directory=run.path), None).values == found.values
+
+
+def test_roles_that_disagree_leave_a_setting_unknown(tmp_path: Path) -> None:
+    (file := tmp_path / "verl.yaml").write_text(
+        "actor_rollout_ref:\n"
+        "  actor:\n    megatron:\n      tensor_model_parallel_size: 4\n      "
+        "pipeline_model_parallel_size: 2\n"
+        "  ref:\n    megatron:\n      tensor_model_parallel_size: 2\n      pipeline_model_parallel_size: 2\n"
+    )
+    found = read_configuration(file)
+    assert found.dialect == "verl"
+    assert "tensor_model_parallel_size" in found.unknown
+    assert found.values["pipeline_model_parallel_size"] == 2
+
+
+def test_a_file_goes_before_facts_and_facts_fill_in(tmp_path: Path) -> None:
+    (file := tmp_path / "flags.sh").write_text(
+        "torchrun pretrain_gpt.py --tensor-model-parallel-size 4 --bf16\n"
+    )
+    found = job_configuration(JobFacts(tp=2, pp=8), file)
+    assert found.values["tensor_model_parallel_size"] == 4
+    assert found.values["pipeline_model_parallel_size"] == 8
