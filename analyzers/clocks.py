@@ -103,7 +103,8 @@ class ClockAlignment:
         for member, clock in enumerate(self.clocks):
             parts.setdefault(clock.component, []).append(member)
         apart = [self.closeness.between(members) for members in parts.values() if len(members) > 1]
-        return max((s for s in (self.residual_ns, *apart) if s is not None), default=None)
+        sides = (self.residual_ns, *apart, *(c.resolution_ns for c in self.clocks))
+        return max((s for s in sides if s is not None), default=None)
 
     def resolution_between(self, members: Sequence[int]) -> int | None:
         """Differences between these members up to this are not told from none; None: not compared."""
