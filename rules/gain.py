@@ -20,6 +20,16 @@ def predicted(case: Case, *keys: str) -> Gain | None:
     return max(ceilings, key=lambda g: g.high_ms or 0.0) if ceilings else None
 
 
+def worth_frac(case: Case, *keys: str) -> float:
+    """The largest share of a step that one of these changes was predicted to save; 0 where none was."""
+    shares = [
+        p.mid_ns / p.step_ns
+        for key in keys
+        if (p := case.prediction(key)) is not None and p.mid_ns is not None and p.step_ns
+    ]
+    return max(shares, default=0.0)
+
+
 def ceiling(case: Case, of: Callable[[RankMeasurement], int], what: str) -> Gain | None:
     """At most all of something: no prediction, and labelled as none."""
     most = case.per_step_ms(of)

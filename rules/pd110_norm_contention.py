@@ -58,7 +58,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=evidence,
         remedy="" if advice else f"No margin is suggested: {found.margin_reason}.",
         advice=advice,
-        gain=predicted(case, "norms_alone"),
+        gain=predicted(case, "norms_alone") if advice else None,
         verify="Run again: the contention table shows the same norms with and without communication alike.",
         false_alarm="Norms whose rows differ in length have one name and one grid; compare like with like.",
     )

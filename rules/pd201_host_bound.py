@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.gain import ceiling, predicted
+from perfdoc.rules.gain import ceiling, predicted, worth_frac
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -15,7 +15,8 @@ META = Meta(
 )
 
 MIN_FRAC = 0.05
-"""Of the window, mean over ranks."""
+"""Of the window, mean over ranks; or what the replay says that the step would save, waits of other ranks
+included."""
 
 
 def evaluate(case: Case) -> Verdict:
@@ -35,7 +36,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = [Evidence(label="idle behind the host, mean over ranks", value=f"{share:.1%}")]
     if (ms := case.per_step_ms(lambda r: r.ledger.idle_ns["host"])) is not None:
         evidence.append(Evidence(label="of a step", value=f"{ms:.3g} ms"))
-    if share < MIN_FRAC:
+    if max(share, worth_frac(case, "without_launches")) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     advice = []
     if case.is_set_to("cuda_graph_impl", "none"):

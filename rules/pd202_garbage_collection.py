@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.gain import ceiling, predicted
+from perfdoc.rules.gain import ceiling, predicted, worth_frac
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.simulator.replay.predict import Gain
 
@@ -18,7 +18,8 @@ META = Meta(
 )
 
 MIN_FRAC = 0.01
-"""Of the window, mean over ranks."""
+"""Of the window, mean over ranks; or what the replay says that the step would save, waits of other ranks
+included."""
 INTERVAL_STEPS = 100
 """Between collections that all ranks make at the same step."""
 
@@ -35,7 +36,7 @@ def evaluate(case: Case) -> Verdict:
         Evidence(label="idle behind garbage collection, mean over ranks", value=f"{share:.1%}"),
         Evidence(label="collections, all ranks", value=str(count)),
     ]
-    if share < MIN_FRAC:
+    if max(share, worth_frac(case, "without_gc")) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     return Verdict(
         state="fires",

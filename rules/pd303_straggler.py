@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoc.analyzers.stragglers import Straggler
 from perfdoc.rules.case import Case
-from perfdoc.rules.gain import predicted
+from perfdoc.rules.gain import predicted, worth_frac
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -56,8 +56,8 @@ def evaluate(case: Case) -> Verdict:
 def _loss_frac(case: Case, straggler: Straggler) -> float:
     """What the replay says that it costs; else the sum of its delays, which counts overlapping ones twice and
     so is the most that it can be."""
-    prediction = case.prediction(f"without_straggler_{straggler.dimension}")
-    if prediction is not None and prediction.mid_ns is not None and prediction.step_ns:
-        return prediction.mid_ns / prediction.step_ns
+    key = f"without_straggler_{straggler.dimension}"
+    if (prediction := case.prediction(key)) is not None and prediction.mid_ns is not None:
+        return worth_frac(case, key)
     span = max((r.span_ns[1] - r.span_ns[0] for r in case.ranks), default=0)
     return min(1.0, straggler.delay_ns / span) if span else 0.0

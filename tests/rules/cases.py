@@ -42,7 +42,7 @@ def predicting(case: Case, **gains_ms: tuple[float, float, float]) -> Case:
             scope="rank",
             ranks=1,
             gain=Gain(low_ms=low, mid_ms=mid, high_ms=high, method="replay", assumptions=[]),
-            step_ns=1,
+            step_ns=STEP_US * US,
             low_ns=round(low * 1e6),
             mid_ns=round(mid * 1e6),
             high_ns=round(high * 1e6),
@@ -50,6 +50,7 @@ def predicting(case: Case, **gains_ms: tuple[float, float, float]) -> Case:
             mid_frac=None,
             high_frac=None,
             replay_error_frac=0.0,
+            exact=True,
             reason="",
         )
         for key, (low, mid, high) in gains_ms.items()

@@ -23,6 +23,14 @@ def test_threshold(tmp_path: Path, code: str, range_name: str, edge_us: int) -> 
     assert result(code, case_of(tmp_path, step_with_gap(edge_us - 1, range_name))).state == "passes"
 
 
+def test_what_others_wait_for_counts_too(tmp_path: Path) -> None:
+    # Half a percent of this rank's own time, but the replay of all ranks says 2 % of a step of 1 ms.
+    case = case_of(tmp_path, step_with_gap(5, "perfdoc.gc"))
+    assert result("PD202", case).state == "passes"
+    found = result("PD202", predicting(case, without_gc=(0.01, 0.02, 0.03)))
+    assert (found.state, found.gain and found.gain.mid_ms) == ("fires", 0.02)
+
+
 def test_what_the_capture_cannot_show_is_skipped(tmp_path: Path) -> None:
     # Steps that are not perfdoc's own: nobody promised to mark collections and loading.
     case = case_of(tmp_path, step_with_gap(300, step="step"))
