@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
+
+_NAMES = Path("/etc/netns")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,8 @@ def missing() -> str:
     try:
         with limited_link("1gbit"):
             return ""
+    except OSError as error:
+        return f"{error.filename}: {error.strerror}"
     except subprocess.CalledProcessError as error:
         return f"{' '.join(error.cmd)}: {error.stderr.strip()[:200]}"
 
@@ -52,6 +58,7 @@ def limited_link(rate: str) -> Iterator[Link]:
     try:
         for name in link.names:
             _run("ip", "netns", "add", name)
+            _write_names(name, link)
         _run("ip", "link", "add", link.interfaces[0], "type", "veth", "peer", "name", link.interfaces[1])
         for name, address, interface in zip(link.names, link.addresses, link.interfaces, strict=True):
             _run("ip", "link", "set", interface, "netns", name)
@@ -66,6 +73,18 @@ def limited_link(rate: str) -> Iterator[Link]:
     finally:
         for name in link.names:  # the ends of the link go with them
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+            shutil.rmtree(_NAMES / name, ignore_errors=True)
+
+
+def _write_names(name: str, link: Link) -> None:
+    """What `ip netns exec` puts over /etc: nobody answers questions for names there, and each would wait for
+    seconds."""
+    folder = _NAMES / name
+    folder.mkdir(parents=True, exist_ok=True)
+    hosts = [("127.0.0.1", "localhost"), *zip(link.addresses, link.names, strict=True)]
+    hosts.append(("127.0.0.1", socket.gethostname()))
+    (folder / "hosts").write_text("".join(f"{address} {host}\n" for address, host in hosts))
+    (folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
 
 
 def _run(*command: str) -> None:

@@ -115,8 +115,6 @@ class Runner:
         for rank, command in enumerate(commands):
             if link is not None:
                 environment["GLOO_SOCKET_IFNAME"] = link.interfaces[rank]
-                # Nobody answers names in there, and looking them up would take seconds.
-                environment["RES_OPTIONS"] = "timeout:1 attempts:1"
             running.append(
                 subprocess.Popen(
                     command,
