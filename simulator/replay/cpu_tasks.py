@@ -1,8 +1,8 @@
 """A CPU rank's window as tasks: what its host did one after the other, and the collectives beside it.
 
 The host is the device here. Its time is cut where ranges and operators begin and end; the pieces follow one
-another. A collective runs from its issue to its completion on threads of the backend; a wait begins, and
-returns once the collective is complete.
+another. A collective runs from its issue, or the end of the one that it queued behind, to its completion on
+threads of the backend; a wait begins, and returns once the collective is complete.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from perfdoc.simulator.engine.graph import NONE, EdgeKind, GraphBuilder, TaskGra
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE, RETURN_LATENCY_MAX_NS, RankTasks
 from perfdoc.traces.table import Bool
 
+_KNOWN_ENDS = ("all_reduce", "all_gather", "all_to_all", "broadcast")
+"""Of others gloo tells the end of the wait only."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Waits:
@@ -43,9 +46,10 @@ def cpu_tasks(view: DeviceView) -> RankTasks:
     begin, finish, is_compute = _pieces(view, waits)
     inside = np.flatnonzero((comm.start_ns >= window.start_ns) & (comm.start_ns < window.end_ns))
     returns, pieces, work = len(waits.start_ns), len(begin), len(inside)
+    behind, transfers_ns = _queued(view, inside)
     # At one time a wait returns before the next piece begins, and a piece begins before what it issues.
     kind = np.repeat((0, 1, 2), (returns, pieces, work))
-    key = np.concatenate((waits.end_ns, begin, comm.start_ns[inside]))
+    key = np.concatenate((waits.end_ns, begin, transfers_ns))
     order = np.lexsort((kind, key))
     number = np.empty(len(order), np.int64)
     number[order] = np.arange(len(order))
@@ -60,6 +64,8 @@ def cpu_tasks(view: DeviceView) -> RankTasks:
     issuing = np.searchsorted(begin, comm.start_ns[inside], "right") - 1
     lag = comm.start_ns[inside] - np.where(np.isin(issuing, waiting), begin[issuing], finish[issuing])
     builder.add(np.where(issuing >= 0, piece_task[issuing], NONE), work_task, lag, EdgeKind.LAUNCH)
+    queued = np.where(behind >= 0, work_task[behind], NONE)
+    builder.add(queued, work_task, 0, EdgeKind.STREAM_ORDER)
     unexplained = _return(builder, view, waits, inside, work_task, piece_task[waiting], return_task)
     edges, impossible = builder.possible_edges(len(order))
 
@@ -76,6 +82,7 @@ def cpu_tasks(view: DeviceView) -> RankTasks:
     activity_task = np.full(len(activity.start_ns), NONE, np.int64)
     activity_task[activity.comm_rows[inside]] = work_task
     none = np.full(len(order), NONE, np.int64)
+    launch = np.concatenate((waits.end_ns, begin, comm.start_ns[inside]))[order]
     return RankTasks(
         graph=TaskGraph(
             duration_ns=end - start,
@@ -89,11 +96,31 @@ def cpu_tasks(view: DeviceView) -> RankTasks:
         start_ns=start,
         end_ns=end,
         call=none.astype(np.int8),
-        launch_ns=start,
+        launch_ns=launch,
         activity_task=activity_task,
         unexplained_ns=unexplained,
         impossible_edges=impossible,
     )
+
+
+def _queued(view: DeviceView, inside: I64) -> tuple[I64, I64]:
+    """For each collective (row of `inside`) the one of its dimension that it queued behind, -1 none, and when
+    it could begin: the backend works off a group's collectives in the order of their issue, as long as their
+    ends do not say otherwise."""
+    comm = view.activity.communication
+    start, end = comm.start_ns[inside], comm.end_ns[inside]
+    behind, transfers = np.full(len(inside), NONE, np.int64), start.copy()
+    exact = np.array([k is not None and k.collective in _KNOWN_ENDS for k in comm.kinds], bool)[
+        comm.kind[inside]
+    ]
+    for dimension in np.unique(comm.dimension[inside]).tolist():
+        mine = np.flatnonzero((comm.dimension[inside] == dimension) & exact)
+        earlier, later = mine[:-1], mine[1:]
+        if (end[later] >= end[earlier]).all():
+            waits = end[earlier] > start[later]
+            behind[later[waits]] = earlier[waits]
+            transfers[later[waits]] = end[earlier[waits]]
+    return behind, transfers
 
 
 def _pieces(view: DeviceView, waits: _Waits) -> tuple[I64, I64, Bool]:

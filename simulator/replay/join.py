@@ -67,13 +67,13 @@ def _task_of_call(rank: Rebuilt, calls: CollectiveCalls) -> I64:
     if len(task) == len(calls):
         return task
     known = np.flatnonzero(task >= 0)
-    start = rank.start_ns[task[known]]
+    start = rank.launch_ns[task[known]]
     order = np.argsort(start, kind="stable")
     at = np.minimum(np.searchsorted(start[order], calls.start_ns), len(order) - 1)
     if not len(order):
         return np.full(len(calls), NONE, np.int64)
     found = task[known[order[at]]]
-    return np.where(rank.start_ns[found] == calls.start_ns, found, NONE)
+    return np.where(rank.launch_ns[found] == calls.start_ns, found, NONE)
 
 
 def _earliest(rank: Rebuilt) -> I64:

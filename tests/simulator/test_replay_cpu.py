@@ -101,3 +101,30 @@ def test_a_real_run(tmp_path: Path) -> None:
     assert joined is not None
     assert whole.worst_error_frac == pytest.approx(0, abs=0.05)
     assert int((joined.graph.kind == TaskKind.MEETING).sum()) > 0
+
+
+def test_a_collective_queues_behind_the_one_before(tmp_path: Path) -> None:
+    """A step [0, 1000) us: forward [0, 100); an all-reduce issued at 100 and done at 300; one issued at 150
+    and done at 450, so 150 us of its own; backward [160, 200); a wait for the second [200, 455); optimizer to
+    1000. At half the length: 100 + 100, then 75: the wait returns at 275 + 5, 175 us earlier."""
+    builder = TimelineBuilder()
+    process = builder.process(pid=77)
+    main, backend = process.thread(tid=77), process.thread(tid=78)
+    main.range("perfdoc.rank 0 world=2 device=cpu", 0, 0)
+    group = "all_reduce group=DATA_PARALLEL_GROUP pg=1 bytes=4096"
+    for name, start, end in (
+        ("perfdoc.step 0", 0, 1000),
+        ("perfdoc.forward", 0, 100),
+        (f"perfdoc.comm.issue {group} seq=0", 100, 110),
+        (f"perfdoc.comm.issue {group} seq=1", 150, 160),
+        ("perfdoc.backward", 160, 200),
+        (f"perfdoc.comm.wait {group} seq=1", 200, 455),
+        ("perfdoc.optimizer", 455, 1000),
+    ):
+        main.range(name, start * US, end * US)
+    for number, start, end in ((0, 100, 300), (1, 150, 450)):
+        backend.range(f"perfdoc.comm.run {group} seq={number}", start * US, end * US, kind="start_end")
+    (view,) = views_of(trace_of(builder, tmp_path))
+    rebuilt = rebuild_rank(view)
+    assert length_us(rebuilt) == 1000
+    assert length_us(scaled_communication("dp", 0.5).apply(rebuilt)) == 825
