@@ -13,11 +13,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.simulator.engine.graph import I64
+from perfdoc.simulator.forward.buckets import Setting
 from perfdoc.simulator.forward.faults import FAULTS, Faults, Job, Planted, planted_in
 from perfdoc.simulator.forward.hardware import GPUS, Gpu
 from perfdoc.simulator.forward.laying import LaidRank, Matched, Pause, RankWork, lay_out
 from perfdoc.simulator.forward.layout import Layout
-from perfdoc.simulator.forward.program import DATA_NS, Setting, StageProgram
+from perfdoc.simulator.forward.program import DATA_NS, StageProgram
 from perfdoc.simulator.forward.tape import BETWEEN_NS, OpKind, Tape
 from perfdoc.simulator.planted_groups import groups_of, place_of
 from perfdoc.traces.known_models import ModelShape

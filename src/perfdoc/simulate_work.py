@@ -20,8 +20,8 @@ from perfdoc.traces.known_models import known_models
 
 T = TypeVar("T")
 STEPS_MAX = 100
-OPERATIONS_MAX = 30_000_000
-"""Operations on all ranks in all steps: about 15 GB of memory."""
+OPERATIONS_MAX = 10_000_000
+"""Operations on all ranks in all steps: about 11 GB of memory."""
 
 
 class SimulateError(ValueError):
