@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+import numpy as np
+
 from perfdoc.simulator.forward.answer import rank_ledger
 from perfdoc.simulator.forward.job import Laying, SimulatedJob
 from perfdoc.simulator.forward.laying import LaidRank, Matched
@@ -152,12 +154,15 @@ def _pipelines(job: SimulatedJob) -> list[dict[str, Any]]:
 
 def _window(laying: Laying, ranks: Sequence[int], step: int) -> tuple[int, int, dict[int, int]]:
     """(start of the first pass, end of the last, time in passes by rank)."""
-    spans = {}
+    spans: dict[int, list[tuple[int, int]]] = {}
     for rank in ranks:
         laid = laying.ranks[rank]
+        # Parameters and gradients travel beside passes.
+        mine = np.array([op.group not in ("dp", "edp") for op in laid.work.tape.ops])
+        start = np.where(mine, laid.start_ns[step], np.iinfo(np.int64).max)
+        end = np.where(mine, laid.end_ns[step], 0)
         spans[rank] = [
-            (int(laid.start_ns[step, a]), int(laid.end_ns[step, a:b].max()))
-            for _, _, _, a, b in laid.work.tape.passes
+            (int(start[a:b].min()), int(end[a:b].max())) for _, _, _, a, b in laid.work.tape.passes
         ]
     every = [s for of in spans.values() for s in of]
     own = {rank: sum(b - a for a, b in of) for rank, of in spans.items()}
