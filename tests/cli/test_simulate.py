@@ -56,6 +56,19 @@ def test_a_fault_is_simulated_and_found(tmp_path: Path) -> None:
     assert lost["requested_bytes"] == piece["failed_request_bytes"]
 
 
+def test_a_straggler_is_named_with_what_it_costs_others(tmp_path: Path) -> None:
+    layout = "tp=2,dp=2,micro_batches=2,seq=4096"
+    words = ("--layout", layout, "--fault", "late_rank=3:1.5", "--clock-error", "400", "-o", "job")
+    assert perfdoc(tmp_path, "simulate", "llama3-8b", *words).returncode == 0
+    done = perfdoc(tmp_path, "analyze", "job", "--config", "job/job.yaml", "--json", "-", "--no-replay")
+    skew = json.loads(done.stdout)["analyses"]["skew"]
+    found = {(s["rank"], s["dimension"]): s for s in skew["stragglers"]}
+    caused = json.loads((tmp_path / "job" / "answer.json").read_text())["waits"]["tp"]["caused_ns"]
+    assert found[3, "tp"]["recurrence_frac"] == 1
+    assert found[3, "tp"]["wait_caused_ns"] == pytest.approx(caused["3"], rel=0.01)
+    assert max(found.values(), key=lambda s: s["wait_caused_ns"])["rank"] == 3
+
+
 def test_only_the_ranks_asked_for_are_written(tmp_path: Path) -> None:
     done = perfdoc(tmp_path, "simulate", *SMALL, "--ranks", "1", "--clock-error", "300", "-o", "job")
     assert done.returncode == 0, done.stderr
