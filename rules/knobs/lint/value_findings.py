@@ -73,8 +73,10 @@ def _twice(settings: Sequence[Setting]) -> Iterator[Finding]:
 def _overwritten(
     settings: Sequence[Setting], dialect: Dialect, entries: Sequence[Entry]
 ) -> Iterator[Finding]:
-    paths = {placed(dialect, e.name)[0] for e in entries if e.form == "path" and e.raw is not None}
-    places = _ALWAYS | {p.partition(".")[0] for p in paths} | {p.rpartition(".")[2] for p in paths}
+    paths = [(placed(dialect, e.name)[0], e.raw) for e in entries if e.form == "path"]
+    inside = {p.partition(".")[0] for p, _ in paths if "." in p}
+    whole = {p.rpartition(".")[2] for p, raw in paths if raw is not None and not isinstance(raw, Opaque)}
+    places = _ALWAYS | inside | whole
     unsharded = any(s.knob.id == "use_distributed_optimizer" and s.value is False for s in settings)
     winners = {s.meaning.path for s in settings}
     for setting in settings:
