@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from perfdoc.rules.knobs.check import constraints_of
+from perfdoc.rules.knobs.constraints.reads import knobs_of
 from perfdoc.rules.knobs.knob import DIALECT_TITLES, DIALECTS, Knob
 from perfdoc.rules.knobs.lint.writing import default_in
 from perfdoc.rules.knobs.load import TOPICS, catalogue
@@ -103,7 +104,10 @@ def _data(knob: Knob) -> dict[str, Any]:
         "spellings": [{"dialect": s.dialect, "name": s.name, "means": s.means} for s in knob.spellings],
         "former": [{"name": f.name, "kind": f.kind, "why": f.why} for f in knob.former],
         "constraints": [
-            {"name": c.name, "kind": c.kind, "rule": c.rule, "dialects": c.dialects}
+            {
+                **{f: getattr(c, f) for f in ("name", "kind", "subject", "rule", "dialects")},
+                "knobs": sorted(knobs_of(c)),
+            }
             for c in constraints_of(knob.id)
         ],
         "notes": knob.notes,

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from perfdoc.rules.knobs.knob import Dialect
 from perfdoc.rules.knobs.lint.finding import CODES, Finding
 from perfdoc.rules.knobs.lint.lint import lint
+from tests.conftest import ROOT
+
+
+def test_the_page_lists_every_code() -> None:
+    page = (ROOT / "docs" / "knobs.md").read_text(encoding="utf-8")
+    assert set(re.findall(r"^\| (PL\d+) \|", page, re.M)) == set(CODES)
 
 
 def only(text: str, name: str = "x.args", dialect: Dialect | None = None) -> Finding:
