@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.rules.knobs.configured import read_configuration
 from perfdoc.rules.knobs.lint.lint import lint
 from perfdoc.rules.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
 from perfdoc.rules.knobs.reading.read import read_entries, read_text, syntax_of
@@ -111,6 +112,8 @@ def test_a_run_of_ours_reads_from_its_manifest(tmp_path: Path) -> None:
     report = lint(text, str(path))
     assert (report.dialect, report.findings) == ("perfdoc", ()), "nobody set what has no effect there"
     assert report.values == config
+    job = read_configuration(tmp_path)
+    assert (dict(job.values), job.complete, job.dialect) == (config, True, "perfdoc")
     sections = "parallel: {tensor_model_parallel_size: 2}\nkernels: {apply_rope_fusion: false}\n"
     assert lint(sections, "tiny.yaml").dialect == "perfdoc"
 
