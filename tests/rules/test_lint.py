@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from perfdoc.rules.knobs.knob import Dialect
+from perfdoc.rules.knobs.knob import Dialect, Value
 from perfdoc.rules.knobs.lint.finding import CODES, Finding
 from perfdoc.rules.knobs.lint.lint import lint
+from perfdoc.rules.knobs.lint.writing import as_written
 from tests.conftest import ROOT
 
 
@@ -160,3 +161,28 @@ def test_unknown_names_are_listed_when_asked_for() -> None:
     assert lint(text, "x.args").findings == ()
     (finding,) = lint(text, "x.args", unknown=True).findings
     assert (finding.code, finding.severity, finding.key) == ("PL100", "note", "logger.log_interval")
+
+
+@pytest.mark.parametrize(
+    ("knob", "value", "dialect", "written"),
+    [
+        ("apply_rope_fusion", False, "megatron_lm", "--no-rope-fusion"),
+        ("apply_rope_fusion", True, "megatron_lm", "leave out --no-rope-fusion"),
+        ("recompute_modules", ("core_attn", "mlp"), "megatron_lm", "--recompute-modules core_attn mlp"),
+        ("grad_reduce_in_fp32", False, "megatron_lm", "--grad-reduce-in-bf16"),
+        ("cpu_offloading", True, "megatron_lm", ""),
+        ("cuda_graph_impl", "local", "megatron_core", "TransformerConfig(cuda_graph_impl='local')"),
+        ("tp_comm_overlap", True, "nemo", "MegatronCommOverlapCallback(tp_comm_overlap=True)"),
+        ("bucket_size", None, "megatron_bridge", "comm_overlap.bucket_size=null"),
+        ("bucket_size", 8, "verl", "++actor_rollout_ref.actor.megatron.override_ddp_config.bucket_size=8"),
+        ("nccl_debug", "WARN", "verl", "NCCL_DEBUG=WARN"),
+        ("nccl_debug", None, "env", "unset NCCL_DEBUG"),
+        ("bucket_size", 8, "perfdoc", "bucket_size=8"),
+    ],
+)
+def test_settings_are_written_ready_to_paste(knob: str, value: Value, dialect: Dialect, written: str) -> None:
+    assert as_written(knob, value, dialect) == written
+    if written and not written.startswith(("leave out", "unset")):  # and read back, it says the same
+        program = f"x --bf16 --num-layers 4 {written}" if dialect == "megatron_lm" else written
+        report = lint(program, "x.py" if "(" in written else "x.sh", dialect=dialect)
+        assert dict(report.values).get(knob) == value

@@ -100,7 +100,7 @@ def test_the_guide_for_nemo() -> None:
     (misspelt,) = report["NVTE_FLASH_ATT=0"]
     assert misspelt.instead == "NVTE_FLASH_ATTN=0"
     (misplaced,) = report["recipe.model.config.use_precision_aware_optimizer=True"]
-    assert misplaced.instead == "optim.config.use_precision_aware_optimizer=true"
+    assert misplaced.instead == "recipe.optim.config.use_precision_aware_optimizer=true"
 
 
 def test_the_profiler_of_that_guide() -> None:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from perfdoc.rules.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.rules.knobs.lint.finding import Finding, Severity
 from perfdoc.rules.knobs.lint.settings import Setting
-from perfdoc.rules.knobs.lint.writing import as_written
+from perfdoc.rules.knobs.lint.writing import as_written, at_path, like
 from perfdoc.rules.knobs.naming.places import BRIDGE_CLASSES
 from perfdoc.rules.knobs.reading.entry import Entry
 from perfdoc.rules.knobs.values import Opaque
@@ -93,11 +93,10 @@ def _instead(setting: Setting, dialect: Dialect | None) -> str:
     """The right name, with the value where it is known and the names of values have not changed."""
     if isinstance(setting.value, Opaque):
         return setting.meaning.instead
-    written = as_written(setting.knob.id, setting.value, dialect)
     if setting.meaning.how in ("misnamed", "near") and setting.entry.form == "path":
-        equals = written.partition("=")[2]
-        return f"{setting.meaning.instead}={equals}" if equals else setting.meaning.instead
-    return written or setting.meaning.instead
+        return like(at_path(setting.meaning.instead, setting.value), setting.entry.name)
+    written = as_written(setting.knob.id, setting.value, dialect) or setting.meaning.instead
+    return like(written, setting.entry.name) if setting.entry.form == "path" else written
 
 
 def _dialect(setting: Setting, dialect: Dialect | None) -> Dialect | None:

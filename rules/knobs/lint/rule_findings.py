@@ -10,7 +10,7 @@ from perfdoc.rules.knobs.constraints import CONSTRAINTS
 from perfdoc.rules.knobs.knob import DIALECT_TITLES
 from perfdoc.rules.knobs.lint.finding import Finding, Severity
 from perfdoc.rules.knobs.lint.settings import Setting
-from perfdoc.rules.knobs.lint.writing import as_written
+from perfdoc.rules.knobs.lint.writing import as_written, like
 from perfdoc.rules.knobs.values import Opaque
 
 _CODES: Mapping[str, tuple[str, Severity]] = {
@@ -61,7 +61,10 @@ def _finding(
     message = violation.words
     if others or defaults:
         message += f" [{', '.join([f'{setting.knob.id}={_shown(setting)}', *others, *defaults])}]"
-    fix = [text for name, value in constraint.fix if (text := as_written(name, value, dialect))]
+    written = [as_written(name, value, dialect) for name, value in constraint.fix]
+    fix = [
+        like(text, setting.entry.name) if setting.entry.form == "path" else text for text in written if text
+    ]
     why = {
         "forbidden": "training is refused, or goes wrong silently",
         "ineffective": "the setting changes nothing",

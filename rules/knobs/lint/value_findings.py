@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from perfdoc.rules.knobs.knob import Dialect
 from perfdoc.rules.knobs.lint.finding import Finding, Severity
 from perfdoc.rules.knobs.lint.settings import Setting, repeated
-from perfdoc.rules.knobs.lint.writing import as_written
+from perfdoc.rules.knobs.lint.writing import as_written, like
 from perfdoc.rules.knobs.naming.places import placed
 from perfdoc.rules.knobs.reading.entry import Entry
 from perfdoc.rules.knobs.values import Opaque, allowed
@@ -96,7 +96,7 @@ def _overwritten(
         message = f"{written} is overwritten by {place}{whether}"
         value = None if isinstance(setting.value, Opaque) else setting.value
         instead = as_written(setting.knob.id, value, dialect) if value is not None else spelled[0].name
-        yield _finding(setting, "PL305", severity, message, instead, why)
+        yield _finding(setting, "PL305", severity, message, like(instead, setting.entry.name), why)
 
 
 def _rewritten(setting: Setting, dialect: Dialect | None) -> str:
@@ -105,7 +105,8 @@ def _rewritten(setting: Setting, dialect: Dialect | None) -> str:
     if number is None:
         return ""
     own: Dialect | None = "megatron_lm" if setting.entry.form == "flag" else dialect
-    return as_written(setting.knob.id, int(number.group(1)), own)
+    written = as_written(setting.knob.id, int(number.group(1)), own)
+    return like(written, setting.entry.name) if setting.entry.form == "path" else written
 
 
 def _finding(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.rules.knobs.knob import Dialect, Knob, Value
 from perfdoc.rules.knobs.load import catalogue
+from perfdoc.rules.knobs.naming.places import STEMS
 
 
 def as_written(name: str, value: Value, dialect: Dialect | None) -> str:
@@ -22,7 +23,7 @@ def as_written(name: str, value: Value, dialect: Dialect | None) -> str:
     if not spellings:
         return ""
     if dialect != "megatron_lm":
-        return f"{spellings[0].name}={_text(value)}"
+        return at_path(spellings[0].name, value)
     if knob.type == "bool":
         for spelling in spellings:
             if (spelling.means is None and value is True) or spelling.means is value:
@@ -32,6 +33,25 @@ def as_written(name: str, value: Value, dialect: Dialect | None) -> str:
         return f"leave out {spellings[0].name}"
     words = " ".join(_text(v) for v in value) if isinstance(value, tuple) else _text(value)
     return f"{spellings[0].name} {words}"
+
+
+def at_path(path: str, value: Value) -> str:
+    """A value at a dotted path: an argument where the path starts at a class, else an override.
+
+    >>> at_path("TransformerConfig.cuda_graph_impl", "local")
+    "TransformerConfig(cuda_graph_impl='local')"
+    """
+    owner, _, field = path.rpartition(".")
+    if owner and "." not in owner and (owner[0].isupper() or owner == "initialize_model_parallel"):
+        return f"{owner}({field}={list(value) if isinstance(value, tuple) else value!r})"
+    adds = "++" if ".override_" in path else ""  # a key that verl's own configuration does not have
+    return f"{adds}{path}={_text(value)}"
+
+
+def like(written: str, name: str) -> str:
+    """A path with the beginning that the user's own names have: `recipe.model.config.…`."""
+    stem = next((s for s in STEMS if name.startswith(s)), "")
+    return stem + written if stem and written[:1].islower() and "=" in written else written
 
 
 def default_in(knob: Knob, dialect: Dialect) -> str:

@@ -60,7 +60,8 @@ PERFDOC_SECTIONS = frozenset(
         *("training", "checkpoint", "environment"),
     }
 )
-_STEMS = ("cfg.", "config.", "recipe.", "self.", "pretrain.", "finetune.")
+STEMS = ("cfg.", "config.", "recipe.", "self.", "pretrain.", "finetune.")
+"""What stands before a path in a program, and nowhere else."""
 
 
 def placed(dialect: Dialect, name: str) -> tuple[str, str, str]:
@@ -80,7 +81,7 @@ def placed(dialect: Dialect, name: str) -> tuple[str, str, str]:
         if part in table:
             return ".".join([table[part], *rest]), "", wrong
     path = ".".join(parts)
-    for stem in _STEMS:
+    for stem in STEMS:
         path = path.removeprefix(stem)
     if dialect == "verl":
         for role in _VERL_ROLES:
