@@ -126,10 +126,13 @@ class Runner:
             )
         try:
             said = [p.communicate(timeout=_LIMIT_S)[0] for p in running]
+        except subprocess.TimeoutExpired as error:
+            raise RuntimeError(f"{change.name}: a run was not done after {_LIMIT_S} s") from error
         finally:
             for p in running:
                 if p.poll() is None:
-                    p.kill()
+                    p.terminate()  # torchrun then ends its ranks
+                    p.wait(_LIMIT_S)
         for p, text in zip(running, said, strict=True):
             if p.returncode:
                 raise RuntimeError(f"{change.name}: the run failed\n" + "\n".join(text.splitlines()[-12:]))

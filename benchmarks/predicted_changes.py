@@ -70,18 +70,17 @@ CHANGES = (
     Change(
         key="overlap",
         name="overlap_grad_reduce off, then on in buckets of 200,000 (limited link)",
-        before=[*_ALL_REDUCE, "overlap_grad_reduce=false", "bucket_size=null"],
-        after=[*_ALL_REDUCE, "bucket_size=200000"],
+        before=[*_NO_OVERLAP],
+        after=["overlap_grad_reduce=true", "overlap_param_gather=false", "bucket_size=200000"],
         edits=lambda _: [split_buckets(200_000 * _FP32)],
         limited=True,
     ),
     Change(
         key="bucket",
-        name="buckets of 10,000 elements, then of 400,000 (limited link)",
+        name="buckets of 10,000 elements, then of 400,000",
         before=[*_ALL_REDUCE, "bucket_size=10000"],
         after=[*_ALL_REDUCE, "bucket_size=400000"],
         edits=lambda _: [rebucketed(400_000 * _FP32)],
-        limited=True,
     ),
     Change(
         key="micro",
