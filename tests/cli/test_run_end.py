@@ -139,7 +139,10 @@ def test_a_rank_that_raises_is_told_first(tmp_path: Path) -> None:
     [
         ("text=/nowhere/at/all.txt", "data.text = /nowhere/at/all.txt: no such file"),
         ("data_path=[/nowhere/set]", "data.data_path: /nowhere/set.idx: no such file"),
-        ("data_cache=/proc/cache", "data.data_cache: /proc/cache: No such file or directory"),
+        (
+            "data_cache=/proc/cache",
+            "data.data_cache: /proc/cache: cannot be written: No such file or directory",
+        ),
         ("load=/nowhere", "checkpoint.load = /nowhere: no complete checkpoint there"),
     ],
 )
