@@ -38,6 +38,16 @@ def text_path(setting: str) -> Path:
     return path
 
 
+def check_files(config: Config) -> None:
+    """Raise ValueError where the text, or a data set that is given in its place, is not there."""
+    if not config.data.data_path:
+        text_path(config.data.text)
+    for prefix in config.data.data_path:
+        for ending in (".idx", ".bin"):
+            if not Path(prefix + ending).is_file():
+                raise ValueError(f"data.data_path: {prefix}{ending}: no such file")
+
+
 def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
     """Tokenise a text into an indexed data set unless it is there already; returns its prefix.
 
@@ -134,10 +144,8 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
         if found[1] is not None:
             raise ValueError(found[1])
         prefixes = [found[0]]
-    for prefix in prefixes:
-        for ending in (".idx", ".bin"):
-            if not Path(prefix + ending).is_file():
-                raise ValueError(f"data.data_path: {prefix}{ending}: no such file")
+    else:
+        check_files(config)
     training, indices = config.training, cache / "indices"
     settings = GPTDatasetConfig(
         random_seed=training.seed,

@@ -20,6 +20,7 @@ from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.torchrun_arguments import TorchrunArguments, read_torchrun
 from perfdoc.trainer.config.resolve import DEFAULT_CONFIG, ResolvedConfig, resolve
+from perfdoc.trainer.data import check_files
 from perfdoc.trainer.layout import default_world_size, plan
 
 NOT_INSTALLED = (
@@ -86,6 +87,8 @@ def prepare(
                 "start earlier, or take --profiler none."
             )
         folder = _folder(output, resolved.name, given)
+        if not dry_run:  # which may be for another machine
+            check_files(resolved.config)
         if not dry_run and saved is not None:
             _try_writing(saved)
         run = None if dry_run else _made(folder, given)
