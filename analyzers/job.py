@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from perfdoc.analyzers.clocks import ClockAlignment, align_clocks
-from perfdoc.analyzers.contention_job import JobContention, job_contention
-from perfdoc.analyzers.host_jitter import HostJitter, RankHostSteps, host_jitter
-from perfdoc.analyzers.labels import rank_labels
-from perfdoc.analyzers.matches import Matches
-from perfdoc.analyzers.matching import match_collectives
+from perfdoc.analyzers.calls.matches import Matches
+from perfdoc.analyzers.clocks.clocks import ClockAlignment, align_clocks
+from perfdoc.analyzers.contention.contention_job import JobContention, job_contention
+from perfdoc.analyzers.device.labels import rank_labels
+from perfdoc.analyzers.host.host_jitter import HostJitter, RankHostSteps, host_jitter
+from perfdoc.analyzers.ledger.mfu import Mfu, MfuRank, measure_mfu
+from perfdoc.analyzers.matching.matching import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.mfu import Mfu, MfuRank, measure_mfu
-from perfdoc.analyzers.pipeline import Pipeline, measure_pipeline
-from perfdoc.analyzers.pipeline_pairs import message_moments
-from perfdoc.analyzers.skew import Skew, measure_skew
-from perfdoc.analyzers.step_times import StepTimes, measure_step_times
-from perfdoc.analyzers.step_times_log import read_logged_steps
-from perfdoc.analyzers.step_times_outliers import RankSteps
+from perfdoc.analyzers.pipeline.pipeline import Pipeline, measure_pipeline
+from perfdoc.analyzers.pipeline.pipeline_pairs import message_moments
+from perfdoc.analyzers.skew.skew import Skew, measure_skew
+from perfdoc.analyzers.steps.step_times import StepTimes, measure_step_times
+from perfdoc.analyzers.steps.step_times_log import read_logged_steps
+from perfdoc.analyzers.steps.step_times_outliers import RankSteps
 from perfdoc.traces import Device
 from perfdoc.traces.job_facts import JobFacts, common_facts
 

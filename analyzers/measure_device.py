@@ -6,18 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from perfdoc.analyzers.collective_calls import CollectiveCalls, collective_calls
-from perfdoc.analyzers.communication import CommunicationRow, communication_table
-from perfdoc.analyzers.contention import Contention, norm_contention
-from perfdoc.analyzers.device_view import DeviceView
-from perfdoc.analyzers.host_activity import HostActivity, host_activity
-from perfdoc.analyzers.kernel_parts import KernelParts, kernel_parts
-from perfdoc.analyzers.kernels import NamedTime, kernel_times
-from perfdoc.analyzers.kernels_only import KernelsOnly, kernels_only
-from perfdoc.analyzers.ledger import Ledger, build_ledger
-from perfdoc.analyzers.pipeline_rank import PipelineRank, pipeline_rank
-from perfdoc.analyzers.step_ledgers import StepLedgers, step_ledgers
-from perfdoc.analyzers.window import Window
+from perfdoc.analyzers.calls.collective_calls import CollectiveCalls, collective_calls
+from perfdoc.analyzers.communication.communication import CommunicationRow, communication_table
+from perfdoc.analyzers.contention.contention import Contention, norm_contention
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.window import Window
+from perfdoc.analyzers.host.host_activity import HostActivity, host_activity
+from perfdoc.analyzers.kernels.kernel_parts import KernelParts, kernel_parts
+from perfdoc.analyzers.kernels.kernels import NamedTime, kernel_times
+from perfdoc.analyzers.kernels.kernels_only import KernelsOnly, kernels_only
+from perfdoc.analyzers.ledger.ledger import Ledger, build_ledger
+from perfdoc.analyzers.pipeline.pipeline_rank import PipelineRank, pipeline_rank
+from perfdoc.analyzers.steps.step_ledgers import StepLedgers, step_ledgers
 from perfdoc.traces import Device
 
 Also: TypeAlias = Callable[[DeviceView], Any]

@@ -13,9 +13,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.window import WindowRequest
 from perfdoc.measuring import Work, measure_all
 from perfdoc.simulator.replay.kept import KeptRank
 from perfdoc.simulator.replay.replay import Replay, replay_job

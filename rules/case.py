@@ -10,7 +10,7 @@ from functools import cached_property
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.memory_files import JobMemory
+from perfdoc.analyzers.memory.memory_files import JobMemory
 from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.simulator.replay.gains import Gains, Prediction, no_gains

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.stragglers import Straggler
+from perfdoc.analyzers.skew.stragglers import Straggler
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import predicted, worth_frac
 from perfdoc.rules.rule import Evidence, Meta, Verdict

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from perfdoc.analyzers.ledger import Ledger
+from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.simulator.replay.predict import Gain, predict
 from perfdoc.simulator.replay.proposals import Proposal, proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.device_view import DeviceView
-from perfdoc.analyzers.intervals import EMPTY, I64, Intervals, union
-from perfdoc.analyzers.pipeline_passes import layer_forwards, pass_ranges
+from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.pipeline.pipeline_passes import layer_forwards, pass_ranges
 from perfdoc.traces.table import Bool
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.activity import DIMENSIONS
+from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.simulator.engine import EdgeKind, Schedule, TaskKind, critical_path
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.rebuilt import Rebuilt

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from perfdoc.analyzers.ledger import Ledger
+from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.rebuilt import Rebuilt

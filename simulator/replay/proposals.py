@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.activity import DIMENSIONS
-from perfdoc.analyzers.kernel_class import KernelClass
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits import (
     Edit,

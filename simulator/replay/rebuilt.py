@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from perfdoc.analyzers.activity import UNKNOWN_DIMENSION
-from perfdoc.analyzers.device_view import DeviceView
-from perfdoc.analyzers.host_ranges import host_intervals, optimizer_starts
-from perfdoc.analyzers.intervals import Intervals
-from perfdoc.analyzers.kernel_class import KernelClass
-from perfdoc.analyzers.row_keys import row_keys
+from perfdoc.analyzers.base.intervals import Intervals
+from perfdoc.analyzers.base.row_keys import row_keys
+from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.host_ranges import host_intervals, optimizer_starts
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.order import topological_order

@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from perfdoc.analyzers.clocks import ClockAlignment
-from perfdoc.analyzers.collective_calls import CollectiveCalls
-from perfdoc.analyzers.device_view import DeviceView
-from perfdoc.analyzers.matches import Matches
+from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
+from perfdoc.analyzers.calls.matches import Matches
+from perfdoc.analyzers.clocks.clocks import ClockAlignment
+from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.join import join_ranks

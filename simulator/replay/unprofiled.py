@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.step_times_log import LoggedSteps
+from perfdoc.analyzers.steps.step_times_log import LoggedSteps
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits.host_time import without_host_time
 from perfdoc.simulator.replay.rebuilt import Rebuilt

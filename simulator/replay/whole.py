@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.analyzers.clocks import ClockAlignment
-from perfdoc.analyzers.collective_calls import CollectiveCalls
-from perfdoc.analyzers.ledger import Ledger
-from perfdoc.analyzers.matches import Matches
+from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
+from perfdoc.analyzers.calls.matches import Matches
+from perfdoc.analyzers.clocks.clocks import ClockAlignment
+from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.simulator.replay.gains import Basis, Gains, no_gains, predict_all
 from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, KeptRank
 from perfdoc.simulator.replay.rebuilt import Rebuilt

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdoc.analyzers.window import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.cross_check_command import cross_check_and_write, nsys_to_check
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis, to_json

@@ -8,7 +8,7 @@ from perfdoc import __version__
 from perfdoc import diagnosis as d
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.memory_files import RankMemory, job_memory
+from perfdoc.analyzers.memory.memory_files import RankMemory, job_memory
 from perfdoc.diagnose_copy import copied
 from perfdoc.diagnose_host import host_gaps_of
 from perfdoc.diagnose_kernels import kernels_of

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from perfdoc import diagnosis as d
-from perfdoc.analyzers.kernel_class import KernelClass
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.analyzers.measure import CaptureMeasurement
 
 TOP_KERNELS = 50

@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import TypeVar
 
 from perfdoc import diagnosis as d
-from perfdoc.analyzers.memory_files import JobMemory
+from perfdoc.analyzers.memory.memory_files import JobMemory
 from perfdoc.diagnose_copy import copied
 from perfdoc.diagnosis.memory import DeviceMemory, ProcessMemory
 

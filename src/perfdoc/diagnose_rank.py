@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoc import diagnosis as d
-from perfdoc.analyzers.kernels_only import KernelsOnly
+from perfdoc.analyzers.kernels.kernels_only import KernelsOnly
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.diagnose_copy import copied
 from perfdoc.simulator.replay.kept import KeptRank

@@ -12,10 +12,10 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.measure_device import Also
-from perfdoc.analyzers.memory_files import MemoryFiles, RankMemory, measure_rank_memory
-from perfdoc.analyzers.window import WindowRequest
+from perfdoc.analyzers.memory.memory_files import MemoryFiles, RankMemory, measure_rank_memory
 from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, replay_and_keep
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.job_facts import JobFacts

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfdoc.analyzers.memory_files import MemoryFiles
+from perfdoc.analyzers.memory.memory_files import MemoryFiles
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.traces.memory_snapshot import is_snapshot_name
 

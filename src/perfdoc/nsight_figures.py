@@ -11,10 +11,10 @@ from typing import TypeAlias
 
 import numpy as np
 
-from perfdoc.analyzers.intervals import I64, union
-from perfdoc.analyzers.kernel_class import classify_kernels
-from perfdoc.analyzers.kernels import sum_by
-from perfdoc.analyzers.launches import find_launches
+from perfdoc.analyzers.base.intervals import I64, union
+from perfdoc.analyzers.device.launches import find_launches
+from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
+from perfdoc.analyzers.kernels.kernels import sum_by
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import I32
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.activity import device_activity
-from perfdoc.analyzers.device_view import DeviceView
-from perfdoc.analyzers.dimensions import attribute_dimensions
-from perfdoc.analyzers.kernel_class import classify_kernels
-from perfdoc.analyzers.known_ranges import find_known_ranges
-from perfdoc.analyzers.launches import find_launches
-from perfdoc.analyzers.window import WindowRequest, find_window
+from perfdoc.analyzers.communication.dimensions import attribute_dimensions
+from perfdoc.analyzers.device.activity import device_activity
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.known_ranges import find_known_ranges
+from perfdoc.analyzers.device.launches import find_launches
+from perfdoc.analyzers.device.window import WindowRequest, find_window
+from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.job_facts import JobFacts

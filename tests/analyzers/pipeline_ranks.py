@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from perfdoc.analyzers.activity import device_activity
-from perfdoc.analyzers.cpu_rank import cpu_activity
-from perfdoc.analyzers.device_view import DeviceView
-from perfdoc.analyzers.dimensions import attribute_dimensions
-from perfdoc.analyzers.kernel_class import classify_kernels
-from perfdoc.analyzers.known_ranges import find_known_ranges
-from perfdoc.analyzers.launches import find_launches
-from perfdoc.analyzers.pipeline import PipelineRank, pipeline_rank
-from perfdoc.analyzers.ranks import marked_ranks, with_marked_ranks
-from perfdoc.analyzers.window import WindowRequest, find_window
+from perfdoc.analyzers.communication.dimensions import attribute_dimensions
+from perfdoc.analyzers.device.activity import device_activity
+from perfdoc.analyzers.device.cpu_rank import cpu_activity
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.known_ranges import find_known_ranges
+from perfdoc.analyzers.device.launches import find_launches
+from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
+from perfdoc.analyzers.device.window import WindowRequest, find_window
+from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
+from perfdoc.analyzers.pipeline.pipeline import PipelineRank, pipeline_rank
 from perfdoc.traces.job_facts import facts_beside
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.run_facts import with_run_facts

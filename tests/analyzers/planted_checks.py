@@ -16,14 +16,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.activity import DIMENSIONS
-from perfdoc.analyzers.arrivals import arrivals
-from perfdoc.analyzers.clocks import ClockAlignment, align_clocks
-from perfdoc.analyzers.matches import Matches
-from perfdoc.analyzers.matching import match_collectives
+from perfdoc.analyzers.calls.matches import Matches
+from perfdoc.analyzers.clocks.clocks import ClockAlignment, align_clocks
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.matching.matching import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
-from perfdoc.analyzers.pipeline_pairs import message_moments
-from perfdoc.analyzers.window import WindowRequest
+from perfdoc.analyzers.pipeline.pipeline_pairs import message_moments
+from perfdoc.analyzers.skew.arrivals import arrivals
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis, Rank
 from perfdoc.simulator.planted_answer import CollectiveAnswer, RankAnswer

@@ -7,10 +7,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.clock_checks import reach_ns
-from perfdoc.analyzers.clocks import ClockAlignment, align_clocks
-from perfdoc.analyzers.matches import Matches
-from perfdoc.analyzers.matching import match_collectives
+from perfdoc.analyzers.calls.matches import Matches
+from perfdoc.analyzers.clocks.clock_checks import reach_ns
+from perfdoc.analyzers.clocks.clocks import ClockAlignment, align_clocks
+from perfdoc.analyzers.matching.matching import match_collectives
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.planted_ranks import Clock, Job
 

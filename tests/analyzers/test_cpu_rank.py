@@ -2,8 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
-from perfdoc.analyzers.window import WindowRequest
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.kineto import read_kineto

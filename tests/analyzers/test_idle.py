@@ -2,8 +2,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.idle import IDLE_CAUSES, LAUNCH_LATENCY_MAX_NS, find_gaps, idle_by_cause, idle_inputs
-from perfdoc.analyzers.known_ranges import find_known_ranges
+from perfdoc.analyzers.device.idle import (
+    IDLE_CAUSES,
+    LAUNCH_LATENCY_MAX_NS,
+    find_gaps,
+    idle_by_cause,
+    idle_inputs,
+)
+from perfdoc.analyzers.device.known_ranges import find_known_ranges
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_GATHER, GEMM, activity_of, trace_of
 

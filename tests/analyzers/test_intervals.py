@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.intervals import Intervals, owners_by_last_end, union
+from perfdoc.analyzers.base.intervals import Intervals, owners_by_last_end, union
 from tests.analyzers.brute import covered, exposed_by_dimension
 
 END = 40

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.analyzers.kernel_parts import kernel_parts
+from perfdoc.analyzers.kernels.kernel_parts import kernel_parts
 from perfdoc.diagnosis.kernel_parts import KernelPartsAnalysis
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.traces.job_facts import JobFacts

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.part_names import HINTS, PARTS, Phase, meaning_of
+from perfdoc.analyzers.kernels.part_names import HINTS, PARTS, Phase, meaning_of
 
 F, B, R, O, N = Phase.FORWARD, Phase.BACKWARD, Phase.RECOMPUTE, Phase.OPTIMIZER, Phase.NONE  # noqa: E741
 

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.call_rows import CallGroup
-from perfdoc.analyzers.labels import rank_labels
+from perfdoc.analyzers.calls.call_rows import CallGroup
+from perfdoc.analyzers.device.labels import rank_labels
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.matching.members import members_of
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.members import members_of
-from perfdoc.analyzers.window import WindowRequest
 from perfdoc.diagnose import diagnose
 from perfdoc.simulator.events import NcclPayload
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite

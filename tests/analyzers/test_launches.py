@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.analyzers.launches import find_launches
+from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Kernels
 from tests.analyzers.tiny import GEMM, trace_of

@@ -9,11 +9,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.activity import DIMENSIONS, Activity, Communication
-from perfdoc.analyzers.idle import IdleInputs, idle_inputs
-from perfdoc.analyzers.intervals import EMPTY, union
-from perfdoc.analyzers.known_ranges import find_known_ranges
-from perfdoc.analyzers.ledger import build_ledger
+from perfdoc.analyzers.base.intervals import EMPTY, union
+from perfdoc.analyzers.device.activity import DIMENSIONS, Activity, Communication
+from perfdoc.analyzers.device.idle import IdleInputs, idle_inputs
+from perfdoc.analyzers.device.known_ranges import find_known_ranges
+from perfdoc.analyzers.ledger.ledger import build_ledger
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.brute import covered, exposed_by_dimension
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.call_order import possible_shifts
-from perfdoc.analyzers.clocks import align_clocks
-from perfdoc.analyzers.collective_calls import CollectiveCalls
-from perfdoc.analyzers.matches import Matches
-from perfdoc.analyzers.matching import match_collectives
-from perfdoc.analyzers.row_keys import occurrence, row_keys
+from perfdoc.analyzers.base.row_keys import occurrence, row_keys
+from perfdoc.analyzers.calls.call_order import possible_shifts
+from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
+from perfdoc.analyzers.calls.matches import Matches
+from perfdoc.analyzers.clocks.clocks import align_clocks
+from perfdoc.analyzers.matching.matching import match_collectives
 from perfdoc.simulator.events import Collective
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder

@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from perfdoc import diagnosis as d
-from perfdoc.analyzers.activity import DIMENSIONS
-from perfdoc.analyzers.idle import IDLE_CAUSES
-from perfdoc.analyzers.ledger import Ledger
-from perfdoc.analyzers.mfu import Mfu, MfuRank, measure_mfu
-from perfdoc.analyzers.window import Step, Window
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.idle import IDLE_CAUSES
+from perfdoc.analyzers.device.window import Step, Window
+from perfdoc.analyzers.ledger.ledger import Ledger
+from perfdoc.analyzers.ledger.mfu import Mfu, MfuRank, measure_mfu
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
 

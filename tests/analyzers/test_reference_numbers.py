@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import RankMeasurement, measure_trace
-from perfdoc.analyzers.window import WindowRequest
 from perfdoc.traces.load import read_trace
 
 AUTO = WindowRequest()

@@ -9,11 +9,11 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.step_ledgers import LEAVES, StepLedgers
-from perfdoc.analyzers.step_times import StepTimes, measure_step_times
-from perfdoc.analyzers.step_times_figures import distribution, median_range, outliers, warmup_steps
-from perfdoc.analyzers.step_times_log import LoggedSteps, logged_steps, read_logged_steps
-from perfdoc.analyzers.step_times_outliers import MAX_OUTLIERS, RankSteps
+from perfdoc.analyzers.steps.step_ledgers import LEAVES, StepLedgers
+from perfdoc.analyzers.steps.step_times import StepTimes, measure_step_times
+from perfdoc.analyzers.steps.step_times_figures import distribution, median_range, outliers, warmup_steps
+from perfdoc.analyzers.steps.step_times_log import LoggedSteps, logged_steps, read_logged_steps
+from perfdoc.analyzers.steps.step_times_outliers import MAX_OUTLIERS, RankSteps
 from perfdoc.diagnosis import step_times as d
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.step_log import StepLog, StepRecord

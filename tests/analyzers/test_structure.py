@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.activity import DIMENSIONS, EVIDENCE
-from perfdoc.analyzers.bus_bandwidth import bus_bandwidth_gbps
-from perfdoc.analyzers.communication import communication_table
+from perfdoc.analyzers.communication.bus_bandwidth import bus_bandwidth_gbps
+from perfdoc.analyzers.communication.communication import communication_table
+from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
 from perfdoc.simulator.events import Collective, NcclPayload
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.activity import Activity
-from perfdoc.analyzers.known_ranges import find_known_ranges
-from perfdoc.analyzers.window import Window, WindowRequest, find_window
+from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.device.known_ranges import find_known_ranges
+from perfdoc.analyzers.device.window import Window, WindowRequest, find_window
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from tests.analyzers.tiny import GEMM, activity_of, trace_of

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfdoc.analyzers.activity import Activity, device_activity
-from perfdoc.analyzers.dimensions import attribute_dimensions
-from perfdoc.analyzers.kernel_class import classify_kernels
-from perfdoc.analyzers.known_ranges import find_known_ranges
-from perfdoc.analyzers.launches import find_launches
+from perfdoc.analyzers.communication.dimensions import attribute_dimensions
+from perfdoc.analyzers.device.activity import Activity, device_activity
+from perfdoc.analyzers.device.known_ranges import find_known_ranges
+from perfdoc.analyzers.device.launches import find_launches
+from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.window import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.measuring import Work, measure_all
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.window import WindowRequest
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import Value

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.window import WindowRequest
 from perfdoc.rules.case import Case
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from tests.analyzers.test_contention import Plan

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.memory_files import JobMemory, RankMemory
-from perfdoc.analyzers.window import WindowRequest
+from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import Value

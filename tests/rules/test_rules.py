@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
-from perfdoc.analyzers.window import WindowRequest
 from perfdoc.rules.case import Case
 from perfdoc.rules.registry import all_rules, run_rules
 from perfdoc.rules.rule import Meta, Rule, RuleResult, Verdict

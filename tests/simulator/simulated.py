@@ -8,8 +8,8 @@ from typing import Any
 
 import msgspec
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import RankMeasurement, measure_capture
-from perfdoc.analyzers.window import WindowRequest
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.simulator.forward.faults import parse_faults
 from perfdoc.simulator.forward.job import SimulatedJob, simulate

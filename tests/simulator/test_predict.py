@@ -7,9 +7,9 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from perfdoc.analyzers.activity import DIMENSIONS
-from perfdoc.analyzers.idle import IDLE_CAUSES
-from perfdoc.analyzers.ledger import Ledger
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.idle import IDLE_CAUSES
+from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.diagnosis import replay as published_types
 from perfdoc.simulator.planted_job import KINDS
 from perfdoc.simulator.replay.edits import without_host_time, without_launches

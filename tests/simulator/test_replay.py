@@ -10,8 +10,8 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device_view import DeviceView
-from perfdoc.analyzers.window import Window
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.window import Window
 from perfdoc.diagnosis import replay as published_types
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.rank_tasks import rank_tasks

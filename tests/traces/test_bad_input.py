@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.window import WindowRequest
 from perfdoc.simulator.demo import write_demo
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.window import WindowRequest
 from tests.nsys_start import profile
 
 PROGRAM = """

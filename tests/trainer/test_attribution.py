@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.intervals import union
+from perfdoc.analyzers.base.intervals import union
 from perfdoc.profiling.collective_log import CollectiveRecord, read_collectives
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.trainer.config import resolve

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoc.analyzers.host_calls import CallKind
+from perfdoc.analyzers.host.host_calls import CallKind
 from perfdoc.simulator.engine import EdgeKind
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
 from perfdoc.simulator.replay.rebuilt import Rebuilt

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoc.analyzers.activity import DIMENSIONS
+from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations
 from perfdoc.simulator.replay.edits.latency import latency_of

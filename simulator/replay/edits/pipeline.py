@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfdoc.analyzers.activity import DIMENSIONS
-from perfdoc.analyzers.pipeline_schedule import perfect_schedule
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.pipeline.pipeline_schedule import perfect_schedule
 from perfdoc.simulator.engine import Schedule, TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Edit

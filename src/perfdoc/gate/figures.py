@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from perfdoc.analyzers.step_times_figures import MIN_WARMUP_STEPS, warmup_steps
+from perfdoc.analyzers.steps.step_times_figures import MIN_WARMUP_STEPS, warmup_steps
 
 MIN_STEADY_STEPS = 5
 """Fewer steps after the warm-up have no median worth comparing."""
@@ -32,7 +32,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     steps: Count
     """How many they are; lines of a log that stand for several steps count once."""
     warmup_steps: Count
-    """First steps that were left out, by the rule of `perfdoc.analyzers.step_times_figures.warmup_steps`."""
+    """First steps that were left out, by the rule of `warmup_steps` in perfdoc.analyzers.steps."""
     mfu_frac: float | None = None
     tokens_per_s_per_gpu: float | None = None
     tflops_per_gpu: float | None = None

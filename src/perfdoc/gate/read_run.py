@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from perfdoc.analyzers.step_times_log import of_the_job, read_logged_steps
+from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
 from perfdoc.gate.facts import Facts, facts_of
 from perfdoc.gate.figures import RunFigures, TooFewStepsError, steady
 from perfdoc.profiling.errors import CaptureError

@@ -1,0 +1,1 @@
+"""What every analysis counts with: sets of intervals, keys of rows."""

@@ -1,0 +1,1 @@
+"""The collectives of one rank, as rows that ranks are compared by."""

@@ -1,0 +1,1 @@
+"""Clocks of several captures, brought to one through the ends of collectives."""

@@ -1,0 +1,1 @@
+"""Whose communication it is: dimensions, groups, bytes, bandwidth, blocking."""

@@ -1,0 +1,160 @@
+"""The process groups that one rank's capture knows of, and their members.
+
+Sources: the trainer's group marks, Kineto's list of groups, the creation of NCCL communicators where it was
+captured, and the run directory's manifest.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perfdoc.analyzers.base.row_keys import row_keys
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.profiling import vocabulary
+from perfdoc.profiling.marks import parse_group_mark
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallGroup:
+    """A process group or NCCL communicator as one rank's capture knows it."""
+
+    communicator: int = 0
+    """NCCL's id, the same on every member; 0 unknown."""
+    name: str = ""
+    """PyTorch's name, unique within one process only; empty unknown."""
+    description: str = ""
+    ranks: tuple[int, ...] = ()
+    """Global ranks in the group's order; empty unknown."""
+    size: int | None = None
+    """Number of ranks."""
+    own_in_group: int | None = None
+    """This rank within the group."""
+
+
+class GroupList:
+    """Finds what is known of a group from the little that a communication says."""
+
+    def __init__(self, groups: Iterable[CallGroup], rank: int | None) -> None:
+        self._groups = tuple(groups)
+        self._rank = rank
+
+    def find(self, communicator: int, name: str, description: str) -> CallGroup:
+        """The group with everything known of it: by communicator, else by name and description."""
+        group = CallGroup(communicator=communicator, name=name, description=description)
+        for other in self._groups:
+            if communicator:
+                fits = other.communicator == communicator
+            else:
+                # The manifest's groups have no names: those are another process's.
+                same = other.description == description
+                fits = (
+                    other.name == name and (same or not description or not other.description)
+                    if other.name
+                    else same and description != ""
+                )
+            if fits:
+                group = _filled(group, other)
+        if self._rank is not None and self._rank in group.ranks:
+            group = replace(group, own_in_group=group.ranks.index(self._rank))
+        return group
+
+
+def known_groups(view: DeviceView) -> GroupList:
+    """Everything in and beside the capture that says something of this device's groups."""
+    rank = view.device.rank
+    entries = (*_marked(view), *_listed(view), *_created(view), *_of_manifest(view))
+    # A group of others that has the name of an own one must not speak for it.
+    return GroupList((g for g in entries if rank is None or not g.ranks or rank in g.ranks), rank)
+
+
+def _filled(group: CallGroup, other: CallGroup) -> CallGroup:
+    """The group with what it lacks and the other has."""
+    ranks = group.ranks or other.ranks
+    return replace(
+        group,
+        name=group.name or other.name,
+        description=group.description or other.description,
+        ranks=ranks,
+        size=len(ranks) or group.size or other.size,
+        own_in_group=group.own_in_group if group.own_in_group is not None else other.own_in_group,
+    )
+
+
+def _of_ranks(ranks: tuple[int, ...], communicator: int, name: str, description: str) -> CallGroup:
+    return CallGroup(
+        communicator=communicator, name=name, description=description, ranks=ranks, size=len(ranks) or None
+    )
+
+
+def _marked(view: DeviceView) -> list[CallGroup]:
+    trace = view.trace
+    if view.device.rank_evidence != "mark":
+        return []  # The trainer marks rank and groups together; half a million names need not be read.
+    names = [i for i in trace.range_names().tolist() if trace.strings[i].startswith(vocabulary.GROUP_MARK)]
+    threads = trace.threads_of(view.device.process)
+    rows = np.flatnonzero(np.isin(trace.ranges.name, names) & np.isin(trace.ranges.thread, threads))
+    own = np.unique(trace.ranges.name[rows]).tolist()
+    marks = (parse_group_mark(trace.strings[i]) for i in own)
+    return [_of_ranks(m.ranks, m.communicator or 0, m.name, m.description) for m in marks if m is not None]
+
+
+def _listed(view: DeviceView) -> list[CallGroup]:
+    return [_of_ranks(g.ranks, 0, g.name, g.description) for g in view.trace.groups]
+
+
+def _created(view: DeviceView) -> list[CallGroup]:
+    """By what the payloads of this process say of a group's size and of the own rank in it.
+
+    The own rank counts from NCCL's calls only: Kineto's `Rank` of a broadcast is the root's.
+    """
+    trace, payloads = view.trace, view.trace.payloads
+    told = np.flatnonzero((payloads.group_size > 0) | (payloads.rank >= 0))
+    by_call = payloads.range[told] >= 0
+    mine = np.zeros(len(told), bool)
+    threads, device = trace.threads_of(view.device.process), view.activity.device
+    mine[by_call] = np.isin(trace.ranges.thread[payloads.range[told[by_call]]], threads)
+    mine[~by_call] = trace.kernels.device[payloads.kernel[told[~by_call]]] == device
+    told, by_call = told[mine], by_call[mine]
+    # A few hundred groups at most, though every kernel may tell of its own again.
+    columns = (payloads.communicator, payloads.group_name, payloads.group_description, payloads.group_size)
+    numbers = [c[told].astype(np.int64) for c in columns] + [np.where(by_call, payloads.rank[told], -1)]
+    first, _ = row_keys(*numbers)
+    sizes: dict[tuple[int, str, str], set[int]] = defaultdict(set)
+    ranks: dict[tuple[int, str, str], set[int]] = defaultdict(set)
+    for i in first.tolist():
+        row = told[i]
+        key = (
+            int(payloads.communicator[row]),
+            trace.strings[payloads.group_name[row]],
+            trace.strings[payloads.group_description[row]],
+        )
+        sizes[key].add(int(numbers[3][i]))
+        ranks[key].add(int(numbers[4][i]))
+    return [
+        CallGroup(
+            communicator=key[0],
+            name=key[1],
+            description=key[2],
+            size=_only(sizes[key] - {-1}),
+            own_in_group=_only(ranks[key] - {-1}),
+        )
+        for key in sizes
+    ]
+
+
+def _only(values: Iterable[int]) -> int | None:
+    """The one value; None where there is none or they disagree."""
+    distinct = set(values)
+    return distinct.pop() if len(distinct) == 1 else None
+
+
+def _of_manifest(view: DeviceView) -> list[CallGroup]:
+    """Groups of run.json that this rank is in, where the description tells them apart."""
+    rank = view.device.rank
+    mine = [g for g in view.facts.groups if rank in g.ranks]
+    count = Counter(g.description for g in mine)
+    return [_of_ranks(tuple(g.ranks), 0, "", g.description) for g in mine if count[g.description] == 1]

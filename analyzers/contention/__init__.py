@@ -1,0 +1,1 @@
+"""What resident communication does to the kernels beside it."""

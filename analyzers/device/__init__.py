@@ -1,0 +1,1 @@
+"""One device of a capture: its activity, window, launches and gaps, before any analysis."""

@@ -1,0 +1,169 @@
+"""A rank that trains on the CPU, seen as a device of its own.
+
+Compute is the union of operator intervals on the threads that run the model, outside of waits, of handing
+collectives over and of data loading; in a capture without operators (Nsight), of the vocabulary's compute
+ranges. Communication runs from the issue of a collective to its completion on the backend's threads. What is
+left is idle: garbage collection and data loading by their ranges, the rest the host's (Python itself).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity, Communication
+from perfdoc.analyzers.device.dimension_names import dimension_of_group
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass, KernelKind
+from perfdoc.profiling import vocabulary
+from perfdoc.profiling.collective_name import CollectiveName, parse_collective
+from perfdoc.traces import RangeKind, Trace
+
+NEVER = np.iinfo(np.int64).max
+TRANSPORT = "gloo"
+"""The backend of CPU ranks (the trainer starts no other)."""
+
+
+def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
+    """The activity of a CPU rank, and how many collectives have no known completion.
+
+    None where the capture holds neither operators nor ranges of it. A collective without a completion (the
+    run directory's file is missing) counts from its issue to the end of the wait for it.
+    """
+    threads = trace.threads_of(trace.devices[device].process)
+    mine = np.flatnonzero(np.isin(trace.ranges.thread, threads) & (trace.ranges.kind != RangeKind.MARK))
+    prefix = {int(i): vocabulary.prefix_of(trace.strings[i]) for i in np.unique(trace.ranges.name[mine])}
+
+    def rows_of(*prefixes: str) -> I64:
+        wanted = [i for i, p in prefix.items() if p in prefixes]
+        return mine[np.isin(trace.ranges.name[mine], wanted)]
+
+    def covered(*prefixes: str) -> Intervals:
+        rows = rows_of(*prefixes)
+        return union(trace.ranges.start_ns[rows], trace.ranges.end_ns[rows])
+
+    operators = np.flatnonzero(np.isin(trace.operators.thread, threads))
+    if len(operators):
+        work = union(trace.operators.start_ns[operators], trace.operators.end_ns[operators])
+    else:
+        work = covered(*vocabulary.COMPUTE)
+    compute = work - covered(
+        vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT, vocabulary.DATA, vocabulary.GC
+    )
+    runs = rows_of(vocabulary.COLLECTIVE_RUN)
+    name, start_ns, end_ns = (
+        c[runs] for c in (trace.ranges.name, trace.ranges.start_ns, trace.ranges.end_ns)
+    )
+    done = {_facts_of(trace.strings[i]) for i in np.unique(name).tolist()}
+    pending = _pending(trace, rows_of(vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT), done)
+    communication = _communication(
+        trace,
+        np.concatenate((name, np.array([p[0] for p in pending], np.int64))).astype(np.int64),
+        np.concatenate((start_ns, np.array([p[1] for p in pending], np.int64))),
+        np.concatenate((end_ns, np.array([p[2] for p in pending], np.int64))),
+    )
+    if not len(compute) and not len(communication.start_ns):
+        return None
+    comm = union(communication.start_ns, communication.end_ns)
+
+    # The host is the device here: what runs was "launched" as it starts, so every gap is the host's own.
+    start = np.concatenate((compute.start_ns, communication.start_ns))
+    order = np.argsort(start, kind="stable")
+    start = start[order]
+    position = np.empty(len(order), np.int64)
+    position[order] = np.arange(len(order))
+    is_compute = np.arange(len(order)) < len(compute)
+    main = _main_thread(trace, rows_of(vocabulary.STEP), threads)
+    activity = Activity(
+        device=device,
+        kernel_rows=np.empty(0, np.int64),
+        kernel_is_comm=np.empty(0, bool),
+        kernel_compute=EMPTY,
+        kernel_comm=EMPTY,
+        compute=compute,
+        comm=comm,
+        copies=EMPTY,
+        communication=communication,
+        comm_rows=position[len(compute) :],
+        busy=compute | comm,
+        start_ns=start,
+        end_ns=np.concatenate((compute.end_ns, communication.end_ns))[order],
+        launch_start_ns=start,
+        launch_end_ns=start,
+        launch_thread=np.full(len(order), main, np.int64),
+        stream=np.zeros(len(order), np.int64),
+        is_compute=is_compute[order],
+        on_host=True,
+    )
+    return activity, len(pending)
+
+
+def _main_thread(trace: Trace, steps: I64, threads: I64) -> int:
+    """The thread that carries the step ranges, else the first of the process."""
+    if len(steps):
+        return int(trace.ranges.thread[steps[0]])
+    return int(threads[0]) if len(threads) else -1
+
+
+def _facts_of(name: str) -> str:
+    """What is the same in the names of a collective's issue, wait and run."""
+    return name.partition(" ")[2]
+
+
+def _pending(trace: Trace, rows: I64, done: set[str]) -> list[tuple[int, int, int]]:
+    """(name, start, end) of collectives that no run range covers: from issue to the end of the wait."""
+    spans: dict[str, tuple[int, int, int]] = {}
+    for row in rows.tolist():
+        name = int(trace.ranges.name[row])
+        facts = _facts_of(trace.strings[name])
+        if facts not in done:
+            known, start, end = spans.get(facts, (name, NEVER, 0))
+            start = min(start, int(trace.ranges.start_ns[row]))
+            spans[facts] = (known, start, max(end, int(trace.ranges.end_ns[row])))
+    return list(spans.values())
+
+
+def _communication(trace: Trace, name: I64, start_ns: I64, end_ns: I64) -> Communication:
+    order = np.argsort(start_ns, kind="stable")
+    names = name[order]
+    kinds: list[KernelKind | None] = []
+    table = np.zeros((len(trace.strings), 4), np.int64)
+    for i in np.unique(names).tolist():
+        fact = parse_collective(trace.strings[i])
+        kinds.append(_kind(fact))
+        said = fact.dimension if fact else None
+        dimension = said or (dimension_of_group(fact.group) if fact else None)
+        evidence_of = "range" if said else "group_description" if dimension else "none"
+        table[i] = (
+            len(kinds) - 1,
+            DIMENSIONS.index(dimension) if dimension else UNKNOWN_DIMENSION,
+            EVIDENCE.index(evidence_of),
+            -1 if fact is None or fact.bytes is None else fact.bytes,
+        )
+    kind, dimension_of, evidence, size = table[names].T if len(names) else np.zeros((4, 0), np.int64)
+    none = np.full(len(names), -1, np.int64)
+    return Communication(
+        start_ns=start_ns[order],
+        end_ns=end_ns[order],
+        dimension=dimension_of,
+        kind=kind,
+        kinds=kinds,
+        kernel=none,
+        stream=none,
+        launch_start_ns=start_ns[order],
+        launch_thread=none,
+        evidence=evidence,
+        payload=none,
+        communicator=np.zeros(len(names), np.uint64),
+        bytes=size,
+        blocked_since_ns=None,
+    )
+
+
+def _kind(fact: CollectiveName | None) -> KernelKind:
+    operation = fact.operation if fact else ""
+    return KernelKind(
+        kernel_class=KernelClass.COMMUNICATION,
+        transport=TRANSPORT,
+        collective="send_recv" if operation in ("send", "recv") else operation,
+        label="perfdoc_collective",
+    )

@@ -1,0 +1,71 @@
+"""Ranges of a rank's host by what they stand for: collection, loading, the optimizer, collectives."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.idle import launching_threads
+from perfdoc.profiling import vocabulary
+from perfdoc.traces import RangeKind
+
+
+def host_intervals(view: DeviceView) -> dict[str, Intervals]:
+    """`gc` and `data`; no nanosecond in both.
+
+    Collection holds the interpreter lock, so any thread's counts; loading only where it holds up launches.
+    """
+    gc = _union_of(view, view.known.gc, _threads(view))
+    return {"gc": gc, "data": _union_of(view, view.known.data, launching_threads(view.activity)) - gc}
+
+
+def optimizer_starts(view: DeviceView) -> I64:
+    """When each optimizer range of the rank began on the host, ascending."""
+    trace = view.trace
+    names = [
+        i
+        for i in trace.range_names().tolist()
+        if trace.strings[i].startswith((vocabulary.OPTIMIZER, "Optimizer.step#"))
+    ]
+    rows = np.flatnonzero(np.isin(trace.ranges.name, names))
+    rows = rows[np.isin(trace.ranges.thread[rows], _threads(view))]
+    return np.sort(trace.ranges.start_ns[rows])
+
+
+def _union_of(view: DeviceView, rows: I64, threads: I64) -> Intervals:
+    ranges = view.trace.ranges
+    mine = rows[np.isin(ranges.thread[rows], threads) & (ranges.kind[rows] != RangeKind.MARK)]
+    return union(ranges.start_ns[mine], ranges.end_ns[mine])
+
+
+def collective_issues(view: DeviceView) -> Intervals:
+    """When the host handed collectives over (the trainer's ranges)."""
+    return _union_of(view, _rows_of(view, vocabulary.COLLECTIVE_ISSUE), _threads(view))
+
+
+def collective_waits(view: DeviceView) -> I64:
+    """Rows of Trace.ranges in which the host waited for a collective that it had issued."""
+    return _rows_of(view, vocabulary.COLLECTIVE_WAIT)
+
+
+def collective_runs(view: DeviceView) -> I64:
+    """Rows of Trace.ranges from the issue of a collective to its completion."""
+    return _rows_of(view, vocabulary.COLLECTIVE_RUN)
+
+
+def facts_of_collective(name: str) -> str:
+    """What is the same in the names of a collective's issue, wait and run."""
+    return name.partition(" ")[2]
+
+
+def _threads(view: DeviceView) -> I64:
+    return view.trace.threads_of(view.device.process)
+
+
+def _rows_of(view: DeviceView, prefix: str) -> I64:
+    """Rows of the process's ranges with a prefix of the vocabulary."""
+    trace = view.trace
+    named = [i for i in trace.range_names().tolist() if vocabulary.prefix_of(trace.strings[i]) == prefix]
+    found = np.isin(trace.ranges.name, named) & np.isin(trace.ranges.thread, _threads(view))
+    return np.flatnonzero(found & (trace.ranges.kind != RangeKind.MARK))

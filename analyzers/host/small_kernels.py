@@ -1,0 +1,142 @@
+"""Kernels too small for what it costs to launch them, where the device waits for launches.
+
+Only there does size matter: a short kernel behind a full queue costs its own time and no more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.host_state import Measured, launches_missing
+from perfdoc.analyzers.host.graph_coverage import is_from_graph
+from perfdoc.analyzers.host.host_idle import HostIdle
+from perfdoc.analyzers.kernels.kernels import sum_by
+from perfdoc.traces.table import Bool
+
+MAX_NAMES = 15
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallKernelName:
+    """Small kernels of one name."""
+
+    name: str
+    count: int
+    total_ns: int
+    launch_ns: int
+    """Time in the calls that launched them."""
+    idle_before_ns: int
+    """idle.host in the gaps that they ended."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallKernels(Measured):
+    """Compute kernels of the window that were launched one by one (not from a CUDA graph).
+
+    Launch-bound: the device stood still until the kernel's launch. Small: launch-bound, and shorter than the
+    call that launched it.
+    """
+
+    kernels: int | None = None
+    launch_bound: int | None = None
+    small: int | None = None
+    small_frac: float | None = None
+    """Share of the launch-bound ones; None where there are none."""
+    small_ns: int | None = None
+    """Their own time."""
+    small_launch_ns: int | None = None
+    """Time in the calls that launched them."""
+    idle_before_ns: int | None = None
+    """idle.host in the gaps that they ended."""
+    median_kernel_ns: int | None = None
+    """Of all these kernels."""
+    median_launch_ns: int | None = None
+    """Of the calls that launched launch-bound kernels; of all, where none is (calls on a full queue wait)."""
+    median_launch_interval_ns: int | None = None
+    """From one launch to the next on a thread, for launch-bound kernels: what a kernel costs the host,
+    framework included."""
+    below_median_launch_frac: float | None = None
+    """Share of all these kernels that are shorter than median_launch_ns."""
+    names: Sequence[SmallKernelName] = ()
+    """Small ones by name, most idle before them first, at most MAX_NAMES."""
+
+
+def small_kernels(view: DeviceView, idle: HostIdle) -> SmallKernels:
+    """Compare kernels of one device with their launches."""
+    missing = launches_missing(view)
+    if missing is not None:
+        return SmallKernels.missing(*missing)
+    table, api = view.trace.kernels, view.trace.api_calls
+    rows = view.activity.kernel_rows[~view.activity.kernel_is_comm]
+    start = table.start_ns[rows]
+    rows = rows[(start >= view.window.start_ns) & (start < view.window.end_ns)]
+    call = view.launches.kernels[rows]
+    alone = (call >= 0) & ~is_from_graph(view, rows)
+    rows, call = rows[alone], call[alone]
+    if not len(rows):
+        return SmallKernels.missing("No compute kernel of the window was launched on its own.")
+    start = table.start_ns[rows]
+    duration = table.end_ns[rows] - start
+    launch = api.end_ns[call] - api.start_ns[call]
+    before = _idle_before(idle, start)
+    bound = before > 0
+    small = bound & (duration < launch)
+    thread = api.thread[call].astype(np.int64)
+    typical = int(np.median(launch[bound] if bound.any() else launch))
+    bound_count, small_count = int(np.count_nonzero(bound)), int(np.count_nonzero(small))
+    return SmallKernels(
+        kernels=len(rows),
+        launch_bound=bound_count,
+        small=small_count,
+        small_frac=small_count / bound_count if bound_count else None,
+        small_ns=int(duration[small].sum()),
+        small_launch_ns=int(launch[small].sum()),
+        idle_before_ns=int(before[small].sum()),
+        median_kernel_ns=int(np.median(duration)),
+        median_launch_ns=typical,
+        median_launch_interval_ns=_median_interval(api.start_ns[call], thread, bound),
+        below_median_launch_frac=int(np.count_nonzero(duration < typical)) / len(rows),
+        names=_names(view, rows[small], duration[small], launch[small], before[small]),
+    )
+
+
+def _idle_before(idle: HostIdle, start: I64) -> I64:
+    """Host idle of the gap that each of these starts ended; of several at once the first has it."""
+    found = np.zeros(len(start), np.int64)
+    if not len(idle.gap_end_ns):
+        return found
+    at = np.minimum(np.searchsorted(idle.gap_end_ns, start), len(idle.gap_end_ns) - 1)
+    ended = np.flatnonzero(idle.gap_end_ns[at] == start)
+    first = np.full(len(idle.gap_end_ns), -1, np.int64)
+    first[at[ended[::-1]]] = ended[::-1]  # backwards, because the last assignment wins
+    found[first[first >= 0]] = idle.host_ns[first >= 0]
+    return found
+
+
+def _median_interval(launch_start: I64, thread: I64, bound: Bool) -> int | None:
+    order = np.lexsort((launch_start, thread))
+    interval = np.diff(launch_start[order])
+    wanted = bound[order][1:] & (np.diff(thread[order]) == 0)
+    return int(np.median(interval[wanted])) if wanted.any() else None
+
+
+def _names(view: DeviceView, rows: I64, duration: I64, launch: I64, before: I64) -> list[SmallKernelName]:
+    names, code = np.unique(view.trace.kernels.name[rows], return_inverse=True)
+    count = np.bincount(code, minlength=len(names))
+    total, launched, idled = (sum_by(code, v, len(names)) for v in (duration, launch, before))
+    order = np.lexsort((names, -idled))[:MAX_NAMES]
+    return [
+        SmallKernelName(
+            name=view.trace.strings[names[i]],
+            count=int(count[i]),
+            total_ns=int(total[i]),
+            launch_ns=int(launched[i]),
+            idle_before_ns=int(idled[i]),
+        )
+        for i in order.tolist()
+    ]

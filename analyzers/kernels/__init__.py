@@ -1,0 +1,1 @@
+"""Time by kernel, class and part of the model; patterns that a fusion would remove."""

@@ -1,0 +1,62 @@
+"""Kernel time by class and by name, inside the windows of all devices of a trace."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass, KernelKinds
+from perfdoc.traces import Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class NamedTime:
+    """Kernels of one name."""
+
+    name: str
+    short_name: str
+    """Function name without arguments and template parameters."""
+    kernel_class: KernelClass
+    count: int
+    total_ns: int
+    """Sum of durations clipped to the window; concurrent kernels count twice."""
+
+
+def kernel_times(
+    trace: Trace, activity: Activity, kinds: KernelKinds, start_ns: int, end_ns: int
+) -> list[NamedTime]:
+    """Time of every kernel name of one device that runs inside [start, end)."""
+    rows = activity.kernel_rows
+    start, end = trace.kernels.start_ns[rows], trace.kernels.end_ns[rows]
+    inside = (start < end_ns) & (end > start_ns)
+    rows, start, end = rows[inside], start[inside], end[inside]
+    duration = np.minimum(end, end_ns) - np.maximum(start, start_ns)
+    name = trace.kernels.full_name[rows].astype(np.int64)
+    count = np.bincount(name, minlength=len(trace.strings))
+    total = sum_by(name, duration, len(trace.strings))
+    kind_of = np.zeros(len(trace.strings), np.int64)
+    kind_of[name] = kinds.kind[rows]
+    short_of = np.zeros(len(trace.strings), np.int64)
+    short_of[name] = trace.kernels.name[rows]
+    return [
+        NamedTime(
+            name=trace.strings[i],
+            short_name=trace.strings[short_of[i]],
+            kernel_class=kinds.kinds[kind_of[i]].kernel_class,
+            count=int(count[i]),
+            total_ns=int(total[i]),
+        )
+        for i in np.flatnonzero(count).tolist()
+    ]
+
+
+def sum_by(index: np.ndarray, value: np.ndarray, length: int) -> np.ndarray:
+    """Exact integer sums of values by index.
+
+    bincount adds in float64, exact only below 2^53; high and low halves each stay far below that.
+    """
+    low = np.bincount(index, weights=(value & 0xFFFFFFFF).astype(np.float64), minlength=length)
+    high = np.bincount(index, weights=(value >> 32).astype(np.float64), minlength=length)
+    return np.asarray((high.astype(np.int64) << 32) + low.astype(np.int64))

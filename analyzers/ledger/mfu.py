@@ -1,0 +1,215 @@
+"""Model FLOPs utilisation over the steps of the window, and the way down to it from 100 %.
+
+MFU = model FLOPs of a step / (step time x GPUs x dense peak of the training dtype). The step time is the
+windows' mean over steps and ranks, so that the loss from 100 % is a sum of ledger leaves, to the nanosecond.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from perfdoc.analyzers.device.window import Window
+from perfdoc.analyzers.ledger.ledger import Ledger
+from perfdoc.profiling.gpu_peaks import peak_flops
+from perfdoc.profiling.model_flops import CONVENTION, flops_per_token
+from perfdoc.traces.job_facts import JobFacts
+
+IDEAL, BEYOND_IDEAL = "ideal", "compute_beyond_ideal"
+
+
+@dataclass(frozen=True, kw_only=True)
+class MfuRank:
+    """What MFU needs of one rank."""
+
+    gpu_name: str | None
+    window: Window
+    ledger: Ledger
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaterfallBar:
+    """A share of the ranks' time."""
+
+    name: str
+    """`ideal` (what MFU is), `compute_beyond_ideal`, or a ledger leaf such as `exposed_comm.dp`."""
+    total_ns: int
+    """Summed over ranks and steps."""
+    frac: float
+    """Of the ranks' windows together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mfu:
+    """MFU as a fraction; None with the reason where it cannot be computed."""
+
+    value: float | None
+    reason: str
+    remedy: str
+    flops_per_step: int | None
+    """Over all ranks of the job."""
+    flops_source: str
+    step_time_ns: int | None
+    """Mean over the steps of all ranks."""
+    gpus: int | None
+    """Of the whole job, which the captures may show only in part."""
+    gpus_source: str
+    peak_flops: float | None
+    """Of one GPU, per second."""
+    peak_source: str
+    dtype: str | None
+    convention: str | None
+    waterfall: tuple[WaterfallBar, ...]
+    """From `ideal` to the last leaf; sums to the windows exactly. Empty where MFU is unknown."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Known:
+    """A factor of the formula and who said so; None with the reason."""
+
+    value: float | None
+    text: str
+    remedy: str = ""
+
+
+def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | None, communicates: bool) -> Mfu:
+    """MFU of a job.
+
+    ranks: those that the captures show. world_size: ranks of the whole job as the captures say, None where
+    they do not. communicates: whether any of them moves data to another rank.
+    """
+    steps = sum(len(r.window.steps) for r in ranks)
+    in_steps = steps > 0 and all(r.window.kind == "steps" for r in ranks)
+    total_ns = sum(r.window.duration_ns for r in ranks)
+    step_ns = total_ns / steps if in_steps and total_ns else None
+    flops = _flops(facts)
+    gpus = _gpus(ranks, facts, world_size, communicates)
+    peak = _peak(ranks, facts)
+    value: float | None = None
+    waterfall: tuple[WaterfallBar, ...] = ()
+    unknown = next((f for f in (flops, gpus, peak) if f.value is None), None)
+    reason, remedy = "", ""
+    if unknown is not None:
+        reason, remedy = unknown.text, unknown.remedy
+    elif step_ns is None:
+        reason = "the windows are not made of whole steps"
+        remedy = "Name the ranges that are steps with --step-range."
+    else:
+        ideal_ns = _ideal_ns(steps, flops, gpus, peak)
+        compute_ns = sum(r.ledger.compute_ns for r in ranks)
+        if not 0 < ideal_ns <= compute_ns:
+            reason = (
+                f"the model's FLOPs would take {ideal_ns / steps / 1e6:,.3f} ms of a step at the peak, the "
+                f"GPU computed for {compute_ns / steps / 1e6:,.3f} ms: model, batch, GPUs or dtype are wrong"
+            )
+            remedy = "Check what was given with --set and --config, or what run.json says."
+        else:
+            waterfall = _waterfall(ranks, ideal_ns, total_ns)
+            value = ideal_ns / total_ns
+    return Mfu(
+        value=value,
+        reason=reason,
+        remedy=remedy,
+        flops_per_step=None if flops.value is None else int(flops.value),
+        flops_source=flops.text if flops.value is not None else "",
+        step_time_ns=None if step_ns is None else round(step_ns),
+        gpus=None if gpus.value is None else int(gpus.value),
+        gpus_source=gpus.text if gpus.value is not None else "",
+        peak_flops=peak.value,
+        peak_source=peak.text if peak.value is not None else "",
+        dtype=facts.dtype,
+        convention=_convention(facts) if flops.value is not None else None,
+        waterfall=waterfall,
+    )
+
+
+def _convention(facts: JobFacts) -> str:
+    if facts.flops_per_step is None:
+        return CONVENTION
+    return facts.flops_convention or "as whoever gave them counts them"
+
+
+def _ideal_ns(steps: int, flops: _Known, gpus: _Known, peak: _Known) -> int:
+    """Time that the steps of the shown ranks would take if all their FLOPs ran at the peak."""
+    assert flops.value is not None
+    assert gpus.value is not None
+    assert peak.value is not None
+    return int(steps * flops.value / (gpus.value * peak.value) * 1e9)
+
+
+def _flops(facts: JobFacts) -> _Known:
+    if facts.flops_per_step is not None:
+        return _Known(value=facts.flops_per_step, text=facts.sources.get("flops_per_step", ""))
+    model, batch, length = facts.model, facts.global_batch_sequences, facts.sequence_length
+    if model is None or batch is None or length is None:
+        given = (("model", model), ("gbs", batch), ("seq", length))
+        missing = [key for key, value in given if value is None]
+        return _Known(
+            value=None,
+            text=f"the model's FLOPs are not known: {', '.join(missing)} not given",
+            remedy="Give the model, the global batch and the sequence length, such as "
+            "--set model=llama3-8b gbs=128 seq=8192, or flops_per_step.",
+        )
+    shape = msgspec.structs.replace(model, sequence_length=length)
+    return _Known(value=batch * length * flops_per_token(shape), text="computed from model, gbs and seq")
+
+
+def _gpus(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | None, communicates: bool) -> _Known:
+    shown = max(len(ranks), world_size or 0)
+    if facts.world_size is not None and facts.world_size < shown:
+        return _Known(
+            value=None,
+            text=f"the captures show {shown:,} ranks, and world_size={facts.world_size:,} is given",
+            remedy="Give the GPUs of the whole job.",
+        )
+    if facts.world_size is not None:
+        return _Known(value=facts.world_size, text=facts.sources.get("world_size", ""))
+    if world_size is not None:
+        return _Known(value=world_size, text="the capture")
+    several = math.prod(d or 1 for d in (facts.tp, facts.cp, facts.pp, facts.dp)) > len(ranks)
+    if not communicates and not several:
+        return _Known(value=len(ranks), text="the captures, which show no communication with others")
+    return _Known(
+        value=None,
+        text="how many GPUs the job had is not in the captures",
+        remedy="Give it: --set world_size=64.",
+    )
+
+
+def _peak(ranks: Sequence[MfuRank], facts: JobFacts) -> _Known:
+    if facts.peak_flops_per_second is not None:
+        source = facts.peak_source or facts.sources.get("peak_flops_per_second", "")
+        return _Known(value=facts.peak_flops_per_second, text=source)
+    names = {r.gpu_name for r in ranks}
+    remedy = "Give the dense peak of one device in teraflop/s: --set peak_tflops=989."
+    if names == {"CPU"}:
+        return _Known(value=None, text="the peak of a CPU is not known", remedy=remedy)
+    if len(names) != 1 or None in names:
+        return _Known(value=None, text="the captures do not name one GPU for all ranks", remedy=remedy)
+    if facts.dtype is None:
+        return _Known(
+            value=None,
+            text="the dtype of the matrix products is not known",
+            remedy="Give it: --set dtype=bf16 (or fp8).",
+        )
+    (name,) = names
+    peak = peak_flops(name, facts.dtype)
+    if peak is None:
+        return _Known(value=None, text=f"no {facts.dtype} peak is listed for {name}", remedy=remedy)
+    return _Known(value=peak, text=f"dense {facts.dtype} peak of {name}")
+
+
+def _waterfall(ranks: Sequence[MfuRank], ideal_ns: int, total_ns: int) -> tuple[WaterfallBar, ...]:
+    leaves = {IDEAL: ideal_ns, BEYOND_IDEAL: sum(r.ledger.compute_ns for r in ranks) - ideal_ns}
+    for dimension in ranks[0].ledger.exposed_comm_ns:
+        leaves[f"exposed_comm.{dimension}"] = sum(r.ledger.exposed_comm_ns[dimension] for r in ranks)
+    leaves["exposed_memcpy"] = sum(r.ledger.exposed_memcpy_ns for r in ranks)
+    for cause in ranks[0].ledger.idle_ns:
+        leaves[f"idle.{cause}"] = sum(r.ledger.idle_ns[cause] for r in ranks)
+    assert sum(leaves.values()) == total_ns, (leaves, total_ns)
+    return tuple(
+        WaterfallBar(name=name, total_ns=time_ns, frac=time_ns / total_ns) for name, time_ns in leaves.items()
+    )

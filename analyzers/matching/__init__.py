@@ -1,0 +1,1 @@
+"""Which collectives of several ranks are one."""

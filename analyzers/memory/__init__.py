@@ -1,0 +1,1 @@
+"""The peak of memory, what it is made of, and what lies idle in it."""

@@ -1,0 +1,1 @@
+"""Bubble, transfer, handover and late peers of a pipeline."""

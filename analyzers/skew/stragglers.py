@@ -1,0 +1,264 @@
+"""Ranks that the others wait for again and again, and whether their own computing explains it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.row_keys import row_keys
+from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
+from perfdoc.analyzers.calls.matches import Matches
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.skew.arrivals import Arrivals
+from perfdoc.analyzers.skew.lateness import Lateness
+
+_FEWEST = 5
+"""Collectives in which arrivals can be told apart; of fewer nothing recurrent is said."""
+_LARGEST_CHANCE = 0.01
+"""Probability that chance alone makes any of the ranks come last so often."""
+_ODDS_RATIO = 2.0
+"""The odds of coming last must be so many times those of chance: in ten thousand collectives the smallest
+bias is significant, and matters to nobody."""
+_EXPLAINS_FRAC = 0.5
+"""Of its lateness; what makes up this share is named as the cause."""
+
+State = Literal["found", "none", "not_distinguishable", "not_compared"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Straggler:
+    """A rank that comes last to the collectives of a dimension more often than chance has it."""
+
+    rank: int | None
+    name: str
+    dimension: str
+    wait_caused_ns: int
+    """Time that the other ranks together had already been in the collectives when this one came; rank-time,
+    so that the sum over all ranks is the waiting that late arrivals cause. Where several came last within the
+    resolution, they share it."""
+    delay_ns: int
+    """Wall-clock time: how much later than everybody else it came, summed over collectives. So much earlier
+    could these collectives have begun, and no more, had it come with the second last."""
+    typical_delay_ns: int
+    """Median of that over the collectives to which it came last alone; 0 where it never did."""
+    recurrence_frac: float
+    """Of the collectives of the dimension that it took part in and whose arrivals can be told apart, the
+    share to which it came last, alone or within the resolution together with a minority of the others."""
+    chance_frac: float
+    """What that share would be if all ranks of its groups were equally likely to come last."""
+    chance_probability: float
+    """Upper bound of the probability that chance makes one of all ranks come last this often (Chernoff)."""
+    steps_frac: float | None
+    """Of the steps with such collectives, the share in which it caused the most waiting in its groups; None
+    where steps have no numbers."""
+    collectives: int
+    """How many such collectives there are."""
+    resolution_ns: int
+    """By so much their arrivals had to lie apart to be told: figures in ns may be off by as much for every
+    collective and rank that they sum over."""
+    lateness_ns: int
+    """By how much it came later than the mean of the others: the median over these collectives, times their
+    number, so that one long stop does not stand for a habit."""
+    extra_compute_ns: int | None
+    """How much longer it computed, from the first of them to the last, than the others of its groups in the
+    middle (median)."""
+    extra_wait_ns: int | None
+    """How much longer it waited in other dimensions than the others of its groups did (median)."""
+    cause: Literal["compute", "waiting", "other"]
+    """What makes up at least half of the lateness: its computing takes longer; it waits for somebody else in
+    another dimension, so it only passes the delay on; or neither (idle time: host, data, garbage)."""
+
+
+def find_stragglers(
+    ranks: Sequence[CollectiveCalls], matches: Matches, times: Arrivals, late: Lateness
+) -> tuple[list[Straggler], State, str]:
+    """The stragglers, most waited for first; and what the answer is if there are none."""
+    looked, told = len(late.collective), int(late.is_told.sum())
+    if not looked:
+        return [], "not_compared", "no collective shows the order of arrival: see `limits`"
+    if not told:
+        reason = "at none of them ranks came further apart than the residual of the clocks"
+        return [], "not_distinguishable", f"{looked:,} collectives were compared; {reason}"
+    compared = f"arrivals at {told:,} of {looked:,} collectives can be told apart"
+    habits = _habits(matches, late)
+    found = [
+        _straggler(ranks, matches, times, late, habit)
+        for habit in habits
+        if habit.count >= _FEWEST
+        and habit.probability(len(matches.members)) < _LARGEST_CHANCE
+        and habit.odds_ratio >= _ODDS_RATIO
+        and habit.share_of_wait > habit.fair_share
+    ]
+    if found:
+        found.sort(key=lambda s: (-s.wait_caused_ns, s.rank is None, s.rank or 0, s.name, s.dimension))
+        return found, "found", compared
+    few = "too few to call anything recurrent" if told < _FEWEST else "no rank comes last by habit"
+    return [], "none", f"{compared}; {few}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Habit:
+    """How often one rank came last in one dimension."""
+
+    member: int
+    dimension: int
+    rows: I64
+    """Rows of Lateness."""
+    recurrence_frac: float
+    chance_frac: float
+    share_of_wait: float
+    """Of all that was waited for anybody in these collectives."""
+    fair_share: float
+    """Of that, if all ranks caused as much."""
+
+    @property
+    def count(self) -> int:
+        """Collectives."""
+        return len(self.rows)
+
+    @property
+    def odds_ratio(self) -> float:
+        """Odds of coming last over those of chance."""
+        q, p = self.recurrence_frac, self.chance_frac
+        if p <= 0 or q >= 1:
+            return math.inf if q > 0 else 0.0
+        return q * (1 - p) / ((1 - q) * p)
+
+    def probability(self, ranks: int) -> float:
+        """That one of so many ranks comes last so often by chance, at most: n draws of chance p give a share
+        of q or more with exp(-n (q ln q/p + (1-q) ln (1-q)/(1-p))) at most (Chernoff)."""
+        q, p = min(self.recurrence_frac, 1.0), self.chance_frac
+        if q <= p or p <= 0 or p >= 1:
+            return 1.0
+        divergence = q * math.log(q / p) + ((1 - q) * math.log((1 - q) / (1 - p)) if q < 1 else 0.0)
+        return min(1.0, ranks * math.exp(-self.count * divergence))
+
+
+def _habits(matches: Matches, late: Lateness) -> list[_Habit]:
+    member = matches.member[late.row].astype(np.int64)
+    dimension = matches.dimension[matches.collective[late.row]].astype(np.int64)
+    key = member * len(DIMENSIONS) + dimension
+    order = np.argsort(key, kind="stable")
+    present, first = np.unique(key[order], return_index=True)
+    total = np.bincount(late.of, late.caused_ns, len(late.collective))
+    found = []
+    for k, mine in zip(present.tolist(), np.split(order, first[1:]), strict=True):
+        waited = float(total[late.of[mine]].sum())
+        found.append(
+            _Habit(
+                member=k // len(DIMENSIONS),
+                dimension=k % len(DIMENSIONS),
+                rows=mine,
+                recurrence_frac=float(late.is_late[mine].mean()),
+                chance_frac=float(late.chance[mine].mean()),
+                fair_share=float(late.fair_frac[mine].mean()),
+                share_of_wait=float(late.caused_ns[mine].sum()) / waited if waited else 0.0,
+            )
+        )
+    return found
+
+
+def _straggler(
+    ranks: Sequence[CollectiveCalls], matches: Matches, times: Arrivals, late: Lateness, habit: _Habit
+) -> Straggler:
+    who, mine = matches.members[habit.member], habit.rows
+    alone = late.delay_ns[mine][late.delay_ns[mine] > 0]
+    lateness_ns = round(float(np.median(late.behind_ns[mine])) * len(mine))
+    others = _others(matches, late, habit)
+    extra_compute = _extra_compute_ns(ranks, matches, times, late, habit)
+    extra_wait = _extra_wait_ns(matches, times, habit, others)
+    cause: Literal["compute", "waiting", "other"] = "other"
+    needed = max(1.0, _EXPLAINS_FRAC * lateness_ns)
+    if extra_compute is not None and extra_compute >= needed:
+        cause = "compute"
+    elif extra_wait is not None and extra_wait >= needed:
+        cause = "waiting"
+    return Straggler(
+        rank=who.rank,
+        name=who.name,
+        dimension=DIMENSIONS[habit.dimension],
+        wait_caused_ns=round(float(late.caused_ns[mine].sum())),
+        delay_ns=round(float(alone.sum())),
+        typical_delay_ns=round(float(np.median(alone))) if len(alone) else 0,
+        recurrence_frac=habit.recurrence_frac,
+        chance_frac=habit.chance_frac,
+        chance_probability=habit.probability(len(matches.members)),
+        steps_frac=_steps_frac(matches, times, late, habit),
+        collectives=habit.count,
+        resolution_ns=int(late.resolution_ns[late.of[mine]].max()),
+        lateness_ns=lateness_ns,
+        extra_compute_ns=extra_compute,
+        extra_wait_ns=extra_wait,
+        cause=cause,
+    )
+
+
+def _collectives(late: Lateness, habit: _Habit) -> I64:
+    """Index into Matches of the collectives of a habit."""
+    return late.collective[late.of[habit.rows]]
+
+
+def _others(matches: Matches, late: Lateness, habit: _Habit) -> I64:
+    """Members that it shares these collectives with."""
+    groups = np.unique(matches.group[_collectives(late, habit)])
+    everyone = {m for g in groups.tolist() for m in matches.groups[g].members}
+    return np.array(sorted(everyone - {habit.member}), np.int64)
+
+
+def _extra_compute_ns(
+    ranks: Sequence[CollectiveCalls], matches: Matches, times: Arrivals, late: Lateness, habit: _Habit
+) -> int | None:
+    """Computing between the arrivals at the first and the last of the collectives, beyond the others' median;
+    summed over groups."""
+    collectives = _collectives(late, habit)
+    extra = 0.0
+    for group in np.unique(matches.group[collectives]).tolist():
+        mine = collectives[matches.group[collectives] == group]
+        begin = _computed_before(ranks, matches, int(mine[times.first_ns[mine].argmin()]))
+        end = _computed_before(ranks, matches, int(mine[times.first_ns[mine].argmax()]))
+        computed = {m: end[m] - begin[m] for m in begin.keys() & end.keys()}
+        own = computed.pop(habit.member, None)
+        if own is None or not computed:
+            return None
+        extra += own - float(np.median(list(computed.values())))
+    return round(extra)
+
+
+def _computed_before(ranks: Sequence[CollectiveCalls], matches: Matches, collective: int) -> dict[int, int]:
+    """For each member of a collective the time that it had computed before it came."""
+    rows = slice(int(matches.first[collective]), int(matches.first[collective + 1]))
+    pairs = zip(matches.member[rows].tolist(), matches.row[rows].tolist(), strict=True)
+    return {member: int(ranks[member].compute_before_ns[row]) for member, row in pairs}
+
+
+def _extra_wait_ns(matches: Matches, times: Arrivals, habit: _Habit, others: I64) -> int | None:
+    """Waiting in other dimensions, beyond the others' median."""
+    elsewhere = times.in_window & times.has_durations & (matches.dimension != habit.dimension)
+    rows = elsewhere[matches.collective]
+    waited = np.bincount(matches.member[rows], times.wait_ns[rows], len(matches.members))
+    if not rows.any() or not len(others):
+        return None
+    return round(float(waited[habit.member] - np.median(waited[others])))
+
+
+def _steps_frac(matches: Matches, times: Arrivals, late: Lateness, habit: _Habit) -> float | None:
+    """Share of (group, step) in which the member caused the most waiting."""
+    collectives = np.unique(_collectives(late, habit))
+    collectives = collectives[times.step[collectives] >= 0]
+    if not len(collectives):
+        return None
+    rows = np.flatnonzero(np.isin(late.collective[late.of], collectives))
+    of = late.collective[late.of[rows]]
+    first, case = row_keys(matches.group[of].astype(np.int64), times.step[of])
+    caused = np.bincount(
+        case * len(matches.members) + matches.member[late.row[rows]],
+        late.caused_ns[rows],
+        len(first) * len(matches.members),
+    ).reshape(len(first), -1)
+    worst = (caused[:, habit.member] >= caused.max(axis=1)) & (caused[:, habit.member] > 0)
+    return float(worst.mean())

@@ -1,0 +1,1 @@
+"""Ledgers and times of steps."""
