@@ -10,9 +10,10 @@ from typing import Literal
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, owners_by_last_end, union
+from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.ledger.ledger import exposed_pieces
 from perfdoc.analyzers.pipeline.pipeline_messages import Messages, find_messages
 from perfdoc.analyzers.pipeline.pipeline_passes import Passes, find_passes
 from perfdoc.profiling import vocabulary
@@ -196,14 +197,13 @@ def _sends(messages: Messages, row: int) -> bool | None:
 
 def _idle(activity: Activity, messages: Messages, phase_start: I64, phase_end: I64) -> I64:
     """Pipeline idle inside each phase."""
-    comm = activity.communication
-    begin, finish, owner = owners_by_last_end(comm.start_ns, comm.end_ns)
-    mine = comm.dimension[owner] == _PP
-    begin, finish = begin[mine], finish[mine]
+    exposed = EMPTY
+    for begin, finish, dimension, covered in exposed_pieces(activity.communication, activity.compute):
+        mine = dimension == _PP  # as in the ledger: what compute provably waited for goes first
+        exposed = exposed | (union(begin[mine], finish[mine]) - covered)
     before, after = messages.gap_before_ns, messages.gap_after_ns
     gap_start = np.concatenate((messages.start_ns - before, messages.end_ns))
     gap_end = np.concatenate((messages.start_ns, messages.end_ns + after))
-    exposed = union(begin, finish) - activity.compute
     waited = exposed | union(gap_start, gap_end)
     idle = waited.covered_within(phase_start, phase_end)
     return np.where(phase_start >= 0, idle, 0)
