@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import lru_cache
 
 from perfdoc.analyzers.kernel_class.kernel_name import MAX_TEXT
 
@@ -37,6 +38,7 @@ _TYPES = (
 _TYPE = [(name, re.compile(pattern)) for name, pattern in _TYPES]
 
 
+@lru_cache(maxsize=65536)
 def family_of(full_name: str) -> str:
     """Library that the kernel comes from; "other" where the name does not say.
 
@@ -46,6 +48,7 @@ def family_of(full_name: str) -> str:
     return next((family for family, pattern in _FAMILY if pattern.search(text)), "other")
 
 
+@lru_cache(maxsize=65536)
 def element_type_of(full_name: str) -> str:
     """Element type that the name carries: the narrowest one, since sums are kept in float; else empty."""
     text = full_name[:MAX_TEXT]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -181,10 +182,16 @@ def _letters(view: DeviceView, rows: I64) -> np.ndarray:
     strings, names = view.trace.strings, view.trace.kernels.full_name[rows]
     letter = np.full(len(strings), ord(_OTHER), np.uint8)
     for i in np.flatnonzero(np.bincount(names, minlength=len(strings))).tolist():
-        name = strings[i][:MAX_TEXT]
-        if _PYTORCHS.search(name) is not None:
-            letter[i] = ord(next((c for c, role in _ROLE if role.search(name) is not None), _OTHER))
+        letter[i] = _letter(strings[i][:MAX_TEXT])
     return letter[names]
+
+
+@lru_cache(maxsize=65536)
+def _letter(name: str) -> int:
+    """Of one kernel; every device of a capture asks for the same names."""
+    if _PYTORCHS.search(name) is None:
+        return ord(_OTHER)
+    return ord(next((c for c, role in _ROLE if role.search(name) is not None), _OTHER))
 
 
 def _found(

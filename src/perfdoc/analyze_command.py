@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import sys
+import threading
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +14,6 @@ from pathlib import Path
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.cross_check_command import cross_check_and_write, nsys_to_check
-from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis, to_json
 from perfdoc.job_configuration import job_configuration
 from perfdoc.measuring import Work, WorkerLostError, measure_all
@@ -114,10 +115,14 @@ class Options:
 def run(options: Options, format_: str) -> list[str]:
     """Analyse and write. Returns the codes of --fail-on that fired. Raises UserError."""
     begin = time.monotonic()
+    # What comes after measuring is imported beside the reading, which leaves the interpreter free.
+    threading.Thread(target=_import_the_rest, daemon=True).start()
     try:
         found = measure_all(options.work, options.jobs)
         if not found.captures and found.silent:
             raise UserError(str(found.silent[0]))
+        from perfdoc.diagnose import diagnose
+
         facts = common_facts([c.facts for c in found.captures])
         settings = job_configuration(facts, options.config)
         diagnosis = diagnose(found.captures, found.silent, found.memory, settings)
@@ -149,6 +154,16 @@ def run(options: Options, format_: str) -> list[str]:
         for r in diagnosis.rules
         if r.state == "fires" and (r.code in options.fail_on or "ANY" in options.fail_on)
     )
+
+
+def _import_the_rest() -> None:
+    for name in (
+        "perfdoc.diagnose",
+        "perfdoc.reports.html",
+        "perfdoc.reports.markdown",
+        "perfdoc.reports.text",
+    ):
+        importlib.import_module(name)
 
 
 def _rendered(diagnosis: Diagnosis, format_: str) -> str:
