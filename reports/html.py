@@ -68,6 +68,12 @@ def _environment() -> Environment:
     return environment
 
 
+def prepare() -> None:
+    """Compile the templates, which the first page would do."""
+    for name in _environment().list_templates(extensions=["html"]):
+        _environment().get_template(name)
+
+
 @cache
 def _style() -> tuple[Markup, str]:
     """The stylesheet and its hash for the content security policy."""

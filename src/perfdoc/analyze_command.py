@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import os
 import re
@@ -157,13 +158,11 @@ def run(options: Options, format_: str) -> list[str]:
 
 
 def _import_the_rest() -> None:
-    for name in (
-        "perfdoc.diagnose",
-        "perfdoc.reports.html",
-        "perfdoc.reports.markdown",
-        "perfdoc.reports.text",
-    ):
-        importlib.import_module(name)
+    """Modules and templates. What goes wrong here goes wrong again, and is told, where they are used."""
+    with contextlib.suppress(Exception):
+        for name in ("diagnose", "reports.markdown", "reports.text"):
+            importlib.import_module(f"perfdoc.{name}")
+        importlib.import_module("perfdoc.reports.html").prepare()
 
 
 def _rendered(diagnosis: Diagnosis, format_: str) -> str:
