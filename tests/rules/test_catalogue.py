@@ -8,13 +8,11 @@ import inspect
 import re
 import types
 import typing
-import warnings
 from typing import Any
-
-import pytest
 
 from perfdoc.rules.knobs.knob import DIALECTS, Knob
 from perfdoc.rules.knobs.load import TOPICS, catalogue
+from tests.megatron_core import import_core
 
 CLASSES = {
     "TransformerConfig": "megatron.core.transformer.transformer_config",
@@ -33,10 +31,7 @@ KINDS: dict[str, tuple[type, ...]] = {
 
 
 def core(name: str) -> Any:
-    pytest.importorskip("megatron.core")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # it says what of Transformer Engine and Apex is missing
-        return getattr(importlib.import_module(CLASSES[name]), name)
+    return getattr(import_core(CLASSES[name]), name)
 
 
 def core_fields() -> list[tuple[Knob, str, str]]:
@@ -74,10 +69,7 @@ def test_every_core_spelling_is_a_field_with_that_type_and_default() -> None:
 
 
 def test_names_outside_the_dataclasses_exist_in_core() -> None:
-    pytest.importorskip("megatron.core")
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        state = importlib.import_module("megatron.core.parallel_state")
+    state = import_core("megatron.core.parallel_state")
     known = inspect.signature(state.initialize_model_parallel).parameters
     for knob in catalogue().values():
         for spelling in knob.spelled("megatron_core"):

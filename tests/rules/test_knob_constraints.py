@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import random
 import warnings
 from collections.abc import Mapping
@@ -16,6 +15,7 @@ from perfdoc.rules.knobs.constraints import CONSTRAINTS
 from perfdoc.rules.knobs.constraints.reads import knobs_of
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.knobs.load import catalogue
+from tests.megatron_core import import_core
 
 CHOICES: Mapping[str, tuple[Value, ...]] = {
     "num_layers": (4, 6, 8, 12),
@@ -88,12 +88,11 @@ def draw(rng: random.Random, names: int | None = None) -> dict[str, Value]:
 
 def refused_by_core(values: Mapping[str, Value]) -> str:
     """megatron-core's own words; empty where it takes the configuration."""
-    pytest.importorskip("megatron.core")
+    module = import_core("megatron.core.transformer.transformer_config")
     import torch
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        module = importlib.import_module("megatron.core.transformer.transformer_config")
         fields: dict[str, Any] = {k: list(v) if isinstance(v, tuple) else v for k, v in values.items()}
         try:
             module.TransformerConfig(**fields, pipeline_dtype=torch.float32)
