@@ -49,6 +49,19 @@ def test_a_clear_loss_fails_even_where_noise_is_large() -> None:
     assert decide([100, 104, 96, 100, 100], [130]).verdict is Verdict.FAIL
 
 
+def test_a_clear_gain_is_one_even_where_noise_is_large() -> None:
+    assert decide([100, 104, 96, 100, 100], [70]).verdict is Verdict.IMPROVED
+
+
+def test_noise_below_the_practical_limit_is_no_obstacle() -> None:
+    # 3.87 % of noise, as above: too much for 2 %, but not where 5 % is all that is asked for.
+    baseline, new = [1000, 1020, 980, 1000, 1000], [1010, 1030, 1020]
+    assert decide(baseline, new, 0.03).verdict is Verdict.INCONCLUSIVE
+    assert decide(baseline, new, 0.05).verdict is Verdict.PASS
+    assert decide(baseline, [1049] * 3, 0.05).verdict is Verdict.PASS
+    assert decide(baseline, [1051] * 3, 0.05).verdict is Verdict.FAIL
+
+
 @pytest.mark.parametrize(("new", "verdict"), [(105, "pass"), (106, "fail"), (95, "pass"), (94, "improved")])
 def test_low_history(new: int, verdict: str) -> None:
     found = decide([100, 100], [new])

@@ -26,7 +26,7 @@ MIN_HISTORY = 3
 MIN_SPREAD_FRAC = 0.002
 """Few runs may agree by chance: no less spread than this is believed."""
 MAX_NOISE_FRAC = 0.03
-"""More noise than this hides what the gate is there to see."""
+"""More noise than this, and than the practical limit, hides what the gate is there to see."""
 
 
 class Verdict(StrEnum):
@@ -69,7 +69,7 @@ def decide(
     if n < MIN_HISTORY:
         limit = max(practical_frac, LOW_HISTORY_FRAC)
         verdict = Verdict.FAIL if slower > limit else Verdict.IMPROVED if slower < -limit else Verdict.PASS
-        runs = "1 baseline run" if n == 1 else f"{n} baseline runs"
+        runs = "1 baseline run shows" if n == 1 else f"{n} baseline runs show"
         return Decision(
             verdict=verdict,
             slower_frac=slower,
@@ -78,7 +78,7 @@ def decide(
             spread_frac=None,
             baseline_runs=n,
             new_runs=k,
-            reason=f"low history: {runs} show no spread, so the limit is {limit:.0%}; "
+            reason=f"low history: {runs} no spread, so the limit is {limit:.0%}; "
             f"record {MIN_HISTORY} or more",
         )
     spread = statistics.stdev(baseline_ns) / base
@@ -86,14 +86,14 @@ def decide(
     limit = max(practical_frac, noise)
     if slower > limit:
         verdict, reason = Verdict.FAIL, "slower than noise and the practical limit allow"
-    elif noise > MAX_NOISE_FRAC:
-        verdict = Verdict.INCONCLUSIVE
-        reason = (
-            f"runs scatter so much that {noise:.1%} may be noise: {practical_frac:.1%} cannot be seen. "
-            f"{_more_runs(n, spread, k)}"
-        )
     elif slower < -limit:
         verdict, reason = Verdict.IMPROVED, "faster than noise explains"
+    elif noise > (bearable := max(MAX_NOISE_FRAC, practical_frac)):
+        verdict = Verdict.INCONCLUSIVE
+        reason = (
+            f"runs scatter so much that {noise:.1%} may be noise, and {practical_frac:.1%} cannot be seen; "
+            f"{_more_runs(n, spread, k, bearable)}"
+        )
     else:
         verdict, reason = Verdict.PASS, "within noise and the practical limit"
     return Decision(
@@ -114,9 +114,9 @@ def _student_t(freedom: int) -> float:
     return float(t.ppf(CONFIDENCE, freedom))
 
 
-def _more_runs(n: int, spread: float, k: int) -> str:
+def _more_runs(n: int, spread: float, k: int, bearable: float) -> str:
     """How many runs on both sides would do at this spread, up to 20."""
     for runs in range(max(n, k) + 1, 21):
-        if _student_t(runs - 1) * max(spread, MIN_SPREAD_FRAC) * math.sqrt(2 / runs) <= MAX_NOISE_FRAC:
-            return f"{runs} runs on either side would do, or a quieter machine."
-    return "Measure on a quieter machine."
+        if _student_t(runs - 1) * max(spread, MIN_SPREAD_FRAC) * math.sqrt(2 / runs) <= bearable:
+            return f"{runs} runs on either side would do, or a quieter machine"
+    return "measure on a quieter machine"
