@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterator, Sequence
@@ -78,13 +79,11 @@ def record(
 ) -> None:
     """Add accepted runs to their baseline, or begin one."""
     from perfdoc.cli import say
-    from perfdoc.gate.baseline import file_for, find, read_baselines, with_runs
+    from perfdoc.gate.accept import recorded
 
     with _one_line(debug):
         read = _read(runs, label, commit, peak_tflops)
-        found = find(read_baselines(baselines), read[0].facts)
-        path, old = found or (file_for(baselines, read[0].facts), None)
-        new = with_runs(old, read[0].facts, [r.figures for r in read])
+        path, new = recorded(baselines, read)
         _write(path, new)
         say(f"{path}: {len(new.runs)} runs, {len(read)} of them new")
 
@@ -98,23 +97,27 @@ def promote(
     commit: Commit = None,
     peak_tflops: Peak = None,
     ignore: Ignore = None,
+    few: Annotated[
+        bool,
+        typer.Option("--few", help="Take fewer than three runs: they show no noise, so the limit is 5 %."),
+    ] = False,
     debug: Debug = False,
 ) -> None:
     """Replace a baseline's runs by new ones: an improvement, or a loss that was accepted."""
     from perfdoc.cli import fail, say
-    from perfdoc.gate.baseline import find, promoted, read_baselines
+    from perfdoc.gate.accept import replaced
 
     with _one_line(debug):
         if not reason.strip():
             fail("--reason is empty: say why the new level is right.")
         read = _read(runs, label, commit, peak_tflops)
-        found = find(read_baselines(baselines), read[0].facts, ignore or ())
-        if found is None:
-            fail(f"{baselines}: has no baseline of these facts. Begin one: perfdoc gate record RUN…")
-        path, old = found
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        _write(path, promoted(old, [r.figures for r in read], reason.strip(), now))
-        say(f"{path}: {len(read)} runs in place of {len(old.runs)}")
+        old_path, path, new = replaced(baselines, read, ignore or (), reason.strip(), now, few=few)
+        _write(path, new)
+        old = f"in place of {new.promotions[-1].replaced_runs}"
+        if path != old_path:
+            old = f"of the new facts; {old_path.name} stays for the old ones"
+        say(f"{path}: {len(read)} runs {old}")
 
 
 @gate_app.command()
@@ -141,19 +144,25 @@ def check(
     format_: Annotated[GateFormat, typer.Option("--format", help="What to print.")] = GateFormat.TEXT,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result here as well.")] = None,
     junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here as well.")] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite what --json and --junit name.")] = False,
     debug: Debug = False,
 ) -> None:
     """Compare runs with their baseline. Exit code 0 fine, 1 slower or a limit broken, 3 not to be told."""
     from perfdoc.gate.check import check_runs
     from perfdoc.gate.floors import parse_floor
     from perfdoc.gate.render import RENDERINGS
+    from perfdoc.gate.targets import check_targets
 
     with _one_line(debug):
+        files = [(json_file, "json"), (junit_file, "junit")]
+        targets = {path: kind for path, kind in files if path is not None}
+        if len(targets) < sum(path is not None for path, _ in files):
+            raise ValueError(f"{json_file}: is named by --json and by --junit. Give each a file of its own.")
+        check_targets(list(targets), inputs=[*runs, baselines], force=force)
         floors = [parse_floor(text) for text in floor or ()]
         read = _read(runs, label, commit, peak_tflops)
         result = check_runs(read, baselines, ignored=ignore or (), floors=floors, practical_frac=practical)
-        files = {json_file: "json", junit_file: "junit"}
-        _write_files({p: RENDERINGS[f](result).encode() for p, f in files.items() if p is not None})
+        _write_files({path: RENDERINGS[kind](result).encode() for path, kind in targets.items()})
         sys.stdout.write(RENDERINGS[format_](result))
         sys.stdout.flush()
         if format_ is GateFormat.GITHUB:
@@ -170,8 +179,12 @@ def _exit_code(result: Result, inconclusive: Inconclusive) -> int:
 def _read(runs: Sequence[Path], label: str, commit: str | None, peak_tflops: float | None) -> list[Run]:
     """All runs; they must be runs of one thing. Raises TraceError."""
     from perfdoc.gate.facts import differences
+    from perfdoc.gate.figures import twice
     from perfdoc.gate.read_run import read_run
     from perfdoc.traces import TraceError
+
+    if peak_tflops is not None and not math.isfinite(peak_tflops):
+        raise ValueError(f"--peak-tflops {peak_tflops}: give a finite number.")
 
     commit = commit or os.environ.get("GITHUB_SHA") or os.environ.get("CI_COMMIT_SHA")
     if len({p.resolve() for p in runs}) < len(runs):
@@ -182,6 +195,8 @@ def _read(runs: Sequence[Path], label: str, commit: str | None, peak_tflops: flo
             names = ", ".join(list(differ)[:5])
             what = f"is not of the same configuration as {runs[0]}: {names} differ."
             raise TraceError(path, what, "Give runs of one configuration.")
+    if (same := twice([r.figures for r in read])) is not None:
+        raise ValueError(f"{same[0].source} and {same[1].source} are one run: it counts once.")
     return read
 
 
@@ -206,11 +221,13 @@ def _step_summary(markdown: str) -> None:
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return
+    from perfdoc.cli import say
+
     try:
         with Path(summary).open("a", encoding="utf-8") as file:
             file.write(markdown)
-    except OSError as error:
-        raise ValueError(f"{summary}: cannot be written: {error.strerror}.") from error
+    except OSError as error:  # The verdict stands all the same.
+        say(f"{summary}: cannot be written: {error.strerror}. The step summary is left out.")
 
 
 @contextmanager

@@ -3,86 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
 import msgspec
 import pytest
 
-from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.profiling.step_log import StepLog, StepRecord
-from tests.cli.test_analyze import perfdoc
-from tests.gate.manifests import tiny_manifest
-
-MakeRun = Callable[..., Path]
-MS = 1_000_000
-
-
-@pytest.fixture
-def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
-    """Makes a run directory of 20 steps: two slow ones, then `step_ms` with a wobble of 1 %, two profiled."""
-    for name in ("GITHUB_SHA", "CI_COMMIT_SHA", "GITHUB_STEP_SUMMARY"):
-        monkeypatch.delenv(name, raising=False)
-
-    def make(
-        name: str,
-        step_ms: float,
-        *,
-        bucket_size: int = 1000,
-        parts: dict[str, float] | None = None,
-        status: str = "finished",
-        steps: int = 20,
-    ) -> Path:
-        run = RunDirectory.create(tmp_path / name)
-        run.write_manifest(tiny_manifest(bucket_size=bucket_size, created_utc=f"2026-11-21T00:00:00Z {name}"))
-        if status == "finished":
-            run.end(status="finished", reason="")
-        for rank in (0, 1):
-            log = StepLog(run.steps_path(rank))
-            for i in range(steps):
-                wobble = 1 + 0.01 * ((i % 3) - 1)
-                ms = step_ms * 5 if i < 2 else step_ms * 3 if i in (10, 11) else step_ms * wobble
-                log.write(
-                    StepRecord(
-                        step=i, start_ns=i, duration_ns=round(ms * MS), tokens=9, profiled=i in (10, 11)
-                    )
-                )
-            log.close()
-        if parts:
-            leaves = {k: round(v * MS) * 2 for k, v in parts.items() if "." not in k}
-            exposed = {k.split(".")[1]: round(v * MS) * 2 for k, v in parts.items() if "." in k}
-            rank_row = {
-                "window": {"kind": "steps", "steps": 2},
-                "ledger_ns": leaves | {"exposed_comm": exposed},
-            }
-            (run.path / "report").mkdir()
-            (run.path / "report" / "diagnosis.json").write_text(json.dumps({"ranks": [rank_row]}))
-        return run.path
-
-    return make
-
-
-def gate(tmp_path: Path, command: str, *arguments: str | Path) -> tuple[int, str, str]:
-    done = perfdoc("gate", command, *arguments, cwd=tmp_path)
-    assert "Traceback" not in done.stderr
-    return done.returncode, done.stdout, done.stderr
-
-
-def files(folder: Path) -> dict[str, bytes]:
-    return {p.name: p.read_bytes() for p in folder.glob("*")} if folder.is_dir() else {}
-
-
-def record(tmp_path: Path, make_run: MakeRun, times: Sequence[float] = (100, 101, 99, 100, 100)) -> Path:
-    runs = [
-        make_run(f"base{i}", ms, parts={"compute": ms - 20, "exposed_comm.dp": 20})
-        for i, ms in enumerate(times)
-    ]
-    code, out, err = gate(tmp_path, "record", *runs)
-    assert (code, out) == (0, ""), err
-    (baseline,) = (tmp_path / "perfdoc-baselines").iterdir()
-    return baseline
+from tests.gate.commands import MS, MakeRun, assert_junit, files, gate, megatron_log, record
 
 
 def test_equal_runs_pass_and_a_loss_is_placed(tmp_path: Path, make_run: MakeRun) -> None:
@@ -101,8 +28,8 @@ def test_equal_runs_pass_and_a_loss_is_placed(tmp_path: Path, make_run: MakeRun)
     slow = [make_run(f"slow{i}", 105, parts={"compute": 80, "exposed_comm.dp": 25}) for i in range(3)]
     code, out, err = gate(tmp_path, "check", *slow, "--json", "gate.json", "--junit", "gate.xml")
     assert (code, err) == (1, "")
-    assert out.startswith("FAIL: A step takes 105 ms, 5.0% slower than the baseline's 100 ms")
-    assert "exposed_comm.dp by 5 ms grew" in out
+    assert out.startswith("FAIL: A step takes 105.000 ms, 5.0% slower than the baseline's 100.000 ms")
+    assert "exposed_comm.dp by 5.000 ms grew" in out
     found = json.loads((tmp_path / "gate.json").read_text())
     assert (found["verdict"], found["exit_code"]) == ("fail", 1)
     assert found["grown"][0] == {"part": "exposed_comm.dp", "before_ns": 20 * MS, "after_ns": 25 * MS}
@@ -188,7 +115,10 @@ def test_mistakes_are_one_line_and_leave_the_baseline(tmp_path: Path, make_run: 
         ("check", [tmp_path / "base0"], "not compared with itself"),
         ("check", [good, "--floor", "speed=1"], "--floor speed=1"),
         ("check", [good, "--json", tmp_path / "no" / "gate.json"], "cannot be written"),
-        ("promote", [make_run("else", 100, bucket_size=9), "--reason", "x"], "has no baseline"),
+        ("promote", [make_run("else", 100, bucket_size=9), "--reason", "x", "--few"], "has no baseline"),
+        ("promote", [good, "--reason", "x"], "--few"),
+        ("check", [good, "--peak-tflops", "inf"], "finite"),
+        ("check", [good, "--baselines", baseline], "is no folder of baselines"),
     ):
         code, out, err = gate(tmp_path, command, *arguments)
         assert (code, out, err.count("\n")) == (2, "", 1), (arguments, out, err)
@@ -209,74 +139,85 @@ def test_github_annotations_and_summary(
     code, out, _ = gate(tmp_path, "check", make_run("slow", 110), "--format", "github", "--json", "gate.json")
     assert code == 1
     (line,) = out.splitlines()
-    assert line.startswith("::error title=perfdoc gate%3A step_time::A step takes 110 ms, 10.0%25 slower")
+    assert line.startswith("::error title=perfdoc gate%3A step_time::A step takes 110.000 ms, 10.0%25 slower")
     assert "### perfdoc gate: fail" in (tmp_path / "summary.md").read_text()
     assert json.loads((tmp_path / "gate.json").read_text())["runs"][0]["commit"] == "abc123"
 
 
-def test_logs_of_other_trainers(tmp_path: Path, make_run: MakeRun) -> None:
-    def log(name: str, ms: float) -> Path:
-        lines = [
-            f" iteration {i:8d}/ 100 | elapsed time per iteration (ms): "
-            f"{ms * (3 if i == 1 else 1) + i % 3:.1f} | "
-            f"throughput per GPU (TFLOP/s/GPU): 400.0 | global batch size: 128 | lm loss: 1.0 |"
-            for i in range(1, 31)
-        ]
-        (path := tmp_path / name).write_text("\n".join(lines))
-        return path
+def test_a_summary_that_cannot_be_written_leaves_the_verdict(
+    tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record(tmp_path, make_run)
+    monkeypatch.setenv("GITHUB_STEP_SUMMARY", str(tmp_path / "no" / "summary.md"))
+    for name, ms, verdict in (("slow", 110, 1), ("same", 100.1, 0)):
+        code, out, err = gate(tmp_path, "check", make_run(name, ms), "--format", "github")
+        assert (code, err.count("\n"), "summary is left out" in err) == (verdict, 1, True)
+        assert out.startswith("::")
 
-    logs = [log(f"b{i}.log", 1000 + i) for i in range(3)]
+
+def test_baseline_runs_of_one_hour_are_noted(tmp_path: Path, make_run: MakeRun) -> None:
+    for folder, hours in (("near", (1, 1, 1)), ("far", (1, 2, 3))):
+        runs = [
+            make_run(f"{folder}{i}", 100 + i / 10, utc=f"2026-11-21T0{h}:0{i}:00Z")
+            for i, h in enumerate(hours)
+        ]
+        assert gate(tmp_path, "record", *runs, "--baselines", folder)[0] == 0
+        new = make_run(f"{folder}-new", 100.1, utc="2026-11-22T01:00:00Z")
+        out = gate(tmp_path, "check", new, "--baselines", folder)[1]
+        assert ("note: all 3 baseline runs began within an hour" in out) is (folder == "near")
+
+
+def test_logs_of_other_trainers(tmp_path: Path) -> None:
+    logs = [megatron_log(tmp_path / f"b{i}.log", 1000 + i) for i in range(3)]
     assert gate(tmp_path, "record", *logs, "--label", "h100x64")[0] == 0
     (baseline,) = (tmp_path / "perfdoc-baselines").iterdir()
     assert baseline.name.startswith("h100x64-")
-    code, out, _ = gate(tmp_path, "check", log("n.log", 1050), "--label", "h100x64", "--peak-tflops", "1000")
+    code, out, _ = gate(
+        tmp_path,
+        "check",
+        megatron_log(tmp_path / "n.log", 1050),
+        "--label",
+        "h100x64",
+        "--peak-tflops",
+        "1000",
+    )
     assert (code, out.split(":")[0]) == (1, "FAIL")
     assert "only --label, trainer and batch size are compared" in out
-    code, out, _ = gate(tmp_path, "check", log("o.log", 1001), "--label", "a100x64")
+    code, out, _ = gate(tmp_path, "check", megatron_log(tmp_path / "o.log", 1001.5), "--label", "a100x64")
     assert (code, "label: h100x64 -> a100x64" in out) == (3, True)
 
 
-def assert_junit(path: Path, *, failures: int = 0, skipped: int = 0) -> None:
-    """What readers of JUnit XML demand: these elements, nesting and attributes, and counts that agree."""
-    attributes = {
-        "testsuites": {"name", "time", "tests", "failures", "errors"},
-        "testsuite": {"name", "tests", "failures", "errors", "skipped", "time", "timestamp", "hostname"},
-        "testcase": {"name", "classname", "time"},
-        "failure": {"type", "message"},
-        "skipped": {"type", "message"},
-        "system-out": set(),
-    }
-    required = {"testsuite": {"name", "tests", "failures", "errors"}, "testcase": {"name"}}
-    inside = {
-        "testsuites": {"testsuite"},
-        "testsuite": {"testcase"},
-        "testcase": {"failure", "skipped", "system-out"},
-    }
-    root = ElementTree.parse(path).getroot()
-    assert root.tag == "testsuites"
-    for element in root.iter():
-        assert set(element.attrib) <= attributes[element.tag]
-        assert set(element.attrib) >= required.get(element.tag, set())
-        assert {child.tag for child in element} <= inside.get(element.tag, set())
-    (suite,) = root
-    assert suite.get("tests") == str(len(suite.findall("testcase")))
-    assert suite.get("failures") == str(failures) == str(len(suite.findall(".//failure")))
-    assert suite.get("skipped") == str(skipped) == str(len(suite.findall(".//skipped")))
+HOSTILE = "\x1b[31m</td><script>alert(1)</script>\n::error::x|`@all"
 
 
-def test_hostile_words_do_not_reach_the_outputs(tmp_path: Path, make_run: MakeRun) -> None:
-    record(tmp_path, make_run)
-    hostile = "\x1b[31m</td><script>alert(1)</script>\n::error::x|`"
-    new = make_run("new", 100)
-    for kind in ("text", "markdown", "junit", "github"):
-        _, out, _ = gate(tmp_path, "check", new, "--label", hostile, "--format", kind)
-        assert "\x1b" not in out
-        assert not any(line.startswith("::error::x") for line in out.splitlines())
-        if kind != "text":
-            assert "<script>" not in out or kind == "github"
+@pytest.mark.parametrize("kind", ["text", "markdown", "json", "junit", "github"])
+def test_hostile_words_are_only_words(tmp_path: Path, make_run: MakeRun, kind: str) -> None:
+    """The label of a baseline, and the name of its file, come back through what differs from it."""
+    there = [make_run(f"base{i}", 100) for i in range(3)]
+    assert gate(tmp_path, "record", *there, "--label", HOSTILE)[0] == 0
+    (baseline,) = (tmp_path / "perfdoc-baselines").iterdir()
+    baseline.rename(baseline.with_name("|<script>`\n::error::y .json"))
+    _, out, _ = gate(tmp_path, "check", make_run("new", 100), "--label", HOSTILE + "2", "--format", kind)
+    assert "script" in out  # it is shown at all
+    assert "\x1b" not in out
+    assert not any(line.startswith("::error::") for line in out.splitlines())
+    if kind == "markdown":
+        assert "<script" not in out
+        assert "`" not in out
+        assert "@all" not in out
+        (row,) = [line for line in out.splitlines() if line.startswith("| label")]
+        (head,) = [line for line in out.splitlines() if "differs from the nearest" in line]
+        assert row.count("|") == head.count("|") == 4
+    if kind == "junit":
+        assert "<script" not in out
+        assert ElementTree.fromstring(out).tag == "testsuites"
+    if kind == "json":
+        (label,) = [d for d in json.loads(out)["differences"] if d["fact"] == "label"]
+        assert (label["baseline"], label["here"]) == (HOSTILE, HOSTILE + "2")
 
 
-def test_baselines_are_sorted_and_read_back(tmp_path: Path, make_run: MakeRun) -> None:
+def test_baselines_are_sorted(tmp_path: Path, make_run: MakeRun) -> None:
+    """A key and a value to a line, keys in order: a change of one run is a change of its lines."""
     text = record(tmp_path, make_run).read_text()
     assert text == msgspec.json.format(json.dumps(json.loads(text), sort_keys=True), indent=1) + "\n"
-    assert os.linesep not in text.strip("\n") or len(text) < 40_000
+    assert text.count("\n") > 5 * 12

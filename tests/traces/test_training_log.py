@@ -78,3 +78,11 @@ def test_what_is_no_step_is_none(tmp_path: Path, content: bytes) -> None:
     (log := tmp_path / "a.log").write_bytes(content)
     with pytest.raises(TraceError, match="holds no step times"):
         read_training_log(log)
+
+
+@pytest.mark.parametrize("figure", ["0.0", "1e9", "1000000.0"])
+def test_an_impossible_rate_is_unknown(tmp_path: Path, figure: str) -> None:
+    (log := tmp_path / "a.log").write_text(MEGATRON_LM.replace("80.2", figure))
+    assert [s.tflops_per_gpu for s in read_training_log(log).steps] == [None, 119.0]
+    (log := tmp_path / "b.log").write_text(BRIDGE.replace("661.0", figure))
+    assert [s.tflops_per_gpu for s in read_training_log(log).steps] == [None, 663.5]

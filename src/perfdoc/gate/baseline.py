@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import msgspec
 
 from perfdoc.gate.facts import Facts, differences, fingerprint
-from perfdoc.gate.figures import RunFigures
+from perfdoc.gate.figures import RunFigures, StepNs, twice
 from perfdoc.traces import TraceError
 from perfdoc.traces.regular_file import require_regular
 
@@ -25,10 +25,10 @@ class Promotion(msgspec.Struct, frozen=True, kw_only=True):
 
     utc: str
     reason: str
-    before_step_ns: int
+    before_step_ns: StepNs
     """Mean of the run medians that were replaced."""
-    after_step_ns: int
-    replaced_runs: int
+    after_step_ns: StepNs
+    replaced_runs: Annotated[int, msgspec.Meta(ge=1, le=MAX_RUNS)]
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,7 +37,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
     schema_version: Literal[1] = 1
     fingerprint: str
     facts: Facts
-    runs: Annotated[list[RunFigures], msgspec.Meta(min_length=1)]
+    runs: Annotated[list[RunFigures], msgspec.Meta(min_length=1, max_length=MAX_RUNS)]
     """Oldest first."""
     promotions: list[Promotion] = []
 
@@ -45,11 +45,21 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True):
 def read_baselines(folder: Path) -> dict[Path, Baseline]:
     """All baselines of a folder, by path; none where there is no such folder.
 
-    Raises TraceError for a file that is none.
+    Raises TraceError for a file that is none, and for two files of equal facts.
     """
-    if not folder.is_dir():
+    if not folder.exists():
         return {}
-    return {path: _read(path) for path in sorted(folder.glob("*.json"))}
+    if not folder.is_dir():
+        raise TraceError(folder, "is no folder of baselines.", "Give the folder that holds the file.")
+    found: dict[Path, Baseline] = {}
+    holders: dict[str, Path] = {}
+    for path in sorted(folder.glob("*.json")):
+        found[path] = _read(path)
+        other = holders.setdefault(found[path].fingerprint, path)
+        if other != path:
+            what = f"has the same facts as {other.name}, so neither can be told to be the baseline."
+            raise TraceError(path, what, "Remove one of the two.")
+    return found
 
 
 def _read(path: Path) -> Baseline:
@@ -60,11 +70,19 @@ def _read(path: Path) -> Baseline:
             content = file.read(MAX_FILE_BYTES + 1)
         if len(content) > MAX_FILE_BYTES:
             raise TraceError(path, "is too large for a baseline.", remedy)
-        return msgspec.json.decode(content, type=Baseline)
+        baseline = msgspec.json.decode(content, type=Baseline)
     except OSError as error:
         raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, ValueError) as error:
+        if isinstance(error, TraceError):
+            raise
         raise TraceError(path, f"is no baseline: {error}.", remedy) from error
+    if baseline.fingerprint != fingerprint(baseline.facts):
+        raise TraceError(path, "was changed by hand: its fingerprint is not that of its facts.", remedy)
+    if (same := twice(baseline.runs)) is not None:
+        what = f"holds one run twice, as {same[0].source} and {same[1].source}."
+        raise TraceError(path, what, remedy)
+    return baseline
 
 
 def encode(baseline: Baseline) -> bytes:
@@ -103,13 +121,8 @@ def file_for(folder: Path, facts: Facts) -> Path:
 
 
 def with_runs(baseline: Baseline | None, facts: Facts, runs: Sequence[RunFigures]) -> Baseline:
-    """A baseline with more runs. Raises ValueError where one of them is in it already."""
+    """A baseline with more runs; refuse_known has been asked before."""
     old = [] if baseline is None else baseline.runs
-    known = {(r.source, r.utc, r.median_step_ns) for r in old}
-    for run in runs:
-        if (run.source, run.utc, run.median_step_ns) in known:
-            raise ValueError(f"{run.source} is recorded already: one run counts once.")
-        known.add((run.source, run.utc, run.median_step_ns))
     return Baseline(
         fingerprint=fingerprint(facts) if baseline is None else baseline.fingerprint,
         facts=facts if baseline is None else baseline.facts,
@@ -118,8 +131,17 @@ def with_runs(baseline: Baseline | None, facts: Facts, runs: Sequence[RunFigures
     )
 
 
-def promoted(baseline: Baseline, runs: Sequence[RunFigures], reason: str, utc: str) -> Baseline:
-    """A baseline of the new runs alone; what they replace is kept in a line of history."""
+def refuse_known(path: Path, baseline: Baseline, runs: Sequence[RunFigures], why: str) -> None:
+    """Raise TraceError where one of the runs is in the baseline already, under whatever name."""
+    for run in runs:
+        for known in baseline.runs:
+            if known.is_same_run(run):
+                name = "" if known.source == run.source else f", as {known.source}"
+                raise TraceError(path, f"holds {run.source} already{name}: {why}.", "Give other runs.")
+
+
+def promoted(baseline: Baseline, facts: Facts, runs: Sequence[RunFigures], reason: str, utc: str) -> Baseline:
+    """A baseline of the new runs alone, with their facts; what they replace is kept in a line of history."""
 
     def mean(of: Sequence[RunFigures]) -> int:
         return round(sum(r.median_step_ns for r in of) / len(of))
@@ -132,8 +154,8 @@ def promoted(baseline: Baseline, runs: Sequence[RunFigures], reason: str, utc: s
         replaced_runs=len(baseline.runs),
     )
     return Baseline(
-        fingerprint=baseline.fingerprint,
-        facts=baseline.facts,
+        fingerprint=fingerprint(facts),
+        facts=facts,
         runs=list(runs)[-MAX_RUNS:],
         promotions=[*baseline.promotions, step],
     )

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfdoc.gate.baseline import Baseline, find, nearest, read_baselines
+from perfdoc.gate.baseline import Baseline, find, nearest, read_baselines, refuse_known
 from perfdoc.gate.decision import decide
 from perfdoc.gate.facts import Facts, differences
 from perfdoc.gate.floors import Floor, check_floors
 from perfdoc.gate.growth import growth
 from perfdoc.gate.read_run import Run
 from perfdoc.gate.result import Difference, Result, compared, incomparable
+from perfdoc.gate.session import together
 
 MAX_NAMED = 3
 """Differing facts that the one sentence names."""
@@ -44,9 +45,9 @@ def check_runs(
     path, baseline = found
     if let := differences(baseline.facts, facts):
         notes.append(f"differs from the baseline in what was to be ignored: {', '.join(let)}")
-    old = [r for r in baseline.runs if not any(_same(r.source, r.utc, run) for run in runs)]
-    if len(old) < len(baseline.runs):
-        raise ValueError(f"{path}: holds a run that is to be checked: a run is not compared with itself.")
+    refuse_known(path, baseline, figures, "a run is not compared with itself")
+    old = baseline.runs
+    notes += together(old)
     decision = decide([r.median_step_ns for r in old], [r.median_step_ns for r in figures], practical_frac)
     return compared(
         decision,
@@ -57,10 +58,6 @@ def check_runs(
         runs=figures,
         notes=notes,
     )
-
-
-def _same(source: str, utc: str | None, run: Run) -> bool:
-    return utc is not None and (source, utc) == (run.figures.source, run.figures.utc)
 
 
 def _why_not(

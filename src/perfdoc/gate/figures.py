@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -13,8 +14,13 @@ from perfdoc.analyzers.steps.step_times_figures import MIN_WARMUP_STEPS, warmup_
 MIN_STEADY_STEPS = 5
 """Fewer steps after the warm-up have no median worth comparing."""
 
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-Count = Annotated[int, msgspec.Meta(ge=0)]
+MAX_STEP_NS = 86_400_000_000_000
+"""A step of a day is a damaged figure."""
+
+StepNs = Annotated[int, msgspec.Meta(gt=0, le=MAX_STEP_NS)]
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
+Rate = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 
 
 class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=False):
@@ -22,27 +28,64 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     source: str
     """Name of the run directory or of the log, without its folder."""
+    digest: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{16}$")]
+    """Of all its step numbers and times, and of `utc`: a copy under another name is the same run."""
     utc: str | None = None
     """When it began."""
     commit: str | None = None
-    median_step_ns: Annotated[int, msgspec.Meta(gt=0)]
+    median_step_ns: StepNs
     """Of the steady, unprofiled steps."""
-    mad_step_ns: Count
+    mad_step_ns: Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP_NS)]
     """Median absolute deviation of the same."""
     steps: Count
     """How many they are; lines of a log that stand for several steps count once."""
     warmup_steps: Count
     """First steps that were left out, by the rule of `warmup_steps` in perfdoc.analyzers.steps."""
-    mfu_frac: float | None = None
-    tokens_per_s_per_gpu: float | None = None
-    tflops_per_gpu: float | None = None
+    mfu_frac: Share | None = None
+    tokens_per_s_per_gpu: Rate | None = None
+    tflops_per_gpu: Rate | None = None
     """As the trainer of a log counts them."""
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: Count | None = None
     """Most that PyTorch reserved on any GPU; on a CPU the most that any rank had resident."""
-    exposed_comm_frac: float | None = None
+    exposed_comm_frac: Share | None = None
     """Of the profiled steps, mean over ranks."""
-    parts_ns: dict[str, int] = {}
+    parts_ns: dict[str, Count] = {}
     """Where a step goes, mean over ranks: leaves of the ledger of the profiled steps."""
+
+    def is_same_run(self, other: RunFigures) -> bool:
+        """Whether both are figures of one run: of equal step times, or of one directory before and after
+        it went on."""
+        return self.digest == other.digest or (
+            self.utc is not None and (self.source, self.utc) == (other.source, other.utc)
+        )
+
+
+def digest_of(steps: Sequence[int], times_ns: Sequence[int], utc: str | None) -> str:
+    """Sixteen hexadecimal digits that stand for a run: its step numbers, their times, and when it began.
+
+    >>> digest_of([1, 2], [10, 11], None) == digest_of([1, 2], [10, 12], None)
+    False
+    """
+    content = hashlib.sha256(f"{utc}\n{len(steps)}\n".encode())
+    content.update(np.asarray(steps, "<i8").tobytes())
+    content.update(np.asarray(times_ns, "<i8").tobytes())
+    return content.hexdigest()[:16]
+
+
+def twice(runs: Sequence[RunFigures]) -> tuple[RunFigures, RunFigures] | None:
+    """The first two of the runs that are one run, if any are."""
+    by_digest: dict[str, RunFigures] = {}
+    by_name: dict[tuple[str, str], RunFigures] = {}
+    for run in runs:
+        earlier = by_digest.get(run.digest)
+        if earlier is None and run.utc is not None:
+            earlier = by_name.get((run.source, run.utc))
+        if earlier is not None:
+            return earlier, run
+        by_digest[run.digest] = run
+        if run.utc is not None:
+            by_name[run.source, run.utc] = run
+    return None
 
 
 class TooFewStepsError(ValueError):

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
 from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
-from perfdoc.gate.facts import Facts, facts_of
-from perfdoc.gate.figures import RunFigures, TooFewStepsError, steady
+from perfdoc.gate.facts import Facts, facts_of, fingerprint
+from perfdoc.gate.figures import RunFigures, TooFewStepsError, digest_of, steady
+from perfdoc.gate.utilization import mfu
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.json_lines import read_lines
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.memory_sample import MemorySample
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.reports.units import duration
 from perfdoc.traces import TraceError
 from perfdoc.traces.training_log import read_training_log
 
@@ -51,13 +53,14 @@ def read_run(path: Path, *, label: str, commit: str | None, peak_tflops: float |
         ) from error
     except CaptureError as error:
         raise TraceError(error.path, error.what, error.remedy) from error
-    facts = run.facts | ({"label": label} if label else {})
-    return Run(
-        figures=msgspec.structs.replace(run.figures, commit=commit),
-        facts=dict(sorted(facts.items())),
-        world_size=run.world_size,
-        notes=run.notes,
-    )
+    facts = dict(sorted((run.facts | ({"label": label} if label else {})).items()))
+    figures = msgspec.structs.replace(run.figures, commit=commit)
+    try:  # What a baseline could not hold is not compared with one either.
+        msgspec.convert(msgspec.to_builtins(figures), RunFigures)
+        fingerprint(facts)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise TraceError(path, f"has impossible figures: {error}.", "Analyse or train again.") from error
+    return Run(figures=figures, facts=facts, world_size=run.world_size, notes=run.notes)
 
 
 def _directory(path: Path, peak_tflops: float | None) -> Run:
@@ -75,18 +78,21 @@ def _directory(path: Path, peak_tflops: float | None) -> Run:
     world, tokens = manifest.layout.world_size, manifest.batch.tokens_per_step
     flops = manifest.flops.per_step
     peak = peak_tflops * 1e12 if peak_tflops else manifest.hardware.peak_flops_per_second
+    mfu_frac, notes = mfu(flops / seconds / world if flops else None, peak)
     return Run(
         figures=RunFigures(
             source=path.resolve().name,
+            digest=digest_of(job.step.tolist(), job.duration_ns.tolist(), manifest.created_utc),
             utc=manifest.created_utc,
             **counted,
-            mfu_frac=flops / (seconds * world * peak) if flops and peak else None,
+            mfu_frac=mfu_frac,
             tokens_per_s_per_gpu=tokens / seconds / world if tokens else None,
             peak_memory_bytes=_peak_memory(directory, manifest),
             **_ledger(path / "report" / "diagnosis.json"),
         ),
         facts=facts_of(manifest),
         world_size=world,
+        notes=notes,
     )
 
 
@@ -108,14 +114,17 @@ def _peak_memory(directory: RunDirectory, manifest: Manifest) -> int | None:
     return max(found, default=None)
 
 
+_Ns = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
 class _Window(msgspec.Struct):
     kind: str
-    steps: int = 0
+    steps: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
 
 
 class _Rank(msgspec.Struct):
     window: _Window
-    ledger_ns: dict[str, Any]
+    ledger_ns: dict[str, _Ns | dict[str, _Ns]]
 
 
 class _Diagnosis(msgspec.Struct):
@@ -147,11 +156,13 @@ def _ledger(path: Path) -> dict[str, Any]:
     }
 
 
-def _leaves(ledger: dict[str, Any]) -> list[tuple[str, int]]:
+def _leaves(ledger: Mapping[str, int | dict[str, int]]) -> list[tuple[str, int]]:
     found: list[tuple[str, int]] = []
     for name, value in ledger.items():
-        inner = value.items() if isinstance(value, dict) else [("", value)]
-        found += [(f"{name}.{k}" if k else name, v) for k, v in inner if isinstance(v, int)]
+        if isinstance(value, dict):
+            found += [(f"{name}.{inner}", ns) for inner, ns in value.items()]
+        else:
+            found.append((name, value))
     return found
 
 
@@ -161,25 +172,30 @@ def _log(path: Path, peak_tflops: float | None) -> Run:
     kept = log.steps[counted["warmup_steps"] :]
     tflops = [s.tflops_per_gpu for s in kept if s.tflops_per_gpu]
     typical = statistics.median(tflops) if tflops else None
-    batches = {s.global_batch_size for s in kept}
+    batches = sorted({s.global_batch_size for s in kept if s.global_batch_size is not None})
+    if len(batches) > 1:
+        what = f"changes its global batch size among the steady steps, from {batches[0]} to {batches[-1]}."
+        raise TraceError(path, what, "Give a log of steps after the ramp-up.")
     notes = ["a log does not say what ran where: only --label, trainer and batch size are compared"]
     rounded = _rounding_ns([s.duration_ns for s in kept])
     if rounded > MIN_LOG_DIGITS_FRAC * counted["median_step_ns"]:
-        notes.append(f"the log rounds step times to {rounded / 1e6:.3g} ms")
+        notes.append(f"the log rounds step times to {duration(rounded)}")
+    mfu_frac, more = mfu(typical * 1e12 if typical else None, peak_tflops * 1e12 if peak_tflops else None)
     return Run(
         figures=RunFigures(
             source=path.name,
+            digest=digest_of([s.step for s in log.steps], [s.duration_ns for s in log.steps], None),
             **counted,
             tflops_per_gpu=typical,
-            mfu_frac=typical / peak_tflops if typical and peak_tflops else None,
+            mfu_frac=mfu_frac,
         ),
         facts={
             "trainer": log.dialect,
             "log_interval": log.interval,
-            "config.global_batch_size": batches.pop() if len(batches) == 1 else None,
+            "config.global_batch_size": batches[0] if batches else None,
         },
         world_size=None,
-        notes=notes,
+        notes=[*notes, *more],
     )
 
 

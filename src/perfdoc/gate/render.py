@@ -34,7 +34,7 @@ def as_text(result: Result) -> str:
             for g in result.grown[:_MAX_PARTS]
         ]
     if result.differences:
-        lines += ["", f"differs from the nearest baseline{_of(result)} in:"]
+        lines += ["", f"differs from the nearest baseline{_line(_of(result))} in:"]
         lines += [
             f"  {_line(d.fact)}: {_line(str(d.baseline))} -> {_line(str(d.here))}"
             for d in result.differences[:_MAX_DIFFERENCES]
@@ -58,7 +58,11 @@ def as_markdown(result: Result) -> str:
             for g in result.grown[:_MAX_PARTS]
         ]
     if result.differences:
-        lines += ["", f"| differs from the nearest baseline{_of(result)} | there | here |", "|---|---|---|"]
+        lines += [
+            "",
+            f"| differs from the nearest baseline{_cell(_of(result))} | there | here |",
+            "|---|---|---|",
+        ]
         lines += [
             f"| {_cell(d.fact)} | {_cell(str(d.baseline))} | {_cell(str(d.here))} |"
             for d in result.differences[:_MAX_DIFFERENCES]
@@ -99,9 +103,8 @@ def as_github(result: Result) -> str:
     shown: list[Check] = [c for c in result.checks if c.state != "pass"] or result.checks[:1]
     lines = []
     for check in shown:
-        text = result.summary if check.name == "step_time" else check.message
         title = _property(f"perfdoc gate: {check.name}")
-        lines.append(f"::{kinds[check.state]} title={title}::{_data(_line(text))}")
+        lines.append(f"::{kinds[check.state]} title={title}::{_data(_line(check.message))}")
     return "\n".join(lines) + "\n"
 
 
@@ -115,7 +118,7 @@ RENDERINGS: dict[str, Callable[[Result], str]] = {
 
 
 def _of(result: Result) -> str:
-    return f" ({_line(result.baseline)})" if result.baseline else ""
+    return f" ({result.baseline})" if result.baseline else ""
 
 
 def _line(text: str) -> str:

@@ -12,6 +12,7 @@ from perfdoc.gate.facts import Fact
 from perfdoc.gate.figures import RunFigures
 from perfdoc.gate.floors import KINDS, FloorResult
 from perfdoc.gate.growth import Part
+from perfdoc.reports.units import duration
 
 State = Literal["pass", "warn", "fail", "inconclusive"]
 
@@ -77,16 +78,11 @@ def compared(
 ) -> Result:
     """The result of a comparison and of the limits."""
     grown = [Grown(part=p.name, before_ns=p.before_ns, after_ns=p.after_ns) for p in parts]
-    checks = [_step_time(decision, baseline_runs, runs), *map(_floor, floors)]
+    checks = [_step_time(decision, baseline_runs, runs, grown), *map(_floor, floors)]
     state = _worst(checks)
     verdict = _verdict(decision, state)
-    summary = checks[0].message
-    if state == "fail" and checks[0].state != "fail":
-        summary = next(c.message for c in checks if c.state == "fail")
-    elif decision.verdict is Verdict.FAIL:
-        summary += _where(grown)
-    elif decision.verdict is Verdict.IMPROVED:
-        summary += " To keep the gain: perfdoc gate promote --reason WHY RUN…"
+    decisive = state if state in ("fail", "inconclusive") else checks[0].state
+    summary = next(c.message for c in checks if c.state == decisive)
     return Result(
         verdict=verdict,
         exit_code=EXIT_CODES[state],
@@ -137,14 +133,19 @@ def _verdict(
     return "improved" if decision.verdict is Verdict.IMPROVED else "pass"
 
 
-def _step_time(decision: Decision, baseline: Sequence[RunFigures], runs: Sequence[RunFigures]) -> Check:
+def _step_time(
+    decision: Decision, baseline: Sequence[RunFigures], runs: Sequence[RunFigures], grown: Sequence[Grown]
+) -> Check:
     before, after = _mean_ns(baseline), _mean_ns(runs)
-    way = "slower" if decision.slower_frac >= 0 else "faster"
     message = (
-        f"A step takes {after / 1e6:,.4g} ms, {abs(decision.slower_frac):.1%} {way} than the baseline's "
-        f"{before / 1e6:,.4g} ms{_mfu(baseline, runs)}; the limit is {decision.limit_frac:.1%} "
+        f"A step takes {duration(after)}, {change(decision.slower_frac)} the baseline's "
+        f"{duration(before)}{_mfu(baseline, runs)}; the limit is {decision.limit_frac:.1%} "
         f"({_count(decision.new_runs)} against {decision.baseline_runs}): {decision.reason}."
     )
+    if decision.verdict is Verdict.FAIL:
+        message += _where(grown)
+    elif decision.verdict is Verdict.IMPROVED:
+        message += " To keep the gain: perfdoc gate promote --reason WHY RUN…"
     state: dict[Verdict, State] = {
         Verdict.PASS: "pass",
         Verdict.IMPROVED: "pass",
@@ -154,18 +155,26 @@ def _step_time(decision: Decision, baseline: Sequence[RunFigures], runs: Sequenc
     return Check(
         name="step_time",
         state=state[decision.verdict],
-        message=message.replace("..", "."),
+        message=message,
         value=decision.slower_frac,
         limit=decision.limit_frac,
     )
+
+
+def change(slower_frac: float) -> str:
+    """A difference in words: 5.0% slower than, 3.1% faster than, no slower than."""
+    shown = f"{abs(slower_frac):.1%}"
+    if shown == "0.0%":
+        return "no slower than"
+    return f"{shown} {'slower' if slower_frac > 0 else 'faster'} than"
 
 
 def _count(runs: int) -> str:
     return "1 run" if runs == 1 else f"{runs} runs"
 
 
-def _mean_ns(runs: Sequence[RunFigures]) -> float:
-    return sum(r.median_step_ns for r in runs) / len(runs)
+def _mean_ns(runs: Sequence[RunFigures]) -> int:
+    return round(sum(r.median_step_ns for r in runs) / len(runs))
 
 
 def _mfu(baseline: Sequence[RunFigures], runs: Sequence[RunFigures]) -> str:
@@ -181,7 +190,7 @@ def _where(grown: Sequence[Grown]) -> str:
     worse = [g for g in grown if g.after_ns > g.before_ns][:2]
     if not worse:
         return " Which part of the step grew is not known."
-    parts = " and ".join(f"{g.part} by {(g.after_ns - g.before_ns) / 1e6:,.3g} ms" for g in worse)
+    parts = " and ".join(f"{g.part} by {duration(g.after_ns - g.before_ns)}" for g in worse)
     return f" In profiled steps {parts} grew."
 
 
@@ -191,10 +200,20 @@ def _floor(found: FloorResult) -> Check:
     bad: State = "warn" if floor.level == "warn" else "fail"
     if found.state == "unknown":
         state: State = "warn" if floor.level == "warn" else "inconclusive"
-        message = f"{floor.name} is {side} {floor.limit:g}{unit}, but not every run says what it is."
+        message = f"{floor.name} is {side} {_figure(floor.limit)}{unit}, but not every run says what it is."
     else:
         state = bad if found.state == "broken" else "pass"
-        message = f"{floor.name}: {found.value:.4g}{unit}, {side} {floor.limit:g}{unit} wanted."
+        message = f"{floor.name}: {_figure(found.value)}{unit}, {side} {_figure(floor.limit)}{unit} wanted."
     return Check(
         name=floor.name, state=state, message=message, value=found.value, limit=floor.limit, unit=found.unit
     )
+
+
+def _figure(value: float | None) -> str:
+    """Never with an exponent: 12,936.1 and 0.4213."""
+    if value is None:
+        return "unknown"
+    if 0.001 <= abs(value) < 1000:
+        return f"{value:.6g}"
+    text = f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.9f}"
+    return text.rstrip("0").rstrip(".")

@@ -1,0 +1,97 @@
+"""One run counts once, whatever it is called; a level changes only by promotion."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+from perfdoc.gate.figures import digest_of
+from tests.gate.commands import MS, MakeRun, files, gate, megatron_log, record
+
+
+def test_a_digest_tells_times_numbers_and_beginnings_apart() -> None:
+    one = digest_of([1, 2], [10, 11], None)
+    others = [([1, 2], [10, 12], None), ([1, 3], [10, 11], None), ([1, 2], [10, 11], "2026-11-21T00:00:00Z")]
+    assert len({one, *(digest_of(*o) for o in others)}) == 4
+
+
+def test_a_copy_is_the_same_run(tmp_path: Path) -> None:
+    logs = [megatron_log(tmp_path / f"b{i}.log", 1000 + i) for i in range(5)]
+    copy = Path(shutil.copy(logs[0], tmp_path / "copy.log"))
+    code, out, err = gate(tmp_path, "record", logs[0], copy)
+    assert (code, out) == (2, "")
+    assert "b0.log and copy.log are one run" in err
+    assert gate(tmp_path, "record", *logs)[0] == 0
+    before = files(tmp_path / "perfdoc-baselines")
+    for command, runs, said in (
+        ("check", [logs[0]], "not compared with itself"),
+        ("check", [copy], "holds copy.log already, as b0.log: a run is not compared with itself"),
+        ("record", [copy], "one run counts once"),
+        ("promote", [copy, "--reason", "x", "--few"], "promoted from new runs"),
+    ):
+        code, out, err = gate(tmp_path, command, *runs)
+        assert (code, out, err.count("\n")) == (2, "", 1), (command, out, err)
+        assert said in err
+    assert files(tmp_path / "perfdoc-baselines") == before
+
+
+def test_a_copied_directory_is_the_same_run(tmp_path: Path, make_run: MakeRun) -> None:
+    record(tmp_path, make_run)
+    copy = Path(shutil.copytree(tmp_path / "base0", tmp_path / "else"))
+    assert "holds else already, as base0" in gate(tmp_path, "check", copy)[2]
+
+
+def test_another_level_does_not_join_a_baseline(tmp_path: Path, make_run: MakeRun) -> None:
+    baseline = record(tmp_path, make_run)
+    before = baseline.read_bytes()
+    for name, ms, how in (("slow", 130, "30.0% slower"), ("fast", 70, "30.0% faster")):
+        code, _, err = gate(tmp_path, "record", make_run(name, ms))
+        assert (code, err.count("\n")) == (2, 1)
+        assert f"{how} than its own" in err
+        assert "perfdoc gate promote" in err
+        assert baseline.read_bytes() == before
+    assert gate(tmp_path, "record", make_run("same", 100.2))[0] == 0
+    assert len(json.loads(baseline.read_bytes())["runs"]) == 6
+
+
+def test_promotion_over_ignored_facts_is_filed_under_the_new_ones(tmp_path: Path, make_run: MakeRun) -> None:
+    old = record(tmp_path, make_run)
+    before = old.read_bytes()
+    fast = [make_run(f"fast{i}", 90, bucket_size=2000) for i in range(3)]
+    words = ("--reason", "larger buckets", "--ignore", "config.bucket_size")
+    code, _, err = gate(tmp_path, "promote", *fast, *words)
+    assert code == 0, err
+    assert f"{old.name} stays for the old ones" in err
+    assert old.read_bytes() == before
+    (new,) = [p for p in old.parent.iterdir() if p != old]
+    found = json.loads(new.read_text())
+    assert found["facts"]["config.bucket_size"] == 2000
+    assert found["fingerprint"] == new.stem != old.stem
+    assert found["promotions"][0]["before_step_ns"] == 100 * MS
+    # Either configuration now has a level of its own.
+    assert gate(tmp_path, "check", make_run("new", 90.1, bucket_size=2000))[1].startswith("PASS")
+    assert gate(tmp_path, "check", make_run("back", 100.1))[1].startswith("PASS")
+
+
+def test_promotion_writes_over_no_file_of_other_facts(tmp_path: Path, make_run: MakeRun) -> None:
+    old = record(tmp_path, make_run)
+    fast = [make_run(f"fast{i}", 90, bucket_size=2000) for i in range(3)]
+    assert gate(tmp_path, "record", *fast, "--baselines", "elsewhere")[0] == 0
+    (name,) = (tmp_path / "elsewhere").iterdir()
+    taken = old.rename(old.with_name(name.name))
+    before = taken.read_bytes()
+    words = ("--reason", "larger buckets", "--ignore", "config.bucket_size")
+    code, _, err = gate(tmp_path, "promote", *fast, *words)
+    assert (code, err.count("\n"), "of other facts" in err) == (2, 1, True)
+    assert taken.read_bytes() == before
+
+
+def test_few_runs_are_promoted_only_when_asked(tmp_path: Path, make_run: MakeRun) -> None:
+    baseline = record(tmp_path, make_run)
+    two = [make_run(f"fast{i}", 90) for i in range(2)]
+    code, _, err = gate(tmp_path, "promote", *two, "--reason", "x")
+    assert (code, "2 of the 3 runs that a new level needs" in err) == (2, True)
+    assert gate(tmp_path, "promote", *two, "--reason", "x", "--few")[0] == 0
+    assert len(json.loads(baseline.read_text())["runs"]) == 2
+    assert "low history: 2 baseline runs show no spread" in gate(tmp_path, "check", make_run("n", 90))[1]
