@@ -28,6 +28,7 @@ MAX_LINE = 20_000
 """Longer lines are cut: a progress bar that never ends its line is no step."""
 MAX_STEPS = 2_000_000
 _MAX_STEP_S = 86_400.0
+_MAX_TFLOPS = 1e6
 
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{0,9})?(?:[eE][+-]?[0-9]{1,2})?)"
 _MEGATRON_STEP = re.compile(r"iteration\s{1,20}([0-9]{1,12})/\s{0,20}[0-9]{1,12}\s?\|")
@@ -78,7 +79,7 @@ def read_training_log(path: Path) -> TrainingLog:
     utilization: float | None = None
     for line in _lines(path):
         if (bridge := _BRIDGE_TFLOPS.search(line)) is not None:
-            dialect, utilization = "megatron-bridge", float(bridge[1])
+            dialect, utilization = "megatron-bridge", _possible_tflops(bridge)
         found = _megatron(line)
         if found is not None:
             if utilization is not None and found.tflops_per_gpu is None:
@@ -141,6 +142,11 @@ def _step(
     return LogStep(
         step=int(number),
         duration_ns=round(seconds * 1e9),
-        tflops_per_gpu=float(tflops[1]) if tflops is not None else None,
+        tflops_per_gpu=_possible_tflops(tflops) if tflops is not None else None,
         global_batch_size=int(batch[1]) if batch is not None else None,
     )
+
+
+def _possible_tflops(found: re.Match[str]) -> float | None:
+    """No device does an exaFLOP a second: such a figure is a damaged line."""
+    return value if 0 < (value := float(found[1])) < _MAX_TFLOPS else None
