@@ -80,12 +80,13 @@ def record(
     """Add accepted runs to their baseline, or begin one."""
     from perfdoc.cli import say
     from perfdoc.gate.accept import recorded
+    from perfdoc.reports.units import plural
 
     with _one_line(debug):
         read = _read(runs, label, commit, peak_tflops)
         path, new = recorded(baselines, read)
         _write(path, new)
-        say(f"{path}: {len(new.runs)} runs, {len(read)} of them new")
+        say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
 
 
 @gate_app.command()
@@ -106,6 +107,7 @@ def promote(
     """Replace a baseline's runs by new ones: an improvement, or a loss that was accepted."""
     from perfdoc.cli import fail, say
     from perfdoc.gate.accept import replaced
+    from perfdoc.reports.units import plural
 
     with _one_line(debug):
         if not reason.strip():
@@ -117,7 +119,7 @@ def promote(
         old = f"in place of {new.promotions[-1].replaced_runs}"
         if path != old_path:
             old = f"of the new facts; {old_path.name} stays for the old ones"
-        say(f"{path}: {len(read)} runs {old}")
+        say(f"{path}: {plural(len(read), 'run')} {old}")
 
 
 @gate_app.command()

@@ -93,5 +93,7 @@ def test_few_runs_are_promoted_only_when_asked(tmp_path: Path, make_run: MakeRun
     code, _, err = gate(tmp_path, "promote", *two, "--reason", "x")
     assert (code, "2 of the 3 runs that a new level needs" in err) == (2, True)
     assert gate(tmp_path, "promote", *two, "--reason", "x", "--few")[0] == 0
+    code, _, err = gate(tmp_path, "record", two[0], "--baselines", "elsewhere")
+    assert (code, err.rstrip().endswith(": 1 run, 1 of them new")) == (0, True)
     assert len(json.loads(baseline.read_text())["runs"]) == 2
     assert "low history: 2 baseline runs show no spread" in gate(tmp_path, "check", make_run("n", 90))[1]
