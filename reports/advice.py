@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
+from typing import Literal
 
 from perfdoc.diagnosis import Advice, Gain, RuleResult
 from perfdoc.reports import units
@@ -11,15 +13,25 @@ from perfdoc.reports.names import shorten
 _MS_NS = 1e6
 
 
-def gain_words(gain: Gain | None) -> str:
-    """The gain as a sentence; empty where there is none."""
+def rough(ms: float) -> str:
+    """A predicted duration in three significant digits, which is more than its noise allows: 261.4 ms is
+    "261 ms"."""
+    ns = round(ms * _MS_NS)
+    if ns:
+        ns = round(ns, 2 - math.floor(math.log10(abs(ns))))
+    scale = units.scale_for(ns)
+    return f"{ns / scale.ns:.3g} {scale.unit}" if abs(ns) < 1000 * scale.ns else units.duration(ns)
+
+
+def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> str:
+    """The gain as a sentence; empty where there is none. per: what it is of."""
     if gain is None or gain.high_ms is None:
         return ""
-    most = units.duration(round(gain.high_ms * _MS_NS))
+    of = "per step" if per == "step" else "in this window"
     if gain.method == "ceiling" or gain.mid_ms is None or gain.low_ms is None:
-        return f"Saves {most} per step at the very most; how much of it was not predicted."
-    middle, least = (units.duration(round(ms * _MS_NS)) for ms in (gain.mid_ms, gain.low_ms))
-    return f"Saves {middle} per step ({least} to {most}), by replay."
+        return f"Saves {rough(gain.high_ms)} {of} at the very most; how much of it was not predicted."
+    middle, least, most = (rough(ms) for ms in (gain.mid_ms, gain.low_ms, gain.high_ms))
+    return f"Saves {middle} {of} ({least} to {most}), by replay."
 
 
 def setting_words(advice: Advice) -> tuple[str, str]:
@@ -32,11 +44,16 @@ def setting_words(advice: Advice) -> tuple[str, str]:
 
 
 def by_gain(rules: list[RuleResult]) -> list[RuleResult]:
-    """What gains most by prediction first, then by ceiling, then the rest in the order of codes."""
+    """What gains most by prediction first, then by ceiling, each by its share of the time; then the rest in
+    the order of codes."""
 
     def key(rule: RuleResult) -> tuple[float, float]:
         gain = rule.gain
-        return (-(gain.mid_ms or 0.0), -(gain.high_ms or 0.0)) if gain is not None else (0.0, 0.0)
+        if gain is None:
+            return 0.0, 0.0
+        if rule.gain_frac is None:
+            return -(gain.mid_ms or 0.0), -(gain.high_ms or 0.0)
+        return (-rule.gain_frac, 0.0) if gain.method == "replay" else (0.0, -rule.gain_frac)
 
     return sorted(rules, key=key)
 
@@ -48,8 +65,10 @@ def lines_of(rule: RuleResult) -> Iterator[tuple[str, str]]:
         yield ("not set" if advice.forbidden else "set"), f"{change} ({why})"
     if rule.remedy:
         yield "do", rule.remedy
-    if words := gain_words(rule.gain):
+    if words := gain_words(rule.gain, rule.gain_per):
         yield "gain", words
+        if rule.gain is not None and rule.gain.assumptions:
+            yield "assuming", "; ".join(rule.gain.assumptions)
     if rule.verify:
         yield "verify", rule.verify
     if rule.false_alarm:

@@ -12,16 +12,18 @@ from perfdoc.rules.rule import Advice, Proposed
 def proposed(case: Case, advice: Sequence[Advice]) -> list[Proposed]:
     """Every piece of advice with what speaks against it; what is set so already is left out.
 
-    Pieces are judged one after another, each with those before it that are allowed: a switch and what needs
-    it may be advised together.
+    Pieces are judged one after another, each with those before it that are allowed, and where it is forbidden
+    so, with all that follow: a switch and what needs it may be advised together.
     """
     found = []
     configuration = case.configuration
-    for piece in advice:
+    for at, piece in enumerate(advice):
         known, now = case.setting(piece.knob)
         if known and now == piece.to:
             continue
         against = check(configuration, {piece.knob: piece.to})
+        if against and not check(configuration, {p.knob: p.to for p in advice[at:]}):
+            against = ()
         if not against:
             configuration = configuration.with_changes({piece.knob: piece.to})
         found.append(

@@ -6,6 +6,7 @@ import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Literal
 
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
@@ -55,6 +56,23 @@ class Case:
         if not all(r.window.steps for r in self.ranks):
             return None
         return statistics.fmean(of(r) / len(r.window.steps) for r in self.ranks) / 1e6
+
+    @property
+    def unit(self) -> Literal["step", "window"]:
+        """What gains are of: a step, where every window is made of steps."""
+        return "step" if self.ranks and all(r.window.steps for r in self.ranks) else "window"
+
+    @property
+    def unit_ms(self) -> float | None:
+        """The longest of the ranks' mean steps, or of their windows; None where there is no time in it."""
+        each = (r.ledger.window_ns / (len(r.window.steps) if self.unit == "step" else 1) for r in self.ranks)
+        return max(each, default=0.0) / 1e6 or None
+
+    def per_unit_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
+        """Mean over ranks of some nanoseconds for a step, or for a window without steps."""
+        if not self.ranks:
+            return None
+        return self.per_step_ms(of) if self.unit == "step" else statistics.fmean(map(of, self.ranks)) / 1e6
 
     def prediction(self, key: str) -> Prediction | None:
         """What a change was predicted to gain; None where it was not tried."""

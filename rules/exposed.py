@@ -6,7 +6,9 @@ from collections.abc import Callable
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
+from perfdoc.rules.gain import ceiling
 from perfdoc.rules.rule import Evidence, Verdict
+from perfdoc.simulator.replay.predict import Gain
 
 MIN_FRAC = 0.05
 """Of the window, mean over ranks: less exposed communication than this is left alone."""
@@ -17,17 +19,35 @@ def exposed_ns(dimension: str) -> Callable[[RankMeasurement], int]:
     return lambda rank: rank.ledger.exposed_comm_ns[dimension]
 
 
+def transfer_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
+    """A rank's exposed communication without its waiting for late ranks, as far as that was measured.
+
+    Had they come in time, a collective would have ended earlier by the wait, whatever of it compute hid; so
+    all of the wait is taken off what is exposed, 0 at least.
+    """
+    wait = {w.name: w.wait_ns for w in case.job.skew.waits if w.dimension == dimension}
+    of = {id(rank): wait.get(label, 0) for rank, label in zip(case.ranks, case.job.labels, strict=False)}
+    return lambda rank: max(0, rank.ledger.exposed_comm_ns[dimension] - of.get(id(rank), 0))
+
+
+def ceiling_of_transfer(case: Case, dimension: str) -> Gain | None:
+    """At most all of what is exposed, waiting for late ranks apart."""
+    what = f"the exposed {dimension.upper()} communication beside waiting for late ranks"
+    return ceiling(case, transfer_ns(case, dimension), what)
+
+
 def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
     """The verdict where there is nothing to advise, else None; and the figures."""
     rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
     share = case.share(exposed_ns(dimension))
     if share is None:
         return Verdict(state="skipped", reason="every window is empty"), []
+    unknown = case.share(exposed_ns("unknown")) or 0.0
+    if share < MIN_FRAC <= share + unknown:
+        known = f"{share:.1%} is known to be" if rows else "none is known to be"
+        reason = f"{unknown:.1%} of the time is exposed communication of unknown dimension; {known} "
+        return Verdict(state="skipped", reason=reason + dimension.upper()), []
     if not rows:
-        unknown = case.share(exposed_ns("unknown")) or 0.0
-        if unknown >= MIN_FRAC:
-            reason = f"{unknown:.1%} of the time is exposed communication of unknown dimension"
-            return Verdict(state="skipped", reason=reason), []
         return Verdict(state="not_applicable", reason=f"no {dimension.upper()} communication was seen"), []
     evidence = [
         Evidence(label=f"exposed {dimension.upper()} communication, mean over ranks", value=f"{share:.1%}")
@@ -40,4 +60,12 @@ def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
         evidence.append(Evidence(label="of this communication hidden by compute", value=f"{hidden:.0%}"))
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence), evidence
+    transfer = case.share(transfer_ns(case, dimension)) or 0.0
+    if transfer < share:
+        evidence.append(
+            Evidence(label="of the time is waiting for late ranks", value=f"{share - transfer:.1%}")
+        )
+    if transfer < MIN_FRAC:
+        reason = "what is exposed is waiting for late ranks, see PD303"
+        return Verdict(state="passes", reason=reason, evidence=evidence), evidence
     return None, evidence

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.exposed import exposed_ns, judged
-from perfdoc.rules.gain import ceiling, predicted
+from perfdoc.rules.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.gain import at_most, predicted
 from perfdoc.rules.rule import Advice, Meta, Verdict
 
 META = Meta(
@@ -17,9 +17,8 @@ META = Meta(
 
 _VERIFY = "Run again: exposed DP communication in the ledger falls, and the step time by as much."
 _FALSE_ALARM = (
-    "One micro-batch, or a window in which ranks wait for a late one: then the wait, not the transfer, is "
-    "what "
-    "is exposed (see the skew section)."
+    "One micro-batch; or ranks that were not compared and wait for a late one: then the wait, not the "
+    "transfer, is what is exposed."
 )
 
 
@@ -29,15 +28,14 @@ def evaluate(case: Case) -> Verdict:
     if nothing is not None:
         return nothing
     advice = list(_overlaps(case)) + list(_buckets(case)) + list(_bytes(case))
-    overlapping = any(a.knob.startswith("overlap_") for a in advice)
-    keys = ["overlapped_dp"] if overlapping else [_KEY[a.knob] for a in advice if a.knob in _KEY]
     return Verdict(
         state="fires",
         reason="compute does not hide it",
         evidence=evidence,
-        remedy="" if advice else _UNADVISED if case.configuration.values else _NO_CONFIGURATION,
         advice=advice,
-        gain=predicted(case, *keys) or ceiling(case, exposed_ns("dp"), "the exposed DP communication"),
+        remedy="" if advice else _UNADVISED if case.configuration.values else _NO_CONFIGURATION,
+        otherwise=_UNADVISED,
+        gain=ceiling_of_transfer(case, "dp"),
         verify=_VERIFY,
         false_alarm=_FALSE_ALARM,
     )
@@ -48,19 +46,25 @@ _UNADVISED = (
     "No setting that is known would help. Waiting for a late rank counts too: see the skew section. More "
     "compute per step, such as more micro-batches, hides more."
 )
-_KEY = {"grad_reduce_in_fp32": "dp_half_bytes"}
+_GRADIENTS, _WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
 
 
 def _overlaps(case: Case) -> list[Advice]:
-    """Only what is known to be off."""
+    """Only what is known to be off. The replay overlaps gradients and weights together."""
     found = []
-    if case.is_set_to("overlap_grad_reduce", False):
-        why = "reduces each bucket of gradients while the backward pass goes on"
-        found.append(Advice(knob="overlap_grad_reduce", to=True, why=why))
+    gain = predicted(case, "overlapped_dp")
     sharded = case.is_set_to("use_distributed_optimizer", True)
-    if sharded and case.is_set_to("overlap_param_gather", False):
+    both = case.is_set_to(_GRADIENTS, False) and sharded and case.is_set_to(_WEIGHTS, False)
+    if case.is_set_to(_GRADIENTS, False):
+        why = "reduces each bucket of gradients while the backward pass goes on"
+        together = (_WEIGHTS,) if both else ()
+        found.append(Advice(knob=_GRADIENTS, to=True, why=why, gain=gain, together=together))
+    if sharded and case.is_set_to(_WEIGHTS, False):
         why = "gathers the weights of the next layers while the forward pass computes"
-        found.append(Advice(knob="overlap_param_gather", to=True, why=why))
+        if not both:
+            gain = at_most(gain, "predicted with gradients overlapped anew, which they may be already")
+        together = (_GRADIENTS,) if both else ()
+        found.append(Advice(knob=_WEIGHTS, to=True, why=why, gain=gain, together=together))
     return found
 
 
@@ -75,8 +79,9 @@ def _buckets(case: Case) -> list[Advice]:
         if prediction is not None and (prediction.gain.low_ms or 0.0) > 0:
             words = "fewer, larger messages" if factor > 1 else "messages that begin earlier"
             to = max(1, round(size * factor))
-            found.append((prediction.gain.mid_ms or 0.0, Advice(knob="bucket_size", to=to, why=words)))
-    return [advice for _, advice in sorted(found, key=lambda f: -f[0])[:1]]
+            found.append((words, to, prediction.gain))
+    found.sort(key=lambda f: -(f[2].mid_ms or 0.0))
+    return [Advice(knob="bucket_size", to=to, why=words, gain=gain) for words, to, gain in found[:1]]
 
 
 def _bytes(case: Case) -> list[Advice]:
@@ -87,6 +92,7 @@ def _bytes(case: Case) -> list[Advice]:
             knob="grad_reduce_in_fp32",
             to=False,
             why="sends gradients in 2 bytes instead of 4",
+            gain=predicted(case, "dp_half_bytes"),
             costs="sums of gradients over ranks lose precision; compare the loss over some thousand steps",
         )
     ]

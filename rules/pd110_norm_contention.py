@@ -45,20 +45,28 @@ def evaluate(case: Case) -> Verdict:
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     margin = found.suggested_sm_margin
-    advice = []
+    advice: list[Advice] = []
+    remedy = "" if margin is not None else f"No margin is suggested: {found.margin_reason}."
     if margin is not None:
         evidence.append(Evidence(label="thread blocks that communication occupies", value=str(margin)))
         for way in ("fwd", "bwd"):
+            known, now = case.setting(f"nvte_{way}_layernorm_sm_margin")
+            if known and isinstance(now, int) and now >= margin:
+                continue  # never a smaller one
             why = f"norms leave {margin} SMs to communication instead of waiting for them"
             costs = "norms that run alone have fewer SMs"
-            advice.append(Advice(knob=f"nvte_{way}_layernorm_sm_margin", to=margin, why=why, costs=costs))
+            knob = f"nvte_{way}_layernorm_sm_margin"
+            gain = predicted(case, "norms_alone")
+            advice.append(Advice(knob=knob, to=margin, why=why, costs=costs, gain=gain))
+        if not advice:
+            remedy = "The margins that are set do not help: check that these norms read them (Transformer "
+            remedy += "Engine's do)."
     return Verdict(
         state="fires",
         reason="the same norms take longer while communication runs",
         evidence=evidence,
-        remedy="" if advice else f"No margin is suggested: {found.margin_reason}.",
+        remedy=remedy,
         advice=advice,
-        gain=predicted(case, "norms_alone") if advice else None,
         verify="Run again: the contention table shows the same norms with and without communication alike.",
         false_alarm="Norms whose rows differ in length have one name and one grid; compare like with like.",
     )

@@ -30,6 +30,9 @@ def evaluate(case: Case) -> Verdict:
             if not c.capabilities["launch_correlation"].available
         )
         return Verdict(state="skipped", reason=reason)
+    if any(r.window.kind == "capture" and "asked for" not in r.window.reason for r in case.ranks):
+        reason = "the window is the whole capture, start-up included: steps are not known (see PD902)"
+        return Verdict(state="skipped", reason=reason)
     share = case.share(lambda r: r.ledger.idle_ns["host"])
     if share is None:
         return Verdict(state="skipped", reason="every window is empty")
@@ -39,11 +42,12 @@ def evaluate(case: Case) -> Verdict:
     if max(share, worth_frac(case, "without_launches")) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     advice = []
-    if case.is_set_to("cuda_graph_impl", "none"):
+    if case.is_set_to("cuda_graph_impl", "none") and _capturable(case):
         advice.append(
             Advice(
                 knob="cuda_graph_impl",
                 to="local",
+                gain=predicted(case, "without_launches"),
                 why="launches a layer's kernels with one call",
                 costs="memory for the graphs' static buffers, and shapes that stay the same",
             )
@@ -52,14 +56,33 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         reason="kernels are launched later than the device could take them",
         evidence=evidence,
-        remedy="Give each launch more work: a larger micro-batch, or less tensor parallelism. The host "
-        "section "
-        "names the calls that wait for the device; remove those first.",
+        remedy=f"Give each launch more work: a larger micro-batch{_less_tp(case)}. The host section names "
+        "the calls that wait for the device; remove those first.",
         advice=advice,
-        gain=predicted(case, "without_launches")
-        or ceiling(case, lambda r: r.ledger.idle_ns["host"], "the idle time behind the host"),
+        gain=ceiling(case, lambda r: r.ledger.idle_ns["host"], "the idle time behind the host"),
         verify="Run again: idle.host in the ledger falls, and the launch queue stays filled.",
         false_alarm="A capture with Python stacks or --cuda-memory-usage slows the host; compare the "
         "profiled with "
         "the unprofiled steps.",
     )
+
+
+def _less_tp(case: Case) -> str:
+    known, tp = case.setting("tensor_model_parallel_size")
+    return ", or less tensor parallelism" if known and isinstance(tp, int) and tp > 1 else ""
+
+
+def _capturable(case: Case) -> bool:
+    """Whether it is known that whole layers can be captured: nothing is recomputed (megatron-core refuses
+    full recomputation, and selective with dropout, inside of a layer's graph), and experts, if there are any,
+    get inputs of one shape."""
+    if not case.is_set_to("recompute_granularity", None):
+        return False
+    known, experts = case.setting("num_moe_experts")
+    if not known:
+        model = case.job.facts.model
+        return model is not None and not model.experts
+    if not isinstance(experts, int) or experts <= 1:
+        return experts is None or isinstance(experts, int)
+    known, capacity = case.setting("moe_expert_capacity_factor")
+    return known and capacity is not None and case.is_set_to("moe_pad_expert_input_to_capacity", True)

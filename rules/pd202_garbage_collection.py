@@ -24,6 +24,13 @@ INTERVAL_STEPS = 100
 """Between collections that all ranks make at the same step."""
 
 
+_BY_HAND = f"Call gc.disable(), and gc.collect() every {INTERVAL_STEPS} steps on all ranks at once."
+_OTHERS = (
+    "Find who collects: the settings leave nothing to change, so collections are the program's own "
+    "(gc.collect(), or a library that calls it)."
+)
+
+
 def evaluate(case: Case) -> Verdict:
     """Fires where collections hold the device up for `MIN_FRAC` of the window."""
     if not any(r.host.gc.state == "measured" for r in case.ranks):
@@ -36,20 +43,18 @@ def evaluate(case: Case) -> Verdict:
         Evidence(label="idle behind garbage collection, mean over ranks", value=f"{share:.1%}"),
         Evidence(label="collections, all ranks", value=str(count)),
     ]
-    if max(share, worth_frac(case, "without_gc")) < MIN_FRAC:
-        return Verdict(state="passes", evidence=evidence)
+    factor, said = _as_often_as_set(case)
+    if max(share, worth_frac(case, "without_gc")) * factor < MIN_FRAC:
+        return Verdict(state="passes", reason=said, evidence=evidence)
     return Verdict(
         state="fires",
         reason="collections run while the device has nothing to do",
         evidence=evidence,
-        remedy=""
-        if case.configuration.values
-        else f"Call gc.disable(), and gc.collect() every {INTERVAL_STEPS} steps on all ranks at once.",
-        advice=_advice(case),
-        gain=_as_often_as_set(
-            case,
-            predicted(case, "without_gc")
-            or ceiling(case, lambda r: r.ledger.idle_ns["gc"], "the idle time behind collections"),
+        remedy="" if case.configuration.values else _BY_HAND,
+        advice=_advice(case, _scaled(predicted(case, "without_gc"), factor, said)),
+        otherwise=_OTHERS,
+        gain=_scaled(
+            ceiling(case, lambda r: r.ledger.idle_ns["gc"], "the idle time behind collections"), factor, said
         ),
         verify="Run again: idle.gc in the ledger is gone from all but every hundredth step.",
         false_alarm="A profiler that keeps many Python objects makes collections longer than they are "
@@ -57,30 +62,51 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _as_often_as_set(case: Case, gain: Gain | None) -> Gain | None:
-    """A window of few steps may hold a collection that only every so many steps has: the gain of a step is
-    then what the setting says, not what the window happens to show."""
+def _interval(case: Case) -> int | None:
+    """Steps between collections by the settings, 0 for never; None where that is not known. Without
+    manual_gc an interval means nothing."""
     known, interval = case.setting("manual_gc_interval")
+    if not known or not case.is_set_to("manual_gc", True):
+        return None
+    return interval if isinstance(interval, int) and not isinstance(interval, bool) else None
+
+
+def _as_often_as_set(case: Case) -> tuple[float, str]:
+    """By what a window of few steps is to be scaled that happens to hold a collection which only every so
+    many steps has, and why. At an interval of 0 collections are not made at the trainer's word: 1."""
+    interval = _interval(case)
     steps = min((len(r.window.steps) for r in case.ranks), default=0)
     count = max((r.host.gc.count or 0 for r in case.ranks), default=0)
-    if gain is None or not (known and case.is_set_to("manual_gc", True) and isinstance(interval, int)):
+    if not interval or not count or not steps or steps >= interval * count:
+        return 1.0, ""
+    said = f"scaled to one collection every {interval} steps, as is set; the window of {steps} holds {count}"
+    return steps / (interval * count), said
+
+
+def _scaled(gain: Gain | None, factor: float, said: str) -> Gain | None:
+    if gain is None or not said:
         return gain
-    if not count or not steps or interval <= 0 or steps >= interval * count:
-        return gain
-    factor = steps / (interval * count)
     low, mid, high = (
         None if v is None else round(v * factor, 6) for v in (gain.low_ms, gain.mid_ms, gain.high_ms)
     )
-    said = f"scaled to one collection every {interval} steps, as is set; the window of {steps} holds {count}"
     return replace(gain, low_ms=low, mid_ms=mid, high_ms=high, assumptions=[*gain.assumptions, said])
 
 
-def _advice(case: Case) -> list[Advice]:
-    why = "all ranks collect at the same, rare steps"
-    interval = Advice(
-        knob="manual_gc_interval", to=INTERVAL_STEPS, why=why, costs="some host memory until then"
+def _advice(case: Case, gain: Gain | None) -> list[Advice]:
+    """Rarer collections, never more of them: an interval of 0 under manual_gc means never."""
+    manual = Advice(knob="manual_gc", to=True, why="Python no longer decides when", gain=gain)
+    rarer = Advice(
+        knob="manual_gc_interval",
+        to=INTERVAL_STEPS,
+        why="all ranks collect at the same, rare steps",
+        costs="some host memory until then",
+        gain=gain,
     )
     known, now = case.setting("manual_gc_interval")
+    if case.is_set_to("manual_gc", True):
+        return [rarer] if known and isinstance(now, int) and 0 < now < INTERVAL_STEPS else []
     if known and isinstance(now, int) and now >= INTERVAL_STEPS:
+        return [manual]
+    if known and now == 0 and not case.setting("manual_gc")[0]:
         return []
-    return [Advice(knob="manual_gc", to=True, why="Python no longer decides when"), interval]
+    return [manual, rarer]

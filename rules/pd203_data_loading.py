@@ -18,6 +18,16 @@ MIN_FRAC = 0.01
 included."""
 
 
+MAX_WORKERS = 8
+"""Of a rank: with more than that, loading is rarely short of processes, and the cores of a machine are shared
+by all of its ranks."""
+_NONE = "Prepare batches in processes of their own, ahead of the step."
+_MANY = (
+    "There are loading processes enough: look at what each batch costs them (decoding, tokenising, the file "
+    "system), and at whether the machine has a core for each."
+)
+
+
 def evaluate(case: Case) -> Verdict:
     """Fires where loading holds the device up for `MIN_FRAC` of the window."""
     if not any(r.host.data.state == "measured" for r in case.ranks):
@@ -32,20 +42,20 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     known, now = case.setting("dataloader_num_workers")
     advice = []
-    if known and isinstance(now, int) and not isinstance(now, bool):
-        to = max(2, 2 * now)
+    if known and isinstance(now, int) and not isinstance(now, bool) and now < MAX_WORKERS:
+        to = min(max(2, 2 * now), MAX_WORKERS)
         why = f"{to} processes prepare batches while the step computes"
-        advice.append(
-            Advice(knob="dataloader_num_workers", to=to, why=why, costs="host memory and CPU cores")
-        )
+        costs = "host memory and CPU cores, of which each rank of the machine needs as many"
+        gain = predicted(case, "without_data")
+        advice.append(Advice(knob="dataloader_num_workers", to=to, why=why, costs=costs, gain=gain))
     return Verdict(
         state="fires",
         reason="batches arrive later than the step wants them",
         evidence=evidence,
-        remedy="" if advice else "Prepare batches in processes of their own, ahead of the step.",
+        remedy="" if advice else _MANY if known and now else _NONE,
         advice=advice,
-        gain=predicted(case, "without_data")
-        or ceiling(case, lambda r: r.ledger.idle_ns["data"], "the idle time behind loading"),
+        otherwise=_NONE,
+        gain=ceiling(case, lambda r: r.ledger.idle_ns["data"], "the idle time behind loading"),
         verify="Run again: idle.data in the ledger falls.",
         false_alarm="The first steps of a run fill caches; a window that holds them is not steady.",
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.gain import predicted
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -43,7 +42,6 @@ def evaluate(case: Case) -> Verdict:
         "same "
         "global batch, as long as its kernels stay efficient.",
         advice=_advice(case, found.vpp),
-        gain=predicted(case, "more_virtual_stages"),
         verify="Run again: the bubble in the pipeline section falls by more than transfers grow.",
         false_alarm="Stages of unequal length make idle time that more virtual stages do not remove.",
     )
@@ -54,12 +52,17 @@ def _advice(case: Case, vpp: int | None) -> list[Advice]:
     prediction = case.prediction("more_virtual_stages")
     if prediction is None or not (prediction.gain.low_ms or 0.0) > 0:
         return []
-    to = 2 * (vpp or 1)
+    known, setting = case.setting("virtual_pipeline_model_parallel_size")
+    now = setting if known and isinstance(setting, int) else 1 if known else vpp or 1
+    if now != (case.job.facts.vpp or 1):
+        return []  # another change than the one that was replayed
+    to = 2 * now
     layers = case.setting("num_layers")[1]
     pp = case.setting("pipeline_model_parallel_size")[1]
     whole = isinstance(layers, int) and isinstance(pp, int) and layers % (pp * to) == 0
     if not whole or to > MAX_VPP:
         return []
-    why = f"each stage holds {to} chunks, so that the pipeline fills in 1/{to} of the time"
-    costs = "as many times the messages between stages, and some memory"
-    return [Advice(knob="virtual_pipeline_model_parallel_size", to=to, why=why, costs=costs)]
+    why = f"each stage holds {to} chunks instead of {now}, so that the pipeline fills in half the time"
+    costs = "twice the messages between stages, and some memory"
+    gain = prediction.gain
+    return [Advice(knob="virtual_pipeline_model_parallel_size", to=to, why=why, costs=costs, gain=gain)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.skew.stragglers import Straggler
+from perfdoc.analyzers.skew.stragglers import FEWEST, Straggler
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import predicted, worth_frac
 from perfdoc.rules.rule import Evidence, Meta, Verdict
@@ -26,11 +26,18 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="not_applicable" if alone else "skipped", reason=found.reason or "one rank only")
     if found.stragglers_state == "not_distinguishable" or found.stragglers_state == "not_compared":
         return Verdict(state="skipped", reason=found.stragglers_reason)
+    if not found.stragglers and found.distinguishable < FEWEST:
+        return Verdict(state="skipped", reason=found.stragglers_reason)
     late = [s for s in found.stragglers if _loss_frac(case, s) >= MIN_FRAC]
     if not late:
         return Verdict(
             state="passes",
-            evidence=[Evidence(label="collectives compared", value=f"{found.distinguishable:,}")],
+            evidence=[
+                Evidence(
+                    label="collectives whose arrivals can be told apart, of those compared",
+                    value=f"{found.distinguishable:,} of {found.compared:,}",
+                )
+            ],
         )
     worst = max(late, key=lambda s: _loss_frac(case, s))
     return Verdict(

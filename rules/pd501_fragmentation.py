@@ -18,6 +18,12 @@ MIN_FRAC = 0.10
 """Of what is reserved at the peak: pieces of split segments that are not in use."""
 
 
+MAX_FREE_FRAC = 0.1
+"""Of the device: with more that was never reserved, memory is not short."""
+_KNOB, _OPTION = "pytorch_cuda_alloc_conf", "expandable_segments"
+_BY_HAND = f"Add {_OPTION}:True to PYTORCH_CUDA_ALLOC_CONF, behind a comma where it holds other options."
+
+
 def evaluate(case: Case) -> Verdict:
     """Fires where unused pieces of split segments are `MIN_FRAC` of what is reserved at the peak."""
     if case.memory is None or case.memory.state != "measured":
@@ -44,18 +50,44 @@ def evaluate(case: Case) -> Verdict:
     if device.expandable_segments:
         reason = "segments are expandable already; the pieces come from blocks that live long"
         return Verdict(state="passes", reason=reason, evidence=evidence)
+    reserved = device.peak_reserved_bytes or device.layout.reserved_bytes
+    failed, free = device.oom_events or 0, device.headroom_bytes
+    if failed:
+        evidence.append(Evidence(label="allocations that failed", value=str(failed)))
+    elif free is None:
+        reason = "the device's memory is not known, nor did an allocation fail: whether it is short, is open"
+        return Verdict(state="skipped", reason=reason)
+    elif free > MAX_FREE_FRAC * (reserved + free):
+        evidence.append(Evidence(label="never reserved", value=f"{free / 2**30:.2f} GiB"))
+        reason = "the device has memory to spare, so that fragments cost nothing"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     return Verdict(
         state="fires",
-        reason="the allocator holds much that it cannot give out",
+        reason="the allocator holds much that it cannot give out, and memory is short",
         evidence=evidence,
-        advice=[
-            Advice(
-                knob="pytorch_cuda_alloc_conf",
-                to="expandable_segments:True",
-                why="segments grow in place instead of being split",
-                costs="with CUDA graphs and NCCL's user buffers it needs NCCL_GRAPH_REGISTER=0",
-            )
-        ],
+        remedy="" if case.setting(_KNOB)[0] else _BY_HAND,
+        advice=_advice(case),
+        otherwise=_BY_HAND,
         verify="Record a snapshot again: reserved comes closer to allocated.",
         false_alarm="Memory to spare: fragmentation costs nothing until the device is full.",
     )
+
+
+def _advice(case: Case) -> list[Advice]:
+    """The option beside those that are set; nothing where these are not known, which it would overwrite."""
+    known, now = case.setting(_KNOB)
+    if not known:
+        return []
+    others = [
+        option.strip()
+        for option in str(now or "").split(",")
+        if option.strip() and option.partition(":")[0].strip() != _OPTION
+    ]
+    return [
+        Advice(
+            knob=_KNOB,
+            to=",".join([*others, f"{_OPTION}:True"]),
+            why="segments grow in place instead of being split",
+            costs="with CUDA graphs and NCCL's user buffers it needs NCCL_GRAPH_REGISTER=0",
+        )
+    ]

@@ -13,7 +13,9 @@ from typing import get_args
 import perfdoc.rules
 from perfdoc.rules.advise import proposed
 from perfdoc.rules.case import Case
+from perfdoc.rules.gain import kept_gain
 from perfdoc.rules.rule import Meta, Rule, RuleResult, State, Verdict
+from perfdoc.simulator.replay.predict import Gain
 
 ENTRY_POINT_GROUP = "perfdoc.rules"
 """Other packages add rules by naming modules of theirs in this entry-point group."""
@@ -78,18 +80,37 @@ def _applied(rule: Rule, case: Case) -> RuleResult:
             raise TypeError("evaluate gave no verdict")
         evidence = tuple(verdict.evidence)
         advice = proposed(case, verdict.advice) if verdict.state == "fires" else []
+        allowed = {piece.knob for piece in advice if not piece.forbidden}
+        gain = kept_gain(verdict, allowed) if verdict.state == "fires" else None
+        remedy = verdict.remedy if allowed or not verdict.advice else _in_words(verdict)
+        unit, share = case.unit, _share(gain, case)
     except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
         verdict = Verdict(state="error", reason=f"{type(error).__name__}: {error}")
-        evidence, advice = (), []
+        evidence, advice, gain, remedy, unit, share = (), [], None, "", "step", None
     return RuleResult(
         code=rule.meta.code,
         title=rule.meta.title,
         state=verdict.state,
         reason=verdict.reason,
         evidence=evidence,
-        remedy=verdict.remedy,
+        remedy=remedy,
         advice=advice,
-        gain=verdict.gain if verdict.state == "fires" else None,
+        gain=gain,
+        gain_per=unit,
+        gain_frac=share,
         verify=verdict.verify,
         false_alarm=verdict.false_alarm,
     )
+
+
+def _in_words(verdict: Verdict) -> str:
+    """What is left to do where no setting is."""
+    words = (verdict.otherwise, verdict.remedy)
+    return " ".join(w for w in words if w) or "None of the settings that would help is left to be made here."
+
+
+def _share(gain: Gain | None, case: Case) -> float | None:
+    if gain is None or case.unit_ms is None:
+        return None
+    most = gain.mid_ms if gain.method == "replay" else gain.high_ms
+    return None if most is None else most / case.unit_ms

@@ -46,6 +46,10 @@ class Advice:
     """What it does here, in a sentence."""
     costs: str = ""
     """What is paid for it: memory, numerics."""
+    gain: Gain | None = None
+    """Of this piece; shown only where nothing that is known forbids it and it is not set so already."""
+    together: Sequence[str] = ()
+    """Other knobs advised that the gain was predicted with: without one of them it is the most there is."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,8 +63,11 @@ class Verdict:
     """What to do, in words, for what no setting does."""
     advice: Sequence[Advice] = field(default_factory=tuple)
     """Best first."""
+    otherwise: str = ""
+    """What to do, in words, where no piece of the advice is left: all forbidden or followed already."""
     gain: Gain | None = None
-    """Per step, of what is advised; None where nothing can be said."""
+    """What the remedy in words gains; beside advice the most that there is to gain, a ceiling. None where
+    nothing can be said."""
     verify: str = ""
     """How to see whether it helped."""
     false_alarm: str = ""
@@ -94,6 +101,11 @@ class RuleResult:
     remedy: str
     advice: Sequence[Proposed]
     gain: Gain | None
+    """Of the advice that is allowed, of its best piece."""
+    gain_per: Literal["step", "window"]
+    """What the gain is of: windows without steps have no step."""
+    gain_frac: float | None
+    """The gain (a ceiling's upper end) by the longest of the ranks' steps, or windows."""
     verify: str
     false_alarm: str
 

@@ -17,7 +17,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.skew.arrivals import Arrivals
 from perfdoc.analyzers.skew.lateness import Lateness
 
-_FEWEST = 5
+FEWEST = 5
 """Collectives in which arrivals can be told apart; of fewer nothing recurrent is said."""
 _LARGEST_CHANCE = 0.01
 """Probability that chance alone makes any of the ranks come last so often."""
@@ -89,7 +89,7 @@ def find_stragglers(
     found = [
         _straggler(ranks, matches, times, late, habit)
         for habit in habits
-        if habit.count >= _FEWEST
+        if habit.count >= FEWEST
         and habit.probability(len(matches.members)) < _LARGEST_CHANCE
         and habit.odds_ratio >= _ODDS_RATIO
         and habit.share_of_wait > habit.fair_share
@@ -97,7 +97,7 @@ def find_stragglers(
     if found:
         found.sort(key=lambda s: (-s.wait_caused_ns, s.rank is None, s.rank or 0, s.name, s.dimension))
         return found, "found", compared
-    few = "too few to call anything recurrent" if told < _FEWEST else "no rank comes last by habit"
+    few = "too few to call anything recurrent" if told < FEWEST else "no rank comes last by habit"
     return [], "none", f"{compared}; {few}"
 
 

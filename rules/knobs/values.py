@@ -34,7 +34,10 @@ def read_value(knob: Knob, raw: Raw) -> Value | Opaque:
     texts = _texts(raw)
     if any(len(t) > MAX_TEXT or _PLACEHOLDER.search(t) for t in texts):
         return OPAQUE
-    if raw is None or (isinstance(raw, str) and raw.strip().lower() in _NULL and raw not in knob.choices):
+    word = raw.strip().lower() if isinstance(raw, str) else None
+    if word == "none" and "none" in knob.choices:
+        return ("none",) if knob.type == "list" else "none"
+    if raw is None or (word is not None and word in _NULL and raw not in knob.choices):
         return None if knob.nullable else OPAQUE
     if knob.type in ("list", "int_list", "str_or_list"):
         return _list(knob, raw, texts)

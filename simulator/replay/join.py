@@ -163,6 +163,7 @@ def _together(ranks: Sequence[Rebuilt], first: I64) -> Rebuilt:
         dimension=column("dimension").astype(np.int8),
         kernel_class=column("kernel_class").astype(np.int8),
         bytes=column("bytes"),
+        reduces=column("reduces").astype(np.int8),
         alone_ns=column("alone_ns"),
         ranks=tuple(r.ranks[0] for r in ranks),
     )
@@ -210,6 +211,7 @@ def _with_meetings(whole: Rebuilt, task: I64, collective: I64) -> Rebuilt | None
         "dimension": more(whole.dimension, whole.dimension[task], whole.dimension[some]),
         "kernel_class": more(whole.kernel_class, none, none),
         "bytes": more(whole.bytes, none, none),
+        "reduces": more(whole.reduces, 0, 0),
         "alone_ns": more(whole.alone_ns, none, none),
     }
     of_graph: dict[str, Any] = {

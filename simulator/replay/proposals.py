@@ -84,10 +84,11 @@ def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
     usual = int(np.median(size[size * 2 > size.max()])) if len(size) else 0
     edits: list[tuple[str, str, Edit]] = []
     if usual:
+        least = max(usual // 2, 1)
         edits = [
             ("buckets_x4", "buckets", rebucketed(round(_LARGER * usual))),
             ("buckets_x0.25", "buckets", split_buckets(max(round(_SMALLER * usual), 1))),
-            ("dp_half_bytes", "dp_bytes", other_bytes("dp", 0.5, at_least_bytes=max(usual // 2, 1))),
+            ("dp_half_bytes", "dp_bytes", other_bytes("dp", 0.5, at_least_bytes=least, reducing=True)),
         ]
     for key, family, edit in edits:
         yield Proposal(key=key, family=family, edit=edit, exact=family != "dp_bytes")

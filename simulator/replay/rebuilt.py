@@ -13,6 +13,7 @@ from perfdoc.analyzers.base.row_keys import row_keys
 from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.host_ranges import host_intervals, optimizer_starts
+from perfdoc.analyzers.kernel_class.collective_names import REDUCING
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
@@ -70,6 +71,9 @@ class Rebuilt:
     """KernelClass; -1 for what is no kernel."""
     bytes: I64
     """Message size of communication; -1 unknown."""
+    reduces: I8
+    """1 for a collective that does arithmetic on what it sends, 0 for every other task, among them
+    communication whose collective is not known."""
     alone_ns: I64
     """Of a norm kernel that ran beside communication: the median of the same kernel's runs without; -1
     unknown."""
@@ -107,6 +111,9 @@ def rebuild_rank(view: DeviceView) -> Rebuilt:
     dimension[at[at >= 0]] = comm.dimension[at >= 0]
     size = np.full(count, NONE, np.int64)
     size[at[at >= 0]] = comm.bytes[at >= 0]
+    reduces = np.zeros(count, np.int8)
+    does = np.array([k is not None and k.collective in REDUCING for k in comm.kinds], np.int8)
+    reduces[at[at >= 0]] = does[comm.kind[at >= 0]] if len(does) else 0
     kernel_class, alone = _kernels(view, tasks)
     device = view.device
     return Rebuilt(
@@ -118,6 +125,7 @@ def rebuild_rank(view: DeviceView) -> Rebuilt:
         dimension=dimension,
         kernel_class=kernel_class,
         bytes=size,
+        reduces=reduces,
         alone_ns=alone,
         ranks=(
             RankFrame(
@@ -200,4 +208,7 @@ def with_edges(rebuilt: Rebuilt, builder: GraphBuilder) -> Rebuilt | None:
 
 
 _OF_GRAPH = ("duration_ns", "release_ns", "kind", "rank", "resource", "row")
-_OF_TASK = ("start_ns", "end_ns", "launch_ns", "call", "dimension", "kernel_class", "bytes", "alone_ns")
+_OF_TASK = (
+    *("start_ns", "end_ns", "launch_ns", "call", "dimension", "kernel_class", "bytes"),
+    *("reduces", "alone_ns"),
+)

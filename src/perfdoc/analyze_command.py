@@ -16,7 +16,7 @@ from pathlib import Path
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.cross_check_command import cross_check_and_write, nsys_to_check
 from perfdoc.diagnosis import Diagnosis, to_json
-from perfdoc.job_configuration import job_configuration
+from perfdoc.job_configuration import holds_settings, job_configuration
 from perfdoc.measuring import Work, WorkerLostError, measure_all
 from perfdoc.memory_inputs import memory_files, snapshot_paths
 from perfdoc.output import is_stream, may_write, write_all
@@ -25,7 +25,7 @@ from perfdoc.reports.names import shorten
 from perfdoc.streams import write_bytes
 from perfdoc.traces import TraceError
 from perfdoc.traces.given_facts import given_facts
-from perfdoc.traces.job_facts import common_facts
+from perfdoc.traces.job_facts import JobFacts, common_facts
 from perfdoc.traces.load import find_captures
 
 DEFAULT_OUTPUT = "perfdoc-report"
@@ -82,7 +82,7 @@ class Options:
         # `--set tp=8 pp=4`: all but the first arrive as paths.
         words = [p for p in paths if _SETTING.fullmatch(p) and not Path(p).exists()]
         try:
-            given = given_facts([*settings, *words], config)
+            given = _given([*settings, *words], config)
             snapshots = snapshot_paths(paths)
             rest = [p for p in paths if p not in words and Path(p) not in snapshots]
             captures = find_captures(rest) if rest or not snapshots else []
@@ -163,6 +163,20 @@ def _import_the_rest() -> None:
         for name in ("diagnose", "reports.markdown", "reports.text"):
             importlib.import_module(f"perfdoc.{name}")
         importlib.import_module("perfdoc.reports.html").prepare()
+
+
+def _given(settings: Sequence[str], config: Path | None) -> JobFacts:
+    """Facts of the words and the file. A file without facts is fine where it holds settings that rules read,
+    as a script of flags does. Raises ValueError."""
+    if config is None:
+        return given_facts(settings)
+    said = given_facts(settings)  # what is wrong with the words is no fault of the file
+    try:
+        return given_facts(settings, config)
+    except ValueError:
+        if not holds_settings(config):
+            raise
+    return said
 
 
 def _rendered(diagnosis: Diagnosis, format_: str) -> str:

@@ -6,6 +6,7 @@ from perfdoc import diagnosis as d
 from perfdoc.diagnose_copy import copied
 from perfdoc.rules.knobs.knob import DIALECTS, Value
 from perfdoc.rules.knobs.lint.writing import as_written
+from perfdoc.rules.knobs.load import catalogue
 from perfdoc.rules.rule import Proposed, RuleResult
 
 
@@ -20,13 +21,20 @@ def rule_of(result: RuleResult) -> d.RuleResult:
         remedy=result.remedy,
         advice=[_advice(piece) for piece in result.advice],
         gain=None if result.gain is None else copied(result.gain, d.Gain),
+        gain_per=result.gain_per,
+        gain_frac=result.gain_frac,
         verify=result.verify,
         false_alarm=result.false_alarm,
     )
 
 
 def _advice(piece: Proposed) -> d.Advice:
-    snippets = {dialect: as_written(piece.knob, piece.to, dialect) for dialect in DIALECTS}
+    variable = bool(catalogue()[piece.knob].spelled("env"))
+    snippets = {
+        dialect: as_written(piece.knob, piece.to, dialect)
+        for dialect in DIALECTS
+        if dialect != "env" or variable  # `manual_gc=true` in the environment is read by nobody
+    }
     return d.Advice(
         knob=piece.knob,
         from_value=_text(piece.now) if piece.known else None,

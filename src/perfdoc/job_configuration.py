@@ -31,6 +31,15 @@ _KNOB_OF_FACT: Mapping[str, str] = MappingProxyType(
 )
 
 
+def holds_settings(path: Path) -> bool:
+    """Whether a file sets anything that the catalogue knows."""
+    try:
+        found = read_configuration(path)
+    except (NotAConfigurationError, OSError):
+        return False
+    return bool(found.values or found.unknown)
+
+
 def job_configuration(facts: JobFacts, given: Path | None) -> Configuration:
     """Settings by canonical id. given: the file of --config, which goes before run.json.
 
@@ -46,7 +55,13 @@ def job_configuration(facts: JobFacts, given: Path | None) -> Configuration:
             break
         except (NotAConfigurationError, OSError):
             continue
+    recompute = {} if facts.recompute is None else {"recompute_granularity": facts.recompute}
     known: dict[str, Value] = {
+        knob: None if value == "none" else value
+        for knob, value in recompute.items()
+        if knob not in found.values
+    }
+    known |= {
         knob: value
         for fact, knob in _KNOB_OF_FACT.items()
         if (value := getattr(facts, fact)) is not None and knob not in found.values

@@ -6,7 +6,19 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of, step_with_gap
+
+DENSE: dict[str, Value] = {
+    "cuda_graph_impl": "none",
+    "recompute_granularity": None,
+    "num_moe_experts": None,
+}
+"""Whole layers can be captured."""
 
 
 @pytest.mark.parametrize(
@@ -47,18 +59,49 @@ def test_without_a_prediction_the_gain_is_a_ceiling(tmp_path: Path) -> None:
 
 
 def test_gc_is_scaled_to_what_is_set(tmp_path: Path) -> None:
-    # Two steps hold two collections (one a step); set is one every 10 steps: a tenth of the prediction.
+    # Two steps hold two collections (one a step); set is one every 10 steps: a tenth of the prediction. Of a
+    # gap of 400 us in each step of 1 ms 4 % are left.
     settings = {"manual_gc": True, "manual_gc_interval": 10}
     case = predicting(
-        case_of(tmp_path, step_with_gap(100, "perfdoc.gc"), settings=settings), without_gc=(0.08, 0.1, 0.12)
+        case_of(tmp_path, step_with_gap(400, "perfdoc.gc"), settings=settings), without_gc=(0.08, 0.1, 0.12)
     )
     found = result("PD202", case)
     assert settings_of(found) == {"manual_gc_interval": 100}
     assert found.gain is not None
     assert (found.gain.low_ms, found.gain.mid_ms, found.gain.high_ms) == (0.008, 0.01, 0.012)
     assert "every 10 steps" in found.gain.assumptions[-1]
-    rare = case_of(tmp_path, step_with_gap(100, "perfdoc.gc"), settings={"manual_gc_interval": 100})
-    assert settings_of(result("PD202", rare)) == {}
+    # 9 % become 0.9 %, of which nothing is to be said.
+    small = result("PD202", case_of(tmp_path, step_with_gap(90, "perfdoc.gc"), settings=settings))
+    assert (small.state, "every 10 steps" in small.reason, small.advice, small.gain) == (
+        "passes",
+        True,
+        [],
+        None,
+    )
+
+
+@pytest.mark.parametrize(
+    ("settings", "advised"),
+    [
+        ({"manual_gc_interval": 100}, {"manual_gc": True}),
+        ({"manual_gc": False, "manual_gc_interval": 100}, {"manual_gc": True}),
+        ({"manual_gc": False, "manual_gc_interval": 0}, {"manual_gc": True, "manual_gc_interval": 100}),
+        ({"manual_gc": True, "manual_gc_interval": 0}, {}),  # never: 100 would be more of them
+        ({"manual_gc_interval": 0}, {}),
+        ({"manual_gc": True}, {}),
+    ],
+)
+def test_collections_are_never_made_more_frequent(
+    tmp_path: Path, settings: dict[str, Value], advised: dict[str, Value]
+) -> None:
+    case = case_of(tmp_path, step_with_gap(400, "perfdoc.gc"), settings=settings)
+    found = result("PD202", predicting(case, without_gc=(0.3, 0.4, 0.4)))
+    assert (found.state, settings_of(found)) == ("fires", advised)
+    assert found.gain is not None
+    assert found.gain.method == ("replay" if advised else "ceiling")
+
+
+def test_gc_without_settings(tmp_path: Path) -> None:
     unknown = result("PD202", case_of(tmp_path, step_with_gap(100, "perfdoc.gc")))
     assert settings_of(unknown) == {"manual_gc": True, "manual_gc_interval": 100}
     assert [a.known for a in unknown.advice] == [False, False]
@@ -67,14 +110,73 @@ def test_gc_is_scaled_to_what_is_set(tmp_path: Path) -> None:
 def test_workers_only_where_their_number_is_known(tmp_path: Path) -> None:
     builder = step_with_gap(100, "perfdoc.data")
     assert settings_of(result("PD203", case_of(tmp_path, builder))) == {}
-    for now, to in ((0, 2), (4, 8)):
+    for now, to in ((0, 2), (4, 8), (6, 8)):
         found = result("PD203", case_of(tmp_path, builder, settings={"dataloader_num_workers": now}))
         assert settings_of(found) == {"dataloader_num_workers": to}
         assert found.advice[0].now == now
+    for now in (8, 64):
+        case = case_of(tmp_path, builder, settings={"dataloader_num_workers": now})
+        found = result("PD203", predicting(case, without_data=(0.05, 0.1, 0.1)))
+        assert (found.state, found.advice, "processes enough" in found.remedy) == ("fires", [], True)
+        assert found.gain is not None
+        assert found.gain.method == "ceiling"
 
 
 def test_graphs_only_where_they_are_known_to_be_off(tmp_path: Path) -> None:
     builder = step_with_gap(100)
     assert result("PD201", case_of(tmp_path, builder)).advice == []
-    off = result("PD201", case_of(tmp_path, builder, settings={"cuda_graph_impl": "none"}))
+    off = result("PD201", case_of(tmp_path, builder, settings=DENSE))
     assert [(a.knob, a.to) for a in off.advice] == [("cuda_graph_impl", "local")]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"recompute_granularity": "full"},
+        {"recompute_granularity": "selective"},
+        {"num_moe_experts": 8},
+        {"num_moe_experts": 8, "moe_expert_capacity_factor": 1.0},
+        {"cpu_offloading": True},
+    ],
+)
+def test_no_graphs_where_layers_cannot_be_captured(tmp_path: Path, change: dict[str, Value]) -> None:
+    case = case_of(tmp_path, step_with_gap(100), settings={**DENSE, **change})
+    found = result("PD201", predicting(case, without_launches=(0.05, 0.09, 0.1)))
+    assert (found.state, settings_of(found)) == ("fires", {})
+    # 100 us of each step is all that there is; what graphs would gain is not said where they cannot be had.
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.1))
+    assert "larger micro-batch" in found.remedy
+
+
+def test_no_graphs_where_experts_or_recomputation_are_unknown(tmp_path: Path) -> None:
+    for known in ("recompute_granularity", "num_moe_experts"):
+        settings = {k: v for k, v in DENSE.items() if k != known}
+        assert result("PD201", case_of(tmp_path, step_with_gap(100), settings=settings)).advice == []
+    static = {
+        "num_moe_experts": 8,
+        "moe_expert_capacity_factor": 1.0,
+        "moe_pad_expert_input_to_capacity": True,
+    }
+    found = result("PD201", case_of(tmp_path, step_with_gap(100), settings={**DENSE, **static}))
+    assert settings_of(found) == {"cuda_graph_impl": "local"}
+
+
+def test_tensor_parallelism_is_named_only_where_there_is_some(tmp_path: Path) -> None:
+    for tp, named in ((None, False), (1, False), (2, True)):
+        settings: dict[str, Value] = {} if tp is None else {"tensor_model_parallel_size": tp}
+        found = result("PD201", case_of(tmp_path, step_with_gap(100), settings=settings))
+        assert ("tensor parallelism" in found.remedy) is named
+
+
+def test_pd201_abstains_where_start_up_is_in_the_window(tmp_path: Path) -> None:
+    """A gap of 300 us in windows of 1 ms: nobody knows whether it is start-up, unless the user says so."""
+    builder = step_with_gap(300, step="not a st")
+    found = result("PD201", case_of(tmp_path, builder))
+    assert (found.state, "start-up included" in found.reason) == ("skipped", True)
+    path = write_nsys_sqlite(builder.build(), tmp_path / "given.sqlite")
+    for request in (WindowRequest(whole_capture=True), WindowRequest(bounds_ns=(0, 1_000_000))):
+        found = result("PD201", Case.of([measure_capture(path, request)]))
+        assert (found.state, found.gain_per) == ("fires", "window")
+        assert found.gain is not None
+        assert found.gain.method == "ceiling"

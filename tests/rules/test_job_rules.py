@@ -13,6 +13,7 @@ from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.rule import RuleResult
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.planted_job import planted_job
 from perfdoc.simulator.planted_spec import JobSpec, Late
@@ -55,6 +56,21 @@ def test_pd301_chunks_only_where_layers_divide(tmp_path: Path, layers: int, to: 
     found = result("PD301", predicting(case, more_virtual_stages=(0.1, 0.2, 0.3)))
     advised = {} if to is None else {"virtual_pipeline_model_parallel_size": to}
     assert {a.knob: a.to for a in found.advice} == advised
+    # What was replayed is no gain where it cannot be had.
+    assert (found.gain and found.gain.mid_ms) == (0.2 if to else None)
+
+
+def test_pd301_doubles_what_is_set(tmp_path: Path) -> None:
+    """Four chunks are set; the replay tried 2 for want of knowing: no gain of 2 or 8 chunks is known."""
+    settings = {**PIPELINE, "num_layers": 16, "virtual_pipeline_model_parallel_size": 4}
+    case = planted(tmp_path, JobSpec(pp=2, micro_batches=2), settings)
+    predicted = predicting(case, more_virtual_stages=(0.1, 0.2, 0.3))
+    found = result("PD301", predicted)
+    assert (found.state, found.advice, found.gain) == ("fires", [], None)
+    facts = replace(case.job.facts, vpp=4)
+    found = result("PD301", replace(predicted, job=replace(case.job, facts=facts)))
+    assert [(a.now, a.to) for a in found.advice] == [(4, 8)]
+    assert "8 chunks instead of 4, so that the pipeline fills in half the time" in found.advice[0].why
 
 
 def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
@@ -63,29 +79,85 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
     assert (found.state, found.reason) == ("fires", "rank 2 comes last to DP collectives")
     assert found.gain is not None
     assert found.gain.mid_ms == 2.0
+    # Even ranks of one clock: nobody comes last, to collectives of which too few are told apart.
     even = result("PD303", planted(tmp_path, JobSpec(dp=4, micro_batches=2)))
-    assert even.state in ("passes", "skipped")
+    assert (even.state, even.evidence) == ("skipped", ())
     assert result("PD303", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
 
 
-@pytest.mark.parametrize(("unused_mib", "state"), [(100, "fires"), (99, "passes")])
-def test_pd501_threshold(tmp_path: Path, unused_mib: int, state: str) -> None:
-    measured = one(a_step(), tmp_path, device_total_bytes=100 * MIB)
+def test_pd303_with_too_few_comparable_collectives_abstains(tmp_path: Path) -> None:
+    case = planted(tmp_path, JobSpec(dp=4, micro_batches=2))
+    few = replace(case.job.skew, stragglers=[], stragglers_state="none", stragglers_reason="too few")
+    for told, state in ((4, "skipped"), (5, "passes")):
+        skew = replace(few, compared=700, distinguishable=told)
+        found = result("PD303", replace(case, job=replace(case.job, skew=skew)))
+        assert found.state == state
+    assert [(e.label.split(",")[0], e.value) for e in found.evidence] == [
+        ("collectives whose arrivals can be told apart", "5 of 700")
+    ]
+
+
+def fragmented(
+    folder: Path,
+    unused_mib: int,
+    *,
+    free_mib: int | None = 100,
+    failures: int = 0,
+    settings: dict[str, Value] | None = None,
+    expandable: bool = False,
+) -> RuleResult:
+    """1000 MiB reserved at the peak, so much of it in pieces; so much of the device never reserved."""
+    measured = one(a_step(), folder, device_total_bytes=100 * MIB)
     assert measured.layout is not None
     layout = replace(measured.layout, reserved_bytes=1000 * MIB, inactive_split_bytes=unused_mib * MIB)
-    memory = JobMemory(
-        state="measured",
-        reason="",
-        remedy="",
-        ranks=[RankMemory(rank=0, devices=[replace(measured, layout=layout)], process=None, sha256={})],
+    device = replace(
+        measured,
+        layout=layout,
+        peak_reserved_bytes=1000 * MIB,
+        headroom_bytes=None if free_mib is None else free_mib * MIB,
+        oom_events=failures,
+        expandable_segments=expandable,
     )
-    found = result("PD501", replace(case_of(tmp_path, step_with_gap(1)), memory=memory))
-    assert found.state == state
-    advised = {"pytorch_cuda_alloc_conf": "expandable_segments:True"} if state == "fires" else {}
-    assert settings_of(found) == advised
-    grows = replace(measured, layout=layout, expandable_segments=True)
-    with_it = replace(memory, ranks=[RankMemory(rank=0, devices=[grows], process=None, sha256={})])
-    assert result("PD501", replace(case_of(tmp_path, step_with_gap(1)), memory=with_it)).state == "passes"
+    ranks = [RankMemory(rank=0, devices=[device], process=None, sha256={})]
+    memory = JobMemory(state="measured", reason="", remedy="", ranks=ranks)
+    return result("PD501", replace(case_of(folder, step_with_gap(1), settings=settings), memory=memory))
+
+
+def test_pd501_threshold(tmp_path: Path) -> None:
+    assert fragmented(tmp_path, 100).state == "fires"
+    assert fragmented(tmp_path, 99).state == "passes"
+    assert fragmented(tmp_path, 100, expandable=True).state == "passes"
+
+
+def test_pd501_asks_whether_memory_is_short(tmp_path: Path) -> None:
+    """A ninth of the device over what is reserved is 10 % of the device: 1000 of 1111 MiB."""
+    assert fragmented(tmp_path, 500, free_mib=111).state == "fires"
+    spare = fragmented(tmp_path, 500, free_mib=112)
+    assert (spare.state, "to spare" in spare.reason) == ("passes", True)
+    assert fragmented(tmp_path, 500, free_mib=112, failures=1).state == "fires"
+    assert fragmented(tmp_path, 500, free_mib=None).state == "skipped"
+    assert fragmented(tmp_path, 500, free_mib=None, failures=1).state == "fires"
+
+
+@pytest.mark.parametrize(
+    ("now", "to"),
+    [
+        (None, "expandable_segments:True"),
+        ("max_split_size_mb:128", "max_split_size_mb:128,expandable_segments:True"),
+        (
+            "expandable_segments:False, garbage_collection_threshold:0.8",
+            "garbage_collection_threshold:0.8,expandable_segments:True",
+        ),
+    ],
+)
+def test_pd501_keeps_the_options_that_are_set(tmp_path: Path, now: str | None, to: str) -> None:
+    found = fragmented(tmp_path, 100, settings={"pytorch_cuda_alloc_conf": now})
+    assert settings_of(found) == {"pytorch_cuda_alloc_conf": to}
+
+
+def test_pd501_overwrites_nothing_that_is_not_known(tmp_path: Path) -> None:
+    found = fragmented(tmp_path, 100)
+    assert (found.advice, "behind a comma" in found.remedy) == ([], True)
 
 
 def test_pd501_without_a_snapshot(tmp_path: Path) -> None:

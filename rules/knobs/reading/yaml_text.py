@@ -159,4 +159,5 @@ def _raw(node: _Node) -> Raw:
     if node.kind == "mapping":
         return OPAQUE
     text = node.text or ""
-    return None if node.plain and text.lower() in ("", "null", "~", "none") else text
+    # `none` is a word in YAML: a choice of some knobs, and read as null by read_value for the others.
+    return None if node.plain and text.lower() in ("", "null", "~") else text

@@ -53,7 +53,7 @@ def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Ed
         name="launched together",
         apply=apply,
         uncertainty_frac=_UNCERTAINTY_FRAC,
-        leaves=("idle",),
+        leaves=("idle.host", "idle.launch_latency"),
         assumptions=(
             "everything between two waits of the host can be captured in one CUDA graph",
             "the first launch of a stretch takes as long as the launch of the graph",

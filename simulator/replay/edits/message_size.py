@@ -14,10 +14,11 @@ _UNCERTAINTY_FRAC = 0.2
 """A smaller message may be sent by another algorithm, and casting takes time on both sides."""
 
 
-def other_bytes(dimension: str, factor: float, *, at_least_bytes: int = 1) -> Edit:
+def other_bytes(dimension: str, factor: float, *, at_least_bytes: int = 1, reducing: bool = False) -> Edit:
     """Messages of a dimension hold `factor` times the bytes; their latency stays.
 
     at_least_bytes: smaller messages stay as they are (a scalar that is agreed on is no gradient).
+    reducing: only collectives that are known to reduce: gradients change their type, gathered weights do not.
     ValueError for a name that is no dimension, or a factor that is not above 0.
     """
     if dimension not in DIMENSIONS:
@@ -30,14 +31,17 @@ def other_bytes(dimension: str, factor: float, *, at_least_bytes: int = 1) -> Ed
         latency_ns = latency_of(rebuilt, dimension)
         ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes >= at_least_bytes)
         ours &= rebuilt.dimension == DIMENSIONS.index(dimension)
+        if reducing:
+            ours &= rebuilt.reduces == 1
         if not ours.any():
-            raise ValueError(f"no {dimension} message of at least {at_least_bytes:,} bytes")
+            what = f"{dimension} reduction" if reducing else f"{dimension} message"
+            raise ValueError(f"no {what} of at least {at_least_bytes:,} bytes")
         fixed = np.minimum(latency_ns, graph.duration_ns)
         takes = np.round(fixed + factor * (graph.duration_ns - fixed)).astype(np.int64)
         return with_durations(rebuilt, np.where(ours, takes, graph.duration_ns))
 
     return Edit(
-        name=f"{dimension} bytes x {factor:g}",
+        name=f"{dimension} {'reductions, ' if reducing else ''}bytes x {factor:g}",
         apply=apply,
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=(f"exposed_comm.{dimension}",),

@@ -48,7 +48,11 @@ class RuleResult:
     advice: list[Advice] = field(default_factory=list)
     """Settings, best first; empty unless the rule fires."""
     gain: Gain | None = None
-    """What the advice saves; None where nothing can be said."""
+    """What the advice that is allowed saves, of its best piece; None where nothing can be said."""
+    gain_per: Literal["step", "window"] = "step"
+    """What the gain is of: a step, or the window where ranks' windows are not made of steps."""
+    gain_frac: float | None = None
+    """The gain (a ceiling's upper end) by the longest step, or window."""
     verify: str = ""
     """How to see whether it helped."""
     false_alarm: str = ""
