@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from perfdoc.analyzers.calls.collective_calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.communication.communication import CommunicationRow, communication_table
 from perfdoc.analyzers.contention.contention import Contention, norm_contention
+from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.host.host_activity import HostActivity, host_activity
@@ -36,6 +37,7 @@ class RankMeasurement:
     """First start and last end of anything on the device, whatever the window."""
     ledger: Ledger
     communication: Sequence[CommunicationRow]
+    copies: Sequence[CopyTime]
     kernel_times: Sequence[NamedTime]
     kernel_parts: KernelParts
     contention: Contention
@@ -61,6 +63,7 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         span_ns=activity.span,
         ledger=build_ledger(activity, a, b, view.idle_inputs, view.gaps),
         communication=communication_table(trace, activity, a, b),
+        copies=copy_times(view),
         kernel_times=kernel_times(trace, activity, view.kinds, a, b),
         kernel_parts=kernel_parts(view),
         contention=norm_contention(view),

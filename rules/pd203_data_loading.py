@@ -55,7 +55,8 @@ def evaluate(case: Case) -> Verdict:
         remedy="" if advice else _MANY if known and now else _NONE,
         advice=advice,
         otherwise=_NONE,
-        gain=ceiling(case, lambda r: r.ledger.idle_ns["data"], "the idle time behind loading"),
+        gain=(None if known else predicted(case, "without_data"))
+        or ceiling(case, lambda r: r.ledger.idle_ns["data"], "the idle time behind loading"),
         verify="Run again: idle.data in the ledger falls.",
         false_alarm="The first steps of a run fill caches; a window that holds them is not steady.",
     )

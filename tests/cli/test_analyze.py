@@ -36,6 +36,20 @@ def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_demo(tmp_path_factory.mktemp("demo"))[0]
 
 
+def test_a_script_of_flags_is_a_configuration(demo: Path, tmp_path: Path) -> None:
+    (flags := tmp_path / "flags.sh").write_text(
+        "torchrun pretrain_gpt.py --tensor-model-parallel-size 2 --bf16 --num-layers 4\n"
+    )
+    done = perfdoc("analyze", demo, "--config", flags, "--json", "-", "--no-replay", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    (prose := tmp_path / "prose.txt").write_text("nothing that sets anything\n")
+    done = perfdoc("analyze", demo, "--config", prose, "--json", "-", "--no-replay", cwd=tmp_path)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "holds no keys" in done.stderr
+    done = perfdoc("analyze", demo, "--config", flags, "--set", "tq=3", "--json", "-", cwd=tmp_path)
+    assert "there is no key 'tq'" in done.stderr
+
+
 def answer_of(demo: Path) -> list[dict[str, int]]:
     devices: list[dict[str, int]] = json.loads((demo.parent / "answer.json").read_text())["devices"]
     return devices

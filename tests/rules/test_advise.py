@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+from perfdoc.diagnose_rules import rule_of
 from perfdoc.rules.advise import proposed
+from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.check import check
 from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.rule import Advice
+from perfdoc.rules.registry import run_rules
+from perfdoc.rules.rule import Advice, Meta, Proposed, Rule, RuleResult, Verdict
+from perfdoc.simulator.replay.predict import Gain
 from tests.rules.cases import case_of, step_with_gap
 
 
@@ -25,6 +29,69 @@ def test_forbidden_values_say_why(tmp_path: Path) -> None:
     case = case_of(tmp_path, step_with_gap(1), settings={"tensor_model_parallel_size": 1})
     (found,) = proposed(case, [advice("sequence_parallel", True)])
     assert found.forbidden == check(case.configuration, {"sequence_parallel": True})[0].words != ""
+
+
+def test_two_that_need_each_other_are_advised_together(tmp_path: Path) -> None:
+    """manual_gc with an interval of 0 never collects; an interval means nothing without manual_gc."""
+    values = {"manual_gc": False, "manual_gc_interval": 0}
+    case = case_of(tmp_path, step_with_gap(1), settings=values)
+    both = [advice("manual_gc", True), advice("manual_gc_interval", 100)]
+    assert [p.forbidden for p in proposed(case, both)] == ["", ""]
+    assert proposed(case, both[:1])[0].forbidden
+
+
+def gained(case: Case, *pieces: Advice, otherwise: str = "", gain: Gain | None = None) -> RuleResult:
+    """What becomes of a rule that advises so."""
+    verdict = Verdict(state="fires", advice=pieces, otherwise=otherwise, gain=gain)
+    meta = Meta(code="PD999", title="T", why="W.", sources=("s",))
+    return run_rules(case, [Rule(meta=meta, evaluate=lambda _: verdict)])[0]
+
+
+def test_only_what_may_be_set_gains(tmp_path: Path) -> None:
+    case = case_of(tmp_path, step_with_gap(1), settings={"tensor_model_parallel_size": 1, "manual_gc": True})
+    good, best = (
+        Gain(low_ms=0.1, mid_ms=mid, high_ms=0.3, method="replay", assumptions=[]) for mid in (0.1, 0.2)
+    )
+    most = Gain(low_ms=0.0, mid_ms=None, high_ms=0.5, method="ceiling", assumptions=["why"])
+    free = replace(advice("apply_rope_fusion", True), gain=good)
+    forbidden = replace(advice("sequence_parallel", True), gain=best)
+    followed = replace(advice("manual_gc", True), gain=best)
+    kept = gained(case, forbidden, followed, free, otherwise="by hand", gain=most)
+    assert (kept.gain, kept.remedy, kept.gain_per, kept.gain_frac) == (good, "", "step", 0.1)
+    nothing = gained(case, forbidden, followed, otherwise="by hand", gain=most)
+    assert (nothing.gain, nothing.remedy, nothing.gain_frac) == (most, "by hand", 0.5)
+    # A rule that promises the forbidden piece's gain as its own is not believed, and says something.
+    assert (gained(case, forbidden, gain=best).gain, gained(case, followed).remedy != "") == (None, True)
+    pair = gained(case, replace(free, gain=best, together=("sequence_parallel",)), forbidden)
+    assert pair.gain is not None
+    assert (pair.gain.method, pair.gain.mid_ms, pair.gain.high_ms) == ("ceiling", None, 0.3)
+    assert "together with sequence_parallel" in pair.gain.assumptions[0]
+
+
+def test_only_variables_are_offered_as_variables() -> None:
+    def spelled(knob: str, to: object) -> set[str]:
+        piece = Proposed(
+            knob=knob,
+            known=False,
+            now=None,
+            to=to,
+            why="",
+            costs="",
+            forbidden="",  # type: ignore[arg-type]
+        )
+        found = RuleResult(
+            **dict.fromkeys(("code", "title", "reason", "remedy", "verify", "false_alarm"), ""),  # type: ignore[arg-type]
+            state="fires",
+            evidence=(),
+            advice=[piece],
+            gain=None,
+            gain_per="window",
+            gain_frac=None,
+        )
+        return set(rule_of(found).advice[0].dialects)
+
+    assert "env" not in spelled("manual_gc", True) >= {"megatron_bridge", "megatron_lm"}
+    assert "env" in spelled("pytorch_cuda_alloc_conf", "expandable_segments:True")
 
 
 def test_advice_is_judged_with_what_comes_before_it(tmp_path: Path) -> None:

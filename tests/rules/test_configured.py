@@ -32,6 +32,22 @@ def test_roles_that_disagree_leave_a_setting_unknown(tmp_path: Path) -> None:
     assert found.values["pipeline_model_parallel_size"] == 2
 
 
+def test_none_is_a_choice_where_it_is_one(tmp_path: Path) -> None:
+    (file := tmp_path / "bridge.yaml").write_text(
+        "model:\n  cuda_graph_impl: none\n  recompute_granularity: none\n  tensor_model_parallel_size: 2\n"
+    )
+    found = read_configuration(file, "megatron_bridge")
+    assert (found.values["cuda_graph_impl"], found.values["recompute_granularity"]) == ("none", None)
+    file.write_text("model:\n  cuda_graph_impl: null\n  tensor_model_parallel_size: None\n")
+    assert "cuda_graph_impl" in read_configuration(file, "megatron_bridge").unknown
+
+
+def test_recomputation_is_known_from_facts() -> None:
+    assert job_configuration(JobFacts(recompute="none"), None).values["recompute_granularity"] is None
+    assert job_configuration(JobFacts(recompute="full"), None).values["recompute_granularity"] == "full"
+    assert "recompute_granularity" not in job_configuration(JobFacts(tp=2), None).values
+
+
 def test_a_file_goes_before_facts_and_facts_fill_in(tmp_path: Path) -> None:
     (file := tmp_path / "flags.sh").write_text(
         "torchrun pretrain_gpt.py --tensor-model-parallel-size 4 --bf16\n"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfdoc.simulator.engine import schedule
@@ -29,7 +30,7 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.timeline import NcclPayload, TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
-from tests.analyzers.tiny import ALL_REDUCE, GEMM, trace_of
+from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, trace_of
 from tests.simulator.rebuilt_of import job_of, planted, views_of
 
 US = 1_000
@@ -117,6 +118,35 @@ def test_half_the_bytes_keep_the_latency(one_bucket: Rebuilt) -> None:
     assert saved == 180 * US
     with pytest.raises(ValueError, match="at least 5,000,000"):
         other_bytes("unknown", 0.5, at_least_bytes=5_000_000).apply(one_bucket)
+
+
+def test_only_gradients_change_their_type(tmp_path: Path) -> None:
+    """A kernel, an all-reduce of 1 MB [100, 500) and an all-gather of 600 kB [500, 740): no latency, 0.4 ns a
+    byte. With half the bytes of gradients the reduction takes 200 us, and the gathering what it took."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("perfdoc.step 0", 0, 900 * US)
+    names = (("ncclAllReduce", ALL_REDUCE), ("ncclAllGather", ALL_GATHER))
+    for i, (call, kernel) in enumerate(names):
+        payload = NcclPayload(communicator=5, bytes=1_000_000 - 400_000 * i)
+        at = (10 + 10 * i) * US
+        thread.range(call, at, at + 5 * US, domain="NCCL", payload=payload)
+        launch = (thread, at + 1 * US, at + 2 * US)
+        device.kernel(kernel, (100 + 400 * i) * US, (500 + 240 * i) * US, stream=20, launch=launch)
+    device.kernel(GEMM, 30 * US, 50 * US, launch=(thread, 1 * US, 2 * US))
+    rebuilt = rank_of(builder, tmp_path)
+
+    def takes(edit: Edit) -> list[int]:
+        found: list[int] = edit.apply(rebuilt).graph.duration_ns[rebuilt.bytes > 0].tolist()
+        return found
+
+    assert takes(other_bytes("unknown", 0.5)) == [200 * US, 120 * US]
+    gradients = other_bytes("unknown", 0.5, reducing=True)
+    assert takes(gradients) == [200 * US, 240 * US]
+    gathers = replace(rebuilt, reduces=np.zeros_like(rebuilt.reduces))
+    with pytest.raises(ValueError, match="no unknown reduction"):
+        gradients.apply(gathers)
 
 
 def test_activations_that_are_kept(tmp_path: Path) -> None:

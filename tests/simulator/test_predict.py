@@ -80,6 +80,14 @@ def test_a_gain_is_not_above_what_the_leaf_holds(slow: tuple[Replay, Rebuilt]) -
     assert (gain.mid_ms, gain.high_ms) == (0.8, 0.8)
 
 
+def test_graphs_save_no_more_than_what_the_host_holds_up(slow: tuple[Replay, Rebuilt]) -> None:
+    """host 0.3 and launches on their way 0.15 ms over 3 steps; other idle time is not the launches'."""
+    replay, rebuilt = slow
+    some = [ledger(host=300_000, launch_latency=150_000, dependency=9_000_000, data=9_000_000)]
+    gain = predict(rebuilt, replace(replay, predicts=False, withheld="it is off"), [without_launches()], some)
+    assert gain.high_ms == 0.15
+
+
 def test_past_the_bar_there_is_a_ceiling_only(slow: tuple[Replay, Rebuilt]) -> None:
     replay, rebuilt = slow
     bad = replace(replay, predicts=False, withheld="it is off")

@@ -1,0 +1,82 @@
+"""PD204: copies that neither compute nor communication hides."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.device.copy_times import CopyTime
+from perfdoc.rules.case import Case
+from perfdoc.rules.gain import ceiling
+from perfdoc.rules.rule import Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD204",
+    title="Exposed copies",
+    why="The device moves memory and computes nothing meanwhile: copies that wait for one another, or that "
+    "the next kernel waits for.",
+    sources=("DESIGN section 3",),
+)
+
+MIN_FRAC = 0.05
+"""Of the window, mean over ranks."""
+_KINDS = 3
+"""Shown."""
+_HOST = (
+    "Keep on the device what goes to and fro (state that is offloaded, metrics that are read each step). "
+    "What has to be copied: from pinned memory (pin_memory=True) with non_blocking=True, on a stream of its "
+    "own, one batch or layer ahead of its use."
+)
+_DEVICE = (
+    "Look for what copies or clears whole tensors on the device (contiguous(), clone(), zero_grad without "
+    "set_to_none): write results where they are wanted, or do it in the kernels that make them."
+)
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where exposed copies take `MIN_FRAC` of the window."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: nothing is copied")
+    missing = [c.capabilities["copies"] for c in case.captures if not c.capabilities["copies"].available]
+    share = case.share(lambda r: r.ledger.exposed_memcpy_ns)
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    if missing and share < MIN_FRAC:
+        return Verdict(state="skipped", reason=missing[0].reason)
+    evidence = [Evidence(label="copies that nothing hides, mean over ranks", value=f"{share:.1%}")]
+    if (ms := case.per_step_ms(lambda r: r.ledger.exposed_memcpy_ns)) is not None:
+        evidence.append(Evidence(label="of a step", value=f"{ms:.3g} ms"))
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    kinds = _over_ranks(case)
+    evidence += [Evidence(label=f"{c.kind}, all ranks", value=_words(c)) for c in kinds[:_KINDS]]
+    with_host = sum(c.exposed_ns for c in kinds if "host" in c.kind)
+    return Verdict(
+        state="fires",
+        reason="the device copies while nothing computes",
+        evidence=evidence,
+        remedy=_HOST if 2 * with_host >= sum(c.exposed_ns for c in kinds) else _DEVICE,
+        gain=ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "the time of exposed copies"),
+        verify="Run again: exposed_memcpy in the ledger falls.",
+        false_alarm="A window that holds loading the model, a checkpoint or an evaluation.",
+    )
+
+
+def _over_ranks(case: Case) -> list[CopyTime]:
+    """The ranks' copies by kind, most exposed first."""
+    by_kind: dict[str, list[CopyTime]] = {}
+    for rank in case.ranks:
+        for copies in rank.copies:
+            by_kind.setdefault(copies.kind, []).append(copies)
+    found = [
+        CopyTime(
+            kind=kind,
+            count=sum(c.count for c in some),
+            exposed_ns=sum(c.exposed_ns for c in some),
+            bytes=None if any(c.bytes is None for c in some) else sum(c.bytes or 0 for c in some),
+        )
+        for kind, some in by_kind.items()
+    ]
+    return sorted((c for c in found if c.exposed_ns), key=lambda c: -c.exposed_ns)
+
+
+def _words(copies: CopyTime) -> str:
+    size = "" if copies.bytes is None else f", {copies.bytes / 2**20:,.4g} MiB"
+    return f"{copies.exposed_ns / 1e6:.3g} ms in {copies.count:,}{size}"

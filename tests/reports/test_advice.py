@@ -1,0 +1,56 @@
+"""What a gain is said to be."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdoc.diagnosis import Gain
+from perfdoc.reports.advice import by_gain, gain_words, lines_of, rough
+from tests.reports.build import rule
+
+REPLAYED = Gain(
+    low_ms=240.0, mid_ms=261.4, high_ms=280.0, method="replay", assumptions=["a graph", "a stream"]
+)
+
+
+@pytest.mark.parametrize(
+    ("ms", "said"),
+    [
+        (261.0, "261 ms"),
+        (261.449, "261 ms"),
+        (12.345678, "12.3 ms"),
+        (0.9999, "1 ms"),
+        (999.9, "1 s"),
+        (0.0005, "500 ns"),
+        (1234.5, "1.23 s"),
+        (0.0, "0 ns"),
+    ],
+)
+def test_three_digits(ms: float, said: str) -> None:
+    assert rough(ms) == said
+
+
+def test_windows_without_steps_have_no_step() -> None:
+    assert gain_words(REPLAYED) == "Saves 261 ms per step (240 ms to 280 ms), by replay."
+    assert gain_words(REPLAYED, "window") == "Saves 261 ms in this window (240 ms to 280 ms), by replay."
+    ceiling = replace(REPLAYED, mid_ms=None, low_ms=0.0, method="ceiling")
+    assert gain_words(ceiling, "window").startswith("Saves 280 ms in this window at the very most")
+
+
+def test_assumptions_are_said() -> None:
+    found = dict(lines_of(replace(rule("fires"), gain=REPLAYED, gain_per="window")))
+    assert found["assuming"] == "a graph; a stream"
+    assert "in this window" in found["gain"]
+    assert "assuming" not in dict(lines_of(rule("fires")))
+
+
+def test_the_largest_share_comes_first() -> None:
+    small = replace(rule("fires", "PD1"), gain=REPLAYED, gain_frac=0.1)
+    large = replace(rule("fires", "PD2"), gain=replace(REPLAYED, mid_ms=10.0), gain_frac=0.2)
+    at_most = replace(
+        rule("fires", "PD3"), gain=replace(REPLAYED, mid_ms=None, method="ceiling"), gain_frac=0.9
+    )
+    none = rule("fires", "PD0")
+    assert [r.code for r in by_gain([none, at_most, small, large])] == ["PD2", "PD1", "PD3", "PD0"]

@@ -1,0 +1,69 @@
+"""PD204: copies that nothing hides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.rules.case import Case
+from perfdoc.simulator.timeline import TimelineBuilder
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.rules.cases import STEP_US, US, case_of, evidence_of, result
+
+
+def copying(exposed_us: int, kind: str = "host_to_device") -> TimelineBuilder:
+    """Steps of 1 ms: a copy of 1 MiB of which so much runs beside no kernel, then compute. In the first
+    step a copy of 2 MiB lies beside compute."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(2):
+        at = i * STEP_US * US
+        thread.range(f"perfdoc.step {i}", at, at + STEP_US * US)
+        device.copy(kind, 1 << 20, at, at + (exposed_us + 100) * US, stream=9, launch=(thread, at, at + 1))
+        device.kernel(GEMM, at + exposed_us * US, at + STEP_US * US, launch=(thread, at + 2, at + 3))
+    device.copy("device_to_device", 2 << 20, 500 * US, 600 * US, stream=8, launch=(thread, 10, 11))
+    return builder
+
+
+def test_threshold_and_figures(tmp_path: Path) -> None:
+    found = result("PD204", case_of(tmp_path, copying(50)))
+    assert found.state == "fires", found.reason
+    # Hidden copies are no kind of the exposed ones; 2 copies of 1 MiB, 2 x 50 us.
+    assert evidence_of(found) == ["5.0%", "0.05 ms", "0.1 ms in 2, 2 MiB"]
+    assert found.evidence[-1].label == "host to device, all ranks"
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05))
+    assert "pin_memory" in found.remedy
+    assert result("PD204", case_of(tmp_path, copying(49))).state == "passes"
+
+
+def test_copies_inside_the_device_need_something_else(tmp_path: Path) -> None:
+    found = result("PD204", case_of(tmp_path, copying(200, "device_to_device")))
+    assert (found.state, "pin_memory" in found.remedy, "clone()" in found.remedy) == ("fires", False, True)
+
+
+def test_communication_is_no_copy(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("perfdoc.step 0", 0, 1000 * US)
+    device.kernel(GEMM, 0, 500 * US, launch=(thread, 1, 2))
+    device.copy("peer_to_peer", 4096, 500 * US, 900 * US, stream=9, launch=(thread, 3, 4))
+    device.copy("device_to_host", 4096, 600 * US, 900 * US, stream=10, launch=(thread, 5, 6))
+    device.kernel(ALL_REDUCE, 900 * US, 1000 * US, stream=20, launch=(thread, 7, 8))
+    found = result("PD204", case_of(tmp_path, builder))
+    assert (found.state, evidence_of(found)[0]) == ("passes", "0.0%")
+
+
+def test_the_copies_of_a_real_capture(shared_traces: Path, tmp_path: Path) -> None:
+    """450 copies of tensors to and fro: all of the window, start-up or not, is copying."""
+    path = shared_traces / "nsys" / "host_bound_2gpu_h100.sqlite"
+    if not path.exists():
+        pytest.skip("host_bound_2gpu_h100 is not among the shared traces")
+    found = result("PD204", Case.of([measure_capture(path, WindowRequest())]))
+    assert (found.state, found.evidence[0].value, found.gain_per) == ("fires", "97.0%", "window")
+    assert found.evidence[1].value.startswith("1.84e+03 ms in 450")
