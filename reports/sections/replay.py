@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from perfdoc.diagnosis import Diagnosis, Replay, ReplayAnalysis
 from perfdoc.reports import units
+from perfdoc.reports.advice import rough
 from perfdoc.reports.names import shorten
 from perfdoc.reports.sections.section import Grid, Section, name, share, time, word
 
@@ -78,17 +79,24 @@ def _together(diagnosis: Diagnosis) -> Iterator[str]:
     ]
     if surely:
         best = max(surely, key=lambda p: p.mid_ns or 0)
+        low, mid, high = (rough((ns or 0) / 1e6) for ns in (best.low_ns, best.mid_ns, best.high_ns))
         yield (
-            f"Of the changes that were tried on it, `{best.change}` saves most per step: "
-            f"{units.duration(best.mid_ns)}, {units.duration(best.low_ns)} to {units.duration(best.high_ns)}."
+            f"Of the changes that were tried on it, `{best.change}` saves most {_per(diagnosis)}: "
+            f"{mid}, {low} to {high}."
         )
     both = diagnosis.combined
     if both is not None and both.gain is not None and both.gain.mid_ms is not None and len(both.accepted) > 1:
-        low, mid, high = (_ns(ms) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))
+        low, mid, high = (rough(ms or 0.0) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))
         yield (
             f"The {len(both.accepted)} changes that gain something by the lower end of their band, simulated "
-            f"together, save {units.duration(mid)} per step, {units.duration(low)} to {units.duration(high)}."
+            f"together, save {mid} {_per(diagnosis)}, {low} to {high}."
         )
+
+
+def _per(diagnosis: Diagnosis) -> str:
+    """What gains are of: windows without steps have no step."""
+    steps = all(rank.window.steps for rank in diagnosis.ranks)
+    return "per step" if steps else "in this window"
 
 
 def _by_rank(job: Replay) -> Grid:
@@ -128,8 +136,8 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
             for p in known
         ]
         yield Grid(
-            caption="What a change would save per step, each alone (never to be added)",
-            head=["change", "saves", "at least", "at most", "of the step", "by"],
+            caption=f"What a change would save {_per(diagnosis)}, each alone (never to be added)",
+            head=["change", "saves", "at least", "at most", "of it", "by"],
             align="lrrrrl",
             rows=rows,
         )
@@ -140,10 +148,6 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
             align="ll",
             rows=[[word(p.change), word(p.reason)] for p in rest],
         )
-
-
-def _ns(ms: float | None) -> int | None:
-    return None if ms is None else round(ms * 1e6)
 
 
 def _word(part: str) -> str:

@@ -6,7 +6,6 @@ from perfdoc import diagnosis as d
 from perfdoc.diagnose_copy import copied
 from perfdoc.rules.knobs.knob import DIALECTS, Value
 from perfdoc.rules.knobs.lint.writing import as_written
-from perfdoc.rules.knobs.load import catalogue
 from perfdoc.rules.rule import Proposed, RuleResult
 
 
@@ -29,12 +28,7 @@ def rule_of(result: RuleResult) -> d.RuleResult:
 
 
 def _advice(piece: Proposed) -> d.Advice:
-    variable = bool(catalogue()[piece.knob].spelled("env"))
-    snippets = {
-        dialect: as_written(piece.knob, piece.to, dialect)
-        for dialect in DIALECTS
-        if dialect != "env" or variable  # `manual_gc=true` in the environment is read by nobody
-    }
+    snippets = {dialect: as_written(piece.knob, piece.to, dialect) for dialect in DIALECTS}
     return d.Advice(
         knob=piece.knob,
         from_value=_text(piece.now) if piece.known else None,

@@ -95,12 +95,19 @@ def test_the_report_says_so(slow: Diagnosis) -> None:
     (section,) = [s for s in sections_of(slow) if s.key == "path"]
     said = " ".join(section.sentences)
     assert "4 ranks together" in said
-    assert "`without data` saves most per step: 1.433 ms, 1.217 ms to 1.454 ms." in said
+    assert "`without data` saves most per step: 1.43 ms, 1.22 ms to 1.45 ms." in said
     rows = [[c.text for c in row] for row in section.grids[2].rows]
     assert ["without data", "1.433 ms", "1.217 ms", "1.454 ms"] in [row[:4] for row in rows]
     assert ["without gc", "no range of the capture shows gc"] in [
         [c.text for c in row] for row in section.grids[3].rows
     ]
+
+
+def test_windows_without_steps_are_not_called_steps(slow: Diagnosis) -> None:
+    ranks = [replace(r, window=replace(r.window, kind="capture", steps=0, step_list=[])) for r in slow.ranks]
+    (section,) = [s for s in sections_of(replace(slow, ranks=ranks)) if s.key == "path"]
+    said = " ".join([*section.sentences, *(g.caption for g in section.grids)])
+    assert ("in this window" in said, "per step" in said) == (True, False)
 
 
 def test_a_straggler_is_found_and_taken_away(tmp_path: Path) -> None:

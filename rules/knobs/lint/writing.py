@@ -17,7 +17,9 @@ def as_written(name: str, value: Value, dialect: Dialect | None) -> str:
     if knob.spelled("env"):
         variable = knob.spelled("env")[0].name
         return f"unset {variable}" if value is None else f"{variable}={_text(value)}"
-    if dialect in (None, "perfdoc", "env"):
+    if dialect == "env":
+        return ""  # a name that no program looks for in its environment
+    if dialect in (None, "perfdoc"):
         return f"{name}={_text(value)}"
     spellings = knob.spelled(dialect or "")
     if not spellings:
