@@ -104,7 +104,10 @@ def _advice(case: Case, gain: Gain | None) -> list[Advice]:
     )
     known, now = case.setting("manual_gc_interval")
     if case.is_set_to("manual_gc", True):
-        return [rarer] if known and isinstance(now, int) and 0 < now < INTERVAL_STEPS else []
+        if not known or not isinstance(now, int) or not 0 < now < INTERVAL_STEPS:
+            return []
+        rest = f"one collection stays every {INTERVAL_STEPS} steps, instead of every {now}"
+        return [replace(rarer, gain=_scaled(gain, 1 - now / INTERVAL_STEPS, rest))]
     if known and isinstance(now, int) and now >= INTERVAL_STEPS:
         return [manual]
     if known and now == 0 and not case.setting("manual_gc")[0]:
