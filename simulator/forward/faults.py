@@ -80,6 +80,13 @@ def _number(text: str, low: float, high: float) -> float:
     return float(text)
 
 
+def _whole(text: str, low: int, high: int) -> int:
+    number = _number(text, low, high)
+    if number != int(number):
+        raise ValueError(f"{text!r} is not a whole number")
+    return int(number)
+
+
 def _faults(key: str, low: float, high: float, scale: float | None) -> Callable[[Job, str], Job]:
     """A number goes into a field of Faults, times a scale as whole ns; without a scale as it is."""
 
@@ -102,7 +109,7 @@ def _flag(key: str) -> Callable[[Job, str], Job]:
 
 def _late(job: Job, text: str) -> Job:
     rank, _, factor = text.partition(":")
-    where = int(_number(rank, 0, job.layout.world_size - 1))
+    where = _whole(rank, 0, job.layout.world_size - 1)
     return replace(job, faults=replace(job.faults, late=(where, _number(factor or "1.2", 1, 100))))
 
 
@@ -111,7 +118,7 @@ def _buckets(job: Job, text: str) -> Job:
 
 
 def _virtual(job: Job, text: str) -> Job:
-    return replace(job, layout=replace(job.layout, vpp=int(_number(text, 1, 128))))
+    return replace(job, layout=replace(job.layout, vpp=_whole(text, 1, 128)))
 
 
 def _no_overlap(job: Job, text: str) -> Job:
@@ -123,7 +130,7 @@ def _no_overlap(job: Job, text: str) -> Job:
 def _moved(job: Job, text: str) -> Job:
     if job.layout.pp == 1:
         raise ValueError("it needs pp above 1")
-    return replace(job, faults=replace(job.faults, moved_layers=int(_number(text, 1, 1000))))
+    return replace(job, faults=replace(job.faults, moved_layers=_whole(text, 1, 1000)))
 
 
 def _exposed(dimension: str) -> Callable[[Job, str], Job]:

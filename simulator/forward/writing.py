@@ -72,6 +72,9 @@ def write_job(
     progress: called with (captures written, of how many). FileExistsError unless `force`.
     """
     folder = Path(folder)
+    if force:  # or ranks of another job would stay beside these
+        for stale in (*folder.glob("traces/rank*.sqlite"), *folder.glob("memory/rank*.pickle")):
+            stale.unlink()
     world = job.laying.setting.layout.world_size
     clocks = clocks_of(world, clock_error_ns)
     files, size = {}, 0

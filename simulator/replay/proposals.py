@@ -9,11 +9,11 @@ import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.profiling.gpu_peaks import peak_flops
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits import (
     Edit,
     even_stages,
-    micro_batches,
     norms_alone,
     other_bytes,
     overlapped,
@@ -56,7 +56,7 @@ def proposals(rebuilt: Rebuilt) -> list[Proposal]:
     """All of them, in a fixed order. Whether one applies shows when it is applied."""
     return [
         *_of_host(),
-        *_of_kernels(),
+        *_of_kernels(rebuilt),
         *_of_communication(rebuilt),
         *_of_layout(rebuilt),
         *_of_ranks(rebuilt),
@@ -69,10 +69,22 @@ def _of_host() -> Iterator[Proposal]:
     yield Proposal(key="without_launches", family="launches", edit=without_launches())
 
 
-def _of_kernels() -> Iterator[Proposal]:
+def _of_kernels(rebuilt: Rebuilt) -> Iterator[Proposal]:
     yield Proposal(key="norms_alone", family="norms", edit=norms_alone())
     fp8 = scaled_kernels(KernelClass.GEMM, _FP8_FACTOR, uncertainty_frac=_FP8_UNCERTAINTY_FRAC)
-    yield Proposal(key="fp8_gemm", family="precision", edit=fp8, exact=False)
+    reason = _no_fp8(rebuilt)
+    yield Proposal(
+        key="fp8_gemm", family="precision", edit=None if reason else fp8, reason=reason, exact=False
+    )
+
+
+def _no_fp8(rebuilt: Rebuilt) -> str:
+    """Why FP8 cannot be predicted here; empty where it can."""
+    if any(peak_flops(rank.gpu_name, "fp8") is None for rank in rebuilt.ranks):
+        return "it is not known that these devices compute in FP8"
+    if any(rank.facts.dtype not in ("bf16", "fp16") for rank in rebuilt.ranks):
+        return "it is not known that the products are bf16 or fp16 now: --set dtype=bf16"
+    return ""
 
 
 def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
@@ -102,8 +114,7 @@ def _of_layout(rebuilt: Rebuilt) -> Iterator[Proposal]:
     chunks = 2 * (rebuilt.ranks[0].facts.vpp or 1)
     yield Proposal(key="without_recompute", family="recompute", edit=without_recompute())
     yield Proposal(key="more_virtual_stages", family="schedule", edit=virtual_stages(chunks))
-    yield Proposal(key="even_stages", family="stages", edit=even_stages())
-    yield Proposal(key="half_as_many_micro_batches", family="schedule", edit=micro_batches(0.5))
+    yield Proposal(key="even_stages", family="schedule", edit=even_stages())
 
 
 def _of_ranks(rebuilt: Rebuilt) -> Iterator[Proposal]:

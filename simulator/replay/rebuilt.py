@@ -47,6 +47,7 @@ class RankFrame:
     impossible_edges: int
     communication_task: I64
     """Task of each row of Activity.communication; -1 outside of the window."""
+    gpu_name: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -142,6 +143,7 @@ def rebuild_rank(view: DeviceView) -> Rebuilt:
                 unexplained_ns=tasks.unexplained_ns,
                 impossible_edges=tasks.impossible_edges,
                 communication_task=at,
+                gpu_name=device.gpu_name,
             ),
         ),
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sqlite3
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -88,6 +89,8 @@ def run(request: Request) -> SimulatedJob:
         raise SimulateError(str(error)) from error
     except OSError as error:
         raise SimulateError(f"{out}: cannot be written: {error.strerror or error}.") from error
+    except sqlite3.Error as error:  # a full disk, above all
+        raise SimulateError(f"{out}: cannot be written: {error}.") from error
     sys.stdout.write(_told(job, request, len(ranks), size, time.monotonic() - begin))
     return job
 

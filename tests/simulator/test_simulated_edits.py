@@ -91,8 +91,16 @@ def test_larger_buckets_recover_latency_but_not_places_on_the_stream(tmp_path: P
 )
 def test_overlap_is_rough(layout: str, fault: str, dimension: str, tmp_path: Path) -> None:
     """The edit lets nothing wait before the optimizer; a job that overlaps waits where it needs data. Of dp
-    it finds about two thirds: it starts nothing earlier than it was."""
+    it finds about half: gathers of weights stay, and it starts nothing earlier than it was."""
     job = simulated(layout, fault)
     cost, saved = recovered(job, [overlapped(dimension)], tmp_path)
     assert cost > 0
-    assert saved >= (0.6 if dimension == "dp" else 1.0) * cost
+    low, high = (0.5, 1.0) if dimension == "dp" else (1.0, 2.5)
+    assert low * cost <= saved <= high * cost
+
+
+def test_a_job_that_overlaps_gains_nothing_from_overlap(tmp_path: Path) -> None:
+    """Its gradients are awaited by the optimizer only, and its weights by the forward that needs them."""
+    _, rebuilt = replayed(simulated("dp=4", "slow_data=1"), tmp_path)
+    with pytest.raises(ValueError, match="nothing waits for dp"):
+        overlapped("dp").apply(rebuilt)

@@ -34,6 +34,8 @@ def overlapped(dimension: str) -> Edit:
             raise ValueError(f"the capture shows no {dimension} communication")
         other = ~np.isin(graph.kind, (TaskKind.COMMUNICATION, TaskKind.ARRIVAL, TaskKind.MEETING))
         cut = ours[source] & other[target] & np.isin(edges.kind, _HOLDS_UP)
+        if dimension == "dp":  # the forward needs the weights that a gather brings
+            cut &= rebuilt.reduces[source] == 1
         barrier = np.full(len(graph.duration_ns), -1, np.int64)
         for i, frame in enumerate(rebuilt.ranks):
             mine = np.flatnonzero(ours & (graph.rank == i))
@@ -43,6 +45,8 @@ def overlapped(dimension: str) -> Edit:
         cut &= (barrier[source] < 0) | (rebuilt.launch_ns[target] < until)
         kept_edges = np.bincount(target[~cut], minlength=len(graph.duration_ns))
         cut &= kept_edges[target] > 0
+        if not cut.any():
+            raise ValueError(f"nothing waits for {dimension} communication before the optimizer as it is")
         builder = GraphBuilder()
         for kind in EdgeKind:
             kept = (edges.kind == kind) & ~cut

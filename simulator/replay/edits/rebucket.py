@@ -12,8 +12,9 @@ from perfdoc.simulator.replay.edits.edit import Edit, with_durations
 from perfdoc.simulator.replay.edits.latency import fitted_line
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
-_UNCERTAINTY_FRAC = 0.3
-"""The line is fitted to few sizes, and a bucket's bytes beyond the largest seen are extrapolated."""
+_UNCERTAINTY_FRAC = 1.0
+"""The line is fitted to few sizes, bytes beyond the largest seen are extrapolated, and gathers of weights are
+taken like reductions: on a simulated job whose truth is known it found a thirteenth of the gain."""
 
 
 def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:

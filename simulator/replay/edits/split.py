@@ -17,7 +17,7 @@ from perfdoc.simulator.replay.edits.edit import Edit, with_durations
 from perfdoc.simulator.replay.edits.latency import latency_of
 from perfdoc.simulator.replay.rebuilt import Rebuilt, with_edges
 
-_UNCERTAINTY_FRAC = 0.3
+_UNCERTAINTY_FRAC = 1.0
 """Gradients do not come evenly (an embedding's come at once, at the end), and communication beside the
 backward slows both down."""
 
