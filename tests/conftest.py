@@ -5,6 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# No test is timed: on a machine that others use, the first example of a property may take a second.
+settings.register_profile("perfdoc", deadline=None)
+settings.load_profile("perfdoc")
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_TRACES = ROOT.parent / "shared" / "traces"
