@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,6 +18,8 @@ from perfdoc.trainer.texts.grammar import TEXT_FILE
 from perfdoc.trainer.tokenizer import Tokenizer
 
 MAX_TEXT_BYTES = 8 << 30
+BEING_WRITTEN_S = 600
+"""A file that nobody changed for so long is written by no run any more."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,9 +110,40 @@ def _unwritten(where: Path | str, error: OSError) -> str:
     return f"data.data_cache: {where}: cannot be written{reason}"
 
 
-def drop_torn(indices: Path) -> None:
+@contextlib.contextmanager
+def writing_alone(cache: Path) -> Iterator[bool]:
+    """Wait until no other run writes sample indices to a shared cache, and keep them out meanwhile.
+
+    Yields False, without waiting, where the file system has no locks or the lock file cannot be written. The
+    kernel lets go of the lock when its holder is killed.
+    """
+    with contextlib.ExitStack() as stack:
+        held = False
+        with contextlib.suppress(OSError):
+            cache.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context((cache / "indices.lock").open("ab"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+            held = True
+        yield held
+
+
+def _as_told(error: Exception, indices: Path) -> Exception:
+    """What to raise for a failed build: a ValueError in one line where a file is at fault."""
+    cause = error.__cause__
+    if not isinstance(cause, OSError):  # which the builder wraps in advice of many lines
+        return error
+    if isinstance(cause, PermissionError) and cause.filename:
+        return ValueError(f"data: {one_line(cause)}")
+    return ValueError(_unwritten(cause.filename or indices, cause))
+
+
+def drop_torn(indices: Path, *, alone: bool) -> None:
     """Remove sample indices that a full disk or a killed run left torn; megatron-core takes any file for
-    whole, and builds what is missing."""
+    whole, and builds what is missing.
+
+    alone: whether no other run can be writing here. Else a torn file that changed in the last ten minutes
+    may be one that is being written, and stays.
+    """
     import numpy as np
 
     for file in indices.glob("*.npy"):
@@ -117,7 +152,9 @@ def drop_torn(indices: Path) -> None:
         except PermissionError:
             continue
         except (OSError, ValueError, EOFError):
-            file.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):  # another run has removed it
+                if alone or time.time() - file.stat().st_mtime > BEING_WRITTEN_S:
+                    file.unlink()
 
 
 def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
@@ -165,18 +202,18 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
         0,
     ]
     first = dist.get_rank() == 0
-    if first:
-        drop_torn(indices)
-    try:
-        train, valid, _ = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, settings).build()
-    except Exception as error:
+    with writing_alone(cache) if first else contextlib.nullcontext(False) as alone:
         if first:
-            drop_torn(indices)
-        if isinstance(cause := error.__cause__, OSError):  # which the builder wraps in advice of many lines
-            if isinstance(cause, PermissionError) and cause.filename:
-                raise ValueError(f"data: {one_line(cause)}") from error
-            raise ValueError(_unwritten(cause.filename or indices, cause)) from error
-        raise
+            drop_torn(indices, alone=alone)
+        try:
+            train, valid, _ = BlendedMegatronDatasetBuilder(GPTDataset, sizes, lambda: True, settings).build()
+        except Exception as error:
+            if first:
+                drop_torn(indices, alone=alone)
+            told = _as_told(error, indices)
+            if told is error:
+                raise
+            raise told from error
     return Corpus(train=train, valid=valid)
 
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from perfdoc.trainer.data import RankSampler, drop_torn, index_text, text_path
+from perfdoc.trainer.data import RankSampler, drop_torn, index_text, text_path, writing_alone
 from perfdoc.trainer.texts.grammar import TEXT_FILE, write_text
 from perfdoc.trainer.tokenizer import ByteTokenizer, FileTokenizer, build_tokenizer, padded_vocab_size
 from tests.trainer.launch import need_megatron
@@ -120,7 +125,61 @@ def test_torn_indices_are_removed_and_whole_ones_stay(tmp_path: Path) -> None:
     for name, length in (("numbers", len(content) - 1), ("header", 20), ("empty", 0)):
         (tmp_path / f"{name}.npy").write_bytes(content[:length])
     (tmp_path / "description.txt").write_text("kept")
-    drop_torn(tmp_path)
+    drop_torn(tmp_path, alone=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["description.txt", "whole.npy"]
     assert whole.read_bytes() == content
-    drop_torn(tmp_path / "nowhere")
+    drop_torn(tmp_path / "nowhere", alone=True)
+
+
+def test_what_another_run_may_be_writing_stays_for_ten_minutes(tmp_path: Path) -> None:
+    """Without a lock nobody knows whether a torn file is being written; one left alone for long is not."""
+    torn = tmp_path / "sample_index.npy"
+    torn.write_bytes(b"\x93NUMPY")
+    drop_torn(tmp_path, alone=False)
+    assert torn.is_file()
+    os.utime(torn, (time.time() - 601,) * 2)
+    drop_torn(tmp_path, alone=False)
+    assert not torn.exists()
+
+
+def test_one_run_at_a_time_writes_indices(tmp_path: Path) -> None:
+    cache = tmp_path / "shared" / "cache"
+    with writing_alone(cache) as alone, (cache / "indices.lock").open("ab") as other:
+        assert alone
+        with pytest.raises(BlockingIOError):
+            fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    with (cache / "indices.lock").open("ab") as other:
+        fcntl.flock(other, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    (tmp_path / "file").touch()
+    with writing_alone(tmp_path / "file") as alone:
+        assert not alone, "where no lock can be had the run goes on without"
+
+
+def test_a_corpus_is_built_under_the_lock(tmp_path: Path) -> None:
+    """Another run holds the lock: this one waits for it before it looks at the indices."""
+    need_megatron()
+    cache = tmp_path / "cache"
+    indices = cache / "indices"
+    indices.mkdir(parents=True)
+    (indices / "being_written.npy").write_bytes(b"\x93NUMPY")
+    code = (
+        "import torch.distributed as d; from perfdoc.trainer import adapt; adapt.prepare()\n"
+        "from perfdoc.trainer.config import resolve; from perfdoc.trainer.data import build_corpus\n"
+        "from perfdoc.trainer.tokenizer import ByteTokenizer\n"
+        f"store = d.FileStore({str(tmp_path / 'store')!r}, 1)\n"
+        "d.init_process_group('gloo', rank=0, world_size=1, store=store)\n"
+        f"config = resolve('tiny', ['data_cache={cache}']).config\n"
+        "print('begins', flush=True); build_corpus(config, ByteTokenizer())\n"
+    )
+    with writing_alone(cache):
+        run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+        assert run.stdout is not None
+        assert run.stdout.readline() == "begins\n"
+        with pytest.raises(subprocess.TimeoutExpired):
+            run.wait(timeout=5)
+        assert [file.name for file in indices.iterdir()] == ["being_written.npy"]
+    assert run.wait(timeout=120) == 0
+    run.stdout.close()
+    names = [file.name for file in indices.iterdir()]
+    assert "being_written.npy" not in names
+    assert any(name.endswith("-sample_index.npy") for name in names)
