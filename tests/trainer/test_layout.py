@@ -148,6 +148,12 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
         "cpu",
     ),
     ("parallel.use_torch_fsdp2 = true: needs params_dtype", [*FSDP2, "params_dtype=fp16"], 1, "cuda"),
+    (
+        "precision.grad_reduce_in_fp32 = true: FSDP2 reduces the gradients of bf16",
+        [*FSDP2, "params_dtype=bf16"],
+        2,
+        "cuda",
+    ),
     ("checkpoint.save = x: checkpoints of FSDP2", [*FSDP2, "save=x"], 1, "cpu"),
     (
         "environment.cuda_device_max_connections = 1: must not be 1 with FSDP2",
@@ -223,6 +229,7 @@ VALID: list[tuple[list[str], int, Device]] = [
     (["recompute_granularity=full", "recompute_method=uniform", "recompute_num_layers=1"], 1, "cpu"),
     (["fp8=hybrid", "params_dtype=bf16"], 1, "cuda"),
     ([*FSDP2, *TP2, "sequence_parallel=true"], 4, "cpu"),
+    ([*FSDP2, "params_dtype=bf16", "grad_reduce_in_fp32=false"], 2, "cuda"),
 ]
 
 

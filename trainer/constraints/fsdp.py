@@ -41,6 +41,11 @@ FSDP2: tuple[Rule, ...] = (
         "needs params_dtype fp32 or bf16",
     ),
     (
+        "precision.grad_reduce_in_fp32",
+        _with_fsdp2(lambda c, s: c.precision.grad_reduce_in_fp32 and c.precision.params_dtype == "bf16"),
+        "FSDP2 reduces the gradients of bf16 weights in bf16: needs grad_reduce_in_fp32=false",
+    ),
+    (
         "checkpoint.save",
         _with_fsdp2(lambda c, s: (c.checkpoint.save or c.checkpoint.load) is not None),
         "checkpoints of FSDP2 runs are not written yet",
