@@ -162,9 +162,11 @@ def test_files_that_are_no_text(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(NotAConfigurationError, match=what):
             read_text(path)
-    for missing in (tmp_path / "none", Path("/dev/zero"), tmp_path):
+    for missing in (tmp_path / "none", Path("/dev/zero")):
         with pytest.raises(NotAConfigurationError, match=r"cannot be read|no regular file"):
             read_text(missing)
+    with pytest.raises(NotAConfigurationError, match=r"^holds no run\.json"):
+        read_text(tmp_path)
 
 
 def test_syntax_is_told_from_the_lines_where_the_name_does_not_say() -> None:

@@ -41,6 +41,10 @@ def read_text(path: Path) -> tuple[str, Path]:
     try:
         if path.is_dir():
             path = path / "run.json"
+            if not path.exists():
+                raise NotAConfigurationError(
+                    "holds no run.json. Give a configuration file or a run directory."
+                )
         if path.exists() and not path.is_file():
             raise NotAConfigurationError("is no regular file. Give a configuration file.")
         with path.open("rb") as file:
