@@ -62,7 +62,7 @@ class View:
         self.read.add(name)
         if name in self._of.values:
             return self._of.values[name]
-        derived = _derived(name, self._of.values)
+        derived = _derived(name, self._of.values, self._of.unknown)
         if derived is not None:
             value, sources = derived
             self.read |= sources
@@ -147,18 +147,38 @@ class View:
         return world // model
 
 
-def _derived(name: str, values: Mapping[str, Value]) -> tuple[int, set[str]] | None:
-    """What follows from other settings by arithmetic, and from which; None where it does not."""
+_VPP_SOURCES = frozenset(
+    {"num_layers", "pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"}
+)
+
+
+def _derived(
+    name: str, values: Mapping[str, Value], unknown: frozenset[str]
+) -> tuple[int, set[str] | frozenset[str]] | None:
+    """What follows from other settings by arithmetic, and from which; None where it does not.
+
+    Raises Undecided where it would follow from a setting that is made and cannot be told: neither a source's
+    default nor the default of `name` holds then.
+    """
     if name == "world_size":
+        _known({"nnodes", "nproc_per_node"}, unknown)
         ranks = _times(values.get("nnodes", 1), values.get("nproc_per_node"))
         return None if ranks is None else (ranks, {"nnodes", "nproc_per_node"} & values.keys())
     if name == "virtual_pipeline_model_parallel_size":
-        layers, pp = values.get("num_layers"), values.get("pipeline_model_parallel_size")
-        each = _times(pp, values.get("num_layers_per_virtual_pipeline_stage"))
+        each_stage = "num_layers_per_virtual_pipeline_stage"
+        if each_stage in unknown or values.get(each_stage) is not None:
+            _known(_VPP_SOURCES, unknown)
+        layers = values.get("num_layers")
+        each = _times(values.get("pipeline_model_parallel_size"), values.get(each_stage))
         if each and isinstance(layers, int) and layers % each == 0:
-            sources = {"num_layers", "pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"}
-            return layers // each, sources
+            return layers // each, _VPP_SOURCES
     return None
+
+
+def _known(sources: set[str] | frozenset[str], unknown: frozenset[str]) -> None:
+    """Raise Undecided for the first source that was set to what cannot be told."""
+    for source in sorted(sources & unknown):
+        raise Undecided(source)
 
 
 def _times(a: Value, b: Value) -> int | None:

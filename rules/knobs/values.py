@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Final
 
@@ -22,6 +23,12 @@ Raw = str | tuple[str, ...] | bool | None | Opaque
 _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no", "off", "0"})
 _NULL = frozenset({"null", "none", "~", ""})
 _DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
+_DIGITS = re.compile(r"[-+]?\d[\d_]*")
+_TOLD_AT_START = {
+    "nproc_per_node": re.compile(r"auto|gpu|cpu|xpu"),
+    "nnodes": re.compile(r"\d{1,9}:\d{1,9}"),
+}
+"""What torchrun takes besides a number, and makes one of on the machine."""
 _PLACEHOLDER = re.compile(r"^<|<.*>|\$|\$?\{.*\}|^\?\?\?$|…|^\.\.\.$|^lambda |\(")
 
 
@@ -32,7 +39,9 @@ def read_value(knob: Knob, raw: Raw) -> Value | Opaque:
     if raw is True and knob.type != "bool":
         return OPAQUE  # a flag whose value the reader did not find
     texts = _texts(raw)
-    if any(len(t) > MAX_TEXT or _PLACEHOLDER.search(t) for t in texts):
+    if any((len(t) > MAX_TEXT and not _endless(knob, t)) or _PLACEHOLDER.search(t[:MAX_TEXT]) for t in texts):
+        return OPAQUE
+    if len(texts) == 1 and knob.id in _TOLD_AT_START and _TOLD_AT_START[knob.id].fullmatch(texts[0].strip()):
         return OPAQUE
     word = raw.strip().lower() if isinstance(raw, str) else None
     if word == "none" and "none" in knob.choices:
@@ -120,7 +129,7 @@ def _one(knob: Knob, text: str) -> bool | int | float | str:
             real = float(text.replace("_", ""))
         except ValueError:
             raise ValueError("takes a number") from None
-        if real != real:
+        if math.isnan(real) or (math.isinf(real) and _DIGITS.fullmatch(text)):
             raise ValueError("takes a number")
         _in_range(knob, real)
         return real
@@ -130,9 +139,16 @@ def _one(knob: Knob, text: str) -> bool | int | float | str:
     return _choice(knob, text)
 
 
+def _endless(knob: Knob, text: str) -> bool:
+    """A number longer than any text that is looked into: nothing has to be looked for in it."""
+    return knob.type in ("int", "int_list", "float") and _DIGITS.fullmatch(text) is not None
+
+
 def _integer(knob: Knob, text: str) -> int:
     if re.fullmatch(r"[-+]?\d[\d_]{0,30}", text):
         return int(text)
+    if _DIGITS.fullmatch(text):
+        raise ValueError(f"takes a whole number, not one of {len(text)} digits")
     try:
         real = float(text)
     except ValueError:

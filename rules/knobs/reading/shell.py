@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Literal
 
+from perfdoc.rules.knobs.knob import Knob, Spelling
+from perfdoc.rules.knobs.load import catalogue
 from perfdoc.rules.knobs.reading.entry import Entry
 from perfdoc.rules.knobs.reading.words import Word, split_words
 from perfdoc.rules.knobs.values import OPAQUE, Raw
@@ -14,6 +18,7 @@ _NEGATIVE = re.compile(r"-\d")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _PATH = re.compile(r"(?:\+{0,2})([A-Za-z_][\w-]*(?:[./@][\w-]+)+)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+_SCRIPT = re.compile(r"\./.*|.*\.py", re.DOTALL)
 _MAX_EXPANDED = 4096
 _DECLARING = frozenset({"export", "ENV", "ARG", "declare", "local", "readonly", "env", "setenv"})
 
@@ -95,10 +100,8 @@ def _of_command(words: Sequence[Word], command: int) -> Iterator[Entry]:
         if _FLAG.fullmatch(flag):
             raw: Raw = inline
             if not equals:
-                values = []
-                while position < len(words) and _is_value(words[position]):
-                    values.append(words[position].text or "")
-                    position += 1
+                values = _values_of(flag, words, position)
+                position += len(values)
                 raw = True if not values else values[0] if len(values) == 1 else tuple(values)
             if flag in ("--env",) and isinstance(raw, str):
                 yield from _of_command([Word(raw, word.line)], command)
@@ -135,6 +138,42 @@ def _inside(word: Word) -> Iterator[Word]:
     for offset, segment in enumerate(written.split("\n")):
         for text in re.sub(r"[\"'\\]", " ", segment).split():
             yield Word(text, word.line + offset)
+
+
+def _values_of(flag: str, words: Sequence[Word], first: int) -> list[str]:
+    """The words that are a flag's values: in `--nproc-per-node 8 train.py` one, for the script is none."""
+    most = 1 if _named(flag) in _flags("scalar") | _flags("switch") else len(words)
+    may_name_a_file = _named(flag) not in _flags("list") | _flags("switch")
+    values: list[str] = []
+    for word in words[first : first + most]:
+        script = _SCRIPT.fullmatch(word.text or "") and (values or not may_name_a_file)
+        if script or not _is_value(word):
+            break
+        values.append(word.text or "")
+    return values
+
+
+@cache
+def _flags(takes: Literal["switch", "scalar", "list"]) -> frozenset[str]:
+    """The flags of the catalogue that take no value or one, exactly one, or any number."""
+    return frozenset(
+        _named(spelling.name)
+        for knob in catalogue().values()
+        for spelling in knob.spellings
+        if spelling.name.startswith("--") and takes == _takes(knob, spelling)
+    )
+
+
+def _takes(knob: Knob, spelling: Spelling) -> str:
+    if knob.type == "bool" or spelling.means is not None:
+        return "switch"
+    if knob.type in ("list", "int_list", "str_or_list"):
+        return "list"
+    return "scalar" if knob.type in ("int", "float", "str", "dtype") else "anything"
+
+
+def _named(flag: str) -> str:
+    return flag.replace("_", "-")
 
 
 def _is_value(word: Word) -> bool:
