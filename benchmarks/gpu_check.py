@@ -8,23 +8,27 @@ logged, the profiled steps as logged and as analysed with the difference (bar: 2
 DIR holds the run directories with their traces and reports, a log of each, and results.json.
 
 A run that this machine cannot do is a row with the reason. Exit code 0: all that ran ended well and within
-the bar; 1: not so; 2: nothing could be run. `--device cpu` tries the script itself, on a sixteenth of the
-width.
+the bar; 1: not so, or not measured; 2: nothing could be run. `--device cpu` tries the script itself, on a
+sixteenth of the width.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.metadata
-import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,6 +44,13 @@ WINDOW = (6, 3)
 WARM_STEPS = 4
 """Steps at the start that are not in the median."""
 VERSIONS = ("torch", "megatron-core", "transformer-engine", "nvtx", "perfdoc")
+STOP_GRACES_S = (60.0, 30.0, 10.0)
+"""After each SIGTERM to `perfdoc run`: it finishes its step, it ends its ranks, it kills them."""
+ANNOUNCEMENTS = re.compile(
+    r"(nsys (of unknown version|[\d.]+): |PyTorch profiler: |no profiler: |.* -m perfdoc\.trainer\.main "
+    r"|rank \d+: ended because another rank did|\d+ of \d+ files analysed|wrote )"
+)
+"""What `perfdoc run` says of its doings, which is no reason for its end."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,11 +80,21 @@ class Result:
     """The whole command."""
 
 
+def environment() -> dict[str, str]:
+    """Of the runs: this one's, with a PYTHONPATH that holds in any working directory."""
+    given = dict(os.environ)
+    if path := given.get("PYTHONPATH"):
+        given["PYTHONPATH"] = os.pathsep.join(str(Path(entry).resolve()) for entry in path.split(os.pathsep))
+    return given
+
+
 def find_machine(device: str) -> Machine:
     """What there is. Raises RuntimeError, in one line, where nothing can be run."""
-    for module in ("torch", "megatron"):
-        if importlib.util.find_spec(module) is None:
-            raise RuntimeError(f"{module} is not installed: pip install 'perfdoc[train]'")
+    with tempfile.TemporaryDirectory() as elsewhere:  # the runs start in another directory than this one too
+        for module in ("perfdoc", "torch", "megatron.core"):
+            line = [sys.executable, "-c", f"import importlib.util as u; assert u.find_spec({module!r})"]
+            if subprocess.run(line, cwd=elsewhere, env=environment(), capture_output=True).returncode:
+                raise RuntimeError(f"{module} is not installed: pip install 'perfdoc[train]'")
     import torch
 
     nsys = bool(os.environ.get("PERFDOC_NSYS") or shutil.which("nsys"))
@@ -124,12 +145,20 @@ def carry_out(run: PlannedRun, folder: Path, timeout_s: float) -> Result:
     sys.stderr.write(f"{run.name}: perfdoc {shlex.join(words)}\n")
     begin = time.monotonic()
     with (folder / f"{run.name}.log").open("w") as log:
+        line = [sys.executable, "-m", "perfdoc", *words]
+        process = subprocess.Popen(
+            line, stderr=log, stdout=log, cwd=folder, env=environment(), process_group=0
+        )
         try:
-            line = [sys.executable, "-m", "perfdoc", *words]
-            code = subprocess.call(line, stdout=log, stderr=log, cwd=folder, timeout=timeout_s)
-            reason = "" if code == 0 else _last_word(folder / f"{run.name}.log", code)
+            code = process.wait(timeout_s)
+            reason = (
+                "" if code == 0 else last_word((folder / f"{run.name}.log").read_text(errors="replace"), code)
+            )
         except subprocess.TimeoutExpired:
             reason = f"did not end within {timeout_s:.0f} s"
+        finally:
+            if process.returncode is None:
+                stop(process, STOP_GRACES_S)
     seconds = time.monotonic() - begin
     figures: dict[str, Any] = {}
     for read in (logged_figures, analysed_figures):
@@ -143,10 +172,24 @@ def carry_out(run: PlannedRun, folder: Path, timeout_s: float) -> Result:
     )
 
 
-def _last_word(log: Path, code: int) -> str:
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.startswith("perfdoc: ")]
-    told = [line.removeprefix("perfdoc: ") for line in lines[2:]]  # after the profiler and the command
-    return (told[0] if told else f"ended with code {code}")[:300]
+def stop(process: subprocess.Popen[bytes], graces_s: Sequence[float]) -> None:
+    """End a run and what it started: SIGTERM, which perfdoc passes on to the training, then SIGKILL."""
+    for grace_s in graces_s:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(grace_s)
+            break
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def last_word(log: str, code: int) -> str:
+    """Why a run ended: perfdoc's first line that is no announcement, else the last line of all."""
+    lines = [line for line in log.splitlines() if line.strip()]
+    said = [line.removeprefix("perfdoc: ") for line in lines if line.startswith("perfdoc: ")]
+    told = [line for line in said if not ANNOUNCEMENTS.match(line)]
+    return (told[0] if told else ": ".join([f"ended with code {code}", *lines[-1:]]))[:300]
 
 
 def logged_figures(out: Path) -> dict[str, Any]:
@@ -204,7 +247,9 @@ def table(results: list[Result], head: list[str]) -> str:
                 _shown(r.step_ms, "{:.1f} ms"),
                 _shown(r.profiled_ms, "{:.1f} ms"),
                 _shown(r.analysed_ms, "{:.1f} ms"),
-                _shown(r.difference_frac, "{:.2%}") + (" MISS" if r.agrees is False else ""),
+                "not measured"
+                if unmeasured(r)
+                else _shown(r.difference_frac, "{:.2%}") + " MISS" * (r.agrees is False),
                 _shown(r.mfu, "{:.1%}"),
                 _shown(r.tokens_per_second, "{:,.0f}"),
                 _shown(r.peak_gib, "{:.1f} GiB"),
@@ -213,6 +258,11 @@ def table(results: list[Result], head: list[str]) -> str:
         )
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join([*(f"- {line}" for line in head), "", *lines]) + "\n"
+
+
+def unmeasured(result: Result) -> bool:
+    """Whether a run that ended well leaves open if its analysed steps keep to the bar."""
+    return result.state == "ok" and result.agrees is None
 
 
 def _shown(value: float | None, form: str) -> str:
@@ -228,6 +278,7 @@ def main() -> int:
     parser.add_argument("--layers", type=int, help="of the 8B shape, if memory runs out")
     parser.add_argument("--timeout", type=float, default=900.0, help="seconds for one run")
     given = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # by way of `stop`
     try:
         machine = find_machine(given.device)
         given.output.mkdir(parents=True)
@@ -244,7 +295,7 @@ def main() -> int:
         (folder / "results.json").write_text(json.dumps(document, indent=1) + "\n")
         (folder / "table.md").write_text(table(results, head))
     sys.stdout.write(table(results, head))
-    return int(any(r.state == "failed" or r.agrees is False for r in results))
+    return int(any(r.state == "failed" or r.agrees is False or unmeasured(r) for r in results))
 
 
 if __name__ == "__main__":

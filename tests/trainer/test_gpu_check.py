@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -18,7 +20,8 @@ BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 GIB = 1 << 30
 sys.path.insert(0, str(BENCHMARKS))
 
-import gpu_runs  # noqa: E402 - a script beside the package
+import gpu_check  # noqa: E402 - scripts beside the package
+import gpu_runs  # noqa: E402
 
 
 def test_layers_that_fit() -> None:
@@ -46,6 +49,44 @@ def test_every_planned_run_is_a_valid_configuration(gib: int, gpus: int) -> None
         assert run.skip or default_world_size(config) <= gpus
     told = {run.name: run.skip for run in runs if gib > 24}
     assert told.get("8b-dp2", "") == ("" if gpus == 2 or gib == 24 else "needs 2 GPUs, there are 1")
+
+
+def test_the_reason_of_a_run_is_not_an_announcement() -> None:
+    begin = "perfdoc: PyTorch profiler: asked for\nperfdoc: python -m perfdoc.trainer.main --out r\n"
+    refused = "perfdoc: override: unknown key train.nonsense\n"
+    consequence = "perfdoc: rank 1: ended because another rank did\n"
+    assert gpu_check.last_word(refused, 2) == "override: unknown key train.nonsense"
+    assert gpu_check.last_word(f"{begin}{consequence}perfdoc: rank 0: out of memory\n", 1) == (
+        "rank 0: out of memory"
+    )
+    assert gpu_check.last_word(f"{begin}No module named x\n\n", 1) == "ended with code 1: No module named x"
+    assert gpu_check.last_word("", -9) == "ended with code -9"
+
+
+def test_what_was_not_measured_is_not_within_the_bar() -> None:
+    result = gpu_check.Result(name="tiny", state="ok", reason="", settings=())
+    assert gpu_check.unmeasured(result)
+    assert "| not measured |" in gpu_check.table([result], [])
+    assert not gpu_check.unmeasured(dataclasses.replace(result, agrees=True))
+    assert not gpu_check.unmeasured(dataclasses.replace(result, state="skipped"))
+
+
+def test_stop_asks_again_then_kills_the_group() -> None:
+    """A process that counts SIGTERM and never ends, with a child."""
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('asked', flush=True))\n"
+        "child = subprocess.Popen(['sleep', '300'])\n"
+        "print('ready', flush=True)\n"
+        "while True: time.sleep(1)\n"
+    )
+    line = [sys.executable, "-c", code]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        gpu_check.stop(process, (1.0, 1.0))
+        assert process.returncode == -signal.SIGKILL
+        assert process.stdout.read() == b"asked\nasked\n"  # to its end: the child that holds it too is gone
 
 
 @pytest.mark.slow
