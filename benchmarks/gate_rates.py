@@ -1,8 +1,8 @@
 """How often the gate is wrong on this machine: `python benchmarks/gate_rates.py [--runs 30] [--planted 6]`.
 
-Trains the same small model again and again on one CPU rank, in turn with runs in which every batch is late by
-a fixed share of a step. Then counts verdicts over random draws without replacement: five equal runs as the
-baseline against three other equal ones (false alarms) and against three late ones (losses seen). Draws
+Trains the same small model again and again on one CPU rank, in turn with runs in which every sample is late
+by a fixed share of a step. Then counts verdicts over random draws without replacement: five equal runs as
+the baseline against three other equal ones (false alarms) and against three late ones (losses seen). Draws
 share runs, so the rates are estimates for this machine and this hour, printed beside what the gate claims.
 """
 
@@ -23,29 +23,9 @@ SETTINGS = [
     *("eval_interval=1000", "manual_gc_interval=1000", "log_interval=1000"),
 ]
 BASELINE, NEW, DRAWS = 5, 3, 2000
-PLANT = """
-import importlib.util, os, sys, time
-
-class Finder:
-    def find_spec(self, name, path=None, target=None):
-        if name != "perfdoc.trainer.data":
-            return None
-        sys.meta_path.remove(self)
-        spec = importlib.util.find_spec(name)
-        run = spec.loader.exec_module
-        def late(module):
-            run(module)
-            batches = module.batches
-            def slow(*arguments, **named):
-                for batch in batches(*arguments, **named):
-                    time.sleep(float(os.environ["PLANTED_DELAY_S"]))
-                    yield batch
-            module.batches = slow
-        spec.loader.exec_module = late
-        return spec
-
-sys.meta_path.insert(0, Finder())
-"""
+SAMPLES = 8
+"""Of a step: what slow_data delays."""
+SLOW_DATA = Path(__file__).resolve().parent / "slow_data"
 
 
 def train(folder: Path, name: str, delay_s: float = 0.0) -> int:
@@ -54,11 +34,9 @@ def train(folder: Path, name: str, delay_s: float = 0.0) -> int:
 
     environment = dict(os.environ)
     if delay_s:
-        plant = folder / "plant"
-        plant.mkdir(exist_ok=True)
-        (plant / "sitecustomize.py").write_text(PLANT)
-        paths = [str(plant), *filter(None, [environment.get("PYTHONPATH")])]
-        environment |= {"PYTHONPATH": os.pathsep.join(paths), "PLANTED_DELAY_S": str(delay_s)}
+        paths = [str(SLOW_DATA), *filter(None, [environment.get("PYTHONPATH")])]
+        environment["PYTHONPATH"] = os.pathsep.join(paths)
+        environment["PERFDOC_DATA_DELAY_MS"] = str(delay_s * 1e3)
     line = [sys.executable, "-m", "perfdoc", "run", "tiny", *SETTINGS, f"data_cache={folder / 'data'}"]
     line += ["--profiler", "none", "-o", str(folder / name)]
     subprocess.run(line, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -94,8 +72,7 @@ def main() -> int:
         folder = Path(name)
         train(folder, "warm-up")
         equal = [train(folder, "equal0")]
-        # Two micro-batches a step: each is late by half of the loss.
-        delay_s = equal[0] * options.loss / 2 / 1e9
+        delay_s = equal[0] * options.loss / SAMPLES / 1e9
         late: list[int] = []
         every = max(1, options.runs // max(1, options.planted))
         for i in range(1, options.runs):

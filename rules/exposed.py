@@ -8,6 +8,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.rule import Evidence, Verdict
+from perfdoc.rules.time_evidence import time_evidence
 from perfdoc.simulator.replay.predict import Gain
 
 MIN_FRAC = 0.05
@@ -49,11 +50,8 @@ def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
         return Verdict(state="skipped", reason=reason + dimension.upper()), []
     if not rows:
         return Verdict(state="not_applicable", reason=f"no {dimension.upper()} communication was seen"), []
-    evidence = [
-        Evidence(label=f"exposed {dimension.upper()} communication, mean over ranks", value=f"{share:.1%}")
-    ]
-    if (ms := case.per_step_ms(exposed_ns(dimension))) is not None:
-        evidence.append(Evidence(label="of a step", value=f"{ms:.3g} ms"))
+    what = f"exposed {dimension.upper()} communication"
+    evidence = time_evidence(case, what, share, exposed_ns(dimension))
     total = sum(row.total_ns for row in rows)
     if total:
         hidden = 1 - sum(row.exposed_ns for row in rows) / total

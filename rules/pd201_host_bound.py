@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling, predicted, worth_frac
-from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.rule import Advice, Meta, Verdict
+from perfdoc.rules.time_evidence import time_evidence
 
 META = Meta(
     code="PD201",
@@ -36,9 +37,7 @@ def evaluate(case: Case) -> Verdict:
     share = case.share(lambda r: r.ledger.idle_ns["host"])
     if share is None:
         return Verdict(state="skipped", reason="every window is empty")
-    evidence = [Evidence(label="idle behind the host, mean over ranks", value=f"{share:.1%}")]
-    if (ms := case.per_step_ms(lambda r: r.ledger.idle_ns["host"])) is not None:
-        evidence.append(Evidence(label="of a step", value=f"{ms:.3g} ms"))
+    evidence = time_evidence(case, "idle behind the host", share, lambda r: r.ledger.idle_ns["host"])
     if max(share, worth_frac(case, "without_launches")) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     advice = []

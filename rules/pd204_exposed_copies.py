@@ -6,6 +6,7 @@ from perfdoc.analyzers.device.copy_times import CopyTime
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.rule import Evidence, Meta, Verdict
+from perfdoc.rules.time_evidence import time_evidence
 
 META = Meta(
     code="PD204",
@@ -40,9 +41,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason="every window is empty")
     if missing and share < MIN_FRAC:
         return Verdict(state="skipped", reason=missing[0].reason)
-    evidence = [Evidence(label="copies that nothing hides, mean over ranks", value=f"{share:.1%}")]
-    if (ms := case.per_step_ms(lambda r: r.ledger.exposed_memcpy_ns)) is not None:
-        evidence.append(Evidence(label="of a step", value=f"{ms:.3g} ms"))
+    evidence = time_evidence(case, "copies that nothing hides", share, lambda r: r.ledger.exposed_memcpy_ns)
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     kinds = _over_ranks(case)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -96,6 +97,12 @@ class Activity:
     def span(self) -> tuple[int, int]:
         """First start and last end."""
         return int(self.start_ns[0]), int(self.end_ns.max())
+
+    @cached_property
+    def launching_threads(self) -> I64:
+        """Indices of the threads that launched the device's work, ascending; -1 among them where some launch
+        is unknown."""
+        return np.flatnonzero(np.bincount(self.launch_thread + 1)) - 1
 
 
 def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Launches) -> Activity | None:

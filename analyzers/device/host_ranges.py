@@ -6,7 +6,6 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.idle import launching_threads
 from perfdoc.profiling import vocabulary
 from perfdoc.traces import RangeKind
 
@@ -17,7 +16,7 @@ def host_intervals(view: DeviceView) -> dict[str, Intervals]:
     Collection holds the interpreter lock, so any thread's counts; loading only where it holds up launches.
     """
     gc = _union_of(view, view.known.gc, _threads(view))
-    return {"gc": gc, "data": _union_of(view, view.known.data, launching_threads(view.activity)) - gc}
+    return {"gc": gc, "data": _union_of(view, view.known.data, view.activity.launching_threads) - gc}
 
 
 def optimizer_starts(view: DeviceView) -> I64:

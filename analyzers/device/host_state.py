@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import Literal, Self, TypeAlias
 
 from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.idle import launching_threads
 
 State: TypeAlias = Literal["measured", "not_measured"]
 
@@ -43,6 +42,6 @@ def launches_missing(view: DeviceView) -> tuple[str, str] | None:
             return capability.reason, capability.remedy
     if not (view.activity.launch_start_ns >= 0).any():
         return NO_LAUNCHES, view.trace.capabilities["launch_correlation"].remedy
-    if (count := len(launching_threads(view.activity))) > MAX_LAUNCHING_THREADS:
+    if (count := len(view.activity.launching_threads)) > MAX_LAUNCHING_THREADS:
         return f"{count:,} threads launch this device's work: such a capture is damaged.", "Capture again."
     return None

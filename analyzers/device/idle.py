@@ -41,14 +41,8 @@ def idle_inputs(trace: Trace, activity: Activity, known: KnownRanges) -> IdleInp
     mine = trace.threads_of(trace.devices[activity.device].process)
     # Collection holds the interpreter lock, so any thread's counts; loading only where it holds up launches.
     gc = _union_of(trace, known.gc, mine)
-    data = _union_of(trace, known.data, launching_threads(activity))
+    data = _union_of(trace, known.data, activity.launching_threads)
     return IdleInputs(gc=gc, gc_or_data=gc | data)
-
-
-def launching_threads(activity: Activity) -> I64:
-    """Indices of the threads that launched a device's work, ascending; -1 among them where some launch is
-    unknown."""
-    return np.flatnonzero(np.bincount(activity.launch_thread + 1)) - 1
 
 
 def _union_of(trace: Trace, rows: I64, threads: I64) -> Intervals:

@@ -11,7 +11,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS, launching_threads
+from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.window import Window
 from perfdoc.traces import CopyKind
 from perfdoc.traces.table import I8, Bool
@@ -131,7 +131,7 @@ def host_calls(view: DeviceView) -> HostCalls:
     A thread that launches nothing on the device (NCCL's watchdog, a data loader) holds up nothing by waiting.
     """
     api, strings = view.trace.api_calls, view.trace.strings
-    threads = launching_threads(view.activity)
+    threads = view.activity.launching_threads
     threads = threads[threads >= 0]
     launches = np.zeros(len(view.trace.threads) + 1, bool)
     launches[threads] = True

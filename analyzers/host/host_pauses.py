@@ -9,7 +9,6 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, union
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.host_state import Measured
-from perfdoc.analyzers.device.idle import launching_threads
 from perfdoc.analyzers.host.host_calls import host_bounds, step_at
 from perfdoc.profiling import vocabulary
 from perfdoc.traces import RangeKind
@@ -53,7 +52,7 @@ def gc_pauses(view: DeviceView, idle_ns: int) -> HostPauses:
 
 def data_pauses(view: DeviceView, idle_ns: int) -> HostPauses:
     """Waits for the next batch on the threads that launch the device's work."""
-    return _pauses(view, "data", view.known.data, launching_threads(view.activity), idle_ns)
+    return _pauses(view, "data", view.known.data, view.activity.launching_threads, idle_ns)
 
 
 def pause_rows(view: DeviceView, rows: I64, threads: I64) -> I64:

@@ -35,6 +35,16 @@ class Ledger:
         assert min(leaves) >= 0, leaves
         assert sum(leaves) == self.window_ns, f"ledger sums to {sum(leaves)} of {self.window_ns} ns"
 
+    @property
+    def by_leaf(self) -> dict[str, int]:
+        """Nanoseconds by the leaf's dotted name, in order of precedence; they sum to the window."""
+        return {
+            "compute": self.compute_ns,
+            **{f"exposed_comm.{dimension}": ns for dimension, ns in self.exposed_comm_ns.items()},
+            "exposed_memcpy": self.exposed_memcpy_ns,
+            **{f"idle.{cause}": ns for cause, ns in self.idle_ns.items()},
+        }
+
 
 def build_ledger(
     activity: Activity, start_ns: int, end_ns: int, idle: IdleInputs, gaps: Gaps | None = None

@@ -203,12 +203,9 @@ def _peak(ranks: Sequence[MfuRank], facts: JobFacts) -> _Known:
 
 
 def _waterfall(ranks: Sequence[MfuRank], ideal_ns: int, total_ns: int) -> tuple[WaterfallBar, ...]:
-    leaves = {IDEAL: ideal_ns, BEYOND_IDEAL: sum(r.ledger.compute_ns for r in ranks) - ideal_ns}
-    for dimension in ranks[0].ledger.exposed_comm_ns:
-        leaves[f"exposed_comm.{dimension}"] = sum(r.ledger.exposed_comm_ns[dimension] for r in ranks)
-    leaves["exposed_memcpy"] = sum(r.ledger.exposed_memcpy_ns for r in ranks)
-    for cause in ranks[0].ledger.idle_ns:
-        leaves[f"idle.{cause}"] = sum(r.ledger.idle_ns[cause] for r in ranks)
+    each = [r.ledger.by_leaf for r in ranks]
+    summed = {name: sum(leaves[name] for leaves in each) for name in each[0]}
+    leaves = {IDEAL: ideal_ns, BEYOND_IDEAL: summed.pop("compute") - ideal_ns} | summed
     assert sum(leaves.values()) == total_ns, (leaves, total_ns)
     return tuple(
         WaterfallBar(name=name, total_ns=time_ns, frac=time_ns / total_ns) for name, time_ns in leaves.items()

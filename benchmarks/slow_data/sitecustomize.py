@@ -1,4 +1,4 @@
-"""A slow file system for benchmarks/predicted.py: every sample takes PERFDOC_DATA_DELAY_MS longer to read.
+"""A slow file system for runs of the trainer: every sample takes PERFDOC_DATA_DELAY_MS longer to read.
 
 Python imports this by itself in every process that finds the folder on PYTHONPATH.
 """

@@ -6,10 +6,9 @@ from pathlib import Path
 
 from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import Dialect
-from perfdoc.rules.knobs.lint.dialects import dialect_of
-from perfdoc.rules.knobs.lint.manifest import is_manifest, of_manifest
-from perfdoc.rules.knobs.lint.settings import Setting, by_scope, settings_of
-from perfdoc.rules.knobs.reading.read import read_entries, read_text
+from perfdoc.rules.knobs.lint.scoped import read_scoped
+from perfdoc.rules.knobs.lint.settings import Setting
+from perfdoc.rules.knobs.reading.read import read_text
 from perfdoc.rules.knobs.values import Opaque
 
 
@@ -19,14 +18,9 @@ def read_configuration(path: Path, dialect: Dialect | None = None) -> Configurat
     Of several scopes, such as verl's roles, only what they agree on is known. Raises NotAConfigurationError.
     """
     text, file = read_text(path)
-    entries = read_entries(text, file.name)
-    found = dialect or dialect_of(entries)[0]
-    manifest = is_manifest(entries)
-    if manifest:
-        entries = tuple(of_manifest(entries))
-    scopes = list(by_scope(tuple(settings_of(entries, found))).values())
+    found = read_scoped(text, file.name, dialect)
     chosen: dict[str, Setting | None] = {}
-    for scope in scopes:
+    for scope in found.scopes.values():
         for knob, setting in scope.items():
             same = knob not in chosen or _value(chosen[knob]) == setting.value
             chosen[knob] = setting if same else None
@@ -36,7 +30,10 @@ def read_configuration(path: Path, dialect: Dialect | None = None) -> Configurat
         if setting is not None and not isinstance(setting.value, Opaque)
     }
     return Configuration(
-        values=values, unknown=frozenset(chosen) - frozenset(values), dialect=found, complete=manifest
+        values=values,
+        unknown=frozenset(chosen) - frozenset(values),
+        dialect=found.dialect,
+        complete=found.manifest,
     )
 
 

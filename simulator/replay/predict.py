@@ -96,17 +96,8 @@ def _rounded(gain_ns: float, noise_ns: float, to_whole: Callable[[float], int]) 
 def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger]) -> int:
     """The most that the leaves of the edits hold on any rank."""
     leaves = {leaf for edit in edits for leaf in edit.leaves}
-    return max(sum(ns for name, ns in _leaves(ledger).items() if _named(name, leaves)) for ledger in ledgers)
+    return max(sum(ns for name, ns in ledger.by_leaf.items() if _named(name, leaves)) for ledger in ledgers)
 
 
 def _named(name: str, leaves: set[str]) -> bool:
     return name in leaves or name.partition(".")[0] in leaves
-
-
-def _leaves(ledger: Ledger) -> dict[str, int]:
-    return {
-        "compute": ledger.compute_ns,
-        "exposed_memcpy": ledger.exposed_memcpy_ns,
-        **{f"exposed_comm.{d}": ns for d, ns in ledger.exposed_comm_ns.items()},
-        **{f"idle.{c}": ns for c, ns in ledger.idle_ns.items()},
-    }

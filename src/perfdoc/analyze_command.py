@@ -117,7 +117,7 @@ def run(options: Options, format_: str) -> list[str]:
     """Analyse and write. Returns the codes of --fail-on that fired. Raises UserError."""
     begin = time.monotonic()
     # What comes after measuring is imported beside the reading, which leaves the interpreter free.
-    threading.Thread(target=_import_the_rest, daemon=True).start()
+    threading.Thread(target=_import_the_rest, args=(options.output is not None,), daemon=True).start()
     try:
         found = measure_all(options.work, options.jobs)
         if not found.captures and found.silent:
@@ -157,12 +157,16 @@ def run(options: Options, format_: str) -> list[str]:
     )
 
 
-def _import_the_rest() -> None:
-    """Modules and templates. What goes wrong here goes wrong again, and is told, where they are used."""
+def _import_the_rest(page: bool) -> None:
+    """Modules, and templates where a page will be written.
+
+    What goes wrong here goes wrong again, and is told, where they are used.
+    """
     with contextlib.suppress(Exception):
         for name in ("diagnose", "reports.markdown", "reports.text"):
             importlib.import_module(f"perfdoc.{name}")
-        importlib.import_module("perfdoc.reports.html").prepare()
+        if page:
+            importlib.import_module("perfdoc.reports.html").prepare()
 
 
 def _given(settings: Sequence[str], config: Path | None) -> JobFacts:

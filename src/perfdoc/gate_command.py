@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from perfdoc.gate.baseline import Baseline
     from perfdoc.gate.read_run import Run
     from perfdoc.gate.result import Result
 
@@ -202,10 +203,9 @@ def _read(runs: Sequence[Path], label: str, commit: str | None, peak_tflops: flo
     return read
 
 
-def _write(path: Path, baseline: object) -> None:
-    from perfdoc.gate.baseline import Baseline, encode
+def _write(path: Path, baseline: Baseline) -> None:
+    from perfdoc.gate.baseline import encode
 
-    assert isinstance(baseline, Baseline)
     _write_files({path: encode(baseline)}, path.parent)
 
 

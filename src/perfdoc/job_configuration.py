@@ -27,6 +27,7 @@ _KNOB_OF_FACT: Mapping[str, str] = MappingProxyType(
         "micro_batch_sequences": "micro_batch_size",
         "global_batch_sequences": "global_batch_size",
         "sequence_length": "seq_length",
+        "recompute": "recompute_granularity",
     }
 )
 
@@ -55,14 +56,8 @@ def job_configuration(facts: JobFacts, given: Path | None) -> Configuration:
             break
         except (NotAConfigurationError, OSError):
             continue
-    recompute = {} if facts.recompute is None else {"recompute_granularity": facts.recompute}
     known: dict[str, Value] = {
         knob: None if value == "none" else value
-        for knob, value in recompute.items()
-        if knob not in found.values
-    }
-    known |= {
-        knob: value
         for fact, knob in _KNOB_OF_FACT.items()
         if (value := getattr(facts, fact)) is not None and knob not in found.values
     }

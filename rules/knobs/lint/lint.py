@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import DIALECT_TITLES, Dialect
-from perfdoc.rules.knobs.lint.dialects import dialect_of
 from perfdoc.rules.knobs.lint.finding import Finding, Report
-from perfdoc.rules.knobs.lint.manifest import is_manifest, of_manifest
 from perfdoc.rules.knobs.lint.name_findings import name_findings, unknown_findings
 from perfdoc.rules.knobs.lint.rule_findings import rule_findings
-from perfdoc.rules.knobs.lint.settings import Setting, by_scope, settings_of
+from perfdoc.rules.knobs.lint.scoped import read_scoped
+from perfdoc.rules.knobs.lint.settings import Setting
 from perfdoc.rules.knobs.lint.value_findings import value_findings
-from perfdoc.rules.knobs.reading.entry import Entry
-from perfdoc.rules.knobs.reading.read import read_entries
 from perfdoc.rules.knobs.values import Opaque
 
 MAX_FINDINGS = 500
@@ -27,18 +24,14 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
     `unknown` reports names that nobody knows too, of which every framework has hundreds that are no knobs.
     Raises NotAConfigurationError.
     """
-    entries = read_entries(text, name)
-    detected, reason = (dialect, "--dialect") if dialect is not None else dialect_of(entries)
-    manifest = is_manifest(entries)
-    if manifest:
-        entries = tuple(of_manifest(entries))
-    settings = tuple(settings_of(entries, detected))
-    scopes = by_scope(settings)
+    scoped = read_scoped(text, name, dialect)
+    entries, settings, scopes, detected = scoped.entries, scoped.settings, scoped.scopes, scoped.dialect
+    defaults_of = _defaults_of(detected, settings)
     findings = list(name_findings(settings, detected))
     findings += value_findings(settings, detected, text.splitlines(), entries)
     for chosen in scopes.values():
-        configuration = _configuration(chosen.values(), _defaults_of(detected, entries, settings), manifest)
-        findings += rule_findings(configuration, chosen, resolved=manifest)
+        configuration = _configuration(chosen.values(), defaults_of, scoped.manifest)
+        findings += rule_findings(configuration, chosen, resolved=scoped.manifest)
     if unknown:
         findings += unknown_findings(entries, settings)
     values = {
@@ -49,7 +42,7 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
     }
     return Report(
         dialect=detected,
-        dialect_reason=reason,
+        dialect_reason=scoped.reason,
         entries=len(entries),
         known=len(settings),
         values=values,
@@ -57,17 +50,14 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
     )
 
 
-def _defaults_of(
-    detected: Dialect | None, entries: Sequence[Entry], settings: Sequence[Setting]
-) -> Dialect | None:
+def _defaults_of(detected: Dialect | None, settings: Sequence[Setting]) -> Dialect | None:
     """Whose defaults hold: a script with Megatron-LM's flags and variables is Megatron-LM's."""
     if detected in (None, "env") and any(s.entry.form == "flag" for s in settings):
         return "megatron_lm"
     return detected
 
 
-def _configuration(settings: object, dialect: Dialect | None, manifest: bool) -> Configuration:
-    chosen = [s for s in settings if isinstance(s, Setting)]  # type: ignore[attr-defined]
+def _configuration(chosen: Collection[Setting], dialect: Dialect | None, manifest: bool) -> Configuration:
     return Configuration(
         values={s.knob.id: s.value for s in chosen if not isinstance(s.value, Opaque)},
         unknown=frozenset(s.knob.id for s in chosen if isinstance(s.value, Opaque)),
