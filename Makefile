@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 TRACE ?=
 OUT ?= perfdoc-report
 
-.PHONY: run demo test test-all lint install install-all bench clean
+.PHONY: run demo test test-all lint install install-all bench docs clean
 
 $(VENV)/.installed: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
@@ -46,6 +46,10 @@ test: lint
 
 test-all: lint
 	$(BIN)/pytest
+
+# The pages that are made from the rules' own files; a test fails where they are stale.
+docs: install
+	$(BIN)/python -m perfdoc.rules.pages docs/rules
 
 bench: install-all
 	$(BIN)/python benchmarks/analyze.py

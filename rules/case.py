@@ -12,6 +12,7 @@ from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.memory_files import JobMemory
+from perfdoc.rules.hardware import Gpu, gpu_of
 from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.simulator.replay.gains import Gains, Prediction, no_gains
@@ -88,3 +89,40 @@ class Case:
     def is_set_to(self, knob: str, value: Value) -> bool:
         """Whether a knob is known to have a value."""
         return self.setting(knob) == (True, value)
+
+    def number(self, knob: str) -> int | None:
+        """A whole number that is known; None also where it is unknown or set to none."""
+        known, value = self.setting(knob)
+        return value if known and isinstance(value, int) and not isinstance(value, bool) else None
+
+    def degree(self, knob: str) -> int | None:
+        """A parallel degree, of which null stands for 1; None where it is not known."""
+        known, value = self.setting(knob)
+        return 1 if known and value is None else self.number(knob)
+
+    @cached_property
+    def gpu(self) -> Gpu | None:
+        """What the GPUs are; None on CPUs, where they are unknown, or where ranks differ."""
+        kinds = {gpu_of(r.device.gpu_name) for r in self.ranks}
+        return kinds.pop() if len(kinds) == 1 else None
+
+    @property
+    def micro_batches(self) -> int | None:
+        """Of a step on each pipeline: as the job says, else global batch / (micro-batch x dp)."""
+        if self.job.facts.micro_batches is not None:
+            return self.job.facts.micro_batches
+        batch, each = self.number("global_batch_size"), self.number("micro_batch_size")
+        dp = self.dp
+        if batch is None or not each or not dp or batch % (each * dp):
+            return None
+        return batch // (each * dp)
+
+    @property
+    def dp(self) -> int | None:
+        """Replicas of the model; None where it is not known."""
+        if self.job.facts.dp is not None:
+            return self.job.facts.dp
+        try:
+            return View(self.configuration).dp
+        except Undecided:
+            return None

@@ -13,6 +13,9 @@ META = Meta(
     why="Gradients can be reduced while the backward pass still computes, and weights gathered while the "
     "forward pass does. What is not hidden lengthens every step, on every rank.",
     sources=("seed 000", "seed 001", "seed 003"),
+    topic="comm_overlap",
+    needs=("trace",),
+    advice=("dp_overlap",),
 )
 
 _VERIFY = "Run again: exposed DP communication in the ledger falls, and the step time by as much."

@@ -13,6 +13,9 @@ META = Meta(
     "back: "
     "short kernels become as long as a collective.",
     sources=("seed 000", "seed 001"),
+    topic="comm_overlap",
+    needs=("trace",),
+    advice=("dp_ln_sm_margin",),
 )
 
 MIN_FRAC = 0.005

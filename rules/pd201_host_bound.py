@@ -13,6 +13,12 @@ META = Meta(
     why="The next kernel was launched after the device had run dry: it idles while Python and the driver "
     "work.",
     sources=("seed 000", "seed 001"),
+    topic="host_overhead",
+    needs=("trace",),
+    advice=(
+        "host_symptom_flops",
+        "host_cuda_graph",
+    ),
 )
 
 MIN_FRAC = 0.05

@@ -15,6 +15,9 @@ META = Meta(
     why="A collection stops the thread that launches, and ranks that collect at different times wait for one "
     "another: every rank's pause becomes everybody's.",
     sources=("seed 000", "seed 001"),
+    topic="host_overhead",
+    needs=("trace",),
+    advice=("host_gc",),
 )
 
 MIN_FRAC = 0.01

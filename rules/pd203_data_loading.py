@@ -12,6 +12,8 @@ META = Meta(
     title="Waiting for data",
     why="The next batch is not ready when the step wants it; no kernel runs meanwhile.",
     sources=("seed 000", "seed 001"),
+    topic="host_overhead",
+    needs=("trace",),
 )
 
 MIN_FRAC = 0.01

@@ -14,6 +14,9 @@ META = Meta(
     why="The device moves memory and computes nothing meanwhile: copies that wait for one another, or that "
     "the next kernel waits for.",
     sources=("DESIGN section 3",),
+    topic="memory",
+    needs=("trace",),
+    advice=("mem_offload_tune",),
 )
 
 MIN_FRAC = 0.05

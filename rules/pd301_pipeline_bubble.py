@@ -12,6 +12,15 @@ META = Meta(
     "however "
     "fast the kernels are.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    topic="pipeline",
+    needs=(
+        "ranks",
+        "steps",
+    ),
+    advice=(
+        "pp_raise_m_vpp",
+        "pp_bubble_formula",
+    ),
 )
 
 MIN_FRAC = 0.05

@@ -12,6 +12,9 @@ META = Meta(
     title="Straggler",
     why="A collective ends when its last rank comes: one slow rank sets the speed of all.",
     sources=("seed 000", "seed 001"),
+    topic="scale",
+    needs=("ranks",),
+    advice=("host_symptom_variation",),
 )
 
 MIN_FRAC = 0.01

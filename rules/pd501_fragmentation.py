@@ -12,6 +12,9 @@ META = Meta(
     "further, "
     "with gigabytes unused.",
     sources=("seed 000", "seed 001"),
+    topic="memory",
+    needs=("snapshot",),
+    advice=("mem_expandable",),
 )
 
 MIN_FRAC = 0.10

@@ -11,6 +11,8 @@ META = Meta(
     why="Time that no cause accounts for cannot be advised on, and large shares mean that the capture or "
     "perfdoc itself misses something.",
     sources=("DESIGN section 3",),
+    topic="capture",
+    needs=("trace",),
 )
 
 MAX_UNEXPLAINED_FRAC = 0.02

@@ -11,6 +11,8 @@ META = Meta(
     why="Without steps the whole capture is analysed, start-up and shutdown included, and neither a step "
     "time nor MFU can be given.",
     sources=("DESIGN section 3",),
+    topic="capture",
+    needs=("trace",),
 )
 
 

@@ -12,6 +12,8 @@ META = Meta(
     why="A kernel of unknown class counts as compute; if it moved data between ranks, exposed "
     "communication would be reported too small.",
     sources=("DESIGN section 3",),
+    topic="capture",
+    needs=("trace",),
 )
 
 MAX_OTHER_FRAC = 0.05

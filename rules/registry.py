@@ -28,6 +28,16 @@ def all_rules() -> tuple[Rule, ...]:
     An entry point of another package that cannot be loaded, or that claims a taken code, is there as a
     rule of its own name that ends in `error`.
     """
+    rules = {rule.meta.code: rule for rule in own_rules()}
+    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value)):
+        rule = _foreign_rule(entry, taken=frozenset(rules))
+        rules[rule.meta.code] = rule
+    return tuple(rules[code] for code in sorted(rules))
+
+
+@cache
+def own_rules() -> tuple[Rule, ...]:
+    """perfdoc's own, by code. Raises ValueError where two claim one code."""
     rules: dict[str, Rule] = {}
     for found in pkgutil.iter_modules(perfdoc.rules.__path__):
         if re.fullmatch(r"pd\d{3}_\w+", found.name):
@@ -35,9 +45,6 @@ def all_rules() -> tuple[Rule, ...]:
             if rule.meta.code in rules:
                 raise ValueError(f"two rules claim the code {rule.meta.code}")
             rules[rule.meta.code] = rule
-    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value)):
-        rule = _foreign_rule(entry, taken=frozenset(rules))
-        rules[rule.meta.code] = rule
     return tuple(rules[code] for code in sorted(rules))
 
 
@@ -91,6 +98,7 @@ def _applied(rule: Rule, case: Case) -> RuleResult:
         code=rule.meta.code,
         title=rule.meta.title,
         state=verdict.state,
+        level=verdict.level,
         reason=verdict.reason,
         evidence=evidence,
         remedy=remedy,

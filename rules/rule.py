@@ -11,6 +11,11 @@ from perfdoc.rules.knobs.knob import Value
 from perfdoc.simulator.replay.predict import Gain
 
 State = Literal["fires", "passes", "not_applicable", "skipped", "error"]
+Level = Literal["problem", "information"]
+"""problem: a cost was measured, or something is wrong for certain. information: worth knowing or trying, at a
+cost that nobody measured here."""
+Need = Literal["trace", "steps", "ranks", "settings", "snapshot", "hardware", "model"]
+"""ranks: several, matched with one another. model: its shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,6 +29,12 @@ class Meta:
     """What the problem costs, in a sentence or two."""
     sources: tuple[str, ...]
     """Where the advice comes from."""
+    topic: str = ""
+    """Of `advice.entry.TOPICS`."""
+    needs: tuple[Need, ...] = ()
+    """What must be known; without it the rule is skipped."""
+    advice: tuple[str, ...] = ()
+    """Entries of the guides that it decides, by id."""
     status: Literal["preview", "stable"] = "preview"
 
 
@@ -57,6 +68,8 @@ class Verdict:
     """What a rule found; a state other than `fires` and `passes` needs a reason."""
 
     state: State
+    level: Level = "problem"
+    """Where it fires."""
     reason: str = ""
     evidence: Sequence[Evidence] = field(default_factory=tuple)
     remedy: str = ""
@@ -96,6 +109,7 @@ class RuleResult:
     code: str
     title: str
     state: State
+    level: Level
     reason: str
     evidence: Sequence[Evidence]
     remedy: str

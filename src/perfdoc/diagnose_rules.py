@@ -15,6 +15,7 @@ def rule_of(result: RuleResult) -> d.RuleResult:
         code=result.code,
         title=result.title,
         state=result.state,
+        level=result.level,
         reason=result.reason,
         evidence=[d.Evidence(label=e.label, value=e.value) for e in result.evidence],
         remedy=result.remedy,

@@ -82,6 +82,7 @@ def test_only_variables_are_offered_as_variables() -> None:
         found = RuleResult(
             **dict.fromkeys(("code", "title", "reason", "remedy", "verify", "false_alarm"), ""),  # type: ignore[arg-type]
             state="fires",
+            level="problem",
             evidence=(),
             advice=[piece],
             gain=None,

@@ -53,6 +53,9 @@ class RuleResult:
     """What the gain is of: a step, or the window where ranks' windows are not made of steps."""
     gain_frac: float | None = None
     """The gain (a ceiling's upper end) by the longest step, or window."""
+    level: Literal["problem", "information"] = "problem"
+    """Of a rule that fires. problem: a cost was measured, or something is wrong for certain. information:
+    worth knowing or trying, at a cost that nobody measured here."""
     verify: str = ""
     """How to see whether it helped."""
     false_alarm: str = ""
