@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,13 @@ from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.known_ranges import find_known_ranges
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
-from perfdoc.analyzers.device.window import WindowRequest, find_window
+from perfdoc.analyzers.device.window import find_window
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
+from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.job_facts import JobFacts, facts_beside
-from perfdoc.traces.load import content_sha256, read_trace
 from perfdoc.traces.run_facts import with_run_facts
 
 _DEVICES_AT_ONCE = 2
@@ -45,41 +46,47 @@ class CaptureMeasurement:
 
 
 def measure_capture(
-    path: Path, request: WindowRequest, given: JobFacts | None = None, also: Also | None = None
+    path: Path,
+    request: WindowRequest,
+    given: JobFacts | None = None,
+    also: Also | None = None,
+    ahead: Ahead | None = None,
 ) -> CaptureMeasurement:
     """Read and measure one capture.
 
     given: what the user says of the job; it goes before what lies beside the capture. also: one more analysis
-    of each device, of a room above.
+    of each device, of a room above. ahead: the same capture, if it is being read already.
     Raises TraceError where it cannot be read, holds no GPU activity, or has nothing that the request names.
     """
-    with ThreadPoolExecutor(max_workers=1) as pool:
-        # Hashing and reading each wait for the disk; hashlib releases the interpreter lock.
-        digest: Future[str] = pool.submit(content_sha256, path)
-        trace = with_run_facts(read_trace(path))
-        facts = _facts(trace, given or JobFacts())
-        ranks, notes = measure_trace(trace, request, facts, also)
-        return CaptureMeasurement(
-            path=path,
-            sha256=digest.result(),
-            format=trace.format,
-            tool_version=trace.tool_version,
-            schema=trace.schema,
-            capabilities=dict(trace.capabilities),
-            notes=[*trace.notes, *notes],
-            ranks=ranks,
-            world_size=trace.world_size
-            or max((m.world_size for m in marked_ranks(trace).values()), default=None),
-            facts=facts,
-        )
+    ahead = ahead or Ahead(path)
+    trace = with_run_facts(ahead.trace.result())
+    facts = _facts(trace, given or JobFacts())
+    ranks, notes = measure_trace(trace, request, facts, also)
+    return CaptureMeasurement(
+        path=path,
+        sha256=ahead.sha256.result(),
+        format=trace.format,
+        tool_version=trace.tool_version,
+        schema=trace.schema,
+        capabilities=dict(trace.capabilities),
+        notes=[*trace.notes, *notes],
+        ranks=ranks,
+        world_size=trace.world_size
+        or max((m.world_size for m in marked_ranks(trace).values()), default=None),
+        facts=facts,
+    )
 
 
 def measure_or_explain(
-    path: Path, request: WindowRequest, given: JobFacts | None = None, also: Also | None = None
+    path: Path,
+    request: WindowRequest,
+    given: JobFacts | None = None,
+    also: Also | None = None,
+    ahead: Ahead | None = None,
 ) -> CaptureMeasurement | NoGpuActivityError:
     """As measure_capture, but a capture without GPU activity is an answer, not the end of the others."""
     try:
-        return measure_capture(path, request, given, also)
+        return measure_capture(path, request, given, also, ahead)
     except NoGpuActivityError as error:
         return error
 

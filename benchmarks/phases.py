@@ -24,8 +24,8 @@ from scan import COLUMNS
 BEGIN = time.perf_counter()
 
 PHASES = (
-    ("sha256 (beside the rest)", "perfdoc.analyzers.measure", "content_sha256"),
-    ("read_trace", "perfdoc.analyzers.measure", "read_trace"),
+    ("sha256 (beside the rest)", "perfdoc.traces.ahead", "content_sha256"),
+    ("read_trace", "perfdoc.traces.ahead", "read_trace"),
     ("  kernels", "perfdoc.traces.nsys_gpu", "read_kernels"),
     ("  copies", "perfdoc.traces.nsys_gpu", "read_copies"),
     ("  API calls", "perfdoc.traces.nsys_host", "read_api_calls"),
@@ -49,7 +49,7 @@ PHASES = (
     ("  pipeline", "perfdoc.analyzers.measure_device", "pipeline_rank"),
     ("  replay", "perfdoc.measuring", "replay_and_keep"),
     ("diagnose", "perfdoc.diagnose", "diagnose"),
-    ("JSON", "perfdoc.analyze_command", "to_json"),
+    ("JSON", "perfdoc.diagnosis", "to_json"),
     ("HTML, Markdown and files", "perfdoc.analyze_command", "_write"),
     ("text", "perfdoc.analyze_command", "_rendered"),
 )

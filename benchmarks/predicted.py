@@ -34,7 +34,7 @@ from predicted_changes import CHANGES, COMMON, Change  # noqa: E402
 from perfdoc.analyzers.device.window import WindowRequest  # noqa: E402
 from perfdoc.analyzers.job import measure_job  # noqa: E402
 from perfdoc.analyzers.steps.step_times_log import LoggedSteps, read_logged_steps  # noqa: E402
-from perfdoc.measuring import Work, measure_all  # noqa: E402
+from perfdoc.measuring import measure_all  # noqa: E402
 from perfdoc.simulator.engine import schedule  # noqa: E402
 from perfdoc.simulator.replay.edits import Edit  # noqa: E402
 from perfdoc.simulator.replay.kept import KeptRank  # noqa: E402
@@ -42,6 +42,7 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt  # noqa: E402
 from perfdoc.simulator.replay.replay import replay_job  # noqa: E402
 from perfdoc.simulator.replay.unprofiled import as_unprofiled, gc_keep_frac  # noqa: E402
 from perfdoc.traces.job_facts import JobFacts  # noqa: E402
+from perfdoc.work import Work  # noqa: E402
 
 RATE = "200mbit"
 WARM_UP = 4

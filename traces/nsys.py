@@ -15,7 +15,7 @@ from perfdoc.traces.model import Capability, Note, Trace
 from perfdoc.traces.nsys_ids import Ids
 from perfdoc.traces.nsys_launches import any_launch_found
 from perfdoc.traces.nsys_meta import find_secrets, identify_gpus, read_meta, read_warnings
-from perfdoc.traces.nsys_payload import read_payloads
+from perfdoc.traces.nsys_payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys_source import NsysSource, ParquetSource, SqliteSource
 from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
@@ -52,6 +52,14 @@ def read_nsys(source: NsysSource) -> Trace:
             "is not a Nsight Systems export (none of its tables is there).",
             "Export the report: nsys export --type sqlite REPORT.nsys-rep",
         )
+    source.plan(
+        [
+            (nsys_gpu.KERNEL, tuple(nsys_gpu.KERNEL_COLUMNS)),
+            (nsys_host.API, tuple(nsys_host.API_COLUMNS)),
+            (nsys_host.NVTX, nsys_host.NVTX_COLUMNS),
+            (nsys_host.NVTX, PAYLOAD_COLUMNS),
+        ]
+    )
     ids = Ids(source)
     kernels = nsys_gpu.read_kernels(source, ids)
     copies = nsys_gpu.read_copies(source, ids)

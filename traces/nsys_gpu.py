@@ -24,6 +24,15 @@ _ACTIVITY = {
     "globalPid": NULL,
 }
 
+KERNEL_COLUMNS = {
+    **_ACTIVITY,
+    "shortName": NULL,
+    "demangledName": NULL,
+    "graphNodeId": NULL,
+    **dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), NULL),
+}
+"""What is read of the kernel table, and what stands for NULL in it."""
+
 _COPY_KINDS = {
     1: CopyKind.HOST_TO_DEVICE,
     2: CopyKind.DEVICE_TO_HOST,
@@ -45,17 +54,7 @@ _LAST_KIND = 13
 
 def read_kernels(source: NsysSource, ids: Ids) -> Kernels:
     """Rows of the kernel table; empty where the export has none."""
-    c = read_ints(
-        source,
-        KERNEL,
-        {
-            **_ACTIVITY,
-            "shortName": NULL,
-            "demangledName": NULL,
-            "graphNodeId": NULL,
-            **dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), NULL),
-        },
-    )
+    c = read_ints(source, KERNEL, KERNEL_COLUMNS)
     return Kernels(
         start_ns=c["start"],
         end_ns=c["end"],

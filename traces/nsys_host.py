@@ -15,6 +15,8 @@ from perfdoc.traces.table import I32, I64
 from perfdoc.traces.validate import known_correlations, times_fit
 
 NVTX = "NVTX_EVENTS"
+NVTX_COLUMNS = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId")
+API = "CUPTI_ACTIVITY_KIND_RUNTIME"
 
 _MARK, _PUSH_POP, _START_END, _DOMAIN = 34, 59, 60, 75
 """ENUM_NSYS_EVENT_TYPE; the numbers are the same in every generation seen (2022.4 to 2026.3)."""
@@ -32,6 +34,8 @@ _NO_EVENT = 4294967295
 """CUPTI's invalid id in 32-bit event and stream fields."""
 _NO_END = -(2**63)
 """Stands for a NULL end on reading: it lies before every start."""
+API_COLUMNS = {"start": 0, "end": _NO_END, "globalTid": NULL, "correlationId": NULL, "nameId": NULL}
+"""What is read of the table of calls, and what stands for NULL in it."""
 
 
 def read_api_calls(source: NsysSource, ids: Ids) -> ApiCalls:
@@ -39,11 +43,7 @@ def read_api_calls(source: NsysSource, ids: Ids) -> ApiCalls:
 
     A call whose end is unknown is taken for an instant.
     """
-    c = read_ints(
-        source,
-        "CUPTI_ACTIVITY_KIND_RUNTIME",
-        {"start": 0, "end": _NO_END, "globalTid": NULL, "correlationId": NULL, "nameId": NULL},
-    )
+    c = read_ints(source, API, API_COLUMNS)
     return ApiCalls(
         start_ns=c["start"],
         end_ns=np.maximum(c["start"], c["end"]),
@@ -139,8 +139,7 @@ class NvtxRows:
 
 def read_ranges(source: NsysSource, ids: Ids, capture_end_ns: int) -> NvtxRows:
     """NVTX ranges and marks of every domain."""
-    wanted = ("start", "end", "eventType", "text", "textId", "globalTid", "domainId")
-    present = [c for c in wanted if c in source.columns(NVTX)]
+    present = [c for c in NVTX_COLUMNS if c in source.columns(NVTX)]
     if "start" not in present:
         return NvtxRows(
             ranges=Ranges.empty(),

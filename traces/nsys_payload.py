@@ -20,6 +20,8 @@ from perfdoc.traces.nsys_source import NULL, NsysSource, read_ints
 from perfdoc.traces.strings import Strings
 from perfdoc.traces.table import I64
 
+PAYLOAD_COLUMNS = ("jsonText",)
+"""What is read of NVTX_EVENTS as a whole column."""
 _COMMUNICATOR = "NCCL communicator ID"
 _FIELDS = {
     "group_size": "No. of ranks",
@@ -40,7 +42,7 @@ def read_payloads(source: NsysSource, ranges: Ranges, source_row: I64, strings: 
     cells = [np.full(0, -1, np.int64)], [np.full(0, -1, np.int64)]
     decoded: list[Mapping[str, Any]] = []
     if "jsonText" in columns:
-        texts, code = distinct_texts(source.read(NVTX, ["jsonText"])["jsonText"])
+        texts, code = distinct_texts(source.read(NVTX, PAYLOAD_COLUMNS)["jsonText"])
         rows = np.flatnonzero(code >= 0)
         cells[0].append(rows)
         cells[1].append(code[rows])

@@ -39,6 +39,10 @@ class NsysSource(Protocol):
         Raises TraceError where they cannot be read.
         """
 
+    def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """Say which columns of large tables will be read first, in order, where they are there: a source may
+        read ahead."""
+
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
         """Texts of StringIds; ids that the table lacks are left out."""
 
@@ -68,6 +72,11 @@ class SqliteSource:
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         """See NsysSource."""
         return self.file.read(table, columns)
+
+    def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """See NsysSource."""
+        present = [(table, [c for c in wanted if c in self.columns(table)]) for table, wanted in reads]
+        self.file.plan((table, columns) for table, columns in present if columns)
 
     def strings(self, ids: Iterable[int]) -> dict[int, str]:
         """See NsysSource. Only the ids asked for are read: the table also holds the user's environment."""
@@ -130,6 +139,9 @@ class ParquetSource:
         """See NsysSource."""
         data = self._read(table, columns)
         return pa.table({name: self._plain(table, name, data) for name in columns})
+
+    def plan(self, reads: Sequence[tuple[str, Sequence[str]]]) -> None:
+        """See NsysSource. Parquet is read with all cores as it is."""
 
     def _read(self, table: str, columns: Sequence[str]) -> pa.Table:
         file = self._files[table]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
 import re
@@ -9,8 +10,10 @@ import shutil
 import sqlite3
 import struct
 import tempfile
-from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote
 
@@ -30,6 +33,16 @@ _ROW_IDS = ("rowid", "_rowid_", "oid")
 _REMEDY_EXPORT = "Export the report again: nsys export --type sqlite REPORT.nsys-rep"
 
 
+@dataclass(frozen=True, kw_only=True)
+class _Begun:
+    """A large table that readers are at work on."""
+
+    table: str
+    columns: tuple[str, ...]
+    row_id: str
+    parts: Sequence[Future[pa.Table]]
+
+
 class SqliteFile:
     """A SQLite database opened read-only, its bytes and its folder left as they are.
 
@@ -42,6 +55,9 @@ class SqliteFile:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._copy: tempfile.TemporaryDirectory[str] | None = None
+        self._readers = ThreadPoolExecutor(max_workers=_READERS)
+        self._planned: deque[tuple[str, tuple[str, ...]]] = deque()
+        self._ahead: _Begun | None = None
         _check_header(path)
         # As bytes, because a name on disk need not be UTF-8.
         uri = f"file:{quote(os.fsencode(path.resolve()))}?mode=ro&immutable=1"
@@ -78,6 +94,7 @@ class SqliteFile:
 
     def close(self) -> None:
         """Release the file and delete the temporary copy, if one was made."""
+        self._readers.shutdown(cancel_futures=True)
         if hasattr(self, "connection"):
             self.connection.close()
         if self._copy is not None:
@@ -94,43 +111,92 @@ class SqliteFile:
             for name in names
         }
 
+    def plan(self, reads: Iterable[tuple[str, Sequence[str]]]) -> None:
+        """Say what will be read, and in which order, among other reads.
+
+        The readers begin with each as soon as the one before it was handed over: they work on it while the
+        caller works on what it has. What is planned and never read costs time and nothing else.
+        """
+        self._planned = deque((table, tuple(columns)) for table, columns in reads)
+
     def read(self, table: str, columns: Sequence[str]) -> pa.Table:
         """Columns of a table as Arrow arrays, in row-id order.
 
         `table` and `columns` must be constants of ours, never text from a file.
         Raises TraceError where the content does not fit the declared type or the file is damaged.
         """
-        listed = ", ".join(f'"{c}"' for c in columns)
-        select = f'SELECT {listed} FROM "{table}"'
-        row_id = self.row_id(table)
+        wanted = (table, tuple(columns))
         try:
-            # One query each: asked for both at once, SQLite walks the whole table.
-            low, high = (
-                self.connection.execute(f'SELECT {end}({row_id}) FROM "{table}"').fetchone()[0]
-                for end in ("min", "max")
-            )
-            if low is None:
-                return pa.table({c: pa.nulls(0) for c in columns})
-            parts = _READERS if high - low >= _PARALLEL_ROWS else 1
-            bounds = [low + (high - low + 1) * i // parts for i in range(parts + 1)]
-            queries = [
-                f"{select} WHERE {row_id} >= {a} AND {row_id} < {b}" for a, b in itertools.pairwise(bounds)
-            ]
-            try:
-                # One call a part: given several queries, connectorx mixes their batches in the order in which
-                # they are done. It releases the interpreter lock while it reads.
-                with ThreadPoolExecutor(max_workers=parts) as pool:
-                    return pa.concat_tables(pool.map(self._read_part, queries))
-            except RuntimeError as error:
-                if "utf-8" not in str(error):
-                    raise
-                # NVTX names may be in any encoding. The slow way decodes what can be decoded.
-                rows = self.connection.execute(f"{select} ORDER BY {row_id}").fetchall()
-                return pa.table(dict(zip(columns, map(pa.array, zip(*rows, strict=True)), strict=True)))
+            if self._ahead is not None and (self._ahead.table, self._ahead.columns) == wanted:
+                begun, self._ahead = self._ahead, None
+            else:
+                begun = self._begin(*wanted)
+            found = self._finish(begun)
         except (RuntimeError, sqlite3.Error, pa.ArrowException) as error:
-            raise TraceError(
-                self.path, f"table {table} cannot be read: {_one_line(error)}.", _REMEDY_EXPORT
-            ) from error
+            raise self._unreadable(table, error) from error
+        if self._planned and self._planned[0] == wanted:
+            self._planned.popleft()
+            self._look_ahead()
+        return found
+
+    def _look_ahead(self) -> None:
+        """Begin with what is planned next, where that takes long enough. Its faults show when it is read."""
+        if self._planned and self._ahead is None:
+            table, columns = self._planned[0]
+            with contextlib.suppress(sqlite3.Error, TraceError):
+                low, high = self._ends(table, self.row_id(table))
+                if low is not None and high - low >= _PARALLEL_ROWS:
+                    self._ahead = self._begin(table, columns)
+
+    def _begin(self, table: str, columns: tuple[str, ...]) -> _Begun:
+        """Have a table read, a large one by the readers."""
+        row_id = self.row_id(table)
+        low, high = self._ends(table, row_id)
+        select = _select(table, columns)
+        if low is None:
+            return _Begun(table=table, columns=columns, row_id=row_id, parts=[])
+        # connectorx releases the interpreter lock while it reads. One call a part: given several queries, it
+        # mixes their batches in the order in which they are done.
+        parts = _READERS if high - low >= _PARALLEL_ROWS else 1
+        bounds = [low + (high - low + 1) * i // parts for i in range(parts + 1)]
+        queries = [
+            f"{select} WHERE {row_id} >= {a} AND {row_id} < {b}" for a, b in itertools.pairwise(bounds)
+        ]
+        if parts == 1:  # not behind a large table that is being read ahead
+            done: Future[pa.Table] = Future()
+            try:
+                done.set_result(self._read_part(queries[0]))
+            except RuntimeError as error:
+                done.set_exception(error)
+            return _Begun(table=table, columns=columns, row_id=row_id, parts=[done])
+        futures = [self._readers.submit(self._read_part, query) for query in queries]
+        return _Begun(table=table, columns=columns, row_id=row_id, parts=futures)
+
+    def _finish(self, begun: _Begun) -> pa.Table:
+        if not begun.parts:
+            return pa.table({c: pa.nulls(0) for c in begun.columns})
+        try:
+            return pa.concat_tables([part.result() for part in begun.parts])
+        except RuntimeError as error:
+            if "utf-8" not in str(error):
+                raise
+            # NVTX names may be in any encoding. The slow way decodes what can be decoded.
+            query = f"{_select(begun.table, begun.columns)} ORDER BY {begun.row_id}"
+            rows = self.connection.execute(query).fetchall()
+            cells = map(pa.array, zip(*rows, strict=True))
+            return pa.table(dict(zip(begun.columns, cells, strict=True)))
+
+    def _ends(self, table: str, row_id: str) -> tuple[int | None, int]:
+        """First and last row id; (None, 0) of an empty table."""
+        # One query each: asked for both at once, SQLite walks the whole table.
+        low, high = (
+            self.connection.execute(f'SELECT {end}({row_id}) FROM "{table}"').fetchone()[0]
+            for end in ("min", "max")
+        )
+        return low, high or 0
+
+    def _unreadable(self, table: str, error: Exception) -> TraceError:
+        return TraceError(self.path, f"table {table} cannot be read: {_one_line(error)}.", _REMEDY_EXPORT)
 
     def row_id(self, table: str) -> str:
         """A name of the table's row id that no column of its own hides. Raises TraceError without one."""
@@ -151,6 +217,11 @@ class SqliteFile:
             return self.connection.execute(sql, parameters).fetchall()
         except sqlite3.Error as error:
             raise TraceError(self.path, f"cannot be read: {_one_line(error)}.", _REMEDY_EXPORT) from error
+
+
+def _select(table: str, columns: Sequence[str]) -> str:
+    listed = ", ".join(f'"{c}"' for c in columns)
+    return f'SELECT {listed} FROM "{table}"'
 
 
 def _has_pending_writes(path: Path) -> bool:

@@ -12,6 +12,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.known_ranges import KnownRanges, ranges_matching
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.traces import RangeKind, Trace
 
 
@@ -41,18 +42,6 @@ class Window:
     def duration_ns(self) -> int:
         """Length."""
         return self.end_ns - self.start_ns
-
-
-@dataclass(frozen=True, kw_only=True)
-class WindowRequest:
-    """What the user asked for; at most one of these is set."""
-
-    bounds_ns: tuple[int, int] | None = None
-    range_pattern: re.Pattern[str] | None = None
-    """From the first to the last matching range of the rank's process, clipped to the ranges' host times."""
-    step_pattern: re.Pattern[str] | None = None
-    """Names of step ranges, in place of the known forms."""
-    whole_capture: bool = False
 
 
 def find_window(trace: Trace, activity: Activity, request: WindowRequest, known: KnownRanges) -> Window:

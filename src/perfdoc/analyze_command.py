@@ -12,21 +12,24 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.cross_check_command import cross_check_and_write, nsys_to_check
-from perfdoc.diagnosis import Diagnosis, to_json
-from perfdoc.job_configuration import holds_settings, job_configuration
-from perfdoc.measuring import Work, WorkerLostError, measure_all
 from perfdoc.memory_inputs import memory_files, snapshot_paths
 from perfdoc.output import is_stream, may_write, write_all
 from perfdoc.profiling.nsys import Nsys
 from perfdoc.reports.names import shorten
 from perfdoc.streams import write_bytes
 from perfdoc.traces import TraceError
+from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts, common_facts
 from perfdoc.traces.load import find_captures
+from perfdoc.work import Work
+
+if TYPE_CHECKING:
+    from perfdoc.diagnosis import Diagnosis
 
 DEFAULT_OUTPUT = "perfdoc-report"
 _BUNDLE = ("report.html", "report.md", "diagnosis.json")
@@ -116,13 +119,19 @@ class Options:
 def run(options: Options, format_: str) -> list[str]:
     """Analyse and write. Returns the codes of --fail-on that fired. Raises UserError."""
     begin = time.monotonic()
-    # What comes after measuring is imported beside the reading, which leaves the interpreter free.
+    # Whatever reading does not need is imported beside it: it leaves the interpreter free.
+    files = len(options.work.captures) + len(options.work.memory)
+    ahead = Ahead(options.work.captures[0]) if files == 1 and options.work.captures else None
+    from perfdoc.measuring import WorkerLostError, measure_all
+
     threading.Thread(target=_import_the_rest, args=(options.output is not None,), daemon=True).start()
     try:
-        found = measure_all(options.work, options.jobs)
+        found = measure_all(options.work, options.jobs, ahead)
         if not found.captures and found.silent:
             raise UserError(str(found.silent[0]))
         from perfdoc.diagnose import diagnose
+        from perfdoc.diagnosis import to_json
+        from perfdoc.job_configuration import job_configuration
 
         facts = common_facts([c.facts for c in found.captures])
         settings = job_configuration(facts, options.config)
@@ -174,6 +183,8 @@ def _given(settings: Sequence[str], config: Path | None) -> JobFacts:
     as a script of flags does. Raises ValueError."""
     if config is None:
         return given_facts(settings)
+    from perfdoc.job_configuration import holds_settings
+
     said = given_facts(settings)  # what is wrong with the words is no fault of the file
     try:
         return given_facts(settings, config)

@@ -9,16 +9,15 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import SpawnContext, SpawnProcess
-from pathlib import Path
 from typing import Any, TypeAlias
 
-from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.measure_device import Also
-from perfdoc.analyzers.memory.memory_files import MemoryFiles, RankMemory, measure_rank_memory
+from perfdoc.analyzers.memory.memory_files import RankMemory, measure_rank_memory
 from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, replay_and_keep
 from perfdoc.traces import NoGpuActivityError
-from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.ahead import Ahead
+from perfdoc.work import Work
 
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | RankMemory
 _QUIET_S = 1.0
@@ -27,19 +26,6 @@ _QUIET_S = 1.0
 
 class WorkerLostError(RuntimeError):
     """A worker process ended by itself."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Work:
-    """What to measure, and how."""
-
-    captures: Sequence[Path]
-    memory: Sequence[MemoryFiles]
-    request: WindowRequest
-    given: JobFacts
-    """What the user says of the job."""
-    replay: bool
-    """Whether each rank's window is run again."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,17 +38,18 @@ class Found:
     memory: list[RankMemory]
 
 
-def measure_all(work: Work, jobs: int) -> Found:
-    """Measure everything, on up to `jobs` processes.
+def measure_all(work: Work, jobs: int, ahead: Ahead | None = None) -> Found:
+    """Measure everything, on up to `jobs` processes. ahead: the only capture, if it is being read already.
 
     Raises TraceError where a file cannot be measured, WorkerLostError where a process is gone.
     """
     also = replaying(len(work.captures)) if work.replay else None
     tasks: list[Callable[[], _Result]] = [
-        partial(measure_or_explain, path, work.request, work.given, also) for path in work.captures
+        partial(measure_or_explain, path, work.request, work.given, also, ahead) for path in work.captures
     ]
     tasks += [partial(measure_rank_memory, files) for files in work.memory]
-    results = _run(tasks, min(jobs, len(tasks)))
+    workers = 1 if ahead is not None else min(jobs, len(tasks))
+    results = _run(tasks, workers)
     return Found(
         captures=[r for r in results if isinstance(r, CaptureMeasurement)],
         silent=[r for r in results if isinstance(r, NoGpuActivityError)],

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from perfdoc.analyzers.memory.memory_files import MemoryFiles
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.traces.memory_snapshot import is_snapshot_name
+
+if TYPE_CHECKING:
+    from perfdoc.analyzers.memory.memory_files import MemoryFiles
 
 _MOMENTS = (".start.pickle", ".peak.pickle")
 """Without a history: what they hold is in the snapshot at the end of the window."""
@@ -20,9 +23,13 @@ def snapshot_paths(words: Sequence[str]) -> list[Path]:
 
 def memory_files(snapshots: Sequence[Path], captures: Sequence[Path]) -> list[MemoryFiles]:
     """Files of each rank of the run directories that captures lie in, then the snapshots given by path."""
-    found: list[MemoryFiles] = []
     folders = {c.resolve().parent for c in captures}
     runs = sorted(f.parent for f in folders if f.name == "traces" and (f.parent / "memory").is_dir())
+    if not runs and not snapshots:
+        return []
+    from perfdoc.analyzers.memory.memory_files import MemoryFiles
+
+    found: list[MemoryFiles] = []
     for run in runs:
         for rank, files in sorted(RunDirectory(run).files_by_rank("memory").items()):
             pickles = [f for f in files if f.suffix == ".pickle" and not f.name.endswith(_MOMENTS)]

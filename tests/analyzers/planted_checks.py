@@ -19,7 +19,7 @@ import pytest
 from perfdoc.analyzers.calls.matches import Matches
 from perfdoc.analyzers.clocks.clocks import ClockAlignment, align_clocks
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.matching.matching import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.analyzers.pipeline.pipeline_pairs import message_moments

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.calls.call_rows import CallGroup
 from perfdoc.analyzers.device.labels import rank_labels
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.matching.members import members_of
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose import diagnose

@@ -8,11 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.measuring import Work, measure_all
+from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.measuring import measure_all
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError
 from perfdoc.traces.job_facts import JobFacts
+from perfdoc.work import Work
 
 
 def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.contention.contention_result import Cost
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.skew.skew import RankWait

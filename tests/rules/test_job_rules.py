@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
 from perfdoc.rules.case import Case

@@ -1,0 +1,71 @@
+"""Large tables are read in parts by two readers, the next one while the caller works on the last."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from perfdoc.traces import TraceError
+from perfdoc.traces.sqlite_file import SqliteFile
+
+ROWS = 200_003
+
+
+@pytest.fixture(scope="module")
+def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("large") / "x.sqlite"
+    with sqlite3.connect(path) as connection:
+        for table, factor in (("A", 1), ("B", 7)):
+            connection.execute(f"CREATE TABLE {table} (n INTEGER, t TEXT)")
+            rows = ((i * factor, "é" if i % 2 else None) for i in range(ROWS))
+            connection.executemany(f"INSERT INTO {table} VALUES (?, ?)", rows)
+        connection.execute("CREATE TABLE Small (n INTEGER)")
+        connection.execute("INSERT INTO Small VALUES (5)")
+    connection.close()
+    return path
+
+
+@pytest.fixture
+def file(large: Path) -> Iterator[SqliteFile]:
+    opened = SqliteFile(large)
+    yield opened
+    opened.close()
+
+
+def test_what_is_planned_is_read_in_row_order(file: SqliteFile) -> None:
+    file.plan([("A", ["n"]), ("B", ["n", "t"]), ("A", ["t"])])
+    assert file.read("A", ["n"])["n"].to_pylist() == list(range(ROWS))
+    # The readers have B in hand; what was not planned comes between, planned or not.
+    assert file.read("Small", ["n"])["n"].to_pylist() == [5]
+    assert file.read("A", ["n"]).num_rows == ROWS
+    table = file.read("B", ["n", "t"])
+    assert table["n"].to_pylist() == [7 * i for i in range(ROWS)]
+    assert table["t"].null_count == (ROWS + 1) // 2
+    assert file.read("A", ["t"])["t"].to_pylist()[:3] == [None, "é", None]
+
+
+def test_a_plan_that_is_not_kept_costs_nothing_but_time(file: SqliteFile) -> None:
+    file.plan([("A", ["n"]), ("B", ["n"])])
+    assert file.read("A", ["n"]).num_rows == ROWS
+    assert file.read("B", ["t"]).num_rows == ROWS  # other columns than planned
+
+
+def test_a_damaged_table_is_told_when_it_is_asked_for(large: Path, tmp_path: Path) -> None:
+    content = bytearray(large.read_bytes())
+    with sqlite3.connect(large) as connection:
+        (root,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'B'").fetchone()
+        (page,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    # Interior cells of B's root lead nowhere; its right-most child, from which the last row id comes, stays.
+    content[(root - 1) * page + 12 : root * page] = b"\xff" * (page - 12)
+    path = tmp_path / "damaged.sqlite"
+    path.write_bytes(content)
+    damaged = SqliteFile(path)
+    damaged.plan([("A", ["n"]), ("B", ["n"])])
+    assert damaged.read("A", ["n"]).num_rows == ROWS
+    with pytest.raises(TraceError, match="table B cannot be read"):
+        damaged.read("B", ["n"])
+    damaged.close()
