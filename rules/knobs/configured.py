@@ -32,8 +32,8 @@ def read_configuration(path: Path, dialect: Dialect | None = None) -> Configurat
     return Configuration(
         values=values,
         unknown=frozenset(chosen) - frozenset(values),
-        dialect=found.dialect,
-        complete=found.manifest,
+        dialect=found.defaults_of,
+        complete=found.complete,
     )
 
 

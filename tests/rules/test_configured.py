@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from perfdoc.job_configuration import job_configuration
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.configured import read_configuration
+from perfdoc.simulator.replay.gains import no_gains
 from perfdoc.traces.job_facts import JobFacts
 from tests.gate.manifests import tiny_manifest
 
@@ -55,3 +59,39 @@ def test_a_file_goes_before_facts_and_facts_fill_in(tmp_path: Path) -> None:
     found = job_configuration(JobFacts(tp=2, pp=8), file)
     assert found.values["tensor_model_parallel_size"] == 4
     assert found.values["pipeline_model_parallel_size"] == 8
+
+
+SCRIPT = """#!/bin/bash
+GPUS=8
+MODEL_ARGS=(--num-layers 32 --bf16)
+PARALLEL="--tensor-model-parallel-size $TP --use-distributed-optimizer"
+torchrun --nproc-per-node $GPUS pretrain_gpt.py ${MODEL_ARGS[@]} $PARALLEL %s
+"""
+
+
+@pytest.mark.parametrize(
+    ("end", "complete"),
+    [
+        ("", True),
+        ("--seq-length $SEQ", True),  # a value from elsewhere is no flag from elsewhere
+        ('"$@"', False),
+        ("$EXTRA_ARGS", False),
+        ("${EXTRA_ARGS:-}", False),
+        ("--bf16 ${MORE[@]}", False),
+    ],
+)
+def test_a_script_has_megatrons_defaults_unless_flags_come_from_elsewhere(
+    tmp_path: Path, end: str, complete: bool
+) -> None:
+    (file := tmp_path / "train.sh").write_text(SCRIPT % end)
+    found = read_configuration(file)
+    assert (found.dialect, found.complete) == ("megatron_lm", complete)
+    case = Case(captures=(), job=None, gains=no_gains("", ""), configuration=found)  # type: ignore[arg-type]
+    assert case.setting("overlap_grad_reduce") == ((True, False) if complete else (False, None))
+    assert case.setting("use_distributed_optimizer") == (True, True)
+    assert not case.setting("tensor_model_parallel_size")[0]
+
+
+def test_a_variable_that_is_set_from_outside_is_not_the_scripts_own(tmp_path: Path) -> None:
+    (file := tmp_path / "train.sh").write_text("MORE=${MORE:-}\npython pretrain_gpt.py --bf16 $MORE\n")
+    assert not read_configuration(file).complete

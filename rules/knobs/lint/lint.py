@@ -9,7 +9,7 @@ from perfdoc.rules.knobs.knob import DIALECT_TITLES, Dialect
 from perfdoc.rules.knobs.lint.finding import Finding, Report
 from perfdoc.rules.knobs.lint.name_findings import name_findings, unknown_findings
 from perfdoc.rules.knobs.lint.rule_findings import rule_findings
-from perfdoc.rules.knobs.lint.scoped import read_scoped
+from perfdoc.rules.knobs.lint.scoped import Scoped, read_scoped
 from perfdoc.rules.knobs.lint.settings import Setting
 from perfdoc.rules.knobs.lint.value_findings import value_findings
 from perfdoc.rules.knobs.values import Opaque
@@ -26,11 +26,10 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
     """
     scoped = read_scoped(text, name, dialect)
     entries, settings, scopes, detected = scoped.entries, scoped.settings, scoped.scopes, scoped.dialect
-    defaults_of = _defaults_of(detected, settings)
     findings = list(name_findings(settings, detected))
     findings += value_findings(settings, detected, text.splitlines(), entries)
     for chosen in scopes.values():
-        configuration = _configuration(chosen.values(), defaults_of, scoped.manifest)
+        configuration = _configuration(chosen.values(), scoped)
         findings += rule_findings(configuration, chosen, resolved=scoped.manifest)
     if unknown:
         findings += unknown_findings(entries, settings)
@@ -50,19 +49,12 @@ def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: 
     )
 
 
-def _defaults_of(detected: Dialect | None, settings: Sequence[Setting]) -> Dialect | None:
-    """Whose defaults hold: a script with Megatron-LM's flags and variables is Megatron-LM's."""
-    if detected in (None, "env") and any(s.entry.form == "flag" for s in settings):
-        return "megatron_lm"
-    return detected
-
-
-def _configuration(chosen: Collection[Setting], dialect: Dialect | None, manifest: bool) -> Configuration:
+def _configuration(chosen: Collection[Setting], scoped: Scoped) -> Configuration:
     return Configuration(
         values={s.knob.id: s.value for s in chosen if not isinstance(s.value, Opaque)},
         unknown=frozenset(s.knob.id for s in chosen if isinstance(s.value, Opaque)),
-        dialect=dialect,
-        complete=manifest or (dialect == "megatron_lm" and any(s.entry.form == "flag" for s in chosen)),
+        dialect=scoped.defaults_of,
+        complete=scoped.complete,
     )
 
 

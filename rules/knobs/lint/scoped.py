@@ -10,7 +10,7 @@ from perfdoc.rules.knobs.lint.dialects import dialect_of
 from perfdoc.rules.knobs.lint.manifest import is_manifest, of_manifest
 from perfdoc.rules.knobs.lint.settings import Setting, by_scope, settings_of
 from perfdoc.rules.knobs.reading.entry import Entry
-from perfdoc.rules.knobs.reading.read import read_entries
+from perfdoc.rules.knobs.reading.read import read_entries, takes_more
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +25,13 @@ class Scoped:
     dialect: Dialect | None
     reason: str
     """How the dialect is known."""
+    defaults_of: Dialect | None
+    """Whose defaults hold: a script with Megatron-LM's flags and variables is Megatron-LM's."""
     manifest: bool
     """Whether it is a run.json, which holds every setting."""
+    complete: bool
+    """Whether what is not set has its default: in a run.json, and in a script of Megatron-LM's flags that
+    takes none from elsewhere."""
 
 
 def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Scoped:
@@ -37,11 +42,15 @@ def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Sc
     if manifest:
         entries = tuple(of_manifest(entries))
     settings = tuple(settings_of(entries, detected))
+    flags = any(s.entry.form == "flag" for s in settings)
+    defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected
     return Scoped(
         entries=entries,
         settings=settings,
         scopes=by_scope(settings),
         dialect=detected,
         reason=reason,
+        defaults_of=defaults_of,
         manifest=manifest,
+        complete=manifest or (defaults_of == "megatron_lm" and flags and not takes_more(text, name)),
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal, get_args
 
+from perfdoc.rules.knobs.reading import shell
 from perfdoc.rules.knobs.reading.entry import MAX_BYTES, Entry, NotAConfigurationError, bounded
 from perfdoc.rules.knobs.reading.python_text import parsed, python_entries
 from perfdoc.rules.knobs.reading.shell import shell_entries
@@ -31,6 +32,11 @@ _PYTHON_LINE = re.compile(
 )
 _KEY_VALUE = re.compile(r"^\s*\+{0,2}[\w./@-]+=\S", re.M)
 _YAML_KEY = re.compile(r"^\s*(- )?\+{0,2}[\w.\"'/@-]+\s*:(\s|$)", re.M)
+
+
+def takes_more(text: str, name: str = "") -> bool:
+    """Whether a text of words, such as a script, takes flags from elsewhere."""
+    return syntax_of(text, name) == "shell" and shell.takes_more(text)
 
 
 def read_text(path: Path) -> tuple[str, Path]:

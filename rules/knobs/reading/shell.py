@@ -18,6 +18,7 @@ _NEGATIVE = re.compile(r"-\d")
 _ASSIGNED = re.compile(r"([A-Za-z_]\w*)(\+?)=(.*)", re.DOTALL)
 _PATH = re.compile(r"(?:\+{0,2})([A-Za-z_][\w-]*(?:[./@][\w-]+)+)=(.*)", re.DOTALL)
 _VARIABLE = re.compile(r"\$\{(\w+)\}|\$(\w+)")
+_WHOLE = re.compile(r"\$(\w+|[@*])|\$\{(\w+|[@*])(?:\[[@*]\])?(?::?[-+=?][^}]*)?\}")
 _SCRIPT = re.compile(r"\./.*|.*\.py", re.DOTALL)
 _MAX_EXPANDED = 4096
 _DECLARING = frozenset({"export", "ENV", "ARG", "declare", "local", "readonly", "env", "setenv"})
@@ -34,6 +35,37 @@ def shell_entries(text: str, first_line: int = 1) -> Iterator[Entry]:
     for number, words in enumerate(commands, start=1):
         expanded = [_expanded(word, variables) for word in words]
         yield from _of_command(expanded, number)
+
+
+def takes_more(text: str) -> bool:
+    """Whether a script's commands take words from elsewhere, among which may be flags: its own arguments, or
+    a variable that it does not set."""
+    commands = [_apart(words) for words in _commands(split_words(text))]
+    own = {
+        match[1]
+        for words in commands
+        for word in words
+        if (match := _ASSIGNED.fullmatch(word.text or "")) and not re.search(rf"\$\{{{match[1]}\b", match[3])
+    }
+    return any(
+        (match := _WHOLE.fullmatch(word.text or "")) and (match[1] or match[2]) not in own
+        for words in commands
+        for word in _not_values(words)
+    )
+
+
+def _not_values(words: Sequence[Word]) -> Iterator[Word]:
+    """Words of a command with flags, or of one that starts a script, that are no flag's value."""
+    if not any(_FLAG.match(w.text or "") or _SCRIPT.fullmatch(w.text or "") for w in words):
+        return
+    position = 0
+    while position < len(words):
+        word = words[position]
+        position += 1
+        yield word
+        takes_one = _FLAG.fullmatch(word.text or "") and _named(word.text or "") not in _flags("switch")
+        if takes_one and position < len(words) and not (words[position].text or "").endswith(("@]}", "*]}")):
+            position += 1
 
 
 def word_entries(words: Sequence[tuple[str, int]], command: int = 1) -> Iterator[Entry]:
