@@ -19,6 +19,7 @@ from perfdoc.analyzers.skew.skew import Skew, measure_skew
 from perfdoc.analyzers.steps.step_times import StepTimes, measure_step_times
 from perfdoc.analyzers.steps.step_times_log import read_logged_steps
 from perfdoc.analyzers.steps.step_times_outliers import RankSteps
+from perfdoc.analyzers.timeline.job_timeline import JobTimeline, RankInput, job_timeline
 from perfdoc.traces import Device
 from perfdoc.traces.job_facts import JobFacts, common_facts
 
@@ -42,6 +43,7 @@ class JobMeasurement:
     contention: JobContention
     skew: Skew
     pipeline: Pipeline
+    timeline: JobTimeline
     matches: Matches
     """For what a room above makes of all ranks together; like `clocks` in the order of `devices`."""
     clocks: ClockAlignment
@@ -98,6 +100,20 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
         contention=job_contention([r.contention for r in ranks]),
         skew=measure_skew(calls, matches, clocks),
         pipeline=measure_pipeline(pipelines, facts, clocks),
+        timeline=job_timeline(
+            [
+                RankInput(
+                    rank=d.rank,
+                    label=label,
+                    capture=i,
+                    steps=r.timeline,
+                    step_names=r.pipeline.step_names,
+                    passes=r.pipeline.passes,
+                )
+                for (i, r), d, label in zip(numbered, devices, labels, strict=True)
+            ],
+            clocks,
+        ),
         matches=matches,
         clocks=clocks,
     )

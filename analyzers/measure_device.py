@@ -19,6 +19,7 @@ from perfdoc.analyzers.kernels.kernels_only import KernelsOnly, kernels_only
 from perfdoc.analyzers.ledger.ledger import Ledger, build_ledger
 from perfdoc.analyzers.pipeline.pipeline_rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.steps.step_ledgers import StepLedgers, step_ledgers
+from perfdoc.analyzers.timeline.rank_timeline import StepTimeline, rank_timeline
 from perfdoc.traces import Device
 
 Also: TypeAlias = Callable[[DeviceView], Any]
@@ -48,6 +49,8 @@ class RankMeasurement:
     pipeline: PipelineRank
     kernels_only_window: KernelsOnly
     kernels_only_capture: KernelsOnly
+    timeline: Sequence[StepTimeline]
+    """Its typical steps, for the picture of all ranks."""
     also: Any
     """What the analysis of the room above found; None without one."""
 
@@ -73,5 +76,6 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         pipeline=pipeline_rank(view),
         kernels_only_window=kernels_only(trace, activity, (a, b)),
         kernels_only_capture=kernels_only(trace, activity),
+        timeline=rank_timeline(view),
         also=None if also is None else also(view),
     )

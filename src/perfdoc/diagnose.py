@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from perfdoc import __version__
 from perfdoc import diagnosis as d
@@ -91,7 +92,15 @@ def diagnose(
         analyses=_analyses(captures, ranks, job, remembered, replayed),
         rules=[rule_of(result) for result in run_rules(case)],
         combined=replayed.combined,
+        timeline=_timeline(job, ranks),
     )
+
+
+def _timeline(job: JobMeasurement, ranks: Sequence[d.Rank]) -> d.Timeline:
+    """Ranks in the order of the others."""
+    found = copied(job.timeline, d.Timeline)
+    place = {rank.label: at for at, rank in enumerate(ranks)}
+    return replace(found, ranks=sorted(found.ranks, key=lambda r: place[r.label]))
 
 
 def _analyses(

@@ -44,6 +44,7 @@ from perfdoc.diagnosis.rules import Advice, Evidence, RuleResult
 from perfdoc.diagnosis.skew import SkewAnalysis
 from perfdoc.diagnosis.state import NotMeasured, State
 from perfdoc.diagnosis.step_times import StepTimes
+from perfdoc.diagnosis.timeline import Timeline, TimelineRank, TimelineTrack
 
 SCHEMA_VERSION = "1.1"
 
@@ -92,6 +93,9 @@ __all__ = [
     "State",
     "Step",
     "StepTimes",
+    "Timeline",
+    "TimelineRank",
+    "TimelineTrack",
     "TopKernel",
     "WaterfallBar",
     "Window",
@@ -134,6 +138,8 @@ class Diagnosis:
     rules: list[RuleResult] = field(default_factory=list)
     combined: Combined | None = None
     """None where nothing was replayed."""
+    timeline: Timeline | None = None
+    """None in a diagnosis of an earlier version."""
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

@@ -1,0 +1,237 @@
+"""The timelines of all ranks side by side: one step for all, on one clock, in few enough segments."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from perfdoc.analyzers.clocks.clocks import ClockAlignment
+from perfdoc.analyzers.pipeline.pipeline_passes import Passes
+from perfdoc.analyzers.steps.step_ledgers import distinct_names
+from perfdoc.analyzers.timeline.pool import Segments, drawn, pool
+from perfdoc.analyzers.timeline.rank_timeline import CODES, LIMITS, StepTimeline, Track
+
+MAX_RANKS = 64
+"""Ranks that are drawn; of more, these many spread over all of them."""
+MAX_SEGMENTS = 40_000
+"""Over all ranks: about 1 MB of the page."""
+MAX_PASSES = 1_000
+"""Passes of one rank; of more, the picture would show nothing."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankInput:
+    """What the timeline needs of one rank."""
+
+    rank: int | None
+    label: str
+    capture: int
+    """Ranks of one capture share a clock."""
+    steps: Sequence[StepTimeline]
+    step_names: Sequence[str]
+    """Of the window, in order, as `passes.step` counts them."""
+    passes: Passes
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineTrack:
+    """Segments by start time; what lies between two of them is nothing."""
+
+    kind: Literal["ledger", "compute", "communication", "host", "passes"]
+    codes: Sequence[str]
+    """What `code` counts."""
+    names: Sequence[str]
+    """What `name` counts."""
+    start_ns: Sequence[int]
+    """Since the rank's step began."""
+    duration_ns: Sequence[int]
+    code: Sequence[int]
+    name: Sequence[int]
+    """The longest stretch's; -1 none."""
+    stretches: Sequence[int]
+    """How many stretches of its code a segment pools; 1: it is drawn where it was."""
+    count: Sequence[int]
+    """Kernels (on the host: calls) that began in it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineRank:
+    """One rank."""
+
+    rank: int | None
+    label: str
+    step: str
+    """Empty where the window is not made of steps."""
+    start_ns: int
+    """Of the step, on the capture's clock."""
+    duration_ns: int
+    offset_ns: int
+    """When the step begins, after the first that begins of the ranks that are aligned with it."""
+    aligned: bool
+    """Whether its clock was compared with that of most ranks; if not, its step is drawn from 0."""
+    tracks: Sequence[TimelineTrack]
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobTimeline:
+    """All ranks that are drawn."""
+
+    state: Literal["measured", "not_measured"]
+    reason: str
+    remedy: str
+    step: str
+    """The step that is drawn of every rank; empty where ranks show different ones or have none."""
+    resolution_ns: int | None
+    """Differences in time between ranks up to this are not told from none; None: not known, or one clock."""
+    ranks: Sequence[TimelineRank]
+    left_out: int
+    """Ranks that are not drawn."""
+    notes: Sequence[str]
+
+
+def job_timeline(ranks: Sequence[RankInput], clocks: ClockAlignment) -> JobTimeline:
+    """The timeline of a job. clocks: in the order of `ranks`."""
+    some = [i for i, r in enumerate(ranks) if r.steps]
+    if not some:
+        return JobTimeline(
+            state="not_measured",
+            reason="no rank has anything in its window",
+            remedy="Widen the window.",
+            step="",
+            resolution_ns=None,
+            ranks=(),
+            left_out=0,
+            notes=(),
+        )
+    kept = some
+    if len(some) > MAX_RANKS:
+        kept = [some[i] for i in np.linspace(0, len(some) - 1, MAX_RANKS).round().astype(int).tolist()]
+    common = common_step([ranks[i].steps for i in kept])
+    chosen = {i: next((s for s in ranks[i].steps if s.name == common), ranks[i].steps[0]) for i in kept}
+    offset, aligned, several = _offsets(ranks, chosen, clocks)
+    share = min(1.0, MAX_SEGMENTS / (sum(LIMITS.values()) * len(kept)))
+    names = {step.name for step in chosen.values()}
+    return JobTimeline(
+        state="measured",
+        reason="",
+        remedy="",
+        step=next(iter(names)) if len(names) == 1 else "",
+        resolution_ns=clocks.resolution_between(kept) if several and all(aligned.values()) else None,
+        ranks=[
+            TimelineRank(
+                rank=ranks[i].rank,
+                label=ranks[i].label,
+                step=step.name,
+                start_ns=step.start_ns,
+                duration_ns=step.end_ns - step.start_ns,
+                offset_ns=offset[i],
+                aligned=aligned[i],
+                tracks=[*_tracks(step, share), *_passes(ranks[i], step)],
+            )
+            for i, step in chosen.items()
+        ],
+        left_out=len(ranks) - len(kept),
+        notes=_notes(len(names), aligned, len(some) - len(kept)),
+    )
+
+
+def common_step(steps: Sequence[Sequence[StepTimeline]]) -> str:
+    """The name of the step to draw: the one that most ranks offer, and of those the one that is nearest the
+    median of the ranks, which is offered first."""
+    offered: Counter[str] = Counter()
+    place: Counter[str] = Counter()
+    for of_rank in steps:
+        for at, step in enumerate(of_rank):
+            offered[step.name] += 1
+            place[step.name] += at
+    return min(offered, key=lambda name: (-offered[name], place[name] / offered[name], name))
+
+
+def _offsets(
+    ranks: Sequence[RankInput], chosen: dict[int, StepTimeline], clocks: ClockAlignment
+) -> tuple[dict[int, int], dict[int, bool], bool]:
+    """When each rank's step begins on the picture, whether its clock was compared with most others', and
+    whether there is more than one clock."""
+    part: dict[int, tuple[str, int]] = {}
+    begins: dict[int, int] = {}
+    for i, step in chosen.items():
+        if i < len(clocks.clocks):
+            part[i] = ("component", clocks.clocks[i].component)
+            begins[i] = int(clocks.aligned(i, np.array([step.start_ns], np.int64))[0])
+        else:
+            part[i], begins[i] = ("capture", ranks[i].capture), step.start_ns
+    (main, _), *_ = Counter(part.values()).most_common(1)
+    first = min(begins[i] for i in chosen if part[i] == main)
+    offset = {i: begins[i] - first if part[i] == main else 0 for i in chosen}
+    aligned = {i: part[i] == main for i in chosen}
+    return offset, aligned, len({ranks[i].capture for i in chosen}) > 1
+
+
+def _notes(steps: int, aligned: dict[int, bool], beyond: int) -> list[str]:
+    notes = []
+    if steps > 1:
+        notes.append("no step is typical of all ranks: each shows the one whose length is its median")
+    if not all(aligned.values()):
+        apart = sum(not a for a in aligned.values())
+        notes.append(
+            f"the clocks of {apart:,} of {len(aligned):,} ranks were not compared with the others': their "
+            "steps are drawn from 0, and what lies under one another did not happen at one time"
+        )
+    if beyond:
+        notes.append(f"{len(aligned):,} ranks are drawn, spread over all; {beyond:,} are not")
+    return notes
+
+
+def _tracks(step: StepTimeline, share: float) -> list[TimelineTrack]:
+    return [
+        _track(kind, track, pool(track.segments, max(20, int(LIMITS[kind] * share))), step.start_ns)  # type: ignore[arg-type]
+        for kind, track in step.tracks.items()
+    ]
+
+
+def _track(
+    kind: Literal["ledger", "compute", "communication", "host"], track: Track, pooled: Segments, begin: int
+) -> TimelineTrack:
+    found = drawn(pooled)
+    return TimelineTrack(
+        kind=kind,
+        codes=list(CODES[kind]),
+        names=list(track.names),
+        start_ns=(found.start_ns - begin).tolist(),
+        duration_ns=found.duration_ns.tolist(),
+        code=found.code.tolist(),
+        name=found.item.tolist(),
+        stretches=found.stretches.tolist(),
+        count=found.count.tolist(),
+    )
+
+
+def _passes(rank: RankInput, step: StepTimeline) -> list[TimelineTrack]:
+    """Forward and backward passes of the step; their names are micro-batches."""
+    names = distinct_names(rank.step_names)
+    passes = rank.passes
+    if step.name not in names:
+        return []
+    rows = np.flatnonzero(passes.step == names.index(step.name))
+    if not 0 < len(rows) <= MAX_PASSES:
+        return []
+    batches = np.unique(passes.micro_batch[rows][passes.micro_batch[rows] >= 0])
+    number = passes.micro_batch[rows]
+    at = np.where(number >= 0, np.searchsorted(batches, number), -1)
+    return [
+        TimelineTrack(
+            kind="passes",
+            codes=["forward", "backward"],
+            names=[str(b) for b in batches.tolist()],
+            start_ns=(passes.start_ns[rows] - step.start_ns).tolist(),
+            duration_ns=(passes.end_ns[rows] - passes.start_ns[rows]).tolist(),
+            code=np.where(passes.is_forward[rows], 0, 1).tolist(),
+            name=at.tolist(),
+            stretches=[1] * len(rows),
+            count=[1] * len(rows),
+        )
+    ]

@@ -1,0 +1,144 @@
+"""The tracks of one device: what each moment of a stretch was, by ledger leaf, by kernel class, by dimension
+of communication, and on the host."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, Intervals, owners_by_last_end, union
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.idle import IDLE_CAUSES
+from perfdoc.analyzers.host.host_calls import CallKind, call_kind
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.ledger.ledger import exposed_pieces
+from perfdoc.analyzers.steps.step_ledgers import LEAVES
+from perfdoc.analyzers.timeline.paint import NOTHING, Layer, Pieces, layer_of, paint
+from perfdoc.analyzers.timeline.pool import Segments, segments_of
+from perfdoc.traces import RangeKind
+
+COMPUTE_CODES = (*(k.name.lower() for k in KernelClass), "cuda_graph")
+"""Codes of the compute track: the kernel classes, and CUDA graphs traced as a whole."""
+HOST_CODES = (*(k.name.lower() for k in CallKind), "data", "gc")
+"""Codes of the host track: CUDA calls of the threads that launch, data loading, garbage collection."""
+
+
+def ledger_pieces(view: DeviceView, start_ns: int, end_ns: int) -> Pieces:
+    """[start_ns, end_ns) of the window by ledger leaf; codes are indices into LEAVES.
+
+    The same stretches that the ledger adds up, so the sums by leaf are its leaves exactly.
+    """
+    activity = view.activity
+    layers = [
+        *_idle_layers(view),
+        layer_of(activity.busy.clip(start_ns, end_ns), LEAVES.index("exposed_memcpy")),
+    ]
+    # Exposed pieces come with the strongest claim first, which is painted last.
+    first_leaf = LEAVES.index(f"exposed_comm.{DIMENSIONS[0]}")
+    layers += [
+        Layer(start_ns=begin, end_ns=finish, code=first_leaf + dimension)
+        for begin, finish, dimension, _ in reversed(
+            list(exposed_pieces(activity.communication, activity.compute))
+        )
+    ]
+    layers.append(layer_of(activity.compute.clip(start_ns, end_ns), LEAVES.index("compute")))
+    return paint(layers, start_ns, end_ns)
+
+
+def _idle_layers(view: DeviceView) -> list[Layer]:
+    gaps, inputs = view.gaps, view.idle_inputs
+    leaf = {cause: LEAVES.index(f"idle.{cause}") for cause in IDLE_CAUSES}
+    rest = np.where(gaps.waited, leaf["dependency"], leaf["launch_latency"])
+    rest = np.where(gaps.short, rest, leaf["unexplained"])
+    kept = gaps.host_end_ns > gaps.start_ns
+    host = Intervals(gaps.start_ns[kept], gaps.host_end_ns[kept])
+    layers = [
+        Layer(start_ns=gaps.host_end_ns, end_ns=gaps.end_ns, code=rest),
+        layer_of(host, leaf["host"]),
+    ]
+    if len(inputs.gc_or_data):
+        layers.append(layer_of(host - (host - inputs.gc_or_data), leaf["data"]))
+        layers.append(layer_of(host - (host - inputs.gc), leaf["gc"]))
+    return layers
+
+
+def ledger_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
+    """The ledger of [start_ns, end_ns), and how many activities begin in each stretch."""
+    pieces = ledger_pieces(view, start_ns, end_ns)
+    first, last = np.searchsorted(view.activity.start_ns, (start_ns, end_ns))
+    return _counted(pieces, view.activity.start_ns[first:last])
+
+
+def compute_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
+    """Compute by kernel class (COMPUTE_CODES); of kernels that run at once the one that ends last. Items are
+    names (Trace.strings). Its time is the ledger's compute. Empty of a rank that computes on the host."""
+    trace, activity = view.trace, view.activity
+    kernels, graphs = trace.kernels, trace.graph_launches
+    k = np.flatnonzero(
+        (kernels.start_ns < end_ns) & (kernels.end_ns > start_ns) & (kernels.device == activity.device)
+    )
+    k = k[~view.kinds.is_communication[k]]
+    g = np.flatnonzero(
+        (graphs.start_ns < end_ns) & (graphs.end_ns > start_ns) & (graphs.device == activity.device)
+    )
+    code = np.concatenate(
+        (view.kinds.class_code[k].astype(np.int64), np.full(len(g), COMPUTE_CODES.index("cuda_graph")))
+    )
+    name = np.concatenate((kernels.name[k].astype(np.int64), np.full(len(g), NOTHING)))
+    start = np.concatenate((kernels.start_ns[k], graphs.start_ns[g]))
+    end = np.concatenate((kernels.end_ns[k], graphs.end_ns[g]))
+    begin, finish, owner = owners_by_last_end(start, end)
+    layer = Layer(start_ns=begin, end_ns=finish, code=code[owner], item=name[owner])
+    return _counted(paint([layer], start_ns, end_ns), start)
+
+
+def communication_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
+    """Communication, hidden and exposed, by dimension (DIMENSIONS); of several at once the one that ends
+    last. Items are indices into Communication.kinds."""
+    found = view.activity.communication
+    rows = np.flatnonzero((found.start_ns < end_ns) & (found.end_ns > start_ns))
+    begin, finish, owner = owners_by_last_end(found.start_ns[rows], found.end_ns[rows])
+    layer = Layer(
+        start_ns=begin,
+        end_ns=finish,
+        code=found.dimension[rows[owner]],
+        item=found.kind[rows[owner]].astype(np.int64),
+    )
+    return _counted(paint([layer], start_ns, end_ns), found.start_ns[rows])
+
+
+def host_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
+    """What the host was in on the threads that launch (HOST_CODES); nothing is Python and the framework, or a
+    capture without CUDA calls. Where calls nest or threads differ, in the order of CallKind; collection and
+    data loading go before all of them."""
+    trace = view.trace
+    api = trace.api_calls
+    threads = view.activity.launching_threads
+    launches = np.zeros(len(trace.threads) + 1, bool)
+    launches[threads[threads >= 0]] = True
+    rows = np.flatnonzero((api.start_ns < end_ns) & (api.end_ns > start_ns))
+    rows = rows[launches[api.thread[rows]]]
+    names, name = np.unique(api.name[rows], return_inverse=True)
+    kind = np.array([int(call_kind(trace.strings[i])) for i in names.tolist()] or [0], np.int64)[name.ravel()]
+    layers = []
+    for of_kind in reversed(range(len(CallKind))):
+        mine = rows[kind == of_kind]
+        layers.append(layer_of(union(api.start_ns[mine], api.end_ns[mine]), of_kind))
+    layers += [
+        layer_of(_ranges(view, view.known.data, threads), HOST_CODES.index("data")),
+        layer_of(view.idle_inputs.gc, HOST_CODES.index("gc")),
+    ]
+    return _counted(paint(layers, start_ns, end_ns), api.start_ns[rows])
+
+
+def _ranges(view: DeviceView, rows: I64, threads: I64) -> Intervals:
+    ranges = view.trace.ranges
+    rows = rows[np.isin(ranges.thread[rows], threads) & (ranges.kind[rows] != RangeKind.MARK)]
+    return union(ranges.start_ns[rows], ranges.end_ns[rows])
+
+
+def _counted(pieces: Pieces, began_ns: I64) -> Segments:
+    """Pieces with how many of these began in each."""
+    began = began_ns[(began_ns >= pieces.start_ns[0]) & (began_ns < pieces.end_ns[-1])]
+    at = np.searchsorted(pieces.start_ns, began, "right") - 1
+    return segments_of(pieces, np.bincount(at, minlength=len(pieces)))

@@ -1,0 +1,224 @@
+"""The timeline of ranks: planted steps, real traces against their ledgers, one step and one clock for all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.job import measure_job
+from perfdoc.analyzers.ledger.ledger import build_ledger
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.steps.step_ledgers import LEAVES, step_ledgers
+from perfdoc.analyzers.timeline.job_timeline import MAX_SEGMENTS, JobTimeline, TimelineTrack, common_step
+from perfdoc.analyzers.timeline.pool import drawn, segments_of
+from perfdoc.analyzers.timeline.rank_timeline import LIMITS, StepTimeline, rank_timeline
+from perfdoc.analyzers.timeline.tracks import (
+    communication_track,
+    compute_track,
+    host_track,
+    ledger_pieces,
+    ledger_track,
+)
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces.load import read_trace
+from tests.analyzers.device_views import view_of, views_of
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+
+
+def planted(shift: int = 0, steps: tuple[int, ...] = (1_000,)) -> TimelineBuilder:
+    """Steps from 100 on, each of: gemm 100 ns, all-reduce that ends 60 ns after it, a copy of 40, and then
+    nothing launched until 50 before the next step; collection in 30 of that."""
+    builder = TimelineBuilder()
+    process = builder.process(rank=0)
+    thread, device = process.thread(), process.device()
+    at = 100 + shift
+    for i, length in enumerate(steps):
+        thread.range(f"perfdoc.step {i}", at - 50, at - 50 + length)
+        device.kernel(GEMM, at, at + 100, launch=(thread, at - 50, at - 40))
+        device.kernel(ALL_REDUCE, at + 50, at + 160, stream=20, launch=(thread, at - 30, at - 20))
+        device.copy("host_to_device", 64, at + 160, at + 200, launch=(thread, at - 15, at - 10))
+        thread.range("perfdoc.gc generation=2", at + 300, at + 330)
+        at += length
+    thread.range("perfdoc.step 99", at - 50, at)
+    device.kernel(GEMM, at, at + 10, launch=(thread, at - 50, at - 40))
+    return builder
+
+
+def rows(found: object, *names: str) -> list[tuple[int, ...]]:
+    return list(zip(*(getattr(found, n).tolist() for n in names), strict=True))
+
+
+def test_tracks_by_hand(tmp_path: Path) -> None:
+    view = view_of(planted(), tmp_path)
+    found = ledger_track(view, 100, 1_100)
+    assert [
+        (a, n, LEAVES[c], k) for a, n, c, k in rows(found, "start_ns", "duration_ns", "code", "count")
+    ] == [
+        (100, 100, "compute", 2),  # the all-reduce begins in it as well
+        (200, 60, "exposed_comm.unknown", 0),
+        (260, 40, "exposed_memcpy", 1),
+        (300, 100, "idle.host", 0),
+        (400, 30, "idle.gc", 0),
+        (430, 630, "idle.host", 0),  # to the launch's return at 1060
+        (1_060, 40, "idle.launch_latency", 0),
+    ]
+    assert rows(drawn(compute_track(view, 100, 1_100)), "start_ns", "duration_ns", "count") == [(100, 100, 1)]
+    assert rows(drawn(communication_track(view, 100, 1_100)), "start_ns", "duration_ns") == [(150, 110)]
+    host = drawn(host_track(view, 100, 1_100))
+    names = (
+        "allocation",
+        "synchronising",
+        "module_load",
+        "launch",
+        "stream_allocation",
+        "other",
+        "data",
+        "gc",
+    )
+    assert [(a, n, names[c]) for a, n, c in rows(host, "start_ns", "duration_ns", "code")] == [
+        (400, 30, "gc"),
+        (1_050, 10, "launch"),
+    ]
+
+
+def agree(view: DeviceView) -> None:
+    """Every step's tracks against its ledger."""
+    ledgers = step_ledgers(view)
+    for i, step in enumerate(view.window.steps):
+        pieces = ledger_pieces(view, step.start_ns, step.end_ns)
+        assert pieces.sums_ns(len(LEAVES)).tolist() == [int(ledgers.leaf_ns[leaf][i]) for leaf in LEAVES]
+        compute = drawn(compute_track(view, step.start_ns, step.end_ns))
+        assert int(compute.duration_ns.sum()) == int(ledgers.leaf_ns["compute"][i])
+        comm = drawn(communication_track(view, step.start_ns, step.end_ns))
+        assert int(comm.duration_ns.sum()) == int(
+            view.activity.comm.covered_within(step.start_ns, step.end_ns)
+        )
+    for found in rank_timeline(view):
+        ledger = build_ledger(view.activity, found.start_ns, found.end_ns, view.idle_inputs, view.gaps)
+        sums_ns = found.tracks["ledger"].segments.sums_ns(len(LEAVES)).tolist()
+        assert dict(zip(LEAVES, sums_ns, strict=True)) == ledger.by_leaf
+        for key, track in found.tracks.items():
+            assert len(drawn(track.segments)) <= LIMITS[key]
+            assert int(track.segments.item.max(initial=-1)) < len(track.names)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_random_steps_agree_with_the_ledger(tmp_path: Path, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(4):
+        thread.range(f"step {i}", 200 * i, 200 * i + 190)
+    for _ in range(60):
+        made = int(rng.integers(0, 790))
+        start = made + int(rng.integers(0, 120))
+        launch = (thread, made, made + int(rng.integers(0, 20)))
+        end = start + int(rng.integers(1, 60))
+        if rng.random() < 0.2:
+            device.copy("device_to_host", 8, start, end, stream=9, launch=launch)
+        else:
+            name = GEMM if rng.random() < 0.6 else ALL_REDUCE
+            device.kernel(name, start, end, stream=int(rng.integers(3)), launch=launch)
+    thread.range("perfdoc.gc generation=0", 100, 180)
+    thread.range("data_loading", 150, 260)
+    agree(view_of(builder, tmp_path))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "kineto/ddp_nccl_metadata_a100_rank0of2.json.gz",
+        "kineto/dlrm_layernorm_a100_rank3of8.json.gz",
+        "kineto/resnet50_num_workers_0_v100.pt.trace.json.gz",
+        "nsys/cuda_graph_a100.sqlite",
+        "nsys/host_bound_2gpu_h100.sqlite",
+    ],
+)
+def test_real_traces_agree_with_the_ledger(shared_traces: Path, name: str) -> None:
+    for view in views_of(read_trace(shared_traces / name)):
+        agree(view)
+
+
+def of(builder: TimelineBuilder, folder: Path, name: str) -> Path:
+    return write_nsys_sqlite(builder.build(), folder / name)
+
+
+def job(*paths: Path) -> JobTimeline:
+    return measure_job([measure_capture(p, WindowRequest()) for p in paths]).timeline
+
+
+def test_the_median_step_is_shown(tmp_path: Path) -> None:
+    # Of 1000, 3000, 2000, 2100 and the last (10 long) the lower median is 2000.
+    found = job(of(planted(steps=(1_000, 3_000, 2_000, 2_100)), tmp_path, "a.sqlite"))
+    assert (found.state, found.step) == ("measured", "perfdoc.step 2")
+    (rank,) = found.ranks
+    assert (rank.start_ns, rank.duration_ns, rank.offset_ns, rank.aligned) == (4_100, 2_000, 0, True)
+    ledger = rank.tracks[0]
+    assert ledger.start_ns[0] == 0
+    assert sum(ledger.duration_ns) == 2_000
+    compute = next(t for t in rank.tracks if t.kind == "compute")
+    assert [compute.names[i] for i in compute.name] == [GEMM]
+    assert [compute.codes[c] for c in compute.code] == ["gemm"]
+
+
+def test_ranks_show_the_step_that_most_of_them_offer() -> None:
+    def offers(*names: str) -> list[StepTimeline]:
+        return [StepTimeline(name=n, start_ns=0, end_ns=1, tracks={}) for n in names]
+
+    assert common_step([offers("b", "a"), offers("c", "a"), offers("a", "b")]) == "a"
+    assert common_step([offers("a", "b"), offers("b", "a"), offers("b", "a")]) == "b"
+
+
+def test_without_collectives_clocks_of_two_captures_are_not_aligned(tmp_path: Path) -> None:
+    builders = [TimelineBuilder(utc_origin_ns=None) for _ in range(2)]
+    for i, builder in enumerate(builders):
+        process = builder.process(rank=i)
+        thread, device = process.thread(), process.device()
+        thread.range("perfdoc.step 0", 0, 900)
+        device.kernel(GEMM, 10 + 500 * i, 800, launch=(thread, 1, 2))
+    found = job(*(of(b, tmp_path, f"{i}.sqlite") for i, b in enumerate(builders)))
+    assert [r.offset_ns for r in found.ranks] == [0, 0]
+    assert [r.aligned for r in found.ranks] == [True, False]
+    assert "1 of 2 ranks were not compared" in found.notes[0]
+    assert found.resolution_ns is None
+
+
+def test_two_ranks_of_one_capture_keep_their_distance(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    for i in range(2):
+        process = builder.process(pid=1_000 + i, rank=i)
+        thread, device = process.thread(), process.device()
+        thread.range("perfdoc.step 0", 0, 900)
+        device.kernel(GEMM, 10 + 70 * i, 800, launch=(thread, 1, 2))
+    found = job(of(builder, tmp_path, "a.sqlite"))
+    assert [(r.offset_ns, r.duration_ns, r.aligned) for r in found.ranks] == [(0, 790, True), (70, 720, True)]
+    assert not found.notes
+
+
+def test_eight_real_ranks_keep_the_bound(shared_traces: Path) -> None:
+    names = [f"dlrm_8gpu_v100_rank{i}.pt.trace.json.gz" for i in range(8)]
+    captures = [measure_capture(shared_traces / "kineto" / n, WindowRequest()) for n in names]
+    found = measure_job(captures).timeline
+    assert len(found.ranks) == 8
+    assert sum(len(t.start_ns) for r in found.ranks for t in r.tracks) <= MAX_SEGMENTS
+    ledgers = {r.device.rank: r.ledger for c in captures for r in c.ranks}
+    for rank in found.ranks:
+        assert sums(rank.tracks[0]) == {k: v for k, v in ledgers[rank.rank].by_leaf.items() if v}
+
+
+def sums(track: TimelineTrack) -> dict[str, int]:
+    total: dict[str, int] = {}
+    for code, length in zip(track.code, track.duration_ns, strict=True):
+        total[track.codes[code]] = total.get(track.codes[code], 0) + length
+    return {leaf: total[leaf] for leaf in track.codes if leaf in total}
+
+
+def test_segments_of_pieces_tile(tmp_path: Path) -> None:
+    found = segments_of(ledger_pieces(view_of(planted(), tmp_path), 150, 500))
+    assert (found.start_ns[0], int(found.duration_ns.sum())) == (150, 350)
