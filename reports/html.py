@@ -15,6 +15,7 @@ from markupsafe import Markup, escape
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, summary, units, view
 from perfdoc.reports.advice import lines_of
+from perfdoc.reports.charts.page_parts import chart_style, timeline_parts
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.sections import sections_of
@@ -77,7 +78,7 @@ def prepare() -> None:
 @cache
 def _style() -> tuple[Markup, str]:
     """The stylesheet and its hash for the content security policy."""
-    css = (_HERE / "assets" / "report.css").read_text(encoding="utf-8")
+    css = (_HERE / "assets" / "report.css").read_text(encoding="utf-8") + chart_style()
     digest = b64encode(hashlib.sha256(css.encode()).digest()).decode()
     # The file is ours and holds no "</style"; nothing from a diagnosis goes into it.
     return Markup(css), digest
@@ -136,6 +137,7 @@ def render_html(diagnosis: Diagnosis) -> str:
             time=view.time_view(diagnosis) if diagnosis.ranks else None,
             strips=view.step_strips(diagnosis),
             open_strips=view.OPEN_STEP_STRIPS,
+            timeline=timeline_parts(diagnosis),
             comm=_communication(diagnosis),
             sections=sections_of(diagnosis),
             kernels=_kernels(diagnosis),

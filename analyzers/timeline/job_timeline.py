@@ -140,8 +140,8 @@ def job_timeline(ranks: Sequence[RankInput], clocks: ClockAlignment) -> JobTimel
 
 
 def common_step(steps: Sequence[Sequence[StepTimeline]]) -> str:
-    """The name of the step to draw: the one that most ranks offer, and of those the one that is nearest the
-    median of the ranks, which is offered first."""
+    """The name of the step to draw: the one that most ranks offer, and of those the most typical, which ranks
+    offer first."""
     offered: Counter[str] = Counter()
     place: Counter[str] = Counter()
     for of_rank in steps:
@@ -166,7 +166,8 @@ def _offsets(
             part[i], begins[i] = ("capture", ranks[i].capture), step.start_ns
     (main, _), *_ = Counter(part.values()).most_common(1)
     first = min(begins[i] for i in chosen if part[i] == main)
-    offset = {i: begins[i] - first if part[i] == main else 0 for i in chosen}
+    at_once = len({step.name for step in chosen.values()}) == 1
+    offset = {i: begins[i] - first if part[i] == main and at_once else 0 for i in chosen}
     aligned = {i: part[i] == main for i in chosen}
     return offset, aligned, len({ranks[i].capture for i in chosen}) > 1
 
@@ -174,8 +175,11 @@ def _offsets(
 def _notes(steps: int, aligned: dict[int, bool], beyond: int) -> list[str]:
     notes = []
     if steps > 1:
-        notes.append("no step is typical of all ranks: each shows the one whose length is its median")
-    if not all(aligned.values()):
+        notes.append(
+            "no step is typical of all ranks: each shows one that is typical of itself, drawn from 0, and "
+            "what lies under one another did not happen at one time"
+        )
+    elif not all(aligned.values()):
         apart = sum(not a for a in aligned.values())
         notes.append(
             f"the clocks of {apart:,} of {len(aligned):,} ranks were not compared with the others': their "

@@ -29,6 +29,8 @@ _TRACKS: dict[str, Callable[[DeviceView, int, int], Segments]] = {
     "communication": tracks.communication_track,
     "host": tracks.host_track,
 }
+TYPICAL_FRAC = 0.02
+"""A step is typical where its length is the median within this."""
 _CANDIDATES = 5
 _ROWS = 3_000_000
 """With more kernels and calls in the trace than this, fewer candidates: each costs a pass over the tables."""
@@ -60,7 +62,7 @@ class StepTimeline:
 
 
 def rank_timeline(view: DeviceView) -> tuple[StepTimeline, ...]:
-    """The steps of a device whose lengths are nearest the median, nearest first.
+    """Typical steps of a device, the most typical first.
 
     Several, so that all ranks of a job can show the same one. None of a window that is empty.
     """
@@ -75,18 +77,25 @@ def rank_timeline(view: DeviceView) -> tuple[StepTimeline, ...]:
     most = min(_CANDIDATES, max(1, _ROWS // max(rows, 1)))
     return tuple(
         _step(view, names[i], window.steps[i].start_ns, window.steps[i].end_ns)
-        for i in nearest_to_median(length)[:most].tolist()
+        for i in typical_first(length)[:most].tolist()
     )
 
 
-def nearest_to_median(length_ns: I64) -> I64:
-    """Indices by distance from the lower median, the earlier of two that are as far.
+def typical_first(length_ns: I64) -> I64:
+    """Indices of steps: those as long as the lower median within TYPICAL_FRAC, from the middle of the window
+    outwards, then the others by their distance from it.
 
-    >>> nearest_to_median(np.array([10, 50, 12, 11, 90])).tolist()
+    The median itself would be another step on every rank, since which of a hundred equal steps is the median
+    is noise; the one in the middle of those is the same on nearly all.
+
+    >>> typical_first(np.array([1000, 5000, 1200, 1201, 9000])).tolist()
     [2, 3, 0, 1, 4]
     """
     median = np.sort(length_ns)[(len(length_ns) - 1) // 2]
-    return np.argsort(np.abs(length_ns - median), kind="stable")
+    away = np.abs(length_ns - median)
+    typical = away <= TYPICAL_FRAC * median
+    from_middle = np.abs(2 * np.arange(len(length_ns)) - (len(length_ns) - 1))
+    return np.lexsort((np.where(typical, from_middle, away), ~typical))
 
 
 def _step(view: DeviceView, name: str, start_ns: int, end_ns: int) -> StepTimeline:

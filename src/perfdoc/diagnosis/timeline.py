@@ -54,7 +54,7 @@ class TimelineRank:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """The step whose length is nearest the median, over all ranks."""
+    """A typical step over all ranks: its length is the median within 2 %, or as near to that as any."""
 
     state: State
     reason: str

@@ -1,0 +1,199 @@
+"""The timeline as the page draws it without a script: the ledger of every rank, and all tracks of a few."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from perfdoc.diagnosis import Diagnosis, Timeline, TimelineRank, TimelineTrack
+from perfdoc.reports.charts.columns import patches
+from perfdoc.reports.charts.looks import KINDS, Look, look_of
+from perfdoc.reports.names import shorten
+from perfdoc.reports.units import duration, plural
+
+WIDTH = 1000
+"""Units of a row's own coordinates."""
+HEIGHT = 20
+_FEW_RANKS = 4
+"""All tracks are drawn of so many ranks; of more, the ledgers, and all tracks of the first."""
+_COLUMNS = 500
+_ALL_COLUMNS = 12_000
+_NARROWEST_LETTER = 3.0
+"""Per cent of the row that a stretch must have for its letter to be written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """All of one code in one row, as one path."""
+
+    look: Look
+    kind: str
+    path: Markup
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """A code's letter in a stretch that is wide enough."""
+
+    x: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One track of one rank."""
+
+    label: str
+    shapes: Sequence[Shape]
+    letters: Sequence[Letter]
+    spoken: str
+    length: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Rows under one heading."""
+
+    heading: str
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelinePicture:
+    """The picture, its words and its legend."""
+
+    sentences: Sequence[str]
+    groups: Sequence[Group]
+    ticks: Sequence[tuple[str, str, str]]
+    """(where, anchor, text)."""
+    legend: Sequence[tuple[str, Sequence[Look]]]
+    """(track, its codes)."""
+
+
+def timeline_picture(diagnosis: Diagnosis) -> TimelinePicture | None:
+    """None where no timeline was measured."""
+    found = diagnosis.timeline
+    if found is None or found.state != "measured" or not found.ranks:
+        return None
+    span = span_ns(found)
+    columns = max(60, min(_COLUMNS, _ALL_COLUMNS // len(found.ranks)))
+    groups = [
+        Group(
+            heading="" if len(found.ranks) == 1 else KINDS["ledger"].capitalize(),
+            rows=[
+                _row(shorten(rank.label, 48), rank, track, span, columns)
+                for rank in found.ranks
+                for track in rank.tracks
+                if track.kind == "ledger"
+            ],
+        )
+    ]
+    detailed = found.ranks if len(found.ranks) <= _FEW_RANKS else found.ranks[:1]
+    groups += [
+        Group(
+            heading=f"Tracks of {shorten(rank.label, 48)}",
+            rows=[_row(track.kind, rank, track, span, _COLUMNS) for track in others],
+        )
+        for rank in detailed
+        if (others := _in_order(rank))
+    ]
+    present: dict[str, dict[str, Look]] = {}
+    for kind, look in (
+        (track.kind, look_of(track.kind, code))
+        for rank in found.ranks
+        for track in rank.tracks
+        for code in _codes(track)
+    ):
+        present.setdefault(kind, {})[look.code] = look
+    return TimelinePicture(
+        sentences=list(_sentences(found)),
+        groups=[group for group in groups if group.rows],
+        ticks=_ticks(span),
+        legend=[(KINDS[kind], list(present[kind].values())) for kind in KINDS if kind in present],
+    )
+
+
+def span_ns(found: Timeline) -> int:
+    """From 0 to the end of the last rank's step."""
+    return max(1, max(rank.offset_ns + rank.duration_ns for rank in found.ranks))
+
+
+def _in_order(rank: TimelineRank) -> list[TimelineTrack]:
+    tracks = {track.kind: track for track in rank.tracks}
+    return [tracks[kind] for kind in KINDS if kind in tracks and kind != "ledger"]
+
+
+def _codes(track: TimelineTrack) -> list[str]:
+    return [track.codes[code] for code in sorted(set(track.code))]
+
+
+def _sentences(found: Timeline) -> list[str]:
+    alone = len(found.ranks) == 1
+    who = f"Of {plural(len(found.ranks), 'rank')}" if not alone else f"Of {shorten(found.ranks[0].label, 48)}"
+    same = {rank.step for rank in found.ranks}
+    if same == {""}:
+        said = [f"{who} the whole window is drawn: it is not made of steps."]
+    elif found.step:
+        said = [
+            f"{who} `{shorten(found.step, 64)}` is drawn: a typical step, as long as the median or nearly so."
+        ]
+    else:
+        said = [f"{who} a typical step is drawn, as long as the rank's median or nearly so."]
+    said.append(
+        "Short stretches share a column, each with as much of its height as it had of the time; areas are "
+        "times."
+    )
+    if not alone and found.resolution_ns is not None:
+        said.append(
+            "Clocks are aligned; differences between ranks up to "
+            f"{duration(found.resolution_ns)} mean nothing."
+        )
+    said += [note[:1].upper() + note[1:] + "." for note in found.notes]
+    return said
+
+
+def _row(label: str, rank: TimelineRank, track: TimelineTrack, span: int, columns: int) -> Row:
+    parts: dict[int, list[str]] = {}
+    letters = []
+    for patch in patches(track, max(1, span // columns)):
+        x = WIDTH * (rank.offset_ns + patch.start_ns) / span
+        wide = max(WIDTH * (patch.end_ns - patch.start_ns) / span, 0.05)
+        y, high = HEIGHT * patch.top_frac, HEIGHT * (patch.bottom_frac - patch.top_frac)
+        parts.setdefault(patch.code, []).append(
+            f"M{_short(x)} {_short(y)}h{_short(wide)}v{_short(high)}H{_short(x)}z"
+        )
+        if 100 * wide / WIDTH >= _NARROWEST_LETTER and high == HEIGHT:
+            look = look_of(track.kind, track.codes[patch.code])
+            letters.append(Letter(x=f"{_short((x + wide / 2) / WIDTH * 100)}%", text=look.letter))
+    sums = dict.fromkeys(sorted(parts), 0)
+    for code, length in zip(track.code, track.duration_ns, strict=True):
+        sums[code] = sums.get(code, 0) + length
+    looks = {code: look_of(track.kind, track.codes[code]) for code in parts}
+    return Row(
+        label=label,
+        shapes=[
+            Shape(
+                look=looks[code],
+                kind=track.kind,
+                path=Markup("".join(parts[code])),
+                title=f"{looks[code].label}: {duration(sums[code])}",
+            )
+            for code in sorted(parts)
+        ],
+        letters=letters,
+        spoken=f"{label}, {KINDS[track.kind]}: "
+        + ", ".join(f"{looks[code].label} {duration(sums[code])}" for code in sorted(parts)),
+        length=duration(rank.duration_ns),
+    )
+
+
+def _short(number: float) -> str:
+    return f"{number:.2f}".rstrip("0").rstrip(".")
+
+
+def _ticks(span: int) -> list[tuple[str, str, str]]:
+    anchors = ("start", "middle", "middle", "middle", "end")
+    return [(f"{25 * i}%", anchor, duration(span * i // 4)) for i, anchor in enumerate(anchors)]
