@@ -101,7 +101,7 @@
         trace.width.push(0.8 * (patch.bottom - patch.top));
         trace.text.push(patch.bottom - patch.top === 1 && patch.end - patch.start > wide * 0.03 ? look[1] : "");
         trace.hovertext.push(
-          `${plain(row.label)}<br><b>${plain(look[0])}</b> ${time(patch.ns)}<br>from ${time(patch.start)}` + (patch.said ? "<br>" + patch.said : ""));
+          `${plain(row.label)}<br>${plain(look[0])} ${time(patch.ns)}<br>from ${time(patch.start)}` + (patch.said ? "<br>" + patch.said : ""));
       }
     });
     const layout = {
@@ -116,7 +116,7 @@
     return [[...traces.values()], layout];
   };
 
-  const config = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["toImage", "lasso2d", "select2d", "autoScale2d"], doubleClick: false };
+  const config = { responsive: true, displayModeBar: false, doubleClick: false };
   const draw = async () => {
     const [traces, layout] = figure();
     await Plotly.react(plot, traces, layout, config);

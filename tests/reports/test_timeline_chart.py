@@ -1,0 +1,173 @@
+"""The timeline on the page: what is drawn are the diagnosis' times, and no string of it is more than text."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import re
+import zlib
+from collections import Counter
+from dataclasses import replace
+from html import unescape
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.diagnosis import TimelineTrack
+from perfdoc.reports.charts import plotly_source
+from perfdoc.reports.charts.columns import patches
+from perfdoc.reports.charts.looks import SHAPES, look_of
+from perfdoc.reports.charts.timeline_data import timeline_data
+from perfdoc.reports.html import render_html
+from perfdoc.reports.units import duration
+from perfdoc.reports.view import HATCHES
+from tests.reports import build
+from tests.reports.build_timeline import LEAVES, ledger, rank, timeline, track, with_timeline
+from tests.reports.fill import with_text
+from tests.reports.hostile import HOSTILE
+from tests.reports.page import Page
+
+CODES = ["a", "b", "c"]
+
+
+def test_columns_by_hand() -> None:
+    # Columns of 100: the first is wide enough, the next three share one (60 + 20 of a, 40 of b), then a gap.
+    rows = [(0, 300, "a"), (300, 60, "a"), (360, 40, "b"), (400, 20, "a"), (900, 10, "c")]
+    found = [(p.code, p.start_ns, p.end_ns, p.top_frac, p.bottom_frac) for p in patches(made(rows), 100)]
+    assert found == [
+        (0, 0, 300, 0.0, 1.0),
+        (0, 300, 400, 0.0, 0.6),
+        (1, 300, 400, 0.6, 1.0),
+        (0, 400, 420, 0.0, 1.0),
+        (2, 900, 910, 0.0, 1.0),
+    ]
+
+
+def made(rows: list[tuple[int, int, str]]) -> TimelineTrack:
+    return track("host", CODES, rows, [])
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 40), st.integers(1, 60), st.sampled_from(CODES)), max_size=40),
+    st.integers(1, 200),
+)
+def test_areas_are_times(rows: list[tuple[int, int, str]], column: int) -> None:
+    laid, at = [], 0
+    for gap, length, code in rows:
+        laid.append((at + gap, length, code))
+        at += gap + length
+    area: Counter[int] = Counter()
+    for patch in patches(made(laid), column):
+        area[patch.code] += round((patch.end_ns - patch.start_ns) * (patch.bottom_frac - patch.top_frac), 6)
+        assert 0 <= patch.top_frac < patch.bottom_frac <= 1
+    exact: Counter[int] = Counter()
+    for _, length, code in laid:
+        exact[CODES.index(code)] += length
+    assert dict(area) == pytest.approx(dict(exact), abs=1e-3)
+
+
+def test_every_row_says_its_sums() -> None:
+    page = Page(render_html(with_timeline()))
+    spoken = [
+        e.attributes["aria-label"]
+        for e in page.within("timeline-still", "svg")
+        if "aria-label" in e.attributes
+    ]
+    assert len(spoken) == 2 + 2 * 4
+    first = rank(0).tracks[0]
+    sums = Counter(dict.fromkeys(LEAVES, 0))
+    for code, length in zip(first.code, first.duration_ns, strict=True):
+        sums[LEAVES[code]] += length
+    words = ", ".join(
+        f"{look_of('ledger', leaf).label} {duration(sums[leaf])}" for leaf in LEAVES if sums[leaf]
+    )
+    assert spoken[0] == f"rank 0, ledger: {words}"
+
+
+def test_the_script_s_data_is_the_diagnosis() -> None:
+    found = timeline(3, 40)
+    data = json.loads(timeline_data(found))
+    assert data["span"] == 10_000 + 40 * 20_000
+    for told, exact in zip(data["ranks"], found.ranks, strict=True):
+        assert (told["label"], told["offset"], told["length"]) == (
+            exact.label,
+            exact.offset_ns,
+            exact.duration_ns,
+        )
+        assert list(told["tracks"]) == [t.kind for t in exact.tracks]
+        for t in exact.tracks:
+            columns = told["tracks"][t.kind]
+            at, starts = 0, []
+            for gap, length in zip(columns["gap"], columns["length"], strict=True):
+                starts.append(at + gap)
+                at += gap + length
+            assert (starts, columns["length"]) == (t.start_ns, t.duration_ns)
+            looks = data["looks"][t.kind]
+            assert [looks[c][0] for c in columns["code"]] == [
+                look_of(t.kind, t.codes[c]).label for c in t.code
+            ]
+            assert (columns["name"], columns["held"], columns["count"]) == (t.name, t.stretches, t.count)
+
+
+def test_a_page_with_a_timeline_allows_its_scripts_and_no_others() -> None:
+    html = render_html(with_timeline())
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', html)
+    allowed = re.search(r"script-src ([^;]*);", unescape(policy))
+    assert allowed is not None
+    packed = re.search(r'id="plotly-packed">([^<]*)<', html)
+    assert packed is not None
+    library = zlib.decompress(base64.b64decode(packed[1]))
+    (own,) = re.findall(r"<script>(.*?)</script>", html, re.DOTALL)
+    digests = {
+        f"'sha256-{base64.b64encode(hashlib.sha256(text).digest()).decode()}'"
+        for text in (own.encode(), library)
+    }
+    assert set(allowed[1].split()) == digests
+    assert b"plotly.js" in library[:200]
+    assert len(html) < 6_000_000
+
+
+def test_without_a_timeline_nothing_runs() -> None:
+    html = render_html(build.one_rank())
+    assert "<script" not in html
+    assert "script-src" not in html
+
+
+def test_without_the_library_the_picture_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plotly_source.importlib.util, "find_spec", lambda _: None)
+    plotly_source.library.cache_clear()
+    try:
+        html = render_html(with_timeline())
+    finally:
+        plotly_source.library.cache_clear()
+    assert "<script" not in html
+    assert 'id="timeline-still"' in html
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_stay_text(text: str) -> None:
+    made = replace(with_timeline(), timeline=with_text(timeline(), text))
+    html = render_html(made)
+    (data,) = re.findall(r'id="timeline-data">(.*?)</script>', html, re.DOTALL)
+    assert not set("<>&") & set(data)
+    for name in json.loads(data)["ranks"][0]["tracks"]["compute"]["names"]:
+        assert len(name) <= 96
+    for bad in ("<img src", "<svg onload", "<script>document", "<b><b>", "<style>*"):
+        assert bad not in html
+    Page(html)
+
+
+def test_sixty_four_ranks_fit_the_page() -> None:
+    html = render_html(with_timeline(64, 600))
+    assert len(html) < 6_000_000
+    assert len(Page(html).within("timeline-still", "title")) < 2_000
+
+
+def test_every_hatch_has_a_name_for_the_library() -> None:
+    assert set(HATCHES.values()) <= set(SHAPES)
+    assert len({(look_of("ledger", leaf).colour, look_of("ledger", leaf).hatch) for leaf in LEAVES}) == len(
+        LEAVES
+    )
+    assert ledger(3).kind == "ledger"
