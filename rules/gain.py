@@ -40,7 +40,9 @@ def at_most(gain: Gain | None, why: str) -> Gain | None:
     """A prediction of more than what is advised: its upper end, and labelled as a ceiling."""
     if gain is None or gain.high_ms is None:
         return None
-    return replace(gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[why, *gain.assumptions])
+    return replace(
+        gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[why, *gain.assumptions], key=""
+    )
 
 
 def kept_gain(verdict: Verdict, allowed: Collection[str]) -> Gain | None:

@@ -92,7 +92,9 @@ def _scaled(gain: Gain | None, factor: float, said: str) -> Gain | None:
     low, mid, high = (
         None if v is None else round(v * factor, 6) for v in (gain.low_ms, gain.mid_ms, gain.high_ms)
     )
-    return replace(gain, low_ms=low, mid_ms=mid, high_ms=high, assumptions=[*gain.assumptions, said])
+    assumptions = [*gain.assumptions, said]
+    # No longer what the prediction says, so that what was simulated with it does not hold for this.
+    return replace(gain, low_ms=low, mid_ms=mid, high_ms=high, assumptions=assumptions, key="")
 
 
 def _advice(case: Case, gain: Gain | None) -> list[Advice]:

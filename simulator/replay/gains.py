@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import combinations
 from typing import Literal
 
 from perfdoc.analyzers.ledger.ledger import Ledger
@@ -18,6 +19,11 @@ _MS = 1e6
 _EACH_ALONE = (
     "each rank was replayed alone, so waits for other ranks stay as they were; the band spans the ranks"
 )
+
+_SET_CHANGES = 4
+"""Of so many changes every set is simulated: 2^4 - 1 sets, of which those of one change are known already."""
+_SET_TASKS_MAX = 8_000_000
+"""Tasks replayed for all sets together: about a second."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,6 +56,15 @@ class Prediction:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GainOfSet:
+    """A set of changes simulated together; of one change, its prediction."""
+
+    keys: list[str]
+    """In the order of the predictions."""
+    gain: Gain
+
+
+@dataclass(frozen=True, kw_only=True)
 class Combined:
     """The changes that gain something by the lower end of their band, simulated together; none of those after
     which training computes something else."""
@@ -60,6 +75,10 @@ class Combined:
     replay_error_frac: float | None
     reason: str
     """Why there is no gain; empty otherwise."""
+    sets: list[GainOfSet] = field(default_factory=list)
+    """Every set of those of the accepted changes that gain most, at most four."""
+    sets_reason: str = ""
+    """Why sets are missing: those of changes left out, or all; empty otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +145,7 @@ def no_gains(reason: str, remedy: str) -> Gains:
 
 
 def _prediction(proposal: Proposal, gains: Sequence[Gain], bases: Sequence[Basis]) -> Prediction:
-    gain = _over_ranks(gains)
+    gain = replace(_over_ranks(gains), key=proposal.key)
     step_ns = _step_ns(bases)
     figures = {
         name: None if value is None else round(value * _MS)
@@ -194,19 +213,52 @@ def _combined(
         reason = f"predictions are withheld: {withheld[0]}" if withheld else none
         return Combined(accepted=[], gain=None, replay_error_frac=_worst(bases), reason=reason)
 
-    def together(basis: Basis, some: dict[str, Proposal]) -> Gain:
-        mine = [some[key] for key in accepted if key in some]
-        # A change that does not apply to this rank is left out of it.
-        return basis.of([p for p in mine if len(bases) == 1 or basis.of([p]).method == "replay"])
+    def together(keys: Sequence[str]) -> Gain:
+        return _over_ranks([_of_rank(b, s, keys, len(bases)) for b, s in zip(bases, tried, strict=True)])
 
-    gain = _over_ranks([together(b, s) for b, s in zip(bases, tried, strict=True)])
+    gain = together(accepted)
     failed = gain.method != "replay"
+    sets, sets_reason = _sets(predictions, accepted, together, sum(len(b.rebuilt.start_ns) for b in bases))
     return Combined(
         accepted=accepted,
         gain=None if failed else gain,
         replay_error_frac=_worst(bases),
         reason=gain.assumptions[0] if failed else "",
+        sets=sets,
+        sets_reason=sets_reason,
     )
+
+
+def _of_rank(basis: Basis, some: dict[str, Proposal], keys: Sequence[str], bases: int) -> Gain:
+    """These together; where ranks stand alone, a change that does not apply to one is left out of it."""
+    mine = [some[key] for key in keys if key in some]
+    return basis.of([p for p in mine if bases == 1 or basis.of([p]).method == "replay"])
+
+
+def _sets(
+    predictions: Sequence[Prediction],
+    accepted: Sequence[str],
+    together: Callable[[Sequence[str]], Gain],
+    tasks: int,
+) -> tuple[list[GainOfSet], str]:
+    """Every set of the changes that gain most, as many as the work allows; and why not of all accepted."""
+    alone = {p.key: p for p in predictions if p.key in accepted}
+    best = sorted(alone, key=lambda key: -(alone[key].mid_ns or 0))
+    most = min(_SET_CHANGES, len(best))
+    taken = next(n for n in range(most, -1, -1) if n < 2 or (2**n - 1 - n) * tasks <= _SET_TASKS_MAX)
+    reason = ""
+    if taken < most:
+        reason = f"one replay has {tasks:,} tasks, and all sets together may have {_SET_TASKS_MAX:,}"
+    elif most < len(best):
+        reason = f"of {len(best)} changes every set was simulated of the {most} that gain most"
+    chosen = [key for key in accepted if key in best[:taken]]
+    found = []
+    for size in range(1, taken + 1):
+        for keys in combinations(chosen, size):
+            gain = alone[keys[0]].gain if size == 1 else together(keys)
+            if gain.method == "replay":
+                found.append(GainOfSet(keys=list(keys), gain=gain))
+    return found, reason
 
 
 def _nothing(reason: str) -> Gain:

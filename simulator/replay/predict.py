@@ -32,6 +32,8 @@ class Gain:
     that is known, or the edit does not apply."""
     assumptions: list[str]
     """On `ceiling` and `none` the first one says why."""
+    key: str = ""
+    """Of the prediction that this is the gain of; empty for one of several changes, or of none."""
 
 
 def predict(

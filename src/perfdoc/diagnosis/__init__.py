@@ -34,6 +34,7 @@ from perfdoc.diagnosis.ranks import (
 from perfdoc.diagnosis.replay import (
     Combined,
     Gain,
+    GainOfSet,
     GainsAnalysis,
     Prediction,
     RankReplay,
@@ -65,6 +66,7 @@ __all__ = [
     "Evidence",
     "ExposedComm",
     "Gain",
+    "GainOfSet",
     "GainsAnalysis",
     "Gpu",
     "HostActivity",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from perfdoc.diagnosis.state import State
@@ -65,6 +65,8 @@ class Gain:
     be said."""
     assumptions: list[str]
     """On `ceiling` and `none` the first one says why."""
+    key: str = ""
+    """Of the prediction that this is the gain of; empty for one of several changes, or of none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,6 +109,15 @@ class GainsAnalysis:
 
 
 @dataclass(frozen=True, kw_only=True)
+class GainOfSet:
+    """A set of changes simulated together (never added); of one change, its prediction."""
+
+    keys: list[str]
+    """Of the predictions, in their order."""
+    gain: Gain
+
+
+@dataclass(frozen=True, kw_only=True)
 class Combined:
     """Changes that gain something by the lower end of their band, simulated together; none of those after
     which training computes something else."""
@@ -117,6 +128,10 @@ class Combined:
     replay_error_frac: float | None
     reason: str
     """Why there is no gain; empty otherwise."""
+    sets: list[GainOfSet] = field(default_factory=list)
+    """Every set of those of the accepted changes that gain most, at most four."""
+    sets_reason: str = ""
+    """Why sets are missing: those of changes left out, or all; empty otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
