@@ -12,6 +12,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.memory_files import RankMemory, job_memory
 from perfdoc.diagnose_copy import copied
 from perfdoc.diagnose_host import host_gaps_of
+from perfdoc.diagnose_job import job_of
 from perfdoc.diagnose_kernels import kernels_of
 from perfdoc.diagnose_memory import memory_of
 from perfdoc.diagnose_quality import quality_of
@@ -93,6 +94,7 @@ def diagnose(
         rules=[rule_of(result) for result in run_rules(case)],
         combined=replayed.combined,
         timeline=_timeline(job, ranks),
+        job=job_of(job, case.configuration),
     )
 
 

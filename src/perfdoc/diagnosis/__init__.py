@@ -15,6 +15,7 @@ from perfdoc.diagnosis.captures import CapabilityRow, Input, Quality
 from perfdoc.diagnosis.contention import DeviceContention, NormContentionAnalysis
 from perfdoc.diagnosis.host import HostGapsAnalysis
 from perfdoc.diagnosis.host_activity import HostActivity, HostJitter
+from perfdoc.diagnosis.job import Job
 from perfdoc.diagnosis.kernel_parts import KernelPartsAnalysis
 from perfdoc.diagnosis.kernels import KernelClass, KernelsAnalysis, TopKernel
 from perfdoc.diagnosis.memory import MemoryAnalysis
@@ -74,6 +75,7 @@ __all__ = [
     "HostJitter",
     "Idle",
     "Input",
+    "Job",
     "KernelClass",
     "KernelPartsAnalysis",
     "KernelsAnalysis",
@@ -142,6 +144,8 @@ class Diagnosis:
     """None where nothing was replayed."""
     timeline: Timeline | None = None
     """None in a diagnosis of an earlier version."""
+    job: Job | None = None
+    """None in a diagnosis of a version that did not say."""
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

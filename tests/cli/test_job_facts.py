@@ -1,0 +1,54 @@
+"""What is known of the job, and tokens per second and GPU, in the diagnosis."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.diagnose import diagnose
+from perfdoc.diagnosis import Diagnosis, Job, from_json, to_json
+from perfdoc.measuring import Work, measure_all
+from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.simulator.demo import write_demo
+from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.load import find_captures
+
+
+def _diagnosis(folder: Path, *words: str, request: WindowRequest | None = None) -> tuple[Diagnosis, Job]:
+    trace, _ = write_demo(folder / "demo")
+    work = Work(
+        captures=find_captures([str(trace)]),
+        memory=[],
+        request=request or WindowRequest(),
+        given=given_facts(words),
+        replay=False,
+    )
+    settings = Configuration(dialect="megatron_lm")
+    found = from_json(to_json(diagnose(measure_all(work, 1).captures, configuration=settings)))
+    assert found.job is not None
+    return found, found.job
+
+
+def test_tokens_per_second_are_the_batch_by_step_time_and_gpus(tmp_path: Path) -> None:
+    found, job = _diagnosis(tmp_path, "gbs=128", "seq=8192", "world_size=64", "tp=8")
+    assert (job.global_batch_sequences, job.sequence_length, job.tp, job.pp) == (128, 8192, 8, None)
+    assert (job.sources["tp"], job.dialect) == ("--set", "megatron_lm")
+    assert job.tokens_per_step == 1_048_576
+    step_ns = found.mfu.step_time_ns
+    assert step_ns is not None
+    # 1,048,576 tokens by 64 GPUs are 16,384 of a GPU in a step.
+    assert job.tokens_per_s_per_gpu == pytest.approx(16_384e9 / step_ns)
+    assert job.tokens_reason == job.tokens_remedy == ""
+
+
+def test_what_is_missing_is_said_and_no_figure_is_made_up(tmp_path: Path) -> None:
+    _, job = _diagnosis(tmp_path / "a", "gbs=128", "world_size=64")
+    assert (job.tokens_per_step, job.tokens_per_s_per_gpu) == (None, None)
+    assert job.tokens_reason == "the batch is not known: seq not given"
+    _, job = _diagnosis(
+        tmp_path / "b", "gbs=4", "seq=8", "world_size=64", request=WindowRequest(whole_capture=True)
+    )
+    assert (job.tokens_per_step, job.tokens_per_s_per_gpu) == (32, None)
+    assert job.tokens_reason == "the windows are not made of whole steps"
