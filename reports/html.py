@@ -1,10 +1,8 @@
-"""The diagnosis as one HTML file that needs nothing else: no network, no script, no font."""
+"""The diagnosis as one HTML file that needs nothing else: no network, no font; scripts only help."""
 
 from __future__ import annotations
 
-import hashlib
 import re
-from base64 import b64encode
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -13,12 +11,16 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from perfdoc.diagnosis import Diagnosis
-from perfdoc.reports import comm, gaps, summary, units, view
+from perfdoc.reports import comm, gaps, headline, summary, units, view
 from perfdoc.reports.advice import lines_of
-from perfdoc.reports.charts.page_parts import chart_style, timeline_parts
+from perfdoc.reports.charts.page_parts import CHART_STYLE, timeline_parts
+from perfdoc.reports.facts import facts_of
+from perfdoc.reports.inlined import asset, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.names import base_name, pieces, prose, shorten
-from perfdoc.reports.sections import sections_of
+from perfdoc.reports.opportunities import choices, dialects_of, opportunities
+from perfdoc.reports.sections import sections_by_place
+from perfdoc.reports.sections.section import opening, stopped
 
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
@@ -26,6 +28,10 @@ _UNIT_SPACE = re.compile(r"(?<=\d) (?=(?:%|ns|µs|ms|s)(?:\W|\Z))")
 _INPUTS = 500
 _NOTES = 12
 _GAPS = 300
+_STYLE = "report.css"
+_FIRST = "theme.js"
+"""Runs before anything is drawn."""
+_SCRIPTS = ("tables.js", "copy.js", "choose.js")
 _TOP_KERNELS = 100
 
 
@@ -55,6 +61,8 @@ def _environment() -> Environment:
     environment.filters.update(
         name=shorten,
         advice=lines_of,
+        opening=opening,
+        stopped=stopped,
         glued=_glued,
         pieces=lambda text: pieces(prose(text)),
         base_name=base_name,
@@ -73,15 +81,6 @@ def prepare() -> None:
     """Compile the templates, which the first page would do."""
     for name in _environment().list_templates(extensions=["html"]):
         _environment().get_template(name)
-
-
-@cache
-def _style() -> tuple[Markup, str]:
-    """The stylesheet and its hash for the content security policy."""
-    css = (_HERE / "assets" / "report.css").read_text(encoding="utf-8") + chart_style()
-    digest = b64encode(hashlib.sha256(css.encode()).digest()).decode()
-    # The file is ours and holds no "</style"; nothing from a diagnosis goes into it.
-    return Markup(css), digest
 
 
 def _communication(diagnosis: Diagnosis) -> dict[str, Any]:
@@ -120,26 +119,43 @@ def _kernels(diagnosis: Diagnosis) -> dict[str, Any]:
 def render_html(diagnosis: Diagnosis) -> str:
     """The diagnosis as a page: open it from disk, print it, read it with JavaScript off. Every string of
     the diagnosis is shortened and escaped; figures carry the exact nanoseconds in data-ns."""
-    css, digest = _style()
+    timeline = timeline_parts(diagnosis)
+    styles, first = [asset(_STYLE), asset(CHART_STYLE)], asset(_FIRST)
+    scripts = [*(asset(name) for name in _SCRIPTS), *(timeline.scripts if timeline else ())]
+    found = opportunities(diagnosis)
+    dialects = dialects_of(found)
     labels = summary.rank_labels(diagnosis.ranks)
     return (
         _environment()
         .get_template("report.html")
         .render(
             d=diagnosis,
-            css=css,
-            css_hash=digest,
+            styles=[style.text for style in styles],
+            first=first.text,
+            scripts=[script.text for script in scripts],
+            policy=policy(
+                [*(style.source for style in styles), *(timeline.style_sources if timeline else ())],
+                [first.source, *(s.source for s in scripts), *(timeline.script_sources if timeline else ())],
+            ),
             leaves=LEAVES,
             hatches=view.HATCHES,
             labels=labels,
             source=summary.source_line(diagnosis),
-            figures=summary.headline(diagnosis),
+            figures=headline.verdict_figures(diagnosis),
+            shares=headline.share_figures(diagnosis),
+            outlook=headline.outlook(diagnosis),
+            opportunities=found,
+            dialects=dialects,
+            dialect=diagnosis.job.dialect if diagnosis.job is not None else None,
+            choices=choices(diagnosis),
+            informing=[r for r in gaps.rules_in(diagnosis, "fires") if r.level == "information"],
+            facts=list(facts_of(diagnosis)),
             time=view.time_view(diagnosis) if diagnosis.ranks else None,
             strips=view.step_strips(diagnosis),
             open_strips=view.OPEN_STEP_STRIPS,
-            timeline=timeline_parts(diagnosis),
+            timeline=timeline,
             comm=_communication(diagnosis),
-            sections=sections_of(diagnosis),
+            places=sections_by_place(diagnosis),
             kernels=_kernels(diagnosis),
             kernels_only=view.kernels_only_rows(diagnosis),
             gaps=gaps.gaps_of(diagnosis),

@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 
 from perfdoc.diagnosis import Diagnosis
-from perfdoc.reports import comm, gaps, leaves, summary, units
+from perfdoc.reports import comm, gaps, headline, leaves, summary, units
 from perfdoc.reports.advice import lines_of
 from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.sections import sections_of
@@ -161,8 +161,11 @@ def _rules(diagnosis: Diagnosis) -> list[str]:
 def render_markdown(diagnosis: Diagnosis) -> str:
     """The diagnosis in short, as GitHub's Markdown, ending with a newline: verdict, headline figures,
     shares per rank (the eight longest), communication, top kernels, findings, what is missing."""
-    lines = [f"## {sentence(diagnosis.verdict)}", "", escape(summary.source_line(diagnosis)), ""]
-    facts = summary.headline(diagnosis)
+    lines = [f"## {sentence(diagnosis.verdict)}", ""]
+    if promised := headline.outlook(diagnosis):
+        lines += [escape(promised), ""]
+    lines += [escape(summary.source_line(diagnosis)), ""]
+    facts = headline.headline(diagnosis)
     lines += _table([fig.label for fig in facts], "l" * len(facts), [[escape(fig.value) for fig in facts]])[
         1:
     ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.diagnosis import Diagnosis, Rank
-from perfdoc.reports import comm, gaps, leaves, summary, units
+from perfdoc.reports import comm, gaps, headline, leaves, summary, units
 from perfdoc.reports.advice import lines_of
 from perfdoc.reports.grid import grid, paragraph
 from perfdoc.reports.names import base_name, prose, shorten
@@ -236,9 +236,11 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     page = _Page(max(60, width), colour)
     labels = summary.rank_labels(diagnosis.ranks)
     page.lines += [page.paint(line, "head") for line in paragraph(prose(diagnosis.verdict), width=page.width)]
+    if promised := headline.outlook(diagnosis):
+        page.say(promised, "")
     page.say(summary.source_line(diagnosis), "")
     page.lines.append("")
-    facts = [[fig.label, fig.value, "; ".join(fig.notes)] for fig in summary.headline(diagnosis)]
+    facts = [[fig.label, fig.value, "; ".join(fig.notes)] for fig in headline.headline(diagnosis)]
     page.lines += ["  " + line for line in grid(["", "", ""], facts, align="lrl", width=page.width)[1:]]
     if diagnosis.quality:
         page.lines += ["", page.paint("Mind when reading these figures", "warn")]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import median_low
 
 from perfdoc.diagnosis import Diagnosis, KernelsOnly, Rank, Step
+from perfdoc.reports.heat import Heat, heat_of
 from perfdoc.reports.leaves import (
     FAMILIES,
     LEAVES,
@@ -20,6 +21,7 @@ from perfdoc.reports.leaves import (
 from perfdoc.reports.names import shorten
 from perfdoc.reports.summary import Drawn, choose_drawn, rank_labels, total_values
 from perfdoc.reports.units import Scale, apportion, duration, plural, scale_for
+from perfdoc.reports.waterfall import Fall, falls_of
 
 STEP_BARS = 200
 OPEN_STEP_STRIPS = 4
@@ -112,6 +114,8 @@ class TimeView:
     windows_ns: int
     groups: list[tuple[str, list[Bar]]]
     """Bars per rank, empty for a single rank."""
+    drawn: int
+    """How many bars that are."""
     left_out: int
     leaves: list[Leaf]
     """Columns of the exact table."""
@@ -119,6 +123,9 @@ class TimeView:
     table_left_out: int
     scale: Scale
     families: dict[str, str]
+    heat: Heat
+    falls: list[Fall]
+    """Empty where MFU is not known."""
 
 
 def _bar(label: str, values: Sequence[int], length_ns: int, detail: str = "") -> Bar:
@@ -175,6 +182,7 @@ def time_view(diagnosis: Diagnosis) -> TimeView:
         total_ns=sum(total),
         windows_ns=windows_ns,
         groups=groups if len(ranks) > 1 else [],
+        drawn=len(drawn.indices),
         left_out=drawn.left_out,
         leaves=[LEAVES[i] for i in shown],
         table=[
@@ -189,6 +197,8 @@ def time_view(diagnosis: Diagnosis) -> TimeView:
         table_left_out=max(0, len(ranks) - TABLE_RANKS),
         scale=scale_for(max(total, default=0)),
         families={FAMILIES[family]: share for family, share in family_shares(total).items()},
+        heat=heat_of(diagnosis),
+        falls=falls_of(diagnosis),
     )
 
 

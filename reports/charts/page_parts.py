@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-from base64 import b64encode
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
-from pathlib import Path
 
 from markupsafe import Markup
 
@@ -16,8 +12,10 @@ from perfdoc.reports.charts.looks import KINDS
 from perfdoc.reports.charts.plotly_source import Library, library
 from perfdoc.reports.charts.timeline_data import timeline_data
 from perfdoc.reports.charts.timeline_picture import TimelinePicture, timeline_picture
+from perfdoc.reports.inlined import Inlined, asset, inlined
 
-_ASSETS = Path(__file__).parent.parent / "assets"
+CHART_STYLE = "charts.css"
+"""Among the page's assets: the style of all charts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,10 +28,10 @@ class TimelineParts:
     data: Markup
     library: Library | None
     """None where plotly is not installed: then the picture alone is shown."""
-    script: Markup
-    """Empty without the library."""
+    scripts: Sequence[Inlined]
+    """None without the library."""
     script_sources: Sequence[str]
-    """What the policy must allow to run."""
+    """What the policy must allow to run besides them: the library."""
     style_sources: Sequence[str]
     """Besides the page's own: the library makes an empty style and fills it rule by rule."""
 
@@ -44,27 +42,12 @@ def timeline_parts(diagnosis: Diagnosis) -> TimelineParts | None:
     if picture is None or diagnosis.timeline is None:
         return None
     found = library()
-    script = _asset("timeline.js") if found is not None else ""
     return TimelineParts(
         picture=picture,
         kinds={title: kind for kind, title in KINDS.items()},
         data=timeline_data(diagnosis.timeline) if found is not None else Markup(),
         library=found,
-        script=Markup(script),
-        script_sources=[_source(script), found.source] if found is not None else [],
-        style_sources=[_source("")] if found is not None else [],
+        scripts=[asset("timeline.js")] if found is not None else [],
+        script_sources=[found.source] if found is not None else [],
+        style_sources=[inlined("").source] if found is not None else [],
     )
-
-
-def chart_style() -> str:
-    """The style of all charts; ours, and it holds no end tag."""
-    return _asset("charts.css")
-
-
-@cache
-def _asset(name: str) -> str:
-    return (_ASSETS / name).read_text(encoding="utf-8")
-
-
-def _source(text: str) -> str:
-    return f"'sha256-{b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports.sections import (
@@ -18,24 +19,30 @@ from perfdoc.reports.sections import (
 )
 from perfdoc.reports.sections.section import Cell, Grid, Section
 
-_BUILDERS: tuple[Callable[[Diagnosis], Section | None], ...] = (
-    mfu.build,
-    step_times.build,
-    host.build,
-    skew.build,
-    pipeline.build,
-    contention.build,
-    kernel_parts.build,
-    replay.build,
-    memory.build,
+_Builder = Callable[[Diagnosis], Section | None]
+
+_PLACES: Mapping[str, tuple[_Builder, ...]] = MappingProxyType(
+    {
+        "time": (mfu.build,),
+        "communication": (host.build, contention.build, pipeline.build, skew.build, kernel_parts.build),
+        "kernels": (memory.build, replay.build, step_times.build),
+    }
 )
-"""In the order of the page. Each gives None where its analysis has no result, and `gaps` says why; or where
-the result is that there is nothing to look at."""
+"""In the order of every report, by the part of the page that they follow. Each gives None where its analysis
+has no result, and `gaps` says why; or where the result is that there is nothing to look at."""
+
+
+def sections_by_place(diagnosis: Diagnosis) -> dict[str, list[Section]]:
+    """The sections that have something to show, by the part of the page that they follow."""
+    return {
+        place: [section for build in builders if (section := build(diagnosis)) is not None]
+        for place, builders in _PLACES.items()
+    }
 
 
 def sections_of(diagnosis: Diagnosis) -> list[Section]:
-    """The sections that have something to show."""
-    return [section for build in _BUILDERS if (section := build(diagnosis)) is not None]
+    """All of them, in order."""
+    return [section for placed in sections_by_place(diagnosis).values() for section in placed]
 
 
-__all__ = ["Cell", "Grid", "Section", "sections_of"]
+__all__ = ["Cell", "Grid", "Section", "sections_by_place", "sections_of"]

@@ -47,6 +47,11 @@ def opening(text: str) -> str:
     return text[:1].upper() + text[1:]
 
 
+def stopped(text: str) -> str:
+    """A text as a whole sentence, with its full stop."""
+    return text if text.endswith((".", "!", "?", "…")) else text + "."
+
+
 def name(text: str, limit: int = 96) -> Cell:
     """A name out of a trace."""
     return Cell(text=shorten(text, limit) if text else "—")

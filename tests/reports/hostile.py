@@ -6,10 +6,14 @@ from dataclasses import replace
 
 from perfdoc.diagnosis import CapabilityRow, Diagnosis, Evidence, Quality, RuleResult
 from tests.reports.build import analysed, one_rank
+from tests.reports.build_choices import with_choices
 from tests.reports.build_memory import with_memory_and_replay
 from tests.reports.fill import with_text
 
 HOSTILE = [
+    "<svg onload=window.pwned=1><script>window.pwned=1</script>",
+    "javascript:window.pwned=1",
+    "`<img src=x onerror=window.pwned=1>`",
     "</script><script>document.title='pwned'</script>",
     "<img src=x onerror=document.title='pwned'>",
     '" onmouseover="document.title=\'pwned\'" x="',
@@ -39,6 +43,11 @@ def hostile_memory(text: str) -> Diagnosis:
     return _hostile(with_memory_and_replay(one_rank()), text)
 
 
+def hostile_choices(text: str) -> Diagnosis:
+    """The same with advice in every dialect and sets of changes that can be chosen."""
+    return _hostile(with_choices(one_rank()), text)
+
+
 def _hostile(base: Diagnosis, text: str) -> Diagnosis:
     finding = RuleResult(
         code=text,
@@ -48,11 +57,12 @@ def _hostile(base: Diagnosis, text: str) -> Diagnosis:
         evidence=[Evidence(label=text, value=text)],
         remedy=text,
     )
+    own = [rule for rule in base.rules if rule.advice]
     states = ("passes", "skipped", "not_applicable", "error")
     made = replace(
         base,
         quality=[Quality(code=text, message=text, remedy=text)],
         capabilities=[CapabilityRow(input=0, name=text, available=False, reason=text, remedy=text)],
-        rules=[finding, *(replace(finding, state=state) for state in states)],
+        rules=[*own, finding, *(replace(finding, state=state) for state in states)],
     )
     return replace(with_text(made, text), schema_version=made.schema_version)

@@ -34,7 +34,7 @@ def test_the_comment_is_short_and_has_the_figures() -> None:
     text = render_markdown(build.one_rank())
     assert len(text) < 6000
     assert text.startswith("## 60.2 % of the step is compute")
-    assert "| 154.480 ms | 60.2 % | 19.8 % | 19.7 % | unknown |" in text
+    assert "| unknown | 154.480 ms | 60.2 % | 19.8 % | 19.7 % |" in text
     assert (
         "| rank 0 | 463.440 ms | 60.2 % | 19.0 % | 0.8 % | 0.3 % | 15.1 % | 0.2 % | 3.2 % | 1.2 % |" in text
     )

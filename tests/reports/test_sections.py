@@ -15,7 +15,7 @@ from tests.reports.fill import missing
 from tests.reports.read_sections import section, table
 
 TWO = build.analysed(build.two_ranks())
-KEYS = ["step-times", "host", "skew", "pipeline", "contention", "parts"]
+KEYS = ["host", "contention", "pipeline", "skew", "parts", "step-times"]
 
 
 def says(made: Diagnosis, key: str) -> str:

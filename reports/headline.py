@@ -1,0 +1,182 @@
+"""The figures at the head of every report, and the sentence on what there is to gain."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+
+from perfdoc.diagnosis import Diagnosis, Gain, Mfu, Rank
+from perfdoc.reports.advice import rough
+from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
+from perfdoc.reports.names import prose
+from perfdoc.reports.summary import total_values
+from perfdoc.reports.units import duration, plural, share, size
+
+
+@dataclass(frozen=True, kw_only=True)
+class Figure:
+    """One headline number."""
+
+    label: str
+    value: str
+    notes: list[str]
+    key: str
+    """Colour family of the ledger, or empty."""
+    ns: int | None
+    known: bool
+
+
+def _range(low: str, high: str) -> str:
+    return f"{low} on every rank" if low == high else f"ranks {low} to {high}"
+
+
+def _time_figure(ranks: Sequence[Rank]) -> Figure:
+    kinds = sorted({rank.window.kind for rank in ranks})
+    steps = [step.duration_ns for rank in ranks for step in rank.window.step_list]
+    if steps and kinds == ["steps"]:
+        middle = median_low(steps)
+        notes = [f"median of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
+        if duration(min(steps)) != duration(max(steps)):
+            notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
+        return Figure(label="Step time", value=duration(middle), notes=notes, key="", ns=middle, known=True)
+    lengths = [rank.window.duration_ns for rank in ranks]
+    longest = max(lengths)
+    counted = sorted({rank.window.steps for rank in ranks})
+    notes = [_WINDOW_WORDS[kinds[0]] if len(kinds) == 1 else "kinds: " + ", ".join(kinds)]
+    if counted[-1]:
+        notes.append(plural(counted[-1], "step"))
+    if duration(min(lengths)) != duration(longest):
+        notes.append(f"longest rank; shortest {duration(min(lengths))}")
+    return Figure(label="Window", value=duration(longest), notes=notes, key="", ns=longest, known=True)
+
+
+_WINDOW_WORDS = {
+    "steps": "made of steps",
+    "capture": "whole capture: no steps found",
+    "user": "given by the user",
+}
+
+
+def _share_figure(label: str, family: str, ranks: Sequence[Rank], values: Sequence[int]) -> Figure:
+    notes = []
+    leaves = sorted(
+        (
+            (value, leaf.label.removeprefix("exposed comm ").removeprefix("idle "), part)
+            for leaf, value, part in zip(LEAVES, values, leaf_shares(values), strict=True)
+            if leaf.family == family and value
+        ),
+        key=lambda row: -row[0],
+    )
+    if len(leaves) == 1 and family != leaves[0][1]:
+        notes.append(f"all {leaves[0][1]}")
+    elif len(leaves) > 1:
+        notes.append(", ".join(f"{words} {part}" for _, words, part in leaves[:2]))
+    if len(ranks) > 1:
+        own = [
+            family_values(leaf_values(rank.ledger_ns))[family] / rank.ledger_ns.total
+            for rank in ranks
+            if rank.ledger_ns.total > 0
+        ]
+        if own:
+            notes.append(_range(share(min(own)), share(max(own))))
+    elif ranks:
+        notes.append(duration(family_values(values)[family]))
+    return Figure(
+        label=label,
+        value=family_shares(values)[family],
+        notes=notes,
+        key=family,
+        ns=family_values(values)[family],
+        known=True,
+    )
+
+
+def _mfu_figure(mfu: Mfu) -> Figure:
+    if mfu.value is None:
+        return Figure(
+            label="MFU", value="unknown", notes=[prose(mfu.reason, 200)], key="", ns=None, known=False
+        )
+    notes = [prose(text, 120) for text in (mfu.convention, mfu.reason) if text]
+    return Figure(label="MFU", value=share(mfu.value), notes=notes, key="", ns=None, known=True)
+
+
+def _token_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
+    job = diagnosis.job
+    if job is not None and job.tokens_per_s_per_gpu is not None and job.tokens_per_step is not None:
+        notes = [f"{job.tokens_per_step:,} tokens a step on {plural(diagnosis.mfu.gpus or 0, 'GPU')}"]
+        value = (
+            f"{job.tokens_per_s_per_gpu:,.0f}"
+            if job.tokens_per_s_per_gpu >= 100
+            else (f"{job.tokens_per_s_per_gpu:.3g}")
+        )
+        yield Figure(label="Tokens/s per GPU", value=value, notes=notes, key="", ns=None, known=True)
+
+
+def _memory_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
+    peaks = [d for d in diagnosis.analyses.memory.devices if d.peak_allocated_bytes is not None]
+    if not peaks:
+        return
+    top = max(peaks, key=lambda d: d.peak_allocated_bytes or 0)
+    notes = []
+    if top.peak_reserved_bytes is not None:
+        notes.append(f"{size(top.peak_reserved_bytes)} reserved")
+    if len(peaks) > 1:
+        notes.append(f"the most of {len(peaks):,} devices")
+    value = size(top.peak_allocated_bytes)
+    yield Figure(label="Peak memory", value=value, notes=notes, key="", ns=None, known=True)
+
+
+def verdict_figures(diagnosis: Diagnosis) -> list[Figure]:
+    """MFU, step time or window, tokens per second and GPU and peak memory where they are known."""
+    figures = [_mfu_figure(diagnosis.mfu)]
+    if diagnosis.ranks:
+        figures.append(_time_figure(diagnosis.ranks))
+    return [*figures, *_token_figures(diagnosis), *_memory_figures(diagnosis)]
+
+
+def share_figures(diagnosis: Diagnosis) -> list[Figure]:
+    """Compute, exposed communication, idle, of all ranks' windows together; none without ranks."""
+    ranks = diagnosis.ranks
+    if not ranks:
+        return []
+    values = total_values(diagnosis)
+    return [
+        _share_figure("Compute", "compute", ranks, values),
+        _share_figure("Exposed communication", "exposed_comm", ranks, values),
+        _share_figure("Idle", "idle", ranks, values),
+    ]
+
+
+def headline(diagnosis: Diagnosis) -> list[Figure]:
+    """Both, for renderings that show them in one table."""
+    return [*verdict_figures(diagnosis), *share_figures(diagnosis)]
+
+
+def outlook(diagnosis: Diagnosis) -> str:
+    """What changes would gain, in a sentence for somebody who reads no further; empty where nothing was
+    predicted."""
+    both, gains = diagnosis.combined, diagnosis.analyses.gains
+    if both is None or gains.state != "measured":
+        return ""
+    if both.gain is None:
+        return "" if both.accepted else _nothing_gained(diagnosis)
+    steps = [p.step_ns for p in gains.predictions if p.step_ns]
+    what = "One change that was" if len(both.accepted) == 1 else f"{len(both.accepted)} changes that were"
+    verb = "is" if len(both.accepted) == 1 else "are"
+    together = "" if len(both.accepted) == 1 else " together"
+    return f"{what} simulated{together} {verb} predicted to save {_of_step(both.gain, steps, diagnosis)}."
+
+
+def _nothing_gained(diagnosis: Diagnosis) -> str:
+    tried = [p for p in diagnosis.analyses.gains.predictions if p.gain.method == "replay"]
+    if not tried:
+        return ""
+    return f"None of the {len(tried)} changes that were simulated is predicted to gain anything for sure."
+
+
+def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:
+    low, mid, high = (ms or 0.0 for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
+    per = "per step" if all(rank.window.steps for rank in diagnosis.ranks) else "in this window"
+    part = f", {share(mid * 1e6 / max(steps_ns))} of it" if steps_ns else ""
+    return f"{rough(mid)} {per} ({rough(low)} to {rough(high)}){part}"
