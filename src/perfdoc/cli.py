@@ -10,6 +10,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from perfdoc import __version__
+from perfdoc.diff_command import diff
 from perfdoc.gate_command import gate_app
 from perfdoc.knobs_commands import knobs, lint
 from perfdoc.nsys_command import nsys_app
@@ -293,6 +294,7 @@ config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=T
 app.add_typer(config_app, name="config")
 app.add_typer(gate_app, name="gate")
 app.add_typer(nsys_app, name="nsys")
+app.command()(diff)
 app.command()(knobs)
 app.command()(lint)
 app.command()(simulate)
