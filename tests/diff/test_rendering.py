@@ -1,0 +1,88 @@
+"""Text and Markdown of a comparison: the figures that it holds, and names that try to be more than names."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.diagnosis import Gpu
+from perfdoc.diff.compare import compare
+from perfdoc.diff.load import KernelTotal, Loaded
+from perfdoc.diff.render_markdown import render_markdown
+from perfdoc.diff.render_text import render_text
+from perfdoc.diff.result import Diff, json_schema, to_json
+from perfdoc.rules.knobs.configuration import Configuration
+from tests.diff.sides import rank_of_steps, side, side_of
+from tests.reports.build import one_rank
+from tests.reports.hostile import HOSTILE, hostile
+
+
+def hostile_side(text: str, time_ns: int) -> Loaded:
+    """Every name from outside is the text."""
+    ranks = [replace(r, gpu=Gpu(name=text, sm_count=1, memory_bytes=1), label=text) for r in one_rank().ranks]
+    made = replace(hostile(text), ranks=ranks, analyses=one_rank().analyses)
+    return side_of(
+        made,
+        path=text,
+        kernels={text: KernelTotal(kernel_class=text, count=1, total_ns=time_ns)},
+        configuration=Configuration(values={"cuda_graph_impl": f"{text}{time_ns}"}),
+        versions={text: f"{text}{time_ns}"},
+    )
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_names_stay_names(text: str) -> None:
+    found = compare(hostile_side(text, 5), hostile_side(text, 7))
+    shown = {"text": render_text(found), "markdown": render_markdown(found)}
+    for rendered in shown.values():
+        assert re.fullmatch(
+            r"[^\x00-\x09\x0b-\x1f\x7f-\x9f\u202e\u2066-\u2069\u200b\ufeff\ud800-\udfff]*", rendered
+        )
+        assert len(rendered) < 60_000
+        rendered.encode()
+    assert not re.search(r"<(?!/?code>)", shown["markdown"])
+    lines = shown["markdown"].splitlines()
+    tables = [line.count("|") for line in lines if line.startswith("|")]
+    assert set(tables) <= {4, 5, 6}  # no cell ends early: of settings, kernels and leaves
+
+
+def one_change() -> Diff:
+    """100 ns of compute to 130 in each of two steps, one kernel that takes longer."""
+
+    def one(time_ns: int, kernel_ns: int) -> Loaded:
+        return side(
+            [rank_of_steps(0, [time_ns, time_ns])],
+            kernels={"gemm_a": KernelTotal(kernel_class="gemm", count=2, total_ns=kernel_ns)},
+            configuration=Configuration(values={"micro_batch_size": time_ns}),
+        )
+
+    return compare(one(100, 20), one(130, 50))
+
+
+def test_text_and_markdown_say_what_the_result_holds() -> None:
+    text, markdown = render_text(one_change()), render_markdown(one_change())
+    flat = " ".join(text.split())
+    assert flat.startswith("A step takes 130 ns, before it took 100 ns (+30 ns, +30.0 %; one rank).")
+    assert "compute 100 ns 130 ns +30 ns +30.0 %" in flat
+    assert "total 100 ns 130 ns +30 ns +30.0 %" in flat
+    assert "gemm_a slower 1 -> 1 +15 ns 0 ns +15 ns" in flat
+    assert "micro_batch_size: 100 -> 130" in flat
+    assert "| compute | 100 ns | 130 ns | +30 ns | not known whether noise |" in markdown
+    assert "| **total** | 100 ns | 130 ns | +30 ns | +30.0 % |" in markdown
+    assert re.search(r"\| <code>micro\S*batch\S*size</code> \| 100 \| 130 \|", markdown)
+    assert to_json(one_change()).endswith(b"}\n")
+
+
+def test_the_page_names_every_key() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "diff.md").read_text()
+    definitions = json_schema()["$defs"]
+    missing = {
+        f"{name}.{key}"
+        for name, definition in definitions.items()
+        for key in definition.get("properties", {})
+        if f"`{key}`" not in page and key not in page
+    }
+    assert not missing

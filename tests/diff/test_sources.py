@@ -1,0 +1,97 @@
+"""What an argument stands for, and diagnoses that lie."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdoc.diagnosis import to_json
+from perfdoc.diff.load import load
+from perfdoc.diff.sources import captures_or_diagnosis, read_diagnosis
+from perfdoc.simulator.demo import write_demo
+from perfdoc.traces import TraceError
+from tests.reports.build import one_rank
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_demo(tmp_path_factory.mktemp("demo") / "with space")[0]
+
+
+@pytest.fixture
+def diagnosis(tmp_path: Path) -> Path:
+    (path := tmp_path / "report" / "diagnosis.json").parent.mkdir()
+    path.write_bytes(to_json(one_rank()))
+    return path
+
+
+def test_files_folders_lists_and_patterns(demo: Path, tmp_path: Path) -> None:
+    (copy := tmp_path / "copy.sqlite").write_bytes(demo.read_bytes())
+    assert captures_or_diagnosis(str(demo)) == [demo]
+    assert captures_or_diagnosis(str(demo.parent)) == [demo]
+    assert captures_or_diagnosis(f"'{demo}' {copy}") == [demo, copy]
+    assert captures_or_diagnosis(f"{tmp_path}/*.sqlite") == [copy]
+    with pytest.raises(TraceError, match="does not exist"):
+        captures_or_diagnosis(str(tmp_path / "no such"))
+    with pytest.raises(TraceError):
+        captures_or_diagnosis("it's not there")
+
+
+def test_a_diagnosis_alone_in_a_folder(diagnosis: Path, demo: Path) -> None:
+    assert captures_or_diagnosis(str(diagnosis)) == diagnosis
+    assert captures_or_diagnosis(str(diagnosis.parent)) == diagnosis
+    run = diagnosis.parent.parent
+    assert captures_or_diagnosis(str(run)) == diagnosis
+    (run / "traces").mkdir()
+    (capture := run / "traces" / "rank0.sqlite").write_bytes(demo.read_bytes())
+    assert captures_or_diagnosis(str(run)) == [capture]  # measured anew, as the other side is
+    capture.write_bytes(b"SQLite format 3\0 no more")
+    assert captures_or_diagnosis(str(run)) == [capture]  # a damaged capture is told, not gone round
+
+
+def test_a_diagnosis_knows_less_and_says_so(diagnosis: Path) -> None:
+    found = load(str(diagnosis), config=None, step_range=None, jobs=1)
+    assert (found.kind, found.step_leaves, found.configuration) == ("diagnosis", None, None)
+    assert len(found.diagnosis.ranks) == 1
+
+
+def set_at(tree: Any, path: str, value: object) -> None:
+    *keys, last = path.split("/")
+    for key in keys:
+        tree = tree[int(key) if key.isdecimal() else key]
+    tree[last] = value
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        ("ranks/0/ledger_ns/compute", 5, "contradicts itself"),
+        ("ranks/0/ledger_ns/compute", -5, "contradicts itself"),
+        ("ranks/0/ledger_ns/compute", 2**63, "contradicts itself"),
+        ("ranks/0/ledger_ns/compute", 2**80, "contradicts itself|is no diagnosis"),
+        ("ranks/0/window/steps", 0, "contradicts itself"),
+        ("ranks/0/window/step_list", [], "contradicts itself"),
+        ("ranks/0/communication/0/dimension", "up", "contradicts itself"),
+        ("ranks/0/ledger_ns", None, r"is no diagnosis.*ledger_ns"),
+        ("analyses/kernels/top/0/count", 0, "impossible kernel times"),
+        ("ranks", [], "holds no rank"),
+    ],
+)
+def test_a_diagnosis_that_lies_is_refused(diagnosis: Path, path: str, value: object, said: str) -> None:
+    tree = json.loads(diagnosis.read_bytes())
+    set_at(tree, path, value)
+    diagnosis.write_text(json.dumps(tree))
+    with pytest.raises(TraceError, match=said) as error:
+        load(str(diagnosis), config=None, step_range=None, jobs=1)
+    assert "\n" not in str(error.value)
+
+
+def test_damaged_bytes_are_refused(diagnosis: Path) -> None:
+    content = diagnosis.read_bytes()
+    for bad in (content[: len(content) // 2], content.replace(b"compute", b"\xff\xfe"), b"[" * 100_000):
+        diagnosis.write_bytes(bad)
+        with pytest.raises(TraceError):
+            read_diagnosis(diagnosis)
