@@ -80,7 +80,8 @@ def _earliest(rank: Rebuilt) -> I64:
     """The first of all times that are known of it."""
     frame = rank.ranks[0]
     known = rank.launch_ns[rank.launch_ns >= 0]
-    of_host = [frame.passes.start_ns, frame.optimizer_starts_ns, *(i.start_ns for i in frame.host.values())]
+    of_host = [frame.passes.start_ns, frame.layers.start_ns, frame.optimizer_starts_ns]
+    of_host += [i.start_ns for i in frame.host.values()]
     times = [frame.window_start_ns, *frame.step_starts_ns]
     times += [int(column.min()) for column in (rank.start_ns, known, *of_host) if len(column)]
     return np.array([min(times)], np.int64)
@@ -122,6 +123,11 @@ def _on_one_time(rank: Rebuilt, index: int, clocks: ClockAlignment, from_ns: int
                     start_ns=at(frame.passes.start_ns),
                     end_ns=at(frame.passes.end_ns),
                     recompute=moved(frame.passes.recompute),
+                ),
+                layers=replace(
+                    frame.layers,
+                    start_ns=at(frame.layers.start_ns),
+                    end_ns=at(frame.layers.end_ns),
                 ),
             ),
         ),

@@ -19,6 +19,7 @@ from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.order import topological_order
 from perfdoc.simulator.replay.cpu_tasks import cpu_tasks
+from perfdoc.simulator.replay.layer_spans import NO_LAYERS, LayerSpans, layer_spans
 from perfdoc.simulator.replay.passes import HostPasses, host_passes
 from perfdoc.simulator.replay.rank_tasks import RankTasks, rank_tasks
 from perfdoc.traces.job_facts import JobFacts
@@ -48,6 +49,7 @@ class RankFrame:
     communication_task: I64
     """Task of each row of Activity.communication; -1 outside of the window."""
     gpu_name: str | None = None
+    layers: LayerSpans = NO_LAYERS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -73,8 +75,8 @@ class Rebuilt:
     bytes: I64
     """Message size of communication; -1 unknown."""
     reduces: I8
-    """1 for a collective that does arithmetic on what it sends, 0 for every other task, among them
-    communication whose collective is not known."""
+    """1 for a collective that does arithmetic on what it sends, -1 for communication whose collective is not
+    known, 0 for every other task."""
     alone_ns: I64
     """Of a norm kernel that ran beside communication: the median of the same kernel's runs without; -1
     unknown."""
@@ -113,7 +115,7 @@ def rebuild_rank(view: DeviceView) -> Rebuilt:
     size = np.full(count, NONE, np.int64)
     size[at[at >= 0]] = comm.bytes[at >= 0]
     reduces = np.zeros(count, np.int8)
-    does = np.array([k is not None and k.collective in REDUCING for k in comm.kinds], np.int8)
+    does = np.array([_reduces(k.collective if k is not None else None) for k in comm.kinds], np.int8)
     reduces[at[at >= 0]] = does[comm.kind[at >= 0]] if len(does) else 0
     kernel_class, alone = _kernels(view, tasks)
     device = view.device
@@ -144,9 +146,14 @@ def rebuild_rank(view: DeviceView) -> Rebuilt:
                 impossible_edges=tasks.impossible_edges,
                 communication_task=at,
                 gpu_name=device.gpu_name,
+                layers=layer_spans(view),
             ),
         ),
     )
+
+
+def _reduces(collective: str | None) -> int:
+    return NONE if not collective else int(collective in REDUCING)
 
 
 def _kernels(view: DeviceView, tasks: RankTasks) -> tuple[I8, I64]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
@@ -10,6 +12,8 @@ from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 _SIZES_MIN = 2
+_APART = 1.1
+"""Sizes that are closer to one another tell no line."""
 _MUCH_SHORTER = 16
 """A message of so much less is all latency."""
 
@@ -35,6 +39,35 @@ def line_of(rebuilt: Rebuilt, dimension: str) -> tuple[float, float]:
     usual = float(np.median(took))
     latency_ns = min(float(np.median(rebuilt.graph.duration_ns[short])), usual)
     return latency_ns, (usual - latency_ns) / float(size[0])
+
+
+def bucket_lines(rebuilt: Rebuilt, rows: I64, dimension: str) -> Callable[[int, float], int]:
+    """What a message of so many bytes would take in the place of one that is there (task, bytes -> ns).
+
+    By the line through those of its kind (it reduces or not) and stream; where these are of one size, of its
+    kind; else of all. ValueError where the capture tells none.
+    """
+    graph = rebuilt.graph
+    kind, stream = rebuilt.reduces[rows], graph.resource[rows]
+    lines: dict[tuple[int, int | None], tuple[float, float] | None] = {}
+
+    def line(of_kind: int, of_stream: int | None) -> tuple[float, float] | None:
+        key = of_kind, of_stream
+        if key not in lines:
+            mine = rows[(kind == of_kind) & ((stream == of_stream) if of_stream is not None else True)]
+            size = rebuilt.bytes[mine]
+            several = len(size) and size.min() * _APART < size.max()
+            lines[key] = fitted_line(size, graph.duration_ns[mine]) if several else None
+        return lines[key]
+
+    usual = line_of(rebuilt, dimension) if len(rows) else (0.0, 0.0)
+
+    def takes_ns(task: int, size_bytes: float) -> int:
+        own = int(rebuilt.reduces[task])
+        found = line(own, int(graph.resource[task])) or line(own, None) or usual
+        return round(found[0] + found[1] * size_bytes)
+
+    return takes_ns
 
 
 def latency_of(rebuilt: Rebuilt, dimension: str) -> float:

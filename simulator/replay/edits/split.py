@@ -15,6 +15,7 @@ from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations
 from perfdoc.simulator.replay.edits.latency import latency_of
+from perfdoc.simulator.replay.edits.rewiring import arrivals
 from perfdoc.simulator.replay.rebuilt import Rebuilt, with_edges
 
 _UNCERTAINTY_FRAC = 1.0
@@ -48,7 +49,7 @@ def split_buckets(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         fixed = np.minimum(latency_ns, took)
         part_ns = np.round(fixed + (took - fixed) / parts).astype(np.int64)
         ahead_ns = (parts - 1) * part_ns
-        arrival = _arrivals(rebuilt)[chosen]
+        arrival = arrivals(rebuilt)[chosen]
 
         builder = GraphBuilder()
         edges = graph.edges
@@ -96,25 +97,6 @@ def _reductions(rebuilt: Rebuilt, rank: int, ours: np.ndarray) -> I64:
     last_bound = np.append(bounds, np.iinfo(np.int64).min)[np.searchsorted(bounds, launch, "right") - 1]
     kept = (np.searchsorted(begin, launch, "right") > 0) & (last_backward >= last_bound)
     return rows[kept][np.argsort(launch[kept], kind="stable")]
-
-
-def _arrivals(rebuilt: Rebuilt) -> I64:
-    """The task as which each one becomes ready: itself, or its arrival where it was matched."""
-    graph, edges = rebuilt.graph, rebuilt.graph.edges
-    found = np.arange(len(graph.duration_ns))
-    out = np.flatnonzero(graph.kind[edges.source] == TaskKind.MEETING)
-    into = np.flatnonzero(graph.kind[edges.source] == TaskKind.ARRIVAL)
-    ranks = len(rebuilt.ranks)
-    # One member a rank in a collective: meeting and rank name it.
-    key_in = edges.target[into] * ranks + graph.rank[edges.source[into]]
-    key_out = edges.source[out] * ranks + graph.rank[edges.target[out]]
-    order = np.argsort(key_in, kind="stable")
-    at = np.searchsorted(key_in[order], key_out)
-    at = np.minimum(at, max(len(order) - 1, 0))
-    if len(order):
-        same = key_in[order[at]] == key_out
-        found[edges.target[out[same]]] = edges.source[into[order[at[same]]]]
-    return found
 
 
 def _first_ready(rebuilt: Rebuilt, chosen: I64, arrival: I64, parts: I64) -> tuple[I64, I64]:

@@ -1,0 +1,51 @@
+"""What the host does for collectives that were merged into one: it does it once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.simulator.engine import EdgeKind, TaskKind
+from perfdoc.simulator.engine.graph import I64
+from perfdoc.simulator.replay.edits.edit import with_durations, with_lags
+from perfdoc.simulator.replay.edits.rewiring import arrivals, launching
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+
+
+def without_merged_calls(rebuilt: Rebuilt, whole: I64) -> Rebuilt:
+    """whole: by task that which carries its bucket, -1 for what is no part of one.
+
+    Between the launches of two parts of one bucket, where nothing else is launched, the host does nothing. On
+    a CPU rank the issue of the second takes no time.
+    """
+    graph, edges = rebuilt.graph, rebuilt.graph.edges
+    parts = np.flatnonzero(whole >= 0)
+    call = launching(rebuilt)[0]
+    ready = arrivals(rebuilt)
+    of_part = call[ready[parts]]
+    parts, of_part = parts[of_part >= 0], of_part[of_part >= 0]
+    calls = np.unique(edges.source[edges.kind == EdgeKind.LAUNCH])
+    duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
+    held = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER)) & (lag > 0)
+    for i, frame in enumerate(rebuilt.ranks):
+        mine = np.flatnonzero(graph.rank[of_part] == i)
+        mine = mine[np.argsort(rebuilt.start_ns[of_part[mine]], kind="stable")]
+        earlier, later = of_part[mine[:-1]], of_part[mine[1:]]
+        same = (whole[parts[mine[1:]]] == whole[parts[mine[:-1]]]) & (later != earlier)
+        if frame.on_host:
+            pieces = later[same]
+            duration[pieces[graph.kind[pieces] == TaskKind.HOST]] = 0
+            continue
+        own = np.sort(rebuilt.start_ns[calls[graph.rank[calls] == i]])
+        place = np.searchsorted(own, rebuilt.start_ns[later]) - np.searchsorted(
+            own, rebuilt.start_ns[earlier]
+        )
+        same &= place == 1
+        begin, finish = rebuilt.start_ns[earlier[same]], rebuilt.start_ns[later[same]]
+        host = np.flatnonzero((graph.kind == TaskKind.HOST) & (graph.rank == i))
+        at = np.searchsorted(begin, rebuilt.start_ns[host], "left") - 1
+        inside = (at >= 0) & (rebuilt.start_ns[host] <= np.append(finish, 0)[at])
+        gone = np.zeros(len(duration), bool)
+        gone[host[inside]] = True
+        duration[gone] = 0
+        lag[held & gone[edges.target]] = 0
+    return with_durations(with_lags(rebuilt, lag), duration)
