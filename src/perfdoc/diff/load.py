@@ -10,19 +10,20 @@ from pathlib import Path
 from typing import Literal
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.diff.sources import captures_or_diagnosis, read_diagnosis
 from perfdoc.job_configuration import holds_settings, job_configuration
-from perfdoc.measuring import Work, measure_all
+from perfdoc.measuring import measure_all
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.manifest import Manifest, read_manifest
 from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.traces import TraceError
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts, common_facts, facts_of_manifest
+from perfdoc.work import Work
 
 
 @dataclass(frozen=True, kw_only=True)
