@@ -63,7 +63,7 @@ def test_the_policy_forbids_everything_but_our_style_and_scripts(name: str) -> N
     assert allowed.pop("default-src") == allowed.pop("base-uri") == allowed.pop("form-action") == "'none'"
     assert allowed.pop("img-src") == "data:"
     for kind, tag, assets in (
-        ("style-src", "style", ["report.css"]),
+        ("style-src", "style", ["report.css", "charts.css"]),
         ("script-src", "script", ["theme.js", "tables.js", "copy.js", "choose.js"]),
     ):
         # What stands in the page is the file, byte for byte, and the policy names its hash.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,19 +14,10 @@ from tests.reports.build_timeline import timeline, with_timeline
 from tests.reports.fill import with_text
 from tests.reports.hostile import HOSTILE
 
-playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytest.importorskip("plotly", reason="plotly is not installed")
-BROWSER = next((f for n in ("chromium", "chromium-browser", "google-chrome") if (f := shutil.which(n))), None)
-pytestmark = pytest.mark.skipif(BROWSER is None, reason="no Chromium is installed")
 
 SPAN = 60 * 20_000 + 5_000
 WAIT_MS = 20_000
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    with playwright.sync_playwright() as started:
-        yield started.chromium.launch(executable_path=BROWSER, args=["--no-sandbox"])
 
 
 class Opened:
