@@ -106,7 +106,7 @@ def _opportunity(rule: RuleResult, anchor: str, choice: int | None) -> Opportuni
     return Opportunity(
         anchor=anchor,
         rule=rule,
-        action=_action(rule),
+        action=action_of(rule),
         gain=figure,
         band=band,
         method={"replay": "by replay", "ceiling": "at the very most"}.get(gain.method, "") if gain else "",
@@ -148,7 +148,8 @@ def _effort(rule: RuleResult) -> str:
     return plural(allowed, "setting") if allowed else "no setting does it"
 
 
-def _action(rule: RuleResult) -> str:
+def action_of(rule: RuleResult) -> str:
+    """What to do first, in the imperative: the first setting that is allowed, else what the rule advises."""
     allowed = _allowed(rule)
     if allowed:
         return f"Set `{shorten(allowed[0].knob, 64)}` to `{shorten(allowed[0].to_value, 48)}`."

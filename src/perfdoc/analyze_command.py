@@ -146,7 +146,7 @@ def run(options: Options, format_: str) -> list[str]:
     if options.json_file == "-" or format_ == "json":
         write_bytes(serial)
     else:
-        sys.stdout.write(_rendered(diagnosis, format_))
+        sys.stdout.write(_rendered(diagnosis, format_, options.fail_on))
     sys.stdout.flush()
     if options.output is not None:
         took = time.monotonic() - begin
@@ -194,10 +194,16 @@ def _given(settings: Sequence[str], config: Path | None) -> JobFacts:
     return said
 
 
-def _rendered(diagnosis: Diagnosis, format_: str) -> str:
+def _rendered(diagnosis: Diagnosis, format_: str, fail_on: frozenset[str]) -> str:
+    from perfdoc.reports.github import render_github
+    from perfdoc.reports.junit import render_junit
     from perfdoc.reports.markdown import render_markdown
     from perfdoc.reports.text import render_text
 
+    if format_ == "junit":
+        return render_junit(diagnosis, fail_on)
+    if format_ == "github":
+        return render_github(diagnosis, fail_on)
     if format_ == "markdown":
         return render_markdown(diagnosis)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ

@@ -35,6 +35,8 @@ class Format(StrEnum):
     TEXT = "text"
     MARKDOWN = "markdown"
     JSON = "json"
+    JUNIT = "junit"
+    GITHUB = "github"
 
 
 class DataFormat(StrEnum):

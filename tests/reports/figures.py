@@ -26,6 +26,8 @@ def allowed_figures(serial: dict[str, Any]) -> set[int]:
         words = {k: v for k, v in value.items() if isinstance(v, str)}
         found.add(sum(own.values()))
         for field, number in own.items():
+            # Which field a word stands in may differ between rows that a table takes together.
+            groups[(path, field, tuple(sorted(filter(None, words.values()))))] += number
             for names in (n for size in {1, 2, len(words)} for n in combinations(sorted(words), size)):
                 groups[(path, field, tuple((name, words[name]) for name in names))] += number
 

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+from typing import Literal
 from xml.etree import ElementTree
 
 import msgspec
 
 from perfdoc.gate.result import Check, Result
+from perfdoc.reports.github import command
 from perfdoc.reports.markdown import escape
 from perfdoc.reports.names import shorten
 
 _MARK = {"pass": "PASS", "warn": "WARN", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
+_KINDS: Mapping[str, Literal["error", "warning", "notice"]] = MappingProxyType(
+    {"fail": "error", "inconclusive": "warning", "warn": "warning", "pass": "notice"}
+)
 _MAX_PARTS = 6
 _MAX_DIFFERENCES = 12
 _LIMIT = 400
@@ -99,12 +105,8 @@ def as_junit(result: Result) -> str:
 
 def as_github(result: Result) -> str:
     """Workflow commands: an annotation for everything that did not pass."""
-    kinds = {"fail": "error", "inconclusive": "warning", "warn": "warning", "pass": "notice"}
     shown: list[Check] = [c for c in result.checks if c.state != "pass"] or result.checks[:1]
-    lines = []
-    for check in shown:
-        title = _property(f"perfdoc gate: {check.name}")
-        lines.append(f"::{kinds[check.state]} title={title}::{_data(_line(check.message))}")
+    lines = [command(_KINDS[c.state], f"perfdoc gate: {c.name}", _line(c.message)) for c in shown]
     return "\n".join(lines) + "\n"
 
 
@@ -129,11 +131,3 @@ def _line(text: str) -> str:
 def _cell(text: str) -> str:
     """Text in a Markdown table: nothing in it is markup."""
     return escape(_line(text))
-
-
-def _data(text: str) -> str:
-    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-
-
-def _property(text: str) -> str:
-    return _data(text).replace(":", "%3A").replace(",", "%2C")

@@ -1,0 +1,68 @@
+"""The diagnosis as annotations of a GitHub workflow, and the form of its commands."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Literal
+
+from perfdoc.diagnosis import Diagnosis, RuleResult
+from perfdoc.reports.advice import by_gain, gain_words
+from perfdoc.reports.names import prose, shorten
+from perfdoc.reports.opportunities import action_of
+
+ANY = "ANY"
+"""In place of codes: every rule."""
+_LIMIT = 400
+_ANNOTATIONS = 10
+"""Of each kind; GitHub shows no more of a step."""
+
+
+def command(kind: Literal["error", "warning", "notice"], title: str, message: str) -> str:
+    """One workflow command: `::warning title=a%3A b::50%25 of it`. No text can end it or begin another."""
+    escaped = _data(title).replace(":", "%3A").replace(",", "%2C")
+    return f"::{kind} title={escaped}::{_data(message)}"
+
+
+def _data(text: str) -> str:
+    return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
+
+
+def named(rule: RuleResult, fail_on: Collection[str]) -> bool:
+    """Whether this rule fails the job where it fires."""
+    return rule.code in fail_on or ANY in fail_on
+
+
+def message_of(rule: RuleResult) -> str:
+    """What a rule that fires found, what to do, and what that saves, in one line."""
+    said = [prose(rule.reason, _LIMIT).rstrip(".") + ".", action_of(rule).replace("`", "")]
+    return " ".join([*said, gain_words(rule.gain, rule.gain_per)]).strip()
+
+
+def render_github(diagnosis: Diagnosis, fail_on: Collection[str] = ()) -> str:
+    """An annotation for every rule that fires: an error where --fail-on names it, else a warning, or a notice
+    where the rule only informs; for rules that failed to run and what is wrong with the captures a warning;
+    and the verdict as a notice."""
+    found: dict[Literal["error", "warning", "notice"], list[str]] = {"error": [], "warning": [], "notice": []}
+    verdict = command("notice", "perfdoc", prose(diagnosis.verdict, _LIMIT))
+    found["notice"].append(verdict)
+    for rule in by_gain([r for r in diagnosis.rules if r.state == "fires"]):
+        calm: Literal["warning", "notice"] = "warning" if rule.level == "problem" else "notice"
+        kind: Literal["error", "warning", "notice"] = "error" if named(rule, fail_on) else calm
+        found[kind].append(command(kind, f"perfdoc {_title(rule)}", message_of(rule)))
+    for rule in diagnosis.rules:
+        if rule.state == "error":
+            said = f"The rule failed to run: {prose(rule.reason, _LIMIT)}"
+            found["warning"].append(command("warning", f"perfdoc {_title(rule)}", said))
+    for item in diagnosis.quality:
+        title = f"perfdoc {shorten(item.code, 64)}"
+        found["warning"].append(command("warning", title, prose(f"{item.message} {item.remedy}", _LIMIT)))
+    lines = []
+    for kind, commands in found.items():
+        lines += commands[:_ANNOTATIONS]
+        if len(commands) > _ANNOTATIONS:
+            lines.append(f"{len(commands) - _ANNOTATIONS} more of kind {kind}: see the report.")
+    return "\n".join(lines) + "\n"
+
+
+def _title(rule: RuleResult) -> str:
+    return f"{shorten(rule.code, 48)} {shorten(rule.title)}"
