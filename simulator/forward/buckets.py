@@ -10,6 +10,7 @@ from perfdoc.simulator.forward.hardware import Gpu
 from perfdoc.simulator.forward.layer import BF16, LayerWork
 from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.tape import Tape
+from perfdoc.simulator.parameters import table_parameters
 from perfdoc.traces.known_models import ModelShape
 
 _OPTIMIZER_KERNELS = 4
@@ -59,8 +60,8 @@ class StageBuckets:
         self.work = LayerWork(
             self.tape, setting.shape, setting.layout, setting.faults, setting.gpu, setting.crosses_nodes
         )
-        self.gathers: dict[int, int] = {}
-        """By bucket, the gather of its parameters that a forward pass has to wait for."""
+        self.gathers: dict[tuple[int, int], int] = {}
+        """By chunk and number in it, the gather of its parameters that a forward pass has to wait for."""
         self.reductions: list[int] = []
         self.buckets = {c: self._buckets(c) for c in self.layers}
 
@@ -82,7 +83,7 @@ class StageBuckets:
         """(place of the layer whose backward pass completes it, group, parameters) in backward order."""
         layers, found = self.layers[chunk], []
         shape, lay = self.setting.shape, self.layout
-        table = shape.vocabulary * shape.hidden_size // lay.tp
+        table = table_parameters(shape, tp=lay.tp)
         for group in ("dp", "edp"):
             held = table if group == "dp" and self._is_last(chunk) else 0
             for at in reversed(range(len(layers))):
@@ -114,14 +115,29 @@ class StageBuckets:
             if place == at:
                 self._reduce_bucket(group, parameters)
 
-    def _gather(self, chunk: int, first_of: int) -> None:
-        """Gather bucket number `first_of` of a chunk's forward order (the last reduced comes first)."""
-        buckets = self.buckets[chunk][::-1]
-        if first_of < len(buckets):
-            _, group, parameters = buckets[first_of]
-            self._gather_bucket(group, parameters, chunk * 1_000_000 + first_of)
+    def _ahead(self, group: str) -> list[tuple[int, int, int, int]]:
+        """Buckets of a group in the order of the forward (the last reduced comes first): (chunk, number in
+        it, place, parameters)."""
+        return [
+            (chunk, number, place, parameters)
+            for chunk in sorted(self.buckets)
+            for number, (place, of_group, parameters) in enumerate(self.buckets[chunk][::-1])
+            if of_group == group
+        ]
 
-    def _gather_bucket(self, group: str, parameters: int, key: int) -> None:
+    def _gather_first(self) -> None:
+        """Send for the first bucket of each group."""
+        for group in ("dp", "edp"):
+            for chunk, number, _, parameters in self._ahead(group)[:1]:
+                self._gather_bucket(group, parameters, (chunk, number))
+
+    def _gather_all(self) -> None:
+        """Send for everything."""
+        for chunk in sorted(self.buckets):
+            for number, (_, group, parameters) in enumerate(self.buckets[chunk][::-1]):
+                self._gather_bucket(group, parameters, (chunk, number))
+
+    def _gather_bucket(self, group: str, parameters: int, key: tuple[int, int]) -> None:
         lay = self.layout
         ranks = lay.dp * lay.cp // (lay.ep if group == "edp" else 1)
         size = max(1, parameters * BF16 // ranks)
@@ -129,21 +145,23 @@ class StageBuckets:
         self.gathers[key] = self.tape.communicate(group, "all_gather", size, ns)
 
     def _await_parameters(self, chunk: int, at: int) -> None:
-        """Before a layer: wait for the buckets that it needs, after having sent for the next."""
+        """Before a layer: wait for the buckets that it needs, after having sent for the next of their
+        group."""
         if not self._gathers_ahead:
             return
-        buckets = self.buckets[chunk][::-1]
-        for number, (place, _, _) in enumerate(buckets):
-            key = chunk * 1_000_000 + number
-            if place > at or (key in self.gathers and self.gathers[key] < 0):
-                continue
-            if key not in self.gathers:
-                self._gather(chunk, number)
-            following = (chunk, number + 1) if number + 1 < len(buckets) else (chunk + 1, 0)
-            if following[0] in self.buckets and following[0] * 1_000_000 + following[1] not in self.gathers:
-                self._gather(*following)
-            self.tape.wait(self.gathers[key])
-            self.gathers[key] = -1  # waited for
+        for group in ("dp", "edp"):
+            buckets = self._ahead(group)
+            for i, (of_chunk, number, place, parameters) in enumerate(buckets):
+                key = of_chunk, number
+                if of_chunk != chunk or place > at or self.gathers.get(key, 0) < 0:
+                    continue
+                if key not in self.gathers:
+                    self._gather_bucket(group, parameters, key)
+                for next_chunk, next_number, _, of_next in buckets[i + 1 : i + 2]:
+                    if (next_chunk, next_number) not in self.gathers:
+                        self._gather_bucket(group, of_next, (next_chunk, next_number))
+                self.tape.wait(self.gathers[key])
+                self.gathers[key] = -1  # waited for
 
     def _optimizer(self) -> None:
         """Gradients reduced where that did not run beside the backward pass, their norm, the update."""
@@ -163,9 +181,7 @@ class StageBuckets:
         for _ in range(_OPTIMIZER_KERNELS):
             tape.compute(k.ADAM, gpu.moving_ns(mine * 28 / _OPTIMIZER_KERNELS))
         if self._reduces and lay.distributed_optimizer and not lay.overlap_param_gather:
-            for chunk in sorted(self.buckets):
-                for number in range(len(self.buckets[chunk])):
-                    self._gather(chunk, number)
+            self._gather_all()
             for op in _last_by_stream(list(self.gathers.values()), tape):
                 tape.wait(op)
         cast = k.KernelNames(sm_count=gpu.sm_count, arch=90).plain("zero_grad_buffer_kernel")

@@ -194,7 +194,7 @@ FAULTS: Mapping[str, FaultKind] = MappingProxyType(
             what="tokens are exchanged before and after the experts and not beside them",
             shows_in="exposed_comm.ep"),
         "max_connections": FaultKind(
-            default="", value="", apply=_flag("many_connections"),
+            default="", value="", apply=_flag("many_connections"), edit='without_queueing("tp")',
             what="CUDA_DEVICE_MAX_CONNECTIONS=1 is missing: tensor-parallel collectives of the backward pass "
             "stay queued behind the product that they should run beside",
             shows_in="exposed_comm.tp"),

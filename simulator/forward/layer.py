@@ -9,6 +9,7 @@ from perfdoc.simulator.forward.faults import Faults
 from perfdoc.simulator.forward.hardware import Gpu
 from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.tape import Tape
+from perfdoc.simulator.parameters import has_experts, layer_parameters
 from perfdoc.traces.known_models import ModelShape
 
 BF16 = 2
@@ -45,13 +46,6 @@ class LayerWork:
         ranks = {"dp": lay.dp * lay.cp, "edp": lay.dp * lay.cp // lay.ep, "other": lay.tp * lay.pp, "pp": 2}
         size = ranks[group] if group in ranks else getattr(lay, group)
         return self.gpu.collective_ns(operation, size_bytes, size, crosses_nodes=self.crosses_nodes[group])
-
-    def has_experts(self, layer: int) -> bool:
-        """Whether a layer has experts; dense layers come first."""
-        s = self.shape
-        if not s.experts:
-            return False
-        return layer >= s.layers - (s.layers if s.expert_layers is None else s.expert_layers)
 
     # Tensor parallelism.
 
@@ -218,7 +212,7 @@ class LayerWork:
         self._add()
 
     def _mlp(self, layer: int, *, backward: bool) -> None:
-        if self.has_experts(layer):
+        if has_experts(self.shape, layer):
             self._experts(backward=backward)
             if self.shape.shared_expert_ffn_hidden_size:
                 lay = self._mlp_backward if backward else self._mlp_forward
@@ -272,12 +266,4 @@ class LayerWork:
 
     def parameters(self, layer: int) -> tuple[int, int]:
         """Of a layer on one rank: (reduced over dp, of experts, reduced over edp)."""
-        s, lay = self.shape, self.layout
-        attention = self.hidden * (2 * self.heads_width + 2 * self.kv_width)
-        matrices = 3 if s.gated_mlp else 2
-        if not self.has_experts(layer):
-            return attention + matrices * self.hidden * s.ffn_hidden_size // lay.tp, 0
-        width = s.expert_ffn_hidden_size or s.ffn_hidden_size
-        shared = matrices * self.hidden * (s.shared_expert_ffn_hidden_size or 0) // lay.tp
-        local = (s.experts or 1) // lay.ep
-        return attention + shared + self.hidden * (s.experts or 0), local * matrices * self.hidden * width
+        return layer_parameters(self.shape, layer, tp=self.layout.tp, ep=self.layout.ep)

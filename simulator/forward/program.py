@@ -29,7 +29,7 @@ class StageProgram(StageBuckets):
         tape, lay = self.tape, self.layout
         tape.copy(lay.seq * lay.mbs * 16 // lay.cp * 4, 38_009)
         if self._gathers_ahead:
-            self._gather(0, 0)
+            self._gather_first()
         order, warm = order_of(pp=lay.pp, vpp=lay.vpp, stage=self.stage, micro_batches=lay.passes)
         if lay.pp == 1:
             for what in order:

@@ -210,14 +210,14 @@ def with_edges(rebuilt: Rebuilt, builder: GraphBuilder) -> Rebuilt | None:
     for kind in EdgeKind:
         mine = edges.kind == kind
         again.add(number[edges.source[mine]], number[edges.target[mine]], edges.lag_ns[mine], kind)
-    columns: dict[str, Any] = {n: getattr(old, n)[order] for n in _OF_GRAPH}
+    columns: dict[str, Any] = {n: getattr(old, n)[order] for n in OF_GRAPH}
     graph = TaskGraph(**columns, edges=again.edges(count))
-    columns = {n: getattr(rebuilt, n)[order] for n in _OF_TASK}
+    columns = {n: getattr(rebuilt, n)[order] for n in OF_TASK}
     return replace(rebuilt, graph=graph, **columns)
 
 
-_OF_GRAPH = ("duration_ns", "release_ns", "kind", "rank", "resource", "row")
-_OF_TASK = (
+OF_GRAPH = ("duration_ns", "release_ns", "kind", "rank", "resource", "row")
+OF_TASK = (
     *("start_ns", "end_ns", "launch_ns", "call", "dimension", "kernel_class", "bytes"),
     *("reduces", "alone_ns"),
 )

@@ -29,7 +29,8 @@ MOE = msgspec.structs.replace(known_models()["mixtral-8x7b"], name="small-moe", 
 
 def simulated(layout: str, *faults: str, shape: ModelShape = DENSE, steps: int = 2) -> SimulatedJob:
     """A job of a small model with sequences of 4,096 tokens."""
-    return simulate(shape, parse_layout(f"seq=4096,{layout}"), planted=parse_faults(faults), steps=steps)
+    given = layout if "seq=" in layout else f"seq=4096,{layout}"
+    return simulate(shape, parse_layout(given), planted=parse_faults(faults), steps=steps)
 
 
 def written(job: SimulatedJob, folder: Path, *, clock: Clock | None = None) -> list[Path]:
@@ -57,7 +58,7 @@ def facts_of(job: SimulatedJob) -> JobFacts:
     """The layout, as a user gives it."""
     lay = job.laying.setting.layout
     sizes = {key: getattr(lay, key) for key in ("world_size", "tp", "cp", "dp", "pp", "ep", "vpp")}
-    return JobFacts(**sizes, micro_batches=lay.passes)
+    return JobFacts(**sizes, micro_batches=lay.passes, model=job.shape)
 
 
 def replayed(job: SimulatedJob, folder: Path) -> tuple[Replay, Rebuilt]:

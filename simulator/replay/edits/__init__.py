@@ -12,6 +12,7 @@ from perfdoc.simulator.replay.edits.micro_batches import micro_batches
 from perfdoc.simulator.replay.edits.norms import norms_alone
 from perfdoc.simulator.replay.edits.overlap import overlapped
 from perfdoc.simulator.replay.edits.pipeline import even_stages, virtual_stages
+from perfdoc.simulator.replay.edits.queueing import without_queueing
 from perfdoc.simulator.replay.edits.rebucket import rebucketed
 from perfdoc.simulator.replay.edits.recompute import without_recompute
 from perfdoc.simulator.replay.edits.scale import scaled_communication, scaled_kernels
@@ -34,6 +35,7 @@ __all__ = [
     "virtual_stages",
     "without_host_time",
     "without_launches",
+    "without_queueing",
     "without_recompute",
     "without_straggler",
 ]

@@ -26,6 +26,11 @@ class Edit:
     """Ledger leaves that the gain comes out of: `compute`, `exposed_memcpy`, `exposed_comm.dp`, `idle.gc`;
     `exposed_comm` and `idle` are all of theirs. The gain is not above their sum."""
     assumptions: tuple[str, ...]
+    variants: tuple[Callable[[Rebuilt], Rebuilt], ...] = ()
+    """The same change where what it assumes is otherwise, either way; the band spans their gains too."""
+    may_cost: bool = False
+    """Whether the change may make a step longer: it adds work or waiting as well as taking some away. The
+    band of any other ends at nothing."""
 
 
 def with_durations(rebuilt: Rebuilt, duration_ns: I64) -> Rebuilt:

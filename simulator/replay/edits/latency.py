@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
@@ -21,7 +22,7 @@ _MUCH_SHORTER = 16
 def line_of(rebuilt: Rebuilt, dimension: str) -> tuple[float, float]:
     """(latency in ns, ns per byte) of the messages of a dimension.
 
-    Where they are all of one size, the usual short message of any dimension stands for the latency.
+    Where they are all of one size, the shortest message of any dimension stands for the latency.
     ValueError where the capture tells neither.
     """
     known = (rebuilt.graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes > 0)
@@ -36,6 +37,7 @@ def line_of(rebuilt: Rebuilt, dimension: str) -> tuple[float, float]:
     short &= rebuilt.graph.duration_ns > 0
     if not short.any():
         raise ValueError("collectives of two sizes are needed to tell latency from bandwidth")
+    short &= rebuilt.bytes == rebuilt.bytes[short].min()
     usual = float(np.median(took))
     latency_ns = min(float(np.median(rebuilt.graph.duration_ns[short])), usual)
     return latency_ns, (usual - latency_ns) / float(size[0])
@@ -73,6 +75,20 @@ def bucket_lines(rebuilt: Rebuilt, rows: I64, dimension: str) -> Callable[[int, 
 def latency_of(rebuilt: Rebuilt, dimension: str) -> float:
     """The latency alone."""
     return line_of(rebuilt, dimension)[0]
+
+
+def latency_of_any(rebuilt: Rebuilt, dimension: str) -> float:
+    """The latency of a dimension's messages; where they do not tell it, the smallest that those of another
+    do; 0 where none does."""
+    others = [d for d in DIMENSIONS if d != dimension]
+    for some in ([dimension], others):
+        found = []
+        for name in some:
+            with suppress(ValueError):
+                found.append(latency_of(rebuilt, name))
+        if found:
+            return min(found)
+    return 0.0
 
 
 def fitted_line(size_bytes: I64, duration_ns: I64) -> tuple[float, float]:

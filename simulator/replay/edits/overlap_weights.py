@@ -1,0 +1,233 @@
+"""Gradients reduced beside the backward, weights gathered beside the forward, where neither is so.
+
+A bucket's reduction starts once the gradients of all its layers are ready, behind the one before it. The
+weights are gathered in the step's own forward in place of its end: the first bucket when the forward begins,
+each further one when the one before is first awaited, and a layer waits for the buckets that it needs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.simulator.engine import EdgeKind, TaskKind
+from perfdoc.simulator.engine.graph import I64, NONE
+from perfdoc.simulator.replay.edits.cutting import in_parts
+from perfdoc.simulator.replay.edits.latency import latency_of_any
+from perfdoc.simulator.replay.edits.rewiring import (
+    Rewiring,
+    arrivals,
+    is_transfer,
+    launching,
+    usual_lag_ns,
+)
+from perfdoc.simulator.replay.edits.weight_places import (
+    Places,
+    layer_weights,
+    shares_of_streams,
+    weight_places,
+)
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+
+_LEAST_BYTES = 1024
+"""Less is a scalar that is agreed on."""
+_USUAL_PARAMETERS = 40_000_000
+"""Of a bucket, and a million for each rank that shares them where that is more, as megatron-core has it."""
+_FEW = 2.0
+"""Messages of no more usual buckets stay as they are."""
+_PARTS_MOST = 512
+_NEVER = np.iinfo(np.int64).max
+_BEHIND = 1 << 40
+"""Gradients that are ready with a kernel are reduced after what was sent for before it."""
+
+
+def weights_overlapped(rebuilt: Rebuilt, *, ends_layers: float = 0.0) -> Rebuilt:
+    """The step so. ValueError, one line, where nothing is to be moved, or the capture does not tell to where.
+
+    ends_layers: see weight_places.
+    """
+    move = _Move(rebuilt, ends_layers)
+    for i in range(len(rebuilt.ranks)):
+        move.rank(i)
+    return move.made()
+
+
+def in_buckets(rebuilt: Rebuilt, bucket_bytes: int | None) -> Rebuilt:
+    """Messages of more bytes cut to so many. None: those that hold more than two of Megatron's usual buckets,
+    where the model is known."""
+    ours = np.flatnonzero(is_transfer(rebuilt, "dp") & (rebuilt.bytes >= _LEAST_BYTES))
+    parts = np.ones(len(rebuilt.start_ns), np.int64)
+    if bucket_bytes is not None:
+        parts[ours] = -(-rebuilt.bytes[ours] // bucket_bytes)
+    for i in range(len(rebuilt.ranks)) if bucket_bytes is None else ():
+        mine = ours[rebuilt.graph.rank[ours] == i]
+        parts[mine] = _usual_parts(rebuilt, i, mine)
+    return in_parts(rebuilt, np.minimum(parts, _PARTS_MOST), latency_of_any(rebuilt, "dp"))
+
+
+def _usual_parts(rebuilt: Rebuilt, rank: int, mine: I64) -> I64:
+    """How many usual buckets each message of a rank holds; 1 where the model is not known."""
+    frame = rebuilt.ranks[rank]
+    parts = np.ones(len(mine), np.int64)
+    if frame.facts.model is None or not len(frame.layers):
+        return parts
+    held = layer_weights(frame.facts, np.unique(frame.layers.layer)).sum(axis=1)
+    steps = max(len(frame.step_starts_ns), 1)
+    stream = rebuilt.graph.resource[mine]
+    size = {s: int(rebuilt.bytes[mine[stream == s]].sum()) for s in np.unique(stream).tolist()}
+    usual = max(_USUAL_PARAMETERS, _USUAL_PARAMETERS // 40 * (frame.facts.dp or 1) * (frame.facts.cp or 1))
+    for s, group in shares_of_streams(frame.facts, frame.layers.layer, size).items():
+        for reduces in (True, False):
+            rows = (stream == s) & ((rebuilt.reduces[mine] != 0) == reduces)
+            total = rebuilt.bytes[mine[rows]].sum() / steps
+            if total:
+                buckets = rebuilt.bytes[mine[rows]] / total * held[group] / usual
+                parts[rows] = np.where(buckets > _FEW, np.ceil(buckets), 1)
+    return parts
+
+
+class _Move:
+    """What is moved, and to where."""
+
+    def __init__(self, rebuilt: Rebuilt, ends_layers: float) -> None:
+        graph, count = rebuilt.graph, len(rebuilt.start_ns)
+        self.rebuilt, self.wires, self.ends_layers = rebuilt, Rewiring(rebuilt), ends_layers
+        self.arrival = arrivals(rebuilt)
+        self.ours = is_transfer(rebuilt, "dp") & (rebuilt.bytes >= _LEAST_BYTES)
+        self.call, self.call_lag = launching(rebuilt)
+        self.before = _before(rebuilt)
+        into = np.zeros(count, bool)
+        into[self.arrival[self.ours]] = True
+        self.lag_in = usual_lag_ns(rebuilt, EdgeKind.EVENT, into)
+        self.lag_out = usual_lag_ns(rebuilt, EdgeKind.EVENT, graph.kind == TaskKind.COMPUTE)
+        self.lag_behind = usual_lag_ns(rebuilt, EdgeKind.STREAM_ORDER, into)
+        self.begins_ns = np.full(count, NONE, np.int64)
+        """Of what was moved: when the host launches what it follows now."""
+        self.order = np.zeros(count, np.int64)
+        self.gathers = np.zeros(count, bool)
+        edges = graph.edges
+        waits = (edges.kind == EdgeKind.EVENT) & (graph.kind[edges.source] == TaskKind.COMMUNICATION)
+        waits &= ~self.ours[edges.source]
+        self.awaited: dict[int, list[int]] = {}
+        """By task: communication of other kinds, and weights of other groups, that it waits for."""
+        for task, source in zip(edges.target[waits].tolist(), edges.source[waits].tolist(), strict=True):
+            self.awaited.setdefault(task, []).append(source)
+
+    def rank(self, rank: int) -> None:
+        """Move what is late on a rank."""
+        rebuilt, frame = self.rebuilt, self.rebuilt.ranks[rank]
+        mine = np.flatnonzero(self.ours & (rebuilt.graph.rank == rank))
+        if not len(mine):
+            return
+        launch = rebuilt.launch_ns[mine]
+        steps = np.sort(np.array(frame.step_starts_ns, np.int64))
+        begin = NONE
+        for place in weight_places(rebuilt, rank, self.ends_layers):
+            end = int(np.append(steps, _NEVER)[np.searchsorted(steps, place.passes_end_ns, "right")])
+            of_step = mine[(launch >= begin) & (launch < end)]
+            begin = end
+            for reduces in (True, False):
+                kind = of_step[(rebuilt.reduces[of_step] != 0) == reduces]
+                late = kind[rebuilt.launch_ns[kind] >= place.passes_end_ns]
+                if 2 * rebuilt.bytes[late].sum() <= rebuilt.bytes[kind].sum():
+                    continue
+                stream = rebuilt.graph.resource[late]
+                size = {s: int(rebuilt.bytes[late[stream == s]].sum()) for s in np.unique(stream).tolist()}
+                groups = shares_of_streams(frame.facts, frame.layers.layer, size)
+                for s, group in sorted(groups.items(), key=lambda item: item[1]):
+                    rows = late[stream == s]
+                    rows = rows[np.argsort(rebuilt.start_ns[rows], kind="stable")]
+                    if reduces:
+                        self._reduce(place, group, rows)
+                    else:
+                        self._gather(place, group, rows)
+
+    def _reduce(self, place: Places, group: int, rows: I64) -> None:
+        done = np.cumsum(self.rebuilt.bytes[rows])
+        after = place.ready_at(done / done[-1], group)
+        self._cut_into(rows)
+        self.wires.add(after, self.arrival[rows], self.lag_in, EdgeKind.EVENT)
+        self.begins_ns[rows] = self.rebuilt.launch_ns[after]
+        self.order[rows] = _BEHIND + np.arange(len(rows))
+
+    def _gather(self, place: Places, group: int, rows: I64) -> None:
+        size = self.rebuilt.bytes[rows]
+        done = np.cumsum(size)
+        needed = place.needed_at((done - size) / done[-1], group)
+        sent = np.concatenate((needed[:1], needed[:-1]))
+        self._cut_into(rows)
+        self.wires.add(self.before[sent], self.arrival[rows], self.lag_in, EdgeKind.EVENT)
+        self.wires.add(self.call[sent], self.arrival[rows], self.call_lag[sent], EdgeKind.LAUNCH)
+        for row, after in zip(rows[1:].tolist(), sent[1:].tolist(), strict=True):
+            # Sent for behind the waits of what it is sent for with: a message between stages, above all.
+            for awaited in self.awaited.get(after, ()):
+                self.wires.add(np.array([awaited]), self.arrival[[row]], self.lag_in, EdgeKind.EVENT)
+        self.wires.add(rows, needed, self.lag_out, EdgeKind.EVENT)
+        for row, after in zip(rows.tolist(), needed.tolist(), strict=True):
+            self.awaited.setdefault(after, []).append(row)
+        self.begins_ns[rows] = self.rebuilt.launch_ns[sent]
+        self.order[rows] = np.arange(len(rows))
+        self.gathers[rows] = True
+
+    def _cut_into(self, rows: I64) -> None:
+        target = np.zeros(len(self.order), bool)
+        target[self.arrival[rows]] = True
+        self.wires.kept &= ~(target[self.wires.target] & (self.wires.kind != EdgeKind.COLLECTIVE))
+
+    def made(self) -> Rebuilt:
+        """The step with everything in its new place."""
+        if not (self.begins_ns >= 0).any():
+            raise ValueError("nothing waits for dp communication before the optimizer as it is")
+        self._free()
+        self._queue()
+        return self.wires.made("a bucket would wait for what waits for it")
+
+    def _free(self) -> None:
+        """What waited for the gathers at the end of the step waits for the computation before them."""
+        wires, rebuilt = self.wires, self.rebuilt
+        graph = rebuilt.graph
+        behind = (EdgeKind.STREAM_ORDER, EdgeKind.COLLECTIVE)
+        ours = wires.kept & self.gathers[wires.source] & ~np.isin(wires.kind, behind)
+        computes = np.flatnonzero(graph.kind == TaskKind.COMPUTE)
+        computes = computes[np.lexsort((rebuilt.end_ns[computes], graph.rank[computes]))]
+        for i in range(len(rebuilt.ranks)):
+            mine = np.flatnonzero(ours & (graph.rank[wires.source] == i))
+            own = computes[graph.rank[computes] == i]
+            if not len(mine) or not len(own):
+                continue
+            until = np.minimum(rebuilt.start_ns[wires.source[mine]], rebuilt.start_ns[wires.target[mine]])
+            at = np.searchsorted(rebuilt.end_ns[own], until, "right") - 1
+            wires.source[mine] = own[np.maximum(at, 0)]
+            wires.kept[mine] &= (at >= 0) & (wires.source[mine] != wires.target[mine])
+
+    def _queue(self) -> None:
+        """Put every stream that something was moved on in its new order."""
+        wires, rebuilt = self.wires, self.rebuilt
+        graph = rebuilt.graph
+        moved = np.flatnonzero(self.begins_ns >= 0)
+        transfers = np.flatnonzero(graph.kind == TaskKind.COMMUNICATION)
+        lane = self._lane(transfers)
+        for rank, own in np.unique(np.stack((graph.rank[moved], self._lane(moved))), axis=1).T.tolist():
+            rows = transfers[(graph.rank[transfers] == rank) & (lane == own)]
+            begins = np.where(self.begins_ns[rows] >= 0, self.begins_ns[rows], rebuilt.launch_ns[rows])
+            rows = rows[np.lexsort((rebuilt.start_ns[rows], self.order[rows], begins))]
+            inside = np.zeros(len(self.order), bool)
+            inside[rows] = True
+            into = np.zeros(len(self.order), bool)
+            into[self.arrival[rows]] = True
+            wires.kept &= ~((wires.kind == EdgeKind.STREAM_ORDER) & inside[wires.source] & into[wires.target])
+            wires.add(rows[:-1], self.arrival[rows[1:]], self.lag_behind, EdgeKind.STREAM_ORDER)
+
+    def _lane(self, rows: I64) -> I64:
+        """The stream; a CPU rank has a queue for each dimension."""
+        on_host, dimension = self.rebuilt.on_host[rows], self.rebuilt.dimension[rows].astype(np.int64)
+        return np.where(on_host, -1 - dimension, self.rebuilt.graph.resource[rows])
+
+
+def _before(rebuilt: Rebuilt) -> I64:
+    """By task: what ran before it on its stream, on a CPU rank on its host; -1 none."""
+    edges = rebuilt.graph.edges
+    before = np.full(len(rebuilt.start_ns), NONE, np.int64)
+    order = np.where(rebuilt.on_host[edges.target], EdgeKind.HOST_ORDER, EdgeKind.STREAM_ORDER)
+    mine = np.flatnonzero(edges.kind == order)
+    before[edges.target[mine]] = edges.source[mine]
+    return before
