@@ -52,6 +52,7 @@ def _bandwidth_range(rows: Sequence[Communication]) -> str:
 
 def _row(label: str, rows: Sequence[Communication]) -> CommRow:
     first = rows[0]
+    groups = {row.group for row in rows}
     return CommRow(
         rank=label,
         dimension=shorten(first.dimension, 48),
@@ -59,7 +60,7 @@ def _row(label: str, rows: Sequence[Communication]) -> CommRow:
         transport=shorten(first.transport, 48),
         collective=shorten(f"{first.collective} {first.element_type}".rstrip(), 64),
         evidence=shorten(first.evidence, 64),
-        group=shorten(first.group, 72),
+        group=shorten(first.group, 72) if len(groups) == 1 else f"{len(groups):,} groups",
         count=sum(row.count for row in rows),
         total_ns=sum(row.total_ns for row in rows),
         hidden_ns=sum(row.hidden_ns for row in rows),
@@ -75,8 +76,8 @@ def _by_exposed(row: CommRow) -> tuple[int, int]:
 
 
 def overall_rows(ranks: Sequence[Rank]) -> tuple[list[CommRow], int]:
-    """One row per kind of communication and group over all ranks, the most exposed first, and how many
-    rows beyond OVERALL_ROWS are left out."""
+    """One row per kind of communication over all ranks and groups, the most exposed first, and how many rows
+    beyond OVERALL_ROWS are left out."""
     kinds: dict[tuple[str, ...], list[Communication]] = {}
     members: dict[tuple[str, ...], set[int]] = {}
     for i, rank in enumerate(ranks):
@@ -87,7 +88,6 @@ def overall_rows(ranks: Sequence[Rank]) -> tuple[list[CommRow], int]:
                 row.collective,
                 row.element_type,
                 row.evidence,
-                row.group,
             )
             kinds.setdefault(key, []).append(row)
             members.setdefault(key, set()).add(i)

@@ -135,16 +135,21 @@ def family_shares(values: Sequence[int]) -> dict[str, str]:
     return {family: tenths(part, sums[family]) for family, part in _family_tenths(values).items()}
 
 
-def leaf_shares(values: Sequence[int]) -> list[str]:
-    """Shares by leaf as per cents that add up to 100.0, and within a family to the family's share, so
-    that no two places of a report disagree by a rounding. Each is within 0.1 of its exact share."""
+def leaf_tenths(values: Sequence[int]) -> list[int]:
+    """Shares by leaf in tenths of a per cent that add up to 1000, within a family to the family's share, so
+    that no two places of a report disagree by a rounding. Each is within a tenth of its exact share."""
     total = sum(values)
-    shares = [""] * len(LEAVES)
+    shares = [0] * len(LEAVES)
     for family, whole in _family_tenths(values).items():
         members = [i for i, leaf in enumerate(LEAVES) if leaf.family == family]
         for i, part in zip(members, fit([values[i] for i in members], total, 1000, whole), strict=True):
-            shares[i] = tenths(part, values[i])
+            shares[i] = part
     return shares
+
+
+def leaf_shares(values: Sequence[int]) -> list[str]:
+    """The same as per cents."""
+    return [tenths(part, value) for part, value in zip(leaf_tenths(values), values, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -126,7 +126,7 @@ def _communication(page: _Page, diagnosis: Diagnosis) -> None:
         page.say("None inside the windows.")
         return
     if len(diagnosis.ranks) > 1:
-        page.say("Sums over ranks of each rank's unions.")
+        page.say("Sums over ranks and groups, which may overlap in time, unlike leaves of the ledger.")
     head = ["dim", "transport", "collective", "count", "total", "hidden", "exposed", "blocking"]
     page.table(
         [*head, "bytes", "bus bandwidth", "evidence"],

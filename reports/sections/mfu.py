@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import units
-from perfdoc.reports.leaves import LEAVES
+from perfdoc.reports.leaves import LEAVES, leaf_tenths
 from perfdoc.reports.names import prose
-from perfdoc.reports.sections.section import Grid, Section, share, time, word
+from perfdoc.reports.sections.section import Grid, Section, time, word
 
 _WORDS = {"ideal": "model FLOPs at the peak (MFU)", "compute_beyond_ideal": "compute beyond that"}
 _LABELS = {leaf.path: leaf.label for leaf in LEAVES}
@@ -19,8 +19,13 @@ def build(diagnosis: Diagnosis) -> Section | None:
         return None
     total_ns = sum(bar.total_ns for bar in mfu.waterfall)
     shown = [bar for bar in mfu.waterfall if bar.total_ns]
+    shares = _shares(diagnosis)
     rows = [
-        [word(_WORDS.get(bar.name) or _LABELS.get(bar.name, bar.name)), share(bar.frac), time(bar.total_ns)]
+        [
+            word(_WORDS.get(bar.name) or _LABELS.get(bar.name, bar.name)),
+            word(shares[bar.name]),
+            time(bar.total_ns),
+        ]
         for bar in shown
     ]
     rows.append([word("sum"), word("100.0 %"), time(total_ns)])
@@ -35,3 +40,16 @@ def build(diagnosis: Diagnosis) -> Section | None:
         ],
         grids=[Grid(head=["where it goes", "share", "all ranks and steps"], align="lrr", rows=rows)],
     )
+
+
+def _shares(diagnosis: Diagnosis) -> dict[str, str]:
+    """By bar, as printed: they add up to 100.0 %, the ideal is the MFU, and leaves have the share that they
+    have in the ledger's table."""
+    bars = {bar.name: bar.total_ns for bar in diagnosis.mfu.waterfall}
+    ideal, beyond = bars.get("ideal", 0), bars.get("compute_beyond_ideal", 0)
+    leaves = {"compute": ideal + beyond, **bars}
+    parts = dict(zip(_LABELS, leaf_tenths([leaves.get(path, 0) for path in _LABELS]), strict=True))
+    total = sum(bars.values())
+    parts["ideal"] = min((2000 * ideal + total) // (2 * total), parts["compute"]) if total else 0
+    parts["compute_beyond_ideal"] = parts["compute"] - parts["ideal"]
+    return {name: units.tenths(parts.get(name, 0), ns) for name, ns in bars.items()}

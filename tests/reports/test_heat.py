@@ -12,6 +12,7 @@ from perfdoc.reports.html import render_html
 from perfdoc.reports.waterfall import falls_of
 from tests.reports import build
 from tests.reports.page import Page
+from tests.reports.read_sections import section
 
 RUN = re.compile(r"M(\d+) 0h(\d+)v1H\1z")
 
@@ -80,3 +81,22 @@ def test_the_waterfall_falls_from_100_per_cent_without_a_gap() -> None:
     assert sum(Decimal(width.removesuffix("%")) for width in drawn) == 100
     shown = [int(e.attributes["data-ns"]) for e in page.within("mfu", "td") if "data-ns" in e.attributes]
     assert shown == [400, 200, 300, 100, 1000]
+
+
+def test_printed_shares_of_the_waterfall_add_up_and_agree_with_the_ledger_s() -> None:
+    leaves = {"compute": 3_335, "dp": 2_224, "idle_gc": 2_223, "idle_host": 2_218}
+    base = build.diagnosis([build.rank(0, build.ledger(**leaves), steps=2)])
+    # 1,234 of 10,000 is 12.34 %, which is the MFU; of four leaves each share ends in a half or nearly.
+    ns = {"ideal": 1_234, "compute_beyond_ideal": 2_101, "exposed_comm.dp": 2_224}
+    bars = [
+        WaterfallBar(name=name, total_ns=value, frac=value / 10_000)
+        for name, value in (ns | {"idle.host": 2_218, "idle.gc": 2_223}).items()
+    ]
+    made = replace(base, mfu=replace(base.mfu, value=0.1234, waterfall=bars))
+    (grid,) = section(made, "mfu").grids
+    shown = {row[0].text: row[1].text for row in grid.rows}
+    assert shown.pop("sum") == "100.0 %"
+    assert sum(Decimal(text.removesuffix(" %")) for text in shown.values()) == 100
+    assert shown["model FLOPs at the peak (MFU)"] == "12.3 %"
+    ledger = {e.text for e in Page(render_html(made)).within("ledger", "td")}
+    assert {shown[name] for name in ("exposed comm DP", "idle host", "idle garbage collection")} <= ledger

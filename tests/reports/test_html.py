@@ -253,3 +253,19 @@ def test_more_steps_than_bars_are_merged_and_said_so() -> None:
 def test_the_input_is_named_without_its_folder() -> None:
     assert "/data/runs" not in PAGES["one"]
     assert "9f86d081884c" in Page(PAGES["one"]).by_id("inputs").text
+
+
+def test_groups_of_one_kind_of_communication_are_one_row_and_apart_by_rank() -> None:
+    first, second = build.two_ranks().ranks
+    own = [
+        replace(build.communication("dp", 1_000_000 * n, hidden_ns=n), group=f"group {n}") for n in (1, 2, 3)
+    ]
+    ranks = [replace(first, communication=own[:2]), replace(second, communication=own[2:])]
+    page = Page(render_html(build.diagnosis(ranks)))
+    (row,) = page.within("comm", "tr")[1:]
+    figures = [int(e.attributes["data-ns"]) for e in row.children if "data-ns" in e.attributes]
+    assert figures == [6_000_006, 6, 6_000_000, 3_000_000]
+    assert row.children[3].text == "2"  # ranks
+    assert row.children[-1].text == "3 groups"
+    groups = [e.children[-1].text for e in page.within("comm-ranks", "tr")[1:]]
+    assert sorted(groups) == ["group 1", "group 2", "group 3"]
