@@ -46,6 +46,14 @@ class Inconclusive(StrEnum):
     FAIL = "fail"
 
 
+class DriftLevel(StrEnum):
+    """How much drift matters."""
+
+    ERROR = "error"
+    WARN = "warn"
+    OFF = "off"
+
+
 Runs = Annotated[
     list[Path],
     typer.Argument(
@@ -141,6 +149,10 @@ def check(
     practical: Annotated[
         float, typer.Option(min=0.001, max=0.5, help="A loss up to this fraction of a step is let pass.")
     ] = 0.02,
+    drift: Annotated[
+        DriftLevel,
+        typer.Option(help="What to do where small losses have added up since the level's first runs."),
+    ] = DriftLevel.ERROR,
     inconclusive: Annotated[
         Inconclusive, typer.Option(help="What to do where noise hides the answer or no baseline fits.")
     ] = Inconclusive.EXIT_3,
@@ -164,7 +176,14 @@ def check(
         check_targets(list(targets), inputs=[*runs, baselines], force=force)
         floors = [parse_floor(text) for text in floor or ()]
         read = _read(runs, label, commit, peak_tflops)
-        result = check_runs(read, baselines, ignored=ignore or (), floors=floors, practical_frac=practical)
+        result = check_runs(
+            read,
+            baselines,
+            ignored=ignore or (),
+            floors=floors,
+            practical_frac=practical,
+            drift_level=drift.value,
+        )
         _write_files({path: RENDERINGS[kind](result).encode() for path, kind in targets.items()})
         sys.stdout.write(RENDERINGS[format_](result))
         sys.stdout.flush()

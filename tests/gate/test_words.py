@@ -11,7 +11,7 @@ from perfdoc.gate.decision import decide
 from perfdoc.gate.figures import RunFigures
 from perfdoc.gate.floors import check_floors, parse_floor
 from perfdoc.gate.render import as_github
-from perfdoc.gate.result import Result, change, compared, incomparable
+from perfdoc.gate.result import Result, change, compared, floor_check, incomparable
 from tests.gate.test_changed_baselines import run
 
 
@@ -22,7 +22,7 @@ def result(before_ms: Sequence[float], after_ms: float, *floors: str) -> Result:
     old, new = runs(before_ms), runs([after_ms])
     return compared(
         decide([r.median_step_ns for r in old], [r.median_step_ns for r in new]),
-        check_floors([parse_floor(f) for f in floors], new),
+        list(map(floor_check, check_floors([parse_floor(f) for f in floors], new))),
         [],
         baseline="b.json",
         baseline_runs=old,
@@ -69,7 +69,7 @@ def test_sentences_end_once(before: Sequence[float]) -> None:
 
 
 def test_an_annotation_is_of_its_own_check() -> None:
-    floors = check_floors([parse_floor("step_time_max_ms=1")], [run(0)])
+    floors = list(map(floor_check, check_floors([parse_floor("step_time_max_ms=1")], [run(0)])))
     found = incomparable("No baseline.", floors, baseline=None, differences=[], runs=[run(0)], notes=[])
     assert as_github(found).splitlines() == [
         "::warning title=perfdoc gate%3A step_time::No baseline.",

@@ -15,6 +15,7 @@ from perfdoc.gate.baseline import (
     with_runs,
 )
 from perfdoc.gate.decision import LOW_HISTORY_FRAC, MIN_HISTORY, Verdict, decide
+from perfdoc.gate.drift import drift
 from perfdoc.gate.facts import differences
 from perfdoc.gate.read_run import Run
 from perfdoc.gate.result import change
@@ -33,11 +34,20 @@ def recorded(folder: Path, runs: Sequence[Run]) -> tuple[Path, Baseline]:
         return _free(file_for(folder, facts)), with_runs(None, facts, figures)
     path, old = found
     refuse_known(path, old, figures, "it is recorded already, and one run counts once")
-    decision = decide([r.median_step_ns for r in old.runs], [r.median_step_ns for r in figures])
+    known, new = [r.median_step_ns for r in old.runs], [r.median_step_ns for r in figures]
+    decision = decide(known, new)
     if decision.verdict in (Verdict.FAIL, Verdict.IMPROVED):
         what = f"does not take these runs: they are {change(decision.slower_frac)} its own, beyond the limit"
         remedy = "A new level is for perfdoc gate promote --reason WHY RUN…"
         raise TraceError(path, f"{what} of {decision.limit_frac:.1%}.", remedy)
+    drifted = drift(known, new)
+    if drifted is not None and drifted.beyond:
+        what = (
+            f"does not take these runs: they are {change(drifted.slower_frac)} its first "
+            f"{drifted.first_runs} runs, beyond the limit of {drifted.limit_frac:.1%}, by small losses that "
+            "passed one by one."
+        )
+        raise TraceError(path, what, "A new level is for perfdoc gate promote --reason WHY RUN…")
     return path, with_runs(old, facts, figures)
 
 

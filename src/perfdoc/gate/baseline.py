@@ -15,7 +15,9 @@ from perfdoc.traces import TraceError
 from perfdoc.traces.regular_file import require_regular
 
 MAX_RUNS = 20
-"""Older runs leave a baseline when it grows beyond this."""
+"""Runs leave a baseline when it grows beyond this: the oldest after the first ANCHOR_RUNS."""
+ANCHOR_RUNS = 5
+"""First runs of a level, which stay: what many small losses are seen against."""
 MAX_FILE_BYTES = 4_000_000
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,80}")
 
@@ -126,9 +128,16 @@ def with_runs(baseline: Baseline | None, facts: Facts, runs: Sequence[RunFigures
     return Baseline(
         fingerprint=fingerprint(facts) if baseline is None else baseline.fingerprint,
         facts=facts if baseline is None else baseline.facts,
-        runs=[*old, *runs][-MAX_RUNS:],
+        runs=_kept([*old, *runs]),
         promotions=[] if baseline is None else baseline.promotions,
     )
+
+
+def _kept(runs: list[RunFigures]) -> list[RunFigures]:
+    """The first runs of the level and the newest ones."""
+    if len(runs) <= MAX_RUNS:
+        return runs
+    return [*runs[:ANCHOR_RUNS], *runs[ANCHOR_RUNS - MAX_RUNS :]]
 
 
 def refuse_known(path: Path, baseline: Baseline, runs: Sequence[RunFigures], why: str) -> None:
@@ -156,6 +165,6 @@ def promoted(baseline: Baseline, facts: Facts, runs: Sequence[RunFigures], reaso
     return Baseline(
         fingerprint=fingerprint(facts),
         facts=facts,
-        runs=list(runs)[-MAX_RUNS:],
+        runs=_kept(list(runs)),
         promotions=[*baseline.promotions, step],
     )

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from perfdoc.gate.baseline import Baseline, find, nearest, read_baselines, refuse_known
 from perfdoc.gate.decision import decide
+from perfdoc.gate.drift import drift, promoted_since
 from perfdoc.gate.facts import Facts, differences
-from perfdoc.gate.floors import Floor, check_floors
+from perfdoc.gate.floors import Floor, Level, check_floors
 from perfdoc.gate.growth import growth
 from perfdoc.gate.read_run import Run
-from perfdoc.gate.result import Difference, Result, compared, incomparable
+from perfdoc.gate.result import Difference, Result, compared, drift_check, floor_check, incomparable
 from perfdoc.gate.session import together
 
 MAX_NAMED = 3
@@ -25,6 +26,7 @@ def check_runs(
     ignored: Sequence[str],
     floors: Sequence[Floor],
     practical_frac: float,
+    drift_level: Level = "error",
 ) -> Result:
     """Compare runs of one configuration with their baseline. Raises TraceError for a broken baseline."""
     facts, figures = runs[0].facts, [r.figures for r in runs]
@@ -36,7 +38,7 @@ def check_runs(
         why, closest, differ = _why_not(folder, baselines, facts, ignored)
         return incomparable(
             why,
-            limits,
+            list(map(floor_check, limits)),
             baseline=closest.name if closest else None,
             differences=differ,
             runs=figures,
@@ -48,10 +50,12 @@ def check_runs(
     refuse_known(path, baseline, figures, "a run is not compared with itself")
     old = baseline.runs
     notes += together(old)
-    decision = decide([r.median_step_ns for r in old], [r.median_step_ns for r in figures], practical_frac)
+    known, new = [r.median_step_ns for r in old], [r.median_step_ns for r in figures]
+    notes += promoted_since(baseline.promotions, new, practical_frac)
+    drifted = drift(known, new, practical_frac) if drift_level != "off" else None
     return compared(
-        decision,
-        limits,
+        decide(known, new, practical_frac),
+        [*([drift_check(drifted, drift_level, old)] if drifted else []), *map(floor_check, limits)],
         growth(old, figures),
         baseline=path.name,
         baseline_runs=old,

@@ -82,7 +82,7 @@ def decide(
             f"record {MIN_HISTORY} or more",
         )
     spread = statistics.stdev(baseline_ns) / base
-    noise = _student_t(n - 1) * max(spread, MIN_SPREAD_FRAC) * math.sqrt(1 / k + 1 / n)
+    noise = noise_frac(spread, n - 1, n, k)
     limit = max(practical_frac, noise)
     if slower > limit:
         verdict, reason = Verdict.FAIL, "slower than noise and the practical limit allow"
@@ -108,6 +108,12 @@ def decide(
     )
 
 
+def noise_frac(spread_frac: float, freedom: int, baseline_runs: int, new_runs: int) -> float:
+    """The upper end of the prediction interval, less 1. freedom: of the runs that the spread is from."""
+    scatter = math.sqrt(1 / new_runs + 1 / baseline_runs)
+    return _student_t(freedom) * max(spread_frac, MIN_SPREAD_FRAC) * scatter
+
+
 def _student_t(freedom: int) -> float:
     from scipy.stats import t  # 0.4 s to import, so only where it is used
 
@@ -117,6 +123,6 @@ def _student_t(freedom: int) -> float:
 def _more_runs(n: int, spread: float, k: int, bearable: float) -> str:
     """How many runs on both sides would do at this spread, up to 20."""
     for runs in range(max(n, k) + 1, 21):
-        if _student_t(runs - 1) * max(spread, MIN_SPREAD_FRAC) * math.sqrt(2 / runs) <= bearable:
+        if noise_frac(spread, runs - 1, runs, runs) <= bearable:
             return f"{runs} runs on either side would do, or a quieter machine"
     return "measure on a quieter machine"

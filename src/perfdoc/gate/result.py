@@ -8,9 +8,10 @@ from typing import Literal
 import msgspec
 
 from perfdoc.gate.decision import Decision, Verdict
+from perfdoc.gate.drift import Drift
 from perfdoc.gate.facts import Fact
 from perfdoc.gate.figures import RunFigures
-from perfdoc.gate.floors import KINDS, FloorResult
+from perfdoc.gate.floors import KINDS, FloorResult, Level
 from perfdoc.gate.growth import Part
 from perfdoc.reports.units import duration
 
@@ -68,7 +69,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 def compared(
     decision: Decision,
-    floors: Sequence[FloorResult],
+    others: Sequence[Check],
     parts: Sequence[Part],
     *,
     baseline: str,
@@ -76,9 +77,9 @@ def compared(
     runs: Sequence[RunFigures],
     notes: Sequence[str],
 ) -> Result:
-    """The result of a comparison and of the limits."""
+    """The result of a comparison and of what was checked besides: drift and limits."""
     grown = [Grown(part=p.name, before_ns=p.before_ns, after_ns=p.after_ns) for p in parts]
-    checks = [_step_time(decision, baseline_runs, runs, grown), *map(_floor, floors)]
+    checks = [_step_time(decision, baseline_runs, runs, grown), *others]
     state = _worst(checks)
     verdict = _verdict(decision, state)
     decisive = state if state in ("fail", "inconclusive") else checks[0].state
@@ -98,7 +99,7 @@ def compared(
 
 def incomparable(
     why: str,
-    floors: Sequence[FloorResult],
+    others: Sequence[Check],
     *,
     baseline: str | None,
     differences: Sequence[Difference],
@@ -106,7 +107,7 @@ def incomparable(
     notes: Sequence[str],
 ) -> Result:
     """The result where no baseline fits; absolute limits hold all the same."""
-    checks = [Check(name="step_time", state="inconclusive", message=why), *map(_floor, floors)]
+    checks = [Check(name="step_time", state="inconclusive", message=why), *others]
     failed = [c for c in checks if c.state == "fail"]
     return Result(
         verdict="fail" if failed else "incomparable",
@@ -194,7 +195,30 @@ def _where(grown: Sequence[Grown]) -> str:
     return f" In profiled steps {parts} grew."
 
 
-def _floor(found: FloorResult) -> Check:
+def drift_check(found: Drift, level: Level, baseline: Sequence[RunFigures]) -> Check:
+    """The check against the first runs of the level."""
+    since = next((f" (from {when})" for r in baseline[:1] if (when := r.utc or r.commit)), "")
+    message = (
+        f"Against the first {_count(found.first_runs)} of this level{since} a step is "
+        f"{change(found.slower_frac)} it was; the limit is {found.limit_frac:.1%}"
+    )
+    bad: State = "warn" if level == "warn" else "fail"
+    if found.beyond:
+        message += (
+            f": losses too small for any one check have added up over {_count(found.later_runs)}. Find them, "
+            "or accept the level: perfdoc gate promote --reason WHY RUN…"
+        )
+    return Check(
+        name="drift",
+        state=bad if found.beyond else "pass",
+        message=message if found.beyond else f"{message}.",
+        value=found.slower_frac,
+        limit=found.limit_frac,
+    )
+
+
+def floor_check(found: FloorResult) -> Check:
+    """The check of one absolute limit."""
     floor, unit = found.floor, f" {found.unit}" if found.unit else ""
     side = "at least" if KINDS[floor.name].at_least else "at most"
     bad: State = "warn" if floor.level == "warn" else "fail"

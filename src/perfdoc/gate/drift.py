@@ -1,0 +1,71 @@
+"""Many small losses: new runs against the first runs of their level, which stay in the baseline for this.
+
+Each change may cost less than any check can see or cares for. Runs that passed join the baseline and move its
+mean, so the next small loss passes too. The first runs do not move: against them the losses add up. The test
+is that of `decide`, with the scatter of all runs of the level: a level that drifts scatters more, which makes
+the limit wider and never narrower.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfdoc.gate.baseline import ANCHOR_RUNS, Promotion
+from perfdoc.gate.decision import MIN_HISTORY, PRACTICAL_FRAC, noise_frac
+
+MIN_RUNS = ANCHOR_RUNS + MIN_HISTORY
+"""Fewer are the level's first runs, against which the check itself is made."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drift:
+    """New runs against the first ones of their level; fractions are of the first runs' mean."""
+
+    slower_frac: float
+    limit_frac: float
+    first_runs: int
+    later_runs: int
+
+    @property
+    def beyond(self) -> bool:
+        """Whether small losses have added up to one that counts."""
+        return self.slower_frac > self.limit_frac
+
+
+def drift(
+    baseline_ns: Sequence[int], new_ns: Sequence[int], practical_frac: float = PRACTICAL_FRAC
+) -> Drift | None:
+    """None where the level is young. baseline_ns: run medians, oldest first.
+
+    Ten runs that rise by 0.5 % each, from 100 to 104.5, then one of 105: against the first five, 101 in the
+    mean, that is 4.0 % slower.
+
+    >>> found = drift([1000 + 5 * i for i in range(10)], [1050])
+    >>> round(found.slower_frac, 3)
+    0.04
+    """
+    if len(baseline_ns) < MIN_RUNS:
+        return None
+    first = statistics.fmean(baseline_ns[:ANCHOR_RUNS])
+    noise = noise_frac(statistics.stdev(baseline_ns) / first, len(baseline_ns) - 1, ANCHOR_RUNS, len(new_ns))
+    return Drift(
+        slower_frac=statistics.fmean(new_ns) / first - 1,
+        limit_frac=max(practical_frac, noise),
+        first_runs=ANCHOR_RUNS,
+        later_runs=len(baseline_ns) - ANCHOR_RUNS,
+    )
+
+
+def promoted_since(
+    promotions: Sequence[Promotion], new_ns: Sequence[int], practical_frac: float = PRACTICAL_FRAC
+) -> list[str]:
+    """A note where the accepted changes of level have together made a step slower than it first was."""
+    if not promotions:
+        return []
+    slower = statistics.fmean(new_ns) / promotions[0].before_step_ns - 1
+    if slower <= practical_frac:
+        return []
+    changes = "1 promotion" if len(promotions) == 1 else f"{len(promotions)} promotions"
+    return [f"with {changes} since {promotions[0].utc} a step has become {slower:.1%} slower in all"]
