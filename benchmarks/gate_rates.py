@@ -105,7 +105,7 @@ def main() -> int:
         equal = [train(folder, "equal0")]
         delay_s = equal[0] * options.loss / SAMPLES / 1e9
         late: list[int] = []
-        every = max(1, options.runs // max(1, options.planted))
+        every = max(1, (options.runs - 1) // max(1, options.planted))
         for i in range(1, options.runs):
             equal.append(train(folder, f"equal{i}"))
             if i % every == 0 and len(late) < options.planted:

@@ -14,6 +14,7 @@ from perfdoc.diff_command import diff
 from perfdoc.gate_command import gate_app
 from perfdoc.knobs_commands import knobs, lint
 from perfdoc.nsys_command import nsys_app
+from perfdoc.redact_command import redact
 from perfdoc.simulate_command import simulate
 
 EXIT_FAIL_ON = 1
@@ -299,6 +300,7 @@ app.add_typer(nsys_app, name="nsys")
 app.command()(diff)
 app.command()(knobs)
 app.command()(lint)
+app.command()(redact)
 app.command()(simulate)
 
 

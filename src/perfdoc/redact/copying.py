@@ -1,0 +1,108 @@
+"""Writing shareable copies: under a temporary name, held against the original, then moved into place."""
+
+from __future__ import annotations
+
+import os
+import re
+import sqlite3
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.ledger.ledger import Ledger
+from perfdoc.analyzers.measure import measure_trace
+from perfdoc.redact.kineto import copy_kineto
+from perfdoc.redact.nsys import Copied, copy_nsys
+from perfdoc.redact.words import Names
+from perfdoc.traces import NoGpuActivityError, TraceError
+from perfdoc.traces.load import NSYS, read_trace, tool_of
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copy:
+    """One copy that was written."""
+
+    path: Path
+    copied: Copied
+    ranks: int | None
+    """Whose ledgers were found to be the original's to the nanosecond; None where that was not asked for."""
+
+
+def redact(
+    captures: Sequence[Path], output: Path, *, keep: re.Pattern[str] | None, force: bool, verify: bool
+) -> list[Copy]:
+    """Copy captures; words get the same numbers in all of them.
+
+    output: the copy's name for one capture, a folder for several, which are called capture0 and so on, since
+    profilers put the host's name into their files'. keep: names of ranges that stay as they are. verify:
+    whether each copy's ledgers are held against the original's; where they differ nothing is written.
+    Raises TraceError and OSError.
+    """
+    targets = _targets(captures, output)
+    for source, target in zip(captures, targets, strict=True):
+        _require_free(source, target, captures, force=force)
+    names = Names(keep)
+    if len(captures) > 1:
+        output.mkdir(parents=True, exist_ok=True)
+    staged: list[tuple[Path, Copy]] = []
+    with tempfile.TemporaryDirectory(dir=targets[0].parent, prefix=".perfdoc-") as folder:
+        for number, (source, target) in enumerate(zip(captures, targets, strict=True)):
+            temporary = Path(folder) / f"{number}{target.suffix}"
+            copied = _copy(source, temporary, names, zipped=target.suffix == ".gz")
+            ranks = _require_same(source, temporary) if verify else None
+            staged.append((temporary, Copy(path=target, copied=copied, ranks=ranks)))
+        for temporary, copy in staged:
+            os.replace(temporary, copy.path)  # noqa: PTH105 - Path.replace says the same
+    return [copy for _, copy in staged]
+
+
+def _targets(captures: Sequence[Path], output: Path) -> list[Path]:
+    if len(captures) == 1:
+        return [output]
+    return [
+        output / f"capture{i}{'.sqlite' if tool_of(c) == NSYS else '.json.gz'}"
+        for i, c in enumerate(captures)
+    ]
+
+
+def _require_free(source: Path, target: Path, captures: Sequence[Path], *, force: bool) -> None:
+    if source.is_dir() or source.suffix == ".nsys-rep":
+        raise TraceError(
+            source, "is no SQLite export.", "Export it first: nsys export --type sqlite REPORT.nsys-rep"
+        )
+    if any(target.resolve() == c.resolve() or (target.exists() and target.samefile(c)) for c in captures):
+        raise TraceError(target, "is the capture itself, which is never changed.", "Choose another -o.")
+    if target.is_dir():
+        raise TraceError(target, "is a folder.", "Give -o the name of a file.")
+    if target.exists() and not force:
+        raise TraceError(target, "is there already.", "Choose another -o, or overwrite with --force.")
+
+
+def _copy(source: Path, target: Path, names: Names, *, zipped: bool) -> Copied:
+    if tool_of(source) != NSYS:
+        return copy_kineto(source, target, names, zipped=zipped)
+    try:
+        return copy_nsys(source, target, names)
+    except sqlite3.Error as error:
+        raise TraceError(target, f"cannot be written: {error}.", "Is there room on the disk?") from error
+
+
+def _require_same(source: Path, copy: Path) -> int:
+    """The number of ranks whose ledgers are alike. Raises TraceError where they are not."""
+    one, two = _ledgers(source), _ledgers(copy)
+    if one != two:
+        raise TraceError(
+            source,
+            "has another ledger than its copy would have: a name that was replaced means something.",
+            "Keep such names with --keep REGEX, or copy all the same with --no-verify.",
+        )
+    return len(one)
+
+
+def _ledgers(path: Path) -> list[Ledger]:
+    try:
+        return [r.ledger for r in measure_trace(read_trace(path), WindowRequest())[0]]
+    except NoGpuActivityError:
+        return []

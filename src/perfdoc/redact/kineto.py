@@ -1,0 +1,225 @@
+"""A shareable copy of a PyTorch profiler trace: what perfdoc reads of every event, and nothing else."""
+
+from __future__ import annotations
+
+import gzip
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+
+from perfdoc.redact.nsys import Copied
+from perfdoc.redact.nsys_texts import gpu_name
+from perfdoc.redact.words import Names
+from perfdoc.reports.units import plural
+from perfdoc.traces.kineto_json import Document, read_document, repair
+
+_CODE = frozenset(
+    {
+        *("kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset", "cuda_sync", "cuda_event"),
+        *("cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"),
+        *("privateuse1_runtime", "privateuse1_driver"),
+    }
+)
+"""Categories whose names are those of kernels and of calls."""
+_TEXTS = frozenset({"user_annotation", "cpu_op", "Operator", "cpu_instant_event", "python_function"})
+"""Categories whose names people wrote; events of any other are left out."""
+_LONGEST = 40
+_NUMBER = re.compile(rb"-?[0-9]{1,20}(?:\.[0-9]{1,12})?(?:[eE][+-]?[0-9]{1,3})?")
+_SYNC = re.compile(r"(?:Event|Stream|Context) Sync|Stream Wait Event|Unknown")
+
+NUMBER_ARGS = (
+    *("device", "inDevice", "stream", "correlation", "bytes", "graph node id", "wait_on_stream"),
+    *("wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id", "event_id", "In msg nelems"),
+    *("Out msg nelems", "Group size", "Seq", "Src Rank", "Dst Rank", "Rank"),
+)
+TRIPLE_ARGS = ("grid", "block")
+WORD_ARGS = ("Collective name", "dtype", "Process Group Name", "Process Group Description", "cuda_sync_kind")
+LIST_ARGS = ("In split size", "Process Group Ranks")
+_LIST = re.compile(r"[0-9,\[\] .]{0,20000}")
+_DEVICE = MappingProxyType({"id": int, "numSms": int, "totalGlobalMem": int, "name": str})
+
+
+class _Event(msgspec.Struct, gc=False):
+    """The fields that go into a copy, as they stand in the file."""
+
+    ph: str = ""
+    cat: str | None = None
+    name: Any = None
+    pid: Any = None
+    tid: Any = None
+    ts: msgspec.Raw = msgspec.Raw()
+    dur: msgspec.Raw = msgspec.Raw()
+    args: msgspec.Raw = msgspec.Raw()
+
+
+_EVENT = msgspec.json.Decoder(_Event)
+_ARGS = msgspec.json.Decoder(dict[str, Any])
+
+
+def copy_kineto(source: Path, target: Path, names: Names, *, zipped: bool) -> Copied:
+    """Write the copy of a trace to a file that is not there yet. Raises TraceError, OSError."""
+    document = read_document(source)
+    written = 0
+    with gzip.open(target, "wb", compresslevel=6) if zipped else target.open("wb") as file:
+        file.write(b"{" + _facts(document, names) + b'"traceEvents": [\n')
+        for event in _events(document, names):
+            file.write((b",\n" if written else b"") + event)
+            written += 1
+        file.write(b"\n]}\n")
+    skipped = len(document.events) - written
+    left_out = f"{plural(skipped, 'event')} that perfdoc does not read" if skipped else ""
+    return Copied(rows=written, left_out=left_out, words=names.replaced)
+
+
+def _facts(document: Document, names: Names) -> bytes:
+    """Devices, ranks and the clock's origin; each with its comma."""
+    found: dict[str, Any] = {}
+    if type(document.schema) is int:
+        found["schemaVersion"] = document.schema
+    if isinstance(document.device_properties, list):
+        found["deviceProperties"] = [
+            {
+                key: gpu_name(names, value, {}) if isinstance(value, str) else value
+                for key, kind in _DEVICE.items()
+                if type(value := entry.get(key)) is kind
+            }
+            for entry in document.device_properties
+            if isinstance(entry, dict)
+        ]
+    if (distributed := _distributed(_parsed(document.distributed), names)) is not None:
+        found["distributedInfo"] = distributed
+    if type(document.base_time_ns) is int:
+        found["baseTimeNanoseconds"] = document.base_time_ns
+    return b"".join(
+        msgspec.json.encode(k) + b": " + msgspec.json.encode(v) + b",\n" for k, v in found.items()
+    )
+
+
+def _distributed(info: Any, names: Names) -> dict[str, Any] | None:
+    if not isinstance(info, dict):
+        return None
+    kept: dict[str, Any] = {
+        key: v for key in ("rank", "world_size", "pg_count") if type(v := info.get(key)) is int
+    }
+    if info.get("backend") in ("nccl", "gloo", "mpi"):
+        kept["backend"] = info["backend"]
+    config = _parsed(info.get("pg_config"))
+    entries = list(config.values()) if isinstance(config, dict) else config
+    if isinstance(entries, list):
+        kept["pg_config"] = [
+            {
+                **{k: names.of_range(str(e[k])) for k in ("pg_name", "pg_desc") if k in e},
+                "ranks": [r for r in ranks if type(r) is int]
+                if isinstance(ranks := e.get("ranks"), list)
+                else [],
+            }
+            for e in entries
+            if isinstance(e, dict)
+        ]
+    return kept
+
+
+def _parsed(value: Any) -> Any:
+    """distributedInfo may be JSON as text."""
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _events(document: Document, names: Names) -> Iterator[bytes]:
+    """Every event that is read, made anew."""
+    for raw in document.events:
+        event = _decoded(bytes(raw))
+        if event is None or not isinstance(event.ph, str):
+            continue
+        clean = _clean(event, names)
+        if clean is not None:
+            yield clean
+
+
+def _decoded(content: bytes) -> _Event | None:
+    try:
+        return _EVENT.decode(content)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        try:
+            return _EVENT.decode(repair(content))
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            return None
+
+
+def _clean(event: _Event, names: Names) -> bytes | None:
+    if event.ph == "M":
+        if event.name != "thread_name":
+            return None
+        thread = _arguments(event.args).get("name")
+        args: dict[str, Any] = {"name": names.of_range(thread)} if isinstance(thread, str) else {}
+        name = "thread_name"
+    elif event.ph in ("X", "i", "I") and event.cat in _CODE | _TEXTS and isinstance(event.name, str):
+        name = names.of_code(event.name) if event.cat in _CODE else names.of_range(event.name)
+        args = _clean_arguments(_arguments(event.args), names) if event.cat in _CODE else {}
+    else:
+        return None
+    fields: dict[str, Any] = {"ph": event.ph}
+    if event.cat in _CODE | _TEXTS:
+        fields["cat"] = event.cat
+    fields |= {"name": name, "pid": _place(event.pid, names), "tid": _place(event.tid, names)}
+    for key, value in (("ts", event.ts), ("dur", event.dur)):
+        content = bytes(value).strip(b'"')
+        if _NUMBER.fullmatch(content):
+            fields[key] = msgspec.Raw(content)
+    if args:
+        fields["args"] = args
+    return msgspec.json.encode(fields)
+
+
+def _place(value: Any, names: Names) -> Any:
+    """A process or a thread: a number, or a name such as `stream 7`."""
+    if type(value) is int:
+        return value
+    return names.of_range(value) if isinstance(value, str) else None
+
+
+def _arguments(raw: msgspec.Raw) -> Mapping[str, Any]:
+    content = bytes(raw)
+    for attempt in (content, repair(content)):
+        try:
+            return _ARGS.decode(attempt)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+    return {}
+
+
+def _clean_arguments(args: Mapping[str, Any], names: Names) -> dict[str, Any]:
+    """Arguments that are read, each of its own form."""
+    clean: dict[str, Any] = {}
+    for key in NUMBER_ARGS:
+        value = args.get(key)
+        if type(value) is int or (isinstance(value, str) and _is_number(value)):
+            clean[key] = value
+    for key in TRIPLE_ARGS:
+        value = args.get(key)
+        if isinstance(value, list) and len(value) <= 3 and all(type(v) is int for v in value):
+            clean[key] = value
+    for key in WORD_ARGS:
+        value = args.get(key)
+        if type(value) is int:
+            clean[key] = value
+        elif isinstance(value, str):
+            clean[key] = value if _SYNC.fullmatch(value) else names.of_range(value)
+    for key in LIST_ARGS:
+        value = args.get(key)
+        numbers = isinstance(value, list) and all(type(v) is int for v in value)
+        if numbers or (isinstance(value, str) and _LIST.fullmatch(value)):
+            clean[key] = value
+    return clean
+
+
+def _is_number(value: str) -> bool:
+    return bool(re.fullmatch(r"(?:stream )?-?[0-9]{1,19}|0x[0-9a-fA-F]{1,16}", value[:_LONGEST]))

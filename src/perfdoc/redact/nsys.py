@@ -1,0 +1,156 @@
+"""A shareable copy of a Nsight Systems SQLite export.
+
+The copy is a new database: nothing of the old file's pages can be in it. It holds the tables and columns that
+perfdoc reads, whole numbers as they are and every text made anew.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdoc.redact.nsys_blobs import Fields, clean_blob, known_fields
+from perfdoc.redact.nsys_tables import ACTIVE, CODE_NAMES, NUMBERS, RANGE_NAMES, TABLES, TEXTS, THREADS
+from perfdoc.redact.nsys_texts import CLEANERS
+from perfdoc.redact.words import Names
+from perfdoc.reports.units import plural
+from perfdoc.traces import TraceError
+from perfdoc.traces.sqlite_file import SqliteFile
+
+_BLOB = ("NVTX_EVENTS", "binaryData")
+_MAX_INT = 2**63
+
+
+@dataclass(frozen=True, kw_only=True)
+class Copied:
+    """What went into a copy."""
+
+    rows: int
+    left_out: str
+    """What of the original is not in the copy at all; in words, empty for nothing."""
+    words: int
+    """Different words that were replaced."""
+
+
+def copy_nsys(source: Path, target: Path, names: Names) -> Copied:
+    """Write the copy of an export to a file that is not there yet. Raises TraceError, sqlite3.Error."""
+    file = SqliteFile(source)
+    try:
+        connection = sqlite3.connect(target)
+        try:
+            connection.execute("PRAGMA journal_mode = OFF")
+            connection.execute("PRAGMA synchronous = OFF")
+            with connection:
+                rows = sum(_copy_table(file, connection, table, names) for table in TABLES)
+                rows += _copy_strings(file, connection, names)
+        finally:
+            connection.close()
+    except sqlite3.DatabaseError as error:
+        raise TraceError(source, f"cannot be copied: {error}.", "Export the report again.") from error
+    finally:
+        file.close()
+    left_out = len(file.tables.keys() - {*TABLES, "StringIds"})
+    return Copied(rows=rows, left_out=plural(left_out, "table") if left_out else "", words=names.replaced)
+
+
+def _present(file: SqliteFile, table: str, columns: Sequence[str]) -> list[str]:
+    """Those of our own names that the export has."""
+    there = file.tables.get(table, frozenset())
+    return [c for c in columns if c in there]
+
+
+def _copy_table(file: SqliteFile, connection: sqlite3.Connection, table: str, names: Names) -> int:
+    """One table, in its order. Names of tables and columns are constants of ours."""
+    numbers = _present(file, table, NUMBERS.get(table, ()))
+    texts = _present(file, table, TEXTS.get(table, ()))
+    if not numbers and not texts:
+        return 0
+    columns = [*numbers, *texts]
+    declared = ", ".join([*(f'"{c}" INTEGER' for c in numbers), *(f'"{c}" TEXT' for c in texts)])
+    connection.execute(f'CREATE TABLE "{table}" ({declared})')
+    listed = ", ".join(f'"{c}"' for c in columns)
+    fields = known_fields(file) if _BLOB[1] in texts else {}
+    rows = file.connection.execute(f'SELECT {_decoded(columns)} FROM "{table}" ORDER BY {file.row_id(table)}')
+    clean: Iterable[list[object]] = _clean_rows(rows, table, len(numbers), texts, names, fields)
+    if table == THREADS[0] and THREADS[1] in columns:
+        active, at = _referred(file, {t: (c,) for t, c in ACTIVE.items()}), columns.index(THREADS[1])
+        clean = (row for row in clean if row[at] in active)
+    cursor = connection.executemany(
+        f'INSERT INTO "{table}" ({listed}) VALUES ({", ".join("?" * len(columns))})', clean
+    )
+    return max(cursor.rowcount, 0)
+
+
+def _decoded(columns: Sequence[str]) -> str:
+    """Blobs as bytes, whatever SQLite stored them as; all else as it is."""
+    return ", ".join(f'CAST("{c}" AS BLOB)' if c == _BLOB[1] else f'"{c}"' for c in columns)
+
+
+def _clean_rows(
+    rows: sqlite3.Cursor, table: str, numbers: int, texts: Sequence[str], names: Names, fields: Fields
+) -> Iterator[list[object]]:
+    for row in rows:
+        clean: list[object] = [v if type(v) is int or v is None else _number(v) for v in row[:numbers]]
+        if texts:
+            plain = {c: _text(v) for c, v in zip(texts, row[numbers:], strict=True) if v is not None}
+            for column, value in zip(texts, row[numbers:], strict=True):
+                if value is None:
+                    clean.append(None)
+                elif (table, column) == _BLOB:
+                    clean.append(clean_blob(value, fields))
+                else:
+                    clean.append(CLEANERS[table, column](names, plain[column], plain))
+        yield clean
+
+
+def _number(value: object) -> int | None:
+    """A whole number that was stored as something else; None for what is none."""
+    if isinstance(value, float) and value.is_integer() and abs(value) < _MAX_INT:
+        return int(value)
+    if isinstance(value, str) and len(value) < 19 and value.isascii() and value.isdecimal():
+        return int(value)
+    return None
+
+
+def _text(value: object) -> str:
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
+
+
+def _copy_strings(file: SqliteFile, connection: sqlite3.Connection, names: Names) -> int:
+    """StringIds: those alone that a copied row refers to, names of code as they are, names of ranges anew."""
+    if not {"id", "value"} <= file.tables.get("StringIds", frozenset()):
+        return 0
+    code = _referred(file, CODE_NAMES)
+    # Of the copy, which holds fewer names of threads.
+    ranges = {
+        n
+        for table, columns in RANGE_NAMES.items()
+        for column in _present(file, table, columns)
+        for (n,) in connection.execute(f'SELECT DISTINCT "{column}" FROM "{table}"')
+    }
+    wanted = code | ranges
+    connection.execute("CREATE TABLE StringIds (id INTEGER PRIMARY KEY, value TEXT NOT NULL)")
+
+    def rows() -> Iterator[tuple[int, str]]:
+        seen = set()
+        for key, value in file.connection.execute("SELECT id, value FROM StringIds"):
+            number = key if type(key) is int else _number(key)
+            if number is None or number not in wanted or value is None or number in seen:
+                continue
+            seen.add(number)
+            text = _text(value)
+            yield number, names.of_code(text) if number in code else names.of_range(text)
+
+    return max(connection.executemany("INSERT INTO StringIds VALUES (?, ?)", rows()).rowcount, 0)
+
+
+def _referred(file: SqliteFile, references: Mapping[str, Sequence[str]]) -> set[int]:
+    """Values of the columns: ids of names, or of threads."""
+    found: set[int] = set()
+    for table, columns in references.items():
+        for column in _present(file, table, columns):
+            rows = file.rows(f'SELECT DISTINCT "{column}" FROM "{table}"')
+            found |= {n for (v,) in rows if (n := v if type(v) is int else _number(v)) is not None}
+    return found
