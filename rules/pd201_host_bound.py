@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.gain import ceiling, predicted, worth_frac
-from perfdoc.rules.rule import Advice, Meta, Verdict
+from perfdoc.rules.gain import at_most, ceiling, predicted, worth_frac
+from perfdoc.rules.graphs import graph_advice, why_no_room
+from perfdoc.rules.micro_batch import fits_doubled, larger
+from perfdoc.rules.model_memory import cp_of, tp_of
+from perfdoc.rules.rule import Evidence, Meta, Verdict
 from perfdoc.rules.time_evidence import time_evidence
 
 META = Meta(
@@ -12,18 +15,23 @@ META = Meta(
     title="Launch-starved device",
     why="The next kernel was launched after the device had run dry: it idles while Python and the driver "
     "work.",
-    sources=("seed 000", "seed 001"),
+    sources=("seed 000", "seed 001", "seed 003"),
     topic="host_overhead",
     needs=("trace",),
     advice=(
         "host_symptom_flops",
+        "host_mbs",
         "host_cuda_graph",
+        "host_cuda_graph_moe",
+        "host_cuda_graph_mem",
+        "fsdp_host_bound",
     ),
 )
 
 MIN_FRAC = 0.05
 """Of the window, mean over ranks; or what the replay says that the step would save, waits of other ranks
 included."""
+_LARGER = "each launch brings more work, so that fewer of them fill the same time"
 
 
 def evaluate(case: Case) -> Verdict:
@@ -46,24 +54,16 @@ def evaluate(case: Case) -> Verdict:
     evidence = time_evidence(case, "idle behind the host", share, lambda r: r.ledger.idle_ns["host"])
     if max(share, worth_frac(case, "without_launches")) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
-    advice = []
-    if case.is_set_to("cuda_graph_impl", "none") and _capturable(case):
-        advice.append(
-            Advice(
-                knob="cuda_graph_impl",
-                to="local",
-                gain=predicted(case, "without_launches"),
-                why="launches a layer's kernels with one call",
-                costs="memory for the graphs' static buffers, and shapes that stay the same",
-            )
-        )
+    if case.job.mfu.value is not None:
+        evidence.append(Evidence(label="MFU", value=f"{case.job.mfu.value:.1%}"))
+    gain = predicted(case, "without_launches")
+    part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside")
     return Verdict(
         state="fires",
         reason="kernels are launched later than the device could take them",
         evidence=evidence,
-        remedy=f"Give each launch more work: a larger micro-batch{_less_tp(case)}. The host section names "
-        "the calls that wait for the device; remove those first.",
-        advice=advice,
+        remedy=_remedy(case),
+        advice=[*graph_advice(case, gain, part), *larger(case, _LARGER)],
         gain=ceiling(case, lambda r: r.ledger.idle_ns["host"], "the idle time behind the host"),
         verify="Run again: idle.host in the ledger falls, and the launch queue stays filled.",
         false_alarm="A capture with Python stacks or --cuda-memory-usage slows the host; compare the "
@@ -72,22 +72,18 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _less_tp(case: Case) -> str:
-    known, tp = case.setting("tensor_model_parallel_size")
-    return ", or less tensor parallelism" if known and isinstance(tp, int) and tp > 1 else ""
-
-
-def _capturable(case: Case) -> bool:
-    """Whether it is known that whole layers can be captured: nothing is recomputed (megatron-core refuses
-    full recomputation, and selective with dropout, inside of a layer's graph), and experts, if there are any,
-    get inputs of one shape."""
-    if not case.is_set_to("recompute_granularity", None):
-        return False
-    known, experts = case.setting("num_moe_experts")
-    if not known:
-        model = case.job.facts.model
-        return model is not None and not model.experts
-    if not isinstance(experts, int) or experts <= 1:
-        return experts is None or isinstance(experts, int)
-    known, capacity = case.setting("moe_expert_capacity_factor")
-    return known and capacity is not None and case.is_set_to("moe_pad_expert_input_to_capacity", True)
+def _remedy(case: Case) -> str:
+    tp, cp = tp_of(case), cp_of(case)
+    sharded = [name for name, size in (("tensor", tp), ("context", cp)) if size and size > 1]
+    less = f", or less {' and '.join(sharded)} parallelism" if sharded else ""
+    words = [f"Give each launch more work: a larger micro-batch{less}, where memory allows."]
+    if fits_doubled(case) == "no":
+        words = [f"Memory does not take twice the micro-batch{': try' + less[4:] if less else ''}."]
+    if tp and tp > 1:
+        words.append(
+            "FSDP shards the states over data-parallel ranks instead of splitting each product, so that "
+            f"tensor parallelism of {tp} can go."
+        )
+    words += [no_room] if (no_room := why_no_room(case)) else []
+    words.append("The host section names the calls that wait for the device; remove those first.")
+    return " ".join(words)

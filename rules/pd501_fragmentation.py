@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
+from perfdoc.rules.memory_room import rooms
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -32,16 +33,16 @@ def evaluate(case: Case) -> Verdict:
     if case.memory is None or case.memory.state != "measured":
         return Verdict(state="skipped", reason=case.memory.reason if case.memory else "no snapshot was given")
     shares = [
-        (device.layout.inactive_split_bytes / device.layout.reserved_bytes, device)
-        for rank in case.memory.ranks
-        for device in rank.devices
-        if device.layout is not None
+        (device.layout.inactive_split_bytes / device.layout.reserved_bytes, room)
+        for room in rooms(case)
+        if (device := room.device).layout is not None
         and device.layout.reserved_bytes
         and device.layout.inactive_split_bytes is not None
     ]
     if not shares:
         return Verdict(state="skipped", reason="no snapshot shows its segments at the peak")
-    worst, device = max(shares, key=lambda s: s[0])
+    worst, room = max(shares, key=lambda s: s[0])
+    device = room.device
     assert device.layout is not None
     assert device.layout.reserved_bytes is not None
     evidence = [
@@ -54,7 +55,7 @@ def evaluate(case: Case) -> Verdict:
         reason = "segments are expandable already; the pieces come from blocks that live long"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     reserved = device.peak_reserved_bytes or device.layout.reserved_bytes
-    failed, free = device.oom_events or 0, device.headroom_bytes
+    failed, free = room.failed, room.free_bytes
     if failed:
         evidence.append(Evidence(label="allocations that failed", value=str(failed)))
     elif free is None:

@@ -1,0 +1,84 @@
+"""PD206: hosts that take different time for the same step."""
+
+from __future__ import annotations
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.rule import Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD206",
+    title="Hosts of unequal speed",
+    why="Each step waits for the slowest host. Processes that wander between cores, or whose memory lies on "
+    "another socket than their GPU, launch late at random, and collectives last longer on all other ranks.",
+    sources=("seed 000", "seed 001"),
+    topic="host_overhead",
+    needs=("ranks", "steps"),
+    advice=("host_symptom_variation", "host_bind", "host_bind_divisor"),
+)
+
+MIN_FRAC = 0.05
+"""Of the host's time for a step: longest less shortest of all ranks, median over steps."""
+MIN_IDLE_FRAC = 0.01
+"""Of the window, mean over ranks: idle behind the host. With less, the device does not notice its host."""
+GPUS_PER_NODE_X86, GPUS_PER_NODE_GRACE = 4, 2
+"""GPUs to a NUMA node: of an x86 server of eight GPUs and two sockets; of a Grace server with four."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where hosts differ by `MIN_FRAC` of their time for a step and devices wait for them: as a problem
+    where some are slower than their own variation explains, else as information."""
+    found = case.job.host_jitter
+    if found.state != "measured":
+        alone = len(case.ranks) < 2
+        return Verdict(state="not_applicable" if alone else "skipped", reason=found.reason)
+    if found.median_spread_ns is None or not found.median_host_ns:
+        return Verdict(state="skipped", reason=found.reason or "the hosts' time was not measured")
+    if found.noise_spread_ns is None:
+        reason = f"too few common steps ({found.common_steps}) to tell a slow host from noise"
+        return Verdict(state="skipped", reason=reason)
+    beyond = max(0, found.median_spread_ns - found.noise_spread_ns)
+    share = found.median_spread_ns / found.median_host_ns
+    evidence = [
+        Evidence(label="longest less shortest host time of a step, median", value=f"{share:.1%}"),
+        Evidence(label="that is", value=f"{found.median_spread_ns / 1e6:.3g} ms"),
+        Evidence(label="each host's own variation explains", value=f"{found.noise_spread_ns / 1e6:.3g} ms"),
+    ]
+    # A CPU rank has no device that could wait: its own time is the step's.
+    idle = 1.0 if case.on_host else case.share(lambda r: r.ledger.idle_ns["host"])
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    if idle is None or idle < MIN_IDLE_FRAC:
+        reason = "the hosts differ, and no device waits for its host"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    slow = [s for s in found.slowest if s.beyond_chance]
+    if slow:
+        evidence.append(
+            Evidence(label=f"{slow[0].label} is slowest in", value=f"{slow[0].recurrence_frac:.0%}")
+        )
+    return Verdict(
+        state="fires",
+        level="problem" if slow or beyond / found.median_host_ns >= MIN_FRAC else "information",
+        reason=f"{slow[0].label} is slow on its host again and again" if slow else "hosts are slow in turn",
+        evidence=evidence,
+        remedy=_remedy(case, slow[0].label if slow else ""),
+        verify="Run again: the spread in the host section falls to what chance explains.",
+        false_alarm="Ranks with more work by design, such as the stage with the loss, or one that logs.",
+    )
+
+
+def _remedy(case: Case, slow: str) -> str:
+    look = f"Look at what else runs beside {slow}. " if slow else ""
+    if case.on_host:
+        return f"{look}Pin each process to cores of its own (taskset, numactl), as many threads as cores."
+    gpu = case.gpu
+    if gpu is None:
+        per, which = "D", " with D GPUs to a NUMA node (nvidia-smi topo -m)"
+    else:
+        number = GPUS_PER_NODE_GRACE if gpu.grace else GPUS_PER_NODE_X86
+        kind = "Grace servers" if gpu.grace else "x86 servers of eight GPUs and two sockets"
+        per, which = str(number), f", as on {kind} (nvidia-smi topo -m shows yours)"
+    node = f"$((SLURM_LOCALID/{per}))"
+    return (
+        f"{look}Bind each rank to the cores and memory beside its GPU{which}: "
+        f"numactl --cpunodebind={node} --membind={node} …"
+    )

@@ -1,0 +1,78 @@
+"""PD508: freed memory that waits for another stream."""
+
+from __future__ import annotations
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.memory_room import KEEP_FREE_FRAC, Room, gib, rooms, why_unknown
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD508",
+    title="Freed memory held for communication streams",
+    why="A tensor that a collective used on its own stream is given back only when an event says that the "
+    "stream is past it; until then its memory is lost to everybody.",
+    sources=("seed 000", "seed 001"),
+    topic="memory",
+    needs=("snapshot",),
+    advice=("mem_avoid_record_streams",),
+)
+
+MIN_FRAC = 0.05
+"""Of what is reserved at the peak: freed, but another stream may still use it."""
+_KNOB = "torch_nccl_avoid_record_streams"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where freed memory that waits for a stream is `MIN_FRAC` of what is reserved at the peak, and
+    memory is short."""
+    found = [
+        (r.device.layout.pending_free_bytes / r.device.layout.reserved_bytes, r)
+        for r in rooms(case)
+        if r.device.layout is not None
+        and r.device.layout.reserved_bytes
+        and r.device.layout.pending_free_bytes is not None
+    ]
+    if not found:
+        none = why_unknown(case) if not rooms(case) else "no snapshot shows its segments at the peak"
+        return Verdict(state="skipped", reason=none)
+    share, room = max(found, key=lambda f: f[0])
+    assert room.device.layout is not None
+    size = room.device.layout.pending_free_bytes or 0
+    evidence = [
+        Evidence(
+            label="freed but waiting for a stream, of reserved at the peak", value=f"{share:.1%}, {gib(size)}"
+        )
+    ]
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    if not _short(room):
+        reason = "the device has memory to spare, or how much it has is not known"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    if case.is_set_to(_KNOB, 1):
+        reason = "the switch against it is set; recent PyTorch behaves so without it"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    return Verdict(
+        state="fires",
+        reason="memory is short, and much of it is freed and not yet given back",
+        evidence=evidence,
+        advice=[
+            Advice(
+                knob=_KNOB,
+                to=1,
+                why="PyTorch keeps a reference until the collective was waited for, instead of marking the "
+                "stream",
+                costs="none known; recent PyTorch does so by itself and ignores the variable",
+            )
+        ],
+        otherwise="Find who calls record_stream (a copy or prefetch stream of the program's own).",
+        verify="Record a snapshot again: frees at the peak complete at once.",
+        false_alarm="Streams of the program's own that call record_stream: the variable does not reach them.",
+    )
+
+
+def _short(room: Room) -> bool:
+    if room.failed or room.forced:
+        return True
+    if room.free_bytes is None or not room.total_bytes:
+        return False
+    return room.free_bytes <= KEEP_FREE_FRAC * room.total_bytes

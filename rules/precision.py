@@ -1,0 +1,49 @@
+"""What a job multiplies in, and how much of a step FP8 can touch."""
+
+from __future__ import annotations
+
+import statistics
+
+from perfdoc.rules.case import Case
+
+PEAK_RATIO = 2.0
+"""FP8's dense peak by that of bf16, on every GPU that has both."""
+
+
+def fp8_on(case: Case) -> bool | None:
+    """Whether linear layers multiply in FP8; None where nobody says."""
+    known, value = case.setting("fp8")
+    if known:
+        return value is not None
+    return None if case.job.facts.dtype is None else case.job.facts.dtype == "fp8"
+
+
+def dtype_of(case: Case) -> str | None:
+    """fp8, bf16, fp16 or fp32, of the linear layers' products; None where it is not known."""
+    on = fp8_on(case)
+    if on:
+        return "fp8"
+    if case.job.facts.dtype not in (None, "fp8"):
+        return case.job.facts.dtype
+    for name in ("bf16", "fp16"):
+        if on is False and case.is_set_to(name, True):
+            return name
+    return None
+
+
+def linear_share(case: Case) -> float | None:
+    """Share of the window, mean over ranks, in which a linear layer's product ran, experts' included; None
+    where it was not measured."""
+    shares = []
+    for rank in case.ranks:
+        parts = rank.kernel_parts
+        if parts.state != "measured" or parts.linear_window_frac is None or not rank.ledger.window_ns:
+            return None
+        grouped = (parts.grouped_linear_ns or 0) / rank.ledger.window_ns
+        shares.append(min(1.0, parts.linear_window_frac + grouped))
+    return statistics.fmean(shares) if shares else None
+
+
+def speed_up(share: float, ratio: float = PEAK_RATIO) -> float:
+    """Of a step of which `share` becomes `ratio` times as fast, by Amdahl: a third twice as fast is 1.2."""
+    return 1 / (1 - share + share / ratio)
