@@ -105,8 +105,8 @@ def _measured(case: Case, evidence: list[Evidence], found: list[_Found], off: li
     if on:
         names = ", ".join(sorted({f.knob for f in on if f.knob}))
         words.append(
-            f"{names} is on and its kernels are still separate: check that Apex or Transformer Engine is "
-            "installed, and the log for a fallback"
+            f"although {names} is on, these kernels are still separate: check that Apex or Transformer "
+            f"Engine is installed, and the log for a fallback"
         )
     by_hand = f"{'; '.join(words)}." if words else ""
     return Verdict(

@@ -1,0 +1,149 @@
+"""PD404 and PD405: chains of small kernels, attention in pieces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.rules import pd404_unfused_operators, pd405_unfused_attention
+from perfdoc.rules.case import Case
+from perfdoc.rules.fusions import FUSIONS
+from perfdoc.rules.knobs.knob import Value
+from tests.analyzers.tiny import GEMM
+from tests.rules.cases import case_of, evidence_of, result, settings_of
+from tests.rules.laid import FLASH, MUL, SILU, SOFTMAX, dense, given, knowing, laid
+
+LOG_SOFTMAX = (
+    "void at::native::<unnamed>::cunn_SoftMaxForward<4, float, float, float, "
+    "at::native::<unnamed>::LogSoftMaxForwardEpilogue>(T2 *)"
+)
+NLL = "void at::native::<unnamed>::nll_loss_forward_reduce_cuda_kernel_2d<float, float, long>(x)"
+OFF: dict[str, Value] = {"bias_activation_fusion": False}
+
+
+@pytest.fixture(scope="module")
+def gated(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Case]:
+    """Steps in which silu(x) * y takes so many us of 1,000: 10 is the edge."""
+    edge = round(pd404_unfused_operators.MIN_FRAC * 1000)
+    assert edge == 10
+    return {
+        us: case_of(tmp_path_factory.mktemp("x"), laid((GEMM, 100), (SILU, us - 4), (MUL, 4)))
+        for us in (9, 10, 100)
+    }
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Products and fused attention, nothing to fuse."""
+    return case_of(tmp_path_factory.mktemp("x"), laid((GEMM, 500), (FLASH, 300)))
+
+
+def test_unfused_operators(gated: dict[int, Case]) -> None:
+    assert result("PD404", given(gated[9])).state == "passes"
+    found = result("PD404", given(gated[10]))
+    assert (found.state, found.level) == ("fires", "problem")
+    assert evidence_of(found) == ["1.0%", "0.01 ms", "1.0%"]
+    assert [(a.knob, a.to, a.known) for a in found.advice] == [("bias_activation_fusion", True, False)]
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.01))
+
+
+def test_a_trainer_without_settings_gets_words(gated: dict[int, Case]) -> None:
+    found = result("PD404", given(gated[100], None))
+    assert (found.state, found.advice) == ("fires", [])
+    assert "gated activation" in found.remedy
+
+
+def test_a_fusion_that_is_on_and_does_nothing(gated: dict[int, Case]) -> None:
+    found = result("PD404", given(gated[100], bias_activation_fusion=True))
+    assert (found.state, found.advice) == ("fires", [])
+    assert "lthough bias_activation_fusion is on" in found.remedy
+
+
+def test_switches_that_are_off(plain: Case) -> None:
+    off: dict[str, Value] = dict.fromkeys(FUSIONS, False)
+    found = result("PD404", given(plain, **off))
+    assert (found.state, found.level, found.gain) == ("fires", "information", None)
+    # Transformer Engine's norms are fused whatever persist_layer_norm says.
+    assert set(settings_of(found)) == (set(FUSIONS) | {"cross_entropy_fusion_impl"}) - {"persist_layer_norm"}
+    local = result("PD404", given(plain, **off, transformer_impl="local"))
+    assert settings_of(local)["persist_layer_norm"] is True
+    fsdp = result("PD404", given(plain, **off, use_torch_fsdp2=True, multi_latent_attention=True))
+    assert not {"gradient_accumulation_fusion", "apply_rope_fusion"} & {a.knob for a in fsdp.advice}
+    assert result("PD404", given(plain)).state == "passes"
+    assert result("PD404", given(plain, **dict.fromkeys(FUSIONS, True))).state == "passes"
+
+
+def test_verl_leaves_fusions_off(plain: Case) -> None:
+    found = result("PD404", given(plain, "verl", apply_rope_fusion=True))
+    assert (found.state, found.level, "verl" in found.reason) == ("fires", "information", True)
+    assert set(settings_of(found)) == {
+        "gradient_accumulation_fusion",
+        "bias_activation_fusion",
+        "bias_dropout_fusion",
+    }
+
+
+def test_loss_over_the_vocabulary(tmp_path: Path) -> None:
+    case = case_of(tmp_path, laid((GEMM, 500), (LOG_SOFTMAX, 90), (NLL, 10)))
+    known = knowing(given(case, **OFF, cross_entropy_loss_fusion=False), model=dense(), tp=2, cp=1)
+    found = result("PD404", knowing(known, micro_batch_sequences=3))
+    assert settings_of(found) == {
+        "cross_entropy_loss_fusion": True,
+        "cross_entropy_fusion_impl": "te",
+        "bias_activation_fusion": True,
+    }
+    # 3 x 2048 x 10,000 x 4 bytes over 2 ranks: 122,880,000 bytes.
+    assert "0.11 GiB" in found.advice[0].why
+    assert found.gain is not None
+    assert found.gain.high_ms == pytest.approx(0.1)
+    verl = result("PD404", given(case, "verl", bias_activation_fusion=True))
+    assert settings_of(verl)["cross_entropy_fusion_impl"] == "te"
+
+
+@pytest.fixture(scope="module")
+def softmax(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], Case]:
+    """Steps in which softmax takes so many us of 1,000, beside products alone or beside fused attention."""
+    edge = round(pd405_unfused_attention.MIN_FRAC * 1000)
+    return {
+        (us, beside): case_of(tmp_path_factory.mktemp("x"), laid((GEMM, 400), (beside, 200), (SOFTMAX, us)))
+        for us, beside in ((edge, GEMM), (edge - 1, GEMM), (edge, FLASH))
+    }
+
+
+def test_attention_in_pieces(softmax: dict[tuple[int, str], Case]) -> None:
+    found = result("PD405", given(softmax[20, GEMM], masked_softmax_fusion=False))
+    assert (found.state, found.level) == ("fires", "problem")
+    assert settings_of(found) == {"attention_backend": "auto", "masked_softmax_fusion": True}
+    assert found.gain is not None
+    assert found.gain.high_ms == pytest.approx(0.02)
+    foreign = result("PD405", given(softmax[20, GEMM], None))
+    assert (foreign.advice, "scaled_dot_product_attention" in foreign.remedy) == ([], True)
+    assert result("PD405", given(softmax[19, GEMM])).state == "passes"
+    # Beside fused attention a softmax is a router's or a loss'.
+    assert result("PD405", given(softmax[20, FLASH])).state == "passes"
+
+
+def test_attention_that_is_fused_already_and_not_used(softmax: dict[tuple[int, str], Case]) -> None:
+    found = result("PD405", given(softmax[20, GEMM], attention_backend="auto"))
+    assert (found.state, found.advice, "Check the log" in found.remedy) == ("fires", [], True)
+
+
+def test_backend_by_hand(plain: Case, tmp_path: Path) -> None:
+    for backend in ("unfused", "local"):
+        found = result("PD405", given(plain, attention_backend=backend))
+        assert (found.state, found.level) == ("fires", "information")
+        assert settings_of(found) == {"attention_backend": "auto"}
+    # Attention is 300 of 1,000 us; on Hopper cuDNN's is usually faster than FlashAttention.
+    flash = result("PD405", given(plain, attention_backend="flash"))
+    assert (flash.state, flash.level, settings_of(flash)) == (
+        "fires",
+        "information",
+        {"attention_backend": "auto"},
+    )
+    assert result("PD405", given(plain, attention_backend="fused")).state == "passes"
+    edge = round(pd405_unfused_attention.MIN_ATTENTION_FRAC * 1000)
+    for us, state in ((edge, "fires"), (edge - 1, "passes")):
+        case = given(case_of(tmp_path, laid((GEMM, 500), (FLASH, us))), attention_backend="flash")
+        assert result("PD405", case).state == state

@@ -1,0 +1,143 @@
+"""PD401 to PD403 and PD406: 16-bit products, FP8 that gains little, casts, the core clock."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from perfdoc.rules import (
+    pd401_bf16_products,
+    pd402_fp8_gains_little,
+    pd403_fp8_casts,
+    pd406_core_clock,
+)
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.knob import Value
+from tests.analyzers.tiny import GEMM
+from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of
+from tests.rules.laid import CAST, FLASH, H100, given, laid
+
+BF16: dict[str, Value] = {"bf16": True, "fp8": None}
+FP8: dict[str, Value] = {"fp8": "hybrid"}
+Measured = Callable[..., Case]
+
+
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory: pytest.TempPathFactory) -> Measured:
+    """Steps of one kernel of so many of 1,000 us, and a gap; each measured once."""
+    known: dict[tuple[str, int, int, str], Case] = {}
+
+    def of(name: str, us: int, gap_us: int = 0, gpu: str = H100) -> Case:
+        key = (name, us, gap_us, gpu)
+        if key not in known:
+            known[key] = case_of(tmp_path_factory.mktemp("x"), laid((name, us), gap_us=gap_us, gpu=gpu))
+        return known[key]
+
+    return of
+
+
+def test_fp8_pays_where_linear_layers_take_a_third(measured: Measured) -> None:
+    # Twice as fast, a third of a step makes it 1.2 times as fast.
+    assert pytest.approx(1 / 3) == pd401_bf16_products.MIN_LINEAR_FRAC
+    found = result("PD401", given(measured(GEMM, 334), **BF16))
+    assert (found.state, found.level) == ("fires", "information")
+    assert evidence_of(found) == ["33.4%", "1.20 times as fast at most"]
+    assert settings_of(found) == {"fp8": "hybrid", "fp8_recipe": "tensorwise"}
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.167))
+    assert result("PD401", given(measured(GEMM, 333), **BF16)).state == "passes"
+
+
+def test_fp8_gain_is_the_replay_s_where_there_is_one(measured: Measured) -> None:
+    case = predicting(given(measured(GEMM, 800), **BF16), fp8_gemm=(0.1, 0.2, 0.3))
+    found = result("PD401", case)
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.mid_ms) == ("replay", 0.2)
+    assert "1.67 times as fast" in found.advice[0].why
+
+
+@pytest.mark.parametrize(
+    ("gpu", "recipe"),
+    [("NVIDIA B200", "mxfp8"), ("NVIDIA GeForce RTX 5090", "tensorwise"), ("NVIDIA L40S", "tensorwise")],
+)
+def test_fp8_recipe_follows_the_gpu(measured: Measured, gpu: str, recipe: str) -> None:
+    found = result("PD401", given(measured(GEMM, 800, gpu=gpu), **BF16))
+    assert settings_of(found) == {"fp8": "hybrid", "fp8_recipe": recipe}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "settings", "state"),
+    [
+        ("NVIDIA A100-SXM4-80GB", BF16, "not_applicable"),
+        ("Some GPU", BF16, "skipped"),
+        (H100, {}, "skipped"),
+        (H100, {"bf16": True}, "skipped"),  # the recipe may set fp8
+        (H100, FP8, "not_applicable"),
+    ],
+)
+def test_fp8_is_not_advised_where_nothing_is_known(
+    measured: Measured, gpu: str, settings: dict[str, Value], state: str
+) -> None:
+    assert result("PD401", given(measured(GEMM, 800, gpu=gpu), **settings)).state == state
+
+
+def test_the_host_comes_before_fp8(measured: Measured) -> None:
+    edge = round(pd401_bf16_products.MAX_HOST_FRAC * 1000)
+    waiting = result("PD401", given(measured(GEMM, 800, edge), **BF16))
+    assert (waiting.state, "PD201" in waiting.reason) == ("passes", True)
+    assert result("PD401", given(measured(GEMM, 800, edge - 1), **BF16)).state == "fires"
+
+
+def test_fp8_that_can_gain_little(measured: Measured) -> None:
+    # Products of 200 of 1,000 us took 400 us in 16 bits at most: 1.2 times as fast.
+    assert pd402_fp8_gains_little.LEAST_SPEED_UP == 1.2
+    assert result("PD402", given(measured(GEMM, 200), **FP8)).state == "passes"
+    small = result("PD402", given(measured(GEMM, 199), **FP8))
+    assert (small.state, small.level, "small part" in small.reason) == ("fires", "information", True)
+    edge = round(pd402_fp8_gains_little.MIN_HOST_FRAC * 1000)
+    host = result("PD402", given(measured(GEMM, 800, edge), **FP8))
+    assert (host.state, "host" in host.reason, "PD201" in host.remedy) == ("fires", True, True)
+    assert result("PD402", given(measured(GEMM, 800, edge - 1), **FP8)).state == "passes"
+    assert result("PD402", given(measured(GEMM, 199), **BF16)).state == "not_applicable"
+    assert result("PD402", given(measured(GEMM, 199))).state == "skipped"
+
+
+def test_casts(measured: Measured) -> None:
+    edge = round(pd403_fp8_casts.MIN_FRAC * 1000)
+    settings: dict[str, Value] = {**FP8, "fp8_recipe": "mxfp8"}
+    found = result("PD403", given(measured(CAST, edge), **settings))
+    assert (found.state, found.level) == ("fires", "problem")
+    assert evidence_of(found) == ["5.0%", "0.05 ms", "mxfp8"]
+    assert settings_of(found) == {"fp8_recipe": "tensorwise"}
+    assert "accuracy" in found.advice[0].costs
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05))
+    assert result("PD403", given(measured(CAST, edge - 1), **settings)).state == "passes"
+    assert result("PD403", given(measured(GEMM, 800), **settings)).state == "not_applicable"
+    assert result("PD403", given(measured(CAST, edge), **BF16)).state == "skipped"
+
+
+def test_casts_of_the_coarsest_recipe_get_no_other(measured: Measured) -> None:
+    case = measured(CAST, 100)
+    coarse = result("PD403", given(case, **FP8, fp8_recipe="tensorwise", fp8_param_gather=False))
+    assert (coarse.state, coarse.advice, "PD507" in coarse.remedy) == ("fires", [], True)
+    unknown = result("PD403", given(case))
+    assert (unknown.state, unknown.advice) == ("fires", [])
+    shared: dict[str, Value] = {"fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True}
+    found = result("PD403", given(case, **FP8, **shared, fp8_recipe="mxfp8"))
+    assert settings_of(found) == {"fp8_recipe": "tensorwise", "reuse_grad_buf_for_mxfp8_param_ag": False}
+
+
+def test_core_clock(measured: Measured) -> None:
+    edge = round(pd406_core_clock.MIN_LINEAR_FRAC * 1000)
+    found = result("PD406", measured(GEMM, edge))
+    assert (found.state, found.level, "--vboost 1" in found.remedy) == ("fires", "information", True)
+    assert result("PD406", measured(GEMM, edge - 1)).state == "passes"
+    assert result("PD406", measured(FLASH, 900)).state == "passes"
+    for gpu, state in (
+        ("NVIDIA A100-SXM4-80GB", "not_applicable"),
+        ("NVIDIA GeForce RTX 5090", "not_applicable"),
+        ("Some GPU", "skipped"),
+    ):
+        assert result("PD406", measured(GEMM, 800, gpu=gpu)).state == state
