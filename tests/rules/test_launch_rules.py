@@ -1,0 +1,187 @@
+"""PD201's settings, PD205 and PD206: what relieves the host, small kernels, uneven hosts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.rules import graphs, pd205_small_kernels, pd206_host_jitter
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.simulator.timeline import TimelineBuilder
+from tests.analyzers.tiny import GEMM
+from tests.rules.cases import (
+    STEP_US,
+    US,
+    case_of,
+    evidence_of,
+    predicting,
+    result,
+    settings_of,
+    step_with_gap,
+)
+from tests.rules.laid import GIB, device_memory, given, laid, remembering
+
+DENSE: dict[str, Value] = {
+    "cuda_graph_impl": "none",
+    "recompute_granularity": None,
+    "num_moe_experts": None,
+    "use_te_rng_tracker": True,
+}
+DROPLESS: dict[str, Value] = {
+    **DENSE,
+    "num_moe_experts": 8,
+    "moe_expert_capacity_factor": None,
+    "fp8": None,
+}
+
+
+@pytest.fixture(scope="module")
+def starved(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """The host holds an H100 up for 100 of each 1,000 us."""
+    return case_of(tmp_path_factory.mktemp("x"), step_with_gap(100))
+
+
+def test_graphs_of_what_experts_leave(starved: Case) -> None:
+    case = predicting(given(starved, **DROPLESS), without_launches=(0.05, 0.09, 0.1))
+    found = result("PD201", case)
+    assert settings_of(found) == {
+        "cuda_graph_impl": "transformer_engine",
+        "cuda_graph_scope": ("attn", "moe_router", "moe_preprocess"),
+    }
+    # Predicted for whole layers: no more than that.
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.mid_ms, found.gain.high_ms) == ("ceiling", None, 0.1)
+    for change in ({"moe_expert_capacity_factor": 1.0}, {"fp8": "hybrid"}):
+        partly = settings_of(result("PD201", given(starved, **{**DROPLESS, **change})))
+        assert partly["cuda_graph_scope"] == ("attn", "moe_router")
+
+
+def test_graphs_bring_their_random_state(starved: Case) -> None:
+    for dialect in ("megatron_bridge", "megatron_lm"):
+        found = result("PD201", given(starved, dialect, **{**DENSE, "use_te_rng_tracker": False}))
+        assert settings_of(found) == {"cuda_graph_impl": "local", "use_te_rng_tracker": True}
+
+
+def test_no_graphs_of_batches_that_change_shape(starved: Case) -> None:
+    assert result("PD201", given(starved, "verl", **DENSE)).advice == []
+
+
+@pytest.mark.parametrize("pp", [1, 2])
+def test_no_graphs_where_memory_is_short(tmp_path: Path, starved: Case, pp: int) -> None:
+    need = graphs.GRAPH_BYTES if pp == 1 else graphs.GRAPH_BYTES_PIPELINE
+    assert need == (4 if pp == 1 else 10) * GIB
+    case = given(starved, **DENSE, pipeline_model_parallel_size=pp)
+    # A tenth of 80 GiB is left alone.
+    edge_gib = 80 - 8 - need / GIB
+    fits = remembering(case, device_memory(tmp_path, reserved_gib=edge_gib))
+    assert settings_of(result("PD201", fits)) == {"cuda_graph_impl": "local"}
+    short = result("PD201", remembering(case, device_memory(tmp_path, reserved_gib=edge_gib + 0.01)))
+    assert (short.state, short.advice, "CUDA graphs would need" in short.remedy) == ("fires", [], True)
+
+
+def test_a_larger_micro_batch_where_memory_takes_it(tmp_path: Path, starved: Case) -> None:
+    case = given(
+        starved,
+        micro_batch_size=2,
+        global_batch_size=16,
+        data_parallel_size=2,
+        pipeline_model_parallel_size=1,
+        tensor_model_parallel_size=4,
+    )
+    # 20 GiB are free, 8 of them stay so.
+    for above_gib, advised in ((12, {"micro_batch_size": 4}), (12.01, {})):
+        memory = device_memory(tmp_path, peak_above_start_bytes=round(above_gib * GIB))
+        found = result("PD201", remembering(case, memory))
+        assert settings_of(found) == advised
+        assert ("does not take twice" in found.remedy) is not bool(advised)
+        assert "FSDP" in found.remedy
+        assert "less tensor parallelism" in found.remedy
+    assert result("PD201", case).advice == []  # nobody knows what memory takes
+
+
+def small(kernel_us: int, call_us: int, idle_us: int, count: int = 10) -> TimelineBuilder:
+    """Steps of 1 ms that begin with short kernels, each idled for: its launch is a call of so many us that
+    ends as it starts."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(2):
+        at = i * STEP_US * US
+        end = at + STEP_US * US
+        thread.range(f"perfdoc.step {i}", at, end)
+        device.kernel(GEMM, at, at + 100 * US, launch=(thread, at, at + 1))
+        now = at + 100 * US
+        for _ in range(count):
+            start = now + idle_us * US
+            device.kernel(
+                "small", start, start + kernel_us * US, launch=(thread, start - call_us * US, start)
+            )
+            now = start + kernel_us * US
+        device.kernel(GEMM, now, end, launch=(thread, now - 2, now - 1))
+    return builder
+
+
+def test_kernels_shorter_than_their_launches(tmp_path: Path) -> None:
+    # 10 kernels of 2 us behind 5 us of idle time each, launched by calls of 4 us: 50 of 1,000 us.
+    assert pd205_small_kernels.MIN_FRAC == 0.05
+    found = result("PD205", case_of(tmp_path, small(2, 4, 5)))
+    assert (found.state, found.level) == ("fires", "problem")
+    assert evidence_of(found)[:2] == ["5.0%", "0.05 ms"]
+    assert "small, 20 times" in evidence_of(found)
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05))
+    assert result("PD205", case_of(tmp_path, small(2, 4, 5, count=9))).state == "passes"
+    # As long as their launches: the host is late, but not because they are small.
+    assert result("PD205", case_of(tmp_path, small(5, 4, 5))).state == "passes"
+
+
+def test_small_kernels_of_an_unknown_window(tmp_path: Path) -> None:
+    assert result("PD205", case_of(tmp_path, step_with_gap(300, step="not a st"))).state == "skipped"
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Two ranks of six steps."""
+    return case_of(tmp_path_factory.mktemp("x"), *(laid((GEMM, 400), gap_us=100, steps=6) for _ in range(2)))
+
+
+def jittery(case: Case, *, spread_ns: int, noise_spread_ns: int | None = 0) -> Case:
+    """Host time of 1,000,000 ns a step, so much of it apart."""
+    jitter = replace(
+        case.job.host_jitter,
+        median_host_ns=1_000_000,
+        median_spread_ns=spread_ns,
+        noise_spread_ns=noise_spread_ns,
+        slowest=(),
+    )
+    return replace(case, job=replace(case.job, host_jitter=jitter))
+
+
+def test_hosts_of_unequal_speed(hosts: Case) -> None:
+    assert hosts.job.host_jitter.state == "measured"
+    assert result("PD206", hosts).state == "passes"
+    edge = round(pd206_host_jitter.MIN_FRAC * 1_000_000)
+    found = result("PD206", jittery(hosts, spread_ns=edge))
+    assert (found.state, found.level, evidence_of(found)[0]) == ("fires", "problem", "5.0%")
+    assert "numactl --cpunodebind=$((SLURM_LOCALID/4))" in found.remedy
+    assert result("PD206", jittery(hosts, spread_ns=edge - 1)).state == "passes"
+    noisy = result("PD206", jittery(hosts, spread_ns=edge, noise_spread_ns=edge))
+    assert (noisy.state, noisy.level) == ("fires", "information")
+    assert result("PD206", jittery(hosts, spread_ns=edge, noise_spread_ns=None)).state == "skipped"
+
+
+def test_hosts_of_grace_servers_and_of_unknown_ones(tmp_path: Path) -> None:
+    for gpu, divisor in (("NVIDIA GB200", "2"), ("Some GPU", "D")):
+        builders = (laid((GEMM, 400), gap_us=100, steps=6, gpu=gpu) for _ in range(2))
+        found = result("PD206", jittery(case_of(tmp_path, *builders), spread_ns=100_000))
+        assert f"SLURM_LOCALID/{divisor}" in found.remedy
+
+
+def test_hosts_that_no_device_waits_for(tmp_path: Path) -> None:
+    full = case_of(tmp_path, *(laid((GEMM, 400), steps=6) for _ in range(2)))
+    found = result("PD206", jittery(full, spread_ns=100_000))
+    assert (found.state, "no device waits" in found.reason) == ("passes", True)
+    assert result("PD206", case_of(tmp_path, laid((GEMM, 400)))).state == "not_applicable"
