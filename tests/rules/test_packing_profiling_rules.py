@@ -1,0 +1,138 @@
+"""PD601, PD602, PD904 and PD905: packs, uneven batches, steps captured, no snapshot."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.rules import pd602_uneven_batches, pd904_steps_captured
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.simulator.timeline import TimelineBuilder
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.rules.cases import STEP_US, US, case_of, evidence_of, result, settings_of
+from tests.rules.laid import device_memory, given, knowing, laid, remembering
+
+
+@pytest.fixture(scope="module")
+def steps(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return case_of(tmp_path_factory.mktemp("x"), laid((GEMM, 900)))
+
+
+def test_packs_in_a_micro_batch(steps: Case) -> None:
+    settings: dict[str, Value] = {
+        "sequence_packing_size": 4096,
+        "micro_batch_size": 4,
+        "global_batch_size": 64,
+    }
+    found = result("PD601", given(steps, **settings))
+    assert (found.state, found.level) == ("fires", "problem")
+    assert settings_of(found) == {"micro_batch_size": 1, "sequence_packing_size": 16384}
+    assert "global_batch_size to 16 (64 / 4)" in found.remedy
+    odd = result("PD601", given(steps, **{**settings, "global_batch_size": 63}))
+    assert "Divide the global batch by 4" in odd.remedy
+    assert result("PD601", given(steps, **{**settings, "micro_batch_size": 1})).state == "passes"
+    for off in (0, -1):
+        assert (
+            result("PD601", given(steps, **{**settings, "sequence_packing_size": off})).state
+            == "not_applicable"
+        )
+    for missing in ("sequence_packing_size", "micro_batch_size"):
+        known = {k: v for k, v in settings.items() if k != missing}
+        assert result("PD601", given(steps, **known)).state == "skipped"
+
+
+def batches(long_us: int, *, steps: int = 4, late: tuple[int, ...] = (0, 1, 0, 1)) -> list[TimelineBuilder]:
+    """Two ranks that compute 400 us in each step of 1 ms, and in each step one of them so much longer; both
+    reduce to the end of the step."""
+    builders = []
+    for rank in range(2):
+        builder = TimelineBuilder()
+        process = builder.process(pid=1000 + rank, rank=rank)
+        thread, device = process.thread(), process.device()
+        for i in range(steps):
+            at = i * STEP_US * US
+            end = at + STEP_US * US
+            busy = at + (400 + (long_us if late[i] == rank else 0)) * US
+            thread.range(f"perfdoc.step {i}", at, end)
+            device.kernel(GEMM, at, busy, launch=(thread, at, at + 1))
+            thread.range("all-grads-sync", at + 2, at + 9)
+            device.kernel(ALL_REDUCE, busy, end, stream=20, launch=(thread, at + 3, at + 4))
+        builders.append(builder)
+    return builders
+
+
+def uneven(folder: Path, long_us: int, steps: int = 4, late: tuple[int, ...] = (0, 1, 0, 1)) -> Case:
+    return knowing(case_of(folder, *batches(long_us, steps=steps, late=late)), pp=1)
+
+
+PADDED: dict[str, Value] = {"sequence_packing_size": -1, "micro_batch_size": 4, "seq_length": 8192}
+
+
+def test_ranks_that_take_turns(tmp_path: Path) -> None:
+    # The median of a rank's steps of 400 and 400 + x us is 400 + x / 2: in each step one rank is x / 2 above
+    # its own, the other as much below. x = 43: 21.5 by a mean of 421.5 us are 5.1 %; x = 42: 4.99 %.
+    assert pd602_uneven_batches.MIN_FRAC == 0.05
+    found = result("PD602", given(uneven(tmp_path, 43), **PADDED))
+    assert (found.state, found.level) == ("fires", "problem")
+    assert evidence_of(found) == ["5.1%"]
+    assert settings_of(found) == {"sequence_packing_size": 8192, "micro_batch_size": 1}
+    assert result("PD602", uneven(tmp_path, 42)).state == "passes"
+    unknown = result("PD602", uneven(tmp_path, 100))
+    assert (unknown.state, unknown.advice, "Pack samples" in unknown.remedy) == ("fires", [], True)
+
+
+def test_a_rank_that_is_always_slow_has_no_long_batches(tmp_path: Path) -> None:
+    assert result("PD602", uneven(tmp_path, 200, late=(1, 1, 1, 1))).state == "passes"
+
+
+def test_unevenness_is_not_guessed(tmp_path: Path, steps: Case) -> None:
+    three = result("PD602", uneven(tmp_path, 100, steps=3))
+    assert (three.state, "3 steps" in three.reason) == ("skipped", True)
+    case = uneven(tmp_path, 100)
+    assert result("PD602", given(case, num_moe_experts=8)).state == "skipped"
+    assert result("PD602", knowing(case, pp=2)).state == "skipped"
+    assert result("PD602", steps).state == "skipped"
+
+
+def test_padding_by_the_settings_alone(steps: Case) -> None:
+    found = result("PD602", given(steps, **PADDED))
+    assert (found.state, found.level) == ("fires", "information")
+    assert settings_of(found) == {"sequence_packing_size": 8192, "micro_batch_size": 1}
+    assert result("PD602", given(steps, **{**PADDED, "micro_batch_size": 1})).state == "passes"
+    assert result("PD602", given(steps, **{**PADDED, "sequence_packing_size": 8192})).state == "passes"
+
+
+@pytest.mark.parametrize(
+    ("count", "state"),
+    [
+        (pd904_steps_captured.MIN_STEPS - 1, "fires"),
+        (pd904_steps_captured.MIN_STEPS, "passes"),
+        (pd904_steps_captured.MAX_STEPS, "passes"),
+        (pd904_steps_captured.MAX_STEPS + 1, "fires"),
+    ],
+)
+def test_steps_captured(tmp_path: Path, count: int, state: str) -> None:
+    case = given(case_of(tmp_path, laid((GEMM, 900), steps=count)), profile_step_start=10)
+    found = result("PD904", case)
+    assert (found.state, evidence_of(found)) == (state, [str(count)])
+    assert settings_of(found) == ({"profile_step_end": 14} if state == "fires" else {})
+    assert state == "passes" or found.level == "information"
+
+
+def test_steps_of_an_unknown_window(tmp_path: Path) -> None:
+    assert result("PD904", case_of(tmp_path, laid((GEMM, 900), step="not a st"))).state == "skipped"
+
+
+def test_memory_that_nobody_looked_at(tmp_path: Path, steps: Case) -> None:
+    full: dict[str, Value] = {"recompute_granularity": "full"}
+    found = result("PD905", given(steps, "megatron_bridge", **full))
+    assert (found.state, found.level) == ("fires", "information")
+    assert settings_of(found) == {"record_memory_history": True}
+    foreign = result("PD905", given(steps, None, **full))
+    assert (foreign.advice, "_dump_snapshot" in foreign.remedy) == ([], True)
+    assert result("PD905", knowing(steps, recompute="full")).state == "fires"
+    assert result("PD905", given(steps, recompute_granularity=None)).state == "passes"
+    assert result("PD905", steps).state == "skipped"
+    assert result("PD905", remembering(given(steps, **full), device_memory(tmp_path))).state == "passes"
