@@ -44,8 +44,8 @@ class Case:
 
     @property
     def on_host(self) -> bool:
-        """Whether the job trains on CPUs."""
-        return all(rank.on_host for rank in self.ranks)
+        """Whether the job trains on CPUs; False where no rank is known, as with a snapshot alone."""
+        return bool(self.ranks) and all(rank.on_host for rank in self.ranks)
 
     def share(self, of: Callable[[RankMeasurement], int]) -> float | None:
         """Mean over ranks of some nanoseconds by the window's; None where every window is empty."""

@@ -70,11 +70,11 @@ def _idle_ns(rank: RankMeasurement) -> int:
 
 def _remedy(case: Case) -> str:
     size, tp, cp = micro_batch_of(case), tp_of(case), cp_of(case)
-    words = [f"Make tensors larger: a micro-batch above {size}" if size else "Make tensors larger"]
+    words = [f"a micro-batch above {size}" if size else "a larger batch"]
     if (tp or 1) * (cp or 1) > 1:
         words.append("less tensor or context parallelism")
-    words.append("packed instead of short sequences in fine-tuning")
+    words.append("packs where short samples are fine-tuned")
     return (
-        f"{', '.join(words)}; or launch many kernels at once with CUDA graphs and fused kernels (PD201, "
-        f"PD404)."
+        f"Make tensors larger: {', '.join(words)}. Or launch fewer kernels: CUDA graphs (PD201), fused "
+        "operators (PD404)."
     )

@@ -114,7 +114,7 @@ def _measured(case: Case, evidence: list[Evidence], found: list[_Found], off: li
         reason="chains of small kernels do what one fused kernel does",
         evidence=evidence,
         remedy=by_hand[:1].upper() + by_hand[1:],
-        advice=[a for knob in knobs for a in _switch(case, knob, of=_time_of(knob))],
+        advice=[a for knob in knobs for a in _switch(case, knob, _time_of(knob), seen=knob in wanted)],
         gain=ceiling(case, _unfused_ns, "the time of these kernels, some of which a fused kernel takes too,"),
         verify="Run again: the sequences are gone from the list of unfused patterns.",
         false_alarm="A sequence in code that runs once in many steps.",
@@ -152,9 +152,13 @@ def _time_of(knob: str | None, pattern: str | None = None) -> Callable[[RankMeas
     return of
 
 
-def _switch(case: Case, knob: str, of: Callable[[RankMeasurement], int] | None = None) -> list[Advice]:
+def _switch(
+    case: Case, knob: str, of: Callable[[RankMeasurement], int] | None = None, *, seen: bool = True
+) -> list[Advice]:
     """The switch, with at most the time of its sequences to gain."""
-    why = FUSIONS[knob][0]
+    why = FUSIONS[knob][0] + (
+        "" if seen else "; off, though no kernels that it replaces were recognised here"
+    )
     gain = None
     if of is not None and (case.per_unit_ms(of) or 0.0) > 0:
         gain = ceiling(case, of, "the time of the kernels that it replaces")

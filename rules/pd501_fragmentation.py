@@ -30,6 +30,8 @@ _BY_HAND = f"Add {_OPTION}:True to PYTORCH_CUDA_ALLOC_CONF, behind a comma where
 
 def evaluate(case: Case) -> Verdict:
     """Fires where unused pieces of split segments are `MIN_FRAC` of what is reserved at the peak."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
     if case.memory is None or case.memory.state != "measured":
         return Verdict(state="skipped", reason=case.memory.reason if case.memory else "no snapshot was given")
     shares = [

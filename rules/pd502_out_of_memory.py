@@ -32,6 +32,8 @@ MIN_RETRIES = 2
 
 def evaluate(case: Case) -> Verdict:
     """Fires where an allocation failed, or `MIN_RETRIES` succeeded only after memory had been given back."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
     if case.memory is None or case.memory.state != "measured":
         reason = case.memory.reason if case.memory is not None else "no memory snapshot was given"
         return Verdict(state="skipped", reason=reason)

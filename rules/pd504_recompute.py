@@ -39,12 +39,12 @@ MIN_FRAC = 0.02
 def evaluate(case: Case) -> Verdict:
     """Fires where recomputed kernels take `MIN_FRAC` of the window: as a problem where a snapshot shows
     memory for at least one layer more, else, without a snapshot, as information."""
-    if case.on_host:
-        return Verdict(state="skipped", reason="on CPUs recomputed kernels are not told from others")
     granularity = case.setting(GRANULARITY)
     off = granularity[0] and granularity[1] is None
     if off or (not granularity[0] and case.job.facts.recompute == "none"):
         return Verdict(state="not_applicable", reason="nothing is recomputed")
+    if case.on_host:
+        return Verdict(state="skipped", reason="on CPUs recomputed kernels are not told from others")
     unknown = next((r.kernel_parts for r in case.ranks if r.kernel_parts.recompute_ns is None), None)
     share = case.share(_again_ns)
     if unknown is not None or share is None:

@@ -25,6 +25,8 @@ MIN_FREE_FRAC = 0.3
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where even the fullest GPU never reserved `MIN_FREE_FRAC` of its memory."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
     room = tightest(case)
     if room is None or not room.total_bytes or room.free_bytes is None:
         return Verdict(state="skipped", reason=why_unknown(case))

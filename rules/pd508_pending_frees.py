@@ -25,6 +25,8 @@ _KNOB = "torch_nccl_avoid_record_streams"
 def evaluate(case: Case) -> Verdict:
     """Fires where freed memory that waits for a stream is `MIN_FRAC` of what is reserved at the peak, and
     memory is short."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
     found = [
         (r.device.layout.pending_free_bytes / r.device.layout.reserved_bytes, r)
         for r in rooms(case)

@@ -25,6 +25,8 @@ _KNOB = "nccl_nvls_enable"
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where an allocation failed while `MIN_BYTES` of the GPU were neither PyTorch's
     nor free."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
     found = [(size, room) for room in rooms(case) if (size := _outside_bytes(room)) is not None]
     if not found:
         if rooms(case) and not any(r.failed for r in rooms(case)):

@@ -52,7 +52,10 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _saved_bytes(case: Case) -> int | None:
-    """Of all layers of a rank and all micro-batches in flight."""
+    """Of all layers of a rank and all micro-batches in flight; None where layers are, or may be,
+    recomputed."""
+    if not case.is_set_to("recompute_granularity", None) and case.job.facts.recompute != "none":
+        return None
     whole = layer_activation_bytes(case, sequence_parallel=False)
     divided = layer_activation_bytes(case, sequence_parallel=True)
     layers, chunks, flight = stage_layers(case), vpp_of(case), micro_batches_in_flight(case)
