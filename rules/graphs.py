@@ -70,6 +70,12 @@ def capturable(case: Case) -> tuple[str, ...] | None:
     """
     if case.configuration.dialect == "verl" or not case.is_set_to("recompute_granularity", None):
         return None
+    return static_scope(case)
+
+
+def static_scope(case: Case) -> tuple[str, ...] | None:
+    """The scope whose shapes do not change from step to step, but for the data; None where experts or their
+    capacity are not known."""
     experts = _experts(case)
     if experts is None:
         return None

@@ -71,7 +71,7 @@ def _remedy(case: Case, slow: str) -> str:
     if case.on_host:
         return f"{look}Pin each process to cores of its own (taskset, numactl), as many threads as cores."
     gpu = case.gpu
-    if gpu is None:
+    if gpu is None or gpu.nvlink_domain == 1 or (gpu.grace and gpu.nvlink_domain is None):
         per, which = "D", " with D GPUs to a NUMA node (nvidia-smi topo -m)"
     else:
         number = GPUS_PER_NODE_GRACE if gpu.grace else GPUS_PER_NODE_X86

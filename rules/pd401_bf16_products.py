@@ -6,6 +6,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling, predicted
 from perfdoc.rules.hardware import Gpu
+from perfdoc.rules.model_memory import tp_of
 from perfdoc.rules.precision import PEAK_RATIO, dtype_of, linear_share, speed_up
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.simulator.replay.predict import Gain
@@ -27,6 +28,9 @@ times as fast, which is the least that the guides speak of."""
 MAX_HOST_FRAC = 0.05
 """Of the window, idle behind the host: with more, faster kernels only wait longer."""
 
+FP8_MULTIPLE = 16
+"""Of each side of a matrix that tensor cores multiply in FP8."""
+
 
 def evaluate(case: Case) -> Verdict:
     """Fires where 16-bit products of linear layers take `MIN_LINEAR_FRAC` of the window on a GPU with FP8,
@@ -44,6 +48,9 @@ def evaluate(case: Case) -> Verdict:
         )
     if dtype not in ("bf16", "fp16"):
         return Verdict(state="not_applicable", reason=f"the linear layers multiply in {dtype}")
+    if (odd := _odd_sizes(case)) is not None:
+        reason = f"FP8 products take sizes in multiples of {FP8_MULTIPLE}, and {odd}"
+        return Verdict(state="not_applicable", reason=reason)
     share = linear_share(case)
     if share is None:
         return Verdict(state="skipped", reason="the linear layers' share was not measured")
@@ -73,7 +80,7 @@ def evaluate(case: Case) -> Verdict:
         gain=most_ms,
         verify="Run again: products shrink, casts (class quantisation) appear; compare the loss with a BF16 "
         "run.",
-        false_alarm="Sizes that are no multiples of 16, frozen or adapter layers, and first and last layers "
+        false_alarm="Batches of odd size, frozen or adapter layers, and first and last layers "
         "kept in BF16 stay as they are.",
     )
 
@@ -82,6 +89,15 @@ def _half_of_linear_ns(rank: RankMeasurement) -> int:
     parts, window = rank.kernel_parts, rank.ledger.window_ns
     busy = (parts.linear_window_frac or 0.0) * window + (parts.grouped_linear_ns or 0)
     return round(min(busy, rank.ledger.compute_ns) * (1 - 1 / PEAK_RATIO))
+
+
+def _odd_sizes(case: Case) -> str | None:
+    """Which of the model's sizes FP8 does not take; None where none is known that it does not."""
+    model, tp = case.job.facts.model, tp_of(case) or 1
+    if model is None:
+        return None
+    sizes = {"hidden size": model.hidden_size, f"MLP size / TP {tp}": model.ffn_hidden_size // tp}
+    return next((f"the {n} is {s:,}" for n, s in sizes.items() if s % FP8_MULTIPLE), None)
 
 
 def _advice(gpu: Gpu, most: float, gain: Gain | None) -> list[Advice]:

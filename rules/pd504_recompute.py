@@ -65,7 +65,10 @@ def evaluate(case: Case) -> Verdict:
         reason = "memory does not hold one layer more"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     if kept is None:
-        return _unknown_room(case, evidence, "give the model's shape and the layout (--config)")
+        why = "give the model's shape and the layout (--config)"
+        if case.is_set_to(GRANULARITY, "selective"):
+            why = "recompute fewer modules, and look at the peak again"
+        return _unknown_room(case, evidence, why)
     return Verdict(
         state="fires",
         reason=f"layers are computed again, and memory holds {kept} of a stage's without",

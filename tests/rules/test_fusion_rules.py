@@ -100,6 +100,7 @@ def test_loss_over_the_vocabulary(tmp_path: Path) -> None:
     assert found.gain.high_ms == pytest.approx(0.1)
     verl = result("PD404", given(case, "verl", bias_activation_fusion=True))
     assert settings_of(verl)["cross_entropy_fusion_impl"] == "te"
+    assert "cross_entropy_loss_fusion" not in settings_of(verl)
 
 
 @pytest.fixture(scope="module")

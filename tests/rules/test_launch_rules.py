@@ -69,6 +69,28 @@ def test_no_graphs_of_batches_that_change_shape(starved: Case) -> None:
     assert result("PD201", given(starved, "verl", **DENSE)).advice == []
 
 
+def test_graphs_that_hold_dropless_experts(starved: Case) -> None:
+    settings: dict[str, Value] = {**DROPLESS, "cuda_graph_impl": "transformer_engine"}
+    for whole in (None, (), ("full",)):
+        found = result("PD207", given(starved, **settings, cuda_graph_scope=whole))
+        assert (found.state, found.level) == ("fires", "information")
+        assert settings_of(found) == {"cuda_graph_scope": ("attn", "moe_router", "moe_preprocess")}
+    part: dict[str, Value] = {**settings, "cuda_graph_scope": ("attn",)}
+    assert result("PD207", given(starved, **part)).state == "passes"
+    for change, state in (
+        ({"num_moe_experts": None}, "not_applicable"),
+        ({"cuda_graph_impl": "none"}, "not_applicable"),
+        (
+            {"moe_expert_capacity_factor": 1.0, "moe_pad_expert_input_to_capacity": True},
+            "not_applicable",
+        ),
+    ):
+        assert result("PD207", given(starved, **{**part, **change})).state == state
+    for unknown in ("cuda_graph_impl", "cuda_graph_scope", "num_moe_experts"):
+        known = {k: v for k, v in part.items() if k != unknown}
+        assert result("PD207", given(starved, **known)).state == "skipped"
+
+
 @pytest.mark.parametrize("pp", [1, 2])
 def test_no_graphs_where_memory_is_short(tmp_path: Path, starved: Case, pp: int) -> None:
     need = graphs.GRAPH_BYTES if pp == 1 else graphs.GRAPH_BYTES_PIPELINE
@@ -174,7 +196,7 @@ def test_hosts_of_unequal_speed(hosts: Case) -> None:
 
 
 def test_hosts_of_grace_servers_and_of_unknown_ones(tmp_path: Path) -> None:
-    for gpu, divisor in (("NVIDIA GB200", "2"), ("Some GPU", "D")):
+    for gpu, divisor in (("NVIDIA GB200", "2"), ("NVIDIA GH200 480GB", "D"), ("Some GPU", "D")):
         builders = (laid((GEMM, 400), gap_us=100, steps=6, gpu=gpu) for _ in range(2))
         found = result("PD206", jittery(case_of(tmp_path, *builders), spread_ns=100_000))
         assert f"SLURM_LOCALID/{divisor}" in found.remedy

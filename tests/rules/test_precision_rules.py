@@ -16,7 +16,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.knob import Value
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of
-from tests.rules.laid import CAST, FLASH, H100, given, laid
+from tests.rules.laid import CAST, FLASH, H100, dense, given, knowing, laid
 
 BF16: dict[str, Value] = {"bf16": True, "fp8": None}
 FP8: dict[str, Value] = {"fp8": "hybrid"}
@@ -80,6 +80,16 @@ def test_fp8_is_not_advised_where_nothing_is_known(
     measured: Measured, gpu: str, settings: dict[str, Value], state: str
 ) -> None:
     assert result("PD401", given(measured(GEMM, 800, gpu=gpu), **settings)).state == state
+
+
+def test_fp8_needs_sizes_that_it_takes(measured: Measured) -> None:
+    case = given(measured(GEMM, 800), **BF16)
+    for shape, tp, state in (
+        (dense(), 1, "fires"),
+        (dense(hidden_size=1000), 1, "not_applicable"),
+        (dense(ffn_hidden_size=96), 4, "not_applicable"),  # 24 on each rank
+    ):
+        assert result("PD401", knowing(case, model=shape, tp=tp)).state == state
 
 
 def test_the_host_comes_before_fp8(measured: Measured) -> None:
