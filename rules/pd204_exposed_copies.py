@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.analyzers.device.copy_times import CopyTime
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
-from perfdoc.rules.rule import Evidence, Meta, Verdict
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.time_evidence import time_evidence
 
 META = Meta(
@@ -13,7 +13,7 @@ META = Meta(
     title="Exposed copies",
     why="The device moves memory and computes nothing meanwhile: copies that wait for one another, or that "
     "the next kernel waits for.",
-    sources=("DESIGN section 3",),
+    sources=("DESIGN section 3", "seed 000", "seed 001"),
     topic="memory",
     needs=("trace",),
     advice=("mem_offload_tune",),
@@ -23,6 +23,7 @@ MIN_FRAC = 0.05
 """Of the window, mean over ranks."""
 _KINDS = 3
 """Shown."""
+_OFFLOADED = "cpu_offloading_num_layers"
 _HOST = (
     "Keep on the device what goes to and fro (state that is offloaded, metrics that are read each step). "
     "What has to be copied: from pinned memory (pin_memory=True) with non_blocking=True, on a stream of its "
@@ -49,16 +50,32 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     kinds = _over_ranks(case)
     evidence += [Evidence(label=f"{c.kind}, all ranks", value=_words(c)) for c in kinds[:_KINDS]]
-    with_host = sum(c.exposed_ns for c in kinds if "host" in c.kind)
+    with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
+    hand = _HOST if with_host else _DEVICE
+    advice = _fewer_layers(case) if with_host else []
     return Verdict(
         state="fires",
         reason="the device copies while nothing computes",
         evidence=evidence,
-        remedy=_HOST if 2 * with_host >= sum(c.exposed_ns for c in kinds) else _DEVICE,
+        remedy="" if advice else hand,
+        advice=advice,
+        otherwise=hand,
         gain=ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "the time of exposed copies"),
         verify="Run again: exposed_memcpy in the ledger falls.",
         false_alarm="A window that holds loading the model, a checkpoint or an evaluation.",
     )
+
+
+def _fewer_layers(case: Case) -> list[Advice]:
+    """Half of the layers that wait in host memory, where there are such. Megatron-core refuses to recompute
+    the others beside cpu_offloading; by modules (fine_grained_activation_offloading) it does both."""
+    layers = case.number(_OFFLOADED)
+    if not case.is_set_to("cpu_offloading", True) or layers is None or layers < 2:
+        return []
+    why = f"{layers // 2} layers are copied to the host and back instead of {layers}; then measure again"
+    costs = "their activations stay on the GPU: look at the peak of memory"
+    gain = ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "the time of exposed copies")
+    return [Advice(knob=_OFFLOADED, to=layers // 2, why=why, costs=costs, gain=gain)]
 
 
 def _over_ranks(case: Case) -> list[CopyTime]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfdoc.rules.case import Case
 from perfdoc.rules.memory_room import rooms
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
@@ -25,6 +27,7 @@ MIN_FRAC = 0.10
 MAX_FREE_FRAC = 0.1
 """Of the device: with more that was never reserved, memory is not short."""
 _KNOB, _OPTION = "pytorch_cuda_alloc_conf", "expandable_segments"
+_GRAPHS = "it needs NCCL_GRAPH_REGISTER=0"
 _BY_HAND = f"Add {_OPTION}:True to PYTORCH_CUDA_ALLOC_CONF, behind a comma where it holds other options."
 
 
@@ -89,11 +92,15 @@ def _advice(case: Case) -> list[Advice]:
         for option in str(now or "").split(",")
         if option.strip() and option.partition(":")[0].strip() != _OPTION
     ]
-    return [
-        Advice(
-            knob=_KNOB,
-            to=",".join([*others, f"{_OPTION}:True"]),
-            why="segments grow in place instead of being split",
-            costs="with CUDA graphs and NCCL's user buffers it needs NCCL_GRAPH_REGISTER=0",
-        )
-    ]
+    grow = Advice(
+        knob=_KNOB,
+        to=",".join([*others, f"{_OPTION}:True"]),
+        why="segments grow in place instead of being split",
+        costs="not beside NCCL's user buffers (nccl_ub)",
+    )
+    known, graphs = case.setting("cuda_graph_impl")
+    if known and graphs in (None, "none"):
+        return [grow]
+    why = "CUDA graphs that register buffers with NCCL refuse such segments"
+    register = Advice(knob="nccl_graph_register", to=0, why=why)
+    return [grow, register] if known else [replace(grow, costs=f"{grow.costs}; with CUDA graphs {_GRAPHS}")]

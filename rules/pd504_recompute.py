@@ -28,7 +28,7 @@ META = Meta(
     "step where all layers are. Kept activations cost memory only.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),
     topic="memory",
-    needs=("trace", "settings", "snapshot"),
+    needs=("trace", "settings"),
     advice=("mem_drop_recompute", "mem_attn_recompute_default", "mem_full_recompute", "mem_uniform_1"),
 )
 

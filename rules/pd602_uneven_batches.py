@@ -23,7 +23,7 @@ META = Meta(
 )
 
 MIN_FRAC = 0.05
-"""Of a rank's compute in a step: what the busiest rank of the step has above the mean, its own mean over
+"""Of a rank's compute in a step: what the busiest rank of the step has above the mean, its own median over
 steps taken off; median over steps."""
 MIN_STEPS = 4
 """Common to all ranks: with fewer, a step's chance is not told from its batch."""

@@ -16,7 +16,6 @@ from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import Dialect, Value
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.memory_planted import a_step, one
-from tests.analyzers.tiny import GEMM
 from tests.rules.cases import STEP_US, US
 
 FILL = "void at::native::vectorized_gather_kernel<16, long>(x)"
@@ -127,6 +126,3 @@ def retries(count: int) -> AllocatorCalls:
         segment_freed_bytes=0,
         forced_releases=count,
     )
-
-
-__all__ = ["GEMM"]

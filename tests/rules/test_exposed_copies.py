@@ -9,9 +9,10 @@ import pytest
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.knob import Value
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
-from tests.rules.cases import STEP_US, US, case_of, evidence_of, result
+from tests.rules.cases import STEP_US, US, case_of, evidence_of, result, settings_of
 
 
 def copying(exposed_us: int, kind: str = "host_to_device") -> TimelineBuilder:
@@ -39,6 +40,20 @@ def test_threshold_and_figures(tmp_path: Path) -> None:
     assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05))
     assert "pin_memory" in found.remedy
     assert result("PD204", case_of(tmp_path, copying(49))).state == "passes"
+
+
+def test_fewer_layers_wait_on_the_host(tmp_path: Path) -> None:
+    settings: dict[str, Value] = {"cpu_offloading": True, "cpu_offloading_num_layers": 9, "num_layers": 32}
+    found = result("PD204", case_of(tmp_path, copying(100), settings=settings))
+    assert (settings_of(found), found.remedy) == ({"cpu_offloading_num_layers": 4}, "")
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.1))
+    # Other copies than those of layers; and nothing to take away.
+    on_device = case_of(tmp_path, copying(100, "device_to_device"), settings=settings)
+    assert result("PD204", on_device).advice == []
+    for change in ({"cpu_offloading": False}, {"cpu_offloading_num_layers": 1}):
+        case = case_of(tmp_path, copying(100), settings={**settings, **change})
+        assert result("PD204", case).advice == []
 
 
 def test_copies_inside_the_device_need_something_else(tmp_path: Path) -> None:

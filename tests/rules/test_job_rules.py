@@ -159,6 +159,17 @@ def test_pd501_keeps_the_options_that_are_set(tmp_path: Path, now: str | None, t
     assert settings_of(found) == {"pytorch_cuda_alloc_conf": to}
 
 
+def test_pd501_beside_cuda_graphs(tmp_path: Path) -> None:
+    """Without NCCL_GRAPH_REGISTER=0 training stops; where graphs are off nothing is said of it."""
+    settings: dict[str, Value] = {"pytorch_cuda_alloc_conf": None, "cuda_graph_impl": "local"}
+    found = settings_of(fragmented(tmp_path, 100, settings=settings))
+    assert found == {"pytorch_cuda_alloc_conf": "expandable_segments:True", "nccl_graph_register": 0}
+    off = fragmented(tmp_path, 100, settings={**settings, "cuda_graph_impl": "none"})
+    assert settings_of(off) == {"pytorch_cuda_alloc_conf": "expandable_segments:True"}
+    ub = fragmented(tmp_path, 100, settings={**settings, "cuda_graph_impl": "none", "nccl_ub": True})
+    assert settings_of(ub) == {}
+
+
 def test_pd501_overwrites_nothing_that_is_not_known(tmp_path: Path) -> None:
     found = fragmented(tmp_path, 100)
     assert (found.advice, "behind a comma" in found.remedy) == ([], True)
