@@ -65,6 +65,8 @@ def evaluate(case: Case) -> Verdict:
             verify="Compare tokens per second, padding not counted.",
             false_alarm="Samples of one length, which need no padding.",
         )
+    if uneven is None and size is None and case.dp == 1:
+        return Verdict(state="not_applicable", reason="one data-parallel rank waits for no other")
     if uneven is None and size is None:
         return Verdict(state="skipped", reason=why_not)
     return Verdict(state="passes", evidence=evidence)

@@ -28,9 +28,11 @@ _START, _END = "profile_step_start", "profile_step_end"
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where a rank's window has fewer than `MIN_STEPS` or more than `MAX_STEPS`
     steps."""
+    if any(r.window.kind == "user" or "asked for" in r.window.reason for r in case.ranks):
+        return Verdict(state="not_applicable", reason="the window was given")
     counts = [len(r.window.steps) for r in case.ranks if r.window.kind == "steps"]
     if len(counts) < len(case.ranks) or not counts:
-        return Verdict(state="skipped", reason="steps are not known, or the window was given (see PD902)")
+        return Verdict(state="skipped", reason="steps are not known (see PD902)")
     fewest, most = min(counts), max(counts)
     evidence = [
         Evidence(label="steps of a rank", value=str(most) if fewest == most else f"{fewest} to {most}"),

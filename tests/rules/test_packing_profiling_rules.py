@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
 from perfdoc.rules import pd602_uneven_batches, pd904_steps_captured
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.knob import Value
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, result, settings_of
@@ -94,6 +98,7 @@ def test_unevenness_is_not_guessed(tmp_path: Path, steps: Case) -> None:
     assert result("PD602", given(case, num_moe_experts=8)).state == "skipped"
     assert result("PD602", knowing(case, pp=2)).state == "skipped"
     assert result("PD602", steps).state == "skipped"
+    assert result("PD602", knowing(steps, dp=1)).state == "not_applicable"
 
 
 def test_padding_by_the_settings_alone(steps: Case) -> None:
@@ -122,7 +127,11 @@ def test_steps_captured(tmp_path: Path, count: int, state: str) -> None:
 
 
 def test_steps_of_an_unknown_window(tmp_path: Path) -> None:
-    assert result("PD904", case_of(tmp_path, laid((GEMM, 900), step="not a st"))).state == "skipped"
+    builder = laid((GEMM, 900), step="not a st")
+    assert result("PD904", case_of(tmp_path, builder)).state == "skipped"
+    path = write_nsys_sqlite(builder.build(), tmp_path / "given.sqlite")
+    given_window = Case.of([measure_capture(path, WindowRequest(bounds_ns=(0, 500_000)))])
+    assert result("PD904", given_window).state == "not_applicable"
 
 
 def test_memory_that_nobody_looked_at(tmp_path: Path, steps: Case) -> None:
@@ -136,3 +145,18 @@ def test_memory_that_nobody_looked_at(tmp_path: Path, steps: Case) -> None:
     assert result("PD905", given(steps, recompute_granularity=None)).state == "passes"
     assert result("PD905", steps).state == "skipped"
     assert result("PD905", remembering(given(steps, **full), device_memory(tmp_path))).state == "passes"
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        *("PD201", "PD204", "PD205", "PD401", "PD402", "PD403", "PD404", "PD405", "PD406"),
+        *("PD501", "PD502", "PD505", "PD508", "PD509", "PD905"),
+    ],
+)
+def test_what_gpus_do_is_not_asked_of_cpus(tmp_path: Path, steps: Case, code: str) -> None:
+    (capture,) = steps.captures
+    (rank,) = capture.ranks
+    on_cpu = replace(steps, captures=[replace(capture, ranks=[replace(rank, on_host=True)])])
+    found = result(code, remembering(given(on_cpu, fp8="hybrid"), device_memory(tmp_path, oom_events=1)))
+    assert (found.state, "CPU" in found.reason) == ("not_applicable", True)
