@@ -2,40 +2,44 @@
 
 from __future__ import annotations
 
+from perfdoc.rules.bubble import bubble_ceiling, no_pipeline
 from perfdoc.rules.case import Case
+from perfdoc.rules.degrees import PP, VPP
+from perfdoc.rules.exposed import MIN_FRAC as EXPOSED_MIN_FRAC
+from perfdoc.rules.exposed import exposed_ns
+from perfdoc.rules.gain import predicted
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
     code="PD301",
     title="Pipeline bubble",
     why="Stages idle while the pipeline fills and drains: (pp - 1) / (vpp x micro-batches) of the work, "
-    "however "
-    "fast the kernels are.",
-    sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    "however fast the kernels are.",
+    sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
     topic="pipeline",
-    needs=(
-        "ranks",
-        "steps",
-    ),
+    needs=("ranks", "steps"),
     advice=(
         "pp_raise_m_vpp",
         "pp_bubble_formula",
+        "pp_interleave_half",
+        "pp_scatter_layers",
+        "pp_grad_sync_bubble",
     ),
 )
 
 MIN_FRAC = 0.05
 """Of the step."""
 MAX_VPP = 8
+"""Chunks of a stage: never more are advised."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where the bubble takes `MIN_FRAC` of the step."""
+    """Fires where the bubble takes `MIN_FRAC` of the step. More chunks are advised only where layers divide
+    over pp x vpp and the replay says that it gains."""
     found = case.job.pipeline
     if found.state != "measured" or found.bubble_frac is None:
-        known, pp = case.setting("pipeline_model_parallel_size")
-        if known and pp == 1:
-            return Verdict(state="not_applicable", reason="there is no pipeline")
-        return Verdict(state="skipped", reason=found.reason or "the bubble was not measured")
+        nothing = no_pipeline(case)
+        return nothing or Verdict(state="skipped", reason=found.reason or "the bubble was not measured")
     evidence = [Evidence(label="bubble, of the step", value=f"{found.bubble_frac:.1%}")]
     if found.ideal_bubble_frac is not None:
         evidence.append(
@@ -47,31 +51,41 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         reason="stages wait for the pipeline to fill and drain",
         evidence=evidence,
-        remedy="More micro-batches per step make the bubble smaller; so does a smaller micro-batch at the "
-        "same "
-        "global batch, as long as its kernels stay efficient.",
-        advice=_advice(case, found.vpp),
+        remedy="More micro-batches per step make the bubble smaller (a guide says micro-batch size and means "
+        "their number); so does a smaller micro-batch at the same global batch, as long as its kernels stay "
+        "efficient.",
+        advice=[*_chunks(case, found.vpp), *_reduce_meanwhile(case)],
+        gain=bubble_ceiling(case),
         verify="Run again: the bubble in the pipeline section falls by more than transfers grow.",
         false_alarm="Stages of unequal length make idle time that more virtual stages do not remove.",
     )
 
 
-def _advice(case: Case, vpp: int | None) -> list[Advice]:
+def _chunks(case: Case, vpp: int | None) -> list[Advice]:
     """Twice the chunks, where layers divide; only where the replay says that it gains."""
     prediction = case.prediction("more_virtual_stages")
     if prediction is None or not (prediction.gain.low_ms or 0.0) > 0:
         return []
-    known, setting = case.setting("virtual_pipeline_model_parallel_size")
+    known, setting = case.setting(VPP)
     now = setting if known and isinstance(setting, int) else 1 if known else vpp or 1
     if now != (case.job.facts.vpp or 1):
         return []  # another change than the one that was replayed
     to = 2 * now
-    layers = case.setting("num_layers")[1]
-    pp = case.setting("pipeline_model_parallel_size")[1]
+    layers, pp = case.setting("num_layers")[1], case.setting(PP)[1]
     whole = isinstance(layers, int) and isinstance(pp, int) and layers % (pp * to) == 0
     if not whole or to > MAX_VPP:
         return []
     why = f"each stage holds {to} chunks instead of {now}, so that the pipeline fills in half the time"
     costs = "twice the messages between stages, and some memory"
-    gain = prediction.gain
-    return [Advice(knob="virtual_pipeline_model_parallel_size", to=to, why=why, costs=costs, gain=gain)]
+    return [Advice(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
+
+
+def _reduce_meanwhile(case: Case) -> list[Advice]:
+    """A stage that has drained can reduce its gradients while others still compute."""
+    exposed = case.share(exposed_ns("dp")) or 0.0
+    if exposed < EXPOSED_MIN_FRAC or not case.is_set_to("overlap_grad_reduce", False):
+        return []
+    why = (
+        f"reduces gradients while the pipeline drains; {exposed:.1%} of the time is exposed DP communication"
+    )
+    return [Advice(knob="overlap_grad_reduce", to=True, why=why, gain=predicted(case, "overlapped_dp"))]

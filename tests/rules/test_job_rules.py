@@ -66,7 +66,7 @@ def test_pd301_doubles_what_is_set(tmp_path: Path) -> None:
     case = planted(tmp_path, JobSpec(pp=2, micro_batches=2), settings)
     predicted = predicting(case, more_virtual_stages=(0.1, 0.2, 0.3))
     found = result("PD301", predicted)
-    assert (found.state, found.advice, found.gain) == ("fires", [], None)
+    assert (found.state, found.advice, found.gain and found.gain.method) == ("fires", [], "ceiling")
     facts = replace(case.job.facts, vpp=4)
     found = result("PD301", replace(predicted, job=replace(case.job, facts=facts)))
     assert [(a.now, a.to) for a in found.advice] == [(4, 8)]

@@ -1,0 +1,58 @@
+"""What rules about pipelines have in common: the bubble by formula and by measurement."""
+
+from __future__ import annotations
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.degrees import PP
+from perfdoc.rules.rule import Verdict
+from perfdoc.simulator.replay.predict import Gain
+
+PER_STAGE = 4
+"""Micro-batches for each stage that the guides ask for at least: the bubble is then (pp - 1) / (4 pp) of the
+work at most, below a fifth of the step."""
+
+
+def ideal_frac(*, pp: int, vpp: int, micro_batches: int) -> float:
+    """Bubble of equal stages, of the step: b / (1 + b) with b = (pp - 1) / (vpp x micro-batches).
+
+    pp=4, vpp=1, 8 micro-batches: 3 / 11.
+    """
+    return (pp - 1) / (vpp * micro_batches + pp - 1)
+
+
+def no_pipeline(case: Case) -> Verdict | None:
+    """The verdict where there is no pipeline."""
+    return (
+        Verdict(state="not_applicable", reason="there is no pipeline")
+        if case.degree(PP) == 1 or case.job.facts.pp == 1
+        else None
+    )
+
+
+def bubble_ceiling(case: Case) -> Gain | None:
+    """At most the bubble that was measured, mean over ranks; None where it was not."""
+    return _of_rows(case, "bubble_ns", "the pipeline's bubble")
+
+
+def late_peer_ceiling(case: Case) -> Gain | None:
+    """At most what stages waited for stages with more to do."""
+    return _of_rows(case, "late_peer_ns", "the time in which stages wait for a slower one")
+
+
+def transfer_ceiling(case: Case) -> Gain | None:
+    """At most what stages waited for messages on their way."""
+    return _of_rows(case, "transfer_ns", "the time of messages between stages that nothing hides")
+
+
+def _of_rows(case: Case, column: str, what: str) -> Gain | None:
+    rows = case.job.pipeline.stages
+    steps = sum(row.steps for row in rows)
+    if case.job.pipeline.state != "measured" or not steps or case.unit != "step":
+        return None
+    return Gain(
+        low_ms=0.0,
+        mid_ms=None,
+        high_ms=sum(getattr(row, column) for row in rows) / steps / 1e6,
+        method="ceiling",
+        assumptions=[f"no more than {what} can be gained; how much of it, nothing here tells"],
+    )

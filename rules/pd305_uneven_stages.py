@@ -1,0 +1,98 @@
+"""PD305: pipeline stages that take unequally long."""
+
+from __future__ import annotations
+
+from perfdoc.rules.bubble import late_peer_ceiling, no_pipeline
+from perfdoc.rules.case import Case
+from perfdoc.rules.gain import at_most, predicted
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.stage_split import as_settings, balanced, layers_by_stage, own_ns_by_stage
+from perfdoc.rules.together import all_or_none
+
+META = Meta(
+    code="PD305",
+    title="Uneven pipeline stages",
+    why="The slowest stage sets the pace of the pipeline; all others wait for it in every micro-batch. The "
+    "embedding of a large vocabulary loads the first stage, its output layer and the loss the last one.",
+    sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    topic="pipeline",
+    needs=("ranks", "steps"),
+    advice=("pp_asymmetric", "pp_flexible_layout"),
+)
+
+MIN_FRAC = 0.03
+"""Of the step: what stages wait because their mean times differ."""
+EVEN_ENOUGH = 1.02
+"""Longest stage over the mean: layers are whole, so that no split is even."""
+_MTP_MAX = 8
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where unequal stages cost `MIN_FRAC` of the step. Layers are spread anew where the settings say
+    how they are spread now and it is the first or the last stage that is slow."""
+    if nothing := no_pipeline(case):
+        return nothing
+    found = case.job.pipeline
+    if found.state != "measured" or found.imbalance_ns is None or not found.window_ns:
+        return Verdict(state="skipped", reason=found.reason or "the stages' passes are not known")
+    share = found.imbalance_ns / found.window_ns
+    evidence = [Evidence(label="waiting for slower stages, of the step", value=f"{share:.1%}")]
+    if found.slowest_over_mean is not None and found.slowest_stage is not None:
+        evidence.append(
+            Evidence(
+                label=f"stage {found.slowest_stage}, over the mean", value=f"{found.slowest_over_mean:.3g}"
+            )
+        )
+    if share < MIN_FRAC or found.slowest_stage is None:
+        return Verdict(state="passes", evidence=evidence)
+    at_end = found.slowest_stage in (0, (found.pp or 0) - 1)
+    where = "first" if found.slowest_stage == 0 else "last" if at_end else "a middle"
+    return Verdict(
+        state="fires",
+        reason=f"{'the ' if at_end else ''}{where} stage takes longer than the others",
+        evidence=evidence,
+        advice=_split(case) if at_end else [],
+        remedy=_WORDS if at_end else _MIDDLE,
+        otherwise="" if at_end else _MIDDLE,
+        gain=late_peer_ceiling(case),
+        verify="Run again: own time of the stages in the pipeline section comes closer, and late_peer falls.",
+        false_alarm="One slow GPU looks like a slow stage: with several replicas, compare the same stage of "
+        "each (PD303).",
+    )
+
+
+_WORDS = (
+    "Give this stage a layer or two less (num_layers_in_first/last_pipeline_stage); where layers plus one or "
+    "two divide over the stages, account_for_embedding/loss_in_pipeline_split does it. Layers of different "
+    "kinds (dense and experts, multi-token prediction) need pipeline_model_parallel_layout."
+)
+_MIDDLE = (
+    "A middle stage holds neither embedding nor loss: look for layers that do more (experts beside dense "
+    "ones), which pipeline_model_parallel_layout spreads by hand, or for a slow GPU (PD303)."
+)
+
+
+def _split(case: Case) -> list[Advice]:
+    found = case.job.pipeline
+    own, layers = own_ns_by_stage(found), layers_by_stage(case, found.pp or 0)
+    known, mtp = case.setting("mtp_num_layers")
+    mtp = mtp if known and isinstance(mtp, int) else 0
+    if own is None or layers is None or min(layers) < 1 or not 0 <= mtp <= _MTP_MAX:
+        return []
+    counts, uneven = balanced(own, layers)
+    if counts == layers:
+        return []
+    gain = predicted(case, "even_stages")
+    if uneven > EVEN_ENOUGH:
+        gain = at_most(
+            gain, f"predicted for even stages; whole layers leave the longest {uneven:.3g} of the mean"
+        )
+    shown = [f"{a} to {b}" for a, b in zip(layers, counts, strict=True)]
+    why = f"layers by stage: {', '.join(shown) if len(shown) <= 8 else f'{shown[0]} … {shown[-1]}'}"
+    costs = "the middle stages hold more weights and activations"
+    knobs = as_settings(counts, mtp)
+    pieces = [
+        Advice(knob=knob, to=to, why=why, costs=costs, gain=gain, together=[k for k in knobs if k != knob])
+        for knob, to in knobs.items()
+    ]
+    return all_or_none(case, pieces)

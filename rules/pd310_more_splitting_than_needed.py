@@ -1,0 +1,144 @@
+"""PD310: a model that is split over more GPUs than its memory asks for."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.bubble import ideal_frac
+from perfdoc.rules.case import Case
+from perfdoc.rules.degrees import (
+    PP,
+    TP,
+    UNKNOWN,
+    VPP,
+    Degrees,
+    batch_divides,
+    degrees_of,
+    layers_of,
+    uses_fsdp,
+)
+from perfdoc.rules.exposed import exposed_ns
+from perfdoc.rules.gain import ceiling
+from perfdoc.rules.memory_need import FIT_FRAC, device_bytes, fits
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.together import all_or_none
+
+META = Meta(
+    code="PD310",
+    title="Model split further than memory asks for",
+    why="Tensor parallelism communicates in every layer and a pipeline idles while it fills; data "
+    "parallelism communicates once a step. The least splitting that fits is the fastest start.",
+    sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
+    topic="parallel_mapping",
+    needs=("settings", "model", "hardware"),
+    advice=(
+        "pm_start_dp",
+        "pm_table_fits",
+        "pm_tp_small_as_possible",
+        "pm_tp_reduces_weights_compute",
+        "pm_verl_order",
+        "pm_cp_shards_optimizer",
+        "moe_ep_purpose",
+        "moe_dp_replaces_cp",
+        "mlm_13",
+    ),
+)
+
+MIN_FRAC = 0.02
+"""Of the window: exposed tensor- and pipeline-parallel communication, waits for other stages included. What
+costs less is left alone."""
+MAX_DEGREE = 1024
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where splitting costs `MIN_FRAC` of the time and fewer tensor ranks or stages
+    are estimated to fit in `memory_need.FIT_FRAC` of the device."""
+    now = degrees_of(case)
+    if now is None:
+        return Verdict(state="skipped", reason=UNKNOWN)
+    if now.tp * now.pp == 1 or uses_fsdp(case):
+        reason = "FSDP shards the weights" if now.tp * now.pp > 1 else "the model is not split"
+        return Verdict(state="not_applicable", reason=reason)
+    memory = device_bytes(case)
+    if case.job.facts.model is None or memory is None:
+        return Verdict(state="skipped", reason="the model's shape or the GPU's memory is not known")
+    share = case.share(_cost_ns)
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    evidence = [Evidence(label="exposed TP and PP communication, mean over ranks", value=f"{share:.1%}")]
+    if share < MIN_FRAC:
+        return Verdict(state="passes", reason="splitting costs little here", evidence=evidence)
+    found = smallest_that_fits(case, now)
+    if found is None:
+        return Verdict(state="passes", reason="no smaller mapping is sure to fit", evidence=evidence)
+    then, before, after = found
+    advice = all_or_none(case, _advice(case, now, then))
+    evidence += [
+        Evidence(label="estimated memory of the fullest GPU, now", value=f"{before / 2**30:.3g} GiB"),
+        Evidence(label=f"with TP {then.tp}, PP {then.pp}, DP {then.dp}", value=f"{after / 2**30:.3g} GiB"),
+        Evidence(label="memory of a GPU", value=f"{memory / 2**30:.3g} GiB"),
+    ]
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=f"TP {now.tp} x PP {now.pp}, where TP {then.tp} x PP {then.pp} is estimated to fit in "
+        f"{FIT_FRAC:.0%} of the memory",
+        evidence=evidence,
+        advice=advice,
+        remedy="" if advice else _OTHERWISE,
+        otherwise=_OTHERWISE,
+        gain=ceiling(case, _cost_ns, "the exposed TP and PP communication, which DP adds to"),
+        verify="Run again with a memory snapshot: it fits, and tokens per second rise.",
+        false_alarm="The estimate assumes fused attention and evenly loaded experts; long sequences, other "
+        "buffers or a larger batch to come may need the room. Guides that decide TP first end at the same "
+        "point.",
+    )
+
+
+_OTHERWISE = "Take the smallest tensor- and pipeline-parallel degrees at which the model fits."
+
+
+def _cost_ns(rank: RankMeasurement) -> int:
+    return exposed_ns("tp")(rank) + exposed_ns("pp")(rank)
+
+
+def smallest_that_fits(case: Case, now: Degrees) -> tuple[Degrees, int, int] | None:
+    """(the least split mapping that is estimated to fit, estimate now, estimate then); fewer stages go before
+    fewer tensor ranks. None where none is known to fit, or its bubble would be larger."""
+    layers = layers_of(case)
+    if layers is None or max(now.tp, now.pp) > MAX_DEGREE:
+        return None
+    options = [(tp * pp, pp, tp) for tp in _divisors(now.tp) for pp in _divisors(now.pp)]
+    for _, pp, tp in sorted(o for o in options if o[0] < now.tp * now.pp):
+        then = now.with_model_parallel(tp=tp, pp=pp)
+        if then is None or then.expert_dp is None or not batch_divides(case, then.dp):
+            continue
+        if layers % (pp * then.vpp) or _bubble(case, then) > _bubble(case, now):
+            continue
+        if (estimates := fits(case, now, then)) is not None:
+            return then, *estimates
+    return None
+
+
+def _bubble(case: Case, at: Degrees) -> float:
+    batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
+    micro_batches = (batch or 0) // ((each or 1) * at.dp)
+    return ideal_frac(pp=at.pp, vpp=at.vpp, micro_batches=micro_batches) if micro_batches else 1.0
+
+
+def _divisors(number: int) -> list[int]:
+    return [d for d in range(1, number + 1) if number % d == 0]
+
+
+def _advice(case: Case, now: Degrees, then: Degrees) -> list[Advice]:
+    found = []
+    if then.pp < now.pp:
+        if then.vpp < now.vpp:
+            found.append(Advice(knob=VPP, to=None, why="there are no stages left to interleave"))
+        why = f"fewer stages, a smaller bubble; data parallelism becomes {then.dp}"
+        found.append(Advice(knob=PP, to=then.pp, why=why, costs="weights and layers of more stages on a GPU"))
+    if then.tp < now.tp:
+        if then.tp == 1 and case.is_set_to("sequence_parallel", True):
+            found.append(Advice(knob="sequence_parallel", to=False, why="there is no tensor-parallel group"))
+        why = f"larger products, less communication in every layer; data parallelism becomes {then.dp}"
+        found.append(Advice(knob=TP, to=then.tp, why=why, costs="weights and activations are split less"))
+    return found

@@ -1,0 +1,119 @@
+"""PD317: a small model on long sequences that is split by tensors or stages."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.case import Case
+from perfdoc.rules.degrees import (
+    PP,
+    TP,
+    UNKNOWN,
+    VPP,
+    batch_divides,
+    degrees_of,
+    hidden_size_of,
+    sequence_of,
+    uses_fsdp,
+)
+from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
+from perfdoc.rules.gain import ceiling
+from perfdoc.rules.memory_need import parameters_of
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.together import all_or_none
+
+META = Meta(
+    code="PD317",
+    title="Tensors and stages split where FSDP would hide its traffic",
+    why="FSDP gathers a layer's weights while the one before computes. What it moves follows from the "
+    "weights, not from the tokens: with long sequences and few weights compute covers it, and no layer waits "
+    "for activations.",
+    sources=("seed 000", "seed 001", "seed 002"),
+    topic="parallel_mapping",
+    needs=("trace", "settings", "model"),
+    advice=("fsdp_small_long", "pm_table_fsdp", "fsdp_megatron_better"),
+)
+
+MIN_TOKENS = 8192
+"""Of a micro-batch on each GPU: 2 FLOPs a parameter and token at some 400 TFLOP/s against 2 bytes a parameter
+at 50 GB/s of network take equally long at 8,000 tokens."""
+MAX_PARAMETERS = 20_000_000_000
+"""A larger model's unsharded layers, and their gathers, are no longer small beside activations."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where exposed TP and PP communication takes `exposed.MIN_FRAC` of the time in a
+    model of `MAX_PARAMETERS` or fewer, with `MIN_TOKENS` tokens in a micro-batch on each GPU and sequences
+    longer than it is wide."""
+    now = degrees_of(case)
+    if now is None:
+        return Verdict(state="skipped", reason=UNKNOWN)
+    if uses_fsdp(case) or now.tp * now.pp == 1 or now.world == 1:
+        reason = "FSDP is used already" if uses_fsdp(case) else "neither tensors nor stages are split"
+        return Verdict(state="not_applicable", reason=reason)
+    shape, sequence, hidden = case.job.facts.model, sequence_of(case), hidden_size_of(case)
+    size = case.number("micro_batch_size")
+    if shape is None or sequence is None or hidden is None or size is None:
+        return Verdict(
+            state="skipped", reason="the model, the sequence length or the micro-batch is not known"
+        )
+    share = case.share(_cost_ns)
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    parameters = shape.parameters or sum(parameters_of(shape))
+    tokens = sequence * size // now.cp
+    evidence = [
+        Evidence(label="exposed TP and PP communication, mean over ranks", value=f"{share:.1%}"),
+        Evidence(label="parameters", value=f"{parameters / 1e9:.3g} billion"),
+        Evidence(label="tokens of a micro-batch on a GPU", value=f"{tokens:,}"),
+    ]
+    fitting = parameters <= MAX_PARAMETERS and tokens >= MIN_TOKENS and sequence > hidden
+    if share < MIN_FRAC or not fitting:
+        reason = "" if fitting else "the model is not small, or its sequences are not long"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    divides = batch_divides(case, now.dp * now.tp * now.pp)
+    advice = all_or_none(case, _advice(case, now.tp, now.pp, now.vpp)) if divides else []
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="a small model with long sequences waits for tensors or stages",
+        evidence=evidence,
+        advice=advice,
+        remedy="" if advice else _OTHERWISE,
+        otherwise=_OTHERWISE,
+        gain=ceiling(case, _cost_ns, "the exposed TP and PP communication, which FSDP's own may replace"),
+        verify="Run both for some twenty steps and compare tokens per second; exposed DP communication must "
+        "stay below what is exposed now.",
+        false_alarm="Activations of a whole micro-batch that do not fit on one GPU: then context parallelism "
+        "beside FSDP, or none of it.",
+    )
+
+
+_OTHERWISE = (
+    "Try FSDP in place of tensor and pipeline parallelism, with a global batch that divides over all ranks; "
+    "megatron-core's is said to be faster than PyTorch's."
+)
+
+
+def _cost_ns(rank: RankMeasurement) -> int:
+    return exposed_ns("tp")(rank) + exposed_ns("pp")(rank)
+
+
+def _advice(case: Case, tp: int, pp: int, vpp: int) -> list[Advice]:
+    """Everything that has to change together, what others need first."""
+    found = []
+    if vpp > 1:
+        found.append(Advice(knob=VPP, to=None, why="there are no stages left to interleave"))
+    if pp > 1:
+        found.append(Advice(knob=PP, to=1, why="whole layers on each GPU, sharded by FSDP"))
+    if case.is_set_to("sequence_parallel", True):
+        found.append(Advice(knob="sequence_parallel", to=False, why="there is no tensor-parallel group"))
+    if tp > 1:
+        found.append(Advice(knob=TP, to=1, why="whole layers on each GPU, sharded by FSDP"))
+    if case.is_set_to("cuda_device_max_connections", 1):
+        why = "with one queue FSDP's gathers wait behind compute"
+        found.append(Advice(knob="cuda_device_max_connections", to=32, why=why))
+    why = "gathers each layer's weights under the compute of the one before"
+    found.append(Advice(knob="use_megatron_fsdp", to=True, why=why, costs="checkpoints of another layout"))
+    why = "shards weights, gradients and optimizer states"
+    found.append(Advice(knob="data_parallel_sharding_strategy", to="optim_grads_params", why=why))
+    return found

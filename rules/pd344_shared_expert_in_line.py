@@ -1,0 +1,59 @@
+"""PD344: a shared expert that waits for the exchange of tokens, though it needs none of it."""
+
+from __future__ import annotations
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.degrees import EP, has_experts
+from perfdoc.rules.exposed import ceiling_of_transfer, exposed_ns
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD344",
+    title="Shared expert in line with the exchange of tokens",
+    why="The shared expert sees every token where it is: it can compute while the others' tokens travel.",
+    sources=("seed 004",),
+    topic="moe",
+    needs=("settings",),
+    advice=("moe_shared_expert_overlap",),
+)
+
+_SHARED, _KNOB = "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap"
+_DISPATCHER, _EP_OVERLAP = "moe_token_dispatcher_type", "overlap_moe_expert_parallel_comm"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where there is a shared expert, tokens go by all-to-all, and the overlap is
+    known to be off; it excludes the flex dispatcher (a guide lists them together) and the 1F1B overlap."""
+    if has_experts(case) is False or case.degree(EP) == 1:
+        return Verdict(state="not_applicable", reason="no tokens are exchanged")
+    known, shared = case.setting(_SHARED)
+    if not known and case.job.facts.model is not None:
+        known, shared = True, case.job.facts.model.shared_expert_ffn_hidden_size
+    if known and not shared:
+        return Verdict(state="not_applicable", reason="there is no shared expert")
+    dispatcher, overlap = case.setting(_DISPATCHER), case.setting(_KNOB)
+    if not known or not dispatcher[0] or not overlap[0]:
+        return Verdict(
+            state="skipped", reason="the shared expert, the dispatcher or the overlap is not known"
+        )
+    share = case.share(exposed_ns("ep"))
+    evidence = (
+        [Evidence(label="exposed EP communication, mean over ranks", value=f"{share:.1%}")] if share else []
+    )
+    if overlap[1] is True or case.is_set_to(_EP_OVERLAP, True):
+        return Verdict(state="passes", evidence=evidence)
+    if dispatcher[1] != "alltoall":
+        reason = f"the overlap needs the alltoall dispatcher, and it is {dispatcher[1]}"
+        return Verdict(state="not_applicable", reason=reason)
+    why = "computes the shared expert while tokens travel"
+    gain = ceiling_of_transfer(case, "ep")
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="the shared expert is not overlapped with the exchange",
+        evidence=evidence,
+        advice=[Advice(knob=_KNOB, to=True, why=why, gain=gain)],
+        otherwise="Take the 1F1B overlap (PD342) instead, which excludes this one.",
+        verify="Run again: exposed EP communication falls by about the shared expert's time.",
+        false_alarm="An exchange so short that there is nothing to hide.",
+    )

@@ -1,0 +1,76 @@
+"""Cases of planted jobs: measured once for a module, then seen under other settings."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.profiling.manifest import ModelShape
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.planted_job import planted_job
+from perfdoc.simulator.planted_spec import JobSpec
+from perfdoc.traces.known_models import known_models
+
+LLAMA = known_models()["llama3-8b"]
+"""8.03 billion parameters, 32 layers 4,096 wide, 32 heads, 8 groups, sequences of 8,192."""
+MIXTRAL = known_models()["mixtral-8x7b"]
+
+
+def planted_case(folder: Path, spec: JobSpec) -> Case:
+    """What perfdoc measures of a planted job, all ranks in one capture and so on one clock."""
+    timelines = planted_job(replace(spec, one_file=True)).timelines
+    paths = [write_nsys_sqlite(t, folder / f"{i}.sqlite", force=True) for i, t in enumerate(timelines)]
+    return Case.of([measure_capture(path, WindowRequest()) for path in paths])
+
+
+def under(
+    case: Case,
+    settings: Mapping[str, Value],
+    *,
+    model: ModelShape | None = None,
+    dialect: str = "megatron_core",
+) -> Case:
+    """The same under these settings."""
+    configuration = Configuration(values=dict(settings), dialect=dialect)  # type: ignore[arg-type]
+    facts = replace(case.job.facts, model=model)
+    return replace(case, configuration=configuration, job=replace(case.job, facts=facts))
+
+
+def on(case: Case, gpu_name: str) -> Case:
+    """The same on other GPUs."""
+    captures = []
+    for capture in case.captures:
+        ranks = [replace(r, device=replace(r.device, gpu_name=gpu_name)) for r in capture.ranks]
+        captures.append(replace(capture, ranks=ranks))
+    return replace(case, captures=captures)
+
+
+def with_exposed(case: Case, dimension: str, frac: float) -> Case:
+    """The same with so much of each window exposed in one dimension, taken from or given to compute."""
+
+    def changed(rank: RankMeasurement) -> RankMeasurement:
+        ledger = rank.ledger
+        ns = math.ceil(frac * ledger.window_ns)
+        more = ns - ledger.exposed_comm_ns[dimension]
+        exposed = {**ledger.exposed_comm_ns, dimension: ns}
+        return replace(
+            rank, ledger=replace(ledger, exposed_comm_ns=exposed, compute_ns=ledger.compute_ns - more)
+        )
+
+    captures = [replace(c, ranks=[changed(r) for r in c.ranks]) for c in case.captures]
+    return replace(case, captures=captures)
+
+
+def shaped(shape: ModelShape, **changes: int | None) -> ModelShape:
+    """Another shape; its number of parameters is then not known."""
+    return msgspec.structs.replace(shape, **{"parameters": None, **changes})

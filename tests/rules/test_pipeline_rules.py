@@ -1,0 +1,263 @@
+"""PD301 to PD308: bubble, micro-batches, interleaving, uneven stages, messages, the schedule."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.rules import pd301_pipeline_bubble, pd304_interleaving_overhead, pd305_uneven_stages
+from perfdoc.rules import pd307_exposed_stage_messages as pd307
+from perfdoc.rules.bubble import PER_STAGE, ideal_frac
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.stage_split import as_settings, balanced, layers_by_stage
+from perfdoc.simulator.planted_spec import JobSpec
+from tests.rules.cases import evidence_of, predicting, result, settings_of
+from tests.rules.planted_cases import planted_case, under, with_exposed
+
+EVEN: Mapping[str, Value] = {
+    "num_layers": 32,
+    "tensor_model_parallel_size": 1,
+    "context_parallel_size": 1,
+    "pipeline_model_parallel_size": 4,
+    "virtual_pipeline_model_parallel_size": None,
+    "pipeline_model_parallel_layout": None,
+    "num_layers_in_first_pipeline_stage": None,
+    "num_layers_in_last_pipeline_stage": None,
+    "account_for_embedding_in_pipeline_split": False,
+    "account_for_loss_in_pipeline_split": False,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("pipelines")
+
+
+@pytest.fixture(scope="module")
+def even(folder: Path) -> Case:
+    """Four stages, eight micro-batches."""
+    return planted_case(folder, JobSpec(pp=4, micro_batches=8, steps=2))
+
+
+@pytest.fixture(scope="module")
+def heavy(folder: Path) -> Case:
+    """The same, the last stage with 0.6 ms more in each of 8 forward passes: 23.5 ms a step, not 18.7."""
+    return planted_case(folder, JobSpec(pp=4, micro_batches=8, steps=2, stage_extra_ns=(0, 0, 0, 600_000)))
+
+
+@pytest.fixture(scope="module")
+def single(folder: Path) -> Case:
+    return planted_case(folder, JobSpec(dp=2, micro_batches=2, steps=2))
+
+
+def with_pipeline(case: Case, **changes: object) -> Case:
+    """The same with other figures of the pipeline."""
+    found = replace(case.job.pipeline, **changes)  # type: ignore[arg-type]
+    return replace(case, job=replace(case.job, pipeline=found))
+
+
+@pytest.mark.parametrize("code", ["PD301", "PD302", "PD304", "PD305", "PD306", "PD307", "PD308"])
+def test_without_a_pipeline(code: str, single: Case) -> None:
+    one = under(single, {"pipeline_model_parallel_size": 1})
+    assert result(code, one).state == "not_applicable"
+    assert result(code, single).state == "skipped"
+
+
+def test_pd301_threshold_and_ceiling(even: Case) -> None:
+    """3 / 11 of the time; two steps of which 7 of 8 stages idle 6.9 ms each."""
+    found = result("PD301", even)
+    assert (found.state, found.level) == ("fires", "problem")
+    rows = even.job.pipeline.stages
+    assert found.gain is not None
+    assert found.gain.high_ms == pytest.approx(sum(r.bubble_ns for r in rows) / 8 / 1e6)
+    edge = pd301_pipeline_bubble.MIN_FRAC
+    assert result("PD301", with_pipeline(even, bubble_frac=edge)).state == "fires"
+    assert result("PD301", with_pipeline(even, bubble_frac=edge - 1e-9)).state == "passes"
+
+
+def test_pd301_reduces_gradients_meanwhile(even: Case) -> None:
+    for exposed, value, advised in ((0.05, False, True), (0.049, False, False), (0.05, True, False)):
+        case = under(with_exposed(even, "dp", exposed), {"overlap_grad_reduce": value})
+        found = result("PD301", case)
+        assert settings_of(found) == ({"overlap_grad_reduce": True} if advised else {})
+
+
+@pytest.mark.parametrize(
+    ("vpp", "micro_batches", "state"), [(1, 16, "passes"), (1, 15, "fires"), (2, 8, "passes")]
+)
+def test_pd302_wants_four_a_stage(even: Case, vpp: int, micro_batches: int, state: str) -> None:
+    settings = {**EVEN, "virtual_pipeline_model_parallel_size": vpp}
+    case = under(even, settings)
+    case = replace(case, job=replace(case.job, facts=replace(case.job.facts, micro_batches=micro_batches)))
+    found = result("PD302", case)
+    assert (found.state, PER_STAGE) == (state, 4)
+    # 15 micro-batches, 4 stages: 3 / 18 of the step.
+    assert evidence_of(found)[2] == f"{3 / (vpp * micro_batches + 3):.1%}"
+    if state == "fires":
+        assert found.level == "information"
+        assert "want 16 to 32" in found.reason
+
+
+@pytest.mark.parametrize(
+    ("size", "advised"),
+    [
+        (1, {"global_batch_size": 32}),  # 16 micro-batches on 2 replicas
+        (2, {"micro_batch_size": 1}),
+        (4, {"micro_batch_size": 2}),  # 8 of 4 are 16 of 2
+        (6, {"micro_batch_size": 3}),
+    ],
+)
+def test_pd302_advice(even: Case, size: int, advised: dict[str, Value]) -> None:
+    batch = {"global_batch_size": 16 * size, "micro_batch_size": size, "data_parallel_size": 2}
+    found = result("PD302", under(even, {**EVEN, **batch}))
+    assert (found.state, settings_of(found)) == ("fires", advised)
+
+
+def test_pd302_does_not_guess(even: Case) -> None:
+    assert result("PD302", under(even, {"pipeline_model_parallel_size": 4})).state == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("transfer", "bubble", "vpp", "to"),
+    [
+        (0.10, 0.02, 4, 2),  # 10 % / 2 - 2 % = 3 %
+        (0.08, 0.02, 4, 2),  # just 2 %
+        (0.078, 0.02, 4, None),
+        (0.04, 0.05, 8, None),  # the bubble is the larger one
+        (0.20, 0.01, 8, 2),  # to 2: 15 % - 3 %; to 4: 10 % - 1 %
+        (0.20, 0.04, 8, 4),  # to 2: 15 % - 12 %; to 4: 10 % - 4 %
+    ],
+)
+def test_pd304_compares_messages_with_the_bubble(
+    even: Case, transfer: float, bubble: float, vpp: int, to: int | None
+) -> None:
+    case = with_pipeline(even, transfer_frac=transfer, bubble_frac=bubble, vpp=vpp)
+    found = result("PD304", under(case, {"virtual_pipeline_model_parallel_size": vpp}))
+    assert pd304_interleaving_overhead.MIN_FRAC == 0.02
+    assert found.state == ("passes" if to is None else "fires")
+    assert settings_of(found) == ({} if to is None else {"virtual_pipeline_model_parallel_size": to})
+
+
+def test_pd304_needs_chunks_to_take_away(even: Case) -> None:
+    assert result("PD304", even).state == "not_applicable"
+    assert result("PD304", with_pipeline(even, transfer_frac=None)).state == "skipped"
+
+
+def test_pd305_names_the_stage_and_spreads_layers(heavy: Case, even: Case) -> None:
+    found = result("PD305", predicting(under(heavy, EVEN), even_stages=(3.0, 3.5, 4.0)))
+    assert (found.state, found.level, found.reason) == (
+        "fires", "problem", "the last stage takes longer than the others",
+    )  # fmt: skip
+    # 18.72 ms for 8 layers is 2.34 ms for one; the last stage has 4.8 ms, two layers' worth, besides.
+    # 9 + 9 + 8 + 6: the longest stage takes 21.06 ms, 1.06 of the mean, so the even replay is a ceiling.
+    layout = "Ettttttttt|ttttttttt|tttttttt|ttttttL"
+    assert settings_of(found) == {"pipeline_model_parallel_layout": layout}
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", 4.0)
+    assert result("PD305", under(even, EVEN)).state == "passes"
+
+
+def test_pd305_threshold(heavy: Case) -> None:
+    window = heavy.job.pipeline.window_ns or 0
+    edge = -(-window * 3 // 100)
+    assert pd305_uneven_stages.MIN_FRAC == 0.03
+    assert result("PD305", with_pipeline(heavy, imbalance_ns=edge)).state == "fires"
+    assert result("PD305", with_pipeline(heavy, imbalance_ns=edge - 1)).state == "passes"
+    assert result("PD305", with_pipeline(heavy, imbalance_ns=None)).state == "skipped"
+
+
+def test_pd305_leaves_other_stages_and_unknown_splits_alone(heavy: Case) -> None:
+    middle = with_pipeline(heavy, slowest_stage=2)
+    assert result("PD305", under(middle, EVEN)).advice == []
+    assert "PD303" in result("PD305", under(middle, EVEN)).remedy
+    unknown = {k: v for k, v in EVEN.items() if k != "num_layers_in_last_pipeline_stage"}
+    assert result("PD305", under(heavy, unknown)).advice == []
+
+
+def test_balanced_layers() -> None:
+    # Four layers in 4 and in 6: one layer takes 1, and 5 and 3 take 5 each.
+    assert balanced([4, 6], [4, 4]) == ([5, 3], 1.0)
+    # 12 layers of 1, the last stage with 3 more: 15 over three stages.
+    counts, uneven = balanced([4, 4, 7], [4, 4, 4])
+    assert (counts, uneven) == ([5, 5, 2], 1.0)
+    assert as_settings(counts, 0) == {"num_layers_in_last_pipeline_stage": 2}
+    assert as_settings([3, 4, 5, 4], 1) == {"pipeline_model_parallel_layout": "Ettt|tttt|ttttt|ttttmL"}
+    assert as_settings([3, 5], 0) == {"num_layers_in_last_pipeline_stage": 5}
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers"),
+    [
+        ({}, [8, 8, 8, 8]),
+        ({"num_layers": 30, "account_for_embedding_in_pipeline_split": True,
+          "account_for_loss_in_pipeline_split": True}, [7, 8, 8, 7]),
+        ({"num_layers_in_last_pipeline_stage": 5}, [9, 9, 9, 5]),
+        ({"num_layers_in_last_pipeline_stage": 6}, None),  # 26 over three stages
+        ({"virtual_pipeline_model_parallel_size": 2}, None),
+        ({"pipeline_model_parallel_layout": "Et|tL"}, None),
+    ],
+)  # fmt: skip
+def test_layers_by_stage(even: Case, changes: dict[str, Value], layers: list[int] | None) -> None:
+    assert layers_by_stage(under(even, {**EVEN, **changes}), 4) == layers
+
+
+MODES = ("overlap_p2p_comm", "batch_p2p_comm", "overlap_p2p_comm_warmup_flush")
+
+
+@pytest.mark.parametrize(
+    ("vpp", "now", "advised"),
+    [
+        (2, (False, True, False), {"batch_p2p_comm": False, "overlap_p2p_comm": True,
+                                   "overlap_p2p_comm_warmup_flush": True}),
+        (2, (True, False, False), {"overlap_p2p_comm_warmup_flush": True}),
+        (2, (True, False, True), {}),
+        (None, (False, True, False), {}),  # without chunks nothing overlaps
+    ],
+)  # fmt: skip
+def test_pd307_modes(
+    even: Case, vpp: int | None, now: tuple[bool, bool, bool], advised: dict[str, Value]
+) -> None:
+    settings = {**EVEN, "virtual_pipeline_model_parallel_size": vpp, **dict(zip(MODES, now, strict=True))}
+    case = under(with_pipeline(even, transfer_frac=0.02, handover_frac=0.01), settings)
+    found = result("PD307", case)
+    assert (found.state, settings_of(found)) == ("fires", advised)
+    assert found.remedy or advised
+    less = with_pipeline(case, transfer_frac=0.02, handover_frac=pd307.MIN_FRAC - 0.0201)
+    assert result("PD307", less).state == "passes"
+
+
+def test_pd307_planted_messages(folder: Path) -> None:
+    """16 micro-batches with blocking messages of 0.5 ms each way beside 2.4 ms of passes."""
+    slow = planted_case(folder, JobSpec(pp=2, micro_batches=16, steps=2, pp_transfer_ns=500_000))
+    assert result("PD307", slow).state == "fires"
+    assert "whatever overlap_p2p_comm says" in result("PD307", slow).remedy
+
+
+def test_pd308_tells_gpipe_from_1f1b(even: Case) -> None:
+    """Eight micro-batches are too few for four stages (12 may fly); for one they are not."""
+    assert result("PD308", even).state == "passes"  # the last stage turns at once
+
+    def sorted_passes(case: Case) -> Case:
+        ranks = []
+        for rank in case.ranks:
+            passes = rank.pipeline.passes
+            order = np.lexsort((~passes.is_forward, passes.step))
+            passes = replace(passes, is_forward=passes.is_forward[order])
+            ranks.append(replace(rank, pipeline=replace(rank.pipeline, passes=passes)))
+        return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
+
+    gpipe = sorted_passes(even)
+    assert result("PD308", gpipe).state == "skipped"
+    assert result("PD308", with_pipeline(gpipe, pp=3)).state == "skipped"  # 9 may fly
+    found = result("PD308", with_pipeline(gpipe, pp=2))
+    assert (found.state, found.level, evidence_of(found)) == ("fires", "information", ["8"])
+
+
+def test_ideal_bubble() -> None:
+    assert ideal_frac(pp=4, vpp=1, micro_batches=8) == 3 / 11
+    assert ideal_frac(pp=1, vpp=1, micro_batches=8) == 0
