@@ -59,7 +59,8 @@ def evaluate(case: Case) -> Verdict:
     share = case.share(_cost_ns)
     if share is None:
         return Verdict(state="skipped", reason="every window is empty")
-    parameters = shape.parameters or sum(parameters_of(shape))
+    dense, experts, embedding = parameters_of(shape)
+    parameters = shape.parameters or dense + experts + 2 * embedding
     tokens = sequence * size // now.cp
     evidence = [
         Evidence(label="exposed TP and PP communication, mean over ranks", value=f"{share:.1%}"),

@@ -1,0 +1,219 @@
+"""PD306 and PD311: what the mapping leaves of memory; PD317, PD318 and PD320: other mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
+from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
+from perfdoc.rules import pd306_uneven_stage_memory as pd306
+from perfdoc.rules import pd311_mapping_out_of_memory as pd311
+from perfdoc.rules import pd317_fsdp_candidate as pd317
+from perfdoc.rules.case import Case
+from perfdoc.rules.exposed import MIN_FRAC
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.simulator.planted_spec import JobSpec
+from tests.analyzers.memory_planted import MIB, a_step, one
+from tests.rules.cases import evidence_of, result, settings_of
+from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, shaped, under, with_exposed
+from tests.rules.test_mapping_rules import CP, NOW, PP, SP, TP, VPP
+
+EP = "expert_model_parallel_size"
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Two stages, two replicas."""
+    return planted_case(tmp_path_factory.mktemp("job"), JobSpec(pp=2, dp=2, micro_batches=4, steps=2))
+
+
+@pytest.fixture(scope="module")
+def device(tmp_path_factory: pytest.TempPathFactory) -> MemoryMeasurement:
+    return one(a_step(), tmp_path_factory.mktemp("memory"), device_total_bytes=100 * MIB)
+
+
+def remembering(
+    case: Case, device: MemoryMeasurement, *ranks: tuple[int, int], failed: int = 0, activations: float = 0.0
+) -> Case:
+    """The same with snapshots of ranks 0, 1, …: MiB reserved at the peak and never reserved."""
+    found = []
+    assert device.composition is not None
+    for rank, (peak, free) in enumerate(ranks):
+        categories = {**device.composition.category_bytes, "activations": round(activations * peak * MIB)}
+        one_device = replace(
+            device,
+            peak_reserved_bytes=peak * MIB,
+            peak_allocated_bytes=peak * MIB,
+            headroom_bytes=free * MIB,
+            oom_events=failed,
+            composition=replace(device.composition, category_bytes=categories),
+        )
+        found.append(RankMemory(rank=rank, devices=[one_device], process=None, sha256={}))
+    return replace(case, memory=JobMemory(state="measured", reason="", remedy="", ranks=found))
+
+
+def test_pd306_one_full_stage(job: Case, device: MemoryMeasurement) -> None:
+    """Ranks 0 and 1 are of the first stage, 2 and 3 of the last one."""
+    last = 800
+    found = result("PD306", remembering(job, device, (1000, 111), (900, 211), (last, 311), (700, 411)))
+    assert (found.state, found.level) == ("fires", "information")
+    assert "stage 0 is full while stage 1 needs 80%" in found.reason
+    assert evidence_of(found)[0].endswith("GiB")
+    for peaks, failed, state in (
+        (((1000, 112), (900, 0), (800, 0), (700, 0)), 0, "passes"),  # a tenth of 1,112 and more is free
+        (((1000, 100), (900, 0), (801, 0), (700, 0)), 0, "passes"),
+        (((1000, 500), (900, 0), (800, 0), (700, 0)), 1, "fires"),
+        (((1000, 100), (900, 0)), 0, "skipped"),  # of one stage only
+    ):
+        assert result("PD306", remembering(job, device, *peaks, failed=failed)).state == state
+    assert (pd306.MAX_FREE_FRAC, pd306.MAX_RATIO) == (0.1, 0.8)
+
+
+BIG: Mapping[str, Value] = {**NOW, "global_batch_size": 64, "data_parallel_size": 4, SP: False}
+
+
+@pytest.mark.parametrize(
+    ("changes", "activations", "to"),
+    [
+        ({"use_distributed_optimizer": False}, 0.9, {"use_distributed_optimizer": True}),
+        ({}, 0.5, {CP: 2}),
+        ({}, 0.49, {TP: 4, SP: True}),
+        ({"seq_length": 4096}, 0.9, {TP: 4, SP: True}),
+        ({TP: 8}, 0.0, {PP: 2, VPP: 2}),  # eight GPUs fill the NVLink domain
+        ({TP: 8, "overlap_p2p_comm": False}, 0.0, {PP: 2, "overlap_p2p_comm": True, VPP: 2}),
+        ({TP: 8, "num_layers": 6}, 0.0, {PP: 2}),  # three layers are no two chunks
+        ({TP: 8, "num_layers": 7}, 0.0, {}),
+        ({"data_parallel_size": 3}, 0.9, {}),  # no rank can be taken
+    ],
+)
+def test_pd311_next_step(
+    job: Case, device: MemoryMeasurement, changes: dict[str, Value], activations: float, to: dict[str, Value]
+) -> None:
+    case = remembering(under(job, {**BIG, **changes}), device, (1000, 20), failed=1, activations=activations)
+    found = result("PD311", case)
+    assert (found.state, found.level, settings_of(found)) == ("fires", "problem", to)
+    assert "PD501" in found.remedy
+
+
+def test_pd311_experts_go_before_stages(job: Case, device: MemoryMeasurement) -> None:
+    """Eight experts over one rank become four a rank; over eight ranks there are no more."""
+    settings = {**BIG, "num_moe_experts": 8, EP: 1, "expert_tensor_parallel_size": 1, SP: True}
+    for ep, to in ((1, {EP: 2}), (8, {TP: 4})):
+        case = under(job, {**settings, EP: ep}, model=MIXTRAL)
+        assert settings_of(result("PD311", remembering(case, device, (1000, 20), failed=1))) == to
+
+
+def test_pd311_threshold(job: Case, device: MemoryMeasurement) -> None:
+    assert pd311.MIN_FREE_FRAC == 0.03
+    for free, state in ((29, "fires"), (30, "passes")):  # of 999 and of 1,000
+        found = result("PD311", remembering(under(job, BIG), device, (970, free)))
+        assert (found.state, found.level) == (state, "information" if state == "fires" else "problem")
+    assert result("PD311", job).state == "skipped"
+
+
+@pytest.fixture(scope="module")
+def slow(job: Case) -> Case:
+    """A small model on four ranks, with 8,192 tokens in a micro-batch; 5 % exposed."""
+    return under(
+        with_exposed(with_exposed(job, "pp", 0.0), "tp", MIN_FRAC), NOW, model=shaped(LLAMA, layers=8)
+    )
+
+
+def test_pd317_fsdp(slow: Case) -> None:
+    found = result("PD317", slow)
+    assert (found.state, found.level) == ("fires", "information")
+    to = {
+        SP: False,
+        TP: 1,
+        "use_megatron_fsdp": True,
+        "data_parallel_sharding_strategy": "optim_grads_params",
+    }
+    assert settings_of(found) == to
+    assert evidence_of(found)[1:] == ["2.8 billion", "8,192"]
+
+
+@pytest.mark.parametrize(
+    ("changes", "layers", "state"),
+    [
+        ({"seq_length": 8191}, 8, "passes"),
+        ({"seq_length": 4096, "micro_batch_size": 2}, 8, "passes"),  # no longer than it is wide
+        ({}, 88, "passes"),  # 20.2 billion
+        ({}, 86, "fires"),  # 19.8
+        ({"use_torch_fsdp2": True}, 8, "not_applicable"),
+        ({TP: 1, SP: False}, 8, "not_applicable"),
+    ],
+)
+def test_pd317_only_small_and_long(slow: Case, changes: dict[str, Value], layers: int, state: str) -> None:
+    assert (pd317.MIN_TOKENS, pd317.MAX_PARAMETERS) == (8192, 20_000_000_000)
+    found = result("PD317", under(slow, {**NOW, **changes}, model=shaped(LLAMA, layers=layers)))
+    assert found.state == state
+
+
+def test_pd317_threshold_and_queues(slow: Case) -> None:
+    assert result("PD317", with_exposed(slow, "tp", MIN_FRAC - 0.001)).state == "passes"
+    one_queue = under(slow, {**NOW, "cuda_device_max_connections": 1}, model=slow.job.facts.model)
+    assert settings_of(result("PD317", one_queue))["cuda_device_max_connections"] == 32
+    uneven = under(slow, {**NOW, "global_batch_size": 6}, model=slow.job.facts.model)
+    assert (result("PD317", uneven).advice, "FSDP" in result("PD317", uneven).remedy) == ([], True)
+
+
+@pytest.mark.parametrize(
+    ("settings", "state", "to"),
+    [
+        ({}, "skipped", {}),
+        ({"use_torch_fsdp2": False, "use_megatron_fsdp": False}, "not_applicable", {}),
+        ({"use_megatron_fsdp": True, "cuda_device_max_connections": 8}, "passes", {}),
+        ({"use_megatron_fsdp": True, "cuda_device_max_connections": 1}, "fires",
+         {"cuda_device_max_connections": 32}),
+        ({"use_torch_fsdp2": True}, "fires",
+         {"use_torch_fsdp2": False, "use_megatron_fsdp": True,
+          "data_parallel_sharding_strategy": "optim_grads_params"}),
+    ],
+)  # fmt: skip
+def test_pd318_fsdp_setup(job: Case, settings: dict[str, Value], state: str, to: dict[str, Value]) -> None:
+    found = result("PD318", under(job, settings))
+    assert (found.state, settings_of(found)) == (state, to)
+
+
+def test_pd318_is_a_problem_where_it_shows(job: Case) -> None:
+    settings = {"use_megatron_fsdp": True, "cuda_device_max_connections": 1}
+    for exposed, level in ((MIN_FRAC, "problem"), (MIN_FRAC - 0.001, "information")):
+        assert result("PD318", under(with_exposed(job, "dp", exposed), settings)).level == level
+
+
+STAGES, TENSOR = "encoder_pipeline_model_parallel_size", "encoder_tensor_model_parallel_size"
+
+
+@pytest.mark.parametrize(
+    ("settings", "state", "level"),
+    [
+        ({}, "skipped", "problem"),
+        ({STAGES: 0}, "not_applicable", "problem"),
+        ({STAGES: 0, TENSOR: 2, TP: 4, PP: 1}, "fires", "problem"),  # read with a stage only
+        ({STAGES: 1, TENSOR: 8, TP: 4, PP: 1}, "fires", "problem"),
+        ({STAGES: 1, TENSOR: 4, TP: 4, PP: 1}, "fires", "information"),
+        ({STAGES: 1, TENSOR: 0, TP: 4, PP: 1}, "fires", "information"),
+        ({STAGES: 1, TENSOR: 2, TP: 4, PP: 1}, "passes", "problem"),
+        ({STAGES: 1, TENSOR: 2, TP: 4, PP: 2, CP: 1, "world_size": 20}, "passes", "problem"),
+        ({STAGES: 1, TENSOR: 2, TP: 4, PP: 2, CP: 1, "world_size": 16}, "fires", "problem"),
+    ],
+)
+def test_pd320_encoders(job: Case, settings: dict[str, Value], state: str, level: str) -> None:
+    found = result("PD320", under(job, settings, dialect="nemo"))
+    assert (found.state, found.level) == (state, level)
+    if level == "information":
+        assert settings_of(found) == {TENSOR: 2}
+        assert "experimental" in found.advice[0].costs
+
+
+def test_other_gpus_have_other_domains(job: Case, device: MemoryMeasurement) -> None:
+    """Where nobody knows the NVLink domain, neither tensor ranks nor stages are proposed."""
+    case = on(under(job, BIG), "NVIDIA H100 PCIe")
+    assert result("PD311", remembering(case, device, (1000, 20), failed=1)).advice == []
+
+
+def test_the_planted_stages(job: Case) -> None:
+    assert [row.stage for row in job.job.pipeline.stages] == [0, 0, 1, 1]
