@@ -1,0 +1,244 @@
+"""PD340 to PD346: experts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import pytest
+
+from perfdoc.analyzers.kernels.kernel_parts import PartTime
+from perfdoc.rules import pd346_stages_instead_of_experts as pd346
+from perfdoc.rules.case import Case
+from perfdoc.rules.exposed import MIN_FRAC
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.simulator.planted_spec import JobSpec
+from tests.rules.cases import evidence_of, result, settings_of
+from tests.rules.planted_cases import MIXTRAL, on, planted_case, under, with_exposed
+
+TP, PP, EP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"
+ETP, VPP = "expert_tensor_parallel_size", "virtual_pipeline_model_parallel_size"
+DISPATCHER, BACKEND = "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"
+OVERLAP, SHARED = "overlap_moe_expert_parallel_comm", "moe_shared_expert_overlap"
+NOW: Mapping[str, Value] = {
+    "num_moe_experts": 8,
+    "num_layers": 32,
+    TP: 1,
+    PP: 1,
+    VPP: None,
+    "context_parallel_size": 1,
+    EP: 4,
+    ETP: 1,
+    "data_parallel_size": 4,
+    "global_batch_size": 128,
+    "micro_batch_size": 1,
+    "bf16": True,
+    "recompute_granularity": None,
+    "recompute_method": None,
+    "recompute_num_layers": None,
+    "cuda_graph_impl": "none",
+    "mtp_num_layers": None,
+    SHARED: False,
+    DISPATCHER: "alltoall",
+    OVERLAP: False,
+    "delay_wgrad_compute": False,
+}
+
+
+@pytest.fixture(scope="module")
+def ep4(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Of the time 8 % are exposed EP communication."""
+    spec = JobSpec(dp=4, ep=4, micro_batches=2, steps=2)
+    return planted_case(tmp_path_factory.mktemp("ep"), spec)
+
+
+@pytest.fixture(scope="module")
+def pp4(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return planted_case(tmp_path_factory.mktemp("pp"), JobSpec(pp=4, micro_batches=8, steps=2))
+
+
+@pytest.mark.parametrize("code", ["PD340", "PD341", "PD343", "PD344", "PD346"])
+def test_dense_models_and_unknown_ones(code: str, ep4: Case) -> None:
+    assert result(code, ep4).state == "skipped"
+    assert result(code, under(ep4, {"num_moe_experts": None})).state == "not_applicable"
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "to"),
+    [
+        ({}, "passes", {}),
+        ({ETP: 2, "data_parallel_size": 8}, "fires", {ETP: 1, EP: 8}),
+        ({ETP: None, TP: 2, "sequence_parallel": True}, "fires", {ETP: 1, EP: 8}),
+        ({ETP: 2, EP: 8, "data_parallel_size": 16}, "fires", {ETP: 1}),  # 16 do not divide 8 experts
+        ({ETP: None, TP: None}, "passes", {}),
+    ],
+)
+def test_pd340(ep4: Case, changes: dict[str, Value], state: str, to: dict[str, Value]) -> None:
+    found = result("PD340", under(ep4, {**NOW, **changes}))
+    assert (found.state, settings_of(found)) == (state, to)
+    unknown = {k: v for k, v in NOW.items() if k != ETP}
+    assert result("PD340", under(ep4, {**unknown, TP: 2})).state == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "to"),
+    [
+        ({"moe_grouped_gemm": False, "moe_permute_fusion": True}, "fires", {"moe_grouped_gemm": True}),
+        (
+            {"moe_grouped_gemm": False, EP: 8, "moe_permute_fusion": False},
+            "fires",
+            {"moe_permute_fusion": True},
+        ),
+        ({"moe_grouped_gemm": True, "moe_permute_fusion": True}, "passes", {}),
+        ({"moe_grouped_gemm": False, EP: 8}, "passes", {}),  # one expert on each GPU
+        ({}, "skipped", {}),
+    ],
+)
+def test_pd341(ep4: Case, changes: dict[str, Value], state: str, to: dict[str, Value]) -> None:
+    found = result("PD341", under(ep4, {**NOW, **changes}))
+    assert (found.state, settings_of(found)) == (state, to)
+    assert state != "fires" or (found.level, found.gain) == ("information", None)
+
+
+def test_pd341_ceilings_are_measured(ep4: Case) -> None:
+    """4 ms of grouped products and 1 ms of sorting in two steps of each rank: 2 and 0.5 ms a step."""
+    sorting = PartTime(part="moe_dispatch", phase="forward", evidence="range", count=1, total_ns=1_000_000)
+    ranks = []
+    for r in ep4.ranks:
+        parts = replace(r.kernel_parts, state="measured", grouped_linear_ns=4_000_000, parts=(sorting,))
+        ranks.append(replace(r, kernel_parts=parts))
+    case = replace(ep4, captures=[replace(ep4.captures[0], ranks=ranks)])
+    both = {"moe_grouped_gemm": False, "moe_permute_fusion": False}
+    for changes, high in ((both, 2.0), ({**both, "moe_grouped_gemm": True}, 0.5)):
+        found = result("PD341", under(case, {**NOW, **changes}))
+        assert found.gain is not None
+        assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(high))
+        assert len(evidence_of(found)) == 3
+
+
+@pytest.mark.parametrize(
+    ("changes", "to"),
+    [
+        ({}, {OVERLAP: True, "delay_wgrad_compute": True}),
+        ({DISPATCHER: "allgather"}, {DISPATCHER: "alltoall", OVERLAP: True, "delay_wgrad_compute": True}),
+        ({SHARED: True, "moe_shared_expert_intermediate_size": 1024},
+         {SHARED: False, OVERLAP: True, "delay_wgrad_compute": True}),
+        ({"cuda_device_max_connections": 1},
+         {"cuda_device_max_connections": 32, OVERLAP: True, "delay_wgrad_compute": True}),
+        ({"recompute_granularity": "full", "recompute_method": "uniform", "recompute_num_layers": 1}, {}),
+        ({PP: 2}, {}),  # needs virtual stages
+        ({OVERLAP: True}, {}),
+    ],
+)  # fmt: skip
+def test_pd342(ep4: Case, changes: dict[str, Value], to: dict[str, Value]) -> None:
+    found = result("PD342", under(ep4, {**NOW, **changes}))
+    assert (found.state, found.level, settings_of(found)) == ("fires", "problem", to)
+    assert found.gain is not None
+    assert found.gain.method == "ceiling"
+    assert to or "another micro-batch" in found.remedy
+
+
+def test_pd342_threshold(ep4: Case) -> None:
+    assert result("PD342", with_exposed(ep4, "ep", MIN_FRAC)).state == "fires"
+    assert result("PD342", with_exposed(ep4, "ep", MIN_FRAC - 0.001)).state == "passes"
+    assert "--config" in result("PD342", ep4).remedy
+    assert result("PD342", under(ep4, {**NOW, EP: 1})).state == "not_applicable"
+
+
+H100, GB200, L40S = "NVIDIA H100 80GB HBM3", "NVIDIA GB200", "NVIDIA L40S"
+WIDE: Mapping[str, Value] = {"num_moe_experts": 64, EP: 16, "data_parallel_size": 16}
+
+
+@pytest.mark.parametrize(
+    ("gpu", "changes", "state", "to"),
+    [
+        (H100, {}, "passes", {}),
+        (H100, WIDE, "fires", {DISPATCHER: "flex", BACKEND: "deepep"}),
+        (H100, {**WIDE, EP: 8, ETP: 2}, "fires", {DISPATCHER: "flex", BACKEND: "deepep"}),
+        (H100, {**WIDE, SHARED: True, "moe_shared_expert_intermediate_size": 512}, "fires",
+         {SHARED: False, DISPATCHER: "flex", BACKEND: "deepep"}),
+        (H100, {**WIDE, DISPATCHER: "flex"}, "passes", {}),
+        (H100, {**WIDE, OVERLAP: True}, "passes", {}),
+        (GB200, WIDE, "passes", {}),
+        (GB200, {**WIDE, "num_moe_experts": 128, EP: 128, "data_parallel_size": 128}, "fires",
+         {DISPATCHER: "flex", BACKEND: "hybridep"}),
+        (GB200, {DISPATCHER: "flex", BACKEND: "deepep"}, "fires", {BACKEND: "hybridep"}),
+        (GB200, {DISPATCHER: "flex", BACKEND: "deepep", "moe_enable_deepep": True}, "fires",
+         {"moe_enable_deepep": False, BACKEND: "hybridep"}),
+        (GB200, {DISPATCHER: "flex", BACKEND: "hybridep"}, "passes", {}),
+        (L40S, {}, "fires", {}),  # no NVLink at all, and no DeepEP
+        ("NVIDIA H100 PCIe", WIDE, "skipped", {}),
+    ],
+)  # fmt: skip
+def test_pd343(ep4: Case, gpu: str, changes: dict[str, Value], state: str, to: dict[str, Value]) -> None:
+    found = result("PD343", under(on(ep4, gpu), {**NOW, **changes}))
+    assert (found.state, settings_of(found)) == (state, to)
+
+
+def test_pd343_level_and_smaller_groups(ep4: Case) -> None:
+    for exposed, level in ((MIN_FRAC, "problem"), (MIN_FRAC - 0.001, "information")):
+        found = result("PD343", under(with_exposed(ep4, "ep", exposed), {**NOW, **WIDE}))
+        assert (found.state, found.level) == ("fires", level)
+    assert "EP 8, which puts 2 times" in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("changes", "state"),
+    [
+        ({}, "fires"),
+        ({SHARED: True}, "passes"),
+        ({OVERLAP: True}, "passes"),
+        ({DISPATCHER: "flex"}, "not_applicable"),
+        ({"moe_shared_expert_intermediate_size": None}, "not_applicable"),
+        ({EP: 1}, "not_applicable"),
+    ],
+)
+def test_pd344(ep4: Case, changes: dict[str, Value], state: str) -> None:
+    shared: dict[str, Value] = {**NOW, "moe_shared_expert_intermediate_size": 512}
+    found = result("PD344", under(ep4, {**shared, **changes}))
+    assert found.state == state
+    assert settings_of(found) == ({SHARED: True} if state == "fires" else {})
+    assert state != "fires" or found.level == "information"
+    unknown = {k: v for k, v in shared.items() if k != SHARED}
+    assert result("PD344", under(ep4, unknown)).state == "skipped"
+
+
+@pytest.mark.parametrize(
+    ("changes", "state", "to"),
+    [
+        # 8 micro-batches: 3 / 11 of the step; one stage and four times the expert ranks: none.
+        ({}, "fires", {PP: 1, EP: 8}),
+        ({VPP: 2}, "fires", {VPP: None, PP: 1, EP: 8}),
+        # Six experts go over 2 ranks, not over 8; over 4 neither.
+        ({"num_moe_experts": 6}, "passes", {}),
+        # Over 4 ranks: two stages of 4 micro-batches each, 1 / 5 instead of 3 / 11.
+        ({"num_moe_experts": 4}, "fires", {PP: 2, EP: 4}),
+        # 200 micro-batches a pipeline: 1.5 % of the step is too little to save.
+        ({"global_batch_size": 800}, "passes", {}),
+        ({"global_batch_size": 40}, "fires", {PP: 2, EP: 4}),  # 10 on each of 4; not over 16 replicas
+        ({PP: 1}, "not_applicable", {}),
+    ],
+)
+def test_pd346(pp4: Case, changes: dict[str, Value], state: str, to: dict[str, Value]) -> None:
+    settings = {**NOW, PP: 4, EP: 2, "data_parallel_size": 4, "global_batch_size": 32}
+    found = result("PD346", under(pp4, {**settings, **changes}))
+    assert (found.state, settings_of(found)) == (state, to)
+    assert pd346.MIN_SAVED_FRAC == 0.02
+    if state == "fires":
+        assert found.level == "information"
+        assert found.gain is not None
+        assert found.gain.method == "ceiling"
+
+
+def test_pd346_needs_a_bubble_and_a_domain(pp4: Case) -> None:
+    settings = {**NOW, PP: 4, EP: 2, "data_parallel_size": 4, "global_batch_size": 32}
+    for bubble, state in ((0.05, "fires"), (0.0499, "passes")):
+        pipeline = replace(pp4.job.pipeline, bubble_frac=bubble)
+        case = replace(pp4, job=replace(pp4.job, pipeline=pipeline))
+        assert result("PD346", under(case, settings)).state == state
+    assert result("PD346", under(on(pp4, "NVIDIA H100 PCIe"), settings)).state == "skipped"
+
+
+def test_the_model_may_tell_of_experts(ep4: Case) -> None:
+    settings = {k: v for k, v in NOW.items() if k != "num_moe_experts"}
+    assert result("PD340", under(ep4, {**settings, ETP: 2}, model=MIXTRAL)).state == "fires"
