@@ -94,9 +94,10 @@ def experts_of(case: Case) -> int | None:
 
 
 def expert_tp(case: Case) -> int | None:
-    """Tensor-parallel degree of experts: that of the other layers, where it is known to be unset."""
+    """Tensor-parallel degree of experts: unset it is that of the other layers. Where that is 1, so is this
+    one unless somebody says otherwise: nobody splits experts alone."""
     known, value = case.setting(ETP)
-    if known and value is None:
+    if (known and value is None) or (not known and case.degree(TP) == 1):
         return case.degree(TP)
     return case.number(ETP)
 

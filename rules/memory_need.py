@@ -117,21 +117,31 @@ def need_bytes(shape: ModelShape, at: Degrees, batch: Batch) -> int | None:
 def batch_of(case: Case, at: Degrees) -> Batch | None:
     """What is known of the job's batch under a mapping of the same ranks; None where too little is.
 
-    What would save memory counts only where it is known to be on.
+    What would save memory counts only where it is known to be on: an estimate may be too high, not too low.
     """
     batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
     sequence = sequence_of(case)
-    sharded, value = case.setting("use_distributed_optimizer")
-    if not batch or not each or not sequence or not sharded or batch % (each * at.dp):
+    if not batch or not each or not sequence or batch % (each * at.dp):
         return None
     return Batch(
         sequence=sequence,
         micro_sequences=each,
         micro_batches=batch // (each * at.dp),
-        sharded_optimizer=value is True,
+        sharded_optimizer=case.is_set_to("use_distributed_optimizer", True),
         sequence_parallel=case.is_set_to("sequence_parallel", True),
         recompute=case.is_set_to("recompute_granularity", "full"),
     )
+
+
+def sharded_bytes(shape: ModelShape, at: Degrees, batch: Batch) -> int:
+    """The same with FSDP: everything over all ranks, and two layers with their gradients whole.
+
+    18 bytes a parameter over the ranks, 2 x 4 a parameter of a layer.
+    """
+    dense, experts, embedding = parameters_of(shape)
+    states = (dense + experts + 2 * embedding) * _REPLICATED / at.world
+    whole = 2 * 4 * (dense + experts) / shape.layers
+    return round(states + whole) + activation_bytes(shape, at, batch)
 
 
 def device_bytes(case: Case) -> int | None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from perfdoc.rules.bubble import bubble_ceiling, no_pipeline
+from perfdoc.rules.bubble import PER_STAGE, bubble_ceiling, no_pipeline
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import PP, VPP
+from perfdoc.rules.degrees import PP, VPP, layers_of
 from perfdoc.rules.exposed import MIN_FRAC as EXPOSED_MIN_FRAC
 from perfdoc.rules.exposed import exposed_ns
-from perfdoc.rules.gain import predicted
+from perfdoc.rules.gain import predicted, worth_frac
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -34,8 +34,9 @@ MAX_VPP = 8
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where the bubble takes `MIN_FRAC` of the step. More chunks are advised only where layers divide
-    over pp x vpp and the replay says that it gains."""
+    """Fires where the bubble takes `MIN_FRAC` of the step; as information where there are `bubble.PER_STAGE`
+    micro-batches for each stage, the bubble is the one that follows, and the replay gains less than
+    `MIN_FRAC` by more chunks. Those are advised only where layers divide over pp x vpp."""
     found = case.job.pipeline
     if found.state != "measured" or found.bubble_frac is None:
         nothing = no_pipeline(case)
@@ -49,6 +50,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     return Verdict(
         state="fires",
+        level="problem" if _too_large(case) else "information",
         reason="stages wait for the pipeline to fill and drain",
         evidence=evidence,
         remedy="More micro-batches per step make the bubble smaller (a guide says micro-batch size and means "
@@ -61,6 +63,17 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
+def _too_large(case: Case) -> bool:
+    """Whether the guides' number of micro-batches would make it smaller, or something else does."""
+    found = case.job.pipeline
+    if found.pp is None or found.vpp is None or found.micro_batches is None:
+        return True
+    ideal, measured = found.ideal_bubble_frac or 0.0, found.bubble_frac or 0.0
+    few = found.vpp * found.micro_batches < PER_STAGE * found.pp
+    chunks = worth_frac(case, "more_virtual_stages") >= MIN_FRAC
+    return few or chunks or measured >= ideal + MIN_FRAC
+
+
 def _chunks(case: Case, vpp: int | None) -> list[Advice]:
     """Twice the chunks, where layers divide; only where the replay says that it gains."""
     prediction = case.prediction("more_virtual_stages")
@@ -71,9 +84,8 @@ def _chunks(case: Case, vpp: int | None) -> list[Advice]:
     if now != (case.job.facts.vpp or 1):
         return []  # another change than the one that was replayed
     to = 2 * now
-    layers, pp = case.setting("num_layers")[1], case.setting(PP)[1]
-    whole = isinstance(layers, int) and isinstance(pp, int) and layers % (pp * to) == 0
-    if not whole or to > MAX_VPP:
+    layers, pp = layers_of(case), case.degree(PP)
+    if layers is None or pp is None or layers % (pp * to) or to > MAX_VPP:
         return []
     why = f"each stage holds {to} chunks instead of {now}, so that the pipeline fills in half the time"
     costs = "twice the messages between stages, and some memory"

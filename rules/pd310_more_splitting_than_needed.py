@@ -18,7 +18,7 @@ from perfdoc.rules.degrees import (
 )
 from perfdoc.rules.exposed import exposed_ns
 from perfdoc.rules.gain import ceiling
-from perfdoc.rules.memory_need import FIT_FRAC, device_bytes, fits
+from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes, fits
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -61,6 +61,8 @@ def evaluate(case: Case) -> Verdict:
     memory = device_bytes(case)
     if case.job.facts.model is None or memory is None:
         return Verdict(state="skipped", reason="the model's shape or the GPU's memory is not known")
+    if batch_of(case, now) is None:
+        return Verdict(state="skipped", reason="the batch or the sequence length is not known")
     share = case.share(_cost_ns)
     if share is None:
         return Verdict(state="skipped", reason="every window is empty")

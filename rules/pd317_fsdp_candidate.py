@@ -9,7 +9,7 @@ from perfdoc.rules.degrees import (
     TP,
     UNKNOWN,
     VPP,
-    batch_divides,
+    Degrees,
     degrees_of,
     hidden_size_of,
     sequence_of,
@@ -17,7 +17,7 @@ from perfdoc.rules.degrees import (
 )
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.gain import ceiling
-from perfdoc.rules.memory_need import parameters_of
+from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes, parameters_of, sharded_bytes
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -43,7 +43,8 @@ MAX_PARAMETERS = 20_000_000_000
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where exposed TP and PP communication takes `exposed.MIN_FRAC` of the time in a
     model of `MAX_PARAMETERS` or fewer, with `MIN_TOKENS` tokens in a micro-batch on each GPU and sequences
-    longer than it is wide."""
+    longer than it is wide, and that is not estimated to need more than `memory_need.FIT_FRAC` of the
+    device."""
     now = degrees_of(case)
     if now is None:
         return Verdict(state="skipped", reason=UNKNOWN)
@@ -67,12 +68,20 @@ def evaluate(case: Case) -> Verdict:
         Evidence(label="parameters", value=f"{parameters / 1e9:.3g} billion"),
         Evidence(label="tokens of a micro-batch on a GPU", value=f"{tokens:,}"),
     ]
+    need = _need_bytes(case, now)
+    if need is not None:
+        evidence.append(
+            Evidence(label="estimated memory of a GPU with FSDP", value=f"{need / 2**30:.3g} GiB")
+        )
+        memory = device_bytes(case)
+        if memory is not None and need > FIT_FRAC * memory:
+            reason = "the activations of a whole micro-batch are not sure to fit"
+            return Verdict(state="passes", reason=reason, evidence=evidence)
     fitting = parameters <= MAX_PARAMETERS and tokens >= MIN_TOKENS and sequence > hidden
     if share < MIN_FRAC or not fitting:
         reason = "" if fitting else "the model is not small, or its sequences are not long"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    divides = batch_divides(case, now.dp * now.tp * now.pp)
-    advice = all_or_none(case, _advice(case, now.tp, now.pp, now.vpp)) if divides else []
+    advice = [] if need is None else all_or_none(case, _advice(case, now.tp, now.pp, now.vpp))
     return Verdict(
         state="fires",
         level="information",
@@ -84,8 +93,8 @@ def evaluate(case: Case) -> Verdict:
         gain=ceiling(case, _cost_ns, "the exposed TP and PP communication, which FSDP's own may replace"),
         verify="Run both for some twenty steps and compare tokens per second; exposed DP communication must "
         "stay below what is exposed now.",
-        false_alarm="Activations of a whole micro-batch that do not fit on one GPU: then context parallelism "
-        "beside FSDP, or none of it.",
+        false_alarm="Activations that take more than the estimate says: then context parallelism beside "
+        "FSDP, or none of it.",
     )
 
 
@@ -93,6 +102,15 @@ _OTHERWISE = (
     "Try FSDP in place of tensor and pipeline parallelism, with a global batch that divides over all ranks; "
     "megatron-core's is said to be faster than PyTorch's."
 )
+
+
+def _need_bytes(case: Case, now: Degrees) -> int | None:
+    then = now.with_model_parallel(tp=1, pp=1)
+    batch = None if then is None else batch_of(case, then)
+    shape = case.job.facts.model
+    if then is None or batch is None or shape is None or min(shape.layers, shape.hidden_size) < 1:
+        return None
+    return sharded_bytes(shape, then, batch)
 
 
 def _cost_ns(rank: RankMeasurement) -> int:

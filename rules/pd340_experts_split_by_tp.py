@@ -29,7 +29,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="not_applicable", reason="the model has no experts")
     if has_experts(case) is None:
         return Verdict(state="skipped", reason="whether the model has experts is not known")
-    etp = 1 if case.degree(TP) == 1 and case.number(ETP) is None else expert_tp(case)
+    etp = expert_tp(case)
     if etp is None:
         return Verdict(state="skipped", reason=f"{ETP} is not known; unset it follows {TP}")
     evidence = [Evidence(label="tensor ranks of an expert", value=str(etp))]

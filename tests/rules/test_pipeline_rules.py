@@ -69,7 +69,7 @@ def test_without_a_pipeline(code: str, single: Case) -> None:
 
 
 def test_pd301_threshold_and_ceiling(even: Case) -> None:
-    """3 / 11 of the time; two steps of which 7 of 8 stages idle 6.9 ms each."""
+    """3 / 11 of the time: eight micro-batches are few for four stages."""
     found = result("PD301", even)
     assert (found.state, found.level) == ("fires", "problem")
     rows = even.job.pipeline.stages
@@ -78,6 +78,18 @@ def test_pd301_threshold_and_ceiling(even: Case) -> None:
     edge = pd301_pipeline_bubble.MIN_FRAC
     assert result("PD301", with_pipeline(even, bubble_frac=edge)).state == "fires"
     assert result("PD301", with_pipeline(even, bubble_frac=edge - 1e-9)).state == "passes"
+
+
+def test_pd301_is_information_where_little_is_to_be_done(even: Case) -> None:
+    """16 micro-batches for 4 stages are what the guides ask for; a gain of 5 % of a step is not little."""
+    facts = {"micro_batches": 16, "bubble_frac": 3 / 19, "ideal_bubble_frac": 3 / 19}
+    case = with_pipeline(even, **facts)
+    assert result("PD301", case).level == "information"
+    assert result("PD301", with_pipeline(case, micro_batches=15)).level == "problem"
+    assert result("PD301", with_pipeline(case, bubble_frac=3 / 19 + 0.05)).level == "problem"
+    for gain_ms, level in ((0.05, "problem"), (0.0499, "information")):  # of a step of 1 ms
+        predicted = predicting(case, more_virtual_stages=(gain_ms, gain_ms, gain_ms))
+        assert result("PD301", predicted).level == level
 
 
 def test_pd301_reduces_gradients_meanwhile(even: Case) -> None:
