@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.gain import at_most, predicted
+from perfdoc.rules.gradient_sums import MANY_RANKS, can_accumulate_in_fp32, keeps_precision, summing_ranks
 from perfdoc.rules.rule import Advice, Meta, Verdict
 
 META = Meta(
@@ -15,7 +16,15 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     needs=("trace",),
-    advice=("dp_overlap",),
+    advice=(
+        "dp_overlap",
+        "dp_bucket_bigger",
+        "dp_bucket_pp_fixed",
+        "fsdp_bucket_default",
+        "cd_bf16_reduce",
+        "cd_fp8_gather",
+        "scale_dp_three_levers",
+    ),
 )
 
 _VERIFY = "Run again: exposed DP communication in the ledger falls, and the step time by as much."
@@ -26,17 +35,23 @@ _FALSE_ALARM = (
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires at `exposed.MIN_FRAC` of the window, mean over ranks."""
+    """Fires at `exposed.MIN_FRAC` of the window, mean over ranks.
+
+    Buckets are sized by the replay's line of time over bytes, in elements; not with a pipeline, whose later
+    stages and chunks ignore the size. Sums in bf16 over 128 ranks or more are advised only where something
+    keeps their precision.
+    """
     nothing, evidence = judged(case, "dp")
     if nothing is not None:
         return nothing
-    advice = list(_overlaps(case)) + list(_buckets(case)) + list(_bytes(case))
+    advice = [*_overlaps(case), *_buckets(case), *_narrower_sums(case), *_narrower_weights(case)]
+    unadvised = _UNADVISED if case.configuration.values else _NO_CONFIGURATION
     return Verdict(
         state="fires",
         reason="compute does not hide it",
         evidence=evidence,
         advice=advice,
-        remedy="" if advice else _UNADVISED if case.configuration.values else _NO_CONFIGURATION,
+        remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case)) if w),
         otherwise=_UNADVISED,
         gain=ceiling_of_transfer(case, "dp"),
         verify=_VERIFY,
@@ -71,11 +86,18 @@ def _overlaps(case: Case) -> list[Advice]:
     return found
 
 
+def _piped(case: Case) -> bool:
+    return (case.degree("pipeline_model_parallel_size") or 1) > 1
+
+
 def _buckets(case: Case) -> list[Advice]:
     """Another bucket size, where the replay says that it gains by the lower end of its band."""
     known, size = case.setting("bucket_size")
-    if not known or isinstance(size, bool) or not isinstance(size, int):
+    if not known or isinstance(size, bool) or not isinstance(size, int) or _piped(case):
         return []
+    if case.is_set_to("use_megatron_fsdp", True):
+        why = "Megatron FSDP then moves each layer's weights and gradients beside that layer's compute"
+        return [Advice(knob="bucket_size", to=None, why=why)]
     found = []
     for key, factor in (("buckets_x4", 4.0), ("buckets_x0.25", 0.25)):
         prediction = case.prediction(key)
@@ -84,18 +106,62 @@ def _buckets(case: Case) -> list[Advice]:
             to = max(1, round(size * factor))
             found.append((words, to, prediction.gain))
     found.sort(key=lambda f: -(f[2].mid_ms or 0.0))
-    return [Advice(knob="bucket_size", to=to, why=words, gain=gain) for words, to, gain in found[:1]]
-
-
-def _bytes(case: Case) -> list[Advice]:
-    if not case.is_set_to("grad_reduce_in_fp32", True) or case.job.facts.dtype in (None, "fp32"):
-        return []
     return [
-        Advice(
-            knob="grad_reduce_in_fp32",
-            to=False,
-            why="sends gradients in 2 bytes instead of 4",
-            gain=predicted(case, "dp_half_bytes"),
-            costs="sums of gradients over ranks lose precision; compare the loss over some thousand steps",
-        )
+        Advice(knob="bucket_size", to=to, why=f"{words}; the size counts elements, not bytes", gain=gain)
+        for words, to, gain in found[:1]
     ]
+
+
+def _sums_in_fp32(case: Case) -> bool:
+    return case.is_set_to("grad_reduce_in_fp32", True) and case.job.facts.dtype not in (None, "fp32")
+
+
+def _many(case: Case) -> bool:
+    """So many ranks that bf16 sums need something that keeps their precision, and nothing is known to."""
+    return (summing_ranks(case) or 0) >= MANY_RANKS and not keeps_precision(case)
+
+
+def _narrower_sums(case: Case) -> list[Advice]:
+    if not _sums_in_fp32(case) or (_many(case) and not can_accumulate_in_fp32(case)):
+        return []
+    gain = predicted(case, "dp_half_bytes")
+    costs = "sums of gradients over ranks lose precision; compare the loss over some thousand steps"
+    found = []
+    if _many(case):
+        why = "adds in fp32 what was sent in bf16, so that sums over so many ranks keep their precision"
+        found.append(Advice(knob="reduce_scatter_with_fp32_accumulation", to=True, why=why))
+        costs = "an exchange and local sums take the place of NCCL's reduce-scatter; compare the loss"
+        gain = at_most(gain, "predicted for a reduce-scatter of half the bytes, not for the exchange")
+    why = "sends gradients in 2 bytes instead of 4"
+    return [*found, Advice(knob="grad_reduce_in_fp32", to=False, why=why, gain=gain, costs=costs)]
+
+
+def _narrower_weights(case: Case) -> list[Advice]:
+    """FP8 weights, where products are FP8 already and weights are known to be gathered wider."""
+    known, fp8 = case.setting("fp8")
+    if not known or fp8 is None or not case.is_set_to("fp8_param_gather", False):
+        return []
+    found = []
+    if case.is_set_to("fp8_recipe", "mxfp8") and not case.is_set_to("use_megatron_fsdp", True):
+        why = "MXFP8 weights are gathered into the gradients' buffer"
+        found.append(Advice(knob="reuse_grad_buf_for_mxfp8_param_ag", to=True, why=why))
+    why = "gathers weights in 1 byte instead of 2, the same values that the products would be fed"
+    return [Advice(knob="fp8_param_gather", to=True, why=why), *found]
+
+
+def _held_back(case: Case) -> list[str]:
+    """Why something is not advised that a reader may expect."""
+    found = []
+    known, size = case.setting("bucket_size")
+    if known and size is not None and _piped(case):
+        found.append(
+            "bucket_size is left as it is: with a pipeline only the first chunk of the first stage reads it, "
+            "elsewhere a chunk of layers is one bucket."
+        )
+    if _sums_in_fp32(case) and _many(case) and not can_accumulate_in_fp32(case):
+        found.append(
+            f"Sums in bf16 over {summing_ranks(case)} ranks are not advised: along a ring they lose "
+            "precision, "
+            "unless a switch (use_sharp) or reduce_scatter_with_fp32_accumulation keeps it."
+        )
+    return found

@@ -1,0 +1,30 @@
+"""How much of a dimension's communication compute hides, and how sure that makes a verdict."""
+
+from __future__ import annotations
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.rule import Level
+
+LITTLE_HIDDEN_FRAC = 0.10
+"""Where less of a dimension's communication is hidden, nothing overlaps it."""
+
+
+def time_ns(case: Case, dimension: str) -> int:
+    """Communication of a dimension, rows of all ranks together; rows that overlap count twice."""
+    return sum(
+        row.total_ns for rank in case.ranks for row in rank.communication if row.dimension == dimension
+    )
+
+
+def hidden_frac(case: Case, dimension: str) -> float | None:
+    """Share of it beside compute; None where there is none."""
+    total = time_ns(case, dimension)
+    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
+    return sum(row.hidden_ns for row in rows) / total if total else None
+
+
+def level_of(case: Case, dimension: str, *, switched_off: bool) -> Level:
+    """A problem where the overlap is known to be off, or hardly anything is hidden; else what is exposed may
+    be what no overlap reaches, which is worth knowing."""
+    hidden = hidden_frac(case, dimension)
+    return "problem" if switched_off or (hidden or 0.0) < LITTLE_HIDDEN_FRAC else "information"

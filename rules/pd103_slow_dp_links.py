@@ -1,0 +1,124 @@
+"""PD103: data-parallel collectives that fill little of the links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.gradient_sums import summing_ranks
+from perfdoc.rules.links import Link, reached_gbps, usual_link
+from perfdoc.rules.model_states import gib, optimizer_bytes
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD103",
+    title="Data-parallel collectives far below their links",
+    why="Exposed collectives that reach a part of the links' bandwidth lose time to latency, to one flat "
+    "ring "
+    "over all nodes or to messages of awkward sizes, and not to the number of bytes.",
+    sources=("seed 000", "seed 001", "seed 003"),
+    topic="comm_overlap",
+    needs=("trace", "settings", "hardware"),
+    advice=(
+        "dp_hierarchical",
+        "scale_hier",
+        "mem_padding",
+        "mlm_02",
+        "mlm_05",
+        "mlm_nccl_debug",
+        "mlm_ts_scaling",
+    ),
+)
+
+LOW_LINK_FRAC = 0.5
+"""Of what such links usually carry: large messages reach 80 % and more."""
+RING_RANKS = 16
+"""Smaller groups gain little from two levels, or from padded buckets."""
+_UNKNOWN_LINK = "what the links between these ranks carry is not known (GPU, layout, or experts' own groups)"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where exposed DP communication takes `exposed.MIN_FRAC` of the window and its
+    bus bandwidth is below `LOW_LINK_FRAC` of what the links usually carry. What would help is not
+    measured."""
+    nothing, evidence = judged(case, "dp")
+    if nothing is not None:
+        return nothing
+    ranks, tp = summing_ranks(case), case.degree("tensor_model_parallel_size")
+    has_experts = case.degree("expert_model_parallel_size") != 1
+    link = None if ranks is None or tp is None or has_experts or ranks < 2 else usual_link(case, ranks, tp)
+    if link is None or ranks is None:
+        return Verdict(state="skipped", reason=_UNKNOWN_LINK, evidence=evidence)
+    gbps = reached_gbps(case, "dp")
+    if gbps is None:
+        reason = "the sizes of messages or groups are not in the capture, so that bandwidth is not known"
+        return Verdict(state="skipped", reason=reason, evidence=evidence)
+    share = gbps / link.gbps
+    evidence.append(Evidence(label="bus bandwidth of DP collectives", value=f"{gbps:,.3g} GB/s"))
+    value = f"{link.gbps:,.3g} GB/s, of which {share:.0%} is reached"
+    evidence.append(Evidence(label=f"{ranks:,} ranks over {link.words}", value=value))
+    if share >= LOW_LINK_FRAC:
+        reason = "the links are well used: fewer bytes or more overlap help, see PD101"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="its collectives fill little of the links",
+        evidence=evidence,
+        advice=list(_advice(case, link, ranks)),
+        remedy="Look first at the log of NCCL (NCCL_DEBUG=INFO): a group on sockets, on one card of many or "
+        "without GPUDirect is slow whatever is set.",
+        gain=ceiling_of_transfer(case, "dp"),
+        verify="Run again: the bus bandwidth of DP rows in the communication table rises.",
+        false_alarm="Slower network cards than such servers usually have, ranks that are not placed node "
+        "after "
+        "node, or waiting for late ranks where ranks were not compared.",
+    )
+
+
+def _advice(case: Case, link: Link, ranks: int) -> Iterator[Advice]:
+    sharded = case.is_set_to("use_distributed_optimizer", True)
+    if sharded and ranks >= RING_RANKS and case.is_set_to("pad_buckets_for_high_nccl_busbw", False):
+        yield Advice(
+            knob="pad_buckets_for_high_nccl_busbw",
+            to=True,
+            why=f"pads buckets to 65,536 elements, so that a ring of {ranks:,} moves pieces of even size; a "
+            "guide claims 20 to 30 % of bandwidth",
+            costs="up to 65,535 elements more for each bucket: it takes memory, it saves none",
+        )
+    if link.crosses and sharded and ranks >= RING_RANKS:
+        yield from _two_levels(case, ranks)
+    if link.crosses and case.is_set_to("use_sharp", False):
+        why = "adds in the switches, where InfiniBand has SHARP: fewer bytes on the wire, fewer SMs"
+        yield Advice(knob="use_sharp", to=True, why=why, costs="one group of the job can have it")
+    if case.gpu is not None and case.gpu.architecture != "ampere" and case.is_set_to("nccl_ub", False):
+        where = "network cards" if link.crosses else "NVLink"
+        yield Advice(
+            knob="nccl_ub",
+            to=True,
+            why=f"registers the buffers, so that NCCL reduces over {where} with few SMs; a guide claims 20 % "
+            "on NVLink",
+            costs="buffers outside of PyTorch's allocator, not with expandable_segments; it sets "
+            "NCCL_NVLS_ENABLE=1 itself",
+        )
+    if not any(case.is_set_to("nccl_debug", level) for level in ("INFO", "TRACE")):
+        why = "prints for each group which transport, cards and channels it got; for one run"
+        yield Advice(knob="nccl_debug", to="INFO", why=why, costs="a long log")
+
+
+def _two_levels(case: Case, ranks: int) -> Iterator[Advice]:
+    """Two instances, the least that breaks the ring: each more doubles the optimizer's memory again."""
+    accumulates = case.is_set_to("reduce_scatter_with_fp32_accumulation", True)
+    if case.degree("num_distributed_optimizer_instances") != 1 or ranks % 2 or accumulates:
+        return
+    now, then = optimizer_bytes(case, ranks), optimizer_bytes(case, ranks // 2)
+    memory = "" if now is None or then is None else f": {gib(then)} instead of {gib(now)} on each GPU"
+    yield Advice(
+        knob="num_distributed_optimizer_instances",
+        to=2,
+        why=f"scatters and gathers over {ranks // 2:,} ranks and only sums over the other half, instead of "
+        "one "
+        f"ring of {ranks:,}; 4 and more where that helped. A guide claims 5 to 15 %",
+        costs=f"twice the memory of optimizer states{memory}",
+    )

@@ -1,0 +1,150 @@
+"""PD111: tensor-parallel communication that no compute hides."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.hidden import hidden_frac, level_of, time_ns
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD111",
+    title="Exposed tensor-parallel communication",
+    why="Every layer gathers and scatters activations between its products. What does not run beside a "
+    "product "
+    "is paid in each layer, forward and backward.",
+    sources=("seed 000", "seed 001", "seed 003", "seed 004"),
+    topic="comm_overlap",
+    needs=("trace",),
+    advice=(
+        "tp_overlap_enable",
+        "tp_overlap_cfg",
+        "tp_overlap_splits",
+        "tp_overlap_tail_exposed",
+        "tp_overlap_static",
+        "tp_fp8_buf",
+    ),
+)
+
+USUAL_SPLITS = 4
+"""Of a product that feeds a reduce-scatter: fewer leave a larger last piece exposed, more make products that
+fill the GPU badly."""
+USUAL_SM = 16
+"""For the communication kernel of a bulk or pipelined overlap."""
+_OVERLAP, _SEQUENCE, _SPLITS = "tp_comm_overlap", "sequence_parallel", "tp_overlap_num_splits"
+_MOVING = (
+    "Shapes change from step to step here (verl packs each batch anew), and user buffers take one shape "
+    "only: "
+    "tp_comm_overlap is not advised."
+)
+_FIXED = (
+    "tp_comm_overlap is on. Look in the communication table for which gathers and scatters stay exposed, and "
+    "set "
+    "their method, SMs and splits one product at a time (tp_comm_overlap_cfg); the recipes' own are the best "
+    "start."
+)
+_UNKNOWN = "Give the job's configuration (--config FILE): whether tp_comm_overlap is set is not known."
+_NOTHING = "Less tensor parallelism, or context parallelism in part of its place, moves fewer bytes: see "
+"PD384."
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires at `exposed.MIN_FRAC` of the window, mean over ranks: as a problem where the overlap is known to
+    be off or next to nothing is hidden. Where the overlap is on, one piece in `tp_overlap_num_splits` (4 if
+    that is not known) stays exposed by design, and as little passes."""
+    nothing, evidence = judged(case, "tp")
+    if nothing is not None:
+        return nothing
+    on, off = case.is_set_to(_OVERLAP, True), case.is_set_to(_OVERLAP, False)
+    splits = case.number(_SPLITS) or USUAL_SPLITS
+    hidden = hidden_frac(case, "tp") or 0.0
+    if on and 1 - hidden <= 1 / splits:
+        reason = f"the last of {splits} pieces of each product's output stays exposed by design, and no more "
+        "is"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    advice = [*_enabled(case), *(_tuned(case) if on else ())]
+    evidence += _products(case)
+    return Verdict(
+        state="fires",
+        level=level_of(case, "tp", switched_off=off and bool(advice)),
+        reason="the products around it do not hide it",
+        evidence=evidence,
+        advice=advice,
+        remedy=_FIXED if on else _MOVING if off and _moving(case) else "" if off else _UNKNOWN,
+        otherwise=_NOTHING,
+        gain=ceiling_of_transfer(case, "tp"),
+        verify="Run again: exposed TP communication in the ledger falls; gathers and scatters become copies "
+        "or "
+        "user-buffer kernels beside products.",
+        false_alarm="Ranks that were not compared and wait for a late one; or an embedding and loss that "
+        "share "
+        "the group and have no product to hide it.",
+    )
+
+
+def _moving(case: Case) -> bool:
+    """Whether activations are known to change shape between steps."""
+    return case.configuration.dialect == "verl" or case.is_set_to("hybrid_context_parallel", True)
+
+
+def _enabled(case: Case) -> Iterator[Advice]:
+    if not case.is_set_to(_OVERLAP, False) or _moving(case):
+        return
+    gain = ceiling_of_transfer(case, "tp")
+    together: tuple[str, ...] = ()
+    if case.is_set_to(_SEQUENCE, False):
+        together = (_SEQUENCE,)
+        yield Advice(
+            knob=_SEQUENCE,
+            to=True,
+            why="divides norms and dropouts over the group: all-reduces become the gathers and scatters that "
+            "can "
+            "be overlapped",
+        )
+    yield Advice(
+        knob=_OVERLAP,
+        to=True,
+        why="moves pieces through user buffers while the product before or after computes; a guide claims "
+        "that "
+        "80 to 95 % of it is hidden",
+        costs="static shapes, Transformer Engine's layers, buffers in memory and some SMs",
+        gain=gain,
+        together=together,
+    )
+
+
+def _tuned(case: Case) -> Iterator[Advice]:
+    splits, sms = case.number(_SPLITS), case.number("tp_overlap_num_sm")
+    if splits is not None and splits < USUAL_SPLITS:
+        why = f"leaves 1/{USUAL_SPLITS} of each scatter exposed instead of 1/{splits}"
+        yield Advice(knob=_SPLITS, to=USUAL_SPLITS, why=why, costs="smaller products, one for each piece")
+    if sms is not None and sms < USUAL_SM:
+        why = f"{sms} SMs move too little beside a product"
+        costs = "products have as many SMs less"
+        yield Advice(knob="tp_overlap_num_sm", to=USUAL_SM, why=why, costs=costs)
+    known, fp8 = case.setting("fp8")
+    longer = _communication_over_products(case)
+    if known and fp8 is not None and case.is_set_to("tp_overlap_fp8_buf", False) and (longer or 0.0) > 1.0:
+        yield Advice(
+            knob="tp_overlap_fp8_buf",
+            to=True,
+            why="scatters in 1 byte: communication takes longer than the products that are to hide it",
+            costs="outputs are rounded to FP8 before they are summed; compare the loss",
+        )
+
+
+def _communication_over_products(case: Case) -> float | None:
+    """Time of TP communication by that of linear layers' products, over all ranks; None without the
+    latter."""
+    products = [r.kernel_parts.linear_ns for r in case.ranks]
+    total = sum(ns or 0 for ns in products)
+    return None if None in products or not total else time_ns(case, "tp") / total
+
+
+def _products(case: Case) -> list[Evidence]:
+    ratio = _communication_over_products(case)
+    if ratio is None:
+        return []
+    return [Evidence(label="TP communication by the time of linear layers' products", value=f"{ratio:.0%}")]

@@ -1,0 +1,105 @@
+"""PD112: CUDA_DEVICE_MAX_CONNECTIONS against what the overlaps of this job need."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
+from perfdoc.rules.gain import ceiling
+from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD112",
+    title="Hardware work queues against the overlaps",
+    why="With one queue kernels start in the order of their launch, so that a collective is not pushed "
+    "behind "
+    "the product that it should run beside. With several, streams run on their own, which FSDP's gathers and "
+    "overlapped expert parallelism need. The wrong number undoes an overlap without a word.",
+    sources=("seed 000", "seed 001", "seed 003"),
+    topic="comm_overlap",
+    needs=("settings", "hardware"),
+    advice=("tp_overlap_hopper_conn",),
+)
+
+_KNOB, MANY = "cuda_device_max_connections", 32
+"""What Megatron-Bridge sets where several queues are wanted."""
+_FORMER = ("ampere", "ada", "hopper")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Wanted:
+    one: bool
+    """One queue, else several."""
+    why: str
+    dimensions: tuple[str, ...]
+    """Whose overlap suffers."""
+    certain: bool = False
+    """Whether frameworks refuse the other."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Guides contradict one another here; what holds: several queues for FSDP, overlapped expert parallelism
+    and DeepEP; one for tensor or context parallelism up to Hopper; Blackwell needs none. Fires as a problem
+    where the overlap that suffers is exposed for 5 % of the window, or where the setting is refused."""
+    wanted = _wanted(case)
+    if isinstance(wanted, Verdict):
+        return wanted
+    known, now = case.setting(_KNOB)
+    if not known:
+        reason = "CUDA_DEVICE_MAX_CONNECTIONS is not known: give the job's environment with --config"
+        return Verdict(state="skipped", reason=reason)
+    evidence = [Evidence(label="CUDA_DEVICE_MAX_CONNECTIONS", value="not set" if now is None else str(now))]
+    if (now == 1) is wanted.one:
+        return Verdict(state="passes", evidence=evidence)
+    share = case.share(lambda r: sum(exposed_ns(d)(r) for d in wanted.dimensions)) or 0.0
+    names = " and ".join(d.upper() for d in wanted.dimensions)
+    evidence.append(Evidence(label=f"exposed {names} communication, mean over ranks", value=f"{share:.1%}"))
+    exposed = share >= MIN_FRAC
+    return Verdict(
+        state="fires",
+        level="problem" if exposed or wanted.certain else "information",
+        reason=wanted.why,
+        evidence=evidence,
+        advice=[Advice(knob=_KNOB, to=1 if wanted.one else MANY, why=wanted.why)],
+        gain=ceiling(
+            case,
+            lambda r: sum(exposed_ns(d)(r) for d in wanted.dimensions),
+            f"the exposed {names} communication",
+        )
+        if exposed
+        else None,
+        verify="Run again: collectives start with the product that they are to run beside, not at its end.",
+        false_alarm="A variable that the launcher or the framework sets to something else when it starts.",
+    )
+
+
+def _wanted(case: Case) -> _Wanted | Verdict:
+    gpu = case.gpu
+    if gpu is None:
+        return Verdict(state="skipped", reason="which GPUs these are is not known")
+    if case.is_set_to("use_megatron_fsdp", True) or case.is_set_to("use_torch_fsdp2", True):
+        why = "FSDP's gathers run beside compute only with several queues"
+        return _Wanted(one=False, why=why, dimensions=("dp",), certain=True)
+    if _experts_overlap(case):
+        why = "overlapped expert parallelism (and DeepEP, HybridEP) need several queues"
+        return _Wanted(one=False, why=why, dimensions=("ep",))
+    tp, cp = case.degree("tensor_model_parallel_size"), case.degree("context_parallel_size")
+    if tp == 1 and cp == 1:
+        reason = "neither tensor nor context parallelism, FSDP nor overlapped experts"
+        return Verdict(state="not_applicable", reason=reason)
+    if tp is None or cp is None:
+        return Verdict(state="skipped", reason="the degrees of tensor and context parallelism are not known")
+    if gpu.architecture not in _FORMER:
+        why = "on Blackwell nothing needs the order of a single queue, which serialises launches"
+        return _Wanted(one=False, why=why, dimensions=("tp", "cp"))
+    why = "up to Hopper, TP and CP collectives slip behind the product that they should run beside"
+    return _Wanted(one=True, why=why, dimensions=("tp", "cp"))
+
+
+def _experts_overlap(case: Case) -> bool:
+    return (
+        case.is_set_to("overlap_moe_expert_parallel_comm", True)
+        or case.is_set_to("moe_enable_deepep", True)
+        or case.is_set_to("moe_token_dispatcher_type", "flex")
+    )

@@ -1,0 +1,70 @@
+"""PD380: so few micro-batches that most compute runs beside data-parallel communication."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.case import Case
+from perfdoc.rules.exposed import exposed_ns
+from perfdoc.rules.rule import Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD380",
+    title="Most of the step beside data-parallel communication",
+    why="Gradients are reduced in the last micro-batch of a step and weights gathered in the first. Spread "
+    "over "
+    "more replicas a batch leaves few of them, in the end one: then what that communication costs, what it "
+    "takes "
+    "from the kernels beside it, and every late rank set the time of the step.",
+    sources=("seed 000", "seed 001", "seed 004"),
+    topic="scale",
+    needs=("trace", "settings"),
+    advice=("scale_few_microbatches", "scale_verl_dp"),
+)
+
+FEW = 2
+"""Micro-batches of a step on each pipeline: global batch / (micro-batch x DP)."""
+MIN_FRAC = 0.5
+"""Of the window, mean over ranks: DP communication, hidden or not."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where a step has `FEW` micro-batches or fewer and DP communication runs for
+    `MIN_FRAC` of the window."""
+    if case.dp == 1:
+        return Verdict(state="not_applicable", reason="there are no replicas of the model")
+    count = case.micro_batches
+    if count is None:
+        return Verdict(state="skipped", reason="the number of micro-batches is not known")
+    evidence = [Evidence(label="micro-batches of a step", value=str(count))]
+    if count > FEW:
+        return Verdict(state="passes", evidence=evidence)
+    if not any(row.dimension == "dp" for rank in case.ranks for row in rank.communication):
+        reason = "no DP communication is known in the capture"
+        return Verdict(state="skipped", reason=reason, evidence=evidence)
+    share = case.share(_dp_ns)
+    exposed = case.share(exposed_ns("dp"))
+    if share is None or exposed is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    evidence.append(Evidence(label="DP communication, at least, mean over ranks", value=f"{share:.1%}"))
+    evidence.append(Evidence(label="exposed DP communication", value=f"{exposed:.1%}"))
+    if case.dp is not None:
+        evidence.append(Evidence(label="replicas (DP)", value=f"{case.dp:,}"))
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=f"{count} micro-batch{'es' if count > 1 else ''} a step on each pipeline",
+        evidence=evidence,
+        remedy="In this order: fewer bytes (PD101), faster collectives (PD103), SMs for the kernels beside "
+        "them "
+        "(PD110, PD113), ranks that come together (PD303, PD381). More replicas will shorten the step "
+        "little.",
+        verify="Run again: DP communication takes a smaller share of the window.",
+        false_alarm="A capture of a smaller batch than the job's own.",
+    )
+
+
+def _dp_ns(rank: RankMeasurement) -> int:
+    """The longest row at least, and no more is known for certain: rows may run at once."""
+    return max((row.total_ns for row in rank.communication if row.dimension == "dp"), default=0)
