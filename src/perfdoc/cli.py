@@ -16,6 +16,7 @@ from perfdoc.knobs_commands import knobs, lint
 from perfdoc.nsys_command import nsys_app
 from perfdoc.redact_command import redact
 from perfdoc.simulate_command import simulate
+from perfdoc.verify_command import verify
 
 EXIT_FAIL_ON = 1
 EXIT_BAD_INPUT = 2
@@ -224,14 +225,17 @@ def rules(
 @app.command()
 def explain(
     code: Annotated[str, typer.Argument(help="A rule's code, such as PD901.")],
+    records: Annotated[
+        Path | None, typer.Option(help="A folder of records of perfdoc verify, besides your own.")
+    ] = None,
     format_: Annotated[DataFormat, typer.Option("--format", help="What to print.")] = DataFormat.TEXT,
     debug: Debug = False,
 ) -> None:
-    """Say what a rule looks for, why, and where it comes from."""
+    """Say what a rule looks for, why, where it comes from, and how its advice fared when it was measured."""
     from perfdoc.rules_command import explain_rule
 
     try:
-        sys.stdout.write(explain_rule(code, as_json=format_ is DataFormat.JSON))
+        sys.stdout.write(explain_rule(code, as_json=format_ is DataFormat.JSON, records=records))
     except ValueError as error:
         if debug:
             raise
@@ -302,6 +306,7 @@ app.command()(knobs)
 app.command()(lint)
 app.command()(redact)
 app.command()(simulate)
+app.command()(verify)
 
 
 @config_app.command("show")

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import difflib
 from dataclasses import asdict
+from pathlib import Path
 
 import msgspec
 
 from perfdoc.rules.registry import all_rules
+from perfdoc.verify.store import given_records, of_rule, records_in, state_folder
+from perfdoc.verify.words import track_record_text
 
 
 def list_rules(*, as_json: bool) -> str:
@@ -18,8 +21,12 @@ def list_rules(*, as_json: bool) -> str:
     return "".join(f"{m.code}  {m.title}\n" for m in metas)
 
 
-def explain_rule(code: str, *, as_json: bool) -> str:
-    """One rule. Raises ValueError, with the nearest code, where there is none of that name."""
+def explain_rule(code: str, *, as_json: bool, records: Path | None = None) -> str:
+    """One rule and its track record: the user's own records, and those of a folder that was named.
+
+    Raises ValueError, with the nearest code, where there is none of that name, and where the folder holds no
+    record.
+    """
     rules = {r.meta.code: r.meta for r in all_rules()}
     meta = rules.get(code.upper())
     if meta is None:
@@ -27,6 +34,11 @@ def explain_rule(code: str, *, as_json: bool) -> str:
         raise ValueError(
             f"there is no rule {code}" + (f"; did you mean {near[0]}?" if near else ". See: perfdoc rules")
         )
+    own = state_folder()
+    kept = [] if own is None else records_in(own)
+    track = of_rule([*kept, *(given_records(records) if records else [])], meta.code)
     if as_json:
-        return msgspec.json.format(msgspec.json.encode(asdict(meta)), indent=2).decode() + "\n"
-    return f"{meta.code}  {meta.title} ({meta.status})\n\n{meta.why}\n\nSources: {', '.join(meta.sources)}\n"
+        document = {**asdict(meta), "track_record": track}
+        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
+    about = f"{meta.code}  {meta.title} ({meta.status})\n\n{meta.why}\n\nSources: {', '.join(meta.sources)}\n"
+    return f"{about}\n{track_record_text(track)}"

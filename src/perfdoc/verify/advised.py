@@ -1,0 +1,138 @@
+"""From rules that fired to the settings that they advise."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from perfdoc import diagnosis as d
+from perfdoc.rules.knobs.check import check
+from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.knobs.load import catalogue
+from perfdoc.rules.knobs.values import Opaque, read_value
+from perfdoc.verify.errors import VerifyError
+from perfdoc.verify.record import Predicted, RulePrediction
+
+CODES_MOST = 20
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advised:
+    """What to change, and what was said of it."""
+
+    rules: Sequence[RulePrediction]
+    changes: dict[str, Value]
+    """Canonical id → value."""
+    predicted: Predicted
+    """Of all changes together."""
+
+
+def rule_codes(text: str) -> list[str]:
+    """`PD203,pd202` → codes, each once. Raises VerifyError."""
+    codes = list(dict.fromkeys(c.strip().upper() for c in text.split(",") if c.strip()))
+    if not codes or len(codes) > CODES_MOST:
+        raise VerifyError(
+            f"--apply: give up to {CODES_MOST} codes of rules with commas, such as PD203,PD202."
+        )
+    return codes
+
+
+def advised(
+    diagnosis: d.Diagnosis, codes: Sequence[str], knobs: Collection[str], configuration: Configuration
+) -> Advised:
+    """What these rules advise and nothing forbids.
+
+    knobs: only these settings of theirs; all where none is named. configuration: of the job, which the
+    settings together must fit. Raises VerifyError where a rule did not fire, or nothing is left to change.
+    """
+    changes: dict[str, Value] = {}
+    found = []
+    for code in codes:
+        rule = fired(diagnosis, code)
+        for piece in _allowed(rule, knobs):
+            to = value_of(piece)
+            if piece.knob in changes and changes[piece.knob] != to:
+                raise VerifyError(f"{code}: another rule wants another {piece.knob}: apply them one by one.")
+            changes[piece.knob] = to
+        found.append(prediction_of(rule))
+    if missing := sorted(set(knobs) - set(changes)):
+        raise VerifyError(f"--knob {missing[0]}: {', '.join(codes)} advise no such setting that is allowed.")
+    if against := check(configuration, changes):
+        raise VerifyError(f"{', '.join(changes)}: the settings do not go together: {against[0].words}.")
+    return Advised(rules=found, changes=changes, predicted=together([r.predicted for r in found]))
+
+
+def fired(diagnosis: d.Diagnosis, code: str) -> d.RuleResult:
+    """The row of a rule that fired. Raises VerifyError for any other."""
+    rule = next((r for r in diagnosis.rules if r.code.upper() == code), None)
+    if rule is None:
+        raise VerifyError(f"there is no rule {code} in the diagnosis. See: perfdoc rules")
+    if rule.state != "fires":
+        why = f": {rule.reason}" if rule.reason else ""
+        raise VerifyError(f"{code} did not fire ({rule.state.replace('_', ' ')}{why}): nothing to apply.")
+    return rule
+
+
+def prediction_of(rule: d.RuleResult) -> RulePrediction:
+    """What a rule said that its advice gains, for a step."""
+    gain = rule.gain
+    if gain is None or gain.method == "none" or rule.gain_per != "step":
+        said = [] if gain is None else [*gain.assumptions]
+        said += ["the gain is of a window, not of a step"] if gain and rule.gain_per != "step" else []
+        predicted = Predicted(method="none", low_ms=None, mid_ms=None, high_ms=None, assumptions=said)
+    else:
+        predicted = Predicted(
+            method=gain.method,
+            low_ms=gain.low_ms,
+            mid_ms=gain.mid_ms,
+            high_ms=gain.high_ms,
+            assumptions=list(gain.assumptions),
+        )
+    return RulePrediction(code=rule.code, title=rule.title, predicted=predicted)
+
+
+def together(each: Sequence[Predicted]) -> Predicted:
+    """Of one rule what it said; of several the bounds: no less than the best, no more than all of them.
+
+    Changes act on one another, so their gains are never added: the sum is only what cannot be exceeded.
+    """
+    if len(each) == 1:
+        return each[0]
+    if any(p.method == "none" or p.high_ms is None for p in each):
+        why = "for one of the rules nothing was predicted"
+        return Predicted(method="none", low_ms=None, mid_ms=None, high_ms=None, assumptions=[why])
+    return Predicted(
+        method="bounds",
+        low_ms=max(p.low_ms or 0.0 for p in each),
+        mid_ms=None,
+        high_ms=sum(p.high_ms or 0.0 for p in each),
+        assumptions=["several rules: no less than the best of them, no more than all; never their sum"],
+    )
+
+
+def value_of(piece: d.Advice) -> Value:
+    """What a piece of advice sets, typed. Raises VerifyError for what the catalogue cannot read."""
+    knob = catalogue().get(piece.knob)
+    try:
+        value = None if knob is None else read_value(knob, piece.to_value)
+    except ValueError as error:
+        raise VerifyError(f"{piece.knob} = {piece.to_value}: {error}.") from error
+    if knob is None or isinstance(value, Opaque):
+        raise VerifyError(f"{piece.knob} = {piece.to_value}: is no setting that the catalogue knows.")
+    return value
+
+
+def _allowed(rule: d.RuleResult, knobs: Collection[str]) -> list[d.Advice]:
+    """The pieces that may be made. Of several for one knob, the first: they come best first."""
+    if not rule.advice:
+        instead = f" It says: {rule.remedy}" if rule.remedy else ""
+        raise VerifyError(f"{rule.code} advises no setting here, so nothing can be applied.{instead}")
+    wanted = [p for p in rule.advice if not knobs or p.knob in knobs]
+    allowed = {p.knob: p for p in reversed(wanted) if not p.forbidden}
+    if wanted and not allowed:
+        piece = wanted[0]
+        raise VerifyError(
+            f"{rule.code}: {piece.knob} = {piece.to_value} is forbidden here: {piece.forbidden}."
+        )
+    return [p for p in wanted if allowed.get(p.knob) is p]

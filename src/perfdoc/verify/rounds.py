@@ -1,0 +1,116 @@
+"""Runs of the trainer, with the change and without it in turn."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
+from perfdoc.gate.figures import MAX_STEP_NS, TooFewStepsError, steady
+from perfdoc.profiling.manifest import Manifest
+from perfdoc.run_command import RunError, prepare
+from perfdoc.run_process import EXIT_STOPPED, train
+from perfdoc.verify.busy import cpu_times, others_frac
+from perfdoc.verify.errors import VerifyError
+from perfdoc.verify.record import Arm, RunTimes
+from perfdoc.verify.source import run_manifest
+
+_OWN_RUN = re.compile(r"\d{2,3}-(before|after)")
+
+
+class StoppedError(Exception):
+    """A stop was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """One run that came to its end."""
+
+    times: RunTimes
+    manifest: Manifest
+
+
+def rounds(
+    configurations: Mapping[Arm, Path], *, repeats: int, folder: Path, world_size: int, debug: bool = False
+) -> Iterator[Made]:
+    """Before, after, after, before, before, …: pairs whose order changes, so that drift falls out.
+
+    Raises StoppedError at a stop, VerifyError where a run fails.
+    """
+    for pair in range(repeats):
+        arms: tuple[Arm, Arm] = ("before", "after") if pair % 2 == 0 else ("after", "before")
+        for place, arm in enumerate(arms):
+            name = f"{2 * pair + place + 1:02}-{arm}"
+            yield _run(configurations[arm], folder / name, arm, pair, world_size, debug=debug)
+
+
+def clear_runs(folder: Path) -> None:
+    """Remove the runs of an earlier verification; nothing else."""
+    for entry in folder.glob("*-*"):
+        if _OWN_RUN.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+
+
+def steady_times(path: Path) -> dict[str, float]:
+    """Figures of a run's steady steps, in milliseconds: the fields of RunTimes. Raises VerifyError."""
+    job = of_the_job(read_logged_steps(path))
+    times = [] if job is None else job.duration_ns[job.unprofiled].tolist()
+    try:
+        counted = steady(times)
+    except TooFewStepsError as error:
+        raise VerifyError(f"{path}: has {error}. Train longer: more --steps.") from error
+    kept = np.sort(np.asarray(times[counted["warmup_steps"] :], np.float64)) / 1e6
+    if kept[0] <= 0 or kept[-1] * 1e6 > MAX_STEP_NS:
+        raise VerifyError(f"{path}: has impossible step times.")
+    return {
+        "steps": counted["steps"],
+        "warmup_steps": counted["warmup_steps"],
+        "median_ms": float(np.median(kept)),
+        "mean_ms": float(kept.mean()),
+        "quickest_ms": float(kept[: max(len(kept) // 4, 1)].mean()),
+        "deviation_ms": float(kept.std(ddof=1)),
+    }
+
+
+def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, debug: bool) -> Made:
+    try:
+        planned = prepare(
+            config=str(config),
+            overrides=(),
+            output=folder,
+            profiler="none",
+            profile_start=1,
+            profile_steps=1,
+            profile_ranks=None,
+            torchrun=("--standalone", f"--nproc-per-node={world_size}"),
+            dry_run=False,
+        )
+        began = cpu_times()
+        outcome = train(planned.command, debug=debug)
+    except RunError as error:
+        raise VerifyError(f"the run {folder.name}: {error}") from error
+    except OSError as error:
+        raise VerifyError(f"the run {folder.name} cannot be started: {error.strerror}.") from error
+    others = others_frac(began, cpu_times())
+    if outcome.code == EXIT_STOPPED:
+        raise StoppedError
+    if outcome.code:
+        why = outcome.failure.reason if outcome.failure else f"the launcher ended with code {outcome.code}"
+        raise VerifyError(f"the run {folder.name} failed: {why}")
+    manifest = run_manifest(folder)
+    figures = steady_times(folder)
+    del figures["deviation_ms"]
+    times = RunTimes(
+        arm=arm,
+        pair=pair,
+        directory=folder.name,
+        utc=manifest.created_utc,
+        others_cpu_frac=others,
+        **figures,  # type: ignore[arg-type]
+    )
+    return Made(times=times, manifest=manifest)

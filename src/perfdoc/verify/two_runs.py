@@ -1,0 +1,203 @@
+"""`perfdoc verify BEFORE AFTER`: a change that somebody made to a job of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from perfdoc import __version__
+from perfdoc import diagnosis as d
+from perfdoc.gate.facts import Facts, differences, facts_of, fingerprint
+from perfdoc.profiling.run_directory import utc_now
+from perfdoc.rules.knobs.configured import read_configuration
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.knobs.reading.entry import NotAConfigurationError
+from perfdoc.verify.advised import fired, prediction_of, together, value_of
+from perfdoc.verify.arms import as_text
+from perfdoc.verify.errors import VerifyError
+from perfdoc.verify.interval import of_two_runs
+from perfdoc.verify.outcome import judge
+from perfdoc.verify.record import ChangedSetting, Measured, Record
+from perfdoc.verify.rounds import steady_times
+from perfdoc.verify.source import Diagnosed, diagnosed, run_manifest
+
+_Kind = Literal["unprofiled", "analysed"]
+_ASIDE = frozenset({"train_iters", "log_interval", "eval_interval", "eval_iters", "save", "load", "seed"})
+"""Settings that no steady step feels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Step times of one kind."""
+
+    median_ms: float
+    deviation_ms: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Side:
+    """One of the two."""
+
+    path: Path
+    steps: Mapping[_Kind, Steps]
+    settings: Mapping[str, Value] | None
+    """None: not known."""
+    facts: Facts
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pair:
+    """What to compare, and where the settings of either side are where it does not hold them."""
+
+    before: Path
+    after: Path
+    rules: Sequence[str]
+    """Empty: those whose advice the settings show to have been followed."""
+    before_config: Path | None = None
+    after_config: Path | None = None
+    note: str = ""
+
+
+def compared(pair: Pair) -> Record:
+    """The record of a comparison. Raises VerifyError and TraceError."""
+    if pair.before.exists() and pair.after.exists() and pair.before.samefile(pair.after):
+        raise VerifyError(f"{pair.after}: is the same as BEFORE.")
+    predicting = diagnosed(pair.before)
+    before = _side(pair.before, predicting.diagnosis, pair.before_config)
+    after = _side(pair.after, None, pair.after_config)
+    differ = _differences(before, after)
+    rules = [fired(predicting.diagnosis, code) for code in pair.rules] or _followed(predicting, after, differ)
+    asked = {piece.knob for rule in rules for piece in rule.advice}
+    found = [prediction_of(rule) for rule in rules]
+    predicted = together([r.predicted for r in found])
+    measured = _measured(before, after)
+    outcome = judge(predicted, measured)
+    facts = {k: v for k, v in before.facts.items() if not k.startswith("config.")}
+    return Record(
+        kind="two runs",
+        utc=utc_now(),
+        perfdoc_version=__version__,
+        source=pair.before.resolve().name,
+        diagnosis_sha256=predicting.sha256,
+        rules=found,
+        settings=[s for s in differ if s.knob in asked],
+        other_differences=[s for s in differ if s.knob not in asked],
+        predicted=predicted,
+        measured=measured,
+        verdict=outcome.verdict,
+        reason=outcome.reason,
+        complete=True,
+        facts=facts,
+        fingerprint=fingerprint(facts),
+        notes=_notes(pair, before, after),
+    )
+
+
+def _side(path: Path, known: d.Diagnosis | None, config: Path | None) -> Side:
+    """Step times and settings. known: the diagnosis, where it was read already."""
+    steps: dict[_Kind, Steps] = {}
+    facts: Facts = {}
+    is_run = path.is_dir() and (path / "run.json").is_file()
+    if is_run:
+        facts = facts_of(run_manifest(path))
+        figures = steady_times(path)
+        steps["unprofiled"] = Steps(
+            median_ms=figures["median_ms"], deviation_ms=figures["deviation_ms"], count=int(figures["steps"])
+        )
+    else:
+        times = (known or diagnosed(path).diagnosis).analyses.step_times
+        both: tuple[_Kind, _Kind] = ("unprofiled", "analysed")
+        for kind in both:
+            if (found := getattr(times, kind)) is not None:
+                median = found.median_ns / 1e6
+                steps[kind] = Steps(
+                    median_ms=median, deviation_ms=found.variation_frac * median, count=found.count
+                )
+    where = config or (path if is_run else None)
+    return Side(path=path, steps=steps, settings=_settings(where), facts=facts)
+
+
+def _settings(path: Path | None) -> Mapping[str, Value] | None:
+    if path is None:
+        return None
+    try:
+        return read_configuration(path).values
+    except NotAConfigurationError as error:
+        raise VerifyError(str(error)) from error
+    except OSError as error:
+        raise VerifyError(f"{path}: cannot be read: {error.strerror}.") from error
+
+
+def _differences(before: Side, after: Side) -> list[ChangedSetting]:
+    """Settings that differ, as far as both sides are known."""
+    if before.settings is None or after.settings is None:
+        return []
+    names = [n for n in {**before.settings, **after.settings} if n not in _ASIDE]
+    return [
+        ChangedSetting(knob=name, before=_text(before.settings, name), after=_text(after.settings, name))
+        for name in names
+        if before.settings.get(name) != after.settings.get(name)
+    ]
+
+
+def _text(settings: Mapping[str, Value], name: str) -> str | None:
+    return as_text(settings[name]) if name in settings else None
+
+
+def _followed(predicting: Diagnosed, after: Side, differ: Sequence[ChangedSetting]) -> list[d.RuleResult]:
+    """Rules of whose advice at least one piece was made. Raises VerifyError where that is none."""
+    if after.settings is None or not differ:
+        raise VerifyError(
+            "no setting is known to differ, so which advice was followed is not known: name it with --rule "
+            "PD…, or give the settings of both (--before-config, --after-config)."
+        )
+    changed = {s.knob for s in differ}
+    found = [
+        rule
+        for rule in predicting.diagnosis.rules
+        if rule.state == "fires"
+        and any(
+            p.knob in changed and not p.forbidden and after.settings.get(p.knob) == value_of(p)
+            for p in rule.advice
+        )
+    ]
+    if not found:
+        raise VerifyError(
+            f"no rule of BEFORE advised what differs ({', '.join(sorted(changed)[:8])}): name it by --rule."
+        )
+    return found
+
+
+def _measured(before: Side, after: Side) -> Measured:
+    """Like is compared with like: a profiled step is no measure of an unprofiled one."""
+    kinds: tuple[_Kind, _Kind] = ("unprofiled", "analysed")
+    kind = next((k for k in kinds if k in before.steps and k in after.steps), None)
+    if kind is None:
+        lacking = after if before.steps else before
+        raise VerifyError(
+            f"{lacking.path}: has no step times that can be compared: give two run directories or two traces "
+            "with step ranges."
+        )
+    a, b = before.steps[kind], after.steps[kind]
+    return of_two_runs(
+        a.median_ms,
+        b.median_ms,
+        deviation_ms=(a.deviation_ms, b.deviation_ms),
+        steps=(a.count, b.count),
+    )
+
+
+def _notes(pair: Pair, before: Side, after: Side) -> list[str]:
+    notes = [pair.note] if pair.note else []
+    notes.append("one run on either side: how runs scatter is not known, so 5 % of a step may be noise")
+    machine = [
+        f"{name}: {a} → {b}"
+        for name, (a, b) in differences(before.facts, after.facts).items()
+        if not name.startswith("config.") and before.facts and after.facts
+    ]
+    if machine:
+        notes.append(f"not of the same machine or versions: {', '.join(machine[:5])}")
+    return notes

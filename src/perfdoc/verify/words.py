@@ -1,0 +1,77 @@
+"""A record, and a rule's track record, as people read them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import get_args
+
+from perfdoc.reports.names import PROSE_LIMIT, shorten
+from perfdoc.verify.record import ChangedSetting, Predicted, Record, Verdict
+
+SHOWN = 10
+"""Records of a rule that are listed; the newest."""
+
+
+def record_text(record: Record) -> str:
+    """Some lines on one verification."""
+    lines = [f"{', '.join(record.codes)} on {_clean(record.source)}: {record.verdict}", f"  {record.reason}"]
+    lines += [f"  {_setting(s)}" for s in record.settings]
+    lines.append(f"  predicted: {predicted_text(record.predicted)}")
+    lines += [f"  measured:  {measured_text(record)}"]
+    if record.other_differences:
+        others = "; ".join(_setting(s) for s in record.other_differences[:SHOWN])
+        lines.append(f"  these differ as well, and may be the cause: {others}")
+    lines += [f"  note: {_clean(note)}" for note in record.notes]
+    return "\n".join(lines) + "\n"
+
+
+def track_record_text(records: Sequence[Record]) -> str:
+    """How often a rule's advice held, and the last cases."""
+    if not records:
+        return "Track record: none yet. perfdoc verify RUN --apply CODE makes one.\n"
+    counts = Counter(r.verdict for r in records)
+    said = ", ".join(f"{counts[v]} {v}" for v in get_args(Verdict) if counts[v])
+    lines = [f"Track record: {said}"]
+    if len(records) > SHOWN:
+        lines.append(f"  the last {SHOWN} of {len(records)}:")
+    for record in records[-SHOWN:]:
+        with_others = f" with {', '.join(record.codes)}" if len(record.codes) > 1 else ""
+        settings = "; ".join(_setting(s) for s in record.settings)
+        lines.append(f"  {record.utc[:10]} {record.verdict}{with_others}: {settings}")
+        lines.append(f"    predicted {predicted_text(record.predicted)}; measured {measured_text(record)}")
+    return "\n".join(lines) + "\n"
+
+
+def predicted_text(predicted: Predicted) -> str:
+    """`-12 ms (10 to 14)`: what a step was to save."""
+    if predicted.method == "none" or predicted.high_ms is None:
+        return "nothing said of how much"
+    if predicted.method == "ceiling":
+        return f"at most {predicted.high_ms:.3g} ms a step saved (a ceiling)"
+    low = predicted.low_ms or 0.0
+    if predicted.mid_ms is None:
+        return f"{low:.3g} to {predicted.high_ms:.3g} ms a step saved"
+    return f"{predicted.mid_ms:.3g} ms a step saved ({low:.3g} to {predicted.high_ms:.3g})"
+
+
+def measured_text(record: Record) -> str:
+    """What a step saved, with its interval and what it rests on."""
+    found = record.measured
+    if found is None:
+        return "not enough runs"
+    number = f"{found.samples} pairs of runs" if found.method == "pairs of runs" else "one run on either side"
+    return (
+        f"{found.gain_ms:.3g} ms of {found.before_ms:.4g} ms a step saved "
+        f"({found.low_ms:.3g} to {found.high_ms:.3g} at {found.confidence:.0%}; {found.statistic} steps of "
+        f"{number})"
+    )
+
+
+def _setting(setting: ChangedSetting) -> str:
+    return _clean(f"{setting.knob}: {setting.before or 'not known'} → {setting.after or 'not known'}")
+
+
+def _clean(text: str) -> str:
+    """Names come from files that anybody may have written."""
+    return shorten(text, PROSE_LIMIT)
