@@ -1,0 +1,77 @@
+"""Cases of simulated jobs, measured, matched and replayed as `perfdoc analyze` does it."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.job import measure_job
+from perfdoc.analyzers.memory.memory_files import job_memory
+from perfdoc.diagnose_rank import rank_of
+from perfdoc.diagnose_replay import replays_of
+from perfdoc.job_configuration import job_configuration
+from perfdoc.measuring import Work, measure_all
+from perfdoc.memory_inputs import memory_files
+from perfdoc.profiling.manifest import ModelShape
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.simulator.forward.faults import parse_faults
+from perfdoc.simulator.forward.job import simulate
+from perfdoc.simulator.forward.layout import parse_layout
+from perfdoc.simulator.forward.writing import write_job
+from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import JobFacts, common_facts
+from perfdoc.traces.load import find_captures
+from tests.simulator.simulated import DENSE, MOE
+
+SHAPES = {"dense": DENSE, "moe": MOE}
+
+
+@cache
+def simulated_case(shape: str, layout: str, *faults: str, known: bool = True) -> Case:
+    """A simulated job of a small model. known: whether its job.yaml is given."""
+    with tempfile.TemporaryDirectory() as folder:
+        return _case(Path(folder), SHAPES[shape], layout, faults, known)
+
+
+def _case(folder: Path, shape: ModelShape, layout: str, faults: tuple[str, ...], known: bool) -> Case:
+    job = simulate(shape, parse_layout(f"seq=4096,{layout}"), planted=parse_faults(faults), steps=2)
+    write_job(job, folder, ranks=range(job.laying.setting.layout.world_size))
+    config = folder / "job.yaml"
+    return measured_case([str(folder / "traces")], given_facts((), config) if known else None, config)
+
+
+def measured_case(paths: list[str], given: JobFacts | None = None, config: Path | None = None) -> Case:
+    """The case of captures. given: facts of the job, whose file then is `config`; None: nothing is known."""
+    captures = find_captures(paths)
+    work = Work(
+        captures=captures,
+        memory=memory_files([], captures),
+        request=WindowRequest(),
+        given=given or JobFacts(),
+        replay=True,
+    )
+    measurements = measure_all(work, 1)
+    found = measurements.captures
+    job = measure_job(found)
+    measured = [(i, m) for i, capture in enumerate(found) for m in capture.ranks]
+    ranks = [
+        rank_of(m, device, i, label)
+        for (i, m), device, label in zip(measured, job.devices, job.labels, strict=True)
+    ]
+    facts = common_facts([c.facts for c in found])
+    return Case(
+        captures=found,
+        job=job,
+        gains=replays_of(found, ranks, job).predicted,
+        memory=job_memory(measurements.memory),
+        configuration=job_configuration(facts, config if given is not None else None),
+    )
+
+
+def with_settings(case: Case, configuration: Configuration) -> Case:
+    """The same job with other settings."""
+    return replace(case, configuration=configuration)

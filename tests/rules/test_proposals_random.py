@@ -1,0 +1,93 @@
+"""Whatever the settings are, no rule throws, and none proposes what the catalogue's rules forbid."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.check import violations
+from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.rules.knobs.load import catalogue
+from perfdoc.rules.knobs.values import check_value
+from perfdoc.rules.registry import run_rules
+from perfdoc.rules.rule import Advice, Meta, Rule, RuleResult, Verdict
+from tests.rules.random_configurations import drawn
+from tests.rules.simulated_cases import simulated_case, with_settings
+
+PLANTED = (
+    ("dense", "dp=2,micro_batches=2", "no_overlap=dp", "small_buckets", "fp32_reduce", "fragmentation"),
+    ("dense", "dp=2", "launch_starved=3000", "gc", "slow_data"),
+    ("dense", "tp=2", "norm_spin=4", "no_overlap=tp", "max_connections"),
+    ("dense", "pp=2,micro_batches=4", "uneven_stages"),
+    ("dense", "cp=2", "exposed_cp"),
+    ("moe", "ep=2,dp=2", "exposed_ep"),
+)
+"""Shape, layout and what is wrong: measured once, then given other settings again and again."""
+MUST_ADVISE = {"PD101", "PD202", "PD203"}
+"""Rules that are known to have advice in these cases: without it the test would say nothing."""
+
+
+@pytest.fixture(scope="module")
+def planted() -> list[Case]:
+    return [simulated_case(shape, layout, *faults) for shape, layout, *faults in PLANTED]
+
+
+def wrong_in(configuration: Configuration, found: RuleResult) -> str:
+    """What is wrong with the advice of a rule; empty where nothing is.
+
+    By another way than the rules' own: all that is allowed is made, and what was not broken before must not
+    be broken then.
+    """
+    changes = {a.knob: a.to for a in found.advice if not a.forbidden}
+    for knob, to in changes.items():
+        if words := check_value(catalogue()[knob], to):
+            return f"{knob} = {to!r} {words}"
+        if (knob in configuration.values) and configuration.values[knob] == to:
+            return f"{knob} is {to!r} already"
+    before = {v.constraint.name for v in violations(configuration) if v.constraint}
+    after = violations(configuration.with_changes(changes))
+    new = [v for v in after if v.constraint and v.constraint.name not in before]
+    return f"{changes} breaks {new[0].constraint}" if new else ""
+
+
+def failures(planted: list[Case], seeds: range) -> Iterator[str]:
+    advising = set()
+    for seed in seeds:
+        rng = random.Random(seed)
+        configuration = drawn(rng)
+        for found in run_rules(with_settings(planted[seed % len(planted)], configuration)):
+            if found.state == "error":
+                yield f"seed {seed}: {found.code}: {found.reason}"
+            elif found.advice:
+                advising.add(found.code)
+                if words := wrong_in(configuration, found):
+                    yield f"seed {seed}: {found.code}: {words}"
+    assert advising >= MUST_ADVISE
+
+
+@pytest.mark.parametrize("start", [0, pytest.param(2_000, marks=pytest.mark.slow)])
+def test_no_proposed_value_breaks_a_rule_of_the_catalogue(planted: list[Case], start: int) -> None:
+    # 2,000 configurations by default, 10,000 with the slow part; the seed of a failure makes it again.
+    seeds = range(2_000) if start == 0 else range(start, 10_000)
+    found = list(failures(planted, seeds))
+    assert not found, "\n".join(found[:10])
+
+
+def test_a_forbidden_value_would_be_seen() -> None:
+    # Sequence parallelism without tensor parallelism: held back by the rules' own check, and seen by this
+    # file's where that is taken away.
+    settings = Configuration(values={"tensor_model_parallel_size": 1}, dialect="perfdoc", complete=True)
+    advice = [Advice(knob="sequence_parallel", to=True, why="")]
+    rule = Rule(
+        meta=Meta(code="PD999", title="Bad advice", why="", sources=()),
+        evaluate=lambda _: Verdict(state="fires", advice=advice),
+    )
+    (held,) = run_rules(with_settings(simulated_case("dense", ""), settings), [rule])
+    assert [a.knob for a in held.advice if a.forbidden] == ["sequence_parallel"]
+    assert wrong_in(settings, held) == ""
+    let_through = replace(held, advice=[replace(a, forbidden="") for a in held.advice])
+    assert "breaks" in wrong_in(settings, let_through)
