@@ -26,8 +26,8 @@ class Loopback:
 
 
 @contextmanager
-def limited_loopback(rate: str) -> Iterator[Loopback]:
-    """Set up a loopback of so much in all (tc's words, such as `200mbit`); taken down afterwards.
+def limited_loopback(rate: str, delay: str = "") -> Iterator[Loopback]:
+    """Set up a loopback of so much in all (tc's words: `200mbit`), and so late (`2ms`), for a while.
 
     Raises subprocess.CalledProcessError or OSError where the kernel or the privileges do not allow it.
     """
@@ -41,10 +41,10 @@ def limited_loopback(rate: str) -> Iterator[Loopback]:
         (folder / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
         (folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
         _run("ip", "-n", name, "link", "set", "lo", "mtu", "1500", "up")
-        _run(
-            *("tc", "-n", name, "qdisc", "add", "dev", "lo", "root", "tbf"),
-            *("rate", rate, "burst", "64kb", "latency", "400ms"),
-        )
+        limit = ["tbf", "rate", rate, "burst", "64kb", "latency", "400ms"]
+        if delay:
+            limit = ["netem", "rate", rate, "delay", delay, "limit", "100000"]
+        _run("tc", "-n", name, "qdisc", "add", "dev", "lo", "root", *limit)
         yield Loopback(name=name)
     finally:
         subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)

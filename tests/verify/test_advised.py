@@ -1,0 +1,120 @@
+"""Which settings a verification makes, and what it refuses to."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.diagnosis import Diagnosis
+from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.trainer.config.resolve import resolve
+from perfdoc.verify.advised import Advised, advised, rule_codes
+from perfdoc.verify.arms import arms_of
+from perfdoc.verify.errors import VerifyError
+from perfdoc.verify.source import run_manifest
+from tests.verify.planted import WORKERS, diagnosis_of, fires, replayed, run_directory, setting
+
+SETTINGS = Configuration(values={"tensor_model_parallel_size": 1}, dialect="perfdoc", complete=True)
+
+
+@pytest.fixture
+def diagnosis(tmp_path: Path) -> Diagnosis:
+    return diagnosis_of(
+        tmp_path / "x",
+        fires("PD203", setting(WORKERS, "2", now="0"), setting(WORKERS, "8"), gain=replayed(8, 10, 12)),
+        fires("PD202", setting("manual_gc", "true"), setting("manual_gc_interval", "100"),
+              gain=replayed(1, 2, 3)),
+        fires("PD101", setting("sequence_parallel", "true", forbidden="it needs tensor parallelism")),
+        fires("PD303", remedy="Look at rank 3."),
+        fires("PD110", setting(WORKERS, "4"), gain=replayed(1, 1, 1)),
+        fires("PD204", setting("sequence_parallel", "true")),
+        fires("PD301", setting(WORKERS, "many")),
+        fires("PD901", setting("no_such_knob", "1")),
+    )  # fmt: skip
+
+
+def taken(diagnosis: Diagnosis, codes: str, *knobs: str) -> Advised:
+    return advised(diagnosis, rule_codes(codes), knobs, SETTINGS)
+
+
+def test_all_that_is_allowed_is_made_and_the_first_of_several_for_one_knob(diagnosis: Diagnosis) -> None:
+    one = taken(diagnosis, "pd203")
+    assert (one.changes, one.predicted.mid_ms) == ({WORKERS: 2}, 10)
+    both = taken(diagnosis, "PD202")
+    assert both.changes == {"manual_gc": True, "manual_gc_interval": 100}
+    assert taken(diagnosis, "PD202", "manual_gc").changes == {"manual_gc": True}
+
+
+def test_gains_of_several_rules_are_not_added(diagnosis: Diagnosis) -> None:
+    # 8 to 12 ms and 1 to 3 ms: no less than the best of them, no more than all; nothing in the middle.
+    found = taken(diagnosis, "PD203,PD202").predicted
+    assert (found.method, found.low_ms, found.mid_ms, found.high_ms) == ("bounds", 8, None, 15)
+    assert taken(diagnosis, "PD203").predicted.method == "replay"
+
+
+@pytest.mark.parametrize(
+    ("codes", "words"),
+    [
+        ("PD999", "no rule PD999"),
+        ("PD101", "forbidden here: it needs tensor parallelism"),
+        ("PD303", "advises no setting here, so nothing can be applied. It says: Look at rank 3."),
+        ("PD203,PD110", "another rule wants another"),
+        ("PD204", "do not go together"),
+        ("PD301", "takes a whole number"),
+        ("PD901", "no setting that the catalogue knows"),
+        (" , ", "codes of rules"),
+    ],
+)
+def test_refusals_are_one_line(diagnosis: Diagnosis, codes: str, words: str) -> None:
+    with pytest.raises(VerifyError, match=words) as error:
+        taken(diagnosis, codes)
+    assert "\n" not in str(error.value)
+
+
+def test_a_knob_that_is_not_advised_is_refused(diagnosis: Diagnosis) -> None:
+    with pytest.raises(VerifyError, match="--knob bucket_size"):
+        taken(diagnosis, "PD203", "bucket_size")
+
+
+def test_both_configurations_are_the_runs_own_but_for_the_change(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", 100, "save=somewhere", "hidden_size=64", "lr=1e-4")
+    arms = arms_of(run_manifest(run), {WORKERS: 2}, steps=30)
+    sides = []
+    for name, text in (("before", arms.before), ("after", arms.after)):
+        (tmp_path / f"{name}.yaml").write_text(text)
+        sides.append(resolve(str(tmp_path / f"{name}.yaml")).config)
+    before, after = sides
+    assert after.data.dataloader_num_workers == 2
+    assert before.data.dataloader_num_workers == 0
+    assert (before.model, before.optimizer.lr) == (after.model, 1e-4)
+    assert before.model.hidden_size == 64
+    assert (before.training.train_iters, before.training.eval_interval) == (30, None)
+    assert before.checkpoint.save is None
+    assert [(s.knob, s.before, s.after) for s in arms.settings] == [(WORKERS, "0", "2")]
+
+
+def test_data_parallelism_takes_the_ranks_that_another_degree_leaves(tmp_path: Path) -> None:
+    run = run_directory(tmp_path / "run", 100)
+    arms = arms_of(run_manifest(run), {"tensor_model_parallel_size": 2}, steps=30)
+    assert {(s.knob, s.before, s.after) for s in arms.settings} == {
+        ("tensor_model_parallel_size", "1", "2"),
+        ("data_parallel_size", "2", "null"),
+    }
+    assert arms.world_size == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "nodes", "words"),
+    [
+        ({"nccl_nvls_enable_typo": 1}, 1, "no setting of perfdoc's trainer"),
+        ({WORKERS: 0}, 1, "has these settings already"),
+        ({WORKERS: 2}, 2, "2 machines"),
+    ],
+)
+def test_what_the_trainer_cannot_do_is_refused(
+    tmp_path: Path, changes: dict[str, int], nodes: int, words: str
+) -> None:
+    run = run_directory(tmp_path / "run", 100, nodes=nodes)
+    with pytest.raises(VerifyError, match=words):
+        arms_of(run_manifest(run), changes, steps=30)

@@ -1,0 +1,121 @@
+"""Verdicts from planted intervals, each edge worked out by hand."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from perfdoc.verify.busy import CpuTimes, cpu_times, others_frac
+from perfdoc.verify.interval import of_pairs, of_two_runs
+from perfdoc.verify.outcome import judge
+from perfdoc.verify.record import Measured, Predicted, RunTimes
+
+REPLAY = Predicted(method="replay", low_ms=8.0, mid_ms=10.0, high_ms=12.0)
+CEILING = Predicted(method="ceiling", low_ms=0.0, mid_ms=None, high_ms=12.0)
+NOTHING = Predicted(method="none", low_ms=None, mid_ms=None, high_ms=None)
+
+
+def measured(low: float, high: float) -> Measured:
+    return Measured(
+        method="pairs of runs",
+        statistic="median",
+        before_ms=100.0,
+        gain_ms=(low + high) / 2,
+        low_ms=low,
+        high_ms=high,
+        confidence=0.95,
+        samples=3,
+    )
+
+
+@pytest.mark.parametrize(
+    ("predicted", "low", "high", "verdict"),
+    [
+        (REPLAY, 9, 11, "confirmed"),
+        (REPLAY, 7, 8, "confirmed"),  # the interval's end meets the band's
+        (REPLAY, 7, 7.9, "smaller"),
+        (REPLAY, 12, 14, "confirmed"),
+        (REPLAY, 12.1, 14, "larger"),
+        (REPLAY, -3, -1, "opposite"),
+        (REPLAY, -1, 2, "no effect"),  # 8 ms are ruled out
+        (REPLAY, -1, 8, "inconclusive"),  # 8 ms are not
+        (REPLAY, -8, 2, "inconclusive"),  # nor is as much the other way
+        (CEILING, 1, 2, "confirmed"),
+        (CEILING, 11, 20, "confirmed"),
+        (CEILING, 13, 20, "larger"),
+        (CEILING, -1, 1.9, "no effect"),  # less than 2 % of 100 ms
+        (CEILING, -1, 2, "inconclusive"),
+        (NOTHING, 1, 50, "confirmed"),
+        (NOTHING, -5, -1, "opposite"),
+        (NOTHING, -5, 5, "inconclusive"),
+    ],
+)
+def test_verdicts(predicted: Predicted, low: float, high: float, verdict: str) -> None:
+    found = judge(predicted, measured(low, high))
+    assert found.verdict == verdict
+    assert found.reason
+
+
+def test_without_runs_nothing_is_said() -> None:
+    assert judge(REPLAY, None).verdict == "inconclusive"
+
+
+def run(pair: int, arm: str, ms: float) -> RunTimes:
+    return RunTimes(
+        arm=arm,  # type: ignore[arg-type]
+        pair=pair,
+        directory="x",
+        utc="",
+        steps=20,
+        warmup_steps=1,
+        median_ms=ms,
+        mean_ms=2 * ms,
+        quickest_ms=ms / 2,
+        others_cpu_frac=None,
+    )
+
+
+def test_the_interval_of_pairs() -> None:
+    # Differences of 10, 11 and 9 ms: mean 10, s = 1; t(0.975, 2) / sqrt(3) = 4.3027 / 1.732 = 2.484.
+    runs = [run(0, "before", 100), run(0, "after", 90), run(1, "after", 90), run(1, "before", 101)]
+    runs += [run(2, "before", 99), run(2, "after", 90), run(3, "before", 500)]  # whose pair is missing
+    found = of_pairs(runs, "median")
+    assert found is not None
+    assert (found.samples, found.before_ms, found.gain_ms) == (3, 100.0, 10.0)
+    assert found.low_ms == pytest.approx(10 - 2.484, abs=1e-3)
+    assert found.high_ms == pytest.approx(10 + 2.484, abs=1e-3)
+    by_mean = of_pairs(runs, "mean")
+    assert by_mean is not None
+    assert by_mean.gain_ms == 20.0
+
+
+def test_pairs_that_agree_by_chance_are_not_believed_further_than_the_gate_would() -> None:
+    # No scatter at all: 0.2 % of 100 ms stands in, so half the width is 12.706 * 0.2 / sqrt(2) = 1.797 ms.
+    runs = [run(i, arm, ms) for i in range(2) for arm, ms in (("before", 100.0), ("after", 95.0))]
+    found = of_pairs(runs, "median")
+    assert found is not None
+    assert found.high_ms - found.gain_ms == pytest.approx(1.797, abs=1e-3)
+    assert of_pairs(runs[:3], "median") is None
+
+
+def test_one_run_on_either_side_is_never_surer_than_five_percent() -> None:
+    narrow = of_two_runs(100.0, 90.0, deviation_ms=(0.1, 0.1), steps=(100, 100))
+    assert (narrow.low_ms, narrow.high_ms) == (5.0, 15.0)
+    # s = 30 over 25 steps and nothing on the other side: t(0.975, 24) = 2.0639 times 30 / 5.
+    wide = of_two_runs(100.0, 90.0, deviation_ms=(30.0, 0.0), steps=(25, 400))
+    assert wide.high_ms - 10 == pytest.approx(2.0639 * 6, abs=1e-3)
+    single = of_two_runs(100.0, 90.0, deviation_ms=(0.0, 0.0), steps=(1, 400))
+    assert math.isfinite(single.low_ms)
+    assert single.low_ms < 0 < single.high_ms
+
+
+def test_what_others_took_of_the_machine() -> None:
+    # 2 CPUs for 10 s; 14 s busy, 10 of them ours.
+    began = CpuTimes(total_s=100.0, busy_s=50.0, own_s=1.0)
+    ended = CpuTimes(total_s=120.0, busy_s=64.0, own_s=11.0)
+    assert others_frac(began, ended) == pytest.approx(0.2)
+    assert others_frac(began, None) is None
+    assert others_frac(began, began) is None
+    now = cpu_times()
+    assert now is None or now.total_s >= now.busy_s > 0

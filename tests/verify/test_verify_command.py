@@ -1,0 +1,149 @@
+"""`perfdoc verify` and `perfdoc explain` in processes of their own."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from perfdoc.cli import app
+from perfdoc.diagnosis import to_json
+from perfdoc.verify.record import encode, read_record
+from perfdoc.verify.store import state_folder
+from tests.cli.test_analyze import perfdoc
+from tests.verify.planted import WORKERS, diagnosis_of, fires, record, replayed, run_directory, setting
+
+ADVICE = fires("PD203", setting(WORKERS, "2", now="0"), gain=replayed(8, 10, 12))
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("PERFDOC_STATE", str(tmp_path / "state"))
+    return tmp_path / "state"
+
+
+def verify(folder: Path, *arguments: str | Path) -> tuple[int, str, str]:
+    done = perfdoc("verify", *arguments, cwd=folder)
+    assert "Traceback" not in done.stderr
+    return done.returncode, done.stdout, done.stderr
+
+
+REFUSED: list[tuple[list[str], str]] = [
+    (["run"], "--apply PD203"),
+    (["run", "--apply", "PD203", "--repeats", "2"], "--repeats 2: give 3 to 50"),
+    (["run", "--apply", "PD203", "--steps", "3"], "--steps 3"),
+    (["run", "--apply", "PD999"], "there is no rule PD999"),
+    (["run", "--apply", "PD202"], "PD202 did not fire (passes: calm)"),
+    (["run", "--apply", "PD303"], "advises no setting here"),
+    (["run", "--apply", "PD101"], "is forbidden here: the other one"),
+    (["run", "--apply", "PD203", "-o", "run"], "is there already"),
+    (["run", "--apply", "PD203", "--rule", "PD203"], "go with AFTER"),
+    (["run", "copy", "--apply", "PD203"], "leave AFTER out"),
+    (["nowhere", "--apply", "PD203"], "is no run directory"),
+    ([".", "--apply", "PD203"], "is no run directory"),
+    (["emptied", "--apply", "PD203"], "holds no configuration"),
+    (["run", "run", "--rule", "PD203"], "is the same as BEFORE"),
+    (["run", "copy"], "no setting is known to differ"),
+    (["run", "bucket"], "no rule of BEFORE advised what differs (bucket_size)"),
+]
+
+
+def test_refusals_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = [
+        ADVICE,
+        replace(fires("PD202"), state="passes", reason="calm"),
+        fires("PD303", remedy="Look at rank 3."),
+        fires("PD101", setting("overlap_grad_reduce", "true", forbidden="the other one")),
+    ]
+    run_directory(tmp_path / "run", 100, rules=rules)
+    run_directory(tmp_path / "copy", 90)
+    run_directory(tmp_path / "bucket", 90, "bucket_size=1000")
+    emptied = run_directory(tmp_path / "emptied", 100, rules=[ADVICE]) / "run.json"
+    emptied.write_text(json.dumps({**json.loads(emptied.read_text()), "config": {}}))
+    monkeypatch.chdir(tmp_path)
+    for arguments, words in REFUSED:  # in this process, for there are many; the first one in its own as well
+        done = CliRunner().invoke(app, ["verify", *arguments])
+        assert (done.exit_code, done.stdout) == (2, ""), arguments
+        assert words in done.stderr, arguments
+        assert len(done.stderr.strip().splitlines()) == 1, arguments
+    code, out, err = verify(tmp_path, *REFUSED[0][0])
+    assert (code, out, REFUSED[0][1] in err) == (2, "", True)
+    assert not (tmp_path / "verify").exists()
+    assert not (tmp_path / "state").exists()
+
+
+def test_two_runs_that_differ_by_what_a_rule_advised(tmp_path: Path, own_state: Path) -> None:
+    # 100 ms before, 90 after, 8 to 12 predicted: 10 ms less, surely more than 5 % of a step.
+    before = run_directory(tmp_path / "before", 100, rules=[ADVICE])
+    after = run_directory(
+        tmp_path / "after", 90, f"{WORKERS}=2", "bucket_size=4000", utc="2026-11-22T00:00:00Z"
+    )
+    code, out, err = verify(tmp_path, before, after, "-o", "out")
+    assert code == 0, err
+    assert "PD203 on before: confirmed" in out
+    found = read_record(tmp_path / "out" / "verify.json")
+    assert found.measured is not None
+    assert (found.measured.gain_ms, found.measured.low_ms, found.measured.high_ms) == (10, 5, 15)
+    assert [(s.knob, s.before, s.after) for s in found.settings] == [(WORKERS, "0", "2")]
+    assert [s.knob for s in found.other_differences] == ["bucket_size"]
+    assert (found.rules[0].predicted.mid_ms, found.kind) == (10, "two runs")
+    (kept,) = own_state.rglob("*.json")
+    assert read_record(kept) == found
+    again, _, said = verify(tmp_path, before, after, "-o", "out")
+    assert (again, "is there already" in said) == (2, True)
+    assert verify(tmp_path, before, after, "-o", "out", "--force")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("after_ms", "verdict", "exit_code"),
+    [(60, "larger", 0), (120, "opposite", 0), (97, "inconclusive", 3)],
+)
+def test_verdicts_of_two_runs(tmp_path: Path, after_ms: float, verdict: str, exit_code: int) -> None:
+    before = run_directory(tmp_path / "before", 100, rules=[ADVICE])
+    after = run_directory(tmp_path / "after", after_ms, f"{WORKERS}=2")
+    done = CliRunner().invoke(app, ["verify", str(before), str(after), "--format", "json"])
+    assert (done.exit_code, json.loads(done.stdout)["verdict"]) == (exit_code, verdict)
+
+
+def test_diagnoses_stand_for_their_traces(tmp_path: Path) -> None:
+    # Two diagnoses of the same steps of 1 ms, whose settings are not known: the rule has to be named.
+    paths = []
+    for name in ("a", "b"):
+        paths.append(tmp_path / f"{name}.json")
+        paths[-1].write_bytes(to_json(diagnosis_of(tmp_path / name, ADVICE)))
+    assert "no setting is known to differ" in verify(tmp_path, *paths)[2]
+    code, out, err = verify(tmp_path, *paths, "--rule", "pd203", "--format", "json")
+    assert code == 0, err
+    found = json.loads(out)
+    # Nothing gained of 8 ms that were predicted, to within 5 % of a millisecond.
+    assert (found["verdict"], found["measured"]["gain_ms"]) == ("no effect", 0)
+
+
+def test_a_rules_track_record(tmp_path: Path, own_state: Path) -> None:
+    explained = perfdoc("explain", "PD203", cwd=tmp_path)
+    assert "Track record: none yet" in explained.stdout
+    own_state.joinpath("verify").mkdir(parents=True)
+    (own_state / "verify" / "a.json").write_bytes(encode(record()))
+    (own_state / "verify" / "of-another-rule.json").write_bytes(encode(record(code="PD101")))
+    (own_state / "verify" / "torn.json").write_text('{"schema_version": 1')
+    given = tmp_path / "given" / "one"
+    given.mkdir(parents=True)
+    (given / "verify.json").write_bytes(encode(record("no effect", utc="2026-11-22T00:00:00Z")))
+    (given / "copy.json").write_bytes(encode(record()))  # counts once
+    text = perfdoc("explain", "pd203", "--records", tmp_path / "given", cwd=tmp_path).stdout
+    assert "Track record: 1 confirmed, 1 no effect" in text
+    assert text.index("2026-11-21 confirmed") < text.index("2026-11-22 no effect")
+    done = perfdoc("explain", "PD203", "--format", "json", cwd=tmp_path)
+    assert [r["verdict"] for r in json.loads(done.stdout)["track_record"]] == ["confirmed"]
+    refused = perfdoc("explain", "PD203", "--records", tmp_path / "nowhere", cwd=tmp_path)
+    assert (refused.returncode, "holds no record" in refused.stderr) == (2, True)
+
+
+def test_where_records_are_kept() -> None:
+    assert state_folder({"PERFDOC_STATE": "/s", "XDG_STATE_HOME": "/x"}) == Path("/s/verify")
+    assert state_folder({"XDG_STATE_HOME": "/x"}) == Path("/x/perfdoc/verify")
+    by_default = Path.home() / ".local" / "state" / "perfdoc" / "verify"
+    assert state_folder({}) == state_folder({"XDG_STATE_HOME": "relative"}) == by_default
