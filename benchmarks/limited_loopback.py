@@ -26,24 +26,21 @@ class Loopback:
 
 
 @contextmanager
-def limited_loopback(rate: str, delay: str = "") -> Iterator[Loopback]:
-    """Set up a loopback of so much in all (tc's words: `200mbit`), and so late (`2ms`), for a while.
+def limited_loopback(rate: str) -> Iterator[Loopback]:
+    """Set up a loopback of so much in all (tc's words, such as `200mbit`); taken down afterwards.
 
     Raises subprocess.CalledProcessError or OSError where the kernel or the privileges do not allow it.
     """
     name = f"pdlo{os.getpid() % 100_000}"
     try:
         _run("ip", "netns", "add", name)
-        folder = (
-            _NAMES / name
-        )  # what `ip netns exec` puts over /etc: nobody answers questions for names there
+        # What `ip netns exec` puts over /etc: nobody answers questions for names there.
+        folder = _NAMES / name
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
         (folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
         _run("ip", "-n", name, "link", "set", "lo", "mtu", "1500", "up")
         limit = ["tbf", "rate", rate, "burst", "64kb", "latency", "400ms"]
-        if delay:
-            limit = ["netem", "rate", rate, "delay", delay, "limit", "100000"]
         _run("tc", "-n", name, "qdisc", "add", "dev", "lo", "root", *limit)
         yield Loopback(name=name)
     finally:

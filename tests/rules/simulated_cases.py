@@ -7,13 +7,13 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.memory.memory_files import job_memory
 from perfdoc.diagnose_rank import rank_of
 from perfdoc.diagnose_replay import replays_of
 from perfdoc.job_configuration import job_configuration
-from perfdoc.measuring import Work, measure_all
+from perfdoc.measuring import measure_all
 from perfdoc.memory_inputs import memory_files
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.rules.case import Case
@@ -25,6 +25,7 @@ from perfdoc.simulator.forward.writing import write_job
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts, common_facts
 from perfdoc.traces.load import find_captures
+from perfdoc.work import Work
 from tests.simulator.simulated import DENSE, MOE
 
 SHAPES = {"dense": DENSE, "moe": MOE}

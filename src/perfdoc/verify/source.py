@@ -78,13 +78,14 @@ def _read(path: Path) -> Diagnosed:
 
 def _analysed(path: Path) -> Diagnosed:
     """Measure and judge now. Raises TraceError."""
-    from perfdoc.analyzers.device.window import WindowRequest
+    from perfdoc.analyzers.device.window_request import WindowRequest
     from perfdoc.diagnose import diagnose
     from perfdoc.job_configuration import job_configuration
-    from perfdoc.measuring import Work, WorkerLostError, measure_all
+    from perfdoc.measuring import WorkerLostError, measure_all
     from perfdoc.memory_inputs import memory_files
     from perfdoc.traces.job_facts import JobFacts, common_facts
     from perfdoc.traces.load import find_captures
+    from perfdoc.work import Work
 
     captures = find_captures([str(path)])
     work = Work(
