@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perfdoc.diagnosis import Diagnosis
@@ -110,11 +111,15 @@ def test_data_parallelism_takes_the_ranks_that_another_degree_leaves(tmp_path: P
         ({"nccl_nvls_enable_typo": 1}, 1, "no setting of perfdoc's trainer"),
         ({WORKERS: 0}, 1, "has these settings already"),
         ({WORKERS: 2}, 2, "2 machines"),
+        ({WORKERS: 2}, -1, "1000000 ranks"),
     ],
 )
 def test_what_the_trainer_cannot_do_is_refused(
     tmp_path: Path, changes: dict[str, int], nodes: int, words: str
 ) -> None:
-    run = run_directory(tmp_path / "run", 100, nodes=nodes)
+    manifest = run_manifest(run_directory(tmp_path / "run", 100, nodes=nodes))
+    if nodes < 0:
+        layout = msgspec.structs.replace(manifest.layout, world_size=1_000_000)
+        manifest = msgspec.structs.replace(manifest, layout=layout)
     with pytest.raises(VerifyError, match=words):
-        arms_of(run_manifest(run), changes, steps=30)
+        arms_of(manifest, changes, steps=30)

@@ -122,6 +122,21 @@ def test_diagnoses_stand_for_their_traces(tmp_path: Path) -> None:
     assert (found["verdict"], found["measured"]["gain_ms"]) == ("no effect", 0)
 
 
+def test_a_diagnosis_that_somebody_else_wrote_is_not_trusted(tmp_path: Path, own_state: Path) -> None:
+    # A code that is a path, with characters that a terminal obeys; then figures that cannot be.
+    evil = fires("../../../evil\x1b[2J", setting(WORKERS, "2"), gain=replayed(8, 10, 12))
+    before = run_directory(tmp_path / "before", 100, rules=[evil])
+    after = run_directory(tmp_path / "after", 90, f"{WORKERS}=2")
+    done = CliRunner().invoke(app, ["verify", str(before), str(after)])
+    assert (done.exit_code, "\x1b" in done.output) == (0, False)
+    (kept,) = own_state.rglob("*.json")
+    assert kept.parent == own_state / "verify"
+    impossible = fires("PD203", setting(WORKERS, "2"), gain=replayed(8, 1e300, 1e301))
+    other = run_directory(tmp_path / "other", 100, rules=[impossible])
+    refused = CliRunner().invoke(app, ["verify", str(other), str(after)])
+    assert (refused.exit_code, "impossible figures" in refused.stderr) == (2, True)
+
+
 def test_a_rules_track_record(tmp_path: Path, own_state: Path) -> None:
     explained = perfdoc("explain", "PD203", cwd=tmp_path)
     assert "Track record: none yet" in explained.stdout

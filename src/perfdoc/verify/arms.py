@@ -16,6 +16,8 @@ from perfdoc.trainer.config.schema import Config
 from perfdoc.verify.errors import VerifyError
 from perfdoc.verify.record import ChangedSetting
 
+MAX_RANKS = 256
+"""Processes that are started on this machine, at most."""
 _DEGREES = frozenset({"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"})
 
 
@@ -41,6 +43,10 @@ def arms_of(manifest: Manifest, changes: Mapping[str, Value], *, steps: int) -> 
             f"the run was of {manifest.hardware.nodes} machines, and verify starts runs on this one. Run "
             "both by hand, then: perfdoc verify BEFORE AFTER"
         )
+    if not 1 <= manifest.layout.world_size <= MAX_RANKS:
+        raise VerifyError(
+            f"run.json speaks of {manifest.layout.world_size} ranks: verify starts {MAX_RANKS}."
+        )
     own = {name: setting.value for name, setting in manifest.config.items()}
     if not own:
         raise VerifyError("run.json of the run holds no configuration: there is nothing to run again.")
@@ -51,11 +57,12 @@ def arms_of(manifest: Manifest, changes: Mapping[str, Value], *, steps: int) -> 
             f"{unknown[0]}: is no setting of perfdoc's trainer, so it cannot be tried with it. Leave it out "
             "with --knob, or change your own job and: perfdoc verify BEFORE AFTER"
         )
+    warmup = own.get("lr_warmup_iters")
     shortened = own | {
         "train_iters": steps,
         "log_interval": steps,
         "eval_interval": None,
-        "lr_warmup_iters": min(int(own.get("lr_warmup_iters") or 0), steps // 2),
+        "lr_warmup_iters": min(warmup, steps // 2) if isinstance(warmup, int) else warmup,
         "lr_decay_iters": None,
         **{"save": None, "save_interval": None, "load": None, "load_step": None, "load_weights_only": False},
     }

@@ -10,6 +10,7 @@ import msgspec
 from perfdoc.gate.facts import Facts
 from perfdoc.traces import TraceError
 from perfdoc.traces.regular_file import require_regular
+from perfdoc.verify.errors import VerifyError
 
 MAX_FILE_BYTES = 4_000_000
 MAX_RUNS = 200
@@ -128,6 +129,14 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 def encode(record: Record) -> bytes:
     """As it is written: indented, ends with a newline."""
     return msgspec.json.format(msgspec.json.encode(record), indent=1) + b"\n"
+
+
+def checked(record: Record) -> Record:
+    """The same record. Raises VerifyError for figures that no run can have: it could not be read again."""
+    try:
+        return msgspec.convert(msgspec.to_builtins(record), Record)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise VerifyError(f"there are impossible figures: {error}. Analyse or run again.") from error
 
 
 def read_record(path: Path) -> Record:

@@ -17,7 +17,7 @@ from perfdoc.verify.arms import Arms, arms_of
 from perfdoc.verify.errors import VerifyError
 from perfdoc.verify.interval import of_pairs
 from perfdoc.verify.outcome import Outcome, judge
-from perfdoc.verify.record import Arm, Record, RunTimes, Statistic, encode
+from perfdoc.verify.record import Arm, Record, RunTimes, Statistic, checked, encode
 from perfdoc.verify.rounds import StoppedError, clear_runs, rounds
 from perfdoc.verify.source import Diagnosed, diagnosed, run_manifest
 from perfdoc.verify.store import RECORD_NAME
@@ -133,7 +133,7 @@ def _record(
         so_far = f"; by these: {outcome.verdict}" if found else ""
         reason = f"stopped after {pairs} of {ready.wanted.repeats} pairs of runs{so_far}"
         outcome = Outcome(verdict="inconclusive", reason=reason)
-    return Record(
+    record = Record(
         kind="rerun",
         utc=utc_now(),
         perfdoc_version=__version__,
@@ -151,6 +151,7 @@ def _record(
         runs=list(runs),
         notes=[*notes, *_busy(runs)],
     )
+    return checked(record)
 
 
 def _of_the_machine(facts: Facts) -> Facts:

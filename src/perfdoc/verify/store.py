@@ -37,7 +37,8 @@ def keep(record: Record, folder: Path) -> Path:
     content = encode(record)
     digest = hashlib.sha256(content).hexdigest()[:8]
     when = "".join(c for c in record.utc if c.isalnum())
-    path = folder / f"{when}-{'-'.join(record.codes[:4])}-{digest}.json"
+    codes = "-".join("".join(c for c in code[:20] if c.isalnum()) for code in record.codes[:4])
+    path = folder / f"{when[:20]}-{codes}-{digest}.json"  # codes may be those of a file that anybody wrote
     write_all({path: content}, folder)
     return path
 

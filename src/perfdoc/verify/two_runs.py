@@ -19,7 +19,7 @@ from perfdoc.verify.arms import as_text
 from perfdoc.verify.errors import VerifyError
 from perfdoc.verify.interval import of_two_runs
 from perfdoc.verify.outcome import judge
-from perfdoc.verify.record import ChangedSetting, Measured, Record
+from perfdoc.verify.record import ChangedSetting, Measured, Record, checked
 from perfdoc.verify.rounds import steady_times
 from perfdoc.verify.source import Diagnosed, diagnosed, run_manifest
 
@@ -76,7 +76,7 @@ def compared(pair: Pair) -> Record:
     measured = _measured(before, after)
     outcome = judge(predicted, measured)
     facts = {k: v for k, v in before.facts.items() if not k.startswith("config.")}
-    return Record(
+    record = Record(
         kind="two runs",
         utc=utc_now(),
         perfdoc_version=__version__,
@@ -94,6 +94,7 @@ def compared(pair: Pair) -> Record:
         fingerprint=fingerprint(facts),
         notes=_notes(pair, before, after),
     )
+    return checked(record)
 
 
 def _side(path: Path, known: d.Diagnosis | None, config: Path | None) -> Side:
@@ -111,7 +112,7 @@ def _side(path: Path, known: d.Diagnosis | None, config: Path | None) -> Side:
         times = (known or diagnosed(path).diagnosis).analyses.step_times
         both: tuple[_Kind, _Kind] = ("unprofiled", "analysed")
         for kind in both:
-            if (found := getattr(times, kind)) is not None:
+            if (found := getattr(times, kind)) is not None and found.count > 0:
                 median = found.median_ns / 1e6
                 steps[kind] = Steps(
                     median_ms=median, deviation_ms=found.variation_frac * median, count=found.count

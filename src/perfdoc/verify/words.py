@@ -15,7 +15,7 @@ SHOWN = 10
 
 def record_text(record: Record) -> str:
     """Some lines on one verification."""
-    lines = [f"{', '.join(record.codes)} on {_clean(record.source)}: {record.verdict}", f"  {record.reason}"]
+    lines = [f"{_codes(record)} on {_clean(record.source)}: {record.verdict}", f"  {_clean(record.reason)}"]
     lines += [f"  {_setting(s)}" for s in record.settings]
     lines.append(f"  predicted: {predicted_text(record.predicted)}")
     lines += [f"  measured:  {measured_text(record)}"]
@@ -36,9 +36,9 @@ def track_record_text(records: Sequence[Record]) -> str:
     if len(records) > SHOWN:
         lines.append(f"  the last {SHOWN} of {len(records)}:")
     for record in records[-SHOWN:]:
-        with_others = f" with {', '.join(record.codes)}" if len(record.codes) > 1 else ""
+        with_others = f" with {_codes(record)}" if len(record.codes) > 1 else ""
         settings = "; ".join(_setting(s) for s in record.settings)
-        lines.append(f"  {record.utc[:10]} {record.verdict}{with_others}: {settings}")
+        lines.append(f"  {_clean(record.utc)[:10]} {record.verdict}{with_others}: {settings}")
         lines.append(f"    predicted {predicted_text(record.predicted)}; measured {measured_text(record)}")
     return "\n".join(lines) + "\n"
 
@@ -66,6 +66,10 @@ def measured_text(record: Record) -> str:
         f"({found.low_ms:.3g} to {found.high_ms:.3g} at {found.confidence:.0%}; {found.statistic} steps of "
         f"{number})"
     )
+
+
+def _codes(record: Record) -> str:
+    return _clean(", ".join(record.codes))
 
 
 def _setting(setting: ChangedSetting) -> str:
