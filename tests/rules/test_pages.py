@@ -36,4 +36,4 @@ def test_every_entry_of_the_guides_is_there() -> None:
     if not facts.exists():
         pytest.skip("shared/knowledge/advice.yaml is not beside the project")
     known = yaml.safe_load(facts.read_text(encoding="utf-8"))["advice"]
-    assert set(entries()) <= {entry["id"] for entry in known}
+    assert set(entries()) == {entry["id"] for entry in known}

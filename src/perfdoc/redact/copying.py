@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.analyzers.measure import measure_trace
 from perfdoc.redact.kineto import copy_kineto
