@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "trainer": {"profiling"},
     "analyzers": {"traces", "profiling"},
     "simulator": {"traces", "analyzers", "profiling"},
-    "rules": {"analyzers", "simulator"},
+    "rules": {"analyzers", "simulator", "profiling"},
     "reports": {"diagnosis"},
 }
 """DESIGN section 1: what a room may import of ours, besides itself; profiling lies below all of them."""

@@ -14,7 +14,7 @@ SOUND = (
     ("dense", "dp=2"),
     ("dense", "tp=2"),
     ("dense", "cp=2"),
-    ("dense", "pp=2,vpp=2,micro_batches=16"),
+    ("small-vocabulary", "pp=2,vpp=2,micro_batches=16"),
     ("moe", "ep=2,dp=2"),
 )
 """Shape and layout. Each has work enough to hide what it sends and to fill its pipeline: a job without faults
@@ -22,8 +22,8 @@ of two stages and four micro-batches is no sound one."""
 MORE = (
     ("dense", "tp=2,dp=2"),
     ("dense", "cp=2,dp=2,micro_batches=16"),
-    ("dense", "pp=2,micro_batches=32"),
-    ("dense", "tp=2,pp=2,dp=2,micro_batches=32"),
+    ("small-vocabulary", "pp=2,micro_batches=32"),
+    ("small-vocabulary", "tp=2,pp=2,dp=2,micro_batches=32"),
 )
 SWITCHES: dict[str, Value] = {
     "overlap_grad_reduce": True,

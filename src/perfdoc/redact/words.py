@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 
 from perfdoc.profiling.vocabulary import prefix_of
-from perfdoc.redact.known_words import KNOWN_WORDS
+from perfdoc.redact.known_words import known_words
 
 MAX_NAME = 4096
 """A longer name is replaced as a whole."""
@@ -75,19 +75,19 @@ class Names:
         """Letters and digits between other characters."""
         if run.isascii() and run.isdecimal():
             return run if len(run) <= digits else self._number(run)
-        if run.lower() in KNOWN_WORDS or _SHORT.fullmatch(run):
+        if run.lower() in known_words() or _SHORT.fullmatch(run):
             return run
         if not run.isascii() or not _WORD.fullmatch(run):
             return self._number(run)
         return "".join(
-            part if part.isdecimal() or part.lower() in KNOWN_WORDS else self._letters(part)
+            part if part.isdecimal() or part.lower() in known_words() else self._letters(part)
             for part in _PARTS.findall(run)
         )
 
     def _letters(self, letters: str) -> str:
         """Words that were written together, as CamelCase has it. One letter tells nothing."""
         return "".join(
-            p if len(p) == 1 or p.lower() in KNOWN_WORDS else self._number(p) for p in _CAMEL.split(letters)
+            p if len(p) == 1 or p.lower() in known_words() else self._number(p) for p in _CAMEL.split(letters)
         )
 
     def _number(self, word: str) -> str:
