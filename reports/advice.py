@@ -11,6 +11,8 @@ from perfdoc.reports import units
 from perfdoc.reports.names import shorten
 
 _MS_NS = 1e6
+RULE_NOTES = {"error": " (failed to run)", "information": " (information)"}
+"""What is said behind a rule's title, by its state or level."""
 
 
 def rough(ms: float) -> str:
@@ -44,16 +46,17 @@ def setting_words(advice: Advice) -> tuple[str, str]:
 
 
 def by_gain(rules: list[RuleResult]) -> list[RuleResult]:
-    """What gains most by prediction first, then by ceiling, each by its share of the time; then the rest in
-    the order of codes."""
+    """Problems before information. Of each, what gains most by prediction first, then by ceiling, each by its
+    share of the time; then the rest in the order of codes."""
 
-    def key(rule: RuleResult) -> tuple[float, float]:
-        gain = rule.gain
+    def key(rule: RuleResult) -> tuple[bool, float, float]:
+        gain, informs = rule.gain, rule.level != "problem"
         if gain is None:
-            return 0.0, 0.0
+            return informs, 0.0, 0.0
         if rule.gain_frac is None:
-            return -(gain.mid_ms or 0.0), -(gain.high_ms or 0.0)
-        return (-rule.gain_frac, 0.0) if gain.method == "replay" else (0.0, -rule.gain_frac)
+            return informs, -(gain.mid_ms or 0.0), -(gain.high_ms or 0.0)
+        replayed = gain.method == "replay"
+        return (informs, -rule.gain_frac, 0.0) if replayed else (informs, 0.0, -rule.gain_frac)
 
     return sorted(rules, key=key)
 

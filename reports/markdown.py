@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, headline, leaves, summary, units
-from perfdoc.reports.advice import lines_of
+from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.sections import sections_of
 
@@ -149,7 +149,8 @@ def _rules(diagnosis: Diagnosis) -> list[str]:
     for state in ("fires", "error"):
         for rule in gaps.rules_in(diagnosis, state):
             title = f"{shorten(rule.code, 48)} {shorten(rule.title)}"
-            text = f"- **{escape(title)}**{' (failed to run)' if state == 'error' else ''}: "
+            note = RULE_NOTES.get(state if state == "error" else rule.level, "")
+            text = f"- **{escape(title)}**{note}: "
             text += sentence(rule.reason)
             lines.append(text)
             said = lines_of(rule) if state == "fires" else ()
@@ -159,8 +160,8 @@ def _rules(diagnosis: Diagnosis) -> list[str]:
 
 
 def render_markdown(diagnosis: Diagnosis) -> str:
-    """The diagnosis in short, as GitHub's Markdown, ending with a newline: verdict, headline figures,
-    shares per rank (the eight longest), communication, top kernels, findings, what is missing."""
+    """The diagnosis in short, as GitHub's Markdown, ending with a newline: verdict, headline figures, rules,
+    shares per rank (the eight longest), communication; folded: the analyses, top kernels, what is missing."""
     lines = [f"## {sentence(diagnosis.verdict)}", ""]
     if promised := headline.outlook(diagnosis):
         lines += [escape(promised), ""]
@@ -174,9 +175,13 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         lines += [f"> **Mind** {code(shorten(item.code, 64))}: {sentence(item.message)}{remedy}", ""]
     if len(diagnosis.quality) > _QUALITY:
         lines += [f"> {units.plural(len(diagnosis.quality) - _QUALITY, 'more note')} on quality.", ""]
+    lines += _rules(diagnosis)
     if diagnosis.ranks:
         lines += _ledgers(diagnosis)
-    lines += _communication(diagnosis) + _sections(diagnosis) + _kernels(diagnosis) + _rules(diagnosis)
+    lines += _communication(diagnosis)
+    more = _sections(diagnosis) + _kernels(diagnosis)
+    if more:
+        lines += ["<details>", "<summary>Figures by analysis</summary>", "", *more, "</details>", ""]
     missing = gaps.gaps_of(diagnosis)
     if missing:
         lines += ["<details>", f"<summary>Could not be measured: {len(missing)}</summary>", ""]
@@ -188,8 +193,8 @@ def render_markdown(diagnosis: Diagnosis) -> str:
             lines.append(f"- {units.plural(len(missing) - _GAPS, 'more row')}")
         lines += ["", "</details>", ""]
     files = ", ".join(code(base_name(item.path)) for item in diagnosis.inputs[:4])
-    more = f" and {len(diagnosis.inputs) - 4} more" if len(diagnosis.inputs) > 4 else ""
-    lines.append(f"perfdoc {escape(shorten(diagnosis.perfdoc_version, 64))} read {files}{more}.")
+    others = f" and {len(diagnosis.inputs) - 4} more" if len(diagnosis.inputs) > 4 else ""
+    lines.append(f"perfdoc {escape(shorten(diagnosis.perfdoc_version, 64))} read {files}{others}.")
     return _cut(lines)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.diagnosis import Diagnosis, Rank
 from perfdoc.reports import comm, gaps, headline, leaves, summary, units
-from perfdoc.reports.advice import lines_of
+from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.grid import grid, paragraph
 from perfdoc.reports.names import base_name, prose, shorten
 from perfdoc.reports.sections import sections_of
@@ -213,7 +213,7 @@ def _rules(page: _Page, diagnosis: Diagnosis) -> None:
         for rule in gaps.rules_in(diagnosis, state):
             page.lines.append("")
             title = f"{shorten(rule.code, 48)} {shorten(rule.title)}"
-            page.say(title if state == "fires" else f"{title} (failed to run)")
+            page.say(title + RULE_NOTES.get(state if state == "error" else rule.level, ""))
             page.say(prose(rule.reason), "    ")
             for fact in rule.evidence:
                 page.say(f"{shorten(fact.label)}: {shorten(fact.value)}", "      ")

@@ -54,3 +54,9 @@ def test_the_largest_share_comes_first() -> None:
     )
     none = rule("fires", "PD0")
     assert [r.code for r in by_gain([none, at_most, small, large])] == ["PD2", "PD1", "PD3", "PD0"]
+
+
+def test_problems_come_before_what_only_informs() -> None:
+    informs = replace(rule("fires", "PD1"), gain=REPLAYED, gain_frac=0.9, level="information")
+    problem = replace(rule("fires", "PD2"), level="problem")
+    assert [r.code for r in by_gain([informs, problem])] == ["PD2", "PD1"]
