@@ -40,12 +40,13 @@ def test_hostile_names_run_nothing_even_without_the_policy(
 ) -> None:
     make = {"rank": hostile.hostile, "memory": hostile.hostile_memory, "choices": hostile.hostile_choices}
     short = [text for text in hostile.HOSTILE if len(text) < 1000]
-    for text in ["".join(short), *(short if kind == "rank" else [])]:
+    alone = [text for text in short if any(c in text for c in "<\"{'") or text.startswith("javascript")]
+    for text in ["".join(short), *(alone if kind == "rank" else [])]:
         with visit(browser, tmp_path, POLICY.sub("", render_html(make[kind](text)))) as seen:
             assert seen.page.evaluate("window.pwned") is None
             assert seen.page.title().startswith("perfdoc: ")
             seen.assert_quiet()
-            if text in short:
+            if text in alone:
                 continue
             seen.page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
             for box in seen.page.locator("fieldset input.choice").all():
