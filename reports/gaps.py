@@ -55,6 +55,7 @@ STEP_WORDS = {
 }
 """Fields of StepTimes; they need the step log of a run directory."""
 _RANK_REASONS = 12
+_CODES = 12
 NOT_MEASURED_HERE = "not measured for these rows"
 """Said of a cell without a figure where no capability of the capture is missing."""
 RULE_STATES = (
@@ -196,14 +197,25 @@ def _rank_gaps(diagnosis: Diagnosis) -> list[Gap]:
 
 
 def gaps_of(diagnosis: Diagnosis) -> list[Gap]:
-    """Everything without a figure: capabilities that are missing, analyses, MFU, skipped rules."""
+    """Everything without a figure: capabilities that are missing, analyses, MFU."""
     gaps = _capability_gaps(diagnosis) + _analysis_gaps(diagnosis)
     if diagnosis.mfu.value is None:
         gaps.append(_analysis_gap("MFU", diagnosis.mfu.reason, diagnosis.mfu.remedy))
-    for rule in rules_in(diagnosis, "skipped"):
-        what = f"{shorten(rule.code, 48)} {shorten(rule.title)}"
-        gaps.append(Gap(kind="rule", what=what, why=prose(rule.reason), remedy=prose(rule.remedy), where=""))
     return gaps
+
+
+def skipped_rules(diagnosis: Diagnosis) -> str:
+    """A sentence on the rules that what is not known keeps from an answer; empty where there are none."""
+    codes = sorted(shorten(rule.code, 48) for rule in diagnosis.rules if rule.state == "skipped")
+    if not codes:
+        return ""
+    more = f" and {len(codes) - _CODES} more" if len(codes) > _CODES else ""
+    verb = "was" if len(codes) == 1 else "were"
+    listed = ", ".join(codes[:_CODES])
+    return (
+        f"{units.plural(len(codes), 'rule')} {verb} skipped for want of something that is not known "
+        f"({listed}{more}): the report lists them with their reasons."
+    )
 
 
 def rules_in(diagnosis: Diagnosis, state: str) -> list[RuleResult]:

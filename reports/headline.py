@@ -9,9 +9,12 @@ from statistics import median_low
 from perfdoc.diagnosis import Diagnosis, Gain, Mfu, Rank
 from perfdoc.reports.advice import rough
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
-from perfdoc.reports.names import prose
+from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.summary import total_values
 from perfdoc.reports.units import duration, plural, share, size
+
+_NAMED = 3
+"""Changes that the outlook names."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,10 +165,14 @@ def outlook(diagnosis: Diagnosis) -> str:
     if both.gain is None:
         return "" if both.accepted else _nothing_gained(diagnosis)
     steps = [p.step_ns for p in gains.predictions if p.step_ns]
-    what = "One change that was" if len(both.accepted) == 1 else f"{len(both.accepted)} changes that were"
-    verb = "is" if len(both.accepted) == 1 else "are"
-    together = "" if len(both.accepted) == 1 else " together"
-    return f"{what} simulated{together} {verb} predicted to save {_of_step(both.gain, steps, diagnosis)}."
+    known = {p.key: p.change for p in gains.predictions}
+    names = [shorten(known.get(key, key), 64) for key in both.accepted]
+    saves = _of_step(both.gain, steps, diagnosis)
+    if len(names) == 1:
+        return f"One change that was simulated ({names[0]}) is predicted to save {saves}."
+    more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    listed = ", ".join(names[:_NAMED]) + more
+    return f"{len(names)} changes that were simulated together ({listed}) are predicted to save {saves}."
 
 
 def _nothing_gained(diagnosis: Diagnosis) -> str:

@@ -159,6 +159,7 @@ def render_html(diagnosis: Diagnosis) -> str:
             kernels=_kernels(diagnosis),
             kernels_only=view.kernels_only_rows(diagnosis),
             gaps=gaps.gaps_of(diagnosis),
+            skipped=gaps.skipped_rules(diagnosis),
             rule_states=[
                 (state, words, gaps.rules_in(diagnosis, state)) for state, words in gaps.RULE_STATES
             ],

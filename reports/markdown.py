@@ -191,6 +191,8 @@ def render_markdown(diagnosis: Diagnosis) -> str:
             lines.append(f"- {escape(gap.what)}{where}: {sentence(gap.why)}{remedy}")
         if len(missing) > _GAPS:
             lines.append(f"- {units.plural(len(missing) - _GAPS, 'more row')}")
+        if skipped := gaps.skipped_rules(diagnosis):
+            lines.append(f"- {escape(skipped)}")
         lines += ["", "</details>", ""]
     files = ", ".join(code(base_name(item.path)) for item in diagnosis.inputs[:4])
     others = f" and {len(diagnosis.inputs) - 4} more" if len(diagnosis.inputs) > 4 else ""

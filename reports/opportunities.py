@@ -184,12 +184,14 @@ def dialects_of(found: Sequence[Opportunity]) -> list[tuple[str, str]]:
 
 
 def _members(combined: Combined | None) -> list[str]:
-    """Keys of the changes in the sets, in the order of the sets of one."""
-    return list(dict.fromkeys(key for s in combined.sets for key in s.keys)) if combined else []
+    """Keys of the changes in the sets, in the order of the sets of one; none where there is nothing to choose
+    between."""
+    keys = list(dict.fromkeys(key for s in combined.sets for key in s.keys)) if combined else []
+    return keys if len(keys) > 1 else []
 
 
 def choices(diagnosis: Diagnosis) -> Choices | None:
-    """What can be chosen, and every set's gain. None where nothing was simulated together."""
+    """What can be chosen, and every set's gain. None where no two changes were simulated together."""
     combined = diagnosis.combined
     keys = _members(combined)
     if combined is None or not keys:

@@ -263,6 +263,8 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
             if gap.remedy:
                 page.say(f"do: {gap.remedy}", "    ")
         page.more(len(missing) - _NOTES, "more row")
+        if skipped := gaps.skipped_rules(diagnosis):
+            page.say(skipped)
     _rules(page, diagnosis)
     page.section("Inputs")
     for source in diagnosis.inputs[:_INPUTS]:
