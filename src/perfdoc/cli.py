@@ -11,6 +11,7 @@ import typer
 
 from perfdoc import __version__
 from perfdoc.diff_command import diff
+from perfdoc.export_command import export
 from perfdoc.gate_command import gate_app
 from perfdoc.knobs_commands import knobs, lint
 from perfdoc.nsys_command import nsys_app
@@ -302,6 +303,7 @@ app.add_typer(config_app, name="config")
 app.add_typer(gate_app, name="gate")
 app.add_typer(nsys_app, name="nsys")
 app.command()(diff)
+app.command()(export)
 app.command()(knobs)
 app.command()(lint)
 app.command()(redact)

@@ -38,12 +38,14 @@ class Found:
     memory: list[RankMemory]
 
 
-def measure_all(work: Work, jobs: int, ahead: Ahead | None = None) -> Found:
+def measure_all(work: Work, jobs: int, ahead: Ahead | None = None, also: Also | None = None) -> Found:
     """Measure everything, on up to `jobs` processes. ahead: the only capture, if it is being read already.
 
+    also: one more analysis of each device, in place of the replay; it must pickle.
     Raises TraceError where a file cannot be measured, WorkerLostError where a process is gone.
     """
-    also = replaying(len(work.captures)) if work.replay else None
+    if also is None and work.replay:
+        also = replaying(len(work.captures))
     tasks: list[Callable[[], _Result]] = [
         partial(measure_or_explain, path, work.request, work.given, also, ahead) for path in work.captures
     ]

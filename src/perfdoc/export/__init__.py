@@ -1,0 +1,1 @@
+"""The whole annotated timeline of captures, as a file for a trace viewer."""

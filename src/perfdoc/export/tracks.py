@@ -1,0 +1,263 @@
+"""What is exported of one device: its tracks, from top to bottom of the viewer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.host_state import launches_missing
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.steps.step_ledgers import LEAVES
+from perfdoc.analyzers.timeline.tracks import ledger_pieces
+from perfdoc.traces import RangeKind
+from perfdoc.traces.model import CopyKind
+
+MAX_COUNTER_VALUES = 200_000
+MAX_TRACKS_OF_A_KIND = 1_000
+"""Streams or threads; a damaged or hostile trace may have one for each row."""
+_NAME_CHARACTERS = 400
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """Texts that rows point at: those of the trace, then our own."""
+
+    of_trace: Sequence[str]
+    own: Sequence[str]
+
+    def __len__(self) -> int:
+        return len(self.of_trace) + len(self.own)
+
+    def text(self, index: int) -> str:
+        """One of them, shortened."""
+        at = index - len(self.of_trace)
+        return (self.of_trace[index] if at < 0 else self.own[at])[:_NAME_CHARACTERS]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Track:
+    """Slices (or instants, where they are empty) in any order."""
+
+    name: str
+    kind: Literal["apart", "nested"]
+    """apart: they are not meant to overlap. nested: they lie inside one another."""
+    start_ns: I64
+    end_ns: I64
+    text: I64
+    """Index of each one's name."""
+    category: I64
+    """Index into CATEGORIES."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Counter:
+    """A number over time."""
+
+    name: str
+    unit: str
+    time_ns: I64
+    value: I64
+
+
+_GROUPS = ("step", "ledger", "idle", "copy", "cuda graph", "range", "mark", "cuda call", "operator")
+CATEGORIES = (
+    *_GROUPS,
+    *(f"kernel:{k.name.lower()}" for k in KernelClass),
+    *(f"dimension by {e}" for e in EVIDENCE),
+)
+_COLLECTIVES_AT_MOST = 1_000
+
+
+def own_names(view: DeviceView) -> tuple[str, ...]:
+    """Names that are not the trace's: leaves, copies, kinds of communication, steps."""
+    kinds = [
+        "copy between GPUs" if k is None else k.collective or k.label
+        for k in view.activity.communication.kinds
+    ]
+    copies = [k.name.lower().replace("_", " ") for k in CopyKind]
+    return (
+        *LEAVES,
+        *copies,
+        "cuda graph",
+        *kinds[:_COLLECTIVES_AT_MOST],
+        *(s.name for s in view.window.steps),
+    )
+
+
+def tracks_of(view: DeviceView) -> Iterator[Track | Counter]:
+    """Every track of a device that has something, one at a time."""
+    base = len(view.trace.strings)
+    copies = base + len(LEAVES)
+    graph = copies + len(CopyKind)
+    comm = graph + 1
+    steps = comm + min(len(view.activity.communication.kinds), _COLLECTIVES_AT_MOST)
+    found: list[Iterator[Track | Counter]] = [
+        _steps(view, steps),
+        _ledger(view, base),
+        _dimensions(view, comm),
+        _queue(view),
+        _kernels(view),
+        _graphs(view, graph),
+        _copies(view, copies),
+        _threads(view),
+    ]
+    for part in found:
+        for track in part:
+            if isinstance(track, Counter) or len(track.start_ns):
+                yield track
+
+
+def _same(name: str, n: int) -> I64:
+    return np.full(n, CATEGORIES.index(name), np.int64)
+
+
+def _steps(view: DeviceView, first: int) -> Iterator[Track]:
+    steps = view.window.steps
+    yield Track(
+        name="steps",
+        kind="apart",
+        start_ns=np.array([s.start_ns for s in steps], np.int64),
+        end_ns=np.array([s.end_ns for s in steps], np.int64),
+        text=first + np.arange(len(steps)),
+        category=_same("step", len(steps)),
+    )
+
+
+def _ledger(view: DeviceView, first: int) -> Iterator[Track]:
+    """The leaves that tile the window, and idle causes by themselves."""
+    pieces = ledger_pieces(view, view.window.start_ns, view.window.end_ns)
+    idle = pieces.code >= LEAVES.index("idle.host")
+    everything = np.ones(len(pieces), bool)
+    for name, category, rows in (("ledger", "ledger", everything), ("idle causes", "idle", idle)):
+        yield Track(
+            name=name,
+            kind="apart",
+            start_ns=pieces.start_ns[rows],
+            end_ns=pieces.end_ns[rows],
+            text=first + pieces.code[rows],
+            category=_same(category, int(np.count_nonzero(rows))),
+        )
+
+
+def _dimensions(view: DeviceView, first: int) -> Iterator[Track]:
+    found = view.activity.communication
+    for i, dimension in enumerate(DIMENSIONS):
+        rows = np.flatnonzero(found.dimension == i)
+        kind = np.minimum(found.kind[rows], min(len(found.kinds), _COLLECTIVES_AT_MOST) - 1)
+        yield Track(
+            name=f"communication {dimension}",
+            kind="apart",
+            start_ns=found.start_ns[rows],
+            end_ns=found.end_ns[rows],
+            text=first + kind.astype(np.int64),
+            category=CATEGORIES.index(f"dimension by {EVIDENCE[0]}") + found.evidence[rows],
+        )
+
+
+def _queue(view: DeviceView) -> Iterator[Counter]:
+    """Work launched and not yet started; nothing where launches are not known."""
+    activity = view.activity
+    if launches_missing(view) is not None:
+        return
+    known = activity.launch_start_ns >= 0
+    joined = np.maximum(activity.launch_start_ns, activity.launch_end_ns)[known]
+    left = np.maximum(activity.start_ns[known], joined)
+    time = np.concatenate((joined, left))
+    order = np.argsort(time, kind="stable")
+    change = np.repeat(np.array([1, -1]), len(joined))[order]
+    time, depth = time[order], np.cumsum(change)
+    last = np.append(time[1:] > time[:-1], True)
+    time, depth = time[last], np.maximum(depth[last], 0)
+    every = -(-len(time) // MAX_COUNTER_VALUES)
+    yield Counter(name="launch queue", unit="launches", time_ns=time[::every], value=depth[::every])
+
+
+def _by(column: I64, rows: I64) -> Iterator[tuple[int, I64]]:
+    """Rows by the value of a column, at most MAX_TRACKS_OF_A_KIND values."""
+    if not len(rows):
+        return
+    order = rows[np.argsort(column[rows], kind="stable")]
+    values, first = np.unique(column[order], return_index=True)
+    ends = np.append(first[1:], len(order))
+    for value, a, b in list(zip(values.tolist(), first.tolist(), ends.tolist(), strict=True))[
+        :MAX_TRACKS_OF_A_KIND
+    ]:
+        yield value, np.sort(order[a:b])
+
+
+def _kernels(view: DeviceView) -> Iterator[Track]:
+    kernels = view.trace.kernels
+    mine = np.flatnonzero(kernels.device == view.activity.device)
+    first = CATEGORIES.index(f"kernel:{KernelClass(0).name.lower()}")
+    for stream, rows in _by(kernels.stream, mine):
+        yield Track(
+            name=f"stream {stream}: kernels",
+            kind="apart",
+            start_ns=kernels.start_ns[rows],
+            end_ns=kernels.end_ns[rows],
+            text=np.maximum(kernels.name[rows].astype(np.int64), 0),
+            category=first + view.kinds.class_code[rows].astype(np.int64),
+        )
+
+
+def _graphs(view: DeviceView, name: int) -> Iterator[Track]:
+    graphs = view.trace.graph_launches
+    for stream, rows in _by(graphs.stream, np.flatnonzero(graphs.device == view.activity.device)):
+        yield Track(
+            name=f"stream {stream}: CUDA graphs",
+            kind="apart",
+            start_ns=graphs.start_ns[rows],
+            end_ns=graphs.end_ns[rows],
+            text=np.full(len(rows), name),
+            category=_same("cuda graph", len(rows)),
+        )
+
+
+def _copies(view: DeviceView, first: int) -> Iterator[Track]:
+    copies = view.trace.copies
+    for stream, rows in _by(copies.stream, np.flatnonzero(copies.device == view.activity.device)):
+        yield Track(
+            name=f"stream {stream}: copies",
+            kind="apart",
+            start_ns=copies.start_ns[rows],
+            end_ns=copies.end_ns[rows],
+            text=first + copies.kind[rows].astype(np.int64),
+            category=_same("copy", len(rows)),
+        )
+
+
+def _threads(view: DeviceView) -> Iterator[Track]:
+    """Ranges, operators and CUDA calls of every thread of the device's process, thread by thread."""
+    trace = view.trace
+    mine = np.zeros(len(trace.threads) + 1, bool)
+    mine[trace.threads_of(view.device.process)] = True
+    crosses = trace.ranges.kind == RangeKind.START_END
+    tables = (
+        ("ranges", "range", trace.ranges, ~crosses),
+        ("ranges that may cross", "range", trace.ranges, crosses),
+        ("operators", "operator", trace.operators, np.ones(len(trace.operators.start_ns), bool)),
+        ("CUDA calls", "cuda call", trace.api_calls, np.ones(len(trace.api_calls.start_ns), bool)),
+    )
+    for title, category, table, wanted in tables:
+        rows = np.flatnonzero(wanted & mine[table.thread])
+        for thread, of_thread in _by(table.thread.astype(np.int64), rows):
+            named = trace.threads[thread]
+            start, end = table.start_ns[of_thread], table.end_ns[of_thread]
+            yield Track(
+                name=f"thread {named.tid}{' ' + named.name[:80] if named.name else ''}: {title}",
+                kind="nested",
+                start_ns=start,
+                end_ns=end,
+                text=np.maximum(table.name[of_thread].astype(np.int64), 0),
+                category=np.where(end > start, *_both(category)),
+            )
+
+
+def _both(category: str) -> tuple[int, int]:
+    return CATEGORIES.index(category), CATEGORIES.index("mark" if category == "range" else category)

@@ -1,0 +1,138 @@
+"""The tracks of devices as a stream of Perfetto packets, a bounded part at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import IO, TypeAlias
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.export import protobuf
+from perfdoc.export.nesting import Events, disjoint, nested
+from perfdoc.export.tracks import CATEGORIES, Counter, Names, Track, own_names, tracks_of
+from perfdoc.traces.table import Bool
+
+_ROWS = 100_000
+"""Events that are encoded at once: about 3 MB."""
+_TRACK_BITS = 18
+"""Tracks of a device are numbered from its own number, shifted by this."""
+_NAMES = 2_000
+"""Names in one packet."""
+Clock: TypeAlias = Callable[[I64], I64]
+"""From a capture's time to the file's."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Written:
+    """What went into the file of one device."""
+
+    tracks: int
+    slices: int
+    left_out: int
+    """Slices that overlap too many others to be drawn."""
+
+
+class PerfettoFile:
+    """Packets into an open file; devices may write at the same time."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._lock = threading.Lock()
+
+    def add(self, view: DeviceView, number: int, title: str, clock: Clock) -> Written:
+        """Write all tracks of a device as one process of the viewer. number: unlike that of any other device,
+        from 1 on. The clock gives no time below 0."""
+        return _DeviceWriter(self, number, view, clock).write(title)
+
+    def put(self, data: bytes) -> None:
+        """Append whole packets."""
+        with self._lock:
+            self._file.write(data)
+
+
+class _DeviceWriter:
+    """One device: a sequence of packets with names of its own."""
+
+    def __init__(self, out: PerfettoFile, sequence: int, view: DeviceView, clock: Clock) -> None:
+        self._out, self._sequence, self._view, self._clock = out, sequence, view, clock
+        self._names = Names(of_trace=view.trace.strings, own=own_names(view))
+        self._told = np.zeros(len(self._names), bool)
+        self._name_width = protobuf.width_of(len(self._names))
+        self._places = self._slices = self._left_out = 0
+        self._process = sequence << _TRACK_BITS
+
+    def write(self, title: str) -> Written:
+        process = protobuf.process_track(self._process, self._sequence, title)
+        names = protobuf.interned([], enumerate(CATEGORIES, 1))
+        self._out.put(protobuf.packet(self._sequence, process, names, cleared=True))
+        for track in tracks_of(self._view):
+            if isinstance(track, Counter):
+                self._counter(track)
+            else:
+                self._track(track)
+        return Written(tracks=self._places, slices=self._slices, left_out=self._left_out)
+
+    def _describe(self, name: str, unit: str | None = None) -> int:
+        number = self._process + 1 + self._places
+        described = protobuf.child_track(number, self._process, name, self._places, unit)
+        self._out.put(protobuf.packet(self._sequence, described))
+        self._places += 1
+        return number
+
+    def _encoder(self, number: int, latest_ns: int) -> protobuf.Slices:
+        return protobuf.Slices(
+            sequence=self._sequence,
+            track=number,
+            time_width=protobuf.width_of(latest_ns),
+            name_width=self._name_width,
+        )
+
+    def _counter(self, counter: Counter) -> None:
+        time = self._clock(counter.time_ns)
+        packets = self._encoder(self._describe(counter.name, counter.unit), int(time.max(initial=0)))
+        for a in range(0, len(time), _ROWS):
+            self._out.put(packets.counters(time[a : a + _ROWS], counter.value[a : a + _ROWS]).tobytes())
+
+    def _track(self, track: Track) -> None:
+        self._tell_names(track.text)
+        start, end = self._clock(track.start_ns), self._clock(track.end_ns)
+        empty = np.flatnonzero(end <= start)
+        some = np.flatnonzero(end > start)
+        laid = (nested if track.kind == "nested" else disjoint)(start[some], end[some])
+        self._left_out += laid.left_out
+        lanes = laid.lanes or [Events(row=some, is_begin=some > 0)]
+        for at, lane in enumerate(lanes):
+            number = self._describe(track.name if at == 0 else f"{track.name} (overlapping {at})")
+            packets = self._encoder(number, int(end.max(initial=0)))
+            self._slices += len(lane.row) // 2
+            for a in range(0, len(lane.row), _ROWS):
+                row, begins = some[lane.row[a : a + _ROWS]], lane.is_begin[a : a + _ROWS]
+                self._out.put(self._rows(packets, track, np.where(begins, start[row], end[row]), row, begins))
+            if at == 0 and len(empty):
+                self._slices += len(empty)
+                for a in range(0, len(empty), _ROWS):
+                    row = empty[a : a + _ROWS]
+                    name, category = track.text[row] + 1, track.category[row] + 1
+                    self._out.put(packets.rows(protobuf.INSTANT, start[row], name, category).tobytes())
+
+    def _rows(self, packets: protobuf.Slices, track: Track, time_ns: I64, row: I64, begins: Bool) -> bytes:
+        """Both kinds of packet for every row, and of each row the right one: they are equally long."""
+        name, category = track.text[row] + 1, track.category[row] + 1
+        data = packets.rows(protobuf.BEGIN, time_ns, name, category)
+        ends = ~begins
+        data[ends] = packets.rows(protobuf.END, time_ns[ends], name[ends], category[ends])
+        return data.tobytes()
+
+    def _tell_names(self, used: I64) -> None:
+        """Names before the first slice that has them."""
+        wanted = np.zeros(len(self._told), bool)
+        wanted[used] = True
+        fresh = np.flatnonzero(wanted & ~self._told).tolist()
+        self._told[fresh] = True
+        for a in range(0, len(fresh), _NAMES):
+            names = [(i + 1, self._names.text(i)) for i in fresh[a : a + _NAMES]]
+            self._out.put(protobuf.packet(self._sequence, protobuf.interned(names)))

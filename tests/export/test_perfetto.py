@@ -1,0 +1,204 @@
+"""The Perfetto file against planted truth and against the ledger."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.job import measure_job
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.export import protobuf
+from perfdoc.export.work import ExportError, Request, run
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.timeline import TimelineBuilder
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.export.perfetto_file import PerfettoTrace, Slice, read
+from tests.reports.hostile import HOSTILE
+
+
+def exported(folder: Path, *paths: Path, name: str = "out.pftrace") -> tuple[PerfettoTrace, list[str]]:
+    said: list[str] = []
+    run(Request(paths=[str(p) for p in paths], output=folder / name), said.append)
+    return read(folder / name), said
+
+
+def planted(folder: Path, builder: TimelineBuilder, name: str = "a.sqlite") -> Path:
+    return write_nsys_sqlite(builder.build(), folder / name)
+
+
+def brief(slices: list[Slice]) -> list[tuple[int, int, str]]:
+    return [(s.start, s.length, s.name) for s in sorted(slices)]
+
+
+def test_every_slice_by_hand(tmp_path: Path) -> None:
+    # The first thing, the step's range, begins at 1000: that is 0 in the file.
+    builder = TimelineBuilder()
+    process = builder.process(pid=77, rank=3)
+    thread, device = process.thread(), process.device(gpu_name="Tiny GPU")
+    thread.range("perfdoc.step 0", 1_000, 2_000)
+    thread.range("forward", 1_010, 1_200)
+    thread.range("inner", 1_010, 1_100)
+    thread.mark("here", 1_150)
+    device.kernel(GEMM, 1_100, 1_300, stream=7, launch=(thread, 1_020, 1_030))
+    device.kernel(ALL_REDUCE, 1_250, 1_400, stream=20, launch=(thread, 1_040, 1_050))
+    device.copy("host_to_device", 64, 1_450, 1_500, stream=7, launch=(thread, 1_060, 1_070))
+    device.kernel(GEMM, 1_600, 1_650, stream=7, launch=(thread, 1_560, 1_570))
+    found, said = exported(tmp_path, planted(tmp_path, builder))
+    assert list(found.processes.values()) == ["GPU 0, pid 77, Tiny GPU"]
+    assert list(found.names.values()) == [
+        "steps",
+        "ledger",
+        "idle causes",
+        "communication unknown",
+        "launch queue",
+        "stream 7: kernels",
+        "stream 20: kernels",
+        "stream 7: copies",
+        "thread 77 python: ranges",
+        "thread 77 python: CUDA calls",
+    ]
+    # The device's step is from its first activity to the last end.
+    assert brief(found.track("steps")) == [(100, 550, "perfdoc.step 0")]
+    assert brief(found.track("ledger")) == [
+        (100, 200, "compute"),
+        (300, 100, "exposed_comm.unknown"),
+        (400, 50, "idle.dependency"),  # the copy is on another stream than what ran before it
+        (450, 50, "exposed_memcpy"),
+        (500, 70, "idle.host"),
+        (570, 30, "idle.launch_latency"),
+        (600, 50, "compute"),
+    ]
+    assert brief(found.track("idle causes")) == [
+        (400, 50, "idle.dependency"),  # the copy is on another stream than what ran before it
+        (500, 70, "idle.host"),
+        (570, 30, "idle.launch_latency"),
+    ]
+    assert brief(found.track("communication unknown")) == [(250, 150, "all_reduce")]
+    assert brief(found.track("stream 7: kernels")) == [(100, 200, GEMM), (600, 50, GEMM)]
+    assert [s.category for s in found.track("stream 20: kernels")] == ["kernel:communication"]
+    assert brief(found.track("stream 7: copies")) == [(450, 50, "host to device")]
+    ranges = found.track("thread 77 python: ranges")
+    assert [(s.start, s.length, s.name, s.depth) for s in sorted(ranges)] == [
+        (0, 1_000, "perfdoc.step 0", 0),
+        (10, 90, "inner", 2),
+        (10, 190, "forward", 1),
+        (150, 0, "here", 2),
+    ]
+    calls = found.track("thread 77 python: CUDA calls")
+    assert [(s.start, s.length) for s in sorted(calls)] == [(20, 10), (40, 10), (60, 10), (560, 10)]
+    # Launched at 30, 50, 70, 570; started at 100, 250, 450, 600.
+    (counter,) = found.counters.values()
+    assert counter == [(30, 1), (50, 2), (70, 3), (100, 2), (250, 1), (450, 0), (570, 1), (600, 0)]
+    assert said == [f"wrote {tmp_path / 'out.pftrace'}: 24 slices on 10 tracks. Open it at ui.perfetto.dev."]
+
+
+def test_kernels_that_overlap_on_one_stream_get_lanes(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    for start, end in ((0, 100), (50, 150), (100, 120)):
+        device.kernel(GEMM, start, end, stream=7)
+    found, _ = exported(tmp_path, planted(tmp_path, builder))
+    assert brief(found.track("stream 7: kernels")) == [(0, 100, GEMM), (100, 20, GEMM)]
+    assert brief(found.track("stream 7: kernels (overlapping 1)")) == [(50, 100, GEMM)]
+
+
+@pytest.mark.parametrize(
+    "name", ["nsys/host_bound_2gpu_h100.sqlite", "kineto/ddp_nccl_metadata_a100_rank0of2.json.gz"]
+)
+def test_a_real_trace_s_leaves_sum_to_its_ledger(shared_traces: Path, tmp_path: Path, name: str) -> None:
+    path = shared_traces / name
+    found, _ = exported(tmp_path, path, name="out.pftrace.gz")
+    capture = measure_capture(path, WindowRequest())
+    assert len(found.processes) == len(capture.ranks)
+    for rank in capture.ranks:
+        who = f"GPU {rank.device.ordinal}, pid {rank.device.process},"
+        sums = dict.fromkeys(rank.ledger.by_leaf, 0)
+        for s in found.track("ledger", who):
+            sums[s.name] += s.length
+        assert sums == rank.ledger.by_leaf
+        busy = sum(
+            s.length for n in set(found.all_of("stream")) if "kernels" in n for s in by_name(found, n, who)
+        )
+        assert busy >= rank.ledger.compute_ns
+
+
+def by_name(found: PerfettoTrace, name: str, process: str) -> list[Slice]:
+    tracks = [t for t, n in found.names.items() if n == name and process in found.processes[found.parent[t]]]
+    return [s for t in tracks for s in found.slices.get(t, [])]
+
+
+def test_captures_are_put_on_one_clock(shared_traces: Path, tmp_path: Path) -> None:
+    paths = [shared_traces / "kineto" / f"dlrm_8gpu_v100_rank{i}.pt.trace.json.gz" for i in (0, 1, 5)]
+    found, _ = exported(tmp_path, *paths)
+    timeline = measure_job([measure_capture(p, WindowRequest()) for p in paths]).timeline
+    assert all(r.aligned for r in timeline.ranks)
+    begins = []
+    for rank in timeline.ranks:
+        (step,) = (s for s in found.track("steps", f"rank {rank.rank},") if s.name == rank.step)
+        assert step.length == pytest.approx(rank.duration_ns, abs=2 + rank.duration_ns // 10_000)
+        begins.append(step.start)
+    # Times are rounded once each.
+    assert [b - min(begins) for b in begins] == pytest.approx([r.offset_ns for r in timeline.ranks], abs=2)
+
+
+def test_captures_that_cannot_be_compared_begin_at_0_and_say_so(tmp_path: Path) -> None:
+    paths = []
+    for i in range(2):
+        builder = TimelineBuilder()
+        builder.process(pid=10 + i).device().kernel(GEMM, 5_000 * i, 5_000 * i + 10)
+        paths.append(planted(tmp_path, builder, f"{i}.sqlite"))
+    found, _ = exported(tmp_path, *paths)
+    assert sum("not compared" in name for name in found.processes.values()) == 1
+    for i in range(2):
+        assert brief(found.track("stream 7: kernels", f"pid {10 + i}")) == [(0, 10, GEMM)]
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))
+def test_hostile_names_stay_names(tmp_path: Path, text: str) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    name = text.encode("utf-8", "replace").decode().replace("\x00", "")
+    thread.range(name, 0, 900)
+    device.kernel(name, 100, 300, launch=(thread, 10, 20))
+    found, _ = exported(tmp_path, planted(tmp_path, builder))
+    (kernel,) = found.track("stream 7: kernels")
+    assert (kernel.start, kernel.length) == (100, 200)
+    assert len(kernel.name) <= 400
+    assert brief(found.track("thread 1000 python: ranges")) == [(0, 900, name[:400])]
+
+
+def test_nothing_is_overwritten_and_a_failure_leaves_nothing(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    builder.process().device().kernel(GEMM, 0, 10)
+    path = planted(tmp_path, builder)
+    target = tmp_path / "out.pftrace"
+    target.write_text("mine")
+    with pytest.raises(ExportError, match="is there already"):
+        run(Request(paths=[str(path)], output=target), print)
+    assert target.read_text() == "mine"
+    run(Request(paths=[str(path)], output=target, force=True), lambda _: None)
+    assert read(target).processes
+    (tmp_path / "bad.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(200))
+    before = sorted(tmp_path.iterdir())
+    for bad in ("bad.sqlite", "none.sqlite"):
+        with pytest.raises(ExportError):
+            run(Request(paths=[str(tmp_path / bad)], output=tmp_path / "new.pftrace"), print)
+    with pytest.raises(ExportError, match="regular expression"):
+        run(Request(paths=[str(path)], output=tmp_path / "new.pftrace", step_range="("), print)
+    with pytest.raises(ExportError, match="cannot be written"):
+        run(Request(paths=[str(path)], output=tmp_path / "no" / "new.pftrace"), print)
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_varints_of_any_width_are_read_alike() -> None:
+    values = np.array([0, 1, 127, 128, 2**40, 2**62], np.int64)
+    for value, row in zip(values.tolist(), protobuf.wide_varints(values, 9), strict=True):
+        number = sum((int(b) & 0x7F) << (7 * i) for i, b in enumerate(row))
+        assert number == value
+        assert [bool(b & 0x80) for b in row] == [True] * 8 + [False]
+    assert protobuf.width_of(127) == 1
+    assert protobuf.width_of(128) == 2
