@@ -19,6 +19,7 @@ from perfdoc.analyzers.memory.memory_lifetimes import (
 )
 from perfdoc.analyzers.memory.memory_ranges import measure_growth, ranges_of_events
 from perfdoc.analyzers.memory.memory_result import AllocatorCalls, MemoryMeasurement, OutOfMemory
+from perfdoc.analyzers.memory.memory_series import memory_series
 from perfdoc.analyzers.memory.memory_sites import site_of, sites_at
 from perfdoc.traces.memory_model import BlockState, MemoryAction, MemorySnapshot
 from perfdoc.traces.memory_snapshot import is_snapshot_name, read_memory_snapshot
@@ -85,6 +86,7 @@ def _measure(
             peak_reserved_bytes=None,
             end_reserved_bytes=end_reserved,
             composition=None,
+            series=None,
             layout=None,
             sites=(),
             growth=growth,
@@ -121,6 +123,7 @@ def _measure(
         peak_reserved_bytes=peak_reserved,
         end_reserved_bytes=end_reserved,
         composition=composition,
+        series=memory_series(history, lifetimes, uses, ranges, allocated, reserved),
         layout=layout_at(history, lifetimes, peak, reserved),
         sites=sites_at(snapshot, lifetimes, alive),
         growth=growth,

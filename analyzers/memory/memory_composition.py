@@ -49,14 +49,36 @@ class MemoryComposition:
 def compose(
     history: DeviceHistory, lifetimes: Lifetimes, alive: I64, uses: StackUses, ranges: EventRanges
 ) -> MemoryComposition:
-    """Divide the allocations `alive` (indices of lifetimes).
+    """Divide the allocations `alive` (indices of lifetimes)."""
+    size, start = lifetimes.size_bytes[alive], lifetimes.start[alive]
+    in_history = start != BEFORE
+    of_category, evidence = categorise(history, lifetimes, alive, uses, ranges)
+    category_bytes = dict(zip(CATEGORIES, sum_by(of_category, size, len(CATEGORIES)).tolist(), strict=True))
+    unknown = category_bytes["unknown"]
+    return MemoryComposition(
+        state="partial" if unknown else "measured",
+        reason=f"{unknown:,} of {int(size.sum()):,} bytes have nothing that says what they are; what was "
+        "allocated before the recording has a stack with _record_memory_history(enabled='state') early on"
+        if unknown
+        else "",
+        category_bytes=category_bytes,
+        evidence_bytes=dict(zip(EVIDENCE, sum_by(evidence, size, len(EVIDENCE)).tolist(), strict=True)),
+        range_bytes=_by_range(history, ranges, start, size),
+        before_recording_bytes=int(size[~in_history].sum()),
+    )
+
+
+def categorise(
+    history: DeviceHistory, lifetimes: Lifetimes, alive: I64, uses: StackUses, ranges: EventRanges
+) -> tuple[I64, I64]:
+    """Index into CATEGORIES of each allocation, and into EVIDENCE of what says so.
 
     The stack of the allocation decides. Where it says nothing: memory that autograd freed during a backward
     was saved for it, and what zero_grad freed was a gradient; else the range in which it was allocated.
     Memory of a backward is a gradient where it outlives that backward, else an activation's gradient.
     """
     stack, free_stack = lifetimes.stack[alive], lifetimes.free_stack[alive]
-    start, size = lifetimes.start[alive], lifetimes.size_bytes[alive]
+    start = lifetimes.start[alive]
     use = uses.use[stack]
     evidence = np.where(use != Use.NONE, EVIDENCE.index("stack"), EVIDENCE.index("none"))
 
@@ -79,20 +101,7 @@ def compose(
     for kind, category in _CATEGORY.items():
         known[kind] = CATEGORIES.index(category)
     silent = (use == Use.NONE) & (stack == NO_STACK)
-    of_category = np.where(silent, CATEGORIES.index("unknown"), known[use])
-    category_bytes = dict(zip(CATEGORIES, sum_by(of_category, size, len(CATEGORIES)).tolist(), strict=True))
-    unknown = category_bytes["unknown"]
-    return MemoryComposition(
-        state="partial" if unknown else "measured",
-        reason=f"{unknown:,} of {int(size.sum()):,} bytes have nothing that says what they are; what was "
-        "allocated before the recording has a stack with _record_memory_history(enabled='state') early on"
-        if unknown
-        else "",
-        category_bytes=category_bytes,
-        evidence_bytes=dict(zip(EVIDENCE, sum_by(evidence, size, len(EVIDENCE)).tolist(), strict=True)),
-        range_bytes=_by_range(history, ranges, start, size),
-        before_recording_bytes=int(size[~in_history].sum()),
-    )
+    return np.where(silent, CATEGORIES.index("unknown"), known[use]), evidence
 
 
 def _uses_of_ranges(history: DeviceHistory, ranges: EventRanges) -> I64:

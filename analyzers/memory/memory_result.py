@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from perfdoc.analyzers.memory.memory_composition import MemoryComposition
 from perfdoc.analyzers.memory.memory_layout import MemoryLayout
 from perfdoc.analyzers.memory.memory_ranges import MemoryGrowth
+from perfdoc.analyzers.memory.memory_series import MemorySeries
 from perfdoc.analyzers.memory.memory_sites import MemorySite
 
 
@@ -79,6 +80,8 @@ class MemoryMeasurement:
     end_reserved_bytes: int
     composition: MemoryComposition | None
     """Of peak_allocated_bytes."""
+    series: MemorySeries | None
+    """The same over time."""
     layout: MemoryLayout | None
     """At the peak of allocated memory."""
     sites: tuple[MemorySite, ...]

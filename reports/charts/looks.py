@@ -48,6 +48,11 @@ _HOST = (
     *(("launch", "LA", "k-1", ""), ("stream_allocation", "SA", "k-5", "|"), ("other", "OC", "idle-2", "")),
     *(("data", "DA", "k-3", "-"), ("gc", "GC", "unknown", "\\")),
 )
+_MEMORY = (
+    *(("parameters", "PA", "k-1", ""), ("gradients", "GR", "k-2", "/"), ("optimizer", "OP", "k-5", "|")),
+    *(("activations", "AC", "k-4", ""), ("communication_buffers", "CB", "dp", "x")),
+    *(("other", "OT", "idle-2", "."), ("unknown", "??", "idle-6", "+")),
+)
 _PASSES = (("forward", "F", "compute", ""), ("backward", "B", "pp", "/"))
 _LEAF_COLOURS = {
     "compute": "compute",
@@ -73,7 +78,7 @@ class Look:
 
     def id(self, kind: str) -> str:
         """Name of its pattern on the page; the code may be anything."""
-        known = self.code if self.code in _tables().get(kind, {}) else "unknown"
+        known = self.code if any(self.code in table for table in _tables().values()) else "unknown"
         return f"t-{kind}-{known.replace('.', '-').replace('_', '-')}"
 
     @property
@@ -119,6 +124,7 @@ def _tables() -> dict[str, dict[str, Look]]:
         "communication": comm,
         "host": table(_HOST),
         "passes": table(_PASSES),
+        "memory": table(_MEMORY),
     }
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.diagnosis.memory import DeviceMemory, ProcessMemory
 from perfdoc.reports import units
+from perfdoc.reports.charts.memory_picture import memory_picture
 from perfdoc.reports.names import shorten
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, size, word
 
@@ -23,6 +24,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
     if memory.state != "measured" or not (devices or processes):
         return None
     grids = []
+    picture = memory_picture(devices[0], _label(devices[0])) if devices else None
     if devices:
         grids = [_composition(devices[0]), _sites(devices[0])]
         if len(devices) > 1:
@@ -34,6 +36,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
         title="Memory",
         sentences=[*_sentences(devices), *_of_processes(devices, processes)],
         grids=[grid for grid in grids if grid.rows],
+        pictures=[] if picture is None else [picture],
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from perfdoc.diagnosis import Diagnosis, PipelineAnalysis
 from perfdoc.diagnosis.pipeline import PipelineStage
 from perfdoc.reports import units
+from perfdoc.reports.charts.schedule_picture import schedule_picture
 from perfdoc.reports.names import prose
 from perfdoc.reports.sections.over_ranks import frac
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, opening, share, time, word
@@ -21,11 +22,13 @@ def build(diagnosis: Diagnosis) -> Section | None:
     if found.state != "measured":
         return None
     grids = (_idle(found), _stages(found))
+    picture = schedule_picture(diagnosis)
     return Section(
         key="pipeline",
         title="Pipeline",
         sentences=[*_lost(found), *_slowest(found, diagnosis), *_limits(found)],
         grids=[grid for grid in grids if grid.rows],
+        pictures=[] if picture is None else [picture],
     )
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from markupsafe import Markup
+
 from perfdoc.reports import units
 from perfdoc.reports.names import shorten
 
@@ -40,6 +42,8 @@ class Section:
     sentences: Sequence[str] = field(default_factory=list)
     """Prose of ours; quoted names stand in `code` quotes."""
     grids: Sequence[Grid] = field(default_factory=list)
+    pictures: Sequence[Markup] = field(default_factory=list)
+    """For the page alone; what they show is said in words or tables as well."""
 
 
 def opening(text: str) -> str:

@@ -164,6 +164,10 @@ def test_every_figure_of_a_random_history(
     assert m.peak_time_ns == (events[at - 1]["time_us"] * 1000 if at else None)
     assert m.composition is not None
     assert sum(m.composition.category_bytes.values()) == peak
+    assert m.series is not None
+    parts = m.series.category_bytes.values()
+    assert [sum(column[i] for column in parts) for i in range(len(states))] == [s.allocated for s in states]
+    assert list(m.series.reserved_bytes) == [s.reserved for s in states]
     assert sum(site.bytes for site in m.sites) == peak
     layout, truth = m.layout, states[at]
     assert layout is not None

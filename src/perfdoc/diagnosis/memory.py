@@ -26,6 +26,22 @@ class MemoryComposition:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MemorySeries:
+    """Allocated memory over time, in columns of one length; the peak is among its moments."""
+
+    event: list[int]
+    """Position in the device's events; -1 is before the first."""
+    time_ns: list[int]
+    """Since the first event; empty where the events have no times."""
+    category_bytes: dict[str, list[int]]
+    """By category, those that are ever above 0; a moment's sum is what is allocated then."""
+    reserved_bytes: list[int]
+    """Empty where reserved memory is not known."""
+    peak: int
+    """Which moment is the peak."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class MemoryLayout:
     """Reserved memory at the peak; the first five sizes sum to reserved_bytes exactly."""
 
@@ -124,6 +140,8 @@ class DeviceMemory:
     headroom_bytes: int | None
     """The GPU's memory less peak_reserved_bytes; CUDA's context and NCCL's buffers take their part of it."""
     expandable_segments: bool | None
+    series: MemorySeries | None = None
+    """None in a diagnosis of an earlier version, and without a history."""
 
 
 @dataclass(frozen=True, kw_only=True)
