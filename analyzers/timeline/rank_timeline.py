@@ -31,7 +31,7 @@ _TRACKS: dict[str, Callable[[DeviceView, int, int], Segments]] = {
 }
 TYPICAL_FRAC = 0.02
 """A step is typical where its length is the median within this."""
-_CANDIDATES = 5
+_CANDIDATES = 3
 _ROWS = 3_000_000
 """With more kernels and calls in the trace than this, fewer candidates: each costs a pass over the tables."""
 _NAME_CHARACTERS = 160
