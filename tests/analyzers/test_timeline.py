@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.ledger.ledger import build_ledger
 from perfdoc.analyzers.measure import measure_capture

@@ -16,16 +16,17 @@ from typing import IO
 import numpy as np
 
 from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.export.writer import Clock, PerfettoFile, Written
-from perfdoc.measuring import Work, WorkerLostError, measure_all
+from perfdoc.measuring import WorkerLostError, measure_all
 from perfdoc.output import may_write
 from perfdoc.traces import TraceError
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures
+from perfdoc.work import Work
 
 _DEVICES = 1 << 13
 """Devices of one capture are numbered below this; captures follow one another."""
