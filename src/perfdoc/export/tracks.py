@@ -16,7 +16,7 @@ from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.analyzers.steps.step_ledgers import LEAVES
 from perfdoc.analyzers.timeline.tracks import ledger_pieces
 from perfdoc.traces import RangeKind
-from perfdoc.traces.model import CopyKind
+from perfdoc.traces.model import ApiCalls, CopyKind, Operators, Ranges, Thread
 
 MAX_COUNTER_VALUES = 200_000
 MAX_TRACKS_OF_A_KIND = 1_000
@@ -233,30 +233,40 @@ def _copies(view: DeviceView, first: int) -> Iterator[Track]:
 
 
 def _threads(view: DeviceView) -> Iterator[Track]:
-    """Ranges, operators and CUDA calls of every thread of the device's process, thread by thread."""
+    """Ranges, operators and CUDA calls of every thread of the device's process, thread by thread, those that
+    launch first."""
     trace = view.trace
     mine = np.zeros(len(trace.threads) + 1, bool)
     mine[trace.threads_of(view.device.process)] = True
     crosses = trace.ranges.kind == RangeKind.START_END
     tables = (
-        ("ranges", "range", trace.ranges, ~crosses),
-        ("ranges that may cross", "range", trace.ranges, crosses),
-        ("operators", "operator", trace.operators, np.ones(len(trace.operators.start_ns), bool)),
-        ("CUDA calls", "cuda call", trace.api_calls, np.ones(len(trace.api_calls.start_ns), bool)),
+        ("ranges", "range", trace.ranges, np.flatnonzero(~crosses & mine[trace.ranges.thread])),
+        ("ranges that may cross", "range", trace.ranges, np.flatnonzero(crosses & mine[trace.ranges.thread])),
+        ("operators", "operator", trace.operators, np.flatnonzero(mine[trace.operators.thread])),
+        ("CUDA calls", "cuda call", trace.api_calls, np.flatnonzero(mine[trace.api_calls.thread])),
     )
-    for title, category, table, wanted in tables:
-        rows = np.flatnonzero(wanted & mine[table.thread])
+    parts: dict[int, list[tuple[str, str, Ranges | Operators | ApiCalls, I64]]] = {}
+    for title, category, table, rows in tables:
         for thread, of_thread in _by(table.thread.astype(np.int64), rows):
-            named = trace.threads[thread]
-            start, end = table.start_ns[of_thread], table.end_ns[of_thread]
+            parts.setdefault(thread, []).append((title, category, table, of_thread))
+    launching = set(view.activity.launching_threads.tolist())
+    for thread in sorted(parts, key=lambda t: (t not in launching, trace.threads[t].tid)):
+        for title, category, table, rows in parts[thread]:
+            start, end = table.start_ns[rows], table.end_ns[rows]
             yield Track(
-                name=f"thread {named.tid}{' ' + named.name[:80] if named.name else ''}: {title}",
+                name=f"{_thread(trace.threads[thread])}: {title}",
                 kind="nested",
                 start_ns=start,
                 end_ns=end,
-                text=np.maximum(table.name[of_thread].astype(np.int64), 0),
+                text=np.maximum(table.name[rows].astype(np.int64), 0),
                 category=np.where(end > start, *_both(category)),
             )
+
+
+def _thread(thread: Thread) -> str:
+    """Some captures put the number into the name."""
+    number = str(thread.tid)
+    return thread.name[:80] if number in thread.name else f"thread {number} {thread.name[:80]}".rstrip()
 
 
 def _both(category: str) -> tuple[int, int]:
