@@ -138,7 +138,7 @@ def find_secrets(source: NsysSource) -> list[Note]:
                 Note(
                     code="secrets",
                     message=f"The export seems to hold credentials of whoever captured it (in {table}).",
-                    remedy="Do not share the file. perfdoc prints nothing of it.",
+                    remedy="Do not share the file; share a copy: perfdoc redact TRACE -o COPY.",
                 )
             ]
     return []

@@ -12,6 +12,7 @@ import typer
 from perfdoc import __version__
 from perfdoc.diff_command import diff
 from perfdoc.export_command import export
+from perfdoc.doctor_command import doctor, env
 from perfdoc.gate_command import gate_app
 from perfdoc.knobs_commands import knobs, lint
 from perfdoc.nsys_command import nsys_app
@@ -184,12 +185,25 @@ def demo(
     say(f"wrote {trace} and its known answer {answer}")
 
 
+class SchemaOf(StrEnum):
+    """What a schema is of."""
+
+    DIAGNOSIS = "diagnosis"
+    DIFF = "diff"
+
+
 @app.command()
-def schema(debug: Debug = False) -> None:
-    """Print the JSON Schema of diagnosis.json."""
+def schema(
+    of: Annotated[SchemaOf, typer.Argument(help="diagnosis or diff.")] = SchemaOf.DIAGNOSIS,
+    debug: Debug = False,
+) -> None:
+    """Print the JSON Schema of diagnosis.json or of diff.json."""
     import msgspec
 
-    from perfdoc.diagnosis import json_schema
+    if of is SchemaOf.DIFF:
+        from perfdoc.diff.result import json_schema
+    else:
+        from perfdoc.diagnosis import json_schema
 
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode() + "\n")
 
@@ -304,6 +318,8 @@ app.add_typer(gate_app, name="gate")
 app.add_typer(nsys_app, name="nsys")
 app.command()(diff)
 app.command()(export)
+app.command()(doctor)
+app.command()(env)
 app.command()(knobs)
 app.command()(lint)
 app.command()(redact)

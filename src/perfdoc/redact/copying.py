@@ -13,6 +13,7 @@ from pathlib import Path
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.analyzers.measure import measure_trace
+from perfdoc.output import may_write
 from perfdoc.redact.kineto import copy_kineto
 from perfdoc.redact.nsys import Copied, copy_nsys
 from perfdoc.redact.words import Names
@@ -46,6 +47,7 @@ def redact(
     names = Names(keep)
     if len(captures) > 1:
         output.mkdir(parents=True, exist_ok=True)
+    may_write(targets[0])
     staged: list[tuple[Path, Copy]] = []
     with tempfile.TemporaryDirectory(dir=targets[0].parent, prefix=".perfdoc-") as folder:
         for number, (source, target) in enumerate(zip(captures, targets, strict=True)):

@@ -91,6 +91,11 @@ class Names:
         )
 
     def _number(self, word: str) -> str:
-        """Begins as the word does, so that words of a CamelCase name stay apart."""
+        """Begins as the word does, so that words of a CamelCase name stay apart; the number is in letters, so
+        that digits after it are not taken for more of it."""
         number = self._numbers.setdefault(word, len(self._numbers) + 1)
-        return f"{'Anon' if word[:1].isupper() else 'anon'}{number}"
+        letters = ""
+        while number:
+            number, rest = divmod(number - 1, 26)
+            letters = chr(ord("a") + rest) + letters
+        return f"{'Anon' if word[:1].isupper() else 'anon'}{letters}"

@@ -1,0 +1,63 @@
+"""perfdoc doctor and env in real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SECRETS = {
+    "HF_TOKEN": "hf_plantedplantedplanted",
+    "AWS_SECRET_ACCESS_KEY": "plantedsecretkey",
+    "NCCL_PLANTED_PASSWORD": "hunter2planted",
+    "USER": "plantedalice",
+    "HOSTNAME": "plantednode17",
+}
+
+
+def perfdoc(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "perfdoc", *words],
+        cwd=folder,
+        env={**os.environ, **SECRETS, **env},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+
+
+def test_what_is_said_agrees_in_text_and_json(tmp_path: Path) -> None:
+    done = perfdoc(tmp_path, "doctor", "--format", "json")
+    found = json.loads(done.stdout)
+    assert done.returncode == (0 if all(found["works"].values()) else 1)
+    states = {c["name"]: c["state"] for c in found["checks"]}
+    assert {"python", "numpy", "cuda", "nsys", "this folder", "shared memory", "loopback"} <= states.keys()
+    assert all(c["remedy"] for c in found["checks"] if c["state"] == "fail")
+    text = perfdoc(tmp_path, "doctor")
+    assert text.returncode == done.returncode
+    for name, state in states.items():
+        assert any(line.split()[0] == state.upper() and name in line for line in text.stdout.splitlines())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_named_nsys_that_is_none_stops_run(tmp_path: Path) -> None:
+    done = perfdoc(tmp_path, "doctor", "--format", "json", PERFDOC_NSYS=str(tmp_path / "none"))
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["works"]["run"]) == (1, False)
+    (nsys,) = (c for c in found["checks"] if c["name"] == "nsys")
+    assert (nsys["state"], nsys["needed_by"]) == ("fail", ["run"])
+
+
+def test_env_has_versions_and_no_secret(tmp_path: Path) -> None:
+    text = perfdoc(tmp_path, "env", NCCL_ALGO="Ring")
+    found = json.loads(perfdoc(tmp_path, "env", "--format", "json", NCCL_ALGO="Ring").stdout)
+    assert text.returncode == 0
+    assert found["python"].endswith(".".join(map(str, sys.version_info[:3])))
+    assert found["packages"]["numpy"] is not None
+    assert found["knobs"]["NCCL_ALGO"] == "Ring"
+    assert "  NCCL_ALGO: Ring" in text.stdout.splitlines()
+    for secret in (*SECRETS.values(), str(tmp_path)):
+        assert secret not in text.stdout + json.dumps(found)

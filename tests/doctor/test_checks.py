@@ -1,0 +1,60 @@
+"""What each check says, and what stops a command."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdoc.doctor import checks
+from perfdoc.doctor.checks import Check, free_space, package, perf_event_level, shared_memory, works
+from perfdoc.doctor.requirements import Requirement
+
+MIB = 1 << 20
+
+
+def test_a_missing_and_an_old_package_stop_what_needs_them() -> None:
+    gone = package(Requirement(name="no-such-package-of-perfdoc", range=">=2", extra="train"))
+    assert (gone.state, gone.found) == ("fail", "not installed (needs >=2)")
+    assert gone.remedy == "pip install 'perfdoc[train]'"
+    assert works([gone], "analyze")
+    assert not works([gone], "run")
+    old = package(Requirement(name="numpy", range=">=99", extra=""))
+    assert old.state == "fail"
+    assert old.remedy == "pip install 'numpy>=99'"
+    assert not works([old], "analyze")
+    fine = package(Requirement(name="numpy", range=">=1.26", extra=""))
+    assert (fine.state, fine.remedy) == ("ok", "")
+
+
+@pytest.mark.parametrize(
+    ("check", "state"),
+    [
+        (perf_event_level(2), "ok"),
+        (perf_event_level(-1), "ok"),
+        (perf_event_level(3), "warn"),
+        (shared_memory(64 * MIB), "warn"),
+        (shared_memory(1024 * MIB), "ok"),
+        (free_space(100 * MIB), "warn"),
+        (free_space(5000 * MIB), "ok"),
+    ],
+)
+def test_levels(check: Check, state: str) -> None:
+    assert check.state == state
+    assert bool(check.remedy) is (state == "warn")
+    assert works([check], "run")
+
+
+def test_only_what_fails_stops_a_command() -> None:
+    failed = Check(name="x", state="fail", found="", needed_by=("run",))
+    assert not works([failed], "run")
+    assert works([replace(failed, state="warn")], "run")
+
+
+def test_one_check_that_breaks_hides_no_other() -> None:
+    def broken() -> list[Check]:
+        raise RuntimeError("planted")
+
+    found = checks.all_checks((broken, *checks.LOOKS[:1]))
+    assert [(c.name, c.state) for c in found] == [("broken", "warn"), ("python", "ok")]
+    assert found[0].found == "cannot be looked at: RuntimeError: planted"

@@ -1,0 +1,247 @@
+"""Copies of captures: nothing planted is in any byte, and the ledger is the original's."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sqlite3
+import struct
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_trace
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.redact.copying import redact
+from perfdoc.redact.nsys_blobs import clean_blob
+from perfdoc.simulator.demo import demo_timeline, write_demo
+from perfdoc.simulator.kineto_json import write_kineto
+from perfdoc.traces import TraceError
+from perfdoc.traces.load import read_trace
+
+SECRET = "hunter2secret"
+HOSTS = ("node17.acme.example", "/home/alice/acme", "alice", "AKIAPLANTED00000000")
+PLANTED = (SECRET, *HOSTS)
+
+
+def measured(path: Path) -> list[RankMeasurement]:
+    return measure_trace(read_trace(path), WindowRequest())[0]
+
+
+def assert_same(one: Path, two: Path) -> None:
+    for a, b in zip(measured(one), measured(two), strict=True):
+        assert a.ledger == b.ledger
+        assert a.window.steps == b.window.steps
+        assert [(k.name, k.count, k.total_ns) for k in a.kernel_times] == [
+            (k.name, k.count, k.total_ns) for k in b.kernel_times
+        ]
+
+
+def assert_clean(content: bytes) -> None:
+    for planted in PLANTED:
+        for encoded in (planted.encode(), planted.encode("utf-16-le"), planted.encode().hex().encode()):
+            assert encoded not in content, planted
+            assert encoded.lower() not in content.lower(), planted
+
+
+@pytest.fixture
+def export(tmp_path: Path) -> Path:
+    """The demonstration with secrets wherever an export may hold text, and in pages that are free."""
+    path = write_demo(tmp_path / "demo")[0]
+    with sqlite3.connect(path) as db:
+        everything = " ".join(PLANTED)
+        for table, columns in {
+            "META_DATA_CAPTURE": "name TEXT, value TEXT",
+            "TARGET_INFO_SYSTEM_ENV": "name TEXT, value TEXT",
+            "PROCESSES": "name TEXT, value TEXT",
+            "ACME_NOTES": "name TEXT, value TEXT",
+        }.items():
+            db.execute(f"DROP TABLE IF EXISTS {table}")
+            db.execute(f"CREATE TABLE {table} ({columns})")
+            db.execute(f"INSERT INTO {table} VALUES (?, ?)", (everything, f"AWS_SECRET_ACCESS_KEY={SECRET}"))
+        db.execute("DROP TABLE IF EXISTS DIAGNOSTIC_EVENT")
+        db.execute("CREATE TABLE DIAGNOSTIC_EVENT (timestamp INTEGER, text TEXT)")
+        db.execute("INSERT INTO DIAGNOSTIC_EVENT VALUES (1, ?)", (f"events dropped {everything}",))
+        db.execute("INSERT INTO StringIds VALUES (900001, ?)", (everything,))  # of nothing
+        db.execute("INSERT INTO StringIds VALUES (900002, ?)", (f"step of {everything}",))
+        event = dict(
+            zip(
+                (r[1] for r in db.execute("PRAGMA table_info(NVTX_EVENTS)")),
+                db.execute("SELECT * FROM NVTX_EVENTS WHERE eventType = 59 LIMIT 1").fetchone(),
+                strict=True,
+            )
+        )
+        for change in (
+            {"text": f"phase {everything}", "textId": None},
+            {"text": None, "textId": 900002},
+            {"text": "mark", "textId": None, "jsonText": json.dumps({SECRET: 1, "Rank": everything})},
+        ):
+            row = {**event, **{k: v for k, v in change.items() if k in event}, "end": event["start"] + 1}
+            marks = ", ".join("?" * len(row))
+            db.execute(f"INSERT INTO NVTX_EVENTS ({', '.join(row)}) VALUES ({marks})", list(row.values()))
+        kernel = db.execute("SELECT demangledName FROM CUPTI_ACTIVITY_KIND_KERNEL LIMIT 1").fetchone()[0]
+        name = db.execute("SELECT value FROM StringIds WHERE id = ?", (kernel,)).fetchone()[0]
+        db.execute(
+            "UPDATE StringIds SET value = ? WHERE id = ?", (f"{name}[lambda at {HOSTS[1]}/k.cu:3]", kernel)
+        )
+        db.execute("CREATE TABLE freed (value TEXT)")
+        db.executemany("INSERT INTO freed VALUES (?)", [(everything * 40,)] * 200)
+        db.execute("DROP TABLE freed")
+    db.close()
+    assert SECRET.encode() in path.read_bytes()
+    return path
+
+
+def test_an_export_loses_what_is_private(export: Path, tmp_path: Path) -> None:
+    before = export.read_bytes()
+    (done,) = redact([export], tmp_path / "copy.sqlite", keep=None, force=False, verify=True)
+    assert export.read_bytes() == before
+    assert_clean(done.path.read_bytes())
+    with pytest.raises(AssertionError):
+        assert_clean(before)
+    one, two = measured(export), measured(done.path)
+    assert [r.ledger for r in one] == [r.ledger for r in two]
+    assert (done.ranks, len(one)) == (2, 2)
+    assert done.copied.words > 0
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["copy.sqlite", "demo"]
+    with sqlite3.connect(done.path) as db:
+        tables = {r[0] for r in db.execute("SELECT name FROM sqlite_master")}
+        texts = {r[0] for r in db.execute("SELECT value FROM StringIds WHERE id IN (900001, 900002)")}
+    db.close()
+    assert not tables & {"META_DATA_CAPTURE", "TARGET_INFO_SYSTEM_ENV", "PROCESSES", "ACME_NOTES"}
+    assert len(texts) == 1  # the one that a range refers to
+
+
+def test_text_in_a_column_of_numbers_is_left_out(tmp_path: Path) -> None:
+    path = write_demo(tmp_path / "demo")[0]
+    with sqlite3.connect(path) as db:
+        db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = ?", (SECRET,))
+    db.close()
+    (done,) = redact([path], tmp_path / "copy.sqlite", keep=None, force=False, verify=True)
+    assert_clean(done.path.read_bytes())
+
+
+@pytest.mark.parametrize("zipped", [False, True])
+def test_a_profiler_trace_loses_what_is_private(tmp_path: Path, zipped: bool) -> None:
+    timeline = demo_timeline()[0]
+    plain = write_kineto(timeline, tmp_path / "plain.json", timeline.processes[0].pid)
+    trace = json.loads(plain.read_text())
+    everything = " ".join(PLANTED)
+    trace["traceName"] = trace["hostname"] = everything
+    trace["distributedInfo"] = {**trace.get("distributedInfo", {}), "master": everything}
+    trace["deviceProperties"] = [{**d, "note": everything} for d in trace.get("deviceProperties", [])]
+    first = next(e for e in trace["traceEvents"] if e.get("cat") == "kernel")
+    first["args"] |= {everything: everything, "dtype": everything, "stream name": SECRET}
+    trace["traceEvents"] += [
+        {"ph": "X", "cat": "user_annotation", "name": everything, "pid": 1, "tid": 2, "ts": 5, "dur": 1},
+        {"ph": "X", "cat": SECRET, "name": everything, "pid": 1, "tid": 2, "ts": 5, "dur": 1},
+        {"ph": "M", "name": "process_name", "pid": 1, "tid": 2, "args": {"name": everything}},
+        {"ph": "M", "name": "thread_name", "pid": SECRET, "tid": 2, "args": {"name": everything}},
+        {
+            "ph": "X",
+            "cat": "cpu_op",
+            "name": "op",
+            "pid": 1,
+            "tid": 2,
+            "ts": f"{SECRET}",
+            "args": {"x": SECRET},
+        },
+        {"ph": "X", "cat": "python_function", "name": f"{HOSTS[1]}/t.py(3): {SECRET}", "ts": 1, "dur": 1},
+    ]
+    trace["traceEvents"] = [e for e in trace["traceEvents"] if e.get("ts") != SECRET]
+    source = tmp_path / f"{HOSTS[0]}.pt.trace.json"
+    source.write_text(json.dumps(trace))
+    before = source.read_bytes()
+    target = tmp_path / ("copy.json.gz" if zipped else "copy.json")
+    (done,) = redact([source], target, keep=None, force=False, verify=True)
+    content = gzip.decompress(target.read_bytes()) if zipped else target.read_bytes()
+    assert_clean(content)
+    assert_clean(target.read_bytes())
+    assert source.read_bytes() == before
+    assert_same(source, target)
+    assert done.ranks == len(measured(source)) > 0
+
+
+def test_payloads_keep_their_numbers_alone() -> None:
+    body = struct.pack("<QQ", 7, 4096) + SECRET.encode()
+    blob = struct.pack("<IIIIQQ", 1, 99, 5, 99, len(body), 32 + len(body)) + body
+    fields = {(1, 5): [(0, 8), (8, 8)]}
+    clean = clean_blob(blob, fields)
+    assert clean is not None
+    assert clean[32:48] == body[:16]
+    assert clean[48:] == bytes(len(SECRET))
+    assert clean_blob(blob.hex().encode(), fields) == clean
+    assert clean_blob(blob, {(1, 6): [(0, 8)]}) is None
+    assert clean_blob(blob[:20], fields) is None
+    assert clean_blob(blob, {(1, 5): [(10**9, 8), (-4, 4)]}) is not None
+
+
+def test_a_step_that_nobody_knows_is_kept_or_refused(tmp_path: Path) -> None:
+    # A known name and a private one that a pattern of words does not tell apart: "acme step 1" is no step.
+    path = write_demo(tmp_path / "demo")[0]
+    with sqlite3.connect(path) as db:
+        columns = {r[1] for r in db.execute("PRAGMA table_info(NVTX_EVENTS)")}
+        assert {"text", "textId"} <= columns
+        db.execute("UPDATE StringIds SET value = 'global step ' || hex(id) WHERE value LIKE 'perfdoc.step%'")
+        db.execute(
+            "UPDATE NVTX_EVENTS SET text = 'step 12345678901' || rowid WHERE text LIKE 'perfdoc.step%'"
+        )
+        changed = db.execute(
+            "SELECT count(*) FROM NVTX_EVENTS WHERE text LIKE 'step 1234567890%'"
+        ).fetchone()[0]
+    db.close()
+    if not changed:
+        pytest.skip("the demonstration's steps are interned")
+    with pytest.raises(TraceError, match="has another ledger than its copy") as error:
+        redact([path], tmp_path / "copy.sqlite", keep=None, force=False, verify=True)
+    assert "\n" not in str(error.value)
+    assert [p.name for p in tmp_path.iterdir()] == ["demo"]
+
+
+def test_several_captures_share_their_words_and_lose_their_names(tmp_path: Path) -> None:
+    paths = []
+    for i in range(2):
+        (path := tmp_path / f"{HOSTS[0]}-{i}.sqlite").write_bytes(
+            write_demo(tmp_path / f"d{i}")[0].read_bytes()
+        )
+        with sqlite3.connect(path) as db:
+            db.execute("UPDATE NVTX_EVENTS SET text = 'x acme' WHERE rowid = 3")
+            db.execute(f"UPDATE NVTX_EVENTS SET text = 'y other{'' if i else 'wise'}' WHERE rowid = 2")
+        db.close()
+        paths.append(path)
+    done = redact(paths, tmp_path / "out", keep=None, force=False, verify=False)
+    assert [c.path.name for c in done] == ["capture0.sqlite", "capture1.sqlite"]
+    texts = []
+    for copy in done:
+        with sqlite3.connect(copy.path) as db:
+            texts.append(db.execute("SELECT text FROM NVTX_EVENTS WHERE rowid = 3").fetchone()[0])
+        db.close()
+    assert texts[0] == texts[1] != "x acme"
+
+
+def test_nothing_is_overwritten(tmp_path: Path) -> None:
+    path = write_demo(tmp_path / "demo")[0]
+    (link := tmp_path / "link.sqlite").symlink_to(path)
+    (hard := tmp_path / "hard.sqlite").hardlink_to(path)
+    for target in (path, link, hard):
+        with pytest.raises(TraceError, match="is the capture itself"):
+            redact([path], target, keep=None, force=True, verify=False)
+    (there := tmp_path / "there.sqlite").write_text("mine")
+    with pytest.raises(TraceError, match="is there already"):
+        redact([path], there, keep=None, force=False, verify=False)
+    assert there.read_text() == "mine"
+    redact([path], there, keep=None, force=True, verify=False)
+    assert there.read_bytes().startswith(b"SQLite")
+    with pytest.raises(TraceError, match="is a folder"):
+        redact([path], tmp_path, keep=None, force=True, verify=False)
+
+
+def test_real_captures_keep_their_ledgers(shared_traces: Path, tmp_path: Path) -> None:
+    for name in ("nsys/ddp_2gpu_rtx3090.sqlite", "nsys/cuda_graph_a100.sqlite"):
+        source = shared_traces / name
+        (done,) = redact([source], tmp_path / source.name, keep=None, force=False, verify=False)
+        assert_same(source, done.path)
+    source = shared_traces / "kineto" / "ddp_nccl_metadata_a100_rank0of2.json.gz"
+    (done,) = redact([source], tmp_path / "copy.json.gz", keep=None, force=False, verify=False)
+    assert_same(source, done.path)

@@ -1,0 +1,109 @@
+"""Names of ranges: what stays, what goes, and that equal stays equal and different stays different."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.analyzers.device import known_ranges
+from perfdoc.analyzers.device.dimension_names import dimension_of_range
+from perfdoc.profiling import vocabulary
+from perfdoc.profiling.marks import format_group_mark, parse_group_mark
+from perfdoc.redact.words import Names
+
+STAY = [
+    *("perfdoc.step 12", "training_step_7", "ProfilerStep#3", "global step: 4", "train_step", "iteration 99"),
+    *("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__", "get_batch", "data loading"),
+    *("gc.collect", "Python GC", "garbage collection", "perfdoc.gc generation=2"),
+    *("forward-send-backward-recv", "all-grads-sync", "params-all-gather", "AttnFuncWithCP", "tp_all_reduce"),
+    *("finish_gradient_sync", "ddp broadcast", "FSDP::all_gather", "ncclAllReduce", "nccl:all_reduce"),
+    *(
+        "aten::mm, seq = 12, op_id = 34",
+        "autograd::engine::evaluate_function: MmBackward0",
+        "layer_3/mlp.fc1",
+    ),
+    *("Optimizer.step#AdamW.step", "perfdoc.forward layer=3 module=self_attention", "conv2d", "moe_a2a"),
+    "perfdoc.comm.issue all_reduce group=DATA_PARALLEL_GROUP pg=3 bytes=123456789012 seq=7 dim=dp",
+    format_group_mark("TENSOR_MODEL_PARALLEL_GROUP", range(8), 0x9E3779B97F4A7C15, name="3"),
+    *("MaxPool2DWithIndicesBackward0", "fp8_gemm e4m3", ""),
+]
+
+
+@pytest.mark.parametrize("name", STAY)
+def test_names_that_mean_something_stay(name: str) -> None:
+    assert Names().of_range(name) == name
+
+
+def test_what_the_analyses_look_for_is_known() -> None:
+    for prefix in vocabulary.PREFIXES:
+        assert Names().of_range(prefix) == prefix
+    patterns = [p for _, p in known_ranges.STEP_PATTERNS]
+    for pattern in (*patterns, known_ranges.DATA_PATTERN, known_ranges.GC_PATTERN):
+        for word in re.findall(r"[A-Za-z]{4,}", re.sub(r"\\[a-z]", " ", pattern)):
+            assert Names().of_range(word) == word, pattern
+    for name in (
+        "embedding-grads-all-reduce",
+        "send_forward",
+        "ring_attention_comm",
+        "pipeline-parallel p2p",
+    ):
+        assert dimension_of_range(name) == dimension_of_range(Names().of_range(name))
+    mark = parse_group_mark(Names().of_range(STAY[-4]))
+    assert mark is not None
+    assert mark.communicator == 0x9E3779B97F4A7C15
+
+
+@pytest.mark.parametrize(
+    ("name", "cleaned"),
+    [
+        ("acme forward", "anona forward"),
+        ("AcmeForward2", "AnonaForward2"),
+        ("/home/alice/acme/train.py(12): train_step", "/anona/anonb/anonc/train.py(12): train_step"),
+        ("user=alice token=sk-a1b2c3d4e5", "user=anona token=anonb-anonc"),
+        ("4111111111111111", "anona"),
+        ("alice@acme.example", "anona@anonb.anonc"),
+        ("Zürich step", "Anona step"),
+        ("perfdoc.step hunter2", "perfdoc.step anona2"),
+        ("acme ACME acme", "anona Anonb anona"),
+    ],
+)
+def test_names_that_people_gave_go(name: str, cleaned: str) -> None:
+    assert Names().of_range(name) == cleaned
+
+
+_TEXT = st.one_of(
+    st.text(max_size=30),
+    st.lists(
+        st.sampled_from(
+            ["acme", "Acme", "step", "Forward", "anona", "Anon", "1", "12", "_", " ", "x7", "7f"]
+        ),
+        max_size=8,
+    ).map("".join),
+)
+
+
+@given(st.lists(_TEXT, max_size=12))
+def test_equal_stays_equal_and_different_stays_different(texts: list[str]) -> None:
+    names = Names()
+    cleaned = [names.of_range(t) for t in texts]
+    for i, one in enumerate(texts):
+        for j, two in enumerate(texts):
+            assert (one == two) == (cleaned[i] == cleaned[j]), (one, two)
+
+
+def test_long_names_and_names_to_keep() -> None:
+    names = Names(re.compile("^acme"))
+    assert names.of_range("acme secret") == "acme secret"
+    assert names.of_range("secret acme") == "anona anonb"
+    assert names.of_range("step " * 10_000) == "anonc"
+
+
+def test_code_keeps_its_names_without_paths() -> None:
+    names = Names()
+    kernel = "void at::native::foo<int, (bool)1>(int*)"
+    assert names.of_code(kernel) == kernel
+    assert names.of_code("lambda at /home/alice/acme/k.cu:12:3") == "lambda at /anona:12:3"
+    assert names.of_code(r"C:\Users\alice\k.cu") == "/Anonb"
