@@ -44,8 +44,8 @@ def test_steps_that_scatter_less_than_they_changed() -> None:
 
 def test_ranks_are_one_sample_together() -> None:
     # Rank 0 is slow where rank 1 is fast: their mean does not scatter at all.
-    one = side([rank_of_steps(0, [90, 110]), rank_of_steps(1, [110, 90])])
-    two = side([rank_of_steps(0, [91, 111]), rank_of_steps(1, [111, 91])])
+    one = side([rank_of_steps(0, [90, 110]), rank_of_steps(1, [130, 110])])
+    two = side([rank_of_steps(0, [91, 111]), rank_of_steps(1, [131, 111])])
     noise = compare(one, two).noise
     assert (noise.before_spread_ns, noise.low_ns, noise.high_ns, noise.within_noise) == (0, 1, 1, False)
 

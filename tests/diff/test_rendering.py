@@ -35,7 +35,9 @@ def hostile_side(text: str, time_ns: int) -> Loaded:
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_names_stay_names(text: str) -> None:
-    found = compare(hostile_side(text, 5), hostile_side(text, 7))
+    found = compare(hostile_side(text, 50), hostile_side(text, 90))
+    assert found.kernels.kernels
+    assert found.configuration.settings
     shown = {"text": render_text(found), "markdown": render_markdown(found)}
     for rendered in shown.values():
         assert re.fullmatch(

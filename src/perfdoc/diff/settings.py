@@ -9,6 +9,9 @@ from perfdoc.rules.knobs.configuration import Undecided, View
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.knobs.load import catalogue
 
+_NAMED = 5
+"""Settings that cannot be told, by name."""
+
 
 def settings_rows(before: Loaded, after: Loaded) -> Configuration:
     """Every setting that one side makes and the other does not make alike.
@@ -42,10 +45,11 @@ def settings_rows(before: Loaded, after: Loaded) -> Configuration:
                 after_set=knob in two.values,
             )
         )
-    unclear = one.unknown | two.unknown
+    unclear = sorted(one.unknown | two.unknown)
+    more = f" and {len(unclear) - _NAMED:,} more" if len(unclear) > _NAMED else ""
     return Configuration(
         state="measured",
-        reason=f"not to be told: {', '.join(sorted(unclear))}" if unclear else "",
+        reason=f"not to be told: {', '.join(unclear[:_NAMED])}{more}" if unclear else "",
         settings=rows,
         same=same,
     )
