@@ -32,6 +32,9 @@ def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> st
     of = "per step" if per == "step" else "in this window"
     if gain.method == "ceiling" or gain.mid_ms is None or gain.low_ms is None:
         return f"Saves {rough(gain.high_ms)} {of} at the very most; how much of it was not predicted."
+    if gain.mid_ms < 0:
+        least, most = rough(-gain.high_ms), rough(-gain.low_ms)
+        return f"Costs {rough(-gain.mid_ms)} {of} ({least} to {most}), by replay."
     middle, least, most = (rough(ms) for ms in (gain.mid_ms, gain.low_ms, gain.high_ms))
     return f"Saves {middle} {of} ({least} to {most}), by replay."
 

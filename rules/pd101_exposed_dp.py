@@ -72,6 +72,8 @@ def _overlaps(case: Case) -> list[Advice]:
     found = []
     gain = predicted(case, "overlapped_dp")
     sharded = case.is_set_to("use_distributed_optimizer", True)
+    if gain is not None and gain.method == "replay" and (gain.mid_ms or 0.0) < 0:
+        return []  # what is exposed now costs less than what would be then
     both = case.is_set_to(_GRADIENTS, False) and sharded and case.is_set_to(_WEIGHTS, False)
     if case.is_set_to(_GRADIENTS, False):
         why = "reduces each bucket of gradients while the backward pass goes on"

@@ -8,7 +8,7 @@ from perfdoc.diagnosis import Diagnosis, Replay, ReplayAnalysis
 from perfdoc.reports import units
 from perfdoc.reports.advice import rough
 from perfdoc.reports.names import shorten
-from perfdoc.reports.sections.section import Grid, Section, name, share, time, word
+from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
 
 _RANKS_MOST = 16
 
@@ -75,7 +75,9 @@ def _how_well(found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]
 
 def _together(diagnosis: Diagnosis) -> Iterator[str]:
     surely = [
-        p for p in diagnosis.analyses.gains.predictions if p.exact and p.gain.method == "replay" and p.low_ns
+        p
+        for p in diagnosis.analyses.gains.predictions
+        if p.exact and p.gain.method == "replay" and (p.low_ns or 0) > 0
     ]
     if surely:
         best = max(surely, key=lambda p: p.mid_ns or 0)
@@ -127,7 +129,7 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
         rows = [
             [
                 word(p.change),
-                time(p.mid_ns),
+                _saved(p.mid_ns),
                 time(p.low_ns),
                 time(p.high_ns),
                 share(p.mid_frac),
@@ -148,6 +150,11 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
             align="ll",
             rows=[[word(p.change), word(p.reason)] for p in rest],
         )
+
+
+def _saved(ns: int | None) -> Cell:
+    """What is saved; where a change is predicted to make things slower, in words what it costs."""
+    return time(ns) if ns is None or ns >= 0 else word(f"costs {units.duration(-ns)}")
 
 
 def _word(part: str) -> str:

@@ -84,10 +84,12 @@ class StageBuckets:
         layers, found = self.layers[chunk], []
         shape, lay = self.setting.shape, self.layout
         table = table_parameters(shape, tp=lay.tp)
-        for group in ("dp", "edp"):
+        for group in ("dp", "edp") if lay.ep > 1 else ("dp",):
             held = table if group == "dp" and self._is_last(chunk) else 0
             for at in reversed(range(len(layers))):
-                held += self.work.parameters(layers[at])[group == "edp"]
+                of_layer = self.work.parameters(layers[at])
+                # Without expert parallelism experts are reduced with everything else.
+                held += sum(of_layer) if lay.ep == 1 else of_layer[group == "edp"]
                 if at == 0 and group == "dp" and self._is_first(chunk):
                     held += table
                 while held >= lay.bucket_parameters:

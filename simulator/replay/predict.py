@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Literal
 
@@ -16,11 +17,15 @@ from perfdoc.simulator.replay.replay import Replay
 _MS = 1e6
 _NOISE_MIN_NS = 1_000
 """No timestamp is trusted further."""
+_FLOOR_FRAC = 0.05
+"""Of what a change acts on: that none of it counts (it is all hidden) is not believed to the last
+nanosecond."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """Time that a change saves, per step (of a window without steps: in the window)."""
+    """Time that a change saves, per step (of a window without steps: in the window); below zero what it
+    costs."""
 
     low_ms: float | None
     """None where nothing can be said."""
@@ -49,27 +54,30 @@ def predict(
     replay: the unedited one of the same ranks. ledgers: of the ranks, in any order; the gain is not above
     what their leaves hold. before_ns: length of the replay of `rebuilt`, where that is not the unedited one.
 
-    Band: the edits' own uncertainty (their shares, independent errors add
-    as squares) and the replay's error, which is also the noise that all three figures are rounded to.
+    Band: the edits' own uncertainty (their shares of the gain, or of _FLOOR_FRAC of what their leaves hold
+    where that is more; independent errors add as squares), the gains of their variants, and the replay's
+    error, which is also the noise that all three figures are rounded to. Below zero it goes only where a
+    change may cost.
     """
     edits = list({edit.name: edit for edit in edits}.values())  # the same change twice is one change
     steps = max(replay.steps, 1)
     cap_ns = _cap(edits, ledgers) / steps if ledgers else None
     try:
-        edited = rebuilt
-        for edit in edits:
-            edited = edit.apply(edited)
+        after = _length(rebuilt, [edit.apply for edit in edits])
     except ValueError as error:
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[str(error)])
     if not replay.predicts or replay.error_frac is None or replay.measured_ns is None:
         return _ceiling(cap_ns, f"predictions are withheld: {replay.withheld}")
     before = before_ns if before_ns is not None else replay.replayed_ns or 0
-    after = edited.span(schedule(edited.graph).end_ns)
     worst = max(abs(replay.error_frac), abs(replay.worst_error_frac or 0.0))
     noise_ns = max(worst * replay.measured_ns / steps, _NOISE_MIN_NS)
-    mid = _within((before - after) / steps, cap_ns)
-    half = mid * math.sqrt(sum(e.uncertainty_frac**2 for e in edits)) + noise_ns
-    low, high = _within(mid - half, cap_ns), _within(mid + half, cap_ns)
+    least_ns = -math.inf if any(edit.may_cost for edit in edits) else 0.0
+    gains = [(before - ns) / steps for ns in (after, *_varied(rebuilt, edits))]
+    half = max(abs(gains[0]), _FLOOR_FRAC * (cap_ns or 0.0))
+    half = half * math.sqrt(sum(e.uncertainty_frac**2 for e in edits)) + noise_ns
+    low = min(gains[0] - half, *(g - noise_ns for g in gains))
+    high = max(gains[0] + half, *(g + noise_ns for g in gains))
+    low, mid, high = (_within(ns, least_ns, cap_ns) for ns in (low, gains[0], high))
     return Gain(
         low_ms=_rounded(low, noise_ns, math.floor),
         mid_ms=_rounded(mid, noise_ns, round),
@@ -79,20 +87,37 @@ def predict(
     )
 
 
+def _length(rebuilt: Rebuilt, changes: Sequence[Callable[[Rebuilt], Rebuilt]]) -> int:
+    for change in changes:
+        rebuilt = change(rebuilt)
+    return rebuilt.span(schedule(rebuilt.graph).end_ns)
+
+
+def _varied(rebuilt: Rebuilt, edits: Sequence[Edit]) -> list[int]:
+    """Lengths with each variant of each edit in its place; where one does not apply there is none."""
+    found = []
+    for i, edit in enumerate(edits):
+        for variant in edit.variants:
+            changes = [variant if k == i else other.apply for k, other in enumerate(edits)]
+            with suppress(ValueError):
+                found.append(_length(rebuilt, changes))
+    return found
+
+
 def _ceiling(cap_ns: float | None, why: str) -> Gain:
     if cap_ns is None:
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[why])
     return Gain(low_ms=0.0, mid_ms=None, high_ms=cap_ns / _MS, method="ceiling", assumptions=[why])
 
 
-def _within(gain_ns: float, cap_ns: float | None) -> float:
-    return max(0.0, gain_ns if cap_ns is None else min(gain_ns, cap_ns))
+def _within(gain_ns: float, least_ns: float, cap_ns: float | None) -> float:
+    return max(least_ns, gain_ns if cap_ns is None else min(gain_ns, cap_ns))
 
 
 def _rounded(gain_ns: float, noise_ns: float, to_whole: Callable[[float], int]) -> float:
     """In ms, to the power of ten at or below the noise."""
     unit = 10.0 ** math.floor(math.log10(noise_ns))
-    return float(round(to_whole(gain_ns / unit) * unit / _MS, 6))
+    return float(round(to_whole(gain_ns / unit) * unit / _MS, 6)) + 0.0
 
 
 def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger]) -> int:

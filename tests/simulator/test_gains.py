@@ -79,7 +79,7 @@ def test_every_change_is_predicted_or_has_its_reason(slow: Diagnosis) -> None:
     for p in slow.analyses.gains.predictions:
         assert (p.gain.method == "replay") == (p.reason == ""), p
         if p.mid_ns is not None and p.low_ns is not None and p.high_ns is not None:
-            assert 0 <= p.low_ns <= p.mid_ns <= p.high_ns
+            assert p.low_ns <= p.mid_ns <= p.high_ns
 
 
 def test_what_gains_is_simulated_together(slow: Diagnosis) -> None:

@@ -36,4 +36,5 @@ def scaled_host(factor: float) -> Edit:
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=("idle",),
         assumptions=("calls and the work between them change alike",),
+        may_cost=factor > 1,
     )

@@ -49,4 +49,5 @@ def other_bytes(dimension: str, factor: float, *, at_least_bytes: int = 1, reduc
             "what a message takes beyond its latency is in proportion to its bytes",
             "casting to the other type takes no time",
         ),
+        may_cost=factor > 1,
     )

@@ -55,6 +55,7 @@ def micro_batches(ratio: float) -> Edit:
             "the micro-batches fit into memory and divide the global batch",
             "beyond what the shortest operators or kernels take, compute is in proportion to tokens",
         ),
+        may_cost=True,
     )
 
 

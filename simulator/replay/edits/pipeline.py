@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 
@@ -71,6 +72,10 @@ def virtual_stages(chunks: int) -> Edit:
             "chunks share a stage's work evenly",
             "every pass of a chunk pays for its messages what a pass pays now",
         ),
+        variants=tuple(
+            partial(with_schedule, vpp=chunks, overhead_max_ns=most) for most in (0.0, float("inf"))
+        ),
+        may_cost=True,
     )
 
 
@@ -82,6 +87,7 @@ def even_stages() -> Edit:
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=("exposed_comm.pp", "idle", "compute"),
         assumptions=("layers can be moved in parts small enough",),
+        may_cost=True,
     )
 
 
@@ -92,14 +98,17 @@ def with_schedule(
     even: bool = False,
     micro_batches: float = 1.0,
     fixed_ns: Sequence[tuple[float, float]] | None = None,
+    overhead_max_ns: float | None = None,
 ) -> Rebuilt:
     """The step with its pipeline phase laid out anew; raises ValueError where the capture does not tell it.
 
     micro_batches: ratio of their new number to the old. fixed_ns: by rank, what of a forward and a backward
-    is the same whatever the size of a micro-batch; the rest scales.
+    is the same whatever the size of a micro-batch; the rest scales. overhead_max_ns: what every pass of
+    either schedule pays at most; a message, if not given.
     """
     now = _pipeline(rebuilt)
-    overhead = min(_overhead(now), _message_ns(rebuilt))
+    most = _message_ns(rebuilt) if overhead_max_ns is None else overhead_max_ns
+    overhead = min(_overhead(now), most)
     forward, backward = now.forward, now.backward
     if micro_batches != 1:
         fixed = [

@@ -88,6 +88,7 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
             "a reduction starts when the last of what it holds would have, a gather one bucket ahead",
             "only collectives of one pass, or between the same two starts of step or optimizer, are merged",
         ),
+        may_cost=True,
     )
 
 

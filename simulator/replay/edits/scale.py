@@ -76,4 +76,5 @@ def _scaled(
         uncertainty_frac=uncertainty_frac,
         leaves=leaves,
         assumptions=(f"all of it takes {factor:g} times as long",),
+        may_cost=factor > 1,
     )

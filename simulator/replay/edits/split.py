@@ -79,6 +79,7 @@ def split_buckets(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
             "a part takes the latency of the capture's collectives and its share of the rest",
             "communication and computation do not slow each other down",
         ),
+        may_cost=True,
     )
 
 

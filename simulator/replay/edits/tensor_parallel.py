@@ -62,6 +62,7 @@ def tensor_instead_of_data() -> Edit:
             "an all-reduce of activations takes the latency and twice the time per byte of the dp messages",
             "every rank waits for each reduction",
         ),
+        may_cost=True,
     )
 
 

@@ -168,6 +168,8 @@ def layer_weights(facts: JobFacts, layers: I64, ends_layers: float = 0.0) -> F64
     tp, ep = facts.tp or 1, facts.ep or 1
     found = np.array([layer_parameters(model, n, tp=tp, ep=ep) for n in layers.tolist()], np.float64).T
     table = table_parameters(model, tp=tp)
+    if ep == 1:
+        found[0] += found[1]  # reduced together
     found[0] += table * ((layers == 0).astype(np.float64) + (layers == model.layers - 1))
     return found
 

@@ -54,7 +54,8 @@ class Replay:
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
-    """Time that a change saves, per step (of a window without steps: in the window)."""
+    """Time that a change saves, per step (of a window without steps: in the window); below zero what it
+    costs."""
 
     low_ms: float | None
     mid_ms: float | None
