@@ -178,11 +178,11 @@ FAULTS: Mapping[str, FaultKind] = MappingProxyType(
             what="the kernels of one rank take 1.2 (or FACTOR) times as long",
             shows_in="exposed communication of its peers; the section on stragglers"),
         "uneven_stages": FaultKind(
-            default="2", value="layers", apply=_moved,
+            default="2", value="layers", apply=_moved, edit="even_layers()",
             what="layers moved from the first stage of the pipeline to the last",
             shows_in="exposed_comm.pp of the early stages; late_peer in the pipeline's section"),
         "virtual_stages": FaultKind(
-            default="1", value="vpp", apply=_virtual,
+            default="1", value="vpp", apply=_virtual, edit="virtual_stages(vpp)",
             what="another number of model chunks than the layout's: too few (bubble) or too many (messages)",
             shows_in="exposed_comm.pp; bubble and transfer in the pipeline's section"),
         "exposed_cp": FaultKind(

@@ -13,6 +13,8 @@ from perfdoc.profiling.gpu_peaks import peak_flops
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.edits import (
     Edit,
+    balanced_layers,
+    even_layers,
     even_stages,
     norms_alone,
     other_bytes,
@@ -23,6 +25,7 @@ from perfdoc.simulator.replay.edits import (
     virtual_stages,
     without_host_time,
     without_launches,
+    without_queueing,
     without_recompute,
     without_straggler,
 )
@@ -88,10 +91,17 @@ def _no_fp8(rebuilt: Rebuilt) -> str:
 
 
 def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
-    """Only gradients and weights: what the other dimensions bring is needed at once."""
+    """Overlap of what there is; buckets and bytes of gradients and weights."""
     ours = rebuilt.graph.kind == TaskKind.COMMUNICATION
     ours &= rebuilt.dimension == DIMENSIONS.index("dp")
     yield Proposal(key="overlapped_dp", family="overlap", edit=overlapped("dp"))
+    present = np.unique(rebuilt.dimension[rebuilt.graph.kind == TaskKind.COMMUNICATION])
+    for dimension in ("tp", "cp", "ep"):
+        if DIMENSIONS.index(dimension) in present:
+            key = f"overlapped_{dimension}"
+            yield Proposal(key=key, family=f"overlap_{dimension}", edit=overlapped(dimension))
+            if dimension == "tp":
+                yield Proposal(key="without_queueing_tp", family="overlap_tp", edit=without_queueing("tp"))
     size = rebuilt.bytes[ours & (rebuilt.bytes > 0)]
     usual = int(np.median(size[size * 2 > size.max()])) if len(size) else 0
     edits: list[tuple[str, str, Edit]] = []
@@ -111,10 +121,15 @@ def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
 
 
 def _of_layout(rebuilt: Rebuilt) -> Iterator[Proposal]:
-    chunks = 2 * (rebuilt.ranks[0].facts.vpp or 1)
+    chunks = rebuilt.ranks[0].facts.vpp or 1
     yield Proposal(key="without_recompute", family="recompute", edit=without_recompute())
-    yield Proposal(key="more_virtual_stages", family="schedule", edit=virtual_stages(chunks))
+    yield Proposal(key="more_virtual_stages", family="schedule", edit=virtual_stages(2 * chunks))
+    if chunks > 1:
+        fewer = chunks // 2 if chunks % 2 == 0 else 1
+        yield Proposal(key="fewer_virtual_stages", family="schedule", edit=virtual_stages(fewer))
     yield Proposal(key="even_stages", family="schedule", edit=even_stages())
+    yield Proposal(key="even_layers", family="schedule", edit=even_layers())
+    yield Proposal(key="balanced_layers", family="schedule", edit=balanced_layers())
 
 
 def _of_ranks(rebuilt: Rebuilt) -> Iterator[Proposal]:

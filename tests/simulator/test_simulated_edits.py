@@ -11,14 +11,18 @@ from pathlib import Path
 import pytest
 
 from perfdoc.simulator.engine import schedule
-from perfdoc.simulator.forward.job import SimulatedJob
+from perfdoc.simulator.forward.faults import Faults, Job
+from perfdoc.simulator.forward.job import SimulatedJob, lay_job
 from perfdoc.simulator.forward.program import DATA_NS
 from perfdoc.simulator.replay.edits import (
     Edit,
+    balanced_layers,
+    even_layers,
     norms_alone,
     overlapped,
     rebucketed,
     scaled_communication,
+    virtual_stages,
     without_host_time,
     without_launches,
     without_queueing,
@@ -50,6 +54,10 @@ RECOVERED: list[tuple[str, str, Sequence[Edit]]] = [
     ("max_connections", "tp=2", [without_queueing("tp")]),
     ("exposed_cp", "cp=4", [overlapped("cp")]),
     ("exposed_ep", "dp=4,ep=4", [overlapped("ep")]),
+    ("uneven_stages=2", "pp=2,dp=2", [even_layers()]),
+    ("uneven_stages=1", "pp=2,vpp=2,tp=2", [even_layers()]),
+    ("virtual_stages=1", "pp=2,vpp=4", [virtual_stages(4)]),
+    ("virtual_stages=4", "pp=2", [virtual_stages(1)]),
     ("no_overlap=dp", "dp=8,ep=4", [overlapped("dp")]),
     ("small_buckets=4", "dp=8,ep=4", [rebucketed(40_000_000)]),
 ]
@@ -107,6 +115,25 @@ def test_one_bucket_of_everything_is_cut_before_it_is_overlapped(tmp_path: Path)
     cost = simulated(whole).laying.makespan_ns - wanted
     assert cost > 5_000_000
     assert before - edited.span(schedule(edited.graph).end_ns) == pytest.approx(cost, rel=0.02)
+
+
+def test_layers_are_spread_by_what_stages_take(tmp_path: Path) -> None:
+    """The output layer is as long as some layers of the small model: the last stage is to have fewer. Against
+    the job that has them there, laid out apart; none of its neighbours is quicker."""
+    job = simulated("pp=2,micro_batches=8")
+    _, rebuilt = replayed(job, tmp_path)
+    edited = balanced_layers().apply(rebuilt)
+    saved = rebuilt.span(schedule(rebuilt.graph).end_ns) - edited.span(schedule(edited.graph).end_ns)
+
+    def laid(moved: int) -> int:
+        faults = Faults(moved_layers=moved)
+        laying = lay_job(DENSE, Job(layout=job.laying.setting.layout, faults=faults), job.gpu, job.steps)
+        return job.laying.makespan_ns - laying.makespan_ns
+
+    gains = {moved: laid(moved) for moved in (0, -1, -2)}
+    assert gains[-1] > 5_000_000
+    assert gains[-1] == max(gains.values())
+    assert saved == pytest.approx(gains[-1], rel=0.02)
 
 
 def test_a_job_that_overlaps_gains_nothing_from_overlap(tmp_path: Path) -> None:

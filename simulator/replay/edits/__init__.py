@@ -7,6 +7,7 @@ from perfdoc.simulator.replay.edits.even_ranks import without_straggler
 from perfdoc.simulator.replay.edits.host_speed import scaled_host
 from perfdoc.simulator.replay.edits.host_time import without_host_time
 from perfdoc.simulator.replay.edits.launches import without_launches
+from perfdoc.simulator.replay.edits.layer_spread import balanced_layers, even_layers
 from perfdoc.simulator.replay.edits.message_size import other_bytes
 from perfdoc.simulator.replay.edits.micro_batches import micro_batches
 from perfdoc.simulator.replay.edits.norms import norms_alone
@@ -21,6 +22,8 @@ from perfdoc.simulator.replay.edits.tensor_parallel import tensor_instead_of_dat
 
 __all__ = [
     "Edit",
+    "balanced_layers",
+    "even_layers",
     "even_stages",
     "micro_batches",
     "norms_alone",
