@@ -6,6 +6,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling, predicted
 from perfdoc.rules.hardware import Gpu
+from perfdoc.rules.kernels_seen import why_hidden
 from perfdoc.rules.model_memory import tp_of
 from perfdoc.rules.precision import PEAK_RATIO, dtype_of, linear_share, speed_up
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
@@ -27,9 +28,9 @@ MIN_LINEAR_FRAC = 1 / 3
 times as fast, which is the least that the guides speak of."""
 MAX_HOST_FRAC = 0.05
 """Of the window, idle behind the host: with more, faster kernels only wait longer."""
-
 FP8_MULTIPLE = 16
 """Of each side of a matrix that tensor cores multiply in FP8."""
+_UNMEASURED = "the linear layers' share was not measured"
 
 
 def evaluate(case: Case) -> Verdict:
@@ -53,7 +54,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="not_applicable", reason=reason)
     share = linear_share(case)
     if share is None:
-        return Verdict(state="skipped", reason="the linear layers' share was not measured")
+        return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)
     most = speed_up(share)
     evidence = [
         Evidence(label="linear layers' products, of the window", value=f"{share:.1%}"),

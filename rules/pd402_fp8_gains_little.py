@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
+from perfdoc.rules.kernels_seen import why_hidden
 from perfdoc.rules.precision import PEAK_RATIO, fp8_on, linear_share
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
@@ -21,6 +22,7 @@ LEAST_SPEED_UP = 1.2
 """What the guides expect of FP8 at least."""
 MIN_HOST_FRAC = 0.05
 """Of the window, idle behind the host."""
+_UNMEASURED = "the linear layers' share was not measured"
 
 
 def evaluate(case: Case) -> Verdict:
@@ -35,7 +37,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="not_applicable", reason="the linear layers do not multiply in FP8")
     host, share = case.share(lambda r: r.ledger.idle_ns["host"]), linear_share(case)
     if host is None or share is None:
-        return Verdict(state="skipped", reason="the linear layers' share was not measured")
+        return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)
     # In 16 bits the same products would have taken PEAK_RATIO times as long, at most.
     most = 1 + share * (PEAK_RATIO - 1)
     evidence = [

@@ -6,6 +6,7 @@ from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
+from perfdoc.rules.kernels_seen import why_hidden
 from perfdoc.rules.precision import fp8_on
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.time_evidence import time_evidence
@@ -31,6 +32,8 @@ def evaluate(case: Case) -> Verdict:
     """Fires where quantisation takes `MIN_FRAC` of the window."""
     if case.on_host:
         return Verdict(state="not_applicable", reason="the ranks train on the CPU")
+    if hidden := why_hidden(case):
+        return Verdict(state="skipped", reason=hidden)
     share = case.share(_casts_ns)
     if share is None:
         return Verdict(state="skipped", reason="every window is empty")

@@ -9,6 +9,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.fusions import FUSIONS, IMPL, LOSS, known_off
 from perfdoc.rules.gain import ceiling
+from perfdoc.rules.kernels_seen import why_hidden
 from perfdoc.rules.memory_room import gib
 from perfdoc.rules.model_memory import cp_of, micro_batch_of, tp_of
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
@@ -66,6 +67,8 @@ def evaluate(case: Case) -> Verdict:
     fusion is known to be off."""
     if case.on_host:
         return Verdict(state="not_applicable", reason="the ranks train on the CPU: fused kernels are CUDA's")
+    if hidden := why_hidden(case):
+        return Verdict(state="skipped", reason=hidden)
     unmeasured = [r.kernel_parts for r in case.ranks if r.kernel_parts.state != "measured"]
     share = case.share(_unfused_ns)
     if unmeasured or share is None:

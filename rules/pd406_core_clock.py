@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
+from perfdoc.rules.kernels_seen import why_hidden
 from perfdoc.rules.precision import linear_share
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
@@ -18,6 +19,7 @@ META = Meta(
 
 MIN_LINEAR_FRAC = 0.5
 """Of the window: linear layers' products."""
+_UNMEASURED = "the linear layers' share was not measured"
 
 
 def evaluate(case: Case) -> Verdict:
@@ -32,7 +34,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="not_applicable", reason="these GPUs have no such switch")
     share = linear_share(case)
     if share is None:
-        return Verdict(state="skipped", reason="the linear layers' share was not measured")
+        return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)
     evidence = [Evidence(label="linear layers' products, of the window", value=f"{share:.1%}")]
     if share < MIN_LINEAR_FRAC:
         reason = "products do not fill the step: a higher core clock would do little"

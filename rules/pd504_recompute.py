@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import at_most, ceiling, predicted
+from perfdoc.rules.kernels_seen import fused_attention_runs, why_hidden
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.memory_relief import (
     GRANULARITY,
@@ -45,6 +45,8 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="not_applicable", reason="nothing is recomputed")
     if case.on_host:
         return Verdict(state="skipped", reason="on CPUs recomputed kernels are not told from others")
+    if hidden := why_hidden(case):
+        return Verdict(state="skipped", reason=hidden)
     unknown = next((r.kernel_parts for r in case.ranks if r.kernel_parts.recompute_ns is None), None)
     share = case.share(_again_ns)
     if unknown is not None or share is None:
@@ -68,6 +70,8 @@ def evaluate(case: Case) -> Verdict:
         why = "give the model's shape and the layout (--config)"
         if case.is_set_to(GRANULARITY, "selective"):
             why = "recompute fewer modules, and look at the peak again"
+        elif not fused_attention_runs(case):
+            why = "fuse attention first (PD405), which keeps much less"
         return _unknown_room(case, evidence, why)
     return Verdict(
         state="fires",
@@ -87,9 +91,8 @@ def _again_ns(rank: RankMeasurement) -> int:
 def _attention_alone(case: Case) -> bool:
     """Whether only the core of attention is recomputed, and it is a fused one that keeps nothing large."""
     modules = case.setting(MODULES)
-    fused = any(k.kernel_class is KernelClass.ATTENTION for r in case.ranks for k in r.kernel_times)
     return (
-        fused
+        fused_attention_runs(case)
         and case.is_set_to(GRANULARITY, "selective")
         and modules in ((True, ("core_attn",)), (True, None))
     )
@@ -128,9 +131,11 @@ def _unknown_room(case: Case, evidence: list[Evidence], why: str) -> Verdict:
 
 
 def _fewer(case: Case, room: Room) -> tuple[list[Advice], int | None]:
-    """Settings that recompute fewer layers, and how many are kept then; None where it cannot be worked
-    out."""
-    if not case.is_set_to(GRANULARITY, "full"):
+    """Settings that recompute fewer layers, and how many are kept then; None where it cannot be worked out.
+
+    What a layer keeps is known for fused attention only: without, a sequence x sequence matrix comes on top.
+    """
+    if not case.is_set_to(GRANULARITY, "full") or not fused_attention_runs(case):
         return [], None
     stage, each, flight = stage_layers(case), saved_layer_bytes(case), micro_batches_in_flight(case)
     vpp = vpp_of(case)

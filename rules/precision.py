@@ -5,6 +5,7 @@ from __future__ import annotations
 import statistics
 
 from perfdoc.rules.case import Case
+from perfdoc.rules.kernels_seen import why_hidden
 
 PEAK_RATIO = 2.0
 """FP8's dense peak by that of bf16, on every GPU that has both."""
@@ -19,8 +20,10 @@ def fp8_on(case: Case) -> bool | None:
 
 
 def dtype_of(case: Case) -> str | None:
-    """fp8, bf16, fp16 or fp32, of the linear layers' products; None where it is not known."""
-    on = fp8_on(case)
+    """fp4, fp8, bf16, fp16 or fp32, of the linear layers' products; None where it is not known."""
+    on, four = fp8_on(case), case.setting("fp4")[1]
+    if four is not None:
+        return "fp4"
     if on:
         return "fp8"
     if case.job.facts.dtype not in (None, "fp8"):
@@ -35,6 +38,8 @@ def linear_share(case: Case) -> float | None:
     """Share of the window, mean over ranks, in which a linear layer's product ran, experts' included; None
     where it was not measured."""
     shares = []
+    if why_hidden(case):
+        return None
     for rank in case.ranks:
         parts = rank.kernel_parts
         if parts.state != "measured" or parts.linear_window_frac is None or not rank.ledger.window_ns:

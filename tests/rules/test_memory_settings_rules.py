@@ -22,7 +22,7 @@ def steps(tmp_path_factory: pytest.TempPathFactory) -> Case:
     return case_of(tmp_path_factory.mktemp("x"), laid((GEMM, 900)))
 
 
-def recomputing(us: int, name: str = GEMM) -> TimelineBuilder:
+def recomputing(us: int, name: str = GEMM, forward: str = FLASH) -> TimelineBuilder:
     """Steps of 1 ms: forward, then a backward that begins with so many us of a layer's forward."""
     builder = TimelineBuilder()
     process = builder.process()
@@ -32,7 +32,7 @@ def recomputing(us: int, name: str = GEMM) -> TimelineBuilder:
         end, middle = at + STEP_US * US, at + 400 * US
         thread.range(f"perfdoc.step {i}", at, end)
         thread.range("perfdoc.forward layer=0 module=mlp", at, at + 3)
-        device.kernel(GEMM, at, middle, launch=(thread, at, at + 1))
+        device.kernel("forward", at, middle, full_name=forward, launch=(thread, at, at + 1))
         thread.range("perfdoc.backward", at + 10, at + 30)
         thread.range("perfdoc.forward layer=0 module=mlp", at + 11, at + 15)
         again = middle + us * US
@@ -49,6 +49,12 @@ def again(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], Cas
         (us, name): case_of(tmp_path_factory.mktemp("x"), recomputing(us, name))
         for us, name in ((20, GEMM), (19, GEMM), (200, GEMM), (200, FLASH))
     }
+
+
+@pytest.fixture(scope="module")
+def by_hand(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """Recomputation without any fused attention."""
+    return case_of(tmp_path_factory.mktemp("x"), recomputing(200, forward=GEMM))
 
 
 FULL: dict[str, Value] = {
@@ -121,7 +127,7 @@ def test_blocks_are_made_smaller(tmp_path: Path, again: dict[tuple[int, str], Ca
     assert (unknown.state, unknown.level, unknown.advice) == ("fires", "information", [])
 
 
-def test_fused_attention_needs_no_recomputation(again: dict[tuple[int, str], Case]) -> None:
+def test_fused_attention_needs_no_recomputation(again: dict[tuple[int, str], Case], by_hand: Case) -> None:
     settings: dict[str, Value] = {"recompute_granularity": "selective", "recompute_modules": ("core_attn",)}
     case = predicting(given(again[200, FLASH], **settings), without_recompute=(0.1, 0.2, 0.2))
     found = result("PD504", case)
@@ -130,8 +136,15 @@ def test_fused_attention_needs_no_recomputation(again: dict[tuple[int, str], Cas
         "problem",
         None,
     )
-    unfused = result("PD504", given(again[200, GEMM], **settings))
+    unfused = result("PD504", given(by_hand, **settings))
     assert (unfused.level, unfused.advice) == ("information", [])
+
+
+def test_what_unfused_attention_keeps_is_not_known(tmp_path: Path, by_hand: Case) -> None:
+    case = knowing(given(by_hand, **FULL), model=dense())
+    found = result("PD504", remembering(case, device_memory(tmp_path, reserved_gib=20)))
+    assert (found.state, found.level, found.advice) == ("fires", "information", [])
+    assert "PD405" in found.remedy
 
 
 def test_optimizer_state(tmp_path: Path, steps: Case) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -14,6 +15,7 @@ from perfdoc.rules import (
 )
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.knob import Value
+from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of
 from tests.rules.laid import CAST, FLASH, H100, dense, given, knowing, laid
@@ -151,3 +153,18 @@ def test_core_clock(measured: Measured) -> None:
         ("Some GPU", "skipped"),
     ):
         assert result("PD406", measured(GEMM, 800, gpu=gpu)).state == state
+
+
+def test_kernels_inside_whole_graphs_are_not_guessed(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("perfdoc.step 0", 0, 1_000_000)
+    device.kernel(GEMM, 0, 600_000, launch=(thread, 1, 2))
+    device.graph_launch(1, 600_000, 1_000_000, launch=(thread, 3, 4))
+    case = given(case_of(tmp_path, builder), **BF16, recompute_granularity="full")
+    for code in ("PD401", "PD403", "PD404", "PD405", "PD406", "PD504"):
+        found = result(code, case)
+        assert (found.state, "as a whole" in found.reason) == ("skipped", True), code
+    four = result("PD401", given(case_of(tmp_path, laid((GEMM, 900))), **BF16, fp4="e2m1"))
+    assert (four.state, four.reason) == ("not_applicable", "the linear layers multiply in fp4")
