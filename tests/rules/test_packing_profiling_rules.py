@@ -104,6 +104,7 @@ def test_unevenness_is_not_guessed(tmp_path: Path, steps: Case) -> None:
 def test_padding_by_the_settings_alone(steps: Case) -> None:
     found = result("PD602", given(steps, **PADDED))
     assert (found.state, found.level) == ("fires", "information")
+    assert result("PD602", given(steps, **{**PADDED, "sequence_packing_size": 0})).state == "fires"
     assert settings_of(found) == {"sequence_packing_size": 8192, "micro_batch_size": 1}
     assert result("PD602", given(steps, **{**PADDED, "micro_batch_size": 1})).state == "passes"
     assert result("PD602", given(steps, **{**PADDED, "sequence_packing_size": 8192})).state == "passes"
