@@ -153,7 +153,9 @@ def _smaller_micro_batch(case: Case) -> Iterator[Advice]:
 
 def words(case: Case, room: Room | None) -> str:
     """What no setting here says."""
-    found = []
+    found = (
+        ["Take what is advised from the top, one after another, until it fits."] if pieces(case, room) else []
+    )
     parts = {} if room is None or room.device.composition is None else room.device.composition.category_bytes
     activations, total = parts.get("activations", 0), sum(parts.values())
     if 2 * activations > total > 0:

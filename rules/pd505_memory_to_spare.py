@@ -41,10 +41,10 @@ def evaluate(case: Case) -> Verdict:
         for name, size in (("tensor", tp_of(case)), ("context", cp_of(case)), ("pipeline", pp_of(case)))
         if size and size > 1
     ]
-    words = "a larger micro-batch" if fits_doubled(case) != "no" else "less than twice the micro-batch"
-    remedy = (
-        f"Spend it on {' or '.join([words, 'less recomputation (PD504)', *(f'less {n}' for n in less)])}."
-    )
+    ways = ["a larger micro-batch" if fits_doubled(case) != "no" else "less than twice the micro-batch"]
+    if not case.is_set_to("recompute_granularity", None):
+        ways.append("less recomputation (PD504)")
+    remedy = f"Spend it on {' or '.join([*ways, *(f'less {n}' for n in less)])}."
     return Verdict(
         state="fires",
         level="information",
