@@ -90,7 +90,7 @@ def _split(case: Case) -> list[Advice]:
     shown = [f"{a} to {b}" for a, b in zip(layers, counts, strict=True)]
     why = f"layers by stage: {', '.join(shown) if len(shown) <= 8 else f'{shown[0]} … {shown[-1]}'}"
     costs = "the middle stages hold more weights and activations"
-    knobs = as_settings(counts, mtp)
+    knobs = as_settings(case, counts, mtp)
     pieces = [
         Advice(knob=knob, to=to, why=why, costs=costs, gain=gain, together=[k for k in knobs if k != knob])
         for knob, to in knobs.items()

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from perfdoc.analyzers.pipeline.pipeline_result import Pipeline
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import VPP, layers_of
+from perfdoc.rules.knobs.knob import Value
 
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
 EMBEDDING, LOSS = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
@@ -78,15 +79,17 @@ def balanced(own_ns: Sequence[float], layers: Sequence[int]) -> tuple[list[int],
     return counts, max(load for load, _ in loads) * len(layers) / total if total else 1.0
 
 
-def as_settings(counts: Sequence[int], mtp_layers: int) -> dict[str, int | str]:
-    """The settings that split layers so: sizes of the ends where the others are alike, else a layout."""
+def as_settings(case: Case, counts: Sequence[int], mtp_layers: int) -> dict[str, Value]:
+    """The settings that split layers so, those that are in the way first: sizes of the ends where the others
+    are alike, else a layout."""
+    found: dict[str, Value] = {f: False for f in (EMBEDDING, LOSS) if case.is_set_to(f, True)}
+    ends = {FIRST: counts[0], LAST: counts[-1]}
+    set_now = {knob for knob in ends if case.setting(knob)[1] is not None}
     middle = set(counts[1:-1])
     if len(middle) <= 1 and min(counts) > 0:
-        ends = {FIRST: counts[0], LAST: counts[-1]}
-        if not middle:
-            return {LAST: counts[-1]}
-        return {knob: n for knob, n in ends.items() if n not in middle}
+        needed = {k for k, n in ends.items() if n not in middle} if middle else {LAST}
+        return found | {knob: n for knob, n in ends.items() if knob in needed | set_now}
     stages = ["t" * n for n in counts]
     stages[0] = "E" + stages[0]
     stages[-1] += "m" * mtp_layers + "L"
-    return {LAYOUT: "|".join(stages)}
+    return found | dict.fromkeys(sorted(set_now)) | {LAYOUT: "|".join(stages)}

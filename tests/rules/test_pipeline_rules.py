@@ -195,11 +195,28 @@ def test_balanced_layers() -> None:
     # Four layers in 4 and in 6: one layer takes 1, and 5 and 3 take 5 each.
     assert balanced([4, 6], [4, 4]) == ([5, 3], 1.0)
     # 12 layers of 1, the last stage with 3 more: 15 over three stages.
-    counts, uneven = balanced([4, 4, 7], [4, 4, 4])
-    assert (counts, uneven) == ([5, 5, 2], 1.0)
-    assert as_settings(counts, 0) == {"num_layers_in_last_pipeline_stage": 2}
-    assert as_settings([3, 4, 5, 4], 1) == {"pipeline_model_parallel_layout": "Ettt|tttt|ttttt|ttttmL"}
-    assert as_settings([3, 5], 0) == {"num_layers_in_last_pipeline_stage": 5}
+    assert balanced([4, 4, 7], [4, 4, 4]) == ([5, 5, 2], 1.0)
+
+
+FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
+LAYOUT, EMBEDDING = "pipeline_model_parallel_layout", "account_for_embedding_in_pipeline_split"
+
+
+@pytest.mark.parametrize(
+    ("counts", "now", "settings"),
+    [
+        ([5, 5, 2], {}, {LAST: 2}),
+        ([3, 5], {}, {LAST: 5}),
+        ([3, 5], {FIRST: 4}, {FIRST: 3, LAST: 5}),  # what is set has to follow
+        ([4, 4, 3], {FIRST: 3, LAST: 4}, {FIRST: 4, LAST: 3}),
+        ([4, 4, 3], {EMBEDDING: True}, {EMBEDDING: False, LAST: 3}),
+        ([3, 4, 5, 4], {FIRST: 4}, {FIRST: None, LAYOUT: "Ettt|tttt|ttttt|ttttmL"}),
+    ],
+)
+def test_layers_as_settings(
+    even: Case, counts: list[int], now: dict[str, Value], settings: dict[str, Value]
+) -> None:
+    assert as_settings(under(even, now), counts, 1) == settings
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,92 @@
+"""Planted faults of simulated jobs: the rule on each fires, and its gain is what the fault costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.diagnose import diagnose
+from perfdoc.diagnosis import RuleResult
+from perfdoc.measuring import Work, measure_all
+from perfdoc.profiling.manifest import ModelShape
+from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.simulator.forward.job import SimulatedJob
+from tests.simulator.simulated import DENSE, MOE, facts_of, simulated, written
+
+EVEN = msgspec.structs.replace(DENSE, vocabulary=1024)
+"""Its output layer and embedding take next to nothing: stages of as many layers are even."""
+SPLIT: Mapping[str, Value] = {
+    "num_layers": 8,
+    "pipeline_model_parallel_size": 2,
+    "virtual_pipeline_model_parallel_size": None,
+    "pipeline_model_parallel_layout": None,
+    "num_layers_in_first_pipeline_stage": None,
+    "num_layers_in_last_pipeline_stage": None,
+    "account_for_embedding_in_pipeline_split": False,
+    "account_for_loss_in_pipeline_split": False,
+}
+OURS = [f"PD3{n:02}" for n in range(1, 80) if n != 3]
+
+
+def rules_of(job: SimulatedJob, folder: Path, settings: Mapping[str, Value]) -> dict[str, RuleResult]:
+    """Every rule's row, by code."""
+    work = Work(
+        captures=written(job, folder),
+        memory=[],
+        request=WindowRequest(),
+        given=facts_of(job),
+        replay=True,
+    )
+    configuration = Configuration(values=settings, dialect="megatron_core")
+    found = diagnose(measure_all(work, 1).captures, configuration=configuration)
+    return {rule.code: rule for rule in found.rules}
+
+
+def test_uneven_stages(tmp_path: Path) -> None:
+    """Three layers and five: the split is given so, and four of each is advised."""
+    job = simulated("pp=2,micro_batches=8", "uneven_stages=1", shape=EVEN, steps=2)
+    known = {
+        **SPLIT,
+        "num_layers_in_first_pipeline_stage": 3,
+        "num_layers_in_last_pipeline_stage": 5,
+    }
+    found = rules_of(job, tmp_path, known)["PD305"]
+    assert (found.state, found.level, found.reason) == (
+        "fires",
+        "problem",
+        "the last stage takes longer than the others",
+    )
+    assert [(a.knob, a.to_value) for a in found.advice] == [
+        ("num_layers_in_first_pipeline_stage", "4"),
+        ("num_layers_in_last_pipeline_stage", "4"),
+    ]
+    assert found.gain is not None
+    assert found.gain.mid_ms == pytest.approx(job.costs[0].cost_ns / job.steps / 1e6, rel=0.05)
+
+
+def test_too_few_virtual_stages(tmp_path: Path) -> None:
+    job = simulated("pp=2,vpp=2,micro_batches=4", "virtual_stages=1", shape=EVEN, steps=2)
+    found = rules_of(job, tmp_path, {**SPLIT, "overlap_p2p_comm": True})["PD301"]
+    assert (found.state, found.level) == ("fires", "problem")
+    assert [(a.knob, a.to_value) for a in found.advice] == [("virtual_pipeline_model_parallel_size", "2")]
+    assert found.gain is not None
+    assert found.gain.mid_ms == pytest.approx(job.costs[0].cost_ns / job.steps / 1e6, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape"),
+    [("pp=2,micro_batches=16", EVEN), ("dp=2", EVEN), ("dp=4,ep=4", MOE), ("tp=2,dp=2", EVEN)],
+)
+def test_without_a_fault_there_is_no_problem(layout: str, shape: ModelShape, tmp_path: Path) -> None:
+    rules = rules_of(simulated(layout, shape=shape, steps=2), tmp_path, {})
+    found = {
+        code: rules[code].reason
+        for code in OURS
+        if code in rules and rules[code].state == "fires" and rules[code].level == "problem"
+    }
+    assert found == {}
