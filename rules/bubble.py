@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP
-from perfdoc.rules.rule import Verdict
+from perfdoc.rules.rule import Advice, Verdict
 from perfdoc.simulator.replay.predict import Gain
 
 PER_STAGE = 4
@@ -27,6 +27,16 @@ def no_pipeline(case: Case) -> Verdict | None:
         if case.degree(PP) == 1 or case.job.facts.pp == 1
         else None
     )
+
+
+def overlapped_messages(case: Case) -> list[Advice]:
+    """What two interleaved stages need: messages that run beside compute, where that is known to be off."""
+    if not case.is_set_to("overlap_p2p_comm", False):
+        return []
+    found = [Advice(knob="overlap_p2p_comm", to=True, why="two interleaved stages need it")]
+    if case.is_set_to("batch_p2p_comm", True):
+        found.insert(0, Advice(knob="batch_p2p_comm", to=False, why="batched messages cannot overlap"))
+    return found
 
 
 def bubble_ceiling(case: Case) -> Gain | None:

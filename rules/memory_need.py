@@ -157,24 +157,32 @@ def measured_peak_bytes(case: Case) -> int | None:
     return max(peaks, default=None)
 
 
-def fits(case: Case, now: Degrees, then: Degrees) -> tuple[int, int] | None:
-    """(estimate now, estimate then), where the second one is sure to fit; None where it is not, or unknown.
+def estimates(case: Case, now: Degrees, then: Degrees) -> tuple[int, int] | None:
+    """(bytes now, bytes then) of the fullest GPU; None where something that they follow from is not known.
 
     Where a snapshot shows that the formulas fall short of the present mapping, both are scaled up to it.
     """
-    shape, memory = case.job.facts.model, device_bytes(case)
+    shape = case.job.facts.model
     before, after = batch_of(case, now), batch_of(case, then)
-    if (
-        shape is None
-        or memory is None
-        or before is None
-        or after is None
-        or min(shape.layers, shape.hidden_size) < 1
-    ):
+    if shape is None or before is None or after is None or min(shape.layers, shape.hidden_size) < 1:
         return None
     a, b = need_bytes(shape, now, before), need_bytes(shape, then, after)
     if a is None or b is None or not a:
         return None
     factor = max(1.0, (measured_peak_bytes(case) or 0) / a)
-    a, b = round(a * factor), round(b * factor)
-    return (a, b) if b <= FIT_FRAC * memory else None
+    return round(a * factor), round(b * factor)
+
+
+def fits(case: Case, now: Degrees, then: Degrees) -> tuple[int, int] | None:
+    """The estimates, where the second one leaves enough of the device free; None where not, or unknown."""
+    found, memory = estimates(case, now, then), device_bytes(case)
+    return found if found is not None and memory is not None and found[1] <= FIT_FRAC * memory else None
+
+
+def too_large(case: Case, now: Degrees, then: Degrees | None) -> bool:
+    """Whether a mapping cannot be, or is estimated not to fit. False also where nothing can be estimated:
+    then the advice has to name the price."""
+    if then is None or then.expert_dp is None:
+        return True
+    known = estimates(case, now, then) is not None and device_bytes(case) is not None
+    return known and fits(case, now, then) is None

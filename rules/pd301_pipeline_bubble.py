@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.rules.bubble import PER_STAGE, bubble_ceiling, no_pipeline
+from perfdoc.rules.bubble import PER_STAGE, bubble_ceiling, no_pipeline, overlapped_messages
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP, VPP, layers_of
 from perfdoc.rules.exposed import MIN_FRAC as EXPOSED_MIN_FRAC
@@ -89,7 +89,8 @@ def _chunks(case: Case, vpp: int | None) -> list[Advice]:
         return []
     why = f"each stage holds {to} chunks instead of {now}, so that the pipeline fills in half the time"
     costs = "twice the messages between stages, and some memory"
-    return [Advice(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
+    first = overlapped_messages(case) if pp == 2 else []
+    return [*first, Advice(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
 
 
 def _reduce_meanwhile(case: Case) -> list[Advice]:

@@ -39,12 +39,13 @@ def evaluate(case: Case) -> Verdict:
     ]
     if vpp * micro_batches >= PER_STAGE * pp:
         return Verdict(state="passes", evidence=evidence)
+    chunks = f" of {vpp} chunks" if vpp > 1 else ""
     wanted = -(-PER_STAGE * pp // vpp)
     advice = [*_smaller_micro_batch(case, wanted, micro_batches), *_larger_batch(case, wanted, pp)]
     return Verdict(
         state="fires",
         level="information",
-        reason=f"{micro_batches} micro-batches for {pp} stages of {vpp}: the guides want {wanted} to "
+        reason=f"{micro_batches} micro-batches for {pp} stages{chunks}: the guides want {wanted} to "
         f"{wanted * MOST // PER_STAGE}",
         evidence=evidence,
         advice=advice,

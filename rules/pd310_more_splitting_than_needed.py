@@ -46,7 +46,7 @@ META = Meta(
 MIN_FRAC = 0.02
 """Of the window: exposed tensor- and pipeline-parallel communication, waits for other stages included. What
 costs less is left alone."""
-MAX_DEGREE = 1024
+_MAX_DEGREE = 1024
 
 
 def evaluate(case: Case) -> Verdict:
@@ -107,7 +107,7 @@ def smallest_that_fits(case: Case, now: Degrees) -> tuple[Degrees, int, int] | N
     """(the least split mapping that is estimated to fit, estimate now, estimate then); fewer stages go before
     fewer tensor ranks. None where none is known to fit, or its bubble would be larger."""
     layers = layers_of(case)
-    if layers is None or max(now.tp, now.pp) > MAX_DEGREE:
+    if layers is None or max(now.tp, now.pp) > _MAX_DEGREE:
         return None
     options = [(tp * pp, pp, tp) for tp in _divisors(now.tp) for pp in _divisors(now.pp)]
     for _, pp, tp in sorted(o for o in options if o[0] < now.tp * now.pp):

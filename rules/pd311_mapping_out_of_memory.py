@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
+from perfdoc.rules.bubble import overlapped_messages
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import (
     CP,
@@ -131,8 +132,7 @@ def _next(case: Case, full: MemoryMeasurement) -> list[Advice]:
         found = [Advice(knob=PP, to=2 * pp, why=why, costs=f"{costs}; the pipeline's bubble")]
         if pp == 1 and layers % 4 == 0 and _whole_groups(case, dp // 2, 2):
             why = "halves the bubble of the new pipeline"
-            if case.is_set_to("overlap_p2p_comm", False):
-                found.append(Advice(knob="overlap_p2p_comm", to=True, why="two interleaved stages need it"))
+            found += overlapped_messages(case)
             found.append(Advice(knob=VPP, to=2, why=why, costs="twice the messages between stages"))
         return found
     return []

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.rules.bubble import ideal_frac
+from perfdoc.rules.bubble import ideal_frac, overlapped_messages
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import (
     CP,
@@ -17,6 +17,7 @@ from perfdoc.rules.degrees import (
     sequence_of,
 )
 from perfdoc.rules.exposed import ceiling_of_transfer, judged, transfer_ns
+from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -73,7 +74,8 @@ def _with_context(case: Case, now: Degrees) -> list[Advice]:
     sequence, hidden = sequence_of(case), hidden_size_of(case)
     if sequence is None or hidden is None or sequence <= hidden or now.cp != 1 or now.tp % 2:
         return []
-    if sequence % (4 * now.cp):
+    then = now.with_model_parallel(tp=now.tp // 2, pp=now.pp, cp=2 * now.cp)
+    if sequence % (4 * now.cp) or too_large(case, now, then):
         return []
     why = f"TP {now.tp // 2} x CP {2 * now.cp} instead of TP {now.tp}: sequences of {sequence:,} are longer "
     why += f"than the model is wide ({hidden:,}), and CP moves keys and values only"
@@ -107,7 +109,6 @@ def _with_stages(case: Case, now: Degrees) -> list[Advice]:
         Advice(knob=PP, to=2, why="keeps the weights of a GPU as they are", costs="a bubble, messages"),
     ]
     if chunks == 2:
-        if case.is_set_to("overlap_p2p_comm", False):
-            found.append(Advice(knob="overlap_p2p_comm", to=True, why="two interleaved stages need it"))
+        found += overlapped_messages(case)
         found.append(Advice(knob=VPP, to=2, why="halves the bubble", costs="twice the messages"))
     return found

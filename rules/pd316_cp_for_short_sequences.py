@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import CP, batch_divides, hidden_size_of, sequence_of
+from perfdoc.rules.degrees import CP, batch_divides, degrees_of, hidden_size_of, sequence_of
 from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_ns
+from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -48,8 +49,15 @@ def evaluate(case: Case) -> Verdict:
     if sequence >= hidden:
         return Verdict(state="passes", evidence=evidence)
     advice = []
-    if case.dp and batch_divides(case, case.dp * cp):
-        why = f"whole sequences on each rank; data parallelism becomes {case.dp * cp}, over which the "
+    now = degrees_of(case)
+    then = None if now is None else now.with_model_parallel(tp=now.tp, pp=now.pp, cp=1)
+    if (
+        now is not None
+        and then is not None
+        and batch_divides(case, then.dp)
+        and not too_large(case, now, then)
+    ):
+        why = f"whole sequences on each rank; data parallelism becomes {then.dp}, over which the "
         why += "optimizer states stay sharded as they are"
         costs = f"{cp} times the activations of a micro-batch on each GPU"
         advice.append(Advice(knob=CP, to=1, why=why, costs=costs))

@@ -49,7 +49,7 @@ def evaluate(case: Case) -> Verdict:
     for label, of in (("products of experts", _products_ns), ("sorting tokens", _sorting_ns)):
         share = case.share(lambda r, of=of: of(r) or 0)  # type: ignore[misc]
         if share:
-            evidence.append(Evidence(label=f"{label}, by the window, mean over ranks", value=f"{share:.1%}"))
+            evidence.append(Evidence(label=f"{label}, of the window, mean over ranks", value=f"{share:.1%}"))
     if not advice:
         return Verdict(state="passes", evidence=evidence)
     return Verdict(

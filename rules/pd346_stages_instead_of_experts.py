@@ -18,6 +18,7 @@ from perfdoc.rules.degrees import (
     has_experts,
     nvlink_domain,
 )
+from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.pd301_pipeline_bubble import MIN_FRAC
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
@@ -82,7 +83,7 @@ def evaluate(case: Case) -> Verdict:
         remedy="Raise expert parallelism before pipeline parallelism where the degrees allow it.",
         gain=bubble_ceiling(case),
         verify="Run both for some twenty steps and compare tokens per second; take a memory snapshot.",
-        false_alarm="A model whose dense part fills the GPU: fewer stages then do not fit.",
+        false_alarm="A dense part that fills the GPU: without the model's shape nothing was estimated.",
     )
 
 
@@ -97,7 +98,7 @@ def _best(case: Case, now: Degrees, domain: int) -> Degrees | None:
         if wider is None or experts % (now.ep * factor) or now.ep * factor * now.etp > domain:
             continue
         then = replace(wider, ep=now.ep * factor)
-        if then.expert_dp is None or not batch_divides(case, then.dp):
+        if too_large(case, now, then) or not batch_divides(case, then.dp):
             continue
         if _ideal(case, then) <= _ideal(case, now) - MIN_SAVED_FRAC:
             return then

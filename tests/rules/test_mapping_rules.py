@@ -13,6 +13,7 @@ from perfdoc.rules.exposed import MIN_FRAC
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.memory_need import FIT_FRAC
 from perfdoc.simulator.planted_spec import JobSpec
+from perfdoc.traces.known_models import known_models
 from tests.rules.cases import evidence_of, result, settings_of
 from tests.rules.planted_cases import LLAMA, on, planted_case, shaped, under, with_exposed
 
@@ -173,6 +174,19 @@ def test_pd314_other_mappings(tp2: Case, changes: dict[str, Value], to: dict[str
     found = result("PD314", case)
     assert (found.state, found.level, settings_of(found)) == ("fires", "information", to)
     assert found.remedy
+
+
+def test_what_would_not_fit_is_not_proposed(tp2: Case, cp2: Case) -> None:
+    """8 billion parameters fit with half the tensor ranks, 70 billion do not; nor do activations of 16
+    sequences on one GPU."""
+    case = with_exposed(under(tp2, {**NOW, TP: 4}), "tp", 0.10)
+    for model, to in ((LLAMA, {TP: 2, CP: 2}), (known_models()["llama3-70b"], {})):
+        assert settings_of(result("PD314", under(case, case.configuration.values, model=model))) == to
+    short = {**NOW, TP: 1, SP: False, CP: 2, "seq_length": 4088, "global_batch_size": 64}
+    for size, to in ((1, {CP: 1}), (16, {})):
+        found = result("PD316", under(cp2, {**short, "micro_batch_size": size}, model=SMALL))
+        assert (found.state, settings_of(found)) == ("fires", to)
+        assert to or "data parallelism" in found.remedy
 
 
 def test_pd314_threshold(tp2: Case) -> None:

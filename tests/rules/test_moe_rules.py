@@ -14,7 +14,7 @@ from perfdoc.rules.exposed import MIN_FRAC
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.simulator.planted_spec import JobSpec
 from tests.rules.cases import evidence_of, result, settings_of
-from tests.rules.planted_cases import MIXTRAL, on, planted_case, under, with_exposed
+from tests.rules.planted_cases import MIXTRAL, on, planted_case, shaped, under, with_exposed
 
 TP, PP, EP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "expert_model_parallel_size"
 ETP, VPP = "expert_tensor_parallel_size", "virtual_pipeline_model_parallel_size"
@@ -228,6 +228,15 @@ def test_pd346(pp4: Case, changes: dict[str, Value], state: str, to: dict[str, V
         assert found.level == "information"
         assert found.gain is not None
         assert found.gain.method == "ceiling"
+
+
+def test_pd346_must_fit(pp4: Case) -> None:
+    """Of 16 layers one stage and 8 expert ranks need 43 GB; all 32 need 83, 97 % of the device."""
+    settings = {**NOW, PP: 4, EP: 2, "data_parallel_size": 4, "global_batch_size": 32, "seq_length": 512}
+    settings |= {"use_distributed_optimizer": True}
+    for layers, state in ((16, "fires"), (32, "passes")):
+        found = result("PD346", under(pp4, settings, model=shaped(MIXTRAL, layers=layers)))
+        assert found.state == state
 
 
 def test_pd346_needs_a_bubble_and_a_domain(pp4: Case) -> None:

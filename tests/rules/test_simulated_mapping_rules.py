@@ -83,10 +83,7 @@ def test_too_few_virtual_stages(tmp_path: Path) -> None:
     [("pp=2,micro_batches=16", EVEN), ("dp=2", EVEN), ("dp=4,ep=4", MOE), ("tp=2,dp=2", EVEN)],
 )
 def test_without_a_fault_there_is_no_problem(layout: str, shape: ModelShape, tmp_path: Path) -> None:
-    rules = rules_of(simulated(layout, shape=shape, steps=2), tmp_path, {})
-    found = {
-        code: rules[code].reason
-        for code in OURS
-        if code in rules and rules[code].state == "fires" and rules[code].level == "problem"
-    }
-    assert found == {}
+    rules = rules_of(simulated(layout, shape=shape, steps=1), tmp_path, {})
+    found = [rules[code] for code in OURS if code in rules]
+    assert len(found) > 20
+    assert [(r.code, r.reason) for r in found if r.state == "fires" and r.level == "problem"] == []
