@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-
+from perfdoc.analyzers.memory.memory_formula import Degrees
 from perfdoc.rules.case import Case
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
@@ -12,45 +11,6 @@ ETP = "expert_tensor_parallel_size"
 UNKNOWN = "the parallel degrees are not all known: give the job's configuration (--config FILE)"
 _RACK = 8
 """A domain of more GPUs spans several servers, so that ranks of one server do not bound it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Degrees:
-    """Parallel degrees of a job; the number of ranks is tp x pp x cp x dp."""
-
-    tp: int
-    pp: int
-    cp: int
-    dp: int
-    vpp: int = 1
-    ep: int = 1
-    etp: int = 1
-
-    @property
-    def world(self) -> int:
-        """Ranks."""
-        return self.tp * self.pp * self.cp * self.dp
-
-    @property
-    def expert_dp(self) -> int | None:
-        """Replicas of each expert: inside experts, context and spare tensor ranks are replicas too.
-
-        tp=2, cp=2, dp=4, ep=4, etp=1: 16 / 4 = 4. None where ep x etp does not divide them.
-        """
-        ranks, each = self.tp * self.cp * self.dp, self.ep * self.etp
-        return ranks // each if ranks % each == 0 else None
-
-    def with_model_parallel(self, *, tp: int, pp: int, cp: int | None = None) -> Degrees | None:
-        """The same ranks with other degrees, data parallelism taking what is left; None where none is.
-
-        tp=4, pp=2, cp=1, dp=2 with tp=2, pp=1: dp=8.
-        """
-        cp = self.cp if cp is None else cp
-        if self.world % (tp * pp * cp):
-            return None
-        etp = tp if self.etp == self.tp and self.tp > 1 else self.etp
-        vpp = self.vpp if pp > 1 else 1
-        return replace(self, tp=tp, pp=pp, cp=cp, dp=self.world // (tp * pp * cp), vpp=vpp, etp=etp)
 
 
 def degrees_of(case: Case) -> Degrees | None:
@@ -135,7 +95,7 @@ def sequence_of(case: Case) -> int | None:
     """Tokens of a sequence."""
     known = case.number("seq_length") or case.job.facts.sequence_length
     if known is None and case.job.facts.model is not None:
-        return case.job.facts.model.sequence_length
+        return case.job.facts.model.sequence_length or None
     return known
 
 

@@ -3,19 +3,10 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.analyzers.memory.memory_formula import Degrees
 from perfdoc.rules.bubble import ideal_frac
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import (
-    PP,
-    TP,
-    UNKNOWN,
-    VPP,
-    Degrees,
-    batch_divides,
-    degrees_of,
-    layers_of,
-    uses_fsdp,
-)
+from perfdoc.rules.degrees import PP, TP, UNKNOWN, VPP, batch_divides, degrees_of, layers_of, uses_fsdp
 from perfdoc.rules.exposed import exposed_ns
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes, fits

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from perfdoc.analyzers.memory.memory_formula import Degrees, states_bytes
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import CP, Degrees, degrees_of, uses_fsdp
-from perfdoc.rules.memory_need import states_bytes
+from perfdoc.rules.degrees import CP, degrees_of, uses_fsdp
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(

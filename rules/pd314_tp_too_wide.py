@@ -2,20 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.analyzers.memory.memory_formula import Degrees
 from perfdoc.rules.bubble import ideal_frac, overlapped_messages
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import (
-    CP,
-    PP,
-    TP,
-    UNKNOWN,
-    VPP,
-    Degrees,
-    degrees_of,
-    hidden_size_of,
-    layers_of,
-    sequence_of,
-)
+from perfdoc.rules.degrees import CP, PP, TP, UNKNOWN, VPP, degrees_of, hidden_size_of, layers_of, sequence_of
 from perfdoc.rules.exposed import ceiling_of_transfer, judged, transfer_ns
 from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict

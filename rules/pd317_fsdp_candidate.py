@@ -3,21 +3,12 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.analyzers.memory.memory_formula import Degrees, parameters_of, sharded_bytes
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import (
-    PP,
-    TP,
-    UNKNOWN,
-    VPP,
-    Degrees,
-    degrees_of,
-    hidden_size_of,
-    sequence_of,
-    uses_fsdp,
-)
+from perfdoc.rules.degrees import PP, TP, UNKNOWN, VPP, degrees_of, hidden_size_of, sequence_of, uses_fsdp
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.gain import ceiling
-from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes, parameters_of, sharded_bytes
+from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from perfdoc.analyzers.memory.memory_formula import Degrees
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import EP, UNKNOWN, Degrees, degrees_of, has_experts, nvlink_domain
+from perfdoc.rules.degrees import EP, UNKNOWN, degrees_of, has_experts, nvlink_domain
 from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_ns
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none

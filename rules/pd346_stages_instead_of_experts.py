@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from perfdoc.analyzers.memory.memory_formula import Degrees
 from perfdoc.rules.bubble import bubble_ceiling, ideal_frac
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import (
@@ -11,7 +12,6 @@ from perfdoc.rules.degrees import (
     PP,
     UNKNOWN,
     VPP,
-    Degrees,
     batch_divides,
     degrees_of,
     experts_of,

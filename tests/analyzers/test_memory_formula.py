@@ -6,15 +6,15 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.profiling.manifest import ModelShape
-from perfdoc.rules.degrees import Degrees
-from perfdoc.rules.memory_need import (
+from perfdoc.analyzers.memory.memory_formula import (
     Batch,
+    Degrees,
     activation_bytes,
     need_bytes,
     parameters_of,
     states_bytes,
 )
+from perfdoc.profiling.manifest import ModelShape
 from perfdoc.traces.known_models import known_models
 
 TINY = ModelShape(
