@@ -5,9 +5,20 @@ from __future__ import annotations
 from perfdoc.analyzers.memory.memory_formula import Degrees
 from perfdoc.rules.bubble import ideal_frac, overlapped_messages
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import CP, PP, TP, UNKNOWN, VPP, degrees_of, hidden_size_of, layers_of, sequence_of
+from perfdoc.rules.degrees import (
+    CP,
+    PP,
+    TP,
+    UNKNOWN,
+    VPP,
+    batch_divides,
+    degrees_of,
+    hidden_size_of,
+    layers_of,
+    sequence_of,
+)
 from perfdoc.rules.exposed import ceiling_of_transfer, judged, transfer_ns
-from perfdoc.rules.memory_need import too_large
+from perfdoc.rules.memory_need import fits, too_large
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -30,9 +41,9 @@ MIN_TP_FOR_STAGES = 8
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where exposed TP communication takes `exposed.MIN_FRAC` of the time and the
-    degree is `MIN_TP` or more. Half the degree goes with twice the context ranks where the sequence is
-    longer than the model is wide, else, from `MIN_TP_FOR_STAGES`, with two stages whose bubble is smaller
-    than half of what is exposed."""
+    degree is `MIN_TP` or more. Half the degree is advised alone where it is estimated to fit; with twice the
+    context ranks where the sequence is longer than the model is wide; else, from `MIN_TP_FOR_STAGES`, with
+    two stages whose bubble is smaller than half of what is exposed."""
     if case.degree(TP) == 1:
         return Verdict(state="not_applicable", reason="there is no tensor parallelism")
     nothing, evidence = judged(case, "tp")
@@ -50,7 +61,7 @@ def evaluate(case: Case) -> Verdict:
         level="information",
         reason=f"products of a group of {now.tp} do not cover its communication",
         evidence=evidence,
-        advice=all_or_none(case, _with_context(case, now)) or all_or_none(case, _with_stages(case, now)),
+        advice=next(filter(None, (all_or_none(case, way(case, now)) for way in _WAYS)), []),
         remedy="First let the communication run beside the products (the rules on exposed communication). "
         "Then compare: the best degree is the smallest at which the model fits.",
         otherwise="Take half the degree where memory allows it.",
@@ -58,6 +69,14 @@ def evaluate(case: Case) -> Verdict:
         verify="Run both mappings for some twenty steps and compare tokens per second, not exposed time.",
         false_alarm="A very wide model: guides use TP 8 for those and find it bad for 70 B parameters.",
     )
+
+
+def _alone(case: Case, now: Degrees) -> list[Advice]:
+    then = now.with_model_parallel(tp=now.tp // 2, pp=now.pp) if now.tp % 2 == 0 else None
+    if then is None or not batch_divides(case, then.dp) or (found := fits(case, now, then)) is None:
+        return []
+    why = f"estimated to fit with {found[1] / 2**30:.3g} GiB; data parallelism becomes {then.dp}"
+    return [Advice(knob=TP, to=now.tp // 2, why=why, costs="twice the weights and activations on a GPU")]
 
 
 def _with_context(case: Case, now: Degrees) -> list[Advice]:
@@ -102,3 +121,7 @@ def _with_stages(case: Case, now: Degrees) -> list[Advice]:
         found += overlapped_messages(case)
         found.append(Advice(knob=VPP, to=2, why="halves the bubble", costs="twice the messages"))
     return found
+
+
+_WAYS = (_alone, _with_context, _with_stages)
+"""To halve the degree; the first that is possible."""

@@ -177,10 +177,11 @@ def test_pd314_other_mappings(tp2: Case, changes: dict[str, Value], to: dict[str
 
 
 def test_what_would_not_fit_is_not_proposed(tp2: Case, cp2: Case) -> None:
-    """8 billion parameters fit with half the tensor ranks, 70 billion do not; nor do activations of 16
-    sequences on one GPU."""
+    """2.8 billion parameters fit with half the tensor ranks, 8 with context ranks besides, 70 do not; nor do
+    activations of 16 sequences on one GPU."""
     case = with_exposed(under(tp2, {**NOW, TP: 4}), "tp", 0.10)
-    for model, to in ((LLAMA, {TP: 2, CP: 2}), (known_models()["llama3-70b"], {})):
+    others = ((SMALL, {TP: 2}), (LLAMA, {TP: 2, CP: 2}), (known_models()["llama3-70b"], {}))
+    for model, to in others:
         assert settings_of(result("PD314", under(case, case.configuration.values, model=model))) == to
     short = {**NOW, TP: 1, SP: False, CP: 2, "seq_length": 4088, "global_batch_size": 64}
     for size, to in ((1, {CP: 1}), (16, {})):
