@@ -6,7 +6,7 @@ from perfdoc.rules.bubble import late_peer_ceiling, no_pipeline
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import at_most, predicted
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.stage_split import as_settings, balanced, layers_by_stage, own_ns_by_stage
+from perfdoc.rules.stage_split import as_settings, balanced, excess_layers, layers_by_stage, own_ns_by_stage
 from perfdoc.rules.together import all_or_none
 
 META = Meta(
@@ -43,6 +43,8 @@ def evaluate(case: Case) -> Verdict:
                 label=f"stage {found.slowest_stage}, over the mean", value=f"{found.slowest_over_mean:.3g}"
             )
         )
+    if (excess := excess_layers(case)) is not None:
+        evidence.append(Evidence(label="above the mean, in layers' time", value=f"about {excess:.2g}"))
     if share < MIN_FRAC or found.slowest_stage is None:
         return Verdict(state="passes", evidence=evidence)
     at_end = found.slowest_stage in (0, (found.pp or 0) - 1)

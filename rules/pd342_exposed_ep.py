@@ -80,7 +80,7 @@ def _overlap(case: Case) -> list[Advice]:
         why = "lets the exchange run beside compute"
         found.append(Advice(knob=_QUEUES, to=32, why=why, costs=costs))
     why = f"runs forward and backward of two micro-batches side by side; {_CLAIM}"
-    costs = "activations of one more micro-batch; torch 2.6 or newer"
+    costs = "activations of one more micro-batch; torch 2.6 and megatron-core 0.16 or newer"
     found.append(Advice(knob=_OVERLAP, to=True, why=why, costs=costs))
     if case.is_set_to(_DELAY, False):
         why = "leaves weight gradients as compute to hide the exchange under"
