@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from perfdoc.analyzers.pipeline.pipeline_passes import Passes
 from perfdoc.rules.bubble import no_pipeline
@@ -57,15 +58,19 @@ def evaluate(case: Case) -> Verdict:
 
 def _forwards(passes: Passes) -> int:
     """Of the step that has fewest."""
-    return min(int(passes.is_forward[passes.step == s].sum()) for s in np.unique(passes.step))
+    return _fewest(passes, passes.is_forward)
 
 
 def _forwards_first(passes: Passes) -> int:
-    """Forward passes that begin before the first backward pass, of the step that has fewest."""
-    found = []
-    for step in np.unique(passes.step):
-        mine = passes.step == step
-        back = passes.start_ns[mine & ~passes.is_forward]
-        forward = passes.start_ns[mine & passes.is_forward]
-        found.append(int((forward < back.min()).sum()) if len(back) else 0)
-    return min(found)
+    """Forward passes that begin before the first backward pass, of the step that has fewest; none in a step
+    without a backward pass."""
+    back = ~passes.is_forward
+    first = np.full(int(passes.step.max()) + 1, np.iinfo(np.int64).min)
+    first[passes.step[back]] = np.iinfo(np.int64).max
+    np.minimum.at(first, passes.step[back], passes.start_ns[back])
+    return _fewest(passes, passes.is_forward & (passes.start_ns < first[passes.step]))
+
+
+def _fewest(passes: Passes, which: NDArray[np.bool_]) -> int:
+    """Of the steps that have passes, the least number of those that are asked for."""
+    return int(np.bincount(passes.step, which)[np.unique(passes.step)].min())
