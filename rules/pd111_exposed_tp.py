@@ -52,13 +52,13 @@ _NOTHING = "Less tensor parallelism, or context parallelism in part of its place
 
 def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks: as a problem where the overlap is known to
-    be off or next to nothing is hidden. Where the overlap is on, one piece in `tp_overlap_num_splits` (4 if
-    that is not known) stays exposed by design, and as little passes."""
+    be off or next to nothing is hidden. Where the overlap is on, one piece in `USUAL_SPLITS` (or in as many
+    more as are set) stays exposed by design, and as little passes."""
     nothing, evidence = judged(case, "tp")
     if nothing is not None:
         return nothing
     on, off = case.is_set_to(_OVERLAP, True), case.is_set_to(_OVERLAP, False)
-    splits = case.number(_SPLITS) or USUAL_SPLITS
+    splits = max(case.number(_SPLITS) or 0, USUAL_SPLITS)
     hidden = hidden_frac(case, "tp") or 0.0
     if on and 1 - hidden <= 1 / splits:
         reason = f"the last of {splits} pieces of each product's output stays exposed by design, and no more "

@@ -46,7 +46,8 @@ def evaluate(case: Case) -> Verdict:
             return _fires(case, [], [a for a in odd if a.knob == _CGA], measured=False)
         if not any(r.communication for r in case.ranks):
             return Verdict(state="not_applicable", reason="no communication was seen")
-        reason = found.reason or "too few products ran with and without communication beside them to tell"
+        few = "too few products ran with and without communication beside them to tell"
+        reason = found.reason if found.state != "measured" and found.reason else few
         return Verdict(state="skipped", reason=reason)
     share = found.other_cost.low_ns / windows
     evidence = [Evidence(label="time that products lose beside communication", value=f"{share:.2%} or more")]

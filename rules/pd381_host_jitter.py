@@ -22,6 +22,8 @@ META = Meta(
 
 MIN_FRAC = 0.02
 """Of the step: both the spread of the hosts' time between ranks and what ranks wait for one another."""
+MIN_STEPS = 4
+"""Fewer do not show whether ranks take turns."""
 INTERVAL = 100
 """Steps between collections that Megatron-Bridge's and megatron-core's guides use."""
 _HOST = ("host", "gc", "data")
@@ -39,6 +41,9 @@ def evaluate(case: Case) -> Verdict:
         )
     if jitter.state != "measured" or jitter.median_spread_ns is None:
         return Verdict(state="skipped", reason=jitter.reason)
+    if (jitter.common_steps or 0) < MIN_STEPS:
+        reason = f"{jitter.common_steps or 0} steps that all ranks share do not show whether ranks take turns"
+        return Verdict(state="skipped", reason=reason)
     step_ms, wait = case.unit_ms, _wait_frac(case)
     if skew.state != "measured" or wait is None or not step_ms or case.unit != "step":
         return Verdict(state="skipped", reason=skew.reason or "steps are not known")

@@ -1,0 +1,203 @@
+"""PD111 to PD114: tensor-parallel communication, its overlap, and what the overlap takes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.contention.contention_result import Cost
+from perfdoc.rules.case import Case
+from perfdoc.rules.hidden import LITTLE_HIDDEN_FRAC
+from perfdoc.rules.knobs.knob import Dialect, Value
+from perfdoc.rules.pd111_exposed_tp import USUAL_SM, USUAL_SPLITS
+from perfdoc.rules.pd112_work_queues import MANY
+from perfdoc.rules.pd113_products_beside_communication import MAX_CGA, MIN_FRAC
+from perfdoc.rules.pd113_products_beside_communication import USUAL_SM as TUNED_SM
+from tests.rules.cases import case_of, result, settings_of, step_with_gap
+from tests.rules.communicating import B200, LLAMA_8B, communicating, having, of_job, with_exposed, with_parts
+
+TP: dict[str, Value] = {
+    "tensor_model_parallel_size": 4,
+    "context_parallel_size": 1,
+    "sequence_parallel": True,
+}
+OFF = {**TP, "tp_comm_overlap": False}
+ON = {**TP, "tp_comm_overlap": True}
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """TP communication of 200 us in each step of 1 ms, half of it exposed."""
+    return communicating(tmp_path_factory.mktemp("tp"), "tp", 100)
+
+
+def test_pd111_threshold(tmp_path: Path) -> None:
+    fires = result("PD111", having(communicating(tmp_path, "tp", 50), OFF))
+    assert (fires.state, fires.level) == ("fires", "problem"), fires.reason
+    assert settings_of(fires) == {"tp_comm_overlap": True}
+    assert fires.gain is not None
+    assert (fires.gain.method, fires.gain.high_ms) == ("ceiling", pytest.approx(0.05))
+    assert result("PD111", having(communicating(tmp_path, "tp", 49), OFF)).state == "passes"
+    assert result("PD111", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
+
+
+def test_pd111_is_a_problem_where_something_is_off(exposed: Case, tmp_path: Path) -> None:
+    unknown = result("PD111", having(exposed))
+    assert (unknown.state, unknown.level, unknown.advice) == ("fires", "information", [])
+    assert "--config" in unknown.remedy
+    # Of 100 us exposed and 11 hidden 9.9 % are hidden; of 100 and 12 10.7 %.
+    for hidden_us, level in ((11, "problem"), (12, "information")):
+        assert (hidden_us / (100 + hidden_us) < LITTLE_HIDDEN_FRAC) == (level == "problem")
+        case = communicating(tmp_path, "tp", 100, hidden_us=hidden_us)
+        assert result("PD111", having(case)).level == level
+
+
+def test_pd111_needs_sequence_parallelism_and_fixed_shapes(exposed: Case) -> None:
+    both = result("PD111", having(exposed, {**OFF, "sequence_parallel": False}))
+    assert settings_of(both) == {"sequence_parallel": True, "tp_comm_overlap": True}
+    moving = result("PD111", having(exposed, OFF, "verl"))
+    assert (moving.advice, moving.level, "Shapes change" in moving.remedy) == ([], "information", True)
+
+
+@pytest.mark.parametrize(
+    ("hidden_us", "splits", "state"),
+    [(300, None, "passes"), (299, None, "fires"), (299, 2, "fires"), (700, 8, "passes"), (699, 8, "fires")],
+)
+def test_pd111_the_last_piece_stays_exposed(
+    tmp_path: Path, hidden_us: int, splits: int | None, state: str
+) -> None:
+    """100 us exposed of 400 are one of 4 pieces; of 800 one of 8."""
+    case = communicating(tmp_path, "tp", 100, hidden_us=hidden_us)
+    found = result("PD111", having(case, {**ON, "tp_overlap_num_splits": splits} if splits else ON))
+    assert found.state == state, found.reason
+    assert state == "fires" or "by design" in found.reason
+
+
+def test_pd111_tunes_what_is_on(exposed: Case) -> None:
+    known = {
+        **ON,
+        "tp_overlap_num_splits": 1,
+        "tp_overlap_num_sm": 8,
+        "fp8": "hybrid",
+        "tp_overlap_fp8_buf": False,
+    }
+    found = result("PD111", having(exposed, known))
+    # 200 us of communication beside 900 of products.
+    assert found.evidence[-1].value == "22%"
+    assert settings_of(found) == {"tp_overlap_num_splits": USUAL_SPLITS, "tp_overlap_num_sm": USUAL_SM}
+    short = with_parts(having(exposed, known), linear_ns=399_999)
+    assert settings_of(result("PD111", short))["tp_overlap_fp8_buf"] is True
+    equal = with_parts(having(exposed, known), linear_ns=400_000)
+    assert "tp_overlap_fp8_buf" not in settings_of(result("PD111", equal))
+    usual = {**ON, "tp_overlap_num_splits": USUAL_SPLITS, "tp_overlap_num_sm": USUAL_SM}
+    left = result("PD111", having(exposed, usual))
+    assert (left.state, left.advice, "tp_comm_overlap_cfg" in left.remedy) == ("fires", [], True)
+
+
+ENV = "cuda_device_max_connections"
+
+
+@pytest.mark.parametrize(
+    ("settings", "state", "level", "to"),
+    [
+        ({**TP, ENV: 8}, "fires", "problem", 1),
+        ({**TP, ENV: 1}, "passes", "", None),
+        (TP, "skipped", "", None),
+        ({"tensor_model_parallel_size": 4, ENV: 8}, "skipped", "", None),
+        ({**TP, "tensor_model_parallel_size": 1, ENV: 8}, "not_applicable", "", None),
+        ({**TP, "tensor_model_parallel_size": 1, "context_parallel_size": 2, ENV: 8}, "fires", "problem", 1),
+        ({**TP, "use_megatron_fsdp": True, ENV: 1}, "fires", "problem", MANY),
+        ({**TP, "use_megatron_fsdp": True, ENV: 8}, "passes", "", None),
+        ({**TP, "moe_token_dispatcher_type": "flex", ENV: 1}, "fires", "information", MANY),
+        ({**TP, "moe_token_dispatcher_type": "flex", ENV: MANY}, "passes", "", None),
+    ],
+)
+def test_pd112_on_hopper(
+    exposed: Case, settings: dict[str, Value], state: str, level: str, to: int | None
+) -> None:
+    found = result("PD112", having(exposed, settings))
+    assert found.state == state, found.reason
+    assert settings_of(found) == ({} if to is None else {ENV: to})
+    assert found.level == level or state != "fires"
+
+
+def test_pd112_threshold_and_blackwell(exposed: Case, tmp_path: Path) -> None:
+    for us, level in ((50.0, "problem"), (49.9, "information")):
+        found = result("PD112", having(with_exposed(exposed, tp=us), {**TP, ENV: 8}))
+        assert (found.level, found.gain is not None) == (level, level == "problem")
+    blackwell = communicating(tmp_path, "tp", 10, gpu=B200)
+    one = result("PD112", having(blackwell, {**TP, ENV: 1}))
+    assert (one.state, one.level, settings_of(one)) == ("fires", "information", {ENV: MANY})
+    assert result("PD112", having(blackwell, {**TP, ENV: MANY})).state == "passes"
+
+
+def slowed(case: Case, cost_ns: int | None) -> Case:
+    """The same, with products that lose so much beside communication."""
+    cost = None if cost_ns is None else Cost(low_ns=cost_ns, mid_ns=cost_ns, high_ns=cost_ns)
+    contention = replace(case.job.contention, state="measured", other_cost=cost)
+    return replace(case, job=replace(case.job, contention=contention))
+
+
+@pytest.mark.parametrize(
+    ("settings", "level", "advised"),
+    [
+        ({}, "information", {}),
+        ({**ON, "tp_overlap_num_sm": TUNED_SM}, "information", {}),
+        ({**ON, "tp_overlap_num_sm": TUNED_SM + 1}, "problem", {"tp_overlap_num_sm": TUNED_SM}),
+        (
+            {**ON, "tp_overlap_num_sm": 32, "tp_overlap_cga_size": 4},
+            "problem",
+            {"tp_overlap_num_sm": TUNED_SM, "tp_overlap_cga_size": MAX_CGA},
+        ),
+        ({**OFF, "tp_overlap_num_sm": 32}, "information", {}),
+    ],
+)
+def test_pd113(exposed: Case, settings: dict[str, Value], level: str, advised: dict[str, Value]) -> None:
+    """2 ms of windows: 20 us are a hundredth."""
+    edge = round(2_000_000 * MIN_FRAC)
+    fires = result("PD113", slowed(having(exposed, settings), edge))
+    assert (fires.state, fires.level, settings_of(fires)) == ("fires", level, advised)
+    assert fires.gain is not None
+    assert (fires.gain.method, fires.gain.high_ms) == ("ceiling", pytest.approx(0.01))
+    assert result("PD113", slowed(having(exposed, settings), edge - 1)).state == "passes"
+
+
+def test_pd113_without_a_measurement(exposed: Case, tmp_path: Path) -> None:
+    assert result("PD113", slowed(having(exposed, ON), None)).state == "skipped"
+    large = result("PD113", slowed(having(exposed, {**ON, "tp_overlap_cga_size": MAX_CGA + 1}), None))
+    assert (large.state, large.level, settings_of(large)) == (
+        "fires",
+        "information",
+        {"tp_overlap_cga_size": MAX_CGA},
+    )
+    one_sm = {**ON, "tp_overlap_cga_size": 4, "tp_overlap_num_sm": 1}
+    assert settings_of(result("PD113", slowed(having(exposed, one_sm), None))) == {"tp_overlap_cga_size": 1}
+    assert result("PD113", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
+
+
+@pytest.mark.parametrize(
+    ("settings", "state", "dialect"),
+    [
+        ({**TP, "sequence_parallel": False}, "fires", "perfdoc"),
+        (TP, "passes", "perfdoc"),
+        ({"tensor_model_parallel_size": 4}, "skipped", "perfdoc"),
+        ({"tensor_model_parallel_size": 1}, "not_applicable", "perfdoc"),
+        ({}, "skipped", "perfdoc"),
+    ],
+)
+def test_pd114(exposed: Case, settings: dict[str, Value], state: str, dialect: Dialect) -> None:
+    found = result("PD114", having(exposed, settings, dialect))
+    assert (found.state, found.level if state == "fires" else "") == (
+        state,
+        "information" if state == "fires" else "",
+    )
+    assert settings_of(found) == ({"sequence_parallel": True} if state == "fires" else {})
+
+
+def test_pd114_says_what_is_kept_whole(exposed: Case) -> None:
+    """10 x 8192 x 1 x 4096 x 3/4 = 240 MiB of each layer."""
+    settings: dict[str, Value] = {**TP, "sequence_parallel": False, "micro_batch_size": 1}
+    found = result("PD114", of_job(having(exposed, settings), model=LLAMA_8B))
+    assert found.evidence[-1].value == "240 MiB"
