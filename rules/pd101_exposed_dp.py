@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.gain import at_most, predicted
+from perfdoc.rules.gain import at_most, predicted, worth_frac
 from perfdoc.rules.gradient_sums import MANY_RANKS, can_accumulate_in_fp32, keeps_precision, summing_ranks
-from perfdoc.rules.rule import Advice, Meta, Verdict
+from perfdoc.rules.hidden import level_of
+from perfdoc.rules.rule import Advice, Level, Meta, Verdict
 
 META = Meta(
     code="PD101",
@@ -27,6 +28,9 @@ META = Meta(
     ),
 )
 
+WORTH_FRAC = 0.02
+"""Of a step: what overlap or other buckets have to gain by replay, where overlap is not known to be off."""
+_TRIED = ("overlapped_dp", "buckets_x4", "buckets_x0.25")
 _VERIFY = "Run again: exposed DP communication in the ledger falls, and the step time by as much."
 _FALSE_ALARM = (
     "One micro-batch; or ranks that were not compared and wait for a late one: then the wait, not the "
@@ -48,6 +52,7 @@ def evaluate(case: Case) -> Verdict:
     unadvised = _UNADVISED if case.configuration.values else _NO_CONFIGURATION
     return Verdict(
         state="fires",
+        level=_level(case),
         reason="compute does not hide it",
         evidence=evidence,
         advice=advice,
@@ -57,6 +62,16 @@ def evaluate(case: Case) -> Verdict:
         verify=_VERIFY,
         false_alarm=_FALSE_ALARM,
     )
+
+
+def _level(case: Case) -> Level:
+    """Information where part of it is hidden and the replay found that neither overlap nor buckets gain much:
+    then it is the size of the job that leaves too little compute to hide it."""
+    tried = any((p := case.prediction(key)) is not None and p.mid_ns is not None for key in _TRIED)
+    off = case.is_set_to(_GRADIENTS, False) or case.is_set_to(_WEIGHTS, False)
+    if off or not tried or worth_frac(case, *_TRIED) >= WORTH_FRAC:
+        return "problem"
+    return level_of(case, "dp", switched_off=False)
 
 
 _NO_CONFIGURATION = "Give the job's configuration (--config FILE): without it no setting can be advised."
@@ -163,7 +178,6 @@ def _held_back(case: Case) -> list[str]:
     if _sums_in_fp32(case) and _many(case) and not can_accumulate_in_fp32(case):
         found.append(
             f"Sums in bf16 over {summing_ranks(case)} ranks are not advised: along a ring they lose "
-            "precision, "
-            "unless a switch (use_sharp) or reduce_scatter_with_fp32_accumulation keeps it."
+            "precision, unless a switch (use_sharp) or reduce_scatter_with_fp32_accumulation keeps it."
         )
     return found

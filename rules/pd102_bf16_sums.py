@@ -16,8 +16,7 @@ META = Meta(
     code="PD102",
     title="Gradients summed in 16 bits over many ranks",
     why="Each addition along a ring rounds to 8 bits of mantissa: over a hundred ranks and more small "
-    "gradients "
-    "are lost, which shows as a loss curve that drifts and not as time.",
+    "gradients are lost, which shows as a loss curve that drifts and not as time.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_dtype",
     needs=("settings",),

@@ -15,8 +15,7 @@ META = Meta(
     code="PD103",
     title="Data-parallel collectives far below their links",
     why="Exposed collectives that reach a part of the links' bandwidth lose time to latency, to one flat "
-    "ring "
-    "over all nodes or to messages of awkward sizes, and not to the number of bytes.",
+    "ring over all nodes or to messages of awkward sizes, and not to the number of bytes.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     needs=("trace", "settings", "hardware"),
@@ -72,8 +71,7 @@ def evaluate(case: Case) -> Verdict:
         gain=ceiling_of_transfer(case, "dp"),
         verify="Run again: the bus bandwidth of DP rows in the communication table rises.",
         false_alarm="Slower network cards than such servers usually have, ranks that are not placed node "
-        "after "
-        "node, or waiting for late ranks where ranks were not compared.",
+        "after node, or waiting for late ranks where ranks were not compared.",
     )
 
 
@@ -118,7 +116,6 @@ def _two_levels(case: Case, ranks: int) -> Iterator[Advice]:
         knob="num_distributed_optimizer_instances",
         to=2,
         why=f"scatters and gathers over {ranks // 2:,} ranks and only sums over the other half, instead of "
-        "one "
-        f"ring of {ranks:,}; 4 and more where that helped. A guide claims 5 to 15 %",
+        f"one ring of {ranks:,}; 4 and more where that helped. A guide claims 5 to 15 %",
         costs=f"twice the memory of optimizer states{memory}",
     )

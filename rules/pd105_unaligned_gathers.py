@@ -10,8 +10,7 @@ META = Meta(
     code="PD105",
     title="Weights gathered out of step with the pipeline",
     why="A gather beside compute slows it. Where each stage gathers at another moment, each slows the "
-    "pipeline "
-    "in turn; where all do at once, it is paid once.",
+    "pipeline in turn; where all do at once, it is paid once.",
     sources=("seed 000", "seed 001", "seed 004"),
     topic="comm_overlap",
     needs=("settings",),

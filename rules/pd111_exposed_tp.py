@@ -13,8 +13,7 @@ META = Meta(
     code="PD111",
     title="Exposed tensor-parallel communication",
     why="Every layer gathers and scatters activations between its products. What does not run beside a "
-    "product "
-    "is paid in each layer, forward and backward.",
+    "product is paid in each layer, forward and backward.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),
     topic="comm_overlap",
     needs=("trace",),
@@ -36,14 +35,12 @@ USUAL_SM = 16
 _OVERLAP, _SEQUENCE, _SPLITS = "tp_comm_overlap", "sequence_parallel", "tp_overlap_num_splits"
 _MOVING = (
     "Shapes change from step to step here (verl packs each batch anew), and user buffers take one shape "
-    "only: "
-    "tp_comm_overlap is not advised."
+    "only: tp_comm_overlap is not advised."
 )
 _FIXED = (
     "tp_comm_overlap is on. Look in the communication table for which gathers and scatters stay exposed, and "
-    "set "
-    "their method, SMs and splits one product at a time (tp_comm_overlap_cfg); the recipes' own are the best "
-    "start."
+    "set their method, SMs and splits one product at a time (tp_comm_overlap_cfg); the recipes' own are the "
+    "best start."
 )
 _UNKNOWN = "Give the job's configuration (--config FILE): whether tp_comm_overlap is set is not known."
 _NOTHING = "Less tensor parallelism, or context parallelism in part of its place, moves fewer bytes: see "
@@ -76,11 +73,9 @@ def evaluate(case: Case) -> Verdict:
         otherwise=_NOTHING,
         gain=ceiling_of_transfer(case, "tp"),
         verify="Run again: exposed TP communication in the ledger falls; gathers and scatters become copies "
-        "or "
-        "user-buffer kernels beside products.",
+        "or user-buffer kernels beside products.",
         false_alarm="Ranks that were not compared and wait for a late one; or an embedding and loss that "
-        "share "
-        "the group and have no product to hide it.",
+        "share the group and have no product to hide it.",
     )
 
 
@@ -100,15 +95,13 @@ def _enabled(case: Case) -> Iterator[Advice]:
             knob=_SEQUENCE,
             to=True,
             why="divides norms and dropouts over the group: all-reduces become the gathers and scatters that "
-            "can "
-            "be overlapped",
+            "can be overlapped",
         )
     yield Advice(
         knob=_OVERLAP,
         to=True,
         why="moves pieces through user buffers while the product before or after computes; a guide claims "
-        "that "
-        "80 to 95 % of it is hidden",
+        "that 80 to 95 % of it is hidden",
         costs="static shapes, Transformer Engine's layers, buffers in memory and some SMs",
         gain=gain,
         together=together,

@@ -13,16 +13,16 @@ META = Meta(
     code="PD112",
     title="Hardware work queues against the overlaps",
     why="With one queue kernels start in the order of their launch, so that a collective is not pushed "
-    "behind "
-    "the product that it should run beside. With several, streams run on their own, which FSDP's gathers and "
-    "overlapped expert parallelism need. The wrong number undoes an overlap without a word.",
+    "behind the product that it should run beside. With several, streams run on their own, which FSDP's "
+    "gathers and overlapped expert parallelism need. The wrong number undoes an overlap without a word.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     needs=("settings", "hardware"),
     advice=("tp_overlap_hopper_conn",),
 )
 
-_KNOB, MANY = "cuda_device_max_connections", 32
+_KNOB = "cuda_device_max_connections"
+MANY = 32
 """What Megatron-Bridge sets where several queues are wanted."""
 _FORMER = ("ampere", "ada", "hopper")
 

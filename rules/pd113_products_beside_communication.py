@@ -12,8 +12,7 @@ META = Meta(
     code="PD113",
     title="Matrix products slowed by communication beside them",
     why="Kernels of communication take SMs from the product that hides them: past some number the product "
-    "loses "
-    "more than the transfer gains.",
+    "loses more than the transfer gains.",
     sources=("seed 000", "seed 001"),
     topic="comm_overlap",
     needs=("trace",),
@@ -83,8 +82,7 @@ def _fires(case: Case, evidence: list[Evidence], advice: list[Advice], *, measur
         verify="Run again: products with and without communication come closer in the contention table, and "
         "exposed communication does not grow by as much.",
         false_alarm="Products of several sizes in one kernel and grid; or a transfer that would be exposed "
-        "if "
-        "it had fewer SMs.",
+        "if it had fewer SMs.",
     )
 
 

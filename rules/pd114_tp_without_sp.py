@@ -10,9 +10,8 @@ META = Meta(
     code="PD114",
     title="Tensor parallelism without sequence parallelism",
     why="Every rank of the group computes the same norms and dropouts and keeps the same activations. "
-    "Divided by "
-    "tokens they take a part of the time and memory, and the same bytes move, as gathers and scatters that "
-    "overlap with products.",
+    "Divided by tokens they take a part of the time and memory, and the same bytes move, as gathers and "
+    "scatters that overlap with products.",
     sources=("seed 003", "seed 004"),
     topic="comm_overlap",
     needs=("settings",),

@@ -12,8 +12,7 @@ META = Meta(
     code="PD115",
     title="Communication groups across NVL72 racks",
     why="A group of which one rank lies in the next rack runs at the speed of the network, not of NVLink; "
-    "and "
-    "whoever waits for that group with it.",
+    "and whoever waits for that group with it.",
     sources=("seed 000", "seed 001", "seed 002"),
     topic="network",
     needs=("settings", "hardware"),
@@ -112,11 +111,9 @@ def _remedy(blocks: Mapping[str, int]) -> str:
     if all(TAKEN % size == 0 for size in fits):
         return (
             f"Take {TAKEN} GPUs of each rack (16 of its 18 trays), which these groups divide, and leave 8 "
-            "idle; or "
-            f"choose TP x DP to divide {RACK}."
+            f"idle; or choose TP x DP to divide {RACK}."
         )
     return (
         f"Choose TP, CP and DP so that TP x CP x DP divides {RACK}, or {TAKEN} with 8 GPUs of each rack left "
-        "idle; "
-        "groups that neither divides need idle ranks as padding."
+        "idle; groups that neither divides need idle ranks as padding."
     )

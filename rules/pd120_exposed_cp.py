@@ -14,10 +14,8 @@ META = Meta(
     code="PD120",
     title="Exposed context-parallel communication",
     why="Keys and values travel between the ranks that share a sequence. A ring moves them beside attention, "
-    "as "
-    "long as each piece of attention takes longer than the transfer of the next; gathers and exchanges of "
-    "heads "
-    "stand in front of it.",
+    "as long as each piece of attention takes longer than the transfer of the next; gathers and exchanges of "
+    "heads stand in front of it.",
     sources=("seed 000", "seed 001", "seed 004"),
     topic="long_sequence",
     needs=("trace",),
@@ -44,11 +42,9 @@ _REMEDIES = {
     "ring": "Attention is long enough to hide the ring: look for what holds it up, such as "
     "CUDA_DEVICE_MAX_CONNECTIONS (PD112), or ranks whose pieces of a packed batch differ.",
     "unclear": "How long attention takes is not known, and so whether it could hide the transfer: name the "
-    "parts "
-    "of the model with NVTX or record_function ranges.",
+    "parts of the model with NVTX or record_function ranges.",
     "short": "Pieces of attention are too short to hide the transfer and no other split is known to fit: "
-    "less "
-    "context parallelism, or longer sequences, hide more.",
+    "less context parallelism, or longer sequences, hide more.",
 }
 
 

@@ -11,8 +11,7 @@ META = Meta(
     code="PD122",
     title="Ulysses wider than key heads or the node",
     why="Ulysses exchanges heads four times a layer, and nothing overlaps it: past the heads of keys and "
-    "values "
-    "they are copied to be exchanged, past the node the exchange goes over the network.",
+    "values they are copied to be exchanged, past the node the exchange goes over the network.",
     sources=("seed 004",),
     topic="long_sequence",
     needs=("settings",),

@@ -11,10 +11,8 @@ META = Meta(
     code="PD380",
     title="Most of the step beside data-parallel communication",
     why="Gradients are reduced in the last micro-batch of a step and weights gathered in the first. Spread "
-    "over "
-    "more replicas a batch leaves few of them, in the end one: then what that communication costs, what it "
-    "takes "
-    "from the kernels beside it, and every late rank set the time of the step.",
+    "over more replicas a batch leaves few of them, in the end one: then what that communication costs, what "
+    "it takes from the kernels beside it, and every late rank set the time of the step.",
     sources=("seed 000", "seed 001", "seed 004"),
     topic="scale",
     needs=("trace", "settings"),
@@ -57,8 +55,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"{count} micro-batch{'es' if count > 1 else ''} a step on each pipeline",
         evidence=evidence,
         remedy="In this order: fewer bytes (PD101), faster collectives (PD103), SMs for the kernels beside "
-        "them "
-        "(PD110, PD113), ranks that come together (PD303, PD381). More replicas will shorten the step "
+        "them (PD110, PD113), ranks that come together (PD303, PD381). More replicas will shorten the step "
         "little.",
         verify="Run again: DP communication takes a smaller share of the window.",
         false_alarm="A capture of a smaller batch than the job's own.",

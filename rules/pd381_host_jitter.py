@@ -12,8 +12,7 @@ META = Meta(
     code="PD381",
     title="Hosts that hold up the job by turns",
     why="A collective waits for its last rank. With many ranks one host or another is always slow for a "
-    "moment: "
-    "collecting garbage, moved to another core, in a system call.",
+    "moment: collecting garbage, moved to another core, in a system call.",
     sources=("seed 000", "seed 001"),
     topic="scale",
     needs=("ranks", "steps"),
@@ -27,6 +26,11 @@ MIN_STEPS = 4
 INTERVAL = 100
 """Steps between collections that Megatron-Bridge's and megatron-core's guides use."""
 _HOST = ("host", "gc", "data")
+_BIND = (
+    "Bind each process to the cores and memory of its GPU's NUMA node: {binding} (compare nvidia-smi topo "
+    "-m). CUDA graphs take launches off the host where shapes are static, see PD201."
+)
+_COLLECT = "Most of it is garbage collection: see PD202. "
 
 
 def evaluate(case: Case) -> Verdict:
@@ -48,7 +52,7 @@ def evaluate(case: Case) -> Verdict:
     if skew.state != "measured" or wait is None or not step_ms or case.unit != "step":
         return Verdict(state="skipped", reason=skew.reason or "steps are not known")
     spread = jitter.median_spread_ns / 1e6 / step_ms
-    idle = (case.share(lambda r: sum(r.ledger.idle_ns[cause] for cause in _HOST)) or 0.0) * len(case.ranks)
+    idle = _of_all(case, _HOST)
     evidence = [
         Evidence(
             label="hosts' time in a step, longest less shortest, median", value=f"{spread:.1%} of a step"
@@ -61,21 +65,25 @@ def evaluate(case: Case) -> Verdict:
     one = next((s for s in jitter.slowest if s.beyond_chance), None)
     if one is not None:
         return Verdict(state="passes", reason=f"{one.label} is the slow one, see PD303", evidence=evidence)
+    collecting = 2 * _of_all(case, ("gc",)) >= idle
     return Verdict(
         state="fires",
         reason="another rank's host is late in each step",
         evidence=evidence,
         advice=list(_advice(case)),
-        remedy=f"Bind each process to the cores and memory of its GPU's NUMA node: {_binding(case)} (compare "
-        "nvidia-smi topo -m). CUDA graphs take launches off the host where shapes are static, see PD201.",
+        remedy=(_COLLECT if collecting else "") + _BIND.format(binding=_binding(case)),
         gain=ceiling(
             case, lambda r: round(min(spread, wait) * r.ledger.window_ns), "the spread of the hosts"
         ),
         verify="Run again: the spread in the section on host jitter falls, and waiting in the skew section "
-        "with "
-        "it.",
+        "with it.",
         false_alarm="A profiler that writes its buffers on each rank at another moment.",
     )
+
+
+def _of_all(case: Case, causes: tuple[str, ...]) -> float:
+    """Idle time of some causes, all ranks together, as a share of one window."""
+    return (case.share(lambda r: sum(r.ledger.idle_ns[cause] for cause in causes)) or 0.0) * len(case.ranks)
 
 
 def _wait_frac(case: Case) -> float | None:

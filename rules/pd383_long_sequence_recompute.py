@@ -15,8 +15,7 @@ META = Meta(
     code="PD383",
     title="Long sequences paid for with recomputation",
     why="Activations grow with the sequence. Full recomputation makes room by computing each layer's forward "
-    "pass "
-    "again, about a third of the work; context parallelism divides activations and repeats nothing.",
+    "pass again, about a third of the work; context parallelism divides activations and repeats nothing.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="long_sequence",
     needs=("trace", "settings"),
@@ -76,11 +75,9 @@ def _recomputes(case: Case, granularity: object, evidence: list[Evidence]) -> Ve
         "offload activations to the host where the link is fast.",
         gain=gain,
         verify="Run again: the recompute share falls, the peak of memory stays below the device's, and "
-        "exposed CP "
-        "communication stays small.",
+        "exposed CP communication stays small.",
         false_alarm="Memory that is short for weights and optimizer states, which context parallelism "
-        "divides "
-        "less than activations.",
+        "divides less than activations.",
     )
 
 

@@ -15,8 +15,7 @@ META = Meta(
     title="Tensor and context parallelism out of balance",
     why="Both divide the same tensors: tensor parallelism overlaps with products and moves every activation, "
     "context parallelism overlaps with attention and moves keys and values. Where one is exposed and the "
-    "other "
-    "hidden, ranks are on the wrong side.",
+    "other hidden, ranks are on the wrong side.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="long_sequence",
     needs=("trace", "settings"),
@@ -89,8 +88,7 @@ def _to_context(case: Case, tp: int, cp: int) -> Iterator[Advice]:
         knob=_TP,
         to=tp // 2,
         why=f"sequences of {length:,} tokens are longer than the model is wide ({hidden:,}): the same number "
-        "of "
-        "ranks exchanges less as context parallelism",
+        "of ranks exchanges less as context parallelism",
         costs=f"weights and gradients of twice the size{memory}",
     )
     yield Advice(knob=_CP, to=2 * cp, why="takes the ranks that TP gives back")

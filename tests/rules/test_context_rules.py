@@ -1,0 +1,284 @@
+"""PD120, PD122, PD383 and PD384: context parallelism, how far it goes, and long sequences without it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
+from perfdoc.rules.case import Case
+from perfdoc.rules.context_sizing import two_levels
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.pd383_long_sequence_recompute import LONG, MIN_FRAC, SHORT_FRAC
+from perfdoc.rules.pd384_tp_against_cp import TIMES
+from tests.analyzers.memory_planted import a_step, one
+from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
+from tests.rules.communicating import LLAMA_8B, communicating, having, of_job, with_exposed, with_parts
+
+CP8: dict[str, Value] = {
+    "tensor_model_parallel_size": 1,
+    "context_parallel_size": 8,
+    "pipeline_model_parallel_size": 1,
+    "data_parallel_size": 4,
+    "num_attention_heads": 32,
+    "num_query_groups": 8,
+}
+RING = {**CP8, "cp_comm_type": "p2p"}
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    """CP communication of 200 us in each step of 1 ms, half of it exposed, beside 400 us of attention."""
+    return communicating(tmp_path_factory.mktemp("cp"), "cp", 100, attention_us=400)
+
+
+def lasting(case: Case, attention_us: float | None) -> Case:
+    """The same beside so much attention in each of the two steps."""
+    return with_parts(case, attention_ns=None if attention_us is None else round(2000 * attention_us))
+
+
+def test_pd120_threshold(tmp_path: Path) -> None:
+    fires = result("PD120", having(communicating(tmp_path, "cp", 50), {**CP8, "cp_comm_type": "a2a"}))
+    assert (fires.state, fires.level, settings_of(fires)) == ("fires", "problem", {"cp_comm_type": "p2p"})
+    assert fires.gain is not None
+    assert (fires.gain.method, fires.gain.high_ms) == ("ceiling", pytest.approx(0.05))
+    assert result("PD120", having(communicating(tmp_path, "cp", 49), RING)).state == "passes"
+    assert result("PD120", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
+
+
+@pytest.mark.parametrize(
+    ("scheme", "attention_us", "level", "advised"),
+    [
+        ("a2a", 100, "problem", {"cp_comm_type": "p2p"}),
+        ("all_gather", 200, "problem", {"cp_comm_type": "p2p"}),  # 200 us of transfer: just covered
+        (
+            "all_gather",
+            199,
+            "problem",
+            {"hierarchical_context_parallel_sizes": (4, 2), "cp_comm_type": "a2a+p2p"},
+        ),
+        ("p2p", 200, "information", {}),
+        (
+            "p2p",
+            199,
+            "information",
+            {"hierarchical_context_parallel_sizes": (4, 2), "cp_comm_type": "a2a+p2p"},
+        ),
+        ("p2p", None, "information", {}),
+        (("p2p",) * 31 + ("a2a",), 100, "information", {}),
+    ],
+)
+def test_pd120_by_scheme(
+    exposed: Case, scheme: Value, attention_us: float | None, level: str, advised: dict[str, Value]
+) -> None:
+    found = result("PD120", having(lasting(exposed, attention_us), {**CP8, "cp_comm_type": scheme}))
+    assert (found.state, found.level, settings_of(found)) == ("fires", level, advised)
+    assert bool(found.remedy) != bool(advised)
+    assert found.gain is not None
+    assert found.gain.method == "ceiling"
+
+
+def test_pd120_knows_what_it_does_not_know(exposed: Case) -> None:
+    found = result("PD120", having(exposed))
+    assert (found.level, found.advice, "--config" in found.remedy) == ("information", [], True)
+
+
+@pytest.mark.parametrize(
+    ("attention_us", "to"),
+    [(150, 4), (100, 4), (86, 4), (85, 2), (29, 2), (28, 1), (1, 1)],
+)
+def test_pd120_finds_the_largest_degree_that_attention_covers(
+    exposed: Case, attention_us: float, to: int
+) -> None:
+    """200 us of transfer at 8 are 3/7 of it, 85.7 us, beside what attention takes now at 4, and 1/7, 28.6 us,
+    at 2. One head of keys leaves no split in two levels."""
+    settings = {**RING, "num_query_groups": 1}
+    found = result("PD120", having(lasting(exposed, attention_us), settings))
+    assert settings_of(found) == {"context_parallel_size": to}
+    # 16 samples on 8 replicas by ones, or on 16: two micro-batches or one. On 32 there are too few.
+    batch: dict[str, Value] = {**settings, "global_batch_size": 16, "micro_batch_size": 1}
+    allowed = [c for c in (4, 2, 1) if c <= to and 16 % (4 * 8 // c) == 0]
+    found = result("PD120", having(lasting(exposed, attention_us), batch))
+    assert settings_of(found) == ({"context_parallel_size": allowed[0]} if allowed else {})
+
+
+def test_two_levels_of_a_group(exposed: Case) -> None:
+    """Exchanged heads: as many ranks as a node of 8 holds beside TP, and as divide keys' heads."""
+    for tp, cp, groups, expected in (
+        (1, 16, 8, (8, 2)),
+        (2, 16, 8, (4, 4)),
+        (4, 16, 8, (2, 8)),
+        (8, 16, 8, None),
+        (1, 16, 4, (4, 4)),
+        (1, 2, 8, None),
+        (1, 6, 6, (2, 3)),  # 3 divides no 32 heads
+        (1, 9, 9, None),
+    ):
+        settings = {**CP8, "tensor_model_parallel_size": tp, "num_query_groups": groups}
+        assert two_levels(having(exposed, settings), cp) == expected, (tp, cp, groups)
+    latent = {**CP8, "multi_latent_attention": True}
+    assert two_levels(having(exposed, latent), 16) is None
+    assert two_levels(having(exposed), 16) is None
+
+
+ULYSSES = "ulysses_sequence_parallel_size"
+
+
+@pytest.mark.parametrize(
+    ("settings", "state", "to"),
+    [
+        ({ULYSSES: 8, "num_query_groups": 4, "nproc_per_node": 8}, "fires", 4),
+        ({ULYSSES: 4, "num_query_groups": 4, "nproc_per_node": 8}, "passes", None),
+        ({ULYSSES: 16, "num_query_groups": 32, "nproc_per_node": 8}, "fires", 8),
+        ({ULYSSES: 8, "num_query_groups": 32, "nproc_per_node": 4}, "fires", 4),
+        ({ULYSSES: 8, "num_query_groups": 6}, "fires", 4),
+        ({ULYSSES: 2, "multi_latent_attention": True}, "fires", 1),
+        ({ULYSSES: 8}, "skipped", None),
+        ({ULYSSES: 1}, "not_applicable", None),
+        ({}, "not_applicable", None),
+    ],
+)
+def test_pd122(exposed: Case, settings: dict[str, Value], state: str, to: int | None) -> None:
+    found = result("PD122", having(exposed, settings, "verl"))
+    assert (found.state, settings_of(found)) == (state, {} if to is None else {ULYSSES: to})
+    assert found.level == "information" or state != "fires"
+
+
+FULL: dict[str, Value] = {
+    "seq_length": LONG,
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+    "context_parallel_size": 1,
+    "data_parallel_size": 8,
+}
+SELECTIVE = {"recompute_granularity": "selective", "recompute_method": None, "recompute_num_layers": None}
+
+
+def recomputing(case: Case, us: float | None) -> Case:
+    return with_parts(case, recompute_ns=None if us is None else round(2000 * us))
+
+
+@pytest.mark.parametrize(
+    ("settings", "us", "state", "advised"),
+    [
+        ({}, 1000 * MIN_FRAC, "fires", {"context_parallel_size": 2, **SELECTIVE}),
+        ({}, 1000 * MIN_FRAC - 1, "passes", {}),
+        ({}, None, "skipped", {}),
+        ({"seq_length": LONG - 1}, 100, "not_applicable", {}),
+        ({"data_parallel_size": 7}, 100, "fires", SELECTIVE),
+        ({"context_parallel_size": 4096}, 100, "fires", SELECTIVE),  # 8192 / (2 x 8192)
+        ({"global_batch_size": 2, "micro_batch_size": 1}, 100, "fires", SELECTIVE),
+        ({**SELECTIVE}, 100, "fires", {"context_parallel_size": 2}),
+        ({**SELECTIVE, "recompute_granularity": None}, 0, "passes", {}),
+    ],
+)
+def test_pd383(
+    exposed: Case, settings: dict[str, Value], us: float | None, state: str, advised: dict[str, Value]
+) -> None:
+    found = result("PD383", recomputing(having(exposed, {**FULL, **settings}), us))
+    assert (found.state, settings_of(found)) == (state, advised), found.reason
+
+
+def test_pd383_gain_is_a_ceiling(exposed: Case) -> None:
+    case = recomputing(having(exposed, FULL), 100)
+    found = result("PD383", predicting(case, without_recompute=(0.05, 0.06, 0.07))).gain
+    assert found is not None
+    assert (found.method, found.low_ms, found.mid_ms, found.high_ms) == ("ceiling", 0.0, None, 0.07)
+    found = result("PD383", case).gain
+    assert found is not None
+    assert (found.method, found.high_ms) == ("ceiling", pytest.approx(0.1))
+    assert result("PD383", having(exposed)).state == "skipped"
+
+
+def test_pd383_short_of_memory(exposed: Case, tmp_path: Path) -> None:
+    """Nothing is recomputed; 1000 bytes reserved and the rest of the device free."""
+    case = having(exposed, {**FULL, **SELECTIVE, "recompute_granularity": None})
+    measured = one(a_step(), tmp_path)
+    for free, failed, state in (
+        (52, 0, "fires"),
+        (53, 0, "passes"),
+        (1000, 1, "fires"),
+        (None, 0, "skipped"),
+    ):
+        assert free is None or failed or (free / (1000 + free) < SHORT_FRAC) == (state == "fires")
+        device = replace(measured, peak_reserved_bytes=1000, headroom_bytes=free, oom_events=failed)
+        ranks = [RankMemory(rank=0, devices=[device], process=None, sha256={})]
+        memory = JobMemory(state="measured", reason="", remedy="", ranks=ranks)
+        found = result("PD383", replace(recomputing(case, 0), memory=memory))
+        assert found.state == state, (free, failed)
+        if state == "fires":
+            assert found.level == "information"
+            assert settings_of(found) == {"context_parallel_size": 2, "recompute_granularity": "selective"}
+
+
+SPLIT: dict[str, Value] = {
+    "tensor_model_parallel_size": 4,
+    "context_parallel_size": 2,
+    "pipeline_model_parallel_size": 1,
+    "expert_model_parallel_size": 1,
+    "data_parallel_size": 2,
+    "num_attention_heads": 32,
+    "use_distributed_optimizer": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("tp_us", "cp_us", "advised"),
+    [
+        (50.0, 50.0 / TIMES, {"tensor_model_parallel_size": 2, "context_parallel_size": 4}),
+        (50.0, 50.0 / TIMES + 0.1, {}),
+        (49.9, 0.0, {}),
+        (20.0, 100.0, {"tensor_model_parallel_size": 8, "context_parallel_size": 1}),
+    ],
+)
+def test_pd384(exposed: Case, tp_us: float, cp_us: float, advised: dict[str, Value]) -> None:
+    case = of_job(with_exposed(having(exposed, SPLIT), tp=tp_us, cp=cp_us), model=LLAMA_8B)
+    found = result("PD384", case)
+    assert (found.state, settings_of(found)) == ("fires" if advised else "passes", advised)
+    assert found.level == "information" or not advised
+    if tp_us == 50.0 and advised:
+        # 6 bytes of 8e9 / 4 parameters more; masters and moments stay divided over as many ranks.
+        assert "11.2 GiB more" in found.advice[0].costs
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"hidden_size": 8192},  # sequences no longer than the model is wide
+        {"tensor_model_parallel_size": 5},
+        {"expert_model_parallel_size": 2},
+        {"seq_length": 8196},  # not divisible by 2 x 4
+    ],
+)
+def test_pd384_proposes_nothing_that_does_not_fit(exposed: Case, settings: dict[str, Value]) -> None:
+    case = of_job(with_exposed(having(exposed, {**SPLIT, **settings}), tp=200, cp=0), model=LLAMA_8B)
+    assert result("PD384", case).state == "passes"
+
+
+def test_pd384_down_to_one(exposed: Case) -> None:
+    """Without tensor parallelism there is no sequence parallelism either."""
+    settings: dict[str, Value] = {
+        **SPLIT,
+        "tensor_model_parallel_size": 2,
+        "sequence_parallel": True,
+        "tp_comm_overlap": True,
+    }
+    case = of_job(with_exposed(having(exposed, settings), tp=200, cp=0), model=LLAMA_8B)
+    assert settings_of(result("PD384", case)) == {
+        "tensor_model_parallel_size": 1,
+        "context_parallel_size": 4,
+        "sequence_parallel": False,
+        "tp_comm_overlap": False,
+    }
+
+
+def test_pd384_stays_inside_the_node(exposed: Case) -> None:
+    settings: dict[str, Value] = {**SPLIT, "tensor_model_parallel_size": 8}
+    case = with_exposed(having(exposed, settings), tp=0, cp=200)
+    assert result("PD384", case).state == "passes"
+    none = {**SPLIT, "tensor_model_parallel_size": 1, "context_parallel_size": 1}
+    assert result("PD384", having(exposed, none)).state == "not_applicable"
+    assert result("PD384", having(exposed)).state == "skipped"

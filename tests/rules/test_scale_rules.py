@@ -1,0 +1,182 @@
+"""PD381 and PD382, the level of PD101, and whole simulated jobs with and without faults."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgspec
+import pytest
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.host.host_jitter import SlowestRank
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.pd101_exposed_dp import WORTH_FRAC
+from perfdoc.rules.pd381_host_jitter import INTERVAL, MIN_FRAC, MIN_STEPS
+from perfdoc.rules.pd382_low_mfu import LOW_MFU, PER_STAGE
+from perfdoc.rules.registry import run_rules
+from tests.rules.cases import predicting, result, settings_of
+from tests.rules.communicating import LLAMA_8B, communicating, having, of_job, with_exposed
+from tests.simulator.simulated import DENSE, facts_of, simulated, written
+
+SMALL = msgspec.structs.replace(DENSE, layers=2, query_groups=32)
+Simulate = Callable[..., Case]
+
+
+@pytest.fixture(scope="module")
+def simulate(tmp_path_factory: pytest.TempPathFactory) -> Simulate:
+    """Simulates a job of two layers, writes its captures and measures them; each job once."""
+    made: dict[object, Case] = {}
+
+    def of(layout: str, *faults: str, steps: int = 2) -> Case:
+        key = (layout, faults, steps)
+        if key not in made:
+            job = simulated(layout, *faults, shape=SMALL, steps=steps)
+            folder = tmp_path_factory.mktemp("simulated")
+            paths = written(job, folder)
+            made[key] = Case.of([measure_capture(p, WindowRequest(), facts_of(job)) for p in paths])
+        return made[key]
+
+    return of
+
+
+@pytest.fixture(scope="module")
+def exposed(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return communicating(tmp_path_factory.mktemp("dp"), "dp", 100)
+
+
+@pytest.mark.parametrize(
+    ("sound", "fault", "code"),
+    [
+        ("tp=4,micro_batches=2", "no_overlap=tp", "PD111"),
+        ("tp=4,micro_batches=2", "max_connections", "PD111"),
+        ("cp=4,micro_batches=4", "exposed_cp", "PD120"),
+    ],
+)
+def test_a_planted_fault_is_a_problem_and_a_sound_job_has_none(
+    simulate: Simulate, sound: str, fault: str, code: str
+) -> None:
+    faulty, without = result(code, simulate(sound, fault)), result(code, simulate(sound))
+    assert (faulty.state, faulty.level) == ("fires", "problem"), faulty.evidence
+    assert without.state != "fires" or without.level == "information", without.evidence
+    ours = [
+        r
+        for r in run_rules(simulate(sound))
+        if r.state == "fires" and r.level == "problem" and r.code[:4] in ("PD11", "PD12", "PD38")
+    ]
+    assert ours == []
+
+
+GC = "gc=60"
+
+
+def test_pd381_hosts_by_turns(simulate: Simulate) -> None:
+    """One of two ranks collects garbage for 60 ms in each step, the other waits for it."""
+    case = having(simulate("dp=2,micro_batches=2", GC, steps=6), {"manual_gc": False})
+    found = result("PD381", case)
+    assert (found.state, found.level) == ("fires", "problem"), found.reason
+    assert settings_of(found) == {"manual_gc": True, "manual_gc_interval": INTERVAL}
+    assert "numactl --cpunodebind=$((SLURM_LOCALID/4))" in found.remedy
+    assert "PD202" in found.remedy
+    assert found.gain is not None
+    # In each step one rank waits for 60 ms: 30 of the mean rank's, of which no more can be had.
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(30, rel=0.05))
+    assert result("PD381", simulate("dp=2,micro_batches=2", steps=6)).state == "passes"
+    assert result("PD381", having(case)).advice == []
+
+
+def test_pd381_leaves_one_slow_rank_to_pd303(simulate: Simulate) -> None:
+    case = simulate("dp=2,micro_batches=2", GC, steps=6)
+    slow = SlowestRank(label="rank 1", steps=6, recurrence_frac=1.0, median_lag_ns=1, beyond_chance=True)
+    jitter = replace(case.job.host_jitter, slowest=[slow])
+    found = result("PD381", replace(case, job=replace(case.job, host_jitter=jitter)))
+    assert (found.state, "PD303" in found.reason) == ("passes", True)
+
+
+def test_pd381_threshold_and_steps(simulate: Simulate) -> None:
+    case = simulate("dp=2,micro_batches=2", GC, steps=6)
+    assert case.unit_ms is not None
+    edge = round(case.unit_ms * 1e6 * MIN_FRAC) + 1
+    for spread, steps, state in (
+        (edge, MIN_STEPS, "fires"),
+        (edge - 2, MIN_STEPS, "passes"),
+        (edge, MIN_STEPS - 1, "skipped"),
+    ):
+        jitter = replace(case.job.host_jitter, median_spread_ns=spread, common_steps=steps)
+        found = result("PD381", replace(case, job=replace(case.job, host_jitter=jitter)))
+        assert found.state == state, (spread, steps)
+    alone = replace(case, captures=case.captures[:1])
+    assert result("PD381", alone).state == "not_applicable"
+
+
+def at_mfu(case: Case, value: float | None, settings: dict[str, Value] | None = None) -> Case:
+    case = having(case, settings)
+    return replace(case, job=replace(case.job, mfu=replace(case.job.mfu, value=value, reason="no model")))
+
+
+MANY: dict[str, Value] = {
+    "tensor_model_parallel_size": 2,
+    "pipeline_model_parallel_size": 4,
+    "data_parallel_size": 8,
+}
+BASICS: dict[str, Value] = {
+    "use_distributed_optimizer": True,
+    "overlap_grad_reduce": True,
+    "sequence_parallel": True,
+}
+
+
+@pytest.mark.parametrize(
+    ("settings", "advised"),
+    [
+        ({}, {}),
+        ({**MANY, **dict.fromkeys(BASICS, False)}, BASICS),
+        (
+            {**MANY, **BASICS, "tp_comm_overlap": False, "nccl_ub": False},
+            {"tp_comm_overlap": True, "nccl_ub": True},
+        ),
+        ({**MANY, **BASICS, "overlap_grad_reduce": False, "nccl_ub": False}, {"overlap_grad_reduce": True}),
+        ({"data_parallel_size": 1, "use_distributed_optimizer": False, "overlap_grad_reduce": False}, {}),
+    ],
+)
+def test_pd382(exposed: Case, settings: dict[str, Value], advised: dict[str, Value]) -> None:
+    found = result("PD382", at_mfu(exposed, LOW_MFU - 0.001, settings))
+    assert (found.state, found.level, settings_of(found)) == ("fires", "information", advised)
+    assert found.gain is None
+    assert [e.value for e in found.evidence] == ["29.9%", "10.0%, 0.0%"]
+
+
+def test_pd382_threshold(exposed: Case) -> None:
+    assert result("PD382", at_mfu(exposed, LOW_MFU)).state == "passes"
+    unknown = result("PD382", at_mfu(exposed, None))
+    assert (unknown.state, unknown.reason) == ("skipped", "MFU is not known: no model")
+
+
+def test_pd382_counts_micro_batches(exposed: Case) -> None:
+    settings: dict[str, Value] = {**MANY, **BASICS, "tp_comm_overlap": False}
+    for count, few in ((4 * PER_STAGE - 1, True), (4 * PER_STAGE, False)):
+        found = result("PD382", of_job(at_mfu(exposed, 0.1, settings), micro_batches=count))
+        assert ("have 16 or more" in found.remedy) == few
+        assert settings_of(found) == ({} if few else {"tp_comm_overlap": True})
+
+
+def test_pd101_is_information_where_nothing_is_to_be_gained(exposed: Case) -> None:
+    """Half is hidden, and neither overlap nor other buckets would save two hundredths of the step."""
+    worth = WORTH_FRAC  # ms of a step of 1 ms
+    for mid, level in ((worth, "problem"), (worth - 0.001, "information")):
+        assert result("PD101", predicting(exposed, buckets_x4=(0.0, mid, mid))).level == level
+    little = predicting(exposed, buckets_x4=(0.0, 0.0, 0.0))
+    assert result("PD101", having(little, {"overlap_grad_reduce": False})).level == "problem"
+    assert result("PD101", exposed).level == "problem"  # nothing was replayed
+
+
+def test_the_facts_of_a_model_reach_the_rules(exposed: Case) -> None:
+    """The width of the model and the sequence come from the job's facts where no setting says them."""
+    settings: dict[str, Value] = {**MANY, "context_parallel_size": 1, "expert_model_parallel_size": 1}
+    case = of_job(with_exposed(having(exposed, settings), dp=0, tp=100), model=LLAMA_8B)
+    found = result("PD384", case)
+    assert settings_of(found) == {"tensor_model_parallel_size": 1, "context_parallel_size": 2}
+    shorter = msgspec.structs.replace(LLAMA_8B, sequence_length=4096)
+    assert result("PD384", of_job(case, model=shorter)).state == "passes"
