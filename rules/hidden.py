@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.case import Case
 from perfdoc.rules.rule import Level
 
+ON_HOST = "the ranks train on the CPU, where nothing runs beside communication but on the same cores"
 LITTLE_HIDDEN_FRAC = 0.10
 """Where less of a dimension's communication is hidden, nothing overlaps it."""
 

@@ -6,7 +6,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.gain import at_most, predicted, worth_frac
 from perfdoc.rules.gradient_sums import MANY_RANKS, can_accumulate_in_fp32, keeps_precision, summing_ranks
-from perfdoc.rules.hidden import level_of
+from perfdoc.rules.hidden import hidden_frac
 from perfdoc.rules.rule import Advice, Level, Meta, Verdict
 
 META = Meta(
@@ -30,6 +30,8 @@ META = Meta(
 
 WORTH_FRAC = 0.02
 """Of a step: what overlap or other buckets have to gain by replay, where overlap is not known to be off."""
+HIDDEN_FRAC = 0.25
+"""Of this communication: where less is hidden, it stays a problem."""
 _TRIED = ("overlapped_dp", "buckets_x4", "buckets_x0.25")
 _VERIFY = "Run again: exposed DP communication in the ledger falls, and the step time by as much."
 _FALSE_ALARM = (
@@ -69,9 +71,9 @@ def _level(case: Case) -> Level:
     then it is the size of the job that leaves too little compute to hide it."""
     tried = any((p := case.prediction(key)) is not None and p.mid_ns is not None for key in _TRIED)
     off = case.is_set_to(_GRADIENTS, False) or case.is_set_to(_WEIGHTS, False)
-    if off or not tried or worth_frac(case, *_TRIED) >= WORTH_FRAC:
-        return "problem"
-    return level_of(case, "dp", switched_off=False)
+    worth = worth_frac(case, *_TRIED) >= WORTH_FRAC
+    little = (hidden_frac(case, "dp") or 0.0) < HIDDEN_FRAC
+    return "problem" if off or not tried or worth or little else "information"
 
 
 _NO_CONFIGURATION = "Give the job's configuration (--config FILE): without it no setting can be advised."
@@ -107,12 +109,23 @@ def _piped(case: Case) -> bool:
     return (case.degree("pipeline_model_parallel_size") or 1) > 1
 
 
+def _bucket_elements(case: Case) -> int | None:
+    """What is set, or what megatron-core makes of null; Megatron-Bridge and NeMo put a number of theirs
+    there."""
+    known, size = case.setting("bucket_size")
+    if known and size is None and case.dp and case.configuration.dialect not in ("megatron_bridge", "nemo"):
+        return max(40_000_000, 1_000_000 * case.dp)
+    return size if known and isinstance(size, int) and not isinstance(size, bool) else None
+
+
 def _buckets(case: Case) -> list[Advice]:
     """Another bucket size, where the replay says that it gains by the lower end of its band."""
-    known, size = case.setting("bucket_size")
-    if not known or isinstance(size, bool) or not isinstance(size, int) or _piped(case):
+    size = _bucket_elements(case)
+    if size is None or _piped(case):
         return []
     if case.is_set_to("use_megatron_fsdp", True):
+        if case.is_set_to("bucket_size", None):
+            return []
         why = "Megatron FSDP then moves each layer's weights and gradients beside that layer's compute"
         return [Advice(knob="bucket_size", to=None, why=why)]
     found = []

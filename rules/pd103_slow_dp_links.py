@@ -22,6 +22,7 @@ META = Meta(
     advice=(
         "dp_hierarchical",
         "scale_hier",
+        "scale_dp_three_levers",
         "mem_padding",
         "mlm_02",
         "mlm_05",

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.hidden import hidden_frac, level_of, time_ns
+from perfdoc.rules.hidden import ON_HOST, hidden_frac, level_of, time_ns
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -37,6 +37,10 @@ _MOVING = (
     "Shapes change from step to step here (verl packs each batch anew), and user buffers take one shape "
     "only: tp_comm_overlap is not advised."
 )
+_LOCAL = (
+    "Layers of megatron-core's own (transformer_impl local) have no user buffers: Transformer Engine's do. "
+    "Less tensor parallelism moves fewer bytes with either."
+)
 _FIXED = (
     "tp_comm_overlap is on. Look in the communication table for which gathers and scatters stay exposed, and "
     "set their method, SMs and splits one product at a time (tp_comm_overlap_cfg); the recipes' own are the "
@@ -54,6 +58,8 @@ def evaluate(case: Case) -> Verdict:
     nothing, evidence = judged(case, "tp")
     if nothing is not None:
         return nothing
+    if case.on_host:
+        return Verdict(state="not_applicable", reason=ON_HOST, evidence=evidence)
     on, off = case.is_set_to(_OVERLAP, True), case.is_set_to(_OVERLAP, False)
     splits = max(case.number(_SPLITS) or 0, USUAL_SPLITS)
     hidden = hidden_frac(case, "tp") or 0.0
@@ -69,7 +75,7 @@ def evaluate(case: Case) -> Verdict:
         reason="the products around it do not hide it",
         evidence=evidence,
         advice=advice,
-        remedy=_FIXED if on else _MOVING if off and _moving(case) else "" if off else _UNKNOWN,
+        remedy=_FIXED if on else "" if advice else _why_not(case) if off else _UNKNOWN,
         otherwise=_NOTHING,
         gain=ceiling_of_transfer(case, "tp"),
         verify="Run again: exposed TP communication in the ledger falls; gathers and scatters become copies "
@@ -79,13 +85,18 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
+def _why_not(case: Case) -> str:
+    """Why an overlap that is off is not advised."""
+    return _MOVING if _moving(case) else _LOCAL
+
+
 def _moving(case: Case) -> bool:
     """Whether activations are known to change shape between steps."""
     return case.configuration.dialect == "verl" or case.is_set_to("hybrid_context_parallel", True)
 
 
 def _enabled(case: Case) -> Iterator[Advice]:
-    if not case.is_set_to(_OVERLAP, False) or _moving(case):
+    if not case.is_set_to(_OVERLAP, False) or _moving(case) or case.is_set_to("transformer_impl", "local"):
         return
     gain = ceiling_of_transfer(case, "tp")
     together: tuple[str, ...] = ()

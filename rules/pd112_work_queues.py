@@ -18,7 +18,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     needs=("settings", "hardware"),
-    advice=("tp_overlap_hopper_conn",),
+    advice=("tp_overlap_hopper_conn", "mlm_ts_throughput"),
 )
 
 _KNOB = "cuda_device_max_connections"

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, transfer_ns
+from perfdoc.rules.hidden import ON_HOST
 from perfdoc.rules.model_states import gib, headroom_bytes, state_bytes
 from perfdoc.rules.relayout import hidden_size, sequence_allows, sequence_length
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
@@ -39,6 +40,8 @@ def evaluate(case: Case) -> Verdict:
     of_tp, of_cp = case.share(transfer_ns(case, "tp")), case.share(transfer_ns(case, "cp"))
     if of_tp is None or of_cp is None:
         return Verdict(state="skipped", reason="every window is empty")
+    if case.on_host:
+        return Verdict(state="not_applicable", reason=ON_HOST)
     evidence = [
         Evidence(label=f"exposed transfer of TP {tp}, mean over ranks", value=f"{of_tp:.1%}"),
         Evidence(label=f"exposed transfer of CP {cp}, mean over ranks", value=f"{of_cp:.1%}"),

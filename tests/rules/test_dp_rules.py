@@ -37,6 +37,10 @@ def test_pd101_leaves_buckets_alone_where_they_are_not_read(exposed: Case) -> No
     piped = result("PD101", having(case, {**settings, "pipeline_model_parallel_size": 4}))
     assert settings_of(piped) == {}
     assert "only the first chunk of the first stage reads it" in piped.remedy
+    # Null is max(40 M, 1 M x DP) elements in megatron-core; Megatron-Bridge puts a number of its own there.
+    null: dict[str, Value] = {"bucket_size": None, "overlap_grad_reduce": True, "data_parallel_size": 64}
+    assert settings_of(result("PD101", having(case, null))) == {"bucket_size": 256_000_000}
+    assert settings_of(result("PD101", having(case, null, "megatron_bridge"))) == {}
     fsdp = result("PD101", having(case, {**settings, "use_megatron_fsdp": True}))
     assert settings_of(fsdp) == {"bucket_size": None}
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -13,7 +14,7 @@ from perfdoc.analyzers.host.host_jitter import SlowestRank
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.pd101_exposed_dp import WORTH_FRAC
+from perfdoc.rules.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
 from perfdoc.rules.pd381_host_jitter import INTERVAL, MIN_FRAC, MIN_STEPS
 from perfdoc.rules.pd382_low_mfu import LOW_MFU, PER_STAGE
 from perfdoc.rules.registry import run_rules
@@ -162,11 +163,18 @@ def test_pd382_counts_micro_batches(exposed: Case) -> None:
         assert settings_of(found) == ({} if few else {"tp_comm_overlap": True})
 
 
-def test_pd101_is_information_where_nothing_is_to_be_gained(exposed: Case) -> None:
+def test_pd101_is_information_where_nothing_is_to_be_gained(exposed: Case, tmp_path: Path) -> None:
     """Half is hidden, and neither overlap nor other buckets would save two hundredths of the step."""
     worth = WORTH_FRAC  # ms of a step of 1 ms
     for mid, level in ((worth, "problem"), (worth - 0.001, "information")):
         assert result("PD101", predicting(exposed, buckets_x4=(0.0, mid, mid))).level == level
+    for hidden_us, level in (
+        (34, "information"),
+        (33, "problem"),
+    ):  # 34 of 134 are a quarter, 33 of 133 are not
+        case = communicating(tmp_path, "dp", 100, hidden_us=hidden_us)
+        assert (hidden_us / (100 + hidden_us) >= HIDDEN_FRAC) == (level == "information")
+        assert result("PD101", predicting(case, buckets_x4=(0.0, 0.0, 0.0))).level == level
     little = predicting(exposed, buckets_x4=(0.0, 0.0, 0.0))
     assert result("PD101", having(little, {"overlap_grad_reduce": False})).level == "problem"
     assert result("PD101", exposed).level == "problem"  # nothing was replayed

@@ -96,6 +96,14 @@ def test_pd111_tunes_what_is_on(exposed: Case) -> None:
     assert (left.state, left.advice, "tp_comm_overlap_cfg" in left.remedy) == ("fires", [], True)
 
 
+def test_user_buffers_are_for_gpus_and_transformer_engine(exposed: Case) -> None:
+    local = result("PD111", having(exposed, {**OFF, "transformer_impl": "local"}))
+    assert (local.state, local.advice, "transformer_impl local" in local.remedy) == ("fires", [], True)
+    ranks = [replace(r, on_host=True) for r in exposed.ranks]
+    on_cpu = replace(having(exposed, OFF), captures=[replace(exposed.captures[0], ranks=ranks)])
+    assert result("PD111", on_cpu).state == "not_applicable"
+
+
 ENV = "cuda_device_max_connections"
 
 
