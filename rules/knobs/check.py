@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cache
 
-from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
+from perfdoc.rules.knobs.configuration import DERIVED_FROM, Configuration, Undecided, View
 from perfdoc.rules.knobs.constraints import CONSTRAINTS, Constraint
 from perfdoc.rules.knobs.constraints.reads import knobs_of
 from perfdoc.rules.knobs.knob import Value
@@ -52,7 +53,8 @@ def check(configuration: Configuration, changes: Mapping[str, Value]) -> tuple[V
     ]
     if wrong:
         return tuple(wrong)
-    return tuple(v for v in violations(changed) if v.read & changes.keys())
+    found = (evaluate(c, changed) for c in CONSTRAINTS if may_read(c) & changes.keys())
+    return tuple(v for v in found if v is not None and v.read & changes.keys())
 
 
 def evaluate(
@@ -92,6 +94,13 @@ def _means_nothing(subject: str, view: View, configuration: Configuration) -> bo
         and subject in configuration.values
         and configuration.values[subject] == knob.defaults[dialect]
     )
+
+
+@cache
+def may_read(constraint: Constraint) -> frozenset[str]:
+    """Every setting that may decide a rule: those in its code, and what they may follow from."""
+    named = knobs_of(constraint)
+    return named.union(*(DERIVED_FROM.get(name, frozenset()) for name in named))
 
 
 def constraints_of(name: str) -> Iterable[Constraint]:

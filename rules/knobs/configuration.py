@@ -150,6 +150,13 @@ class View:
 _VPP_SOURCES = frozenset(
     {"num_layers", "pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"}
 )
+DERIVED_FROM: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "world_size": frozenset({"nnodes", "nproc_per_node"}),
+        "virtual_pipeline_model_parallel_size": _VPP_SOURCES,
+    }
+)
+"""Settings that may follow from others, and from which."""
 
 
 def _derived(

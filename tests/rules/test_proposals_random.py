@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 from collections.abc import Iterator
 from dataclasses import replace
@@ -9,8 +10,9 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.check import violations
-from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.rules.knobs.check import may_read, violations
+from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
+from perfdoc.rules.knobs.constraints import CONSTRAINTS
 from perfdoc.rules.knobs.load import catalogue
 from perfdoc.rules.knobs.values import check_value
 from perfdoc.rules.registry import run_rules
@@ -36,8 +38,8 @@ def planted() -> list[Case]:
     return [simulated_case(shape, layout, *faults) for shape, layout, *faults in PLANTED]
 
 
-def wrong_in(configuration: Configuration, found: RuleResult) -> str:
-    """What is wrong with the advice of a rule; empty where nothing is.
+def wrong_in(configuration: Configuration, found: RuleResult, before: frozenset[str] | None = None) -> str:
+    """What is wrong with the advice of a rule; empty where nothing is. before: what is broken already.
 
     By another way than the rules' own: all that is allowed is made, and what was not broken before must not
     be broken then.
@@ -48,10 +50,13 @@ def wrong_in(configuration: Configuration, found: RuleResult) -> str:
             return f"{knob} = {to!r} {words}"
         if (knob in configuration.values) and configuration.values[knob] == to:
             return f"{knob} is {to!r} already"
-    before = {v.constraint.name for v in violations(configuration) if v.constraint}
-    after = violations(configuration.with_changes(changes))
-    new = [v for v in after if v.constraint and v.constraint.name not in before]
-    return f"{changes} breaks {new[0].constraint}" if new else ""
+    new = broken(configuration.with_changes(changes)) - (broken(configuration) if before is None else before)
+    return f"{changes} breaks {sorted(new)}" if new else ""
+
+
+def broken(configuration: Configuration) -> frozenset[str]:
+    """Names of the rules of the catalogue that the settings break, each of them tried."""
+    return frozenset(v.constraint.name for v in violations(configuration) if v.constraint)
 
 
 def failures(planted: list[Case], seeds: range) -> Iterator[str]:
@@ -59,14 +64,26 @@ def failures(planted: list[Case], seeds: range) -> Iterator[str]:
     for seed in seeds:
         rng = random.Random(seed)
         configuration = drawn(rng)
+        before = broken(configuration)
         for found in run_rules(with_settings(planted[seed % len(planted)], configuration)):
             if found.state == "error":
                 yield f"seed {seed}: {found.code}: {found.reason}"
             elif found.advice:
                 advising.add(found.code)
-                if words := wrong_in(configuration, found):
+                if words := wrong_in(configuration, found, before):
                     yield f"seed {seed}: {found.code}: {words}"
     assert advising >= MUST_ADVISE
+
+
+def test_the_settings_that_a_rule_of_the_catalogue_may_read_are_known() -> None:
+    # `check` looks only at rules that may read what is changed: none may read anything else.
+    for seed in range(300):
+        configuration = drawn(random.Random(seed))
+        for constraint in CONSTRAINTS:
+            view = View(configuration)
+            with contextlib.suppress(Undecided, ValueError, TypeError, ArithmeticError):
+                constraint.broken(view)
+            assert view.read <= may_read(constraint), constraint.name
 
 
 @pytest.mark.parametrize("start", [0, pytest.param(2_000, marks=pytest.mark.slow)])
