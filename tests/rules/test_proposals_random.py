@@ -17,8 +17,10 @@ from perfdoc.rules.knobs.load import catalogue
 from perfdoc.rules.knobs.values import check_value
 from perfdoc.rules.registry import run_rules
 from perfdoc.rules.rule import Advice, Meta, Rule, RuleResult, Verdict
+from tests.rules.planted_cases import LLAMA, MIXTRAL, on, with_exposed
 from tests.rules.random_configurations import drawn
 from tests.rules.simulated_cases import simulated_case, with_settings
+from tests.rules.test_communication_rules import contended
 
 PLANTED = (
     ("dense", "dp=2,micro_batches=2", "no_overlap=dp", "small_buckets", "fp32_reduce", "fragmentation"),
@@ -29,13 +31,30 @@ PLANTED = (
     ("moe", "ep=2,dp=2", "exposed_ep"),
 )
 """Shape, layout and what is wrong: measured once, then given other settings again and again."""
-MUST_ADVISE = {"PD101", "PD202", "PD203"}
+MUCH_FRAC = 0.1
+GPUS = ("NVIDIA H100 80GB HBM3", "NVIDIA GB200", "NVIDIA L40S", "NVIDIA A100-SXM4-80GB", "Mystery")
+MODELS = (LLAMA, MIXTRAL, None)
+MUST_ADVISE = {"PD101", "PD110", "PD120", "PD202", "PD203", "PD301", "PD342", "PD501"}
 """Rules that are known to have advice in these cases: without it the test would say nothing."""
 
 
 @pytest.fixture(scope="module")
-def planted() -> list[Case]:
-    return [simulated_case(shape, layout, *faults) for shape, layout, *faults in PLANTED]
+def planted(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
+    """The jobs as they are, and with much of each dimension that they have exposed; norms beside NCCL."""
+    jobs = [simulated_case(shape, layout, *faults) for shape, layout, *faults in PLANTED]
+    more = [
+        with_exposed(job, dimension, MUCH_FRAC)
+        for job in jobs
+        for dimension in sorted({row.dimension for rank in job.ranks for row in rank.communication})
+    ]
+    return [*jobs, *more, contended(tmp_path_factory.mktemp("norms"), 30_000)]
+
+
+def seen(rng: random.Random, planted: list[Case], configuration: Configuration) -> Case:
+    """One of the jobs, on some GPU, of some model, with these settings."""
+    case = on(rng.choice(planted), rng.choice(GPUS))
+    facts = replace(case.job.facts, model=rng.choice(MODELS))
+    return with_settings(replace(case, job=replace(case.job, facts=facts)), configuration)
 
 
 def wrong_in(configuration: Configuration, found: RuleResult, before: frozenset[str] | None = None) -> str:
@@ -65,14 +84,14 @@ def failures(planted: list[Case], seeds: range) -> Iterator[str]:
         rng = random.Random(seed)
         configuration = drawn(rng)
         before = broken(configuration)
-        for found in run_rules(with_settings(planted[seed % len(planted)], configuration)):
+        for found in run_rules(seen(rng, planted, configuration)):
             if found.state == "error":
                 yield f"seed {seed}: {found.code}: {found.reason}"
             elif found.advice:
                 advising.add(found.code)
                 if words := wrong_in(configuration, found, before):
                     yield f"seed {seed}: {found.code}: {words}"
-    assert advising >= MUST_ADVISE
+    assert advising >= MUST_ADVISE, sorted(advising)
 
 
 def test_the_settings_that_a_rule_of_the_catalogue_may_read_are_known() -> None:
