@@ -55,7 +55,7 @@ def advised(
             if piece.knob in changes and changes[piece.knob] != to:
                 raise VerifyError(f"{code}: another rule wants another {piece.knob}: apply them one by one.")
             changes[piece.knob] = to
-        found.append(prediction_of(rule))
+        found.append(prediction_of(rule, changes))
     if missing := sorted(set(knobs) - set(changes)):
         raise VerifyError(f"--knob {missing[0]}: {', '.join(codes)} advise no such setting that is allowed.")
     if against := check(configuration, changes):
@@ -74,9 +74,15 @@ def fired(diagnosis: d.Diagnosis, code: str) -> d.RuleResult:
     return rule
 
 
-def prediction_of(rule: d.RuleResult) -> RulePrediction:
-    """What a rule said that its advice gains, for a step."""
+def prediction_of(rule: d.RuleResult, made: Collection[str]) -> RulePrediction:
+    """What a rule said that its advice gains, for a step.
+
+    A diagnosis holds the gain of a rule's best piece of advice, and not which piece that is. made: settings
+    that are made. Where a piece is left out, the gain is a ceiling of what the others gain alone; where
+    several are made, they may gain more than the best one.
+    """
     gain = rule.gain
+    allowed = {p.knob for p in rule.advice if not p.forbidden}
     if gain is None or gain.method == "none" or rule.gain_per != "step":
         said = [] if gain is None else [*gain.assumptions]
         said += ["the gain is of a window, not of a step"] if gain and rule.gain_per != "step" else []
@@ -89,7 +95,22 @@ def prediction_of(rule: d.RuleResult) -> RulePrediction:
             high_ms=gain.high_ms,
             assumptions=list(gain.assumptions),
         )
+        if allowed - set(made):
+            why = "the best piece of the advice may be one that was left out: at most its gain"
+            predicted = _ceiling_of(predicted, why)
+        elif len(allowed) > 1:
+            predicted.assumptions.append("of the best piece of the advice; together they may gain more")
     return RulePrediction(code=rule.code, title=rule.title, predicted=predicted)
+
+
+def _ceiling_of(predicted: Predicted, why: str) -> Predicted:
+    return Predicted(
+        method="ceiling",
+        low_ms=0.0,
+        mid_ms=None,
+        high_ms=predicted.high_ms,
+        assumptions=[why, *predicted.assumptions],
+    )
 
 
 def together(each: Sequence[Predicted]) -> Predicted:

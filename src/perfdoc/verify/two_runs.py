@@ -71,7 +71,8 @@ def compared(pair: Pair) -> Record:
     differ = _differences(before, after)
     rules = [fired(predicting.diagnosis, code) for code in pair.rules] or _followed(predicting, after, differ)
     asked = {piece.knob for rule in rules for piece in rule.advice}
-    found = [prediction_of(rule) for rule in rules]
+    made = {s.knob for s in differ} or asked
+    found = [prediction_of(rule, made) for rule in rules]
     predicted = together([r.predicted for r in found])
     measured = _measured(before, after)
     outcome = judge(predicted, measured)
