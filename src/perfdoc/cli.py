@@ -11,8 +11,8 @@ import typer
 
 from perfdoc import __version__
 from perfdoc.diff_command import diff
-from perfdoc.export_command import export
 from perfdoc.doctor_command import doctor, env
+from perfdoc.export_command import export
 from perfdoc.gate_command import gate_app
 from perfdoc.knobs_commands import knobs, lint
 from perfdoc.nsys_command import nsys_app
