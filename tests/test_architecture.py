@@ -15,7 +15,7 @@ MAY_IMPORT = {
     "trainer": {"profiling"},
     "analyzers": {"traces", "profiling"},
     "simulator": {"traces", "analyzers", "profiling"},
-    "rules": {"analyzers", "simulator", "profiling"},
+    "rules": {"analyzers", "simulator"},
     "reports": {"diagnosis"},
 }
 """DESIGN section 1: what a room may import of ours, besides itself; profiling lies below all of them."""
