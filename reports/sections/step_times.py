@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from perfdoc.diagnosis import Diagnosis, StepTimes
 from perfdoc.diagnosis.step_times import Distribution, OutlierStep
 from perfdoc.reports import units
+from perfdoc.reports.charts.steps_picture import steps_picture
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, time, word
@@ -23,12 +24,14 @@ def build(diagnosis: Diagnosis) -> Section | None:
         return None
     # One distribution alone is in the sentence already.
     spreads = kinds if len(kinds) > 1 else []
+    picture = steps_picture(diagnosis)
     grids = (_distributions(spreads, len(times.ranks)), _outliers(times))
     return Section(
         key="step-times",
         title="Step times",
         sentences=[*_length(times), *_slowest(times), *_overhead(times), *_warm_up(times), *_log(times)],
         grids=[grid for grid in grids if grid.rows],
+        pictures=[] if picture is None else [picture],
     )
 
 

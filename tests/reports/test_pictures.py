@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.diagnosis import Diagnosis
+from perfdoc.diagnosis import Diagnosis, Step
 from perfdoc.diagnosis.memory import MemorySeries
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
@@ -91,6 +91,43 @@ def test_memory_over_time_by_hand() -> None:
     assert 'class="mark" d="M400 0V180"' in picture
     assert 'd="M0 90H0V90H400V0H1000V0"><title>reserved' in picture
     assert "4.0 GiB at the peak" in picture
+
+
+def with_steps(*by_rank: list[int]) -> Diagnosis:
+    made = build.analysed(build.two_ranks())
+    ranks = []
+    for rank, lengths in zip(made.ranks, by_rank, strict=True):
+        steps = [Step(name=f"step {i}", start_ns=0, duration_ns=ns) for i, ns in enumerate(lengths)]
+        ranks.append(replace(rank, window=replace(rank.window, step_list=steps)))
+    return replace(made, ranks=ranks)
+
+
+def test_step_times_by_hand() -> None:
+    # 120 units are the longest, 60 ns: 20 ns are 40 units. A place is 250 wide, 15 % of it free.
+    (picture,) = section(with_steps([20, 30, 60, 30], [40, 30, 30, 30]), "step-times").pictures
+    bars = re.findall(
+        r'<rect class="u-idle-5" x="(\S+)" y="(\S+)" width="(\S+)" height="(\S+)"><title>([^<]*)', picture
+    )
+    assert bars == [
+        ("18.75", "40", "212.5", "40", "step 0: median 20 ns, 20 ns to 40 ns, slowest rank 1"),
+        ("268.75", "60", "212.5", "0.6", "step 1: median 30 ns, 30 ns to 30 ns, slowest rank 0"),
+        ("518.75", "0", "212.5", "60", "step 2: median 30 ns, 30 ns to 60 ns, slowest rank 0"),
+        ("768.75", "60", "212.5", "0.6", "step 3: median 30 ns, 30 ns to 30 ns, slowest rank 0"),
+    ]
+    assert 'class="median" d="M18.75 80h212.5M268.75 60h212.5M518.75 60h212.5M768.75 60h212.5"' in picture
+
+
+def test_thousands_of_steps_are_three_hundred_bars() -> None:
+    lengths = [100 + i % 7 for i in range(2_000)]
+    lengths[1_234] = 900
+    (picture,) = section(with_steps(lengths, lengths), "step-times").pictures
+    assert picture.count("<rect") == -(-2_000 // 7)
+    assert "100 ns to 900 ns" in picture
+    assert "a bar is up to 7 steps" in picture
+
+
+def test_two_steps_are_no_chart() -> None:
+    assert not section(with_steps([20, 30], [30, 20]), "step-times").pictures
 
 
 def test_pictures_are_on_the_page_and_nowhere_else() -> None:

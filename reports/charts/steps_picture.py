@@ -1,0 +1,109 @@
+"""The length of every analysed step: from the quickest rank to the slowest, and the median of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median_low
+
+from markupsafe import Markup
+
+from perfdoc.diagnosis import Diagnosis
+from perfdoc.reports.charts.drawn import figure, short
+from perfdoc.reports.names import shorten
+from perfdoc.reports.units import duration, plural
+
+_FEWEST, _MOST = 3, 300
+_WIDE, _HIGH = 1000, 120
+_GAP = 0.15
+"""Of a step's place that is left free."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Bar:
+    """One step, or several that follow one another, over all ranks."""
+
+    name: str
+    low_ns: int
+    median_ns: int
+    high_ns: int
+    slowest: str
+    steps: int
+
+
+def steps_picture(diagnosis: Diagnosis) -> Markup | None:
+    """None of one rank (its strip shows the same) and of fewer than three steps."""
+    bars = _bars(diagnosis)
+    if len(diagnosis.ranks) < 2 or len(bars) < _FEWEST:
+        return None
+    most = max(1, max(bar.high_ns for bar in bars))
+    parts, line = [], []
+    for i, bar in enumerate(bars):
+        x, wide = _WIDE * (i + _GAP / 2) / len(bars), _WIDE * (1 - _GAP) / len(bars)
+        top, low, middle = (_HIGH - _HIGH * ns / most for ns in (bar.high_ns, bar.low_ns, bar.median_ns))
+        parts.append(
+            Markup(
+                '<rect class="u-idle-5" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
+            ).format(short(x), short(top), short(wide), short(max(low - top, 0.6)), _said(bar))
+        )
+        line.append(f"M{short(x)} {short(middle)}h{short(wide)}")
+    parts.append(Markup('<path class="median" d="{}"/>').format("".join(line)))
+    spoken = (
+        f"Lengths of {plural(len(bars), 'step')} over {plural(len(diagnosis.ranks), 'rank')}: medians from "
+        f"{duration(min(b.median_ns for b in bars))} to {duration(max(b.median_ns for b in bars))}"
+    )
+    drawing = Markup(
+        '<svg class="plot" height="{high}" role="img" aria-label="{spoken}"><svg viewBox="0 0 {wide} {high}" '
+        'width="100%" height="{high}" preserveAspectRatio="none" aria-hidden="true">{parts}</svg>'
+        '<text x="4" y="13">{most}</text></svg>'
+        '<svg class="axis" aria-hidden="true"><text x="0" y="13">{first}</text>'
+        '<text x="100%" y="13" text-anchor="end">{last}</text></svg>'
+    ).format(
+        high=_HIGH,
+        wide=_WIDE,
+        spoken=spoken,
+        parts=Markup("").join(parts),
+        most=duration(most),
+        first=shorten(bars[0].name, 48),
+        last=shorten(bars[-1].name, 48),
+    )
+    pooled = f"; a bar is up to {bars[0].steps:,} steps" if bars[0].steps > 1 else ""
+    return figure(
+        f"Every analysed step, from the quickest rank to the slowest; the line is their median{pooled}",
+        drawing,
+    )
+
+
+def _said(bar: _Bar) -> str:
+    return (
+        f"{shorten(bar.name, 64)}: median {duration(bar.median_ns)}, {duration(bar.low_ns)} to "
+        f"{duration(bar.high_ns)}, slowest {shorten(bar.slowest, 48)}"
+    )
+
+
+def _bars(diagnosis: Diagnosis) -> list[_Bar]:
+    """Steps by name and how often the name has occurred, in the order of the rank that shows most of them."""
+    lengths: dict[tuple[str, int], list[tuple[int, str]]] = {}
+    ranks = sorted(diagnosis.ranks, key=lambda rank: -len(rank.window.step_list))
+    for rank in ranks:
+        seen: dict[str, int] = {}
+        for step in rank.window.step_list:
+            seen[step.name] = seen.get(step.name, 0) + 1
+            lengths.setdefault((step.name, seen[step.name]), []).append((step.duration_ns, rank.label))
+    rows = list(lengths.items())
+    held = max(1, -(-len(rows) // _MOST))
+    found = []
+    for at in range(0, len(rows), held):
+        part = rows[at : at + held]
+        each = [[ns for ns, _ in of_step] for _, of_step in part]
+        slowest = max((pair for _, of_step in part for pair in of_step), key=lambda pair: pair[0])
+        found.append(
+            _Bar(
+                name=part[0][0][0],
+                low_ns=min(map(min, each)),
+                median_ns=median_low(median_low(ns) for ns in each),
+                high_ns=slowest[0],
+                slowest=slowest[1],
+                steps=len(part),
+            )
+        )
+    return found
