@@ -36,7 +36,7 @@ def steps_picture(diagnosis: Diagnosis) -> Markup | None:
     if len(diagnosis.ranks) < 2 or len(bars) < _FEWEST:
         return None
     most = max(1, max(bar.high_ns for bar in bars))
-    parts, line = [], []
+    parts, bodies, line = [], [], []
     for i, bar in enumerate(bars):
         x, wide = _WIDE * (i + _GAP / 2) / len(bars), _WIDE * (1 - _GAP) / len(bars)
         top, low, middle = (_HIGH - _HIGH * ns / most for ns in (bar.high_ns, bar.low_ns, bar.median_ns))
@@ -45,7 +45,9 @@ def steps_picture(diagnosis: Diagnosis) -> Markup | None:
                 '<rect class="u-idle-5" x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
             ).format(short(x), short(top), short(wide), short(max(low - top, 0.6)), _said(bar))
         )
+        bodies.append(f"M{short(x)} {_HIGH}V{short(low)}h{short(wide)}V{_HIGH}z")
         line.append(f"M{short(x)} {short(middle)}h{short(wide)}")
+    parts.insert(0, Markup('<path class="u-compute body" d="{}"/>').format("".join(bodies)))
     parts.append(Markup('<path class="median" d="{}"/>').format("".join(line)))
     spoken = (
         f"Lengths of {plural(len(bars), 'step')} over {plural(len(diagnosis.ranks), 'rank')}: medians from "
@@ -68,7 +70,7 @@ def steps_picture(diagnosis: Diagnosis) -> Markup | None:
     )
     pooled = f"; a bar is up to {bars[0].steps:,} steps" if bars[0].steps > 1 else ""
     return figure(
-        f"Every analysed step, from the quickest rank to the slowest; the line is their median{pooled}",
+        f"Every analysed step: the quickest rank, on top of it up to the slowest; the line: their median{pooled}",
         drawing,
     )
 

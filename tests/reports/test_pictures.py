@@ -114,6 +114,7 @@ def test_step_times_by_hand() -> None:
         ("518.75", "0", "212.5", "60", "step 2: median 30 ns, 30 ns to 60 ns, slowest rank 0"),
         ("768.75", "60", "212.5", "0.6", "step 3: median 30 ns, 30 ns to 30 ns, slowest rank 0"),
     ]
+    assert 'class="u-compute body" d="M18.75 120V80h212.5V120zM268.75 120V60h212.5V120z' in picture
     assert 'class="median" d="M18.75 80h212.5M268.75 60h212.5M518.75 60h212.5M768.75 60h212.5"' in picture
 
 
