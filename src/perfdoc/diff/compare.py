@@ -6,6 +6,7 @@ from perfdoc import __version__
 from perfdoc.diff.flags import flags_of, tokens_of
 from perfdoc.diff.kernel_rows import kernel_rows
 from perfdoc.diff.load import Loaded
+from perfdoc.diff.logged import logged
 from perfdoc.diff.noise import leaf_noise, step_noise
 from perfdoc.diff.pairing import gpu_names, pair_ranks, require_comparable
 from perfdoc.diff.result import Diff, Duration, Noise, Outcome, PerToken, Rule, Side, duration
@@ -37,6 +38,7 @@ def compare(before: Loaded, after: Loaded) -> Diff:
         mean=mean,
         total=total,
         noise=noise,
+        logged=logged(before.logged_ns, after.logged_ns),
         per_token=_per_token(before, after, mean) if basis == "step" else None,
         leaves=leaves,
         dimensions=dimension_rows(before, after, pairs, found, basis),
@@ -63,7 +65,6 @@ def _outcome(total: Duration, noise: Noise) -> Outcome:
 
 def _side(side: Loaded) -> Side:
     diagnosis = side.diagnosis
-    times = diagnosis.analyses.step_times
     return Side(
         path=side.path,
         kind=side.kind,
@@ -75,7 +76,6 @@ def _side(side: Loaded) -> Side:
         steps=min(r.window.steps for r in diagnosis.ranks),
         tokens_per_step=tokens_of(side),
         mfu_frac=diagnosis.mfu.value,
-        logged_median_ns=times.unprofiled.median_ns if times.unprofiled else None,
     )
 
 

@@ -9,12 +9,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
+import numpy as np
+
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.diff.sources import captures_or_diagnosis, read_diagnosis
+from perfdoc.diff.steady import steady_steps_ns
 from perfdoc.job_configuration import holds_settings, job_configuration
 from perfdoc.measuring import measure_all
 from perfdoc.profiling.errors import CaptureError
@@ -51,6 +54,8 @@ class Loaded:
     """By name."""
     kernels_complete: bool
     """Whether every name is there; a diagnosis lists the longest alone."""
+    logged_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Steady steps that the run directory logged without the profiler."""
     step_leaves: Sequence[Mapping[str, I64]] | None
     """Of each rank of the diagnosis, nanoseconds by leaf and step; None where that is not known."""
 
@@ -88,6 +93,7 @@ def load(argument: str, *, config: Path | None, step_range: str | None, jobs: in
         configuration=configuration if configuration.values or configuration.unknown else None,
         versions=dict(manifest.versions) if manifest else {},
         kernels=_all_kernels(measured.captures),
+        logged_ns=steady_steps_ns(facts.run_directory),
         kernels_complete=True,
         step_leaves=_step_leaves(diagnosis, measured.captures),
     )
@@ -120,6 +126,7 @@ def _from_diagnosis(argument: str, path: Path, given: JobFacts, config: Path | N
         configuration=configuration if configuration.values or configuration.unknown else None,
         versions=dict(manifest.versions) if manifest else {},
         kernels=totals,
+        logged_ns=steady_steps_ns(facts.run_directory),
         kernels_complete=sum(t.total_ns for t in totals.values())
         == sum(c.total_ns for c in diagnosis.analyses.kernels.classes),
         step_leaves=None,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.diff.result import Diff
-from perfdoc.diff.words import LABELS, signed, signed_share
+from perfdoc.diff.words import LABELS, logged_sentence, signed, signed_share
 from perfdoc.reports.markdown import code, escape
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.units import UNKNOWN, duration, plural
@@ -21,6 +21,8 @@ def render_markdown(diff: Diff) -> str:
     for name, side in (("before", diff.before), ("after", diff.after)):
         steps = plural(side.steps, "step") if side.steps else "no steps"
         lines.append(f"- {name}: {code(shorten(side.path))}, {plural(side.ranks, 'rank')}, {steps}")
+    if diff.logged is not None:
+        lines.append(f"- {escape(logged_sentence(diff.logged))}")
     over = f"{'a step' if diff.basis == 'step' else 'the window'}, {plural(diff.ranks_compared, 'rank')}"
     rows = [
         [

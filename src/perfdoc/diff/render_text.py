@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from perfdoc.diff.result import Diff, Kernels
-from perfdoc.diff.words import LABELS, signed, signed_share
+from perfdoc.diff.words import LABELS, logged_sentence, signed, signed_share
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.units import UNKNOWN, count, duration, plural, share
 
@@ -46,9 +46,9 @@ def _sides(diff: Diff) -> Iterator[str]:
         facts += [plural(side.steps, "step")] if side.steps else ["no steps"]
         facts += [" and ".join(map(shorten, side.gpus))] if side.gpus else []
         facts += [f"MFU {share(side.mfu_frac)}"] if side.mfu_frac is not None else []
-        if side.logged_median_ns is not None:
-            facts.append(f"{duration(side.logged_median_ns)} a step without the profiler")
         yield f"  {name:<7}{shorten(side.path)}: {', '.join(facts)}"
+    if diff.logged is not None:
+        yield f"  {logged_sentence(diff.logged)}"
     if diff.per_token is not None:
         one, two, frac = diff.per_token.before_ns, diff.per_token.after_ns, diff.per_token.change_frac
         yield f"  a token {one:,.3f} ns before, {two:,.3f} ns after ({signed_share(frac)})"

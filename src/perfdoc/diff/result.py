@@ -38,8 +38,6 @@ class Side:
     """Of the rank with the fewest; 0 for windows without steps."""
     tokens_per_step: int | None
     mfu_frac: float | None
-    logged_median_ns: int | None
-    """Median step of the run directory's log without profiled steps and warm-up."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +75,19 @@ class Noise:
     high_ns: int | None
     within_noise: bool | None
     """Whether the interval holds 0."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Logged:
+    """Steps that both runs logged without the profiler, after their warm-up."""
+
+    median: Duration
+    before_steps: int
+    after_steps: int
+    low_ns: int | None
+    """The interval of the medians' change, by drawing each side's steps again; None with too few steps."""
+    high_ns: int | None
+    within_noise: bool | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -250,6 +261,8 @@ class Diff:
     total: Duration
     """The same summed over the compared ranks: what all the tables add up to."""
     noise: Noise
+    logged: Logged | None
+    """None where a side has no log of a run directory."""
     per_token: PerToken | None
     leaves: list[Leaf]
     """In the ledger's order."""

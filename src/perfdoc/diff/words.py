@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.diff.result import Basis, Duration, Leaf, Noise, Outcome
+from perfdoc.diff.result import Basis, Duration, Leaf, Logged, Noise, Outcome
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.units import duration, plural, share
 
@@ -54,6 +54,20 @@ def _scatter(noise: Noise) -> str:
     if noise.within_noise:
         return f"By the scatter of {steps} that is not to be told from noise: {between}."
     return f"The scatter of {steps} does not explain that: {between}."
+
+
+def logged_sentence(found: Logged) -> str:
+    """What the logs say of steps without the profiler."""
+    m = found.median
+    said = (
+        f"logged steps without the profiler: median {duration(m.before_ns)} before, {duration(m.after_ns)} "
+        f"after ({signed(m.change_ns)}, {signed_share(m.change_frac)})"
+    )
+    if found.low_ns is None:
+        steps = f"{found.before_steps:,} and {plural(found.after_steps, 'step')}"
+        return f"{said}; {steps} are too few to tell noise"
+    verdict = "not to be told from noise" if found.within_noise else "beyond their scatter"
+    return f"{said}, {verdict} ({signed(found.low_ns)} to {signed(found.high_ns)})"
 
 
 def _where(leaves: Sequence[Leaf], ranks: int) -> str:
