@@ -47,20 +47,54 @@ def answer_text(answer: Mapping[str, Any]) -> str:
 
 
 def facts_text(job: SimulatedJob) -> str:
-    """The job's facts for `perfdoc analyze --config`."""
-    lay = job.laying.setting.layout
-    facts = {
-        "model": job.shape.name,
-        "world_size": lay.world_size,
-        **{key: getattr(lay, key) for key in ("tp", "cp", "dp", "pp", "vpp", "ep")},
-        "sequence_parallel": str(lay.sp and lay.tp > 1).lower(),
-        "micro_batches": lay.passes,
-        "micro_batch_size": lay.mbs,
-        "global_batch_size": lay.passes * lay.mbs * lay.dp,
-        "seq_length": lay.seq,
-        "dtype": "bf16",
+    """The job's facts and settings for `perfdoc analyze --config`, the settings as the trainer spells
+    them."""
+    setting = job.laying.setting
+    lay, shared = setting.layout, setting.layout.dp * setting.layout.cp
+    sections: dict[str, dict[str, object]] = {
+        "": {
+            "model": job.shape.name,
+            "num_layers": job.shape.layers,
+            "world_size": lay.world_size,
+            "vpp": lay.vpp,
+            "micro_batches": lay.passes,
+            "seq_length": lay.seq,
+            "dtype": "bf16",
+        },
+        "parallel": {
+            "tensor_model_parallel_size": lay.tp,
+            "sequence_parallel": lay.sp and lay.tp > 1,
+            "pipeline_model_parallel_size": lay.pp,
+            "virtual_pipeline_model_parallel_size": lay.vpp if lay.vpp > 1 else None,
+            "context_parallel_size": lay.cp,
+            "cp_comm_type": "p2p",
+            "expert_model_parallel_size": lay.ep,
+            "data_parallel_size": lay.dp,
+        },
+        "overlap": {
+            "overlap_grad_reduce": lay.overlap_grad_reduce and shared > 1,
+            "overlap_param_gather": lay.overlap_param_gather and lay.distributed_optimizer and shared > 1,
+            "bucket_size": lay.bucket_parameters,
+            "overlap_p2p_comm": lay.vpp > 1,
+        },
+        "optimizer": {"use_distributed_optimizer": lay.distributed_optimizer},
+        "precision": {"grad_reduce_in_fp32": setting.faults.fp32_reduce},
+        "training": {
+            "micro_batch_size": lay.mbs,
+            "global_batch_size": lay.passes * lay.mbs * lay.dp,
+        },
     }
-    return "".join(f"{key}: {value}\n" for key, value in facts.items())
+    lines = []
+    for section, values in sections.items():
+        lines += [f"{section}:\n"] if section else []
+        lines += [f"{'  ' if section else ''}{key}: {_yaml(value)}\n" for key, value in values.items()]
+    return "".join(lines)
+
+
+def _yaml(value: object) -> str:
+    if value is None:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _rank(laid: LaidRank, file: str | None, clock: Clock) -> dict[str, Any]:

@@ -64,6 +64,9 @@ class StageBuckets:
         """By chunk and number in it, the gather of its parameters that a forward pass has to wait for."""
         self.reductions: list[int] = []
         self.buckets = {c: self._buckets(c) for c in self.layers}
+        self._in_order = {group: self._ahead(group) for group in ("dp", "edp")}
+        self._awaited = dict.fromkeys(self._in_order, 0)
+        """How many buckets of a group have been waited for; they are in order."""
 
     def _is_first(self, chunk: int) -> bool:
         return self.stage == 0 and chunk == 0
@@ -130,7 +133,7 @@ class StageBuckets:
     def _gather_first(self) -> None:
         """Send for the first bucket of each group."""
         for group in ("dp", "edp"):
-            for chunk, number, _, parameters in self._ahead(group)[:1]:
+            for chunk, number, _, parameters in self._in_order[group][:1]:
                 self._gather_bucket(group, parameters, (chunk, number))
 
     def _gather_all(self) -> None:
@@ -152,18 +155,17 @@ class StageBuckets:
         if not self._gathers_ahead:
             return
         for group in ("dp", "edp"):
-            buckets = self._ahead(group)
-            for i, (of_chunk, number, place, parameters) in enumerate(buckets):
-                key = of_chunk, number
-                if of_chunk != chunk or place > at or self.gathers.get(key, 0) < 0:
-                    continue
-                if key not in self.gathers:
-                    self._gather_bucket(group, parameters, key)
-                for next_chunk, next_number, _, of_next in buckets[i + 1 : i + 2]:
-                    if (next_chunk, next_number) not in self.gathers:
-                        self._gather_bucket(group, of_next, (next_chunk, next_number))
-                self.tape.wait(self.gathers[key])
-                self.gathers[key] = -1  # waited for
+            buckets = self._in_order[group]
+            while self._awaited[group] < len(buckets):
+                i = self._awaited[group]
+                of_chunk, number, place, _ = buckets[i]
+                if of_chunk != chunk or place > at:
+                    break
+                for some_chunk, some_number, _, some in buckets[i : i + 2]:
+                    if (some_chunk, some_number) not in self.gathers:
+                        self._gather_bucket(group, some, (some_chunk, some_number))
+                self.tape.wait(self.gathers[of_chunk, number])
+                self._awaited[group] = i + 1
 
     def _optimizer(self) -> None:
         """Gradients reduced where that did not run beside the backward pass, their norm, the update."""

@@ -113,17 +113,55 @@ def _late(job: Job, text: str) -> Job:
     return replace(job, faults=replace(job.faults, late=(where, _number(factor or "1.2", 1, 100))))
 
 
+def _shares_weights(job: Job) -> None:
+    if job.layout.dp * job.layout.cp == 1:
+        raise ValueError("it needs dp or cp above 1: no gradients are exchanged")
+
+
+def _norms(job: Job, text: str) -> Job:
+    if job.layout.world_size == 1:
+        raise ValueError("it needs more than one rank: nothing communicates")
+    return _faults("norm_factor", 1, 100, None)(job, text)
+
+
+def _fp32(job: Job, text: str) -> Job:
+    made = _flag("fp32_reduce")(job, text)
+    _shares_weights(job)
+    return made
+
+
+def _connections(job: Job, text: str) -> Job:
+    made = _flag("many_connections")(job, text)
+    if job.layout.tp == 1:
+        raise ValueError("it needs tp above 1: no tensor-parallel collectives are there to be queued")
+    if not job.layout.overlap_tp:
+        raise ValueError("it needs overlap_tp=on: nothing is launched ahead of a product")
+    return made
+
+
 def _buckets(job: Job, text: str) -> Job:
+    _shares_weights(job)
     return replace(job, layout=replace(job.layout, bucket=int(_number(text, 0.01, 10_000) * 1e6)))
 
 
 def _virtual(job: Job, text: str) -> Job:
-    return replace(job, layout=replace(job.layout, vpp=_whole(text, 1, 128)))
+    chunks = _whole(text, 1, 128)
+    if job.layout.pp == 1:
+        raise ValueError("it needs pp above 1")
+    if chunks == job.layout.vpp:
+        raise ValueError(f"the layout has vpp={chunks} already")
+    return replace(job, layout=replace(job.layout, vpp=chunks))
 
 
 def _no_overlap(job: Job, text: str) -> Job:
     if text not in _NO_OVERLAP:
         raise ValueError(f"{text!r} is none of {', '.join(_NO_OVERLAP)}")
+    if text == "dp":
+        _shares_weights(job)
+    elif getattr(job.layout, text) == 1:
+        raise ValueError(f"it needs {text} above 1")
+    if not any(getattr(job.layout, key) for key in _NO_OVERLAP[text]):
+        raise ValueError(f"the layout overlaps no {text} communication")
     return replace(job, layout=replace(job.layout, **_NO_OVERLAP[text]))
 
 
@@ -137,8 +175,6 @@ def _exposed(dimension: str) -> Callable[[Job, str], Job]:
     def apply(job: Job, text: str) -> Job:
         if text:
             raise ValueError(f"{text!r}: it takes no value")
-        if getattr(job.layout, dimension) == 1:
-            raise ValueError(f"it needs {dimension} above 1")
         return _no_overlap(job, dimension)
 
     return apply
@@ -147,7 +183,7 @@ def _exposed(dimension: str) -> Callable[[Job, str], Job]:
 FAULTS: Mapping[str, FaultKind] = MappingProxyType(
     {
         "norm_spin": FaultKind(
-            default="1.6", value="factor", apply=_faults("norm_factor", 1, 100, None), edit="norms_alone()",
+            default="1.6", value="factor", apply=_norms, edit="norms_alone()",
             what="norm kernels take longer beside resident NCCL kernels, as where no SM margin is set",
             shows_in="compute; the section on norm contention"),
         "small_buckets": FaultKind(
@@ -194,12 +230,12 @@ FAULTS: Mapping[str, FaultKind] = MappingProxyType(
             what="tokens are exchanged before and after the experts and not beside them",
             shows_in="exposed_comm.ep"),
         "max_connections": FaultKind(
-            default="", value="", apply=_flag("many_connections"), edit='without_queueing("tp")',
+            default="", value="", apply=_connections, edit='without_queueing("tp")',
             what="CUDA_DEVICE_MAX_CONNECTIONS=1 is missing: tensor-parallel collectives of the backward pass "
             "stay queued behind the product that they should run beside",
             shows_in="exposed_comm.tp"),
         "fp32_reduce": FaultKind(
-            default="", value="", apply=_flag("fp32_reduce"), edit='scaled_communication("dp", 0.5)',
+            default="", value="", apply=_fp32, edit='scaled_communication("dp", 0.5)',
             what="gradients are reduced in fp32: twice the bytes",
             shows_in="exposed_comm.dp; the bytes of dp collectives"),
         "fragmentation": FaultKind(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,7 +13,7 @@ from perfdoc.simulator.forward.job import SimulatedJob
 from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.rows import write_rank
 from perfdoc.simulator.forward.snapshot import write_fragmented
-from perfdoc.simulator.output import placed
+from perfdoc.simulator.output import refuse_overwrite
 from perfdoc.simulator.planted_groups import groups_of, place_of
 from perfdoc.simulator.planted_spec import Clock
 
@@ -69,31 +71,63 @@ def write_job(
 ) -> int:
     """Write traces/rank<N>.sqlite, answer.json and job.yaml; returns the bytes of all captures.
 
-    progress: called with (captures written, of how many). FileExistsError unless `force`.
+    Everything is written beside what is there and moved into place at the end, so that a job is replaced as a
+    whole or not at all. progress: called with (captures written, of how many). FileExistsError unless
+    `force`.
     """
     folder = Path(folder)
-    if force:  # or ranks of another job would stay beside these
-        for stale in (*folder.glob("traces/rank*.sqlite"), *folder.glob("memory/rank*.pickle")):
+    for kept in (*_captures(folder), *(folder / name for name in ("answer.json", "job.yaml"))):
+        refuse_overwrite(kept, force)
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".simulate."))
+    try:
+        size = _write(job, scratch, ranks=ranks, clock_error_ns=clock_error_ns, progress=progress)
+        _into_place(scratch, folder)
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
+    return size
+
+
+def _captures(folder: Path) -> list[Path]:
+    return [*folder.glob("traces/rank*.sqlite"), *folder.glob("memory/rank*.pickle")]
+
+
+def _into_place(scratch: Path, folder: Path) -> None:
+    """Move every file, and take away captures of another job: they would be read with this one's."""
+    new = [path.relative_to(scratch) for path in sorted(scratch.rglob("*")) if path.is_file()]
+    for name in new:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (scratch / name).replace(folder / name)
+    for stale in _captures(folder):
+        if stale.relative_to(folder) not in new:
             stale.unlink()
+
+
+def _write(
+    job: SimulatedJob,
+    folder: Path,
+    *,
+    ranks: Sequence[int],
+    clock_error_ns: int,
+    progress: Callable[[int, int], None] | None,
+) -> int:
     world = job.laying.setting.layout.world_size
     clocks = clocks_of(world, clock_error_ns)
     files, size = {}, 0
     for number, rank in enumerate(ranks):
         name = f"traces/rank{rank}.sqlite"
-        path = write_rank(
-            job.laying.ranks[rank], job.gpu, world, folder / name, clock=clocks[rank], force=force
-        )
+        path = write_rank(job.laying.ranks[rank], job.gpu, world, folder / name, clock=clocks[rank])
         files[rank] = name
         size += path.stat().st_size
         if progress is not None:
             progress(number + 1, len(ranks))
     answer = answer_of(job, files, clocks)
     if job.laying.setting.faults.fragmentation:
-        written = write_fragmented(
-            folder / "memory" / "rank0.pickle", device_bytes=job.gpu.memory_bytes, force=force
-        )
+        written = write_fragmented(folder / "memory" / "rank0.pickle", device_bytes=job.gpu.memory_bytes)
         answer["fragmentation"] = asdict(written)
     for name, text in (("answer.json", answer_text(answer)), ("job.yaml", facts_text(job))):
-        with placed(folder / name, force=force) as scratch:
-            scratch.write_text(text, encoding="utf-8")
+        (folder / name).write_text(text, encoding="utf-8")
     return size

@@ -16,13 +16,12 @@ from perfdoc.simulator.forward.faults import FAULTS, parse_faults
 from perfdoc.simulator.forward.hardware import GPUS
 from perfdoc.simulator.forward.job import SimulatedJob, simulate
 from perfdoc.simulator.forward.layout import parse_layout
+from perfdoc.simulator.forward.work_bound import check_work
 from perfdoc.simulator.forward.writing import chosen_ranks, write_job
 from perfdoc.traces.known_models import known_models
 
 T = TypeVar("T")
 STEPS_MAX = 100
-OPERATIONS_MAX = 10_000_000
-"""Operations on all ranks in all steps: about 11 GB of memory."""
 
 
 class SimulateError(ValueError):
@@ -67,14 +66,9 @@ def run(request: Request) -> SimulatedJob:
         layout = parse_layout(request.layout)
         layout.check(shape)
         ranks = chosen_ranks(request.ranks, layout)
-        # About fourteen operations forward and eighteen backward in a layer.
-        operations = 32 * shape.layers * layout.passes * layout.world_size * request.steps // layout.pp
-        if operations > OPERATIONS_MAX:
-            raise SimulateError(
-                f"--layout: about {operations:,} operations in all are more than {OPERATIONS_MAX:,}. "
-                "Take fewer ranks, micro_batches or --steps."
-            )
-        job = simulate(shape, layout, planted=parse_faults(request.faults), gpu=gpu, steps=request.steps)
+        planted = parse_faults(request.faults)
+        check_work(shape, layout, planted, request.steps)
+        job = simulate(shape, layout, planted=planted, gpu=gpu, steps=request.steps)
         size = write_job(
             job,
             out,

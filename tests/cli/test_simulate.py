@@ -11,9 +11,16 @@ from pathlib import Path
 import pytest
 
 from perfdoc.profiling.gpu_peaks import peak_flops
-from perfdoc.simulator.forward.faults import FAULTS
+from perfdoc.rules.knobs.configured import read_configuration
+from perfdoc.simulator.forward.faults import FAULTS, parse_faults
 from perfdoc.simulator.forward.hardware import GPUS
+from perfdoc.simulator.forward.job import simulate
+from perfdoc.simulator.forward.layout import parse_layout
+from perfdoc.simulator.forward.writing import write_job
+from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.known_models import known_models
 
+MANY = tuple(w for f in ("gc", "slow_data", "uneven_stages", "launch_starved") for w in ("--fault", f))
 SMALL = ("llama3-8b", "--layout", "pp=2,micro_batches=2,seq=1024", "--steps", "1")
 
 
@@ -100,6 +107,19 @@ def test_only_the_ranks_asked_for_are_written(tmp_path: Path) -> None:
         (("llama3-8b", "--ranks", "x"), "all, stages, groups"),
         (("llama3-8b", "--steps", "0"), "give 1 to 100"),
         (("llama3-8b", "--layout", "tp=8,pp=4,dp=128,micro_batches=1000"), "more than"),
+        (("llama3-8b", "--layout", "dp=2,bucket=1"), "or larger buckets"),
+        (("llama3-70b", "--layout", "dp=8", "--fault", "small_buckets=0.01"), "or larger buckets"),
+        (("llama3-8b", "--layout", "pp=4,micro_batches=4000", *MANY), "layings in all are more"),
+        (("llama3-8b", "--fault", "max_connections"), "needs tp above 1"),
+        (("llama3-8b", "--layout", "tp=2,overlap_tp=off", "--fault", "max_connections"), "overlap_tp=on"),
+        (("llama3-8b", "--layout", "tp=2", "--fault", "fp32_reduce"), "no gradients are exchanged"),
+        (("llama3-8b", "--layout", "pp=2", "--fault", "small_buckets"), "no gradients are exchanged"),
+        (("llama3-8b", "--layout", "tp=2", "--fault", "no_overlap=dp"), "no gradients are exchanged"),
+        (("llama3-8b", "--fault", "no_overlap=tp"), "needs tp above 1"),
+        (("llama3-8b", "--layout", "cp=2,overlap_cp=off", "--fault", "exposed_cp"), "overlaps no cp"),
+        (("llama3-8b", "--layout", "dp=1", "--fault", "norm_spin"), "nothing communicates"),
+        (("llama3-8b", "--fault", "virtual_stages=2"), "needs pp above 1"),
+        (("llama3-8b", "--layout", "pp=2", "--fault", "virtual_stages=1"), "has vpp=1 already"),
     ],
 )
 def test_bad_input_is_one_line(words: tuple[str, ...], message: str, tmp_path: Path) -> None:
@@ -109,6 +129,47 @@ def test_bad_input_is_one_line(words: tuple[str, ...], message: str, tmp_path: P
     assert done.stderr.count("\n") == 1
     assert message in done.stderr
     assert not list(tmp_path.iterdir())
+
+
+def test_a_job_is_replaced_as_a_whole(tmp_path: Path) -> None:
+    """Captures of a smaller job leave none of the larger one behind; one that fails leaves all."""
+    model = known_models()["llama3-8b"]
+    larger = simulate(model, parse_layout("dp=2,seq=1024,micro_batches=1"), steps=1)
+    smaller = simulate(model, parse_layout("tp=1,dp=1,seq=1024,micro_batches=1"), steps=1)
+    write_job(larger, tmp_path, ranks=[0, 1])
+    before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
+    with pytest.raises(FileExistsError):
+        write_job(smaller, tmp_path, ranks=[0])
+
+    def fail(done: int, count: int) -> None:
+        raise OSError(f"full after {done} of {count}")
+
+    with pytest.raises(OSError, match="full after 1"):
+        write_job(smaller, tmp_path, ranks=[0], force=True, progress=fail)
+    assert {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()} == before
+    write_job(smaller, tmp_path, ranks=[0], force=True)
+    left = sorted(str(p.relative_to(tmp_path)) for p in tmp_path.rglob("*") if p.is_file())
+    assert left == ["answer.json", "job.yaml", "traces/rank0.sqlite"]
+    with pytest.raises(OSError, match="full after 1"):
+        write_job(smaller, tmp_path / "new", ranks=[0], progress=fail)
+    assert not (tmp_path / "new").exists()
+
+
+def test_the_settings_are_those_of_the_layout(tmp_path: Path) -> None:
+    layout = parse_layout("tp=2,dp=2,seq=1024,micro_batches=1,bucket=7000000")
+    faults = parse_faults(["no_overlap=dp", "fp32_reduce"])
+    job = simulate(known_models()["llama3-8b"], layout, planted=faults, steps=1)
+    write_job(job, tmp_path, ranks=[])
+    found = read_configuration(tmp_path / "job.yaml")
+    assert found.dialect == "perfdoc"
+    wanted = {
+        **{"overlap_grad_reduce": False, "overlap_param_gather": False, "bucket_size": 7_000_000},
+        **{"use_distributed_optimizer": True, "grad_reduce_in_fp32": True},
+        **{"tensor_model_parallel_size": 2, "data_parallel_size": 2, "num_layers": 32},
+    }
+    assert {key: found.values[key] for key in wanted} == wanted
+    facts = given_facts([], tmp_path / "job.yaml")
+    assert (facts.tp, facts.dp, facts.vpp, facts.micro_batches, facts.left_out) == (2, 2, 1, 1, ())
 
 
 def test_every_fault_is_listed_and_documented(tmp_path: Path) -> None:
