@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.gain import at_most, predicted, worth_frac
+from perfdoc.rules.gain import at_most, predicted
 from perfdoc.rules.gradient_sums import MANY_RANKS, can_accumulate_in_fp32, keeps_precision, summing_ranks
 from perfdoc.rules.hidden import hidden_frac
 from perfdoc.rules.rule import Advice, Level, Meta, Verdict
@@ -29,7 +31,8 @@ META = Meta(
 )
 
 WORTH_FRAC = 0.02
-"""Of a step: what overlap or other buckets have to gain by replay, where overlap is not known to be off."""
+"""Of a step: the upper end of what the replay says that a change gains, where overlap is not known to be
+off."""
 HIDDEN_FRAC = 0.25
 """Of this communication: where less is hidden, it stays a problem."""
 _TRIED = ("overlapped_dp", "buckets_x4", "buckets_x0.25")
@@ -54,7 +57,7 @@ def evaluate(case: Case) -> Verdict:
     unadvised = _UNADVISED if case.configuration.values else _NO_CONFIGURATION
     return Verdict(
         state="fires",
-        level=_level(case),
+        level=_level(case, advice),
         reason="compute does not hide it",
         evidence=evidence,
         advice=advice,
@@ -66,12 +69,13 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _level(case: Case) -> Level:
-    """Information where part of it is hidden and the replay found that neither overlap nor buckets gain much:
-    then it is the size of the job that leaves too little compute to hide it."""
-    tried = any((p := case.prediction(key)) is not None and p.mid_ns is not None for key in _TRIED)
+def _level(case: Case, advice: Sequence[Advice]) -> Level:
+    """Information where part of it is hidden and the replay found that neither overlap, nor buckets, nor what
+    is advised can gain much: then it is the size of the job that leaves too little compute to hide it."""
+    tried = [p for key in _TRIED if (p := case.prediction(key)) is not None and p.high_ns is not None]
+    gains = [*(p.gain for p in tried), *(a.gain for a in advice if a.gain is not None)]
+    worth = any((g.high_ms or 0.0) >= WORTH_FRAC * (case.unit_ms or 0.0) for g in gains)
     off = case.is_set_to(_GRADIENTS, False) or case.is_set_to(_WEIGHTS, False)
-    worth = worth_frac(case, *_TRIED) >= WORTH_FRAC
     little = (hidden_frac(case, "dp") or 0.0) < HIDDEN_FRAC
     return "problem" if off or not tried or worth or little else "information"
 
@@ -109,17 +113,23 @@ def _piped(case: Case) -> bool:
     return (case.degree("pipeline_model_parallel_size") or 1) > 1
 
 
+def _usual_elements(case: Case) -> int:
+    """max(40 M, 1 M x DP), megatron-core's default."""
+    return max(40_000_000, 1_000_000 * (case.dp or 1))
+
+
 def _bucket_elements(case: Case) -> int | None:
     """What is set, or what megatron-core makes of null; Megatron-Bridge and NeMo put a number of theirs
     there."""
     known, size = case.setting("bucket_size")
     if known and size is None and case.dp and case.configuration.dialect not in ("megatron_bridge", "nemo"):
-        return max(40_000_000, 1_000_000 * case.dp)
+        return _usual_elements(case)
     return size if known and isinstance(size, int) and not isinstance(size, bool) else None
 
 
 def _buckets(case: Case) -> list[Advice]:
-    """Another bucket size, where the replay says that it gains by the lower end of its band."""
+    """Another bucket size, where the replay says that it gains by the lower end of its band; for small ones
+    that it only may make better, megatron-core's own."""
     size = _bucket_elements(case)
     if size is None or _piped(case):
         return []
@@ -136,6 +146,10 @@ def _buckets(case: Case) -> list[Advice]:
             to = max(1, round(size * factor))
             found.append((words, to, prediction.gain))
     found.sort(key=lambda f: -(f[2].mid_ms or 0.0))
+    larger, usual = case.prediction("buckets_x4"), _usual_elements(case)
+    if not found and larger is not None and (larger.mid_ns or 0) > 0 and size < usual:
+        why = f"megatron-core's own size instead of {size:,} elements: fewer messages, less latency"
+        return [Advice(knob="bucket_size", to=usual, why=why)]
     return [
         Advice(knob="bucket_size", to=to, why=f"{words}; the size counts elements, not bytes", gain=gain)
         for words, to, gain in found[:1]

@@ -64,8 +64,7 @@ def evaluate(case: Case) -> Verdict:
     splits = max(case.number(_SPLITS) or 0, USUAL_SPLITS)
     hidden = hidden_frac(case, "tp") or 0.0
     if on and 1 - hidden <= 1 / splits:
-        reason = f"the last of {splits} pieces of each product's output stays exposed by design, and no more "
-        "is"
+        reason = f"the last of {splits} pieces of each output stays exposed by design, and no more is"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     advice = [*_enabled(case), *(_tuned(case) if on else ())]
     evidence += _products(case)

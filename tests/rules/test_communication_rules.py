@@ -138,7 +138,12 @@ def test_pd101_advises_only_what_is_known(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("key", "low", "to"),
-    [("buckets_x4", 0.01, 4000), ("buckets_x0.25", 0.01, 250), ("buckets_x4", 0.0, None)],
+    [
+        ("buckets_x4", 0.01, 4000),
+        ("buckets_x0.25", 0.01, 250),
+        ("buckets_x4", 0.0, 40_000_000),
+        ("buckets_x0.25", 0.0, None),
+    ],
 )
 def test_pd101_bucket_size_follows_the_replay(tmp_path: Path, key: str, low: float, to: int | None) -> None:
     settings = {"bucket_size": 1000, "overlap_grad_reduce": True}
@@ -146,7 +151,8 @@ def test_pd101_bucket_size_follows_the_replay(tmp_path: Path, key: str, low: flo
     found = result("PD101", predicting(case, **{key: (low, 0.02, 0.03)}))
     assert settings_of(found) == ({} if to is None else {"bucket_size": to})
     assert found.gain is not None
-    assert (found.gain.method, found.gain.mid_ms) == (("ceiling", None) if to is None else ("replay", 0.02))
+    replayed = low > 0
+    assert (found.gain.method, found.gain.mid_ms) == (("replay", 0.02) if replayed else ("ceiling", None))
 
 
 MARGINS = ("nvte_fwd_layernorm_sm_margin", "nvte_bwd_layernorm_sm_margin")

@@ -37,6 +37,10 @@ def test_pd101_leaves_buckets_alone_where_they_are_not_read(exposed: Case) -> No
     piped = result("PD101", having(case, {**settings, "pipeline_model_parallel_size": 4}))
     assert settings_of(piped) == {}
     assert "only the first chunk of the first stage reads it" in piped.remedy
+    small: dict[str, Value] = {**settings, "data_parallel_size": 64}
+    unsure = predicting(exposed, **{"buckets_x4": (0.0, 0.02, 0.03)})
+    assert settings_of(result("PD101", having(unsure, small))) == {"bucket_size": 64_000_000}
+    assert settings_of(result("PD101", having(unsure, {**small, "bucket_size": 64_000_000}))) == {}
     # Null is max(40 M, 1 M x DP) elements in megatron-core; Megatron-Bridge puts a number of its own there.
     null: dict[str, Value] = {"bucket_size": None, "overlap_grad_reduce": True, "data_parallel_size": 64}
     assert settings_of(result("PD101", having(case, null))) == {"bucket_size": 256_000_000}

@@ -12,7 +12,10 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.host.host_jitter import SlowestRank
 from perfdoc.analyzers.measure import measure_capture
+from perfdoc.diagnose import diagnose
+from perfdoc.measuring import replaying
 from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
 from perfdoc.rules.pd381_host_jitter import INTERVAL, MIN_FRAC, MIN_STEPS
@@ -166,8 +169,8 @@ def test_pd382_counts_micro_batches(exposed: Case) -> None:
 def test_pd101_is_information_where_nothing_is_to_be_gained(exposed: Case, tmp_path: Path) -> None:
     """Half is hidden, and neither overlap nor other buckets would save two hundredths of the step."""
     worth = WORTH_FRAC  # ms of a step of 1 ms
-    for mid, level in ((worth, "problem"), (worth - 0.001, "information")):
-        assert result("PD101", predicting(exposed, buckets_x4=(0.0, mid, mid))).level == level
+    for high, level in ((worth, "problem"), (worth - 0.001, "information")):
+        assert result("PD101", predicting(exposed, buckets_x4=(0.0, 0.0, high))).level == level
     for hidden_us, level in (
         (34, "information"),
         (33, "problem"),
@@ -188,3 +191,19 @@ def test_the_facts_of_a_model_reach_the_rules(exposed: Case) -> None:
     assert settings_of(found) == {"tensor_model_parallel_size": 1, "context_parallel_size": 2}
     shorter = msgspec.structs.replace(LLAMA_8B, sequence_length=4096)
     assert result("PD384", of_job(case, model=shorter)).state == "passes"
+
+
+def test_pd101_recovers_what_fp32_sums_cost(tmp_path: Path) -> None:
+    """The fault's cost is the difference of two jobs laid out apart; the rule sees the captures of one."""
+    job = simulated("dp=4,distributed_optimizer=off,micro_batches=1", "fp32_reduce", shape=SMALL)
+    facts = replace(facts_of(job), dtype="bf16")
+    paths = written(job, tmp_path)
+    captures = [measure_capture(p, WindowRequest(), facts, replaying(len(paths))) for p in paths]
+    settings: dict[str, Value] = {"grad_reduce_in_fp32": True, "overlap_grad_reduce": True}
+    found = diagnose(captures, configuration=Configuration(values=settings, dialect="perfdoc"))
+    (rule,) = [r for r in found.rules if r.code == "PD101"]
+    assert (rule.state, rule.level) == ("fires", "problem")
+    assert [a.knob for a in rule.advice] == ["grad_reduce_in_fp32"]
+    assert rule.gain is not None
+    assert rule.gain.method == "replay"
+    assert rule.gain.mid_ms == pytest.approx(job.costs[0].cost_ns / 2 / 1e6, rel=0.05)
