@@ -35,6 +35,7 @@ WORTH_FRAC = 0.02
 off."""
 HIDDEN_FRAC = 0.25
 """Of this communication: where less is hidden, it stays a problem."""
+_FP8_RECIPES = ("tensorwise", "delayed", "mxfp8")
 _TRIED = ("overlapped_dp", "buckets_x4", "buckets_x0.25")
 _VERIFY = "Run again: exposed DP communication in the ledger falls, and the step time by as much."
 _FALSE_ALARM = (
@@ -181,15 +182,22 @@ def _narrower_sums(case: Case) -> list[Advice]:
 
 
 def _narrower_weights(case: Case) -> list[Advice]:
-    """FP8 weights, where products are FP8 already and weights are known to be gathered wider."""
+    """FP8 weights, where products are FP8 already, in a recipe whose weights can be gathered as they are, and
+    weights are known to be gathered wider."""
     known, fp8 = case.setting("fp8")
-    if not known or fp8 is None or not case.is_set_to("fp8_param_gather", False):
+    recipe = case.setting("fp8_recipe")[1]
+    if (
+        not known
+        or fp8 is None
+        or recipe not in _FP8_RECIPES
+        or not case.is_set_to("fp8_param_gather", False)
+    ):
         return []
     found = []
-    if case.is_set_to("fp8_recipe", "mxfp8") and not case.is_set_to("use_megatron_fsdp", True):
+    if recipe == "mxfp8" and not case.is_set_to("use_megatron_fsdp", True):
         why = "MXFP8 weights are gathered into the gradients' buffer"
         found.append(Advice(knob="reuse_grad_buf_for_mxfp8_param_ag", to=True, why=why))
-    why = "gathers weights in 1 byte instead of 2, the same values that the products would be fed"
+    why = "gathers weights in 1 byte instead of 2, the same values that the products are fed anyway"
     return [Advice(knob="fp8_param_gather", to=True, why=why), *found]
 
 

@@ -25,6 +25,9 @@ META = Meta(
 
 TIMES = 2.0
 """By how much the exposed share of one must exceed that of the other."""
+STATES_FRAC = 0.6
+"""Of a GPU's memory: weights, gradients and optimizer states that take more leave too little for
+activations."""
 _TP, _CP = "tensor_model_parallel_size", "context_parallel_size"
 
 
@@ -82,9 +85,9 @@ def _to_context(case: Case, tp: int, cp: int) -> Iterator[Advice]:
         return
     if not sequence_allows(case, 2 * cp):
         return
-    more = _more_bytes(case, tp, cp)
-    free = headroom_bytes(case)
-    if more is not None and free is not None and more > free:
+    now, then = _states(case, tp, cp), _states(case, tp // 2, 2 * cp)
+    more = None if now is None or then is None else then - now
+    if not _fits(case, then, more):
         return
     memory = "" if more is None else f": {gib(more)} more on each GPU"
     yield Advice(
@@ -101,14 +104,21 @@ def _to_context(case: Case, tp: int, cp: int) -> Iterator[Advice]:
                 yield Advice(knob=knob, to=False, why="without tensor parallelism there is nothing to divide")
 
 
-def _more_bytes(case: Case, tp: int, cp: int) -> float | None:
-    """By how much model states on a GPU grow where TP is halved and CP doubled."""
-    sharded, dp = case.setting("use_distributed_optimizer"), case.dp
-    if not sharded[0] or dp is None:
+def _states(case: Case, tp: int, cp: int) -> float | None:
+    """Bytes of model states on a GPU of such a layout."""
+    (known, sharded), dp = case.setting("use_distributed_optimizer"), case.dp
+    if not known or dp is None:
         return None
-    now = state_bytes(case, tp, dp * cp if sharded[1] else 1)
-    then = state_bytes(case, tp // 2, 2 * dp * cp if sharded[1] else 1)
-    return None if now is None or then is None else then - now
+    return state_bytes(case, tp, dp * cp if sharded else 1)
+
+
+def _fits(case: Case, states: float | None, more: float | None) -> bool:
+    """Whether nothing that is known speaks against it: a snapshot's headroom, else the size of the memory."""
+    free = headroom_bytes(case)
+    if free is not None and more is not None:
+        return more <= free
+    memory = [r.device.memory_bytes for r in case.ranks if r.device.memory_bytes]
+    return states is None or not memory or states <= STATES_FRAC * min(memory)
 
 
 def _to_tensor(case: Case, tp: int, cp: int) -> Iterator[Advice]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
@@ -12,7 +13,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.context_sizing import two_levels
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.pd383_long_sequence_recompute import LONG, MIN_FRAC, SHORT_FRAC
-from perfdoc.rules.pd384_tp_against_cp import TIMES
+from perfdoc.rules.pd384_tp_against_cp import STATES_FRAC, TIMES
 from tests.analyzers.memory_planted import a_step, one
 from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
 from tests.rules.communicating import LLAMA_8B, communicating, having, of_job, with_exposed, with_parts
@@ -26,6 +27,9 @@ CP8: dict[str, Value] = {
     "num_query_groups": 8,
 }
 RING = {**CP8, "cp_comm_type": "p2p"}
+
+
+SMALLER = msgspec.structs.replace(LLAMA_8B, parameters=2_000_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -258,6 +262,20 @@ def test_pd384_proposes_nothing_that_does_not_fit(exposed: Case, settings: dict[
     assert result("PD384", case).state == "passes"
 
 
+def test_pd384_asks_whether_it_fits(exposed: Case) -> None:
+    """8e9 parameters on TP 1, masters and moments over 2 x 4 ranks: 8e9 x (6 + 12 / 8) = 6e10 bytes."""
+    settings: dict[str, Value] = {**SPLIT, "tensor_model_parallel_size": 2}
+    case = of_job(with_exposed(having(exposed, settings), tp=200, cp=0), model=LLAMA_8B)
+    for memory_bytes, state in (
+        (round(6e10 / STATES_FRAC) + 1, "fires"),
+        (round(6e10 / STATES_FRAC) - 1, "passes"),
+    ):
+        ranks = [replace(r, device=replace(r.device, memory_bytes=memory_bytes)) for r in case.ranks]
+        assert (
+            result("PD384", replace(case, captures=[replace(case.captures[0], ranks=ranks)])).state == state
+        )
+
+
 def test_pd384_down_to_one(exposed: Case) -> None:
     """Without tensor parallelism there is no sequence parallelism either."""
     settings: dict[str, Value] = {
@@ -266,7 +284,7 @@ def test_pd384_down_to_one(exposed: Case) -> None:
         "sequence_parallel": True,
         "tp_comm_overlap": True,
     }
-    case = of_job(with_exposed(having(exposed, settings), tp=200, cp=0), model=LLAMA_8B)
+    case = of_job(with_exposed(having(exposed, settings), tp=200, cp=0), model=SMALLER)
     assert settings_of(result("PD384", case)) == {
         "tensor_model_parallel_size": 1,
         "context_parallel_size": 4,

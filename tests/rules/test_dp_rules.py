@@ -84,7 +84,9 @@ def test_pd101_narrow_sums_over_many_ranks(
             {"fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True},
         ),
         ({"fp8": None, "fp8_param_gather": False}, {}),
-        ({"fp8": "hybrid"}, {}),
+        ({"fp8": "hybrid", "fp8_param_gather": False, "fp8_recipe": "blockwise"}, {}),
+        ({"fp8": "hybrid", "fp8_param_gather": False}, {}),
+        ({"fp8": "hybrid", "fp8_recipe": "delayed"}, {}),
     ],
 )
 def test_pd101_gathers_fp8_weights(
