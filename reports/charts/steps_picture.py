@@ -70,7 +70,8 @@ def steps_picture(diagnosis: Diagnosis) -> Markup | None:
     )
     pooled = f"; a bar is up to {bars[0].steps:,} steps" if bars[0].steps > 1 else ""
     return figure(
-        f"Every analysed step: the quickest rank, on top of it up to the slowest; the line: their median{pooled}",
+        "Every analysed step: the quickest rank, on top of it up to the slowest; the line: their median"
+        f"{pooled}",
         drawing,
     )
 
