@@ -15,6 +15,8 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.kernels.kernels import sum_by
 from perfdoc.analyzers.timeline.paint import NOTHING, Pieces
 
+_FINER = 32
+"""Bins of the first pooling, in limits."""
 _COARSER = 0.7
 """Bins are made fewer by this factor until the segments are few enough."""
 
@@ -41,9 +43,6 @@ class Segments:
         return np.asarray(sum_by(self.code, self.duration_ns, codes))
 
 
-NONE = Segments(**dict.fromkeys(Segments.__dataclass_fields__, np.empty(0, np.int64)))
-
-
 def segments_of(pieces: Pieces, count: I64 | None = None) -> Segments:
     """Every piece a segment, NOTHING among them. count: kernels that began in each."""
     ones = np.ones(len(pieces), np.int64)
@@ -65,6 +64,11 @@ def pool(segments: Segments, limit: int) -> Segments:
     """
     if int(np.count_nonzero(segments.code != NOTHING)) <= limit:
         return segments
+    if len(segments) > _FINER * limit:
+        # Once in small pools, so that the search for the right size goes over few.
+        finer = _finer(segments, _FINER * limit)
+        if len(finer) < len(segments):
+            return pool(finer, limit)
     codes = int(segments.code.max()) + 2
     code = segments.code + 1
     begin = int(segments.start_ns[0])
@@ -83,6 +87,16 @@ def pool(segments: Segments, limit: int) -> Segments:
     return _pooled(segments, key, held, codes)
 
 
+def _finer(segments: Segments, bins: int) -> Segments:
+    """Pooled in so many bins."""
+    codes = int(segments.code.max()) + 2
+    begin = int(segments.start_ns[0])
+    span = int(segments.start_ns[-1] + segments.duration_ns[-1]) - begin
+    group = _groups(segments, begin, -(-span // bins))
+    key = group * codes + segments.code + 1
+    return _pooled(segments, key, np.bincount(key, minlength=(int(group[-1]) + 1) * codes), codes)
+
+
 def _groups(segments: Segments, begin: int, width: int) -> I64:
     """The pool of each segment, counted from 0 in order of time; a long one has its own."""
     long = segments.duration_ns >= width
@@ -97,13 +111,17 @@ def _pooled(segments: Segments, key: I64, held: I64, codes: int) -> Segments:
     duration = sum_by(key, segments.duration_ns, len(held))[present]
     # Pools follow one another, so the time before a segment is that of all segments before it.
     start = int(segments.start_ns[0]) + np.append(0, np.cumsum(duration)[:-1])
-    order = np.lexsort((segments.duration_ns, key))
-    longest = order[np.append(np.flatnonzero(np.diff(key[order])), len(order) - 1)]
+    most = np.zeros(len(held), np.int64)
+    np.maximum.at(most, key, segments.duration_ns)
+    # Of equally long ones the first: it is written last.
+    rows = np.flatnonzero(segments.duration_ns == most[key])[::-1]
+    longest = np.zeros(len(held), np.int64)
+    longest[key[rows]] = rows
     return Segments(
         start_ns=start,
         duration_ns=duration,
         code=present % codes - 1,
-        item=segments.item[longest],
+        item=segments.item[longest[present]],
         stretches=sum_by(key, segments.stretches, len(held))[present],
         count=sum_by(key, segments.count, len(held))[present],
     )

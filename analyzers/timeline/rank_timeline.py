@@ -31,6 +31,8 @@ _TRACKS: dict[str, Callable[[DeviceView, int, int], Segments]] = {
 }
 TYPICAL_FRAC = 0.02
 """A step is typical where its length is the median within this."""
+MOST_ACTIVITIES = 200_000
+"""Of a window without steps that holds more, a part is drawn."""
 _CANDIDATES = 3
 _ROWS = 3_000_000
 """With more kernels and calls in the trace than this, fewer candidates: each costs a pass over the tables."""
@@ -50,7 +52,8 @@ class Track:
 
 @dataclass(frozen=True, kw_only=True)
 class StepTimeline:
-    """One step of one device, or its whole window where that is not made of steps."""
+    """One step of one device, or its window (of a very full one the middle) where that is not made of
+    steps."""
 
     name: str
     """As the step ledgers have it; empty for a window without steps."""
@@ -70,7 +73,7 @@ def rank_timeline(view: DeviceView) -> tuple[StepTimeline, ...]:
     if window.duration_ns <= 0:
         return ()
     if not window.steps:
-        return (_step(view, "", window.start_ns, window.end_ns),)
+        return (_step(view, "", *_middle(view)),)
     names = distinct_names([s.name for s in window.steps])
     length = np.array([s.end_ns - s.start_ns for s in window.steps], np.int64)
     rows = len(view.trace.kernels.start_ns) + len(view.trace.api_calls.start_ns)
@@ -79,6 +82,18 @@ def rank_timeline(view: DeviceView) -> tuple[StepTimeline, ...]:
         _step(view, names[i], window.steps[i].start_ns, window.steps[i].end_ns)
         for i in typical_first(length)[:most].tolist()
     )
+
+
+def _middle(view: DeviceView) -> tuple[int, int]:
+    """The window, or of one with more than MOST_ACTIVITIES the part in its middle that holds so many."""
+    start, end = view.window.start_ns, view.window.end_ns
+    first, last = np.searchsorted(view.activity.start_ns, (start, end))
+    spare = int(last - first) - MOST_ACTIVITIES
+    if spare <= 0:
+        return start, end
+    at = int(first) + spare // 2
+    begin, finish = (int(view.activity.start_ns[i]) for i in (at, at + MOST_ACTIVITIES))
+    return (begin, finish) if finish > begin else (start, end)  # all at one moment
 
 
 def typical_first(length_ns: I64) -> I64:

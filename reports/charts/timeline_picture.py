@@ -109,7 +109,7 @@ def timeline_picture(diagnosis: Diagnosis) -> TimelinePicture | None:
     ):
         present.setdefault(kind, {})[look.code] = look
     return TimelinePicture(
-        sentences=list(_sentences(found)),
+        sentences=list(_sentences(found, diagnosis)),
         groups=[group for group in groups if group.rows],
         ticks=_ticks(span),
         legend=[(KINDS[kind], list(present[kind].values())) for kind in KINDS if kind in present],
@@ -130,12 +130,15 @@ def _codes(track: TimelineTrack) -> list[str]:
     return [track.codes[code] for code in sorted(set(track.code))]
 
 
-def _sentences(found: Timeline) -> list[str]:
+def _sentences(found: Timeline, diagnosis: Diagnosis) -> list[str]:
     alone = len(found.ranks) == 1
     who = f"Of {plural(len(found.ranks), 'rank')}" if not alone else f"Of {shorten(found.ranks[0].label, 48)}"
     same = {rank.step for rank in found.ranks}
     if same == {""}:
-        said = [f"{who} the whole window is drawn: it is not made of steps."]
+        windows = {rank.label: rank.window.duration_ns for rank in diagnosis.ranks}
+        part = any(rank.duration_ns < windows.get(rank.label, 0) for rank in found.ranks)
+        drawn = "a part from the middle of the window" if part else "the whole window"
+        said = [f"{who} {drawn} is drawn: it is not made of steps."]
     elif found.step:
         said = [
             f"{who} `{shorten(found.step, 64)}` is drawn: a typical step, as long as the median or nearly so."

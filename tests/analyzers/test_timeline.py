@@ -13,6 +13,7 @@ from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.ledger.ledger import build_ledger
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.steps.step_ledgers import LEAVES, step_ledgers
+from perfdoc.analyzers.timeline import rank_timeline as module
 from perfdoc.analyzers.timeline.job_timeline import MAX_SEGMENTS, JobTimeline, TimelineTrack, common_step
 from perfdoc.analyzers.timeline.pool import drawn, segments_of
 from perfdoc.analyzers.timeline.rank_timeline import LIMITS, StepTimeline, rank_timeline
@@ -222,3 +223,21 @@ def sums(track: TimelineTrack) -> dict[str, int]:
 def test_segments_of_pieces_tile(tmp_path: Path) -> None:
     found = segments_of(ledger_pieces(view_of(planted(), tmp_path), 150, 500))
     assert (found.start_ns[0], int(found.duration_ns.sum())) == (150, 350)
+
+
+def test_of_a_very_full_window_without_steps_the_middle_is_drawn(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    for i in range(20):
+        device.kernel(GEMM, 100 * i, 100 * i + 60)
+    view = view_of(builder, tmp_path)
+    (whole,) = rank_timeline(view)
+    assert (whole.start_ns, whole.end_ns) == (0, 1_960)
+    monkeypatch.setattr(module, "MOST_ACTIVITIES", 10)
+    (middle,) = rank_timeline(view)
+    # Five are left out on either side.
+    assert (middle.name, middle.start_ns, middle.end_ns) == ("", 500, 1_500)
+    compute = drawn(middle.tracks["compute"].segments)
+    assert (int(compute.duration_ns.sum()), int(compute.count.sum())) == (600, 10)

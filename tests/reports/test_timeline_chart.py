@@ -175,3 +175,15 @@ def test_every_hatch_has_a_name_for_the_library() -> None:
         LEAVES
     )
     assert ledger(3).kind == "ledger"
+
+
+def test_the_page_says_whether_a_window_without_steps_is_drawn_whole() -> None:
+    made = with_timeline()
+    assert made.timeline is not None
+    windows = {rank.label: rank.window.duration_ns for rank in made.ranks}
+    bare = [replace(r, step="", duration_ns=windows[r.label]) for r in made.timeline.ranks]
+    whole = replace(made, timeline=replace(made.timeline, step="", ranks=bare))
+    assert "the whole window is drawn" in Page(render_html(whole)).by_id("timeline").text
+    part = [*bare[:1], replace(bare[1], duration_ns=bare[1].duration_ns - 1)]
+    page = Page(render_html(replace(made, timeline=replace(made.timeline, step="", ranks=part))))
+    assert "a part from the middle of the window is drawn" in page.by_id("timeline").text

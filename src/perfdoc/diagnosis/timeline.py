@@ -41,7 +41,7 @@ class TimelineRank:
     rank: int | None
     label: str
     step: str
-    """Empty where the window is not made of steps: then it is the whole window."""
+    """Empty where the window is not made of steps: then it is the window, of a very full one the middle."""
     start_ns: int
     """On the capture's clock."""
     duration_ns: int
