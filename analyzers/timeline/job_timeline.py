@@ -12,7 +12,7 @@ import numpy as np
 from perfdoc.analyzers.clocks.clocks import ClockAlignment
 from perfdoc.analyzers.pipeline.pipeline_passes import Passes
 from perfdoc.analyzers.steps.step_ledgers import distinct_names
-from perfdoc.analyzers.timeline.pool import Segments, drawn, pool
+from perfdoc.analyzers.timeline.pool import drawn, pool
 from perfdoc.analyzers.timeline.rank_timeline import CODES, LIMITS, StepTimeline, Track
 
 MAX_RANKS = 64
@@ -192,23 +192,25 @@ def _notes(steps: int, aligned: dict[int, bool], beyond: int) -> list[str]:
 
 def _tracks(step: StepTimeline, share: float) -> list[TimelineTrack]:
     return [
-        _track(kind, track, pool(track.segments, max(20, int(LIMITS[kind] * share))), step.start_ns)  # type: ignore[arg-type]
+        _track(kind, track, share, step.start_ns)  # type: ignore[arg-type]
         for kind, track in step.tracks.items()
     ]
 
 
 def _track(
-    kind: Literal["ledger", "compute", "communication", "host"], track: Track, pooled: Segments, begin: int
+    kind: Literal["ledger", "compute", "communication", "host"], track: Track, share: float, begin: int
 ) -> TimelineTrack:
-    found = drawn(pooled)
+    found = drawn(pool(track.segments, max(20, int(LIMITS[kind] * share))))
+    # The commonest names come first.
+    names = list(track.names)[: max(20, int(len(track.names) * share))]
     return TimelineTrack(
         kind=kind,
         codes=list(CODES[kind]),
-        names=list(track.names),
+        names=names,
         start_ns=(found.start_ns - begin).tolist(),
         duration_ns=found.duration_ns.tolist(),
         code=found.code.tolist(),
-        name=found.item.tolist(),
+        name=np.where(found.item < len(names), found.item, -1).tolist(),
         stretches=found.stretches.tolist(),
         count=found.count.tolist(),
     )

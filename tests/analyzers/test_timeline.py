@@ -14,7 +14,13 @@ from perfdoc.analyzers.ledger.ledger import build_ledger
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.steps.step_ledgers import LEAVES, step_ledgers
 from perfdoc.analyzers.timeline import rank_timeline as module
-from perfdoc.analyzers.timeline.job_timeline import MAX_SEGMENTS, JobTimeline, TimelineTrack, common_step
+from perfdoc.analyzers.timeline.job_timeline import (
+    MAX_RANKS,
+    MAX_SEGMENTS,
+    JobTimeline,
+    TimelineTrack,
+    common_step,
+)
 from perfdoc.analyzers.timeline.pool import drawn, segments_of
 from perfdoc.analyzers.timeline.rank_timeline import LIMITS, StepTimeline, rank_timeline
 from perfdoc.analyzers.timeline.tracks import (
@@ -241,3 +247,22 @@ def test_of_a_very_full_window_without_steps_the_middle_is_drawn(
     assert (middle.name, middle.start_ns, middle.end_ns) == ("", 500, 1_500)
     compute = drawn(middle.tracks["compute"].segments)
     assert (int(compute.duration_ns.sum()), int(compute.count.sum())) == (600, 10)
+
+
+def test_of_many_ranks_each_has_its_share(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    for i in range(80):
+        device = builder.process(pid=1_000 + i).device()
+        for k in range(100):
+            device.kernel(f"kernel_{i}_{k}", 100 * k, 100 * k + 60)
+    found = job(of(builder, tmp_path, "a.sqlite"))
+    assert (len(found.ranks), found.left_out) == (MAX_RANKS, 16)
+    assert found.ranks[0].label != found.ranks[-1].label
+    compute = [next(t for t in r.tracks if t.kind == "compute") for r in found.ranks]
+    share = MAX_SEGMENTS / (sum(LIMITS.values()) * MAX_RANKS)
+    for track in compute:
+        assert len(track.names) == int(100 * share)
+        assert max(track.name) < len(track.names)
+        assert sum(track.duration_ns) == 6_000
+        assert len(track.start_ns) <= LIMITS["compute"] * share
+    assert "16 are not" in found.notes[0]
