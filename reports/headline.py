@@ -10,6 +10,7 @@ from perfdoc.diagnosis import Diagnosis, Gain, Mfu, Rank
 from perfdoc.reports.advice import rough
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
 from perfdoc.reports.names import prose, shorten
+from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.summary import total_values
 from perfdoc.reports.units import duration, plural, share, size
 
@@ -107,13 +108,15 @@ def _mfu_figure(mfu: Mfu) -> Figure:
 def _token_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
     job = diagnosis.job
     if job is not None and job.tokens_per_s_per_gpu is not None and job.tokens_per_step is not None:
-        notes = [f"{job.tokens_per_step:,} tokens a step on {plural(diagnosis.mfu.gpus or 0, 'GPU')}"]
+        # A rank of a run on CPUs is what a GPU is elsewhere.
+        device = "rank" if diagnosis.ranks and all(on_host(rank) for rank in diagnosis.ranks) else "GPU"
+        notes = [f"{job.tokens_per_step:,} tokens a step on {plural(diagnosis.mfu.gpus or 0, device)}"]
         value = (
             f"{job.tokens_per_s_per_gpu:,.0f}"
             if job.tokens_per_s_per_gpu >= 100
             else (f"{job.tokens_per_s_per_gpu:.3g}")
         )
-        yield Figure(label="Tokens/s per GPU", value=value, notes=notes, key="", ns=None, known=True)
+        yield Figure(label=f"Tokens/s per {device}", value=value, notes=notes, key="", ns=None, known=True)
 
 
 def _memory_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
@@ -166,7 +169,9 @@ def outlook(diagnosis: Diagnosis) -> str:
         return "" if both.accepted else _nothing_gained(diagnosis)
     steps = [p.step_ns for p in gains.predictions if p.step_ns]
     known = {p.key: p.change for p in gains.predictions}
-    names = [shorten(known.get(key, key), 64) for key in both.accepted]
+    worth = {p.key: p.mid_ns or 0 for p in gains.predictions}
+    best = sorted(both.accepted, key=lambda key: -worth.get(key, 0))
+    names = [shorten(known.get(key, key), 64) for key in best]
     saves = _of_step(both.gain, steps, diagnosis)
     if len(names) == 1:
         return f"One change that was simulated ({names[0]}) is predicted to save {saves}."

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -262,7 +263,8 @@ def test_hostile_names_reach_the_page_escaped(tmp_path: Path) -> None:
         assert "\x1b" not in output
         assert "\u202e" not in output
         assert "k" * 1000 not in output
-    assert len(page) < 200_000
+    # Without the library that draws the timeline, which is two megabytes whatever the capture is.
+    assert len(re.sub(r"<script.*?</script>", "", page, flags=re.DOTALL)) < 200_000
 
 
 def test_an_interrupt_ends_with_130_and_leaves_nothing(demo: Path, tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.diagnosis import Gain
-from perfdoc.reports.headline import outlook
+from perfdoc.reports.headline import headline, outlook
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.opportunities import choices, confidence, dialects_of, opportunities
@@ -98,7 +98,7 @@ def test_a_gain_that_is_no_prediction_has_nothing_to_choose() -> None:
 def test_the_manager_s_sentence_is_in_every_rendering() -> None:
     # 12 of 154.480 ms
     said = (
-        "3 changes that were simulated together (without gc, without data, norms alone) are predicted to "
+        "3 changes that were simulated together (without data, without gc, norms alone) are predicted to "
         "save 12 ms per step (10.8 ms to 13.2 ms)"
     )
     assert outlook(MADE) == said + ", 7.8 % of it."
@@ -151,3 +151,6 @@ def test_known_facts_of_the_job_are_listed_with_their_source() -> None:
     assert "recompute" not in text  # not known: no row
     assert "9,150" in PAGE.text
     assert "Tokens/s per GPU" in PAGE.text
+    cpu = replace(MADE.ranks[0], gpu=replace(MADE.ranks[0].gpu, name="CPU"))
+    figures = {f.label: f.value for f in headline(replace(MADE, ranks=[cpu]))}
+    assert figures["Tokens/s per rank"] == "9,150"
