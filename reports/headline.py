@@ -172,6 +172,8 @@ def outlook(diagnosis: Diagnosis) -> str:
     worth = {p.key: p.mid_ns or 0 for p in gains.predictions}
     best = sorted(both.accepted, key=lambda key: -worth.get(key, 0))
     names = [shorten(known.get(key, key), 64) for key in best]
+    if (both.gain.mid_ms or 0.0) <= 0:
+        return f"{len(names)} changes gain something alone and, simulated together, nothing."
     saves = _of_step(both.gain, steps, diagnosis)
     if len(names) == 1:
         return f"One change that was simulated ({names[0]}) is predicted to save {saves}."

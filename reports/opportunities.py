@@ -120,11 +120,13 @@ def _opportunity(rule: RuleResult, anchor: str, choice: int | None) -> Opportuni
 
 
 def _figures(gain: Gain | None) -> tuple[str, str]:
-    """(figure, band) of a gain; of a ceiling, the most there is."""
+    """(figure, band) of a gain; of a ceiling, the most there is; of a loss, what it costs."""
     if gain is None or gain.high_ms is None:
         return UNKNOWN, ""
     if gain.method != "replay" or gain.mid_ms is None or gain.low_ms is None:
         return f"≤ {rough(gain.high_ms)}", ""
+    if gain.mid_ms < 0:
+        return f"costs {rough(-gain.mid_ms)}", f"{rough(-gain.high_ms)} to {rough(-gain.low_ms)}"
     return rough(gain.mid_ms), f"{rough(gain.low_ms)} to {rough(gain.high_ms)}"
 
 

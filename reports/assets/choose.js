@@ -19,7 +19,8 @@
       const row = rows.find((each) => each.dataset.set === members.join(","));
       if (!row) return line("These were not simulated together.", "");
       const band = row.dataset.band ? ` (${row.dataset.band})` : "";
-      line(members.length === 1 ? "This change alone saves" : "Simulated together, these save", row.dataset.gain + band);
+      const saves = row.dataset.gain.startsWith("costs") ? "" : "saves ";
+      line(members.length === 1 ? "This change alone:" : "Simulated together:", saves + row.dataset.gain + band);
     };
     for (const box of boxes) {
       box.addEventListener("change", () => {

@@ -152,18 +152,18 @@ def test_a_chosen_set_shows_what_was_simulated_for_it_and_nothing_is_added(seen:
     assert said.inner_text() == "No change is chosen."
     # By mouse beside an opportunity: its twin below is chosen with it.
     seen.page.locator("#PD203 input.choice").check()
-    assert said.inner_text() == "This change alone saves 10 ms (9 ms to 11 ms)"
+    assert said.inner_text() == "This change alone: saves 10 ms (9 ms to 11 ms)"
     assert seen.page.evaluate(ADD_UP) == 2
     # By keyboard below.
     seen.page.get_by_label("without gc").focus()
     seen.page.keyboard.press("Space")
     # 2 + 10 were simulated to gain 11.5 together, not 12.
-    assert said.inner_text() == "Simulated together, these save 11.5 ms (10.4 ms to 12.6 ms)"
+    assert said.inner_text() == "Simulated together: saves 11.5 ms (10.4 ms to 12.6 ms)"
     assert seen.page.locator("#PD202 input.choice").is_checked()
     seen.page.get_by_label("norms alone").check()
-    assert said.inner_text().startswith("Simulated together, these save 12 ms")
+    assert said.inner_text().startswith("Simulated together: saves 12 ms")
     seen.page.locator("#PD203 input.choice").uncheck()
-    assert said.inner_text().startswith("Simulated together, these save 2.5 ms")
+    assert said.inner_text().startswith("Simulated together: saves 2.5 ms")
 
 
 def test_a_set_that_was_not_simulated_is_said_to_be_none(browser: Browser, tmp_path: Path) -> None:
@@ -172,6 +172,16 @@ def test_a_set_that_was_not_simulated_is_said_to_be_none(browser: Browser, tmp_p
         seen.page.get_by_label("without gc").check()
         seen.page.get_by_label("without data").check()
         assert seen.page.locator("#chosen").inner_text() == "These were not simulated together."
+
+
+def test_a_set_that_costs_time_says_so(browser: Browser, tmp_path: Path) -> None:
+    html = HTML.replace(
+        'data-gain="11.5 ms" data-band="10.4 ms to 12.6 ms"', 'data-gain="costs 3 ms" data-band=""'
+    )
+    with visit(browser, tmp_path, html) as seen:
+        seen.page.get_by_label("without gc").check()
+        seen.page.get_by_label("without data").check()
+        assert seen.page.locator("#chosen").inner_text() == "Simulated together: costs 3 ms"
 
 
 @pytest.mark.parametrize("by", ["mouse", "keyboard"])

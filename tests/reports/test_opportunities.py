@@ -128,6 +128,18 @@ def test_where_nothing_gains_the_sentence_says_so() -> None:
     )
 
 
+def test_a_change_that_costs_time_says_so() -> None:
+    assert MADE.combined is not None
+    assert MADE.combined.gain is not None
+    slower = replace(MADE.combined.gain, low_ms=-3.0, mid_ms=-2.0, high_ms=-1.0)
+    rules = [replace(MADE.rules[0], gain=slower)]
+    (found,) = opportunities(replace(MADE, rules=rules))
+    assert (found.gain, found.band, found.confidence) == ("costs 2 ms", "1 ms to 3 ms", "low")
+    assert outlook(replace(MADE, combined=replace(MADE.combined, gain=slower))) == (
+        "3 changes gain something alone and, simulated together, nothing."
+    )
+
+
 def test_information_is_apart_from_problems_and_folded() -> None:
     folded = PAGE.by_id("information")
     assert folded.tag == "details"
