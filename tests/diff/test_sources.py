@@ -11,8 +11,11 @@ import pytest
 from perfdoc.diagnosis import to_json
 from perfdoc.diff.load import load
 from perfdoc.diff.sources import captures_or_diagnosis, read_diagnosis
+from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError
+from tests.gate.manifests import tiny_manifest
+from tests.profiling.build import a_manifest
 from tests.reports.build import one_rank
 
 
@@ -56,6 +59,25 @@ def test_a_diagnosis_knows_less_and_says_so(diagnosis: Path) -> None:
     found = load(str(diagnosis), config=None, step_range=None, jobs=1)
     assert (found.kind, found.step_leaves, found.configuration) == ("diagnosis", None, None)
     assert len(found.diagnosis.ranks) == 1
+
+
+def test_a_diagnosis_in_its_run_directory_has_the_runs_settings(diagnosis: Path) -> None:
+    run = RunDirectory.create(diagnosis.parent.parent / "run")
+    whole = a_manifest()
+    run.write_manifest(whole)
+    (run.path / "report").mkdir()
+    inside = run.path / "report" / "diagnosis.json"
+    inside.write_bytes(diagnosis.read_bytes())
+    found = load(str(inside), config=None, step_range=None, jobs=1)
+    assert found.configuration is not None
+    assert found.configuration.values["tensor_model_parallel_size"] == whole.layout.tensor
+    assert (found.world_size, found.facts.model) == (whole.layout.world_size, whole.model)
+    assert found.versions == whole.versions
+    # Two ranks and a batch for more: the file contradicts itself.
+    (run.path / "run.json").unlink()
+    run.write_manifest(tiny_manifest(bucket_size=1000, created_utc="2026-11-21T00:00:00Z"))
+    with pytest.raises(TraceError, match="does not fit the settings that go with it"):
+        load(str(inside), config=None, step_range=None, jobs=1)
 
 
 def set_at(tree: Any, path: str, value: object) -> None:

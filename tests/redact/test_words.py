@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from perfdoc.analyzers.device import known_ranges
 from perfdoc.analyzers.device.dimension_names import dimension_of_range
 from perfdoc.profiling import vocabulary
+from perfdoc.profiling.collective_name import DIMENSIONS, OPERATIONS
 from perfdoc.profiling.marks import format_group_mark, parse_group_mark
 from perfdoc.redact.words import Names
 
@@ -30,6 +31,22 @@ STAY = [
     format_group_mark("TENSOR_MODEL_PARALLEL_GROUP", range(8), 0x9E3779B97F4A7C15, name="3"),
     *("MaxPool2DWithIndicesBackward0", "fp8_gemm e4m3", ""),
 ]
+
+MEGATRON_GROUPS = (
+    *("MODEL_PARALLEL_GROUP", "TENSOR_AND_DATA_PARALLEL_GROUP_WITH_CP", "POSITION_EMBEDDING_GROUP"),
+    *("INTRA_PARTIAL_DATA_PARALLEL_GROUP_WITH_CP_GLOO", "INTER_PARTIAL_EXPERT_DATA_PARALLEL_GROUP"),
+    *("INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", "EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP"),
+    *("TENSOR_AND_CONTEXT_PARALLEL_GROUP", "HIERARCHICAL_CONTEXT_PARALLEL_GROUP_1", "HYBRID_DP_CP_GROUP_2"),
+)
+MESHES = (
+    "mesh_dp_shard",
+    "mesh_fsdp",
+    "mesh_hsdp_replicate",
+    "mesh_edp",
+    "mesh_etp",
+    "mesh_pp",
+    "default_pg",
+)
 
 
 @pytest.mark.parametrize("name", STAY)
@@ -51,6 +68,8 @@ def test_what_the_analyses_look_for_is_known() -> None:
         "pipeline-parallel p2p",
     ):
         assert dimension_of_range(name) == dimension_of_range(Names().of_range(name))
+    for word in (*DIMENSIONS, *OPERATIONS, *MEGATRON_GROUPS, *MESHES):
+        assert Names().of_range(word) == word
     mark = parse_group_mark(Names().of_range(STAY[-4]))
     assert mark is not None
     assert mark.communicator == 0x9E3779B97F4A7C15

@@ -107,7 +107,11 @@ def _from_diagnosis(argument: str, path: Path, given: JobFacts, config: Path | N
         )
     run = path.absolute().parent.parent  # RUN/report/diagnosis.json
     manifest = _manifest(run if path.parent.name == "report" else None)
-    facts = (facts_of_manifest(manifest, run) if manifest else JobFacts()).updated(given)
+    try:
+        facts = (facts_of_manifest(manifest, run) if manifest else JobFacts()).updated(given)
+    except ValueError as error:
+        what = f"does not fit the settings that go with it: {error}"
+        raise TraceError(path, what, "Check run.json and --config-before or --config-after.") from error
     configuration = job_configuration(facts, config)
     totals: dict[str, KernelTotal] = {}
     for k in diagnosis.analyses.kernels.top:
