@@ -18,8 +18,8 @@ _MS = 1e6
 _NOISE_MIN_NS = 1_000
 """No timestamp is trusted further."""
 _FLOOR_FRAC = 0.05
-"""Of what a change acts on: that none of it counts (it is all hidden) is not believed to the last
-nanosecond."""
+"""Of the waiting that a change acts on: that none of it goes is not believed to the last nanosecond."""
+_WORK = frozenset({"compute"})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,8 +54,8 @@ def predict(
     replay: the unedited one of the same ranks. ledgers: of the ranks, in any order; the gain is not above
     what their leaves hold. before_ns: length of the replay of `rebuilt`, where that is not the unedited one.
 
-    Band: the edits' own uncertainty (their shares of the gain, or of _FLOOR_FRAC of what their leaves hold
-    where that is more; independent errors add as squares), the gains of their variants, and the replay's
+    Band: the edits' own uncertainty (their shares of the gain, or of _FLOOR_FRAC of the waiting in their
+    leaves where that is more; independent errors add as squares), the gains of their variants, and the replay's
     error, which is also the noise that all three figures are rounded to. Below zero it goes only where a
     change may cost.
     """
@@ -73,7 +73,8 @@ def predict(
     noise_ns = max(worst * replay.measured_ns / steps, _NOISE_MIN_NS)
     least_ns = -math.inf if any(edit.may_cost for edit in edits) else 0.0
     gains = [(before - ns) / steps for ns in (after, *_varied(rebuilt, edits))]
-    half = max(abs(gains[0]), _FLOOR_FRAC * (cap_ns or 0.0))
+    waiting_ns = _cap(edits, ledgers, _WORK) / steps if ledgers else 0.0
+    half = max(abs(gains[0]), _FLOOR_FRAC * waiting_ns)
     half = half * math.sqrt(sum(e.uncertainty_frac**2 for e in edits)) + noise_ns
     low = min(gains[0] - half, *(g - noise_ns for g in gains))
     high = max(gains[0] + half, *(g + noise_ns for g in gains))
@@ -120,9 +121,9 @@ def _rounded(gain_ns: float, noise_ns: float, to_whole: Callable[[float], int]) 
     return float(round(to_whole(gain_ns / unit) * unit / _MS, 6)) + 0.0
 
 
-def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger]) -> int:
-    """The most that the leaves of the edits hold on any rank."""
-    leaves = {leaf for edit in edits for leaf in edit.leaves}
+def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger], without: frozenset[str] = frozenset()) -> int:
+    """The most that the leaves of the edits, but for some, hold on any rank."""
+    leaves = {leaf for edit in edits for leaf in edit.leaves} - without
     return max(sum(ns for name, ns in ledger.by_leaf.items() if _named(name, leaves)) for ledger in ledgers)
 
 
