@@ -4,8 +4,9 @@
 
 Each change is predicted from one profiled run as it is, before anything else is known of it; then runs as it
 is and runs with the change are measured in turn, without the profiler. A run counts as the quickest quarter
-of its steps, which other work on the machine disturbs least. Predictions are those of profiled steps, except
-that garbage collections are taken to last as long as in the unprofiled steps of the same run. Errors are
+of its steps, which other work on the machine disturbs least. Predictions are made as `perfdoc analyze` makes
+them: capped by the ledger, withheld where the replay is off. They are those of profiled steps, except that
+garbage collections are taken to last as long as in the unprofiled steps of the same run. Errors are
 shares of the measured step before. Changes of communication run in two network namespaces with a limited link
 between them, and are left out with the reason where those cannot be made.
 """
@@ -31,14 +32,14 @@ sys.path.insert(0, str(HERE))
 from limited_network import Link, limited_link, missing  # noqa: E402
 from predicted_changes import CHANGES, COMMON, Change  # noqa: E402
 
-from perfdoc.analyzers.device.window import WindowRequest  # noqa: E402
+from perfdoc.analyzers.device.window_request import WindowRequest  # noqa: E402
 from perfdoc.analyzers.job import measure_job  # noqa: E402
 from perfdoc.analyzers.steps.step_times_log import LoggedSteps, read_logged_steps  # noqa: E402
 from perfdoc.measuring import measure_all  # noqa: E402
-from perfdoc.simulator.engine import schedule  # noqa: E402
-from perfdoc.simulator.replay.edits import Edit  # noqa: E402
+from perfdoc.simulator.replay.gains import Basis  # noqa: E402
 from perfdoc.simulator.replay.kept import KeptRank  # noqa: E402
-from perfdoc.simulator.replay.rebuilt import Rebuilt  # noqa: E402
+from perfdoc.simulator.replay.predict import Gain  # noqa: E402
+from perfdoc.simulator.replay.proposals import Proposal  # noqa: E402
 from perfdoc.simulator.replay.replay import replay_job  # noqa: E402
 from perfdoc.simulator.replay.unprofiled import as_unprofiled, gc_keep_frac  # noqa: E402
 from perfdoc.traces.job_facts import JobFacts  # noqa: E402
@@ -54,14 +55,12 @@ _LIMIT_S = 150
 
 @dataclass(frozen=True, kw_only=True)
 class Predicted:
-    """Milliseconds per step that a change saves; negative where it costs."""
+    """What `perfdoc analyze` would say of a change."""
 
-    low_ms: float
-    mid_ms: float
-    high_ms: float
+    gain: Gain
+    """Per step; below zero where it costs."""
     error_frac: float
     """Of the unedited replay."""
-    note: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,14 +78,18 @@ class Row:
         return statistics.fmean(self.gains_ms)
 
     @property
-    def error_frac(self) -> float:
-        """Predicted less measured, of the step before."""
-        return (self.predicted.mid_ms - self.measured_ms) / self.before_ms
+    def error_frac(self) -> float | None:
+        """Predicted less measured, of the step before; None where the prediction was withheld."""
+        mid_ms = self.predicted.gain.mid_ms
+        return None if mid_ms is None else (mid_ms - self.measured_ms) / self.before_ms
 
     @property
     def holds(self) -> bool:
-        """Whether the band and the measurement's spread meet."""
-        return self.predicted.low_ms <= max(self.gains_ms) and min(self.gains_ms) <= self.predicted.high_ms
+        """Whether the band (a ceiling: everything up to it) and the measurement's spread meet."""
+        gain = self.predicted.gain
+        low_ms = -math.inf if gain.method != "replay" or gain.low_ms is None else gain.low_ms
+        high_ms = math.inf if gain.high_ms is None else gain.high_ms
+        return low_ms <= max(self.gains_ms) and min(self.gains_ms) <= high_ms
 
 
 class Runner:
@@ -172,28 +175,17 @@ def predict_from(run: Path, change: Change) -> Predicted:
     found, joined = replay_job(kept, [r.calls for r in ranks], job.matches, job.clocks)
     if joined is None or found.error_frac is None or found.measured_ns is None:
         raise RuntimeError(f"{change.name}: not replayed: {found.reason}")
-    edits = change.edits(joined)
-    changed = as_unprofiled(joined, gc_keep_frac(read_logged_steps(run)))
-    basis = joined if changed is None else changed.rebuilt
-    worst = max(abs(found.error_frac), abs(found.worst_error_frac or 0.0))
-    steps = max(found.steps, 1)
-    mid = (length(basis) - length(basis, edits)) / steps / 1e6
-    noise = worst * found.measured_ns / steps / 1e6
-    half = abs(mid) * math.sqrt(sum(e.uncertainty_frac**2 for e in edits)) + noise
-    return Predicted(
-        low_ms=mid - half,
-        mid_ms=mid,
-        high_ms=mid + half,
-        error_frac=found.error_frac,
-        note="" if found.predicts else f"would be withheld: {found.withheld}",
+    basis = Basis(
+        rebuilt=joined,
+        replay=found,
+        ledgers=[r.ledger for r in ranks],
+        unprofiled=as_unprofiled(joined, gc_keep_frac(read_logged_steps(run))),
     )
-
-
-def length(rebuilt: Rebuilt, edits: Sequence[Edit] = ()) -> int:
-    """How long the replay takes, in ns."""
-    for edit in edits:
-        rebuilt = edit.apply(rebuilt)
-    return rebuilt.span(schedule(rebuilt.graph).end_ns)
+    proposed = [Proposal(key=e.name, family=e.name, edit=e) for e in change.edits(joined)]
+    gain = basis.of(proposed)
+    if gain.method == "none":
+        raise RuntimeError(f"{change.name}: not predicted: {gain.assumptions[0]}")
+    return Predicted(gain=gain, error_frac=found.error_frac)
 
 
 def measured_row(runner: Runner, change: Change, link: Link | None, repeats: int) -> Row:
@@ -214,15 +206,18 @@ _HEAD = ("change", "step before", "predicted (band)", "measured (spread)", "erro
 
 def cells(row: Row) -> list[str]:
     """As the table shows it."""
-    p = row.predicted
+    gain = row.predicted.gain
+    said = f"withheld; at most {gain.high_ms:+.1f} ms" if gain.high_ms is not None else "withheld"
+    if gain.mid_ms is not None and gain.low_ms is not None and gain.high_ms is not None:
+        said = f"{gain.mid_ms:+.1f} ms ({gain.low_ms:+.1f} to {gain.high_ms:+.1f})"
     return [
         row.name,
         f"{row.before_ms:.0f} ms",
-        f"{p.mid_ms:+.1f} ms ({p.low_ms:+.1f} to {p.high_ms:+.1f})",
+        said,
         f"{row.measured_ms:+.1f} ms ({min(row.gains_ms):+.1f} to {max(row.gains_ms):+.1f})",
-        f"{row.error_frac:+.1%}",
+        "" if row.error_frac is None else f"{row.error_frac:+.1%}",
         "holds" if row.holds else "**miss**",
-        f"{p.error_frac:+.2%}" + (f"; {p.note}" if p.note else ""),
+        f"{row.predicted.error_frac:+.2%}",
     ]
 
 
@@ -258,9 +253,11 @@ def main() -> int:
                     continue
             rows.append(row)
             print("| " + " | ".join(cells(row)) + " |", flush=True)
-    error = statistics.fmean(abs(r.error_frac) for r in rows) if rows else 0.0
+    errors = [abs(r.error_frac) for r in rows if r.error_frac is not None]
+    error = statistics.fmean(errors) if errors else 0.0
     print(
-        f"\nmean absolute error {error:.1%} of the step over {len(rows)} changes, "
+        f"\nmean absolute error {error:.1%} of the step over {len(errors)} changes, "
+        f"{len(rows) - len(errors)} withheld, "
         f"{sum(not r.holds for r in rows)} misses, {time.monotonic() - begin:.0f} s",
         flush=True,
     )

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from perfdoc.simulator.replay.edits import (
     Edit,
     micro_batches,
+    overlapped,
     rebucketed,
-    split_buckets,
     tensor_instead_of_data,
     virtual_stages,
     without_host_time,
@@ -72,7 +72,7 @@ CHANGES = (
         name="overlap_grad_reduce off, then on in buckets of 200,000 (limited link)",
         before=[*_NO_OVERLAP],
         after=["overlap_grad_reduce=true", "overlap_param_gather=false", "bucket_size=200000"],
-        edits=lambda _: [split_buckets(200_000 * _FP32)],
+        edits=lambda _: [overlapped("dp", bucket_bytes=200_000 * _FP32)],
         limited=True,
     ),
     Change(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,9 +16,12 @@ from limited_network import limited_link, missing  # noqa: E402
 from predicted import Predicted, Row, cells  # noqa: E402
 from predicted_changes import CHANGES  # noqa: E402
 
+from perfdoc.simulator.replay.predict import Gain  # noqa: E402
+
 
 def row(*gains_ms: float) -> Row:
-    predicted = Predicted(low_ms=20.0, mid_ms=30.0, high_ms=40.0, error_frac=-0.01, note="")
+    gain = Gain(low_ms=20.0, mid_ms=30.0, high_ms=40.0, method="replay", assumptions=[])
+    predicted = Predicted(gain=gain, error_frac=-0.01)
     return Row(name="it", predicted=predicted, before_ms=200.0, gains_ms=list(gains_ms))
 
 
@@ -34,6 +38,15 @@ def test_a_row_says_how_far_off_it_is() -> None:
         "holds",
     ]
     assert cells(row(41.0, 47.0))[5] == "**miss**"
+
+
+def test_what_is_withheld_has_no_error_and_holds_below_its_ceiling() -> None:
+    ceiling = Gain(low_ms=0.0, mid_ms=None, high_ms=45.0, method="ceiling", assumptions=["it is off"])
+    found = replace(row(-3.0, 44.0), predicted=Predicted(gain=ceiling, error_frac=-0.07))
+    assert found.error_frac is None
+    assert found.holds
+    assert cells(found)[2:6] == ["withheld; at most +45.0 ms", "+20.5 ms (-3.0 to +44.0)", "", "holds"]
+    assert not replace(found, gains_ms=[46.0]).holds
 
 
 def test_every_change_changes_something() -> None:
