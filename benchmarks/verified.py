@@ -48,7 +48,7 @@ class Case:
     """Of a run's steps; the machines that this runs on are rarely one's own."""
 
 
-_SLOW_DATA = {"PERFDOC_DATA_DELAY_MS": "5", "PYTHONPATH": str(HERE / "slow_data")}
+_SLOW_DATA = {"PERFDOC_DATA_DELAY_MS": "10", "PYTHONPATH": str(HERE / "slow_data")}
 CASES = (
     Case(
         key="gc",
@@ -58,7 +58,7 @@ CASES = (
     ),
     Case(
         key="workers",
-        what="5 ms a sample to read, no loading processes",
+        what="10 ms a sample to read, no loading processes",
         rule="PD203",
         settings=[],
         environment=_SLOW_DATA,
