@@ -25,7 +25,8 @@ from tests.rules.test_communication_rules import contended
 PLANTED = (
     ("dense", "dp=2,micro_batches=2", "no_overlap=dp", "small_buckets", "fp32_reduce", "fragmentation"),
     ("dense", "dp=2", "launch_starved=3000", "gc", "slow_data"),
-    ("dense", "tp=2", "norm_spin=4", "no_overlap=tp", "max_connections"),
+    ("dense", "tp=2", "norm_spin=4", "max_connections"),
+    ("dense", "tp=2", "no_overlap=tp"),
     ("dense", "pp=2,micro_batches=4", "uneven_stages"),
     ("dense", "cp=2", "exposed_cp"),
     ("moe", "ep=2,dp=2", "exposed_ep"),
