@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.rule import Level
+from perfdoc.rules.rule import Level, Verdict
 
-ON_HOST = "the ranks train on the CPU, where nothing runs beside communication but on the same cores"
+ON_HOST = "the ranks train on the CPU"
 LITTLE_HIDDEN_FRAC = 0.10
 """Where less of a dimension's communication is hidden, nothing overlaps it."""
 
@@ -29,3 +29,8 @@ def level_of(case: Case, dimension: str, *, switched_off: bool) -> Level:
     be what no overlap reaches, which is worth knowing."""
     hidden = hidden_frac(case, dimension)
     return "problem" if switched_off or (hidden or 0.0) < LITTLE_HIDDEN_FRAC else "information"
+
+
+def only_for_gpus(case: Case) -> Verdict | None:
+    """The verdict of a rule about GPUs and their links where the ranks train on CPUs; else None."""
+    return Verdict(state="not_applicable", reason=ON_HOST) if case.ranks and case.on_host else None

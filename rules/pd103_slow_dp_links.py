@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.gradient_sums import summing_ranks
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.links import Link, reached_gbps, usual_link
 from perfdoc.rules.model_states import gib, optimizer_bytes
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
@@ -42,6 +43,9 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where exposed DP communication takes `exposed.MIN_FRAC` of the window and its
     bus bandwidth is below `LOW_LINK_FRAC` of what the links usually carry. What would help is not
     measured."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
     nothing, evidence = judged(case, "dp")
     if nothing is not None:
         return nothing

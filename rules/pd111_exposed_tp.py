@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.hidden import ON_HOST, hidden_frac, level_of, time_ns
+from perfdoc.rules.hidden import hidden_frac, level_of, only_for_gpus, time_ns
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -55,11 +55,12 @@ def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks: as a problem where the overlap is known to
     be off or next to nothing is hidden. Where the overlap is on, one piece in `USUAL_SPLITS` (or in as many
     more as are set) stays exposed by design, and as little passes."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
     nothing, evidence = judged(case, "tp")
     if nothing is not None:
         return nothing
-    if case.on_host:
-        return Verdict(state="not_applicable", reason=ON_HOST, evidence=evidence)
     on, off = case.is_set_to(_OVERLAP, True), case.is_set_to(_OVERLAP, False)
     splits = max(case.number(_SPLITS) or 0, USUAL_SPLITS)
     hidden = hidden_frac(case, "tp") or 0.0

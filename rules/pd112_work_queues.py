@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.gain import ceiling
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -42,6 +43,9 @@ def evaluate(case: Case) -> Verdict:
     """Guides contradict one another here; what holds: several queues for FSDP, overlapped expert parallelism
     and DeepEP; one for tensor or context parallelism up to Hopper; Blackwell needs none. Fires as a problem
     where the overlap that suffers is exposed for 5 % of the window, or where the setting is refused."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
     wanted = _wanted(case)
     if isinstance(wanted, Verdict):
         return wanted

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -37,6 +38,9 @@ def evaluate(case: Case) -> Verdict:
     """Fires where products are provably slower beside communication and it costs `MIN_FRAC` of the windows;
     as a problem where the settings of TP overlap go beyond what is usual, else as information, since every
     overlap has a price. Without that measurement a cluster above `MAX_CGA` is worth a note."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
     odd = list(_usual(case))
     found = case.job.contention
     windows = sum(r.ledger.window_ns for r in case.ranks)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import exposed_ns
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -29,6 +30,9 @@ _MAX_RANKS = 1 << 16
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where ranks placed rack after rack (TP innermost, PP outermost) put a group that
     fits into a rack across two. 72 ranks of TP 4 x DP 16 hold one and an eighth of such blocks."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
     gpu = case.gpu
     if gpu is None:
         return Verdict(state="skipped", reason="which GPUs these are is not known")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -28,6 +29,9 @@ _REMEDY = (
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where a Grace system is known to offload, exposed communication takes 5 % of the
     window, and NCCL is not known to reach the cards directly."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
     gpu = case.gpu
     if gpu is None:
         return Verdict(state="skipped", reason="which GPUs these are is not known")

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from perfdoc.rules.case import Case
 from perfdoc.rules.context_sizing import covered_cp, transfer_over_attention, two_levels
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.hidden import ON_HOST, level_of
+from perfdoc.rules.hidden import level_of, only_for_gpus
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -51,11 +51,12 @@ _REMEDIES = {
 def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks: as a problem where the scheme is known not
     to overlap (a2a, all_gather) or next to nothing is hidden."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
     nothing, evidence = judged(case, "cp")
     if nothing is not None:
         return nothing
-    if case.on_host:
-        return Verdict(state="not_applicable", reason=ON_HOST, evidence=evidence)
     scheme, cp = _scheme(case), case.degree(_CP)
     ratio = transfer_over_attention(case)
     if scheme is not None:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, transfer_ns
-from perfdoc.rules.hidden import ON_HOST
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.model_states import gib, headroom_bytes, state_bytes
 from perfdoc.rules.relayout import hidden_size, sequence_allows, sequence_length
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
@@ -35,6 +35,9 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where the exposed transfer of one takes 5 % of the window and `TIMES` that of
     the other, and half of its degree fits on the other side. What the other mapping takes has to be
     measured."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
     tp, cp = case.degree(_TP), case.degree(_CP)
     if tp is None or cp is None:
         return Verdict(state="skipped", reason="the degrees of tensor and context parallelism are not known")
@@ -43,8 +46,6 @@ def evaluate(case: Case) -> Verdict:
     of_tp, of_cp = case.share(transfer_ns(case, "tp")), case.share(transfer_ns(case, "cp"))
     if of_tp is None or of_cp is None:
         return Verdict(state="skipped", reason="every window is empty")
-    if case.on_host:
-        return Verdict(state="not_applicable", reason=ON_HOST)
     evidence = [
         Evidence(label=f"exposed transfer of TP {tp}, mean over ranks", value=f"{of_tp:.1%}"),
         Evidence(label=f"exposed transfer of CP {cp}, mean over ranks", value=f"{of_cp:.1%}"),

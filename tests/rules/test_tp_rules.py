@@ -99,9 +99,16 @@ def test_pd111_tunes_what_is_on(exposed: Case) -> None:
 def test_user_buffers_are_for_gpus_and_transformer_engine(exposed: Case) -> None:
     local = result("PD111", having(exposed, {**OFF, "transformer_impl": "local"}))
     assert (local.state, local.advice, "transformer_impl local" in local.remedy) == ("fires", [], True)
+
+
+GPU_RULES = ("PD103", "PD111", "PD112", "PD113", "PD115", "PD116", "PD120", "PD382", "PD384")
+
+
+@pytest.mark.parametrize("code", GPU_RULES)
+def test_rules_about_gpus_say_nothing_of_cpus(exposed: Case, code: str) -> None:
     ranks = [replace(r, on_host=True) for r in exposed.ranks]
     on_cpu = replace(having(exposed, OFF), captures=[replace(exposed.captures[0], ranks=ranks)])
-    assert result("PD111", on_cpu).state == "not_applicable"
+    assert result(code, on_cpu).state == "not_applicable"
 
 
 ENV = "cuda_device_max_connections"
