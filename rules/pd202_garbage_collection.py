@@ -17,7 +17,7 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
     needs=("trace",),
-    advice=("host_gc",),
+    advice=("host_gc", "scale_jitter"),
 )
 
 MIN_FRAC = 0.01

@@ -13,7 +13,7 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
     needs=("ranks", "steps"),
-    advice=("host_symptom_variation", "host_bind", "host_bind_divisor"),
+    advice=("host_symptom_variation", "host_bind", "host_bind_divisor", "scale_jitter"),
 )
 
 MIN_FRAC = 0.05

@@ -55,8 +55,8 @@ def evaluate(case: Case) -> Verdict:
         reason=f"{count} micro-batch{'es' if count > 1 else ''} a step on each pipeline",
         evidence=evidence,
         remedy="In this order: fewer bytes (PD101), faster collectives (PD103), SMs for the kernels beside "
-        "them (PD110, PD113), ranks that come together (PD303, PD381). More replicas will shorten the step "
-        "little.",
+        "them (PD110, PD113), ranks that come together (PD202, PD206, PD303). More replicas will shorten the "
+        "step little.",
         verify="Run again: DP communication takes a smaller share of the window.",
         false_alarm="A capture of a smaller batch than the job's own.",
     )

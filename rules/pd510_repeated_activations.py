@@ -17,7 +17,7 @@ META = Meta(
     sources=("seed 003", "seed 004"),
     topic="memory",
     needs=("settings",),
-    advice=("mlm_18",),
+    advice=("mlm_18", "sp_default", "cp_tldr"),
 )
 
 _KNOB = "sequence_parallel"

@@ -1,4 +1,4 @@
-"""PD381 and PD382, the level of PD101, and whole simulated jobs with and without faults."""
+"""PD382, the level of PD101, and whole simulated jobs with and without faults."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import msgspec
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.analyzers.host.host_jitter import SlowestRank
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose import diagnose
 from perfdoc.measuring import replaying
@@ -18,7 +17,6 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
-from perfdoc.rules.pd381_host_jitter import INTERVAL, MIN_FRAC, MIN_STEPS
 from perfdoc.rules.pd382_low_mfu import LOW_MFU, PER_STAGE
 from perfdoc.rules.registry import run_rules
 from tests.rules.cases import predicting, result, settings_of
@@ -71,48 +69,6 @@ def test_a_planted_fault_is_a_problem_and_a_sound_job_has_none(
         if r.state == "fires" and r.level == "problem" and r.code[:4] in ("PD11", "PD12", "PD38")
     ]
     assert ours == []
-
-
-GC = "gc=60"
-
-
-def test_pd381_hosts_by_turns(simulate: Simulate) -> None:
-    """One of two ranks collects garbage for 60 ms in each step, the other waits for it."""
-    case = having(simulate("dp=2,micro_batches=2", GC, steps=6), {"manual_gc": False})
-    found = result("PD381", case)
-    assert (found.state, found.level) == ("fires", "problem"), found.reason
-    assert settings_of(found) == {"manual_gc": True, "manual_gc_interval": INTERVAL}
-    assert "numactl --cpunodebind=$((SLURM_LOCALID/4))" in found.remedy
-    assert "PD202" in found.remedy
-    assert found.gain is not None
-    # In each step one rank waits for 60 ms: 30 of the mean rank's, of which no more can be had.
-    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(30, rel=0.05))
-    assert result("PD381", simulate("dp=2,micro_batches=2", steps=6)).state == "passes"
-    assert result("PD381", having(case)).advice == []
-
-
-def test_pd381_leaves_one_slow_rank_to_pd303(simulate: Simulate) -> None:
-    case = simulate("dp=2,micro_batches=2", GC, steps=6)
-    slow = SlowestRank(label="rank 1", steps=6, recurrence_frac=1.0, median_lag_ns=1, beyond_chance=True)
-    jitter = replace(case.job.host_jitter, slowest=[slow])
-    found = result("PD381", replace(case, job=replace(case.job, host_jitter=jitter)))
-    assert (found.state, "PD303" in found.reason) == ("passes", True)
-
-
-def test_pd381_threshold_and_steps(simulate: Simulate) -> None:
-    case = simulate("dp=2,micro_batches=2", GC, steps=6)
-    assert case.unit_ms is not None
-    edge = round(case.unit_ms * 1e6 * MIN_FRAC) + 1
-    for spread, steps, state in (
-        (edge, MIN_STEPS, "fires"),
-        (edge - 2, MIN_STEPS, "passes"),
-        (edge, MIN_STEPS - 1, "skipped"),
-    ):
-        jitter = replace(case.job.host_jitter, median_spread_ns=spread, common_steps=steps)
-        found = result("PD381", replace(case, job=replace(case.job, host_jitter=jitter)))
-        assert found.state == state, (spread, steps)
-    alone = replace(case, captures=case.captures[:1])
-    assert result("PD381", alone).state == "not_applicable"
 
 
 def at_mfu(case: Case, value: float | None, settings: dict[str, Value] | None = None) -> Case:

@@ -1,4 +1,4 @@
-"""PD111 to PD114: tensor-parallel communication, its overlap, and what the overlap takes."""
+"""PD111 to PD113: tensor-parallel communication, its overlap, and what the overlap takes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 from perfdoc.analyzers.contention.contention_result import Cost
 from perfdoc.rules.case import Case
 from perfdoc.rules.hidden import LITTLE_HIDDEN_FRAC
-from perfdoc.rules.knobs.knob import Dialect, Value
+from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.pd111_exposed_tp import USUAL_SM, USUAL_SPLITS
 from perfdoc.rules.pd112_work_queues import MANY
 from perfdoc.rules.pd113_products_beside_communication import MAX_CGA, MIN_FRAC
 from perfdoc.rules.pd113_products_beside_communication import USUAL_SM as TUNED_SM
 from tests.rules.cases import case_of, result, settings_of, step_with_gap
-from tests.rules.communicating import B200, LLAMA_8B, communicating, having, of_job, with_exposed, with_parts
+from tests.rules.communicating import B200, communicating, having, with_exposed, with_parts
 
 TP: dict[str, Value] = {
     "tensor_model_parallel_size": 4,
@@ -190,29 +190,3 @@ def test_pd113_without_a_measurement(exposed: Case, tmp_path: Path) -> None:
     one_sm = {**ON, "tp_overlap_cga_size": 4, "tp_overlap_num_sm": 1}
     assert settings_of(result("PD113", slowed(having(exposed, one_sm), None))) == {"tp_overlap_cga_size": 1}
     assert result("PD113", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
-
-
-@pytest.mark.parametrize(
-    ("settings", "state", "dialect"),
-    [
-        ({**TP, "sequence_parallel": False}, "fires", "perfdoc"),
-        (TP, "passes", "perfdoc"),
-        ({"tensor_model_parallel_size": 4}, "skipped", "perfdoc"),
-        ({"tensor_model_parallel_size": 1}, "not_applicable", "perfdoc"),
-        ({}, "skipped", "perfdoc"),
-    ],
-)
-def test_pd114(exposed: Case, settings: dict[str, Value], state: str, dialect: Dialect) -> None:
-    found = result("PD114", having(exposed, settings, dialect))
-    assert (found.state, found.level if state == "fires" else "") == (
-        state,
-        "information" if state == "fires" else "",
-    )
-    assert settings_of(found) == ({"sequence_parallel": True} if state == "fires" else {})
-
-
-def test_pd114_says_what_is_kept_whole(exposed: Case) -> None:
-    """10 x 8192 x 1 x 4096 x 3/4 = 240 MiB of each layer."""
-    settings: dict[str, Value] = {**TP, "sequence_parallel": False, "micro_batch_size": 1}
-    found = result("PD114", of_job(having(exposed, settings), model=LLAMA_8B))
-    assert found.evidence[-1].value == "240 MiB"
