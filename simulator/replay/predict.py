@@ -55,9 +55,9 @@ def predict(
     what their leaves hold. before_ns: length of the replay of `rebuilt`, where that is not the unedited one.
 
     Band: the edits' own uncertainty (their shares of the gain, or of _FLOOR_FRAC of the waiting in their
-    leaves where that is more; independent errors add as squares), the gains of their variants, and the replay's
-    error, which is also the noise that all three figures are rounded to. Below zero it goes only where a
-    change may cost.
+    leaves where that is more; independent errors add as squares), the gains of their variants, and the
+    replay's error, which is also the noise that all three figures are rounded to. Below zero it goes only
+    where a change may cost.
     """
     edits = list({edit.name: edit for edit in edits}.values())  # the same change twice is one change
     steps = max(replay.steps, 1)
