@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
@@ -13,8 +15,11 @@ from perfdoc.diagnosis import Combined, Diagnosis
 from perfdoc.measuring import Work, measure_all
 from perfdoc.simulator.demo import write_demo
 from perfdoc.simulator.replay import gains
+from perfdoc.simulator.replay.gains import Prediction
+from perfdoc.simulator.replay.predict import Gain
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures
+from tests.reports.fill import filled
 
 
 def _of_demo(folder: Path) -> Diagnosis:
@@ -37,41 +42,70 @@ def _combined(found: Diagnosis) -> Combined:
 def test_every_set_of_what_is_accepted_is_there_once(tmp_path: Path) -> None:
     found = _of_demo(tmp_path)
     both = _combined(found)
-    assert len(both.accepted) == 3
-    expected = [list(keys) for size in (1, 2, 3) for keys in combinations(both.accepted, size)]
-    assert [s.keys for s in both.sets] == expected
+    assert {"without_gc", "without_data"} <= set(both.accepted)
+    sizes = range(1, len(both.accepted) + 1)
+    assert [s.keys for s in both.sets] == [list(k) for n in sizes for k in combinations(both.accepted, n)]
     assert both.sets_reason == ""
     assert both.sets[-1].gain == both.gain
     alone = {p.key: p.gain for p in found.analyses.gains.predictions}
-    assert [s.gain for s in both.sets[:3]] == [alone[s.keys[0]] for s in both.sets[:3]]
+    assert [s.gain for s in both.sets if len(s.keys) == 1] == [alone[key] for key in both.accepted]
     # On the demonstration's one host thread pauses come one after the other: together, what both are.
     mid = {tuple(s.keys): s.gain.mid_ms for s in both.sets}
     assert mid["without_gc", "without_data"] == pytest.approx(0.775 + 2.037)
     # A rule's gain says which prediction it is, so that a reader's choice can be looked up.
-    fires = {r.code: r.gain.key for r in found.rules if r.gain is not None}
-    assert fires == {"PD202": "without_gc", "PD203": "without_data"}
+    fires = {r.code: r.gain.key for r in found.rules if r.gain is not None and r.state == "fires"}
+    assert fires["PD202"] == "without_gc"
+    assert fires["PD203"] == "without_data"
 
 
-@pytest.mark.parametrize(("changes", "sets"), [(2, 3), (1, 1)])
-def test_more_changes_than_the_table_takes_leaves_out_those_that_gain_least(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, changes: int, sets: int
+def _planted(most: int) -> tuple[list[Prediction], list[str]]:
+    """Changes a, b, c, … that gain 1, 2, 3, … ms alone."""
+    keys = [chr(ord("a") + i) for i in range(most)]
+    found = [
+        filled(Prediction, key=key, mid_ns=(i + 1) * 1_000_000, gain=_gain(i + 1.0))
+        for i, key in enumerate(keys)
+    ]
+    return found, keys
+
+
+def _gain(ms: float, method: Literal["replay", "none"] = "replay") -> Gain:
+    return Gain(low_ms=ms, mid_ms=ms, high_ms=ms, method=method, assumptions=[])
+
+
+@pytest.mark.parametrize(
+    ("changes", "tasks", "members", "reason"),
+    [
+        (3, 1, "abc", ""),
+        (6, 1, "cdef", "of 6 changes every set was simulated of the 4 that gain most"),
+        # Beyond the sets of one change, four changes have 11 sets, three 4 and two 1: of 8,000,000 tasks.
+        (4, 727_272, "abcd", ""),
+        (4, 727_273, "bcd", "one replay has 727,273 tasks, and all sets together may have 8,000,000"),
+        (6, 2_000_001, "ef", "one replay has 2,000,001 tasks, and all sets together may have 8,000,000"),
+        (2, 8_000_001, "b", "one replay has 8,000,001 tasks, and all sets together may have 8,000,000"),
+    ],
+)
+def test_as_many_changes_as_the_work_allows_those_first_that_gain_most(
+    changes: int, tasks: int, members: str, reason: str
 ) -> None:
-    monkeypatch.setattr(gains, "_SET_CHANGES", changes)
-    both = _combined(_of_demo(tmp_path))
-    assert len(both.sets) == sets
-    assert not any("norms_alone" in s.keys for s in both.sets)  # 8 us against 775 and 2,037
-    assert both.sets_reason == f"of 3 changes every set was simulated of the {changes} that gain most"
+    predictions, keys = _planted(changes)
+    asked: list[str] = []
+
+    def together(chosen: Sequence[str]) -> Gain:
+        asked.append("".join(chosen))
+        return _gain(100.0)
+
+    sets, said = gains._sets(predictions, keys, together, tasks)
+    expected = ["".join(c) for n in range(1, len(members) + 1) for c in combinations(members, n)]
+    assert ["".join(s.keys) for s in sets] == expected
+    assert said == reason
+    # One change alone is not replayed again.
+    assert asked == [names for names in expected if len(names) > 1]
+    assert [s.gain.mid_ms for s in sets] == [
+        100.0 if len(s.keys) > 1 else 1.0 + keys.index(s.keys[0]) for s in sets
+    ]
 
 
-def test_a_replay_that_costs_too_much_gives_fewer_sets_and_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    # Three changes need 4 sets beyond those of one change, two need 1.
-    monkeypatch.setattr(gains, "_SET_TASKS_MAX", 0)
-    both = _combined(_of_demo(tmp_path))
-    assert [s.keys for s in both.sets] == [["without_data"]]
-    assert both.sets_reason.endswith("tasks, and all sets together may have 0")
-    tasks = int(both.sets_reason.removeprefix("one replay has ").split()[0].replace(",", ""))
-    monkeypatch.setattr(gains, "_SET_TASKS_MAX", 4 * tasks - 1)
-    both = _combined(_of_demo(tmp_path / "again"))
-    assert [s.keys for s in both.sets] == [["without_gc"], ["without_data"], ["without_gc", "without_data"]]
+def test_changes_that_do_not_go_together_are_no_set() -> None:
+    predictions, keys = _planted(2)
+    sets, _ = gains._sets(predictions, keys, lambda _: _gain(0.0, "none"), 1)
+    assert [s.keys for s in sets] == [["a"], ["b"]]
