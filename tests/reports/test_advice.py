@@ -39,6 +39,11 @@ def test_windows_without_steps_have_no_step() -> None:
     assert gain_words(ceiling, "window").startswith("Saves 280 ms in this window at the very most")
 
 
+def test_what_makes_things_slower_costs() -> None:
+    slower = replace(REPLAYED, low_ms=-30.0, mid_ms=-20.0, high_ms=-10.0)
+    assert gain_words(slower) == "Costs 20 ms per step (10 ms to 30 ms), by replay."
+
+
 def test_assumptions_are_said() -> None:
     found = dict(lines_of(replace(rule("fires"), gain=REPLAYED, gain_per="window")))
     assert found["assuming"] == "a graph; a stream"
