@@ -39,7 +39,7 @@ def main() -> int:
     views: list[DeviceView] = []
     analysed = measure.measure_device
 
-    def kept(view: DeviceView) -> object:
+    def kept(view: DeviceView, also: object = None) -> object:
         views.append(view)
         return analysed(view)
 
