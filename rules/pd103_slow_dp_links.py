@@ -9,7 +9,8 @@ from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.gradient_sums import summing_ranks
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.links import Link, reached_gbps, usual_link
-from perfdoc.rules.model_states import gib, optimizer_bytes
+from perfdoc.rules.memory_room import gib
+from perfdoc.rules.model_states import optimizer_bytes
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.model_states import gib, headroom_bytes
+from perfdoc.rules.memory_room import gib
+from perfdoc.rules.model_states import headroom_bytes
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(

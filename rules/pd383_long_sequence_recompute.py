@@ -7,8 +7,9 @@ from collections.abc import Iterator
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
+from perfdoc.rules.degrees import sequence_of
 from perfdoc.rules.gain import at_most, ceiling, predicted
-from perfdoc.rules.relayout import batch_allows, sequence_allows, sequence_length
+from perfdoc.rules.relayout import sequence_allows
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -35,7 +36,7 @@ _STATE_SPACE = re.compile(r"(?i)chunk_scan|chunk_state|selective_scan|state_pass
 def evaluate(case: Case) -> Verdict:
     """Fires for sequences of `LONG` tokens or more where recomputation takes `MIN_FRAC` of the window; and,
     as information, where nothing is recomputed and a snapshot shows memory to be short."""
-    length = sequence_length(case)
+    length = sequence_of(case)
     if length is None:
         return Verdict(state="skipped", reason="the length of sequences is not known")
     if length < LONG:
@@ -83,8 +84,7 @@ def _recomputes(case: Case, granularity: object, evidence: list[Evidence]) -> Ve
 
 def _advice(case: Case, granularity: object) -> Iterator[Advice]:
     cp, dp = case.degree(_CP), case.dp
-    halves = dp is not None and dp % 2 == 0 and batch_allows(case, dp // 2)
-    if cp is not None and dp is not None and halves and sequence_allows(case, 2 * cp):
+    if cp is not None and dp is not None and dp % 2 == 0 and sequence_allows(case, 2 * cp):
         yield Advice(
             knob=_CP,
             to=2 * cp,

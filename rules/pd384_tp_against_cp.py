@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoc.rules.case import Case
+from perfdoc.rules.degrees import CP, TP, degrees_of, has_experts, hidden_size_of, sequence_of
 from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, transfer_ns
 from perfdoc.rules.hidden import only_for_gpus
-from perfdoc.rules.model_states import gib, headroom_bytes, state_bytes
-from perfdoc.rules.relayout import hidden_size, sequence_allows, sequence_length
+from perfdoc.rules.memory_need import too_large
+from perfdoc.rules.relayout import sequence_allows
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.together import all_or_none
 
 META = Meta(
     code="PD384",
@@ -25,10 +27,6 @@ META = Meta(
 
 TIMES = 2.0
 """By how much the exposed share of one must exceed that of the other."""
-STATES_FRAC = 0.6
-"""Of a GPU's memory: weights, gradients and optimizer states that take more leave too little for
-activations."""
-_TP, _CP = "tensor_model_parallel_size", "context_parallel_size"
 
 
 def evaluate(case: Case) -> Verdict:
@@ -38,11 +36,13 @@ def evaluate(case: Case) -> Verdict:
     on_cpu = only_for_gpus(case)
     if on_cpu is not None:
         return on_cpu
-    tp, cp = case.degree(_TP), case.degree(_CP)
+    tp, cp = case.degree(TP), case.degree(CP)
     if tp is None or cp is None:
         return Verdict(state="skipped", reason="the degrees of tensor and context parallelism are not known")
-    if tp * cp == 1:
-        return Verdict(state="not_applicable", reason="neither tensor nor context parallelism")
+    if cp == 1:
+        return Verdict(
+            state="not_applicable", reason="there is no context parallelism; of TP alone see PD314"
+        )
     of_tp, of_cp = case.share(transfer_ns(case, "tp")), case.share(transfer_ns(case, "cp"))
     if of_tp is None or of_cp is None:
         return Verdict(state="skipped", reason="every window is empty")
@@ -54,9 +54,8 @@ def evaluate(case: Case) -> Verdict:
     if more < MIN_FRAC or more < TIMES * less:
         return Verdict(state="passes", evidence=evidence)
     to_cp = of_tp > of_cp
-    follows = case.degree("expert_model_parallel_size") != 1 and not _experts_apart(case)
-    found = () if follows else _to_context(case, tp, cp) if to_cp else _to_tensor(case, tp, cp)
-    advice = list(found)
+    found = _to_context(case, tp, cp) if to_cp else _to_tensor(case, tp, cp)
+    advice = [] if _experts_follow(case) else all_or_none(case, list(found))
     if not advice:
         reason = "no other split of these ranks is known to fit"
         return Verdict(state="passes", reason=reason, evidence=evidence)
@@ -73,53 +72,33 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _experts_apart(case: Case) -> bool:
-    """Whether experts are known to keep their layout where TP changes."""
+def _experts_follow(case: Case) -> bool:
+    """Whether experts would change their layout with TP, or may."""
     known, etp = case.setting("expert_tensor_parallel_size")
-    return (known and etp is not None) or case.is_set_to("num_moe_experts", None)
+    return has_experts(case) is not False and not (known and etp is not None)
 
 
 def _to_context(case: Case, tp: int, cp: int) -> Iterator[Advice]:
     """Half of TP to CP, for sequences longer than the model is wide, where weights of twice the size fit."""
-    length, hidden = sequence_length(case), hidden_size(case)
-    if tp % 2 or length is None or hidden is None or length <= hidden:
+    length, hidden, now = sequence_of(case), hidden_size_of(case), degrees_of(case)
+    if tp % 2 or length is None or hidden is None or length <= hidden or now is None:
         return
-    if not sequence_allows(case, 2 * cp):
+    then = now.with_model_parallel(tp=tp // 2, pp=now.pp, cp=2 * cp)
+    if not sequence_allows(case, 2 * cp) or too_large(case, now, then):
         return
-    now, then = _states(case, tp, cp), _states(case, tp // 2, 2 * cp)
-    more = None if now is None or then is None else then - now
-    if not _fits(case, then, more):
-        return
-    memory = "" if more is None else f": {gib(more)} more on each GPU"
     yield Advice(
-        knob=_TP,
+        knob=TP,
         to=tp // 2,
         why=f"sequences of {length:,} tokens are longer than the model is wide ({hidden:,}): the same number "
         "of ranks exchanges less as context parallelism",
-        costs=f"weights and gradients of twice the size{memory}",
+        costs="each GPU holds twice the weights and gradients; optimizer states stay divided over as many "
+        "ranks",
     )
-    yield Advice(knob=_CP, to=2 * cp, why="takes the ranks that TP gives back")
+    yield Advice(knob=CP, to=2 * cp, why="takes the ranks that TP gives back")
     if tp == 2:
         for knob in ("sequence_parallel", "tp_comm_overlap"):
             if case.is_set_to(knob, True):
                 yield Advice(knob=knob, to=False, why="without tensor parallelism there is nothing to divide")
-
-
-def _states(case: Case, tp: int, cp: int) -> float | None:
-    """Bytes of model states on a GPU of such a layout."""
-    (known, sharded), dp = case.setting("use_distributed_optimizer"), case.dp
-    if not known or dp is None:
-        return None
-    return state_bytes(case, tp, dp * cp if sharded else 1)
-
-
-def _fits(case: Case, states: float | None, more: float | None) -> bool:
-    """Whether nothing that is known speaks against it: a snapshot's headroom, else the size of the memory."""
-    free = headroom_bytes(case)
-    if free is not None and more is not None:
-        return more <= free
-    memory = [r.device.memory_bytes for r in case.ranks if r.device.memory_bytes]
-    return states is None or not memory or states <= STATES_FRAC * min(memory)
 
 
 def _to_tensor(case: Case, tp: int, cp: int) -> Iterator[Advice]:
@@ -128,10 +107,10 @@ def _to_tensor(case: Case, tp: int, cp: int) -> Iterator[Advice]:
     if cp % 2 or domain is None or 2 * tp > domain:
         return
     yield Advice(
-        knob=_TP,
+        knob=TP,
         to=2 * tp,
         why="pieces of attention are too short to hide the exchange of keys and values; products may hide "
         "more",
         costs="thinner products, and gathers and scatters in every layer",
     )
-    yield Advice(knob=_CP, to=cp // 2, why="gives the ranks that TP takes")
+    yield Advice(knob=CP, to=cp // 2, why="gives the ranks that TP takes")

@@ -20,7 +20,7 @@ from perfdoc.rules.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
 from perfdoc.rules.pd382_low_mfu import LOW_MFU, PER_STAGE
 from perfdoc.rules.registry import run_rules
 from tests.rules.cases import predicting, result, settings_of
-from tests.rules.communicating import LLAMA_8B, communicating, having, of_job, with_exposed
+from tests.rules.communicating import communicating, having, of_job
 from tests.simulator.simulated import DENSE, facts_of, simulated, written
 
 SMALL = msgspec.structs.replace(DENSE, layers=2, query_groups=32)
@@ -137,16 +137,6 @@ def test_pd101_is_information_where_nothing_is_to_be_gained(exposed: Case, tmp_p
     little = predicting(exposed, buckets_x4=(0.0, 0.0, 0.0))
     assert result("PD101", having(little, {"overlap_grad_reduce": False})).level == "problem"
     assert result("PD101", exposed).level == "problem"  # nothing was replayed
-
-
-def test_the_facts_of_a_model_reach_the_rules(exposed: Case) -> None:
-    """The width of the model and the sequence come from the job's facts where no setting says them."""
-    settings: dict[str, Value] = {**MANY, "context_parallel_size": 1, "expert_model_parallel_size": 1}
-    case = of_job(with_exposed(having(exposed, settings), dp=0, tp=100), model=LLAMA_8B)
-    found = result("PD384", case)
-    assert settings_of(found) == {"tensor_model_parallel_size": 1, "context_parallel_size": 2}
-    shorter = msgspec.structs.replace(LLAMA_8B, sequence_length=4096)
-    assert result("PD384", of_job(case, model=shorter)).state == "passes"
 
 
 def test_pd101_recovers_what_fp32_sums_cost(tmp_path: Path) -> None:
