@@ -48,7 +48,7 @@ from perfdoc.diagnosis.state import NotMeasured, State
 from perfdoc.diagnosis.step_times import StepTimes
 from perfdoc.diagnosis.timeline import Timeline, TimelineRank, TimelineTrack
 
-SCHEMA_VERSION = "1.1"
+SCHEMA_VERSION = "1.2"
 
 DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
 IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
