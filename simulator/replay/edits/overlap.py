@@ -88,6 +88,8 @@ def _weights(rebuilt: Rebuilt, *, bucket_bytes: int | None, ends_layers: float =
         raise ValueError("the capture shows no dp communication")
     if not all(len(r.passes) for r in rebuilt.ranks):
         return _until_optimizer(rebuilt, dimension="dp")
+    if ends_layers and all(r.facts.model is not None for r in rebuilt.ranks):
+        raise ValueError("the model is known: its ends hold what they hold")
     return weights_overlapped(in_buckets(rebuilt, bucket_bytes), ends_layers=ends_layers)
 
 

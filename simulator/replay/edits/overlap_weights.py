@@ -144,7 +144,6 @@ class _Move:
     def _reduce(self, place: Places, group: int, rows: I64) -> None:
         done = np.cumsum(self.rebuilt.bytes[rows])
         after = place.ready_at(done / done[-1], group)
-        self._cut_into(rows)
         self.wires.add(after, self.arrival[rows], self.lag_in, EdgeKind.EVENT)
         self.begins_ns[rows] = self.rebuilt.launch_ns[after]
         self.order[rows] = _BEHIND + np.arange(len(rows))
@@ -154,7 +153,6 @@ class _Move:
         done = np.cumsum(size)
         needed = place.needed_at((done - size) / done[-1], group)
         sent = np.concatenate((needed[:1], needed[:-1]))
-        self._cut_into(rows)
         self.wires.add(self.before[sent], self.arrival[rows], self.lag_in, EdgeKind.EVENT)
         self.wires.add(self.call[sent], self.arrival[rows], self.call_lag[sent], EdgeKind.LAUNCH)
         for row, after in zip(rows[1:].tolist(), sent[1:].tolist(), strict=True):
@@ -168,15 +166,13 @@ class _Move:
         self.order[rows] = np.arange(len(rows))
         self.gathers[rows] = True
 
-    def _cut_into(self, rows: I64) -> None:
-        target = np.zeros(len(self.order), bool)
-        target[self.arrival[rows]] = True
-        self.wires.kept &= ~(target[self.wires.target] & (self.wires.kind != EdgeKind.COLLECTIVE))
-
     def made(self) -> Rebuilt:
         """The step with everything in its new place."""
         if not (self.begins_ns >= 0).any():
             raise ValueError("nothing waits for dp communication before the optimizer as it is")
+        anew = np.zeros(len(self.order), bool)
+        anew[self.arrival[self.begins_ns >= 0]] = True
+        self.wires.kept &= ~(anew[self.wires.target] & (self.wires.kind != EdgeKind.COLLECTIVE))
         self._free()
         self._queue()
         return self.wires.made("a bucket would wait for what waits for it")
@@ -203,19 +199,24 @@ class _Move:
         """Put every stream that something was moved on in its new order."""
         wires, rebuilt = self.wires, self.rebuilt
         graph = rebuilt.graph
-        moved = np.flatnonzero(self.begins_ns >= 0)
-        transfers = np.flatnonzero(graph.kind == TaskKind.COMMUNICATION)
-        lane = self._lane(transfers)
-        for rank, own in np.unique(np.stack((graph.rank[moved], self._lane(moved))), axis=1).T.tolist():
-            rows = transfers[(graph.rank[transfers] == rank) & (lane == own)]
-            begins = np.where(self.begins_ns[rows] >= 0, self.begins_ns[rows], rebuilt.launch_ns[rows])
-            rows = rows[np.lexsort((rebuilt.start_ns[rows], self.order[rows], begins))]
-            inside = np.zeros(len(self.order), bool)
-            inside[rows] = True
-            into = np.zeros(len(self.order), bool)
-            into[self.arrival[rows]] = True
-            wires.kept &= ~((wires.kind == EdgeKind.STREAM_ORDER) & inside[wires.source] & into[wires.target])
-            wires.add(rows[:-1], self.arrival[rows[1:]], self.lag_behind, EdgeKind.STREAM_ORDER)
+        rows = np.flatnonzero(graph.kind == TaskKind.COMMUNICATION)
+        moved = self.begins_ns[rows] >= 0
+        begins = np.where(moved, self.begins_ns[rows], rebuilt.launch_ns[rows])
+        keys = (rebuilt.start_ns[rows], self.order[rows], begins, self._lane(rows), graph.rank[rows])
+        order = np.lexsort(keys)
+        rows, moved = rows[order], moved[order]
+        lane, rank = self._lane(rows), graph.rank[rows]
+        begin = np.append(True, (lane[1:] != lane[:-1]) | (rank[1:] != rank[:-1]))
+        number = np.cumsum(begin) - 1
+        changed = np.bincount(number, moved)[number] > 0
+        rows, number = rows[changed], number[changed]
+        inside, into = np.zeros(len(self.order), bool), np.zeros(len(self.order), bool)
+        inside[rows], into[self.arrival[rows]] = True, True
+        behind = wires.kind == EdgeKind.STREAM_ORDER
+        wires.kept &= ~(behind & inside[wires.source] & into[wires.target])
+        same = number[1:] == number[:-1]
+        source, target = rows[:-1][same], self.arrival[rows[1:][same]]
+        wires.add(source, target, self.lag_behind, EdgeKind.STREAM_ORDER)
 
     def _lane(self, rows: I64) -> I64:
         """The stream; a CPU rank has a queue for each dimension."""
