@@ -75,14 +75,49 @@ def test_pd301_doubles_what_is_set(tmp_path: Path) -> None:
 
 def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
     late = JobSpec(dp=4, micro_batches=2, late=Late(rank=2, extra_ns=1_000_000))
-    found = result("PD303", predicting(planted(tmp_path, late), without_straggler_dp=(1.0, 2.0, 3.0)))
-    assert (found.state, found.reason) == ("fires", "rank 2 comes last to DP collectives")
-    assert found.gain is not None
-    assert found.gain.mid_ms == 2.0
+    case = planted(tmp_path, late)
+    for rank, method, mid in ((2, "replay", 2.0), (1, "ceiling", None)):  # one of the two is this change
+        found = result("PD303", _without_rank(case, rank))
+        assert (found.state, found.reason) == ("fires", "rank 2 comes last to DP collectives")
+        assert found.gain is not None
+        assert (found.gain.method, found.gain.mid_ms) == (method, mid)
     # Even ranks of one clock: nobody comes last, to collectives of which too few are told apart.
     even = result("PD303", planted(tmp_path, JobSpec(dp=4, micro_batches=2)))
     assert (even.state, even.evidence) == ("skipped", ())
     assert result("PD303", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
+
+
+def _without_rank(case: Case, rank: int) -> Case:
+    """The replay tried the lateness of this one."""
+    case = predicting(case, without_straggler_dp=(1.0, 2.0, 3.0))
+    tried = [replace(p, change=f"rank {rank} as fast as its dp peers") for p in case.gains.predictions]
+    return replace(case, gains=replace(case.gains, predictions=tried))
+
+
+def test_pd303_leaves_out_who_is_late_by_schedule_or_through_others(tmp_path: Path) -> None:
+    """The first stage of a pipeline ends last, so it joins the embedding group last."""
+    case = planted(tmp_path, JobSpec(dp=4, micro_batches=2, late=Late(rank=2, extra_ns=1_000_000)))
+    (late, *_) = case.job.skew.stragglers
+
+    def having(pp: int | None, **changes: object) -> RuleResult:
+        skew = replace(case.job.skew, stragglers=[replace(late, **changes)])  # type: ignore[arg-type]
+        facts = replace(case.job.facts, pp=pp)
+        return result("PD303", replace(case, job=replace(case.job, skew=skew, facts=facts)))
+
+    assert late.cause != "waiting"
+    for pp, dimension, state in (
+        (4, "dp", "fires"),
+        (4, "other", "passes"),
+        (4, "unknown", "passes"),
+        (None, "other", "passes"),
+        (None, "unknown", "fires"),
+        (1, "other", "fires"),
+    ):
+        found = having(pp, dimension=dimension)
+        assert found.state == state, (pp, dimension)
+        assert ("schedule" in found.reason) == (state == "passes")
+    through = having(1, cause="waiting")
+    assert (through.state, "waited for others itself" in through.reason) == ("passes", True)
 
 
 def test_pd303_with_too_few_comparable_collectives_abstains(tmp_path: Path) -> None:
