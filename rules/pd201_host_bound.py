@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
+from perfdoc.rules.degrees import uses_fsdp
 from perfdoc.rules.gain import at_most, ceiling, predicted, worth_frac
 from perfdoc.rules.graphs import graph_advice, why_no_room
 from perfdoc.rules.micro_batch import fits_doubled, larger
@@ -20,6 +24,7 @@ META = Meta(
     needs=("trace",),
     advice=(
         "host_symptom_flops",
+        "host_symptom_small",
         "host_mbs",
         "host_cuda_graph",
         "host_cuda_graph_moe",
@@ -56,6 +61,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     if case.job.mfu.value is not None:
         evidence.append(Evidence(label="MFU", value=f"{case.job.mfu.value:.1%}"))
+    evidence += _small_kernels(case)
     gain = predicted(case, "without_launches")
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside")
     return Verdict(
@@ -72,17 +78,46 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
+def _before_small_ns(rank: RankMeasurement) -> int:
+    return min(rank.host.small_kernels.idle_before_ns or 0, rank.ledger.idle_ns["host"])
+
+
+def _small_kernels(case: Case) -> Iterator[Evidence]:
+    """How much of the idle time ends with a kernel that is shorter than the call which launches it; nothing
+    where a rank does not tell."""
+    if not case.ranks or any(r.host.small_kernels.state != "measured" for r in case.ranks):
+        return
+    share = case.share(_before_small_ns) or 0.0
+    yield Evidence(label="of the window, idle before kernels shorter than their launch", value=f"{share:.1%}")
+    worst = max(case.ranks, key=_before_small_ns).host.small_kernels
+    for label, ns in (
+        ("median kernel", worst.median_kernel_ns),
+        ("from one launch to the next, median", worst.median_launch_interval_ns),
+    ):
+        if ns is not None:
+            yield Evidence(label=label, value=f"{ns / 1e3:.3g} us")
+    if share and worst.names:
+        name = worst.names[0]
+        yield Evidence(label="most idle before", value=f"{name.name}, {name.count:,} times")
+
+
 def _remedy(case: Case) -> str:
     tp, cp = tp_of(case), cp_of(case)
     sharded = [name for name, size in (("tensor", tp), ("context", cp)) if size and size > 1]
     less = f", or less {' and '.join(sharded)} parallelism" if sharded else ""
-    words = [f"Give each launch more work: a larger micro-batch{less}, where memory allows."]
     if fits_doubled(case) == "no":
-        words = [f"Memory does not take twice the micro-batch{': try' + less[4:] if less else ''}."]
-    if tp and tp > 1:
+        words = ["Memory does not take twice the micro-batch: save memory first (PD503, PD504, PD507)."]
+    else:
+        words = [f"Give each launch more work: a larger micro-batch{less}, where memory allows."]
+    if tp and tp > 1 and not uses_fsdp(case):
         words.append(
             "FSDP shards the states over data-parallel ranks instead of splitting each product, so that "
             f"tensor parallelism of {tp} can go."
+        )
+    if (case.share(_before_small_ns) or 0.0) >= MIN_FRAC:
+        words.append(
+            "Many kernels are shorter than their launches: fuse operators (PD404), and pack short samples "
+            "where it is fine-tuning."
         )
     words += [no_room] if (no_room := why_no_room(case)) else []
     words.append("The host section names the calls that wait for the device; remove those first.")

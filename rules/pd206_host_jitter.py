@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
+from perfdoc.rules.host_binding import binding
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -19,14 +20,15 @@ META = Meta(
 MIN_FRAC = 0.05
 """Of the host's time for a step: longest less shortest of all ranks, median over steps."""
 MIN_IDLE_FRAC = 0.01
-"""Of the window, mean over ranks: idle behind the host. With less, the device does not notice its host."""
-GPUS_PER_NODE_X86, GPUS_PER_NODE_GRACE = 4, 2
-"""GPUs to a NUMA node: of an x86 server of eight GPUs and two sockets; of a Grace server with four."""
+"""Of the window: idle behind the host, of the slow rank's device, else mean over ranks. With less, the device
+does not notice its host."""
+_TURNS = "hosts are slow in turn"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires where hosts differ by `MIN_FRAC` of their time for a step and devices wait for them: as a problem
-    where some are slower than their own variation explains, else as information."""
+    where one is slow again and again, else as information. On GPUs hosts that are slow by turns are PD381's,
+    which measures what that costs, where ranks are matched with one another."""
     found = case.job.host_jitter
     if found.state != "measured":
         alone = len(case.ranks) < 2
@@ -43,22 +45,25 @@ def evaluate(case: Case) -> Verdict:
         Evidence(label="that is", value=f"{found.median_spread_ns / 1e6:.3g} ms"),
         Evidence(label="each host's own variation explains", value=f"{found.noise_spread_ns / 1e6:.3g} ms"),
     ]
-    # A CPU rank has no device that could wait: its own time is the step's.
-    idle = 1.0 if case.on_host else case.share(lambda r: r.ledger.idle_ns["host"])
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
+    slow = [s for s in found.slowest if s.beyond_chance]
+    idle = _idle_frac(case, slow[0].label if slow else None)
     if idle is None or idle < MIN_IDLE_FRAC:
         reason = "the hosts differ, and no device waits for its host"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    slow = [s for s in found.slowest if s.beyond_chance]
     if slow:
         evidence.append(
             Evidence(label=f"{slow[0].label} is slowest in", value=f"{slow[0].recurrence_frac:.0%}")
         )
+    elif not case.on_host and case.job.skew.state == "measured":
+        reason = f"{_TURNS}: whether ranks wait for one another over it, PD381 measures"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    costly = slow or (case.on_host and beyond / found.median_host_ns >= MIN_FRAC)
     return Verdict(
         state="fires",
-        level="problem" if slow or beyond / found.median_host_ns >= MIN_FRAC else "information",
-        reason=f"{slow[0].label} is slow on its host again and again" if slow else "hosts are slow in turn",
+        level="problem" if costly else "information",
+        reason=f"{slow[0].label} is slow on its host again and again" if slow else _TURNS,
         evidence=evidence,
         remedy=_remedy(case, slow[0].label if slow else ""),
         verify="Run again: the spread in the host section falls to what chance explains.",
@@ -66,19 +71,19 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
+def _idle_frac(case: Case, slow: str | None) -> float | None:
+    """Idle time behind the host: of the slow rank's device, else the mean over ranks. A CPU rank has no
+    device that could wait: its own time is the step's."""
+    if case.on_host:
+        return 1.0
+    mine = [r for r, label in zip(case.ranks, case.job.labels, strict=False) if label == slow]
+    if mine and mine[0].ledger.window_ns:
+        return mine[0].ledger.idle_ns["host"] / mine[0].ledger.window_ns
+    return case.share(lambda r: r.ledger.idle_ns["host"])
+
+
 def _remedy(case: Case, slow: str) -> str:
     look = f"Look at what else runs beside {slow}. " if slow else ""
     if case.on_host:
         return f"{look}Pin each process to cores of its own (taskset, numactl), as many threads as cores."
-    gpu = case.gpu
-    if gpu is None or gpu.nvlink_domain == 1 or (gpu.grace and gpu.nvlink_domain is None):
-        per, which = "D", " with D GPUs to a NUMA node (nvidia-smi topo -m)"
-    else:
-        number = GPUS_PER_NODE_GRACE if gpu.grace else GPUS_PER_NODE_X86
-        kind = "Grace servers" if gpu.grace else "x86 servers of eight GPUs and two sockets"
-        per, which = str(number), f", as on {kind} (nvidia-smi topo -m shows yours)"
-    node = f"$((SLURM_LOCALID/{per}))"
-    return (
-        f"{look}Bind each rank to the cores and memory beside its GPU{which}: "
-        f"numactl --cpunodebind={node} --membind={node} …"
-    )
+    return f"{look}Bind each rank to the cores and memory beside its GPU{binding(case.gpu)}"

@@ -37,9 +37,9 @@ def test_attention_and_norms_written_by_hand(shared_traces: Path) -> None:
 def test_a_host_that_is_too_slow(shared_traces: Path) -> None:
     """Three steps of 220 ms in which the GPU computes for 40: 166 ms wait for launches."""
     case = case_of(shared_traces, "kineto/ddp_nccl_metadata_a100_rank0of2.json.gz")
-    starved, small = result("PD201", case), result("PD205", case)
+    starved = result("PD201", case)
     assert (starved.state, evidence_of(starved)[0]) == ("fires", "75.3%")
-    assert (small.state, evidence_of(small)[0]) == ("fires", "20.8%")
+    assert "20.8%" in evidence_of(starved), "before kernels shorter than their launches"
     assert {r.state for r in (result("PD404", case), result("PD405", case))} == {"passes"}
 
 
