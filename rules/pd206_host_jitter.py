@@ -27,8 +27,7 @@ _TURNS = "hosts are slow in turn"
 
 def evaluate(case: Case) -> Verdict:
     """Fires where hosts differ by `MIN_FRAC` of their time for a step and devices wait for them: as a problem
-    where one is slow again and again, else as information. On GPUs hosts that are slow by turns are PD381's,
-    which measures what that costs, where ranks are matched with one another."""
+    where one is slow again and again, else as information."""
     found = case.job.host_jitter
     if found.state != "measured":
         alone = len(case.ranks) < 2
@@ -56,9 +55,6 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(
             Evidence(label=f"{slow[0].label} is slowest in", value=f"{slow[0].recurrence_frac:.0%}")
         )
-    elif not case.on_host and case.job.skew.state == "measured":
-        reason = f"{_TURNS}: whether ranks wait for one another over it, PD381 measures"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
     costly = slow or (case.on_host and beyond / found.median_host_ns >= MIN_FRAC)
     return Verdict(
         state="fires",
