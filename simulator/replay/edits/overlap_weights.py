@@ -106,11 +106,11 @@ class _Move:
         self.gathers = np.zeros(count, bool)
         edges = graph.edges
         waits = (edges.kind == EdgeKind.EVENT) & (graph.kind[edges.source] == TaskKind.COMMUNICATION)
-        waits &= ~self.ours[edges.source]
+        self.waits = np.flatnonzero(waits & ~self.ours[edges.source])
+        """Edges from communication of other kinds; like all edges in order of their targets."""
+        self.waiting = edges.target[self.waits]
         self.awaited: dict[int, list[int]] = {}
-        """By task: communication of other kinds, and weights of other groups, that it waits for."""
-        for task, source in zip(edges.target[waits].tolist(), edges.source[waits].tolist(), strict=True):
-            self.awaited.setdefault(task, []).append(source)
+        """By task: the weights of other groups that it waits for."""
 
     def rank(self, rank: int) -> None:
         """Move what is late on a rank."""
@@ -157,7 +157,7 @@ class _Move:
         self.wires.add(self.call[sent], self.arrival[rows], self.call_lag[sent], EdgeKind.LAUNCH)
         for row, after in zip(rows[1:].tolist(), sent[1:].tolist(), strict=True):
             # Sent for behind the waits of what it is sent for with: a message between stages, above all.
-            for awaited in self.awaited.get(after, ()):
+            for awaited in self._awaited_by(after):
                 self.wires.add(np.array([awaited]), self.arrival[[row]], self.lag_in, EdgeKind.EVENT)
         self.wires.add(rows, needed, self.lag_out, EdgeKind.EVENT)
         for row, after in zip(rows.tolist(), needed.tolist(), strict=True):
@@ -165,6 +165,11 @@ class _Move:
         self.begins_ns[rows] = self.rebuilt.launch_ns[sent]
         self.order[rows] = np.arange(len(rows))
         self.gathers[rows] = True
+
+    def _awaited_by(self, task: int) -> list[int]:
+        low, high = np.searchsorted(self.waiting, (task, task + 1))
+        others = self.rebuilt.graph.edges.source[self.waits[low:high]]
+        return [*others.tolist(), *self.awaited.get(task, ())]
 
     def made(self) -> Rebuilt:
         """The step with everything in its new place."""
