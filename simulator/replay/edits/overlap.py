@@ -22,6 +22,8 @@ _UNCERTAINTY_FRAC = 0.4
 """Where nothing tells what needs it: all of it may."""
 _PARTS_FRAC = 0.2
 """Overlapped, both sides slow each other down, which the replay does not know."""
+_WEIGHTS_FRAC = 0.3
+"""The same, and where no range shows passes nothing tells what needs the weights and when."""
 _ENDS_LAYERS = 4.0
 """Where the model is not known, embedding and output may be as large as so many layers each."""
 _EXPERTS = ((1.0, 0.0), (0.6, 0.1))
@@ -51,6 +53,7 @@ def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
     share = _PARTS_FRAC
     said: tuple[str, ...]
     if dimension == "dp":
+        share = _WEIGHTS_FRAC
         apply = partial(_weights, bucket_bytes=bucket_bytes)
         variants = (partial(_weights, bucket_bytes=bucket_bytes, ends_layers=_ENDS_LAYERS),)
         said = (
