@@ -142,7 +142,7 @@ class View:
         if self._of.values.get("data_parallel_size") is not None:
             return self.degree("data_parallel_size")
         world, model = self.number("world_size"), self.tp * self.pp * self.cp
-        if world % model:
+        if world < 1 or model < 1 or world % model:  # `nproc_per_node: 0` leaves no rank at all
             raise Undecided("data_parallel_size")
         return world // model
 

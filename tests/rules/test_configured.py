@@ -9,6 +9,7 @@ import pytest
 from perfdoc.job_configuration import job_configuration
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
 from perfdoc.rules.knobs.configured import read_configuration
 from perfdoc.simulator.replay.gains import no_gains
 from perfdoc.traces.job_facts import JobFacts
@@ -95,3 +96,10 @@ def test_a_script_has_megatrons_defaults_unless_flags_come_from_elsewhere(
 def test_a_variable_that_is_set_from_outside_is_not_the_scripts_own(tmp_path: Path) -> None:
     (file := tmp_path / "train.sh").write_text("MORE=${MORE:-}\npython pretrain_gpt.py --bf16 $MORE\n")
     assert not read_configuration(file).complete
+
+
+def test_a_job_without_ranks_has_no_replicas() -> None:
+    # 0 ranks / (tp 2) would be 0 replicas, and a division by that was a rule's end.
+    none = View(Configuration(values={"nnodes": 2, "nproc_per_node": 0, "tensor_model_parallel_size": 2}))
+    with pytest.raises(Undecided):
+        _ = none.dp
