@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from perfdoc.rules.advise import proposed
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import EP
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.hidden import ON_HOST
 from perfdoc.rules.rule import Advice, Meta, Verdict
 
 META = Meta(
@@ -32,8 +34,9 @@ _CLAIM = "guides claim 15 to 25 % for hiding the exchange; nothing here predicts
 
 def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks."""
-    if case.degree(EP) == 1:
-        return Verdict(state="not_applicable", reason="there is no expert parallelism")
+    if case.degree(EP) == 1 or case.on_host:
+        reason = ON_HOST if case.on_host else "there is no expert parallelism"
+        return Verdict(state="not_applicable", reason=reason)
     nothing, evidence = judged(case, "ep")
     if nothing is not None:
         return nothing
@@ -58,6 +61,12 @@ _OTHERWISE = (
     "(with a pipeline that needs virtual stages; full recomputation forbids it), keep expert ranks inside "
     "the NVLink domain (PD343), or use fewer of them."
 )
+
+
+def overlap_allowed(case: Case) -> bool:
+    """Whether this rule fires, and advises the 1F1B overlap."""
+    advice = evaluate(case).advice
+    return any(p.knob == _OVERLAP and not p.forbidden for p in proposed(case, advice))
 
 
 def _exchange(case: Case) -> list[Advice]:

@@ -23,12 +23,15 @@ META = Meta(
 _DISPATCHER, _BACKEND = "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"
 _OLD, _OVERLAP = "moe_enable_deepep", "overlap_moe_expert_parallel_comm"
 _SHARED = "moe_shared_expert_overlap"
+HIDDEN_FRAC = 0.01
+"""Of the window: an exchange of which less is exposed is hidden, wherever it goes."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where expert-parallel groups are larger than the NVLink domain and neither DeepEP (HybridEP) nor
-    the 1F1B overlap is known to be on, or where the library does not run on these GPUs. A problem where
-    exposed EP communication takes `exposed.MIN_FRAC` of the time, or the library is the wrong one."""
+    """Fires where expert-parallel groups are larger than the NVLink domain, neither DeepEP (HybridEP) nor the
+    1F1B overlap is known to be on, and `HIDDEN_FRAC` of the time or more is exposed, as far as the exchange
+    was seen; or where the library does not run on these GPUs. A problem where exposed EP communication takes
+    `exposed.MIN_FRAC` of the time, or the library is the wrong one."""
     if has_experts(case) is False or case.degree(EP) == 1:
         return Verdict(state="not_applicable", reason="there is no expert parallelism")
     now = degrees_of(case)
@@ -53,6 +56,8 @@ def evaluate(case: Case) -> Verdict:
     if _uses_flex(case) or case.is_set_to(_OVERLAP, True):
         used = "the flex dispatcher" if _uses_flex(case) else "the 1F1B overlap"
         return Verdict(state="passes", reason=f"{used} is on", evidence=evidence)
+    if share < HIDDEN_FRAC and any(row.dimension == "ep" for r in case.ranks for row in r.communication):
+        return Verdict(state="passes", reason="the exchange is hidden", evidence=evidence)
     if not case.setting(_DISPATCHER)[0]:
         return Verdict(state="skipped", reason=f"{_DISPATCHER} is not known")
     return Verdict(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import EP, has_experts
 from perfdoc.rules.exposed import ceiling_of_transfer, exposed_ns
+from perfdoc.rules.pd342_exposed_ep import overlap_allowed
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -13,17 +14,20 @@ META = Meta(
     why="The shared expert sees every token where it is: it can compute while the others' tokens travel.",
     sources=("seed 004",),
     topic="moe",
-    needs=("settings",),
+    needs=("trace", "settings"),
     advice=("moe_shared_expert_overlap",),
 )
 
 _SHARED, _KNOB = "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap"
 _DISPATCHER, _EP_OVERLAP = "moe_token_dispatcher_type", "overlap_moe_expert_parallel_comm"
+MIN_FRAC = 0.01
+"""Of the window, mean over ranks: with less exposed there is nothing to hide."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where there is a shared expert, tokens go by all-to-all, and the overlap is
-    known to be off; it excludes the flex dispatcher (a guide lists them together) and the 1F1B overlap."""
+    """Fires, as information, where there is a shared expert, tokens go by all-to-all, `MIN_FRAC` of the time
+    is exposed, and the overlap is known to be off; it excludes the flex dispatcher (a guide lists them
+    together) and the 1F1B overlap, which PD342 advises first where it can be."""
     if has_experts(case) is False or case.degree(EP) == 1:
         return Verdict(state="not_applicable", reason="no tokens are exchanged")
     known, shared = case.setting(_SHARED)
@@ -36,15 +40,20 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(
             state="skipped", reason="the shared expert, the dispatcher or the overlap is not known"
         )
-    share = case.share(exposed_ns("ep"))
-    evidence = (
-        [Evidence(label="exposed EP communication, mean over ranks", value=f"{share:.1%}")] if share else []
-    )
     if overlap[1] is True or case.is_set_to(_EP_OVERLAP, True):
-        return Verdict(state="passes", evidence=evidence)
+        return Verdict(state="passes")
     if dispatcher[1] != "alltoall":
         reason = f"the overlap needs the alltoall dispatcher, and it is {dispatcher[1]}"
         return Verdict(state="not_applicable", reason=reason)
+    share = case.share(exposed_ns("ep"))
+    if share is None or not any(row.dimension == "ep" for r in case.ranks for row in r.communication):
+        return Verdict(state="skipped", reason="no EP communication is known in the capture")
+    evidence = [Evidence(label="exposed EP communication, mean over ranks", value=f"{share:.1%}")]
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    if overlap_allowed(case):
+        reason = "the 1F1B overlap is advised instead, which excludes this one: see PD342"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     why = "computes the shared expert while tokens travel"
     gain = ceiling_of_transfer(case, "ep")
     return Verdict(
@@ -55,5 +64,5 @@ def evaluate(case: Case) -> Verdict:
         advice=[Advice(knob=_KNOB, to=True, why=why, gain=gain)],
         otherwise="Take the 1F1B overlap (PD342) instead, which excludes this one.",
         verify="Run again: exposed EP communication falls by about the shared expert's time.",
-        false_alarm="An exchange so short that there is nothing to hide.",
+        false_alarm="A shared expert so small that it hides next to nothing.",
     )

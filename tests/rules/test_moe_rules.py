@@ -8,6 +8,8 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.analyzers.kernels.kernel_parts import PartTime
+from perfdoc.rules import pd343_ep_across_nvlink as pd343
+from perfdoc.rules import pd344_shared_expert_in_line as pd344
 from perfdoc.rules import pd346_stages_instead_of_experts as pd346
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC
@@ -180,6 +182,9 @@ def test_pd343_level_and_smaller_groups(ep4: Case) -> None:
         found = result("PD343", under(with_exposed(ep4, "ep", exposed), {**NOW, **WIDE}))
         assert (found.state, found.level) == ("fires", level)
     assert "EP 8, which puts 2 times" in found.remedy
+    for exposed, state in ((pd343.HIDDEN_FRAC, "fires"), (pd343.HIDDEN_FRAC - 0.001, "passes")):
+        found = result("PD343", under(with_exposed(ep4, "ep", exposed), {**NOW, **WIDE}))
+        assert (found.state, "hidden" in found.reason) == (state, state == "passes")
 
 
 @pytest.mark.parametrize(
@@ -195,12 +200,26 @@ def test_pd343_level_and_smaller_groups(ep4: Case) -> None:
 )
 def test_pd344(ep4: Case, changes: dict[str, Value], state: str) -> None:
     shared: dict[str, Value] = {**NOW, "moe_shared_expert_intermediate_size": 512}
-    found = result("PD344", under(ep4, {**shared, **changes}))
+    little = with_exposed(ep4, "ep", MIN_FRAC - 0.001)
+    found = result("PD344", under(little, {**shared, **changes}))
     assert found.state == state
     assert settings_of(found) == ({SHARED: True} if state == "fires" else {})
     assert state != "fires" or found.level == "information"
     unknown = {k: v for k, v in shared.items() if k != SHARED}
     assert result("PD344", under(ep4, unknown)).state == "skipped"
+
+
+def test_pd344_never_contradicts_pd342(ep4: Case, pp4: Case) -> None:
+    """The two overlaps exclude one another: this one only where the other is not advised."""
+    shared: dict[str, Value] = {**NOW, "moe_shared_expert_intermediate_size": 512}
+    for changes, first in (({}, True), ({PP: 2}, False), ({OVERLAP: None}, False)):
+        case = under(ep4, {**shared, **changes})
+        both = [settings_of(result(code, case)) for code in ("PD342", "PD344")]
+        assert (OVERLAP in both[0], SHARED in both[1]) == (first, not first), changes
+    for exposed, state in ((pd344.MIN_FRAC, "fires"), (pd344.MIN_FRAC - 0.001, "passes")):
+        assert result("PD344", under(with_exposed(ep4, "ep", exposed), shared)).state == state
+    unseen = result("PD344", under(pp4, {**shared, PP: 4}))
+    assert (unseen.state, "no EP communication" in unseen.reason) == ("skipped", True)
 
 
 @pytest.mark.parametrize(
