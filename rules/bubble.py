@@ -41,20 +41,21 @@ def overlapped_messages(case: Case) -> list[Advice]:
 
 def bubble_ceiling(case: Case) -> Gain | None:
     """At most the bubble that was measured, mean over ranks; None where it was not."""
-    return _of_rows(case, "bubble_ns", "the pipeline's bubble")
+    return _of_rows(case, ("bubble_ns",), "the pipeline's bubble")
 
 
 def late_peer_ceiling(case: Case) -> Gain | None:
     """At most what stages waited for stages with more to do."""
-    return _of_rows(case, "late_peer_ns", "the time in which stages wait for a slower one")
+    return _of_rows(case, ("late_peer_ns",), "the time in which stages wait for a slower one")
 
 
 def transfer_ceiling(case: Case) -> Gain | None:
-    """At most what stages waited for messages on their way."""
-    return _of_rows(case, "transfer_ns", "the time of messages between stages that nothing hides")
+    """At most what stages waited for messages on their way, and for them to be handed over."""
+    what = "the time of messages between stages that nothing hides"
+    return _of_rows(case, ("transfer_ns", "handover_ns"), what)
 
 
-def _of_rows(case: Case, column: str, what: str) -> Gain | None:
+def _of_rows(case: Case, columns: tuple[str, ...], what: str) -> Gain | None:
     rows = case.job.pipeline.stages
     steps = sum(row.steps for row in rows)
     if case.job.pipeline.state != "measured" or not steps or case.unit != "step":
@@ -62,7 +63,7 @@ def _of_rows(case: Case, column: str, what: str) -> Gain | None:
     return Gain(
         low_ms=0.0,
         mid_ms=None,
-        high_ms=sum(getattr(row, column) for row in rows) / steps / 1e6,
+        high_ms=sum(getattr(row, column) for row in rows for column in columns) / steps / 1e6,
         method="ceiling",
         assumptions=[f"no more than {what} can be gained; how much of it, nothing here tells"],
     )

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from perfdoc.rules.bubble import PER_STAGE, bubble_ceiling, no_pipeline, overlapped_messages
+from perfdoc.rules.bubble import bubble_ceiling, no_pipeline, overlapped_messages
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP, VPP, layers_of
 from perfdoc.rules.exposed import MIN_FRAC as EXPOSED_MIN_FRAC
 from perfdoc.rules.exposed import exposed_ns
 from perfdoc.rules.gain import predicted, worth_frac
+from perfdoc.rules.more_micro_batches import few, more
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -21,6 +22,7 @@ META = Meta(
     advice=(
         "pp_raise_m_vpp",
         "pp_bubble_formula",
+        "pp_m_rule",
         "pp_interleave_half",
         "pp_scatter_layers",
         "pp_grad_sync_bubble",
@@ -56,7 +58,7 @@ def evaluate(case: Case) -> Verdict:
         remedy="More micro-batches per step make the bubble smaller (a guide says micro-batch size and means "
         "their number); so does a smaller micro-batch at the same global batch, as long as its kernels stay "
         "efficient.",
-        advice=[*_chunks(case, found.vpp), *_reduce_meanwhile(case)],
+        advice=[*_chunks(case, found.vpp), *_more(case), *_reduce_meanwhile(case)],
         gain=bubble_ceiling(case),
         verify="Run again: the bubble in the pipeline section falls by more than transfers grow.",
         false_alarm="Stages of unequal length make idle time that more virtual stages do not remove.",
@@ -69,9 +71,17 @@ def _too_large(case: Case) -> bool:
     if found.pp is None or found.vpp is None or found.micro_batches is None:
         return True
     ideal, measured = found.ideal_bubble_frac or 0.0, found.bubble_frac or 0.0
-    few = found.vpp * found.micro_batches < PER_STAGE * found.pp
     chunks = worth_frac(case, "more_virtual_stages") >= MIN_FRAC
-    return few or chunks or measured >= ideal + MIN_FRAC
+    scarce = few(pp=found.pp, vpp=found.vpp, micro_batches=found.micro_batches)
+    return scarce or chunks or measured >= ideal + MIN_FRAC
+
+
+def _more(case: Case) -> list[Advice]:
+    """More micro-batches, where there are few."""
+    pp, vpp, count = case.degree(PP), case.degree(VPP) or case.job.pipeline.vpp, case.micro_batches
+    if not pp or not vpp or not count or not few(pp=pp, vpp=vpp, micro_batches=count):
+        return []
+    return more(case, pp=pp, vpp=vpp, micro_batches=count)
 
 
 def _chunks(case: Case, vpp: int | None) -> list[Advice]:

@@ -5,7 +5,9 @@ from __future__ import annotations
 from perfdoc.rules.bubble import no_pipeline, transfer_ceiling
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import VPP
+from perfdoc.rules.gain import predicted
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD304",
@@ -24,7 +26,8 @@ MIN_FRAC = 0.02
 
 def evaluate(case: Case) -> Verdict:
     """Fires where messages that nothing hides take more than the bubble, and fewer chunks would save
-    `MIN_FRAC`: messages in proportion to chunks, the bubble against them."""
+    `MIN_FRAC`: messages in proportion to chunks, the bubble against them. Not where the messages are not
+    even overlapped (PD307), nor where the replay of just this change gains nothing."""
     if nothing := no_pipeline(case):
         return nothing
     found = case.job.pipeline
@@ -45,16 +48,30 @@ def evaluate(case: Case) -> Verdict:
     best = max(saved, key=lambda to: saved[to], default=None)
     if best is None or found.transfer_frac <= found.bubble_frac or saved[best] < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
+    if case.is_set_to("overlap_p2p_comm", False):
+        reason = "messages do not run beside compute, which comes first: see PD307"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    replayed = _replayed(case, now, best)
+    if replayed is not None and not (replayed.mid_ms or 0.0) > 0:
+        reason = "fewer chunks gain nothing by the replay"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     why = f"{best} chunks, not {now}: {1 - best / now:.0%} fewer messages, {now / best:.3g} times the bubble"
     return Verdict(
         state="fires",
         reason="messages between stages cost more than the bubble that interleaving saves",
         evidence=evidence,
-        advice=[Advice(knob=VPP, to=best, why=why)],
+        advice=[Advice(knob=VPP, to=best, why=why, gain=replayed)],
         gain=transfer_ceiling(case),
         verify="Run again: transfer in the pipeline section falls by more than the bubble grows.",
         false_alarm="Messages that are slow for another reason, such as stages on distant nodes.",
     )
+
+
+def _replayed(case: Case, now: int, to: int) -> Gain | None:
+    """What the replay says of just this many chunks: it halves what the job's facts say."""
+    gain = predicted(case, "fewer_virtual_stages")
+    same = now == case.job.facts.vpp and 2 * to == now
+    return gain if same and gain is not None and gain.method == "replay" else None
 
 
 def _fewer(now: int) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from perfdoc.rules.bubble import late_peer_ceiling, no_pipeline
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import at_most, predicted
@@ -28,8 +30,8 @@ _MTP_MAX = 8
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where unequal stages cost `MIN_FRAC` of the step. Layers are spread anew where the settings say
-    how they are spread now and it is the first or the last stage that is slow."""
+    """Fires where unequal stages cost `MIN_FRAC` of it, in all replicas of the slow one. Layers are spread
+    anew where the settings say how they are spread now and it is the first or the last stage that is slow."""
     if nothing := no_pipeline(case):
         return nothing
     found = case.job.pipeline
@@ -47,6 +49,9 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(Evidence(label="above the mean, in layers' time", value=f"about {excess:.2g}"))
     if share < MIN_FRAC or found.slowest_stage is None:
         return Verdict(state="passes", evidence=evidence)
+    if _some_replicas_only(case, found.slowest_stage):
+        reason = f"other replicas of stage {found.slowest_stage} are as fast as other stages: see PD303"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     at_end = found.slowest_stage in (0, (found.pp or 0) - 1)
     where = "first" if found.slowest_stage == 0 else "last" if at_end else "a middle"
     return Verdict(
@@ -61,6 +66,17 @@ def evaluate(case: Case) -> Verdict:
         false_alarm="One slow GPU looks like a slow stage: with several replicas, compare the same stage of "
         "each (PD303).",
     )
+
+
+def _some_replicas_only(case: Case, stage: int) -> bool:
+    """Whether one of several ranks that hold the stage is as fast as the fastest of the other stages, about:
+    then it is not its layers."""
+    best: dict[int | None, float] = {}
+    for row in case.job.pipeline.stages:
+        if row.steps:
+            best[row.stage] = min(best.get(row.stage, math.inf), row.own_ns / row.steps)
+    several = sum(row.stage == stage and row.steps > 0 for row in case.job.pipeline.stages) > 1
+    return several and stage in best and best[stage] <= EVEN_ENOUGH * sum(best.values()) / len(best)
 
 
 _WORDS = (
@@ -86,8 +102,11 @@ def _split(case: Case) -> list[Advice]:
         return []
     gain = predicted(case, "even_stages")
     if uneven > EVEN_ENOUGH:
+        # The replay moves whole layers too, though it may count them otherwise.
+        whole = predicted(case, "balanced_layers")
         gain = at_most(
-            gain, f"predicted for even stages; whole layers leave the longest {uneven:.3g} of the mean"
+            gain if whole is None or whole.method != "replay" else whole,
+            f"predicted for even stages; whole layers leave the longest {uneven:.3g} of the mean",
         )
     shown = [f"{a} to {b}" for a, b in zip(layers, counts, strict=True)]
     why = f"layers by stage: {', '.join(shown) if len(shown) <= 8 else f'{shown[0]} … {shown[-1]}'}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoc.rules import pd304_interleaving_overhead as pd304
 from perfdoc.rules.bubble import no_pipeline, transfer_ceiling
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import VPP
@@ -25,7 +26,8 @@ _ENDS = "overlap_p2p_comm_warmup_flush"
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where stages wait for messages for `MIN_FRAC` of the step."""
+    """Fires where stages wait for messages for `MIN_FRAC` of the step; not where all that is left is to have
+    fewer of them, which PD304 says."""
     if nothing := no_pipeline(case):
         return nothing
     found = case.job.pipeline
@@ -40,6 +42,9 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     vpp = case.degree(VPP) or found.vpp or 1
     advice = _modes(case) if vpp > 1 else []
+    if not advice and pd304.evaluate(case).state == "fires":
+        reason = "there are more messages than the smaller bubble is worth: see PD304"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     return Verdict(
         state="fires",
         reason="stages wait for messages on their way",
@@ -55,7 +60,7 @@ def evaluate(case: Case) -> Verdict:
 
 _OVERLAPPED = (
     "No setting that is known would overlap more. Keep neighbouring stages on one node or rail, or hold "
-    "fewer chunks on each stage (PD304)."
+    "fewer chunks on each stage."
 )
 _WITHOUT_CHUNKS = (
     "Without virtual stages megatron-core sends and receives between passes, whatever overlap_p2p_comm says "

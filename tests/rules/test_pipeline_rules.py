@@ -61,6 +61,11 @@ def with_pipeline(case: Case, **changes: object) -> Case:
     return replace(case, job=replace(case.job, pipeline=found))
 
 
+def unmeasured(case: Case) -> Case:
+    """The same where no bubble can be measured, as of one rank alone."""
+    return with_pipeline(case, state="not_measured", bubble_frac=None)
+
+
 @pytest.mark.parametrize("code", ["PD301", "PD302", "PD304", "PD305", "PD306", "PD307", "PD308"])
 def test_without_a_pipeline(code: str, single: Case) -> None:
     one = under(single, {"pipeline_model_parallel_size": 1})
@@ -104,7 +109,7 @@ def test_pd301_reduces_gradients_meanwhile(even: Case) -> None:
 )
 def test_pd302_wants_four_a_stage(even: Case, vpp: int, micro_batches: int, state: str) -> None:
     settings = {**EVEN, "virtual_pipeline_model_parallel_size": vpp}
-    case = under(even, settings)
+    case = unmeasured(under(even, settings))
     case = replace(case, job=replace(case.job, facts=replace(case.job.facts, micro_batches=micro_batches)))
     found = result("PD302", case)
     assert (found.state, PER_STAGE) == (state, 4)
@@ -126,8 +131,14 @@ def test_pd302_wants_four_a_stage(even: Case, vpp: int, micro_batches: int, stat
 )
 def test_pd302_advice(even: Case, size: int, advised: dict[str, Value]) -> None:
     batch = {"global_batch_size": 16 * size, "micro_batch_size": size, "data_parallel_size": 2}
-    found = result("PD302", under(even, {**EVEN, **batch}))
+    few = under(even, {**EVEN, **batch})
+    found = result("PD302", unmeasured(few))
     assert (found.state, settings_of(found)) == ("fires", advised)
+    # Where the bubble was measured one rule says it, with the same advice.
+    assert result("PD302", few).state == "passes"
+    assert settings_of(result("PD301", few)) == advised
+    enough = {k: 2 * v if k == "global_batch_size" else v for k, v in batch.items()}
+    assert settings_of(result("PD301", under(even, {**EVEN, **enough}))) == {}
 
 
 def test_pd302_does_not_guess(even: Case) -> None:
@@ -155,6 +166,31 @@ def test_pd304_compares_messages_with_the_bubble(
     assert settings_of(found) == ({} if to is None else {"virtual_pipeline_model_parallel_size": to})
 
 
+def test_pd304_and_the_replay(even: Case) -> None:
+    """The replay halves the chunks: of that change its word counts, of another it says nothing."""
+    slow = with_pipeline(even, transfer_frac=0.20, bubble_frac=0.01, vpp=4)
+    for vpp, gains, state, method in (
+        (4, (1.0, 2.0, 3.0), "fires", "replay"),
+        (4, (0.0, 0.0, 0.1), "passes", None),
+        (8, (0.0, 0.0, 0.1), "fires", "ceiling"),  # to 2, not to 4
+    ):
+        case = predicting(
+            under(slow, {"virtual_pipeline_model_parallel_size": vpp}), fewer_virtual_stages=gains
+        )
+        case = replace(case, job=replace(case.job, facts=replace(case.job.facts, vpp=vpp)))
+        found = result("PD304", case)
+        assert (found.state, found.gain and found.gain.method) == (state, method), vpp
+
+
+def test_pd304_and_pd307_share_what_they_say(even: Case) -> None:
+    """Messages are overlapped first; where they are, there can only be fewer."""
+    slow = with_pipeline(even, transfer_frac=0.20, bubble_frac=0.01, vpp=4)
+    chunks: dict[str, Value] = {"virtual_pipeline_model_parallel_size": 4}
+    for overlap, states in ((False, ("passes", "fires")), (True, ("fires", "passes"))):
+        case = under(slow, {**chunks, "overlap_p2p_comm": overlap})
+        assert tuple(result(code, case).state for code in ("PD304", "PD307")) == states
+
+
 def test_pd304_needs_chunks_to_take_away(even: Case) -> None:
     assert result("PD304", even).state == "not_applicable"
     assert result("PD304", with_pipeline(even, transfer_frac=None)).state == "skipped"
@@ -173,6 +209,10 @@ def test_pd305_names_the_stage_and_spreads_layers(heavy: Case, even: Case) -> No
     assert settings_of(found) == {"pipeline_model_parallel_layout": layout}
     assert found.gain is not None
     assert (found.gain.method, found.gain.high_ms) == ("ceiling", 4.0)
+    whole = predicting(under(heavy, EVEN), even_stages=(3.0, 3.5, 4.0), balanced_layers=(2.0, 2.5, 3.0))
+    gain = result("PD305", whole).gain
+    assert gain is not None
+    assert (gain.method, gain.high_ms) == ("ceiling", 3.0)
     assert result("PD305", under(even, EVEN)).state == "passes"
 
 
@@ -191,6 +231,15 @@ def test_pd305_leaves_other_stages_and_unknown_splits_alone(heavy: Case) -> None
     assert "PD303" in result("PD305", under(middle, EVEN)).remedy
     unknown = {k: v for k, v in EVEN.items() if k != "num_layers_in_last_pipeline_stage"}
     assert result("PD305", under(heavy, unknown)).advice == []
+
+
+def test_pd305_leaves_one_slow_replica_to_pd303(heavy: Case) -> None:
+    """Another replica of the last stage that is as fast as the other stages: it is no matter of layers."""
+    rows = heavy.job.pipeline.stages
+    for factor, state in ((1.0, "passes"), (1.2, "fires")):
+        other = replace(rows[3], rank=7, own_ns=round(factor * rows[0].own_ns))
+        found = result("PD305", with_pipeline(heavy, stages=(*rows, other)))
+        assert (found.state, "PD303" in found.reason) == (state, state == "passes")
 
 
 def test_balanced_layers() -> None:
