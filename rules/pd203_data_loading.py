@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfdoc.rules.case import Case
-from perfdoc.rules.gain import ceiling, predicted, worth_frac
+from perfdoc.rules.gain import at_most, ceiling, predicted, worth_frac
 from perfdoc.rules.rule import Advice, Meta, Verdict
 from perfdoc.rules.time_evidence import time_evidence
+from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD203",
@@ -47,7 +50,7 @@ def evaluate(case: Case) -> Verdict:
         to = min(max(2, 2 * now), MAX_WORKERS)
         why = f"{to} processes prepare batches while the step computes"
         costs = "host memory and CPU cores, of which each rank of the machine needs as many"
-        gain = predicted(case, "without_data")
+        gain = _with_workers(case, now, to)
         advice.append(Advice(knob="dataloader_num_workers", to=to, why=why, costs=costs, gain=gain))
     return Verdict(
         state="fires",
@@ -61,3 +64,31 @@ def evaluate(case: Case) -> Verdict:
         verify="Run again: idle.data in the ledger falls.",
         false_alarm="The first steps of a run fill caches; a window that holds them is not steady.",
     )
+
+
+def _with_workers(case: Case, now: int, to: int) -> Gain | None:
+    """What so many processes gain: all of the waiting where that many are enough, if each of them is as fast
+    as those before; else it is the most."""
+    gain = predicted(case, "without_data")
+    if gain is None:
+        return None
+    if not _keep_up(case, now, to):
+        return at_most(gain, f"predicted for no waiting at all, for which {to} processes are too few")
+    return replace(gain, assumptions=[*gain.assumptions, f"{to} processes load {to} batches at a time"])
+
+
+def _keep_up(case: Case, now: int, to: int) -> bool:
+    """Whether the batches of one step take less time, divided over the processes, than a step without its
+    waiting.
+
+    A step of T with waiting w: loaded in line, a batch costs w, over `to` processes w / to, of which T - w
+    hides; with `now` processes that are the limit already, T becomes T x now / to.
+    Half of a step in line and two processes: 0.25 <= 0.5.
+    """
+    waits = [
+        (r.host.data.total_ns or 0) / r.ledger.window_ns
+        for r in case.ranks
+        if r.host.data.state == "measured" and r.ledger.window_ns
+    ]
+    wait = max(waits, default=0.0)
+    return (now / to if now else wait / to) <= 1 - wait

@@ -21,6 +21,9 @@ META = Meta(
 
 MIN_FRAC = 0.05
 """Of the window, mean over ranks."""
+MOST_FRAC = 0.5
+"""The same from where on it is a problem in a window without steps: what is loaded at the start is in it."""
+_START_UP = "The window is the whole capture: weights that are loaded once, at the start, count. "
 _KINDS = 3
 """Shown."""
 _OFFLOADED = "cpu_offloading_num_layers"
@@ -36,7 +39,8 @@ _DEVICE = (
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where exposed copies take `MIN_FRAC` of the window."""
+    """Fires where exposed copies take `MIN_FRAC` of the window; as information where that is the whole
+    capture, start-up included, and they take less than `MOST_FRAC` of it."""
     if case.on_host:
         return Verdict(state="not_applicable", reason="the ranks train on the CPU: nothing is copied")
     missing = [c.capabilities["copies"] for c in case.captures if not c.capabilities["copies"].available]
@@ -53,8 +57,10 @@ def evaluate(case: Case) -> Verdict:
     with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
     hand = _HOST if with_host else _DEVICE
     advice = _fewer_layers(case) if with_host else []
+    whole = any(r.window.kind == "capture" and "asked for" not in r.window.reason for r in case.ranks)
     return Verdict(
         state="fires",
+        level="information" if whole and share < MOST_FRAC else "problem",
         reason="the device copies while nothing computes",
         evidence=evidence,
         remedy="" if advice else hand,
@@ -62,7 +68,8 @@ def evaluate(case: Case) -> Verdict:
         otherwise=hand,
         gain=ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "the time of exposed copies"),
         verify="Run again: exposed_memcpy in the ledger falls.",
-        false_alarm="A window that holds loading the model, a checkpoint or an evaluation.",
+        false_alarm=(_START_UP if whole else "")
+        + "A window that holds loading the model, a checkpoint or an evaluation.",
     )
 
 

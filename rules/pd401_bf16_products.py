@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
+from perfdoc.rules.degrees import sequence_of
 from perfdoc.rules.gain import ceiling, predicted
 from perfdoc.rules.hardware import Gpu
 from perfdoc.rules.kernels_seen import why_hidden
-from perfdoc.rules.model_memory import tp_of
+from perfdoc.rules.model_memory import cp_of, micro_batch_of, tp_of
 from perfdoc.rules.precision import PEAK_RATIO, dtype_of, linear_share, speed_up
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.simulator.replay.predict import Gain
@@ -28,8 +29,9 @@ MIN_LINEAR_FRAC = 1 / 3
 times as fast, which is the least that the guides speak of."""
 MAX_HOST_FRAC = 0.05
 """Of the window, idle behind the host: with more, faster kernels only wait longer."""
-FP8_MULTIPLE = 16
-"""Of each side of a matrix that tensor cores multiply in FP8."""
+FP8_MULTIPLES, MXFP8_MULTIPLES = (16, 8), (32, 32)
+"""Of a layer's width and of its tokens, as Transformer Engine demands them; MXFP8 has a scale for every 32
+values."""
 _UNMEASURED = "the linear layers' share was not measured"
 
 
@@ -49,9 +51,8 @@ def evaluate(case: Case) -> Verdict:
         )
     if dtype not in ("bf16", "fp16"):
         return Verdict(state="not_applicable", reason=f"the linear layers multiply in {dtype}")
-    if (odd := _odd_sizes(case)) is not None:
-        reason = f"FP8 products take sizes in multiples of {FP8_MULTIPLE}, and {odd}"
-        return Verdict(state="not_applicable", reason=reason)
+    if (odd := _odd_sizes(case, MXFP8_MULTIPLES if _fine(gpu) else FP8_MULTIPLES)) is not None:
+        return Verdict(state="not_applicable", reason=f"FP8 products do not take these sizes: {odd}")
     share = linear_share(case)
     if share is None:
         return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)
@@ -92,13 +93,26 @@ def _half_of_linear_ns(rank: RankMeasurement) -> int:
     return round(min(busy, rank.ledger.compute_ns) * (1 - 1 / PEAK_RATIO))
 
 
-def _odd_sizes(case: Case) -> str | None:
-    """Which of the model's sizes FP8 does not take; None where none is known that it does not."""
+def _fine(gpu: Gpu) -> bool:
+    """Whether MXFP8 is advised: Transformer Engine has no such products for consumer chips."""
+    return gpu.mxfp8 and gpu.nvlink_domain != 1
+
+
+def _odd_sizes(case: Case, multiples: tuple[int, int]) -> str | None:
+    """Which of a product's sizes FP8 does not take; None where none is known that it does not. A dense MLP's
+    and the residual stream's widths, and a rank's tokens of a micro-batch."""
     model, tp = case.job.facts.model, tp_of(case) or 1
     if model is None:
         return None
-    sizes = {"hidden size": model.hidden_size, f"MLP size / TP {tp}": model.ffn_hidden_size // tp}
-    return next((f"the {n} is {s:,}" for n, s in sizes.items() if s % FP8_MULTIPLE), None)
+    width, count = multiples
+    sizes = [
+        ("hidden size", model.hidden_size, width),
+        (f"MLP size / TP {tp}", model.ffn_hidden_size // tp, width),
+    ]
+    batch, cp, length = micro_batch_of(case), cp_of(case), sequence_of(case)
+    if batch and cp and length:
+        sizes.append(("number of tokens of a micro-batch on a rank", batch * length // cp, count))
+    return next((f"the {n} is {s:,}, no multiple of {by}" for n, s, by in sizes if s % by), None)
 
 
 def _advice(gpu: Gpu, most: float, gain: Gain | None) -> list[Advice]:
@@ -107,7 +121,7 @@ def _advice(gpu: Gpu, most: float, gain: Gain | None) -> list[Advice]:
         "and one of them 1.5 to 2, for steps that are mostly linear layers"
     )
     format_ = Advice(knob="fp8", to="hybrid", why=claim, costs="numerics: compare loss curves", gain=gain)
-    if gpu.mxfp8 and gpu.nvlink_domain != 1:  # Transformer Engine has no such products for consumer chips
+    if _fine(gpu):
         why = "a scale for every 32 values keeps more accuracy than one for a tensor"
         costs = "casts and products are slower than with one scale for a tensor (PD403 measures the casts)"
         return [format_, Advice(knob="fp8_recipe", to="mxfp8", why=why, costs=costs)]

@@ -82,3 +82,18 @@ def test_the_copies_of_a_real_capture(shared_traces: Path, tmp_path: Path) -> No
     found = result("PD204", Case.of([measure_capture(path, WindowRequest())]))
     assert (found.state, found.evidence[0].value, found.gain_per) == ("fires", "97.0%", "window")
     assert found.evidence[1].value.startswith("1.84e+03 ms in 450")
+
+
+@pytest.mark.parametrize(("kernel_us", "level"), [(49, "problem"), (51, "information")])
+def test_a_whole_capture_holds_what_is_loaded_at_the_start(
+    tmp_path: Path, kernel_us: int, level: str
+) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    copied = (100 - kernel_us) * US
+    device.copy("host_to_device", 1 << 20, 0, copied, stream=9, launch=(thread, 0, 1))
+    device.kernel(GEMM, copied, 100 * US, launch=(thread, 2, 3))
+    found = result("PD204", case_of(tmp_path, builder))
+    assert (found.state, found.level) == ("fires", level)
+    assert found.false_alarm.startswith("The window is the whole capture")

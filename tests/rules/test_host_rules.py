@@ -124,6 +124,25 @@ def test_workers_only_where_their_number_is_known(tmp_path: Path) -> None:
         assert found.gain.method == "ceiling"
 
 
+@pytest.mark.parametrize(
+    ("now", "gap_us", "method"),
+    [
+        (0, 600, "replay"),  # 0.6 of a step's work over two processes: 0.3, beside 0.4
+        (4, 500, "replay"),  # eight instead of four: half a step's time, beside the other half
+        (4, 510, "ceiling"),
+        (7, 120, "replay"),  # eight instead of seven: 0.875 of it
+        (7, 130, "ceiling"),
+    ],
+)
+def test_so_many_more_workers_may_not_load_everything(
+    tmp_path: Path, now: int, gap_us: int, method: str
+) -> None:
+    case = case_of(tmp_path, step_with_gap(gap_us, "perfdoc.data"), settings={"dataloader_num_workers": now})
+    found = result("PD203", predicting(case, without_data=(0.08, 0.1, 0.1)))
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == (method, 0.1)
+
+
 def test_graphs_only_where_they_are_known_to_be_off(tmp_path: Path) -> None:
     builder = step_with_gap(100)
     assert result("PD201", case_of(tmp_path, builder)).advice == []

@@ -92,6 +92,15 @@ def test_fp8_needs_sizes_that_it_takes(measured: Measured) -> None:
         (dense(ffn_hidden_size=96), 4, "not_applicable"),  # 24 on each rank
     ):
         assert result("PD401", knowing(case, model=shape, tp=tp)).state == state
+    # MXFP8 scales blocks of 32: 1040 is 65 times 16, and no multiple of 32.
+    odd = knowing(case, model=dense(hidden_size=1040), tp=1)
+    assert result("PD401", odd).state == "fires"
+    blackwell = given(measured(GEMM, 800, gpu="NVIDIA B200"), **BF16)
+    assert result("PD401", knowing(blackwell, model=dense(hidden_size=1040), tp=1)).state == "not_applicable"
+    # One sequence of 1,004 tokens, 125.5 times 8; two of them are 251 times 8.
+    for batch, state in ((1, "not_applicable"), (2, "fires")):
+        facts = {"model": dense(sequence_length=1004), "tp": 1, "cp": 1, "micro_batch_sequences": batch}
+        assert result("PD401", knowing(case, **facts)).state == state
 
 
 def test_the_host_comes_before_fp8(measured: Measured) -> None:
