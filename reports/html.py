@@ -14,6 +14,7 @@ from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, headline, summary, units, view
 from perfdoc.reports.advice import lines_of
 from perfdoc.reports.charts.page_parts import CHART_STYLE, timeline_parts
+from perfdoc.reports.charts.plotly_source import library
 from perfdoc.reports.facts import facts_of
 from perfdoc.reports.inlined import asset, policy
 from perfdoc.reports.leaves import LEAVES
@@ -78,7 +79,8 @@ def _environment() -> Environment:
 
 
 def prepare() -> None:
-    """Compile the templates, which the first page would do."""
+    """Compile the templates and pack the chart library, which the first page would do."""
+    library()
     for name in _environment().list_templates(extensions=["html"]):
         _environment().get_template(name)
 

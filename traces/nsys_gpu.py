@@ -119,6 +119,8 @@ def _copy_kind(copy_kind: I64, source_device: I64, target_device: I64) -> I8:
 
 
 def _volume(x: I64, y: I64, z: I64) -> I64:
+    if len(x) and min(x.min(), y.min(), z.min()) > 0 and x.max() < 2**31 and max(y.max(), z.max()) < 2**16:
+        return x * y * z  # as nearly always, in a third of the time
     known = (x > 0) & (y > 0) & (z > 0)
     # CUDA's limits (2^31-1 x 65535 x 65535) fit in 63 bits; anything larger is not a launch.
     fits = known & (x < 2**31) & (y < 2**16) & (z < 2**16)

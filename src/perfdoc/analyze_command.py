@@ -174,6 +174,8 @@ def _import_the_rest(page: bool) -> None:
     with contextlib.suppress(Exception):
         for name in ("diagnose", "reports.markdown", "reports.text"):
             importlib.import_module(f"perfdoc.{name}")
+        importlib.import_module("perfdoc.rules.registry").all_rules()
+        importlib.import_module("perfdoc.rules.knobs.load").catalogue()
         if page:
             importlib.import_module("perfdoc.reports.html").prepare()
 
