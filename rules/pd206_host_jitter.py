@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
+from perfdoc.rules.gain import ceiling
 from perfdoc.rules.host_binding import binding
+from perfdoc.rules.pd202_garbage_collection import MIN_FRAC as PD202_FRAC
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -22,12 +24,16 @@ MIN_FRAC = 0.05
 MIN_IDLE_FRAC = 0.01
 """Of the window: idle behind the host, of the slow rank's device, else mean over ranks. With less, the device
 does not notice its host."""
+MIN_WAIT_FRAC = 0.02
+"""Of the window, mean over ranks: what ranks wait for one another, where no host is the slow one."""
 _TURNS = "hosts are slow in turn"
+_WAITS = "what ranks wait for one another, whatever for,"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires where hosts differ by `MIN_FRAC` of their time for a step and devices wait for them: as a problem
-    where one is slow again and again, else as information."""
+    where one is slow again and again, or where they are by turns and ranks wait for one another for
+    `MIN_WAIT_FRAC` of the time; as information where that was not measured."""
     found = case.job.host_jitter
     if found.state != "measured":
         alone = len(case.ranks) < 2
@@ -47,6 +53,9 @@ def evaluate(case: Case) -> Verdict:
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     slow = [s for s in found.slowest if s.beyond_chance]
+    if not slow and not case.on_host and _collecting(case):
+        reason = f"{_TURNS}, as they collect garbage at different times: see PD202"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     idle = _idle_frac(case, slow[0].label if slow else None)
     if idle is None or idle < MIN_IDLE_FRAC:
         reason = "the hosts differ, and no device waits for its host"
@@ -55,15 +64,23 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(
             Evidence(label=f"{slow[0].label} is slowest in", value=f"{slow[0].recurrence_frac:.0%}")
         )
-    costly = slow or (case.on_host and beyond / found.median_host_ns >= MIN_FRAC)
+    wait = None if slow or case.on_host else _wait_frac(case)
+    if wait is not None:
+        evidence.append(Evidence(label="waiting for one another, mean over ranks", value=f"{wait:.1%}"))
+        if wait < MIN_WAIT_FRAC:
+            reason = f"{_TURNS}, and ranks hardly wait for one another"
+            return Verdict(state="passes", reason=reason, evidence=evidence)
+    costly = slow or wait is not None or (case.on_host and beyond / found.median_host_ns >= MIN_FRAC)
     return Verdict(
         state="fires",
         level="problem" if costly else "information",
         reason=f"{slow[0].label} is slow on its host again and again" if slow else _TURNS,
         evidence=evidence,
         remedy=_remedy(case, slow[0].label if slow else ""),
+        gain=None if wait is None else ceiling(case, lambda r: round(wait * r.ledger.window_ns), _WAITS),
         verify="Run again: the spread in the host section falls to what chance explains.",
-        false_alarm="Ranks with more work by design, such as the stage with the loss, or one that logs.",
+        false_alarm="Ranks with more work by design, such as the stage with the loss, or one that logs; a "
+        "profiler that writes its buffers on each rank at another moment.",
     )
 
 
@@ -76,6 +93,21 @@ def _idle_frac(case: Case, slow: str | None) -> float | None:
     if mine and mine[0].ledger.window_ns:
         return mine[0].ledger.idle_ns["host"] / mine[0].ledger.window_ns
     return case.share(lambda r: r.ledger.idle_ns["host"])
+
+
+def _wait_frac(case: Case) -> float | None:
+    """Waiting in collectives by the windows, of which collectives that overlap count twice: 1 at most. None
+    where ranks are not matched with one another."""
+    windows = sum(r.ledger.window_ns for r in case.ranks)
+    if case.job.skew.state != "measured" or not windows:
+        return None
+    return min(1.0, sum(w.wait_ns for w in case.job.skew.waits) / windows)
+
+
+def _collecting(case: Case) -> bool:
+    """Whether most of what devices idle for their hosts is garbage collection, enough of it for PD202."""
+    gc = case.share(lambda r: r.ledger.idle_ns["gc"]) or 0.0
+    return gc >= PD202_FRAC and gc >= (case.share(lambda r: r.ledger.idle_ns["host"]) or 0.0)
 
 
 def _remedy(case: Case, slow: str) -> str:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.host.host_jitter import SlowestRank
+from perfdoc.analyzers.skew.skew import RankWait
 from perfdoc.rules import graphs, pd206_host_jitter
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.knob import Value
@@ -207,12 +208,49 @@ def test_the_slow_host_s_own_device_counts(tmp_path: Path) -> None:
     assert result("PD206", always_slow(case, spread_ns=100_000, label=other)).state == "passes"
 
 
+def waiting(case: Case, frac: float) -> Case:
+    """Ranks that wait in collectives for so much of each window."""
+    waits = [
+        RankWait(
+            rank=None,
+            name=label,
+            dimension="dp",
+            collectives=6,
+            own_ns=r.ledger.window_ns,
+            transfer_ns=r.ledger.window_ns - round(frac * r.ledger.window_ns),
+            wait_ns=round(frac * r.ledger.window_ns),
+        )
+        for label, r in zip(case.job.labels, case.ranks, strict=True)
+    ]
+    skew = replace(case.job.skew, state="measured", waits=waits)
+    return replace(case, job=replace(case.job, skew=skew))
+
+
 def test_hosts_that_are_slow_by_turns(hosts: Case) -> None:
     # Nobody knows what ranks wait for one another: worth knowing.
     assert hosts.job.skew.state != "measured"
     found = result("PD206", jittery(hosts, spread_ns=50_000))
-    assert (found.state, found.level) == ("fires", "information")
+    assert (found.state, found.level, found.gain) == ("fires", "information", None)
     assert result("PD206", jittery(hosts, spread_ns=50_000, noise_spread_ns=None)).state == "skipped"
+    edge = pd206_host_jitter.MIN_WAIT_FRAC
+    known = result("PD206", waiting(jittery(hosts, spread_ns=50_000), edge))
+    assert (known.state, known.level, evidence_of(known)[-1]) == ("fires", "problem", "2.0%")
+    assert known.gain is not None
+    assert (known.gain.method, known.gain.high_ms) == ("ceiling", pytest.approx(0.02))
+    less = result("PD206", waiting(jittery(hosts, spread_ns=50_000), edge - 0.001))
+    assert (less.state, "hardly wait" in less.reason) == ("passes", True)
+    # Where one host is the slow one, that is enough.
+    label = hosts.job.labels[0]
+    assert result("PD206", waiting(always_slow(hosts, spread_ns=50_000, label=label), 0)).state == "fires"
+
+
+def test_hosts_that_collect_by_turns_are_pd202_s(tmp_path: Path) -> None:
+    """A gap of 10 % behind collections, none behind the host."""
+    builders = [step_with_gap(100, "perfdoc.gc") for _ in range(2)]
+    case = jittery(case_of(tmp_path, *builders), spread_ns=50_000)
+    assert result("PD202", case).state == "fires"
+    found = result("PD206", case)
+    assert (found.state, "PD202" in found.reason) == ("passes", True)
 
 
 def test_hosts_of_grace_servers_and_of_unknown_ones(tmp_path: Path) -> None:
