@@ -9,6 +9,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.memory_room import Room
 from perfdoc.rules.model_memory import (
+    cp_of,
     layer_activation_bytes,
     layer_input_bytes,
     micro_batches_in_flight,
@@ -31,14 +32,20 @@ def pieces(case: Case, room: Room | None) -> list[Advice]:
 
 
 def _held_once(case: Case) -> Iterator[Advice]:
-    if case.is_set_to("use_distributed_optimizer", False) and (case.dp or 1) > 1 and not _fsdp(case):
-        why = f"each of {case.dp} data-parallel ranks holds its share of the optimizer's state"
+    replicas = (case.dp or 1) * (cp_of(case) or 1)
+    if case.is_set_to("use_distributed_optimizer", False) and replicas > 1 and not _fsdp(case):
+        why = f"each of {replicas} replicas (DP x CP) holds its share of the optimizer's state"
         costs = "gathering the weights after each step"
         yield Advice(knob="use_distributed_optimizer", to=True, why=why, costs=costs)
     if case.is_set_to("sequence_parallel", False) and (tp := tp_of(case) or 1) > 1:
         why = f"norms, dropout and residuals are divided by tensor parallelism of {tp} too"
         yield Advice(knob="sequence_parallel", to=True, why=why)
-    if case.is_set_to("use_precision_aware_optimizer", False) and case.is_set_to("bf16", True):
+    fp8_weights = case.is_set_to("fp8_param_gather", True)
+    if (
+        case.is_set_to("use_precision_aware_optimizer", False)
+        and case.is_set_to("bf16", True)
+        and not fp8_weights
+    ):
         why = "masters are kept as what the bf16 weights lack: 2 of 4 bytes of a parameter"
         yield Advice(knob="use_precision_aware_optimizer", to=True, why=why, costs="Transformer Engine 2.1")
 
@@ -100,7 +107,8 @@ def cheap_modules(case: Case) -> tuple[str, ...]:
 
 
 def _full(case: Case, room: Room | None) -> Iterator[Advice]:
-    """As few layers as make up for what was short; every layer where that cannot be worked out."""
+    """As few layers as make up for what the failed request was short of, the least that can do; every layer
+    where that cannot be worked out."""
     stage, each, flight = stage_layers(case), saved_layer_bytes(case), micro_batches_in_flight(case)
     chunks = vpp_of(case) or 1
     short = _short_bytes(room)
@@ -115,7 +123,10 @@ def _full(case: Case, room: Room | None) -> Iterator[Advice]:
         and (wanted := math.ceil(short / (each * flight * chunks))) < stage
     ):
         block = [(METHOD, "block"), (LAYERS, wanted)]
-        why = f"{wanted} of a stage's {stage} layers, computed again, give back what was short"
+        why = (
+            f"{wanted} of a stage's {stage} layers, computed again, give back what the failed request was "
+            "short of; what would have come after it may want more"
+        )
     yield Advice(knob=GRANULARITY, to="full", why=why, costs=costs, together=(METHOD, LAYERS))
     yield Advice(knob=MODULES, to=None, why="belongs to selective recomputation")
     for knob, to in block:

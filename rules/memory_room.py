@@ -65,6 +65,16 @@ def rooms(case: Case) -> list[Room]:
     return found
 
 
+def is_short(room: Room) -> bool:
+    """Whether an allocation failed or had to give memory back first, or no more than `KEEP_FREE_FRAC` of the
+    device was left; False also where nobody knows."""
+    if room.failed or room.forced:
+        return True
+    if room.free_bytes is None or not room.total_bytes:
+        return False
+    return room.free_bytes <= KEEP_FREE_FRAC * room.total_bytes
+
+
 def tightest(case: Case) -> Room | None:
     """The device with the least to spare; None where that is not known of every one."""
     found = rooms(case)

@@ -9,11 +9,6 @@ from __future__ import annotations
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.configuration import Undecided, View
 
-WEIGHT_BYTES = 2
-"""Of a parameter in bf16 or fp16."""
-STATE_BYTES = 12
-"""Of a parameter's fp32 master (4) and Adam's two moments (8): what the distributed optimizer shards."""
-
 
 def degree(case: Case, knob: str, fact: str) -> int | None:
     """A parallel degree by the settings, else by the job's facts."""

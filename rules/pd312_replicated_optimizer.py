@@ -16,7 +16,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002", "seed 003"),
     topic="parallel_mapping",
     needs=("settings",),
-    advice=("pm_distopt", "pm_cp_shards_optimizer", "moe_dp_replaces_cp"),
+    advice=("pm_distopt", "mem_distopt_od", "pm_cp_shards_optimizer", "moe_dp_replaces_cp"),
 )
 
 _KNOB = "use_distributed_optimizer"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.memory_room import rooms
+from perfdoc.rules.memory_room import is_short, rooms
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -22,10 +22,6 @@ META = Meta(
 
 MIN_FRAC = 0.10
 """Of what is reserved at the peak: pieces of split segments that are not in use."""
-
-
-MAX_FREE_FRAC = 0.1
-"""Of the device: with more that was never reserved, memory is not short."""
 _KNOB, _OPTION = "pytorch_cuda_alloc_conf", "expandable_segments"
 _GRAPHS = "it needs NCCL_GRAPH_REGISTER=0"
 _BY_HAND = f"Add {_OPTION}:True to PYTORCH_CUDA_ALLOC_CONF, behind a comma where it holds other options."
@@ -46,7 +42,8 @@ def evaluate(case: Case) -> Verdict:
     ]
     if not shares:
         return Verdict(state="skipped", reason="no snapshot shows its segments at the peak")
-    worst, room = max(shares, key=lambda s: s[0])
+    # One device may have many pieces and memory to spare, and another be short.
+    worst, room = max(shares, key=lambda s: (s[0] >= MIN_FRAC and is_short(s[1]), s[0]))
     device = room.device
     assert device.layout is not None
     assert device.layout.reserved_bytes is not None
@@ -59,14 +56,13 @@ def evaluate(case: Case) -> Verdict:
     if device.expandable_segments:
         reason = "segments are expandable already; the pieces come from blocks that live long"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    reserved = device.peak_reserved_bytes or device.layout.reserved_bytes
-    failed, free = room.failed, room.free_bytes
-    if failed:
-        evidence.append(Evidence(label="allocations that failed", value=str(failed)))
-    elif free is None:
+    free = room.free_bytes
+    if room.failed:
+        evidence.append(Evidence(label="allocations that failed", value=str(room.failed)))
+    elif not is_short(room) and free is None:
         reason = "the device's memory is not known, nor did an allocation fail: whether it is short, is open"
         return Verdict(state="skipped", reason=reason)
-    elif free > MAX_FREE_FRAC * (reserved + free):
+    elif not is_short(room) and free is not None:
         evidence.append(Evidence(label="never reserved", value=f"{free / 2**30:.2f} GiB"))
         reason = "the device has memory to spare, so that fragments cost nothing"
         return Verdict(state="passes", reason=reason, evidence=evidence)

@@ -1,61 +1,44 @@
-"""PD503: optimizer state that is held more than once, or wider than it has to be."""
+"""PD503: fp32 masters that repeat the bits of the bf16 weights."""
 
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.memory_room import gib, rooms
-from perfdoc.rules.model_memory import STATE_BYTES, parameters_per_rank
+from perfdoc.rules.degrees import uses_fsdp
+from perfdoc.rules.memory_need import device_bytes
+from perfdoc.rules.memory_room import gib, rooms, tightest
+from perfdoc.rules.model_memory import cp_of, parameters_per_rank
+from perfdoc.rules.pd505_memory_to_spare import MIN_FREE_FRAC
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
     code="PD503",
-    title="Optimizer state larger than it has to be",
-    why="Masters and moments are 12 bytes of a parameter, six times a 16-bit weight. Held whole on every "
-    "rank, they force more sharding or a smaller micro-batch than the model needs.",
-    sources=("seed 000", "seed 001", "seed 003"),
+    title="Masters that repeat the weights",
+    why="A master in fp32 repeats the 16 bits of its bf16 weight. Kept without them it is exact all the "
+    "same, and 2 bytes of each sharded parameter are free.",
+    sources=("seed 000", "seed 001"),
     topic="memory",
     needs=("settings",),
-    advice=("mem_distopt_od", "mem_precision_aware"),
+    advice=("mem_precision_aware",),
 )
 
 REMAINDER_BYTES = 2
 """Of a parameter's fp32 master, which the bf16 weight holds already."""
+MIN_SAVED_FRAC = 0.005
+"""Of the GPU's memory: less is not worth a switch."""
 _AWARE, _SHARDED = "use_precision_aware_optimizer", "use_distributed_optimizer"
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where the optimizer is known to be whole on each of several data-parallel ranks,
-    or sharded with masters that repeat the bf16 weights."""
+    """Fires, as information, where a sharded optimizer is known to keep masters that repeat the bf16 weights,
+    unless that is known to be less than `MIN_SAVED_FRAC` of the memory, or memory is known to be left over
+    (PD505)."""
     known, sharded = case.setting(_SHARDED)
-    if any(case.is_set_to(name, True) for name in ("use_megatron_fsdp", "use_torch_fsdp2")):
+    if uses_fsdp(case):
         return Verdict(state="not_applicable", reason="FSDP shards the optimizer's state itself")
     if not known:
         return Verdict(state="skipped", reason=f"{_SHARDED} is not known")
-    if case.dp is None:
-        return Verdict(state="skipped", reason="the data-parallel degree is not known")
-    if sharded is False:
-        return _whole(case, case.dp)
-    return _wide(case, case.dp)
-
-
-def _whole(case: Case, dp: int) -> Verdict:
-    if dp == 1:
-        return Verdict(state="not_applicable", reason="one data-parallel rank has nobody to share with")
-    saved = _bytes(case, STATE_BYTES * (1 - 1 / dp))
-    why = f"each rank holds a {dp}th of masters and moments{_of(saved)}"
-    costs = "the weights are gathered after each step; the sum of traffic is that of an all-reduce"
-    return Verdict(
-        state="fires",
-        level="information",
-        reason=f"{dp} data-parallel ranks hold the same optimizer state",
-        evidence=_evidence(case, saved),
-        advice=[Advice(knob=_SHARDED, to=True, why=why, costs=costs)],
-        verify="Record a snapshot: the optimizer's part of the peak is smaller.",
-        false_alarm="An optimizer that cannot be sharded, such as one that needs whole matrices (muon).",
-    )
-
-
-def _wide(case: Case, dp: int) -> Verdict:
+    if not sharded:
+        return Verdict(state="not_applicable", reason="the optimizer is whole on each rank: see PD312 first")
     known, aware = case.setting(_AWARE)
     if not known:
         return Verdict(state="skipped", reason=f"{_AWARE} is not known")
@@ -65,8 +48,13 @@ def _wide(case: Case, dp: int) -> Verdict:
         return Verdict(
             state="not_applicable", reason="weights are not known to be bf16, whose bits masters share"
         )
-    saved = _bytes(case, REMAINDER_BYTES / dp)
-    why = f"a master keeps only the 16 bits that the bf16 weight lacks{_of(saved)}; exact"
+    if case.is_set_to("fp8_param_gather", True):
+        return Verdict(state="not_applicable", reason="weights are FP8, and hold no 16 bits of a master")
+    saved = _saved_bytes(case)
+    if why_not := _not_worth_it(case, saved):
+        return Verdict(state="passes", reason=why_not, evidence=_evidence(case, saved))
+    less = "" if saved is None else f", about {gib(saved)} less on each GPU"
+    why = f"a master keeps only the 16 bits that the bf16 weight lacks{less}; exact"
     return Verdict(
         state="fires",
         level="information",
@@ -78,13 +66,23 @@ def _wide(case: Case, dp: int) -> Verdict:
     )
 
 
-def _bytes(case: Case, each: float) -> int | None:
-    count = parameters_per_rank(case)
-    return None if count is None else round(count * each)
+def _saved_bytes(case: Case) -> int | None:
+    """Of each GPU: the optimizer is sharded over data- and context-parallel ranks. 2^30 parameters, DP 4:
+    2^30 x 2 / 4 = 512 MiB."""
+    count, dp, cp = parameters_per_rank(case), case.dp, cp_of(case)
+    return None if count is None or not dp or not cp else round(count * REMAINDER_BYTES / (dp * cp))
 
 
-def _of(saved: int | None) -> str:
-    return "" if saved is None else f", about {gib(saved)} less on each GPU"
+def _not_worth_it(case: Case, saved: int | None) -> str:
+    """Why it would do nothing to speak of; empty where it would, or nobody knows."""
+    memory = device_bytes(case)
+    if saved is not None and memory is not None and saved < MIN_SAVED_FRAC * memory:
+        return f"{gib(saved)} of each GPU would be free, next to nothing of {gib(memory)}"
+    room = tightest(case)
+    if room is None or room.free_bytes is None or not room.total_bytes or room.failed:
+        return ""
+    enough = room.free_bytes >= MIN_FREE_FRAC * room.total_bytes
+    return "memory is left over as it is (PD505)" if enough else ""
 
 
 def _evidence(case: Case, saved: int | None) -> list[Evidence]:

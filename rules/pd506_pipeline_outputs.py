@@ -26,7 +26,7 @@ def evaluate(case: Case) -> Verdict:
     pp = pp_of(case)
     if pp == 1:
         return Verdict(state="not_applicable", reason="there is no pipeline")
-    if case.configuration.dialect == "megatron_lm":
+    if case.configuration.dialect in ("megatron_lm", "megatron_bridge"):
         return Verdict(state="not_applicable", reason="this trainer frees them by itself")
     known, value = case.setting(_KNOB)
     if pp is None or not known:
@@ -46,5 +46,5 @@ def evaluate(case: Case) -> Verdict:
             Advice(knob=_KNOB, to=True, why="a sent output is replaced by an empty one until its backward")
         ],
         verify="Record a snapshot: the peak of all but the last stage is lower.",
-        false_alarm="Megatron-LM and Megatron-Bridge set it by themselves, whatever the file says.",
+        false_alarm="A trainer that sets it by itself, as Megatron-LM and Megatron-Bridge do.",
     )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.memory_room import KEEP_FREE_FRAC, Room, gib, rooms, why_unknown
+from perfdoc.rules.memory_room import gib, is_short, rooms, why_unknown
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -37,7 +37,8 @@ def evaluate(case: Case) -> Verdict:
     if not found:
         none = why_unknown(case) if not rooms(case) else "no snapshot shows its segments at the peak"
         return Verdict(state="skipped", reason=none)
-    share, room = max(found, key=lambda f: f[0])
+    # One device may have more of it and memory to spare, and another be short.
+    share, room = max(found, key=lambda f: (f[0] >= MIN_FRAC and is_short(f[1]), f[0]))
     assert room.device.layout is not None
     size = room.device.layout.pending_free_bytes or 0
     evidence = [
@@ -47,7 +48,7 @@ def evaluate(case: Case) -> Verdict:
     ]
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
-    if not _short(room):
+    if not is_short(room):
         reason = "the device has memory to spare, or how much it has is not known"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     if case.is_set_to(_KNOB, 1):
@@ -70,11 +71,3 @@ def evaluate(case: Case) -> Verdict:
         verify="Record a snapshot again: frees at the peak complete at once.",
         false_alarm="Streams of the program's own that call record_stream: the variable does not reach them.",
     )
-
-
-def _short(room: Room) -> bool:
-    if room.failed or room.forced:
-        return True
-    if room.free_bytes is None or not room.total_bytes:
-        return False
-    return room.free_bytes <= KEEP_FREE_FRAC * room.total_bytes

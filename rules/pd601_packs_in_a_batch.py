@@ -31,7 +31,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = [Evidence(label="packs to a micro-batch", value=str(batch))]
     if batch <= 1:
         return Verdict(state="passes", evidence=evidence)
-    advice = [
+    pack = (
         Advice(knob=_BATCH, to=1, why="one pack is a micro-batch"),
         Advice(
             knob=_SIZE,
@@ -39,23 +39,31 @@ def evaluate(case: Case) -> Verdict:
             why=f"one pack of {size * batch:,} tokens holds what {batch} of {size:,} did",
             costs="the same activations; a longest sample may be longer than the model was trained for",
         ),
-    ]
+    )
     return Verdict(
         state="fires",
         reason=f"a micro-batch of {batch} packs is refused",
         evidence=evidence,
-        remedy=_global_batch(case, batch),
-        advice=advice,
+        remedy=_in_words(case, size, batch),
+        advice=[*pack, *_global_batch(case, batch)],
         verify="Training starts, and a step takes as many tokens as before.",
         false_alarm="A framework of your own that pads and stacks packs.",
     )
 
 
-def _global_batch(case: Case, batch: int) -> str:
+def _global_batch(case: Case, batch: int) -> list[Advice]:
     now = case.number("global_batch_size")
     if now is None or now % batch:
-        return f"Divide the global batch by {batch} too, or a step sees {batch} times the tokens."
-    return (
-        f"Set global_batch_size to {now // batch} ({now} / {batch}) too: a step then sees as many tokens "
-        f"as now."
-    )
+        return []
+    why = f"{now} / {batch} packs, each as long as {batch} before: a step sees as many tokens as now"
+    return [Advice(knob="global_batch_size", to=now // batch, why=why)]
+
+
+def _in_words(case: Case, size: int, batch: int) -> str:
+    words = []
+    if not _global_batch(case, batch):
+        words.append(f"Divide the global batch by {batch} too, or a step sees {batch} times the tokens.")
+    length = case.number("seq_length")
+    if length is not None and length < size * batch:
+        words.append(f"The model's sequence length has to grow with the packs, from {length:,}.")
+    return " ".join(words)

@@ -21,7 +21,7 @@ MAX_OTHER_FRAC = 0.05
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where the class `other` holds more kernel time than the threshold."""
+    """Fires, as information, where the class `other` holds more kernel time than the threshold."""
     times = [k for r in case.ranks for k in r.kernel_times]
     total = sum(k.total_ns for k in times)
     if not total:
@@ -34,6 +34,7 @@ def evaluate(case: Case) -> Verdict:
     largest = max(others, key=lambda k: k.total_ns)
     return Verdict(
         state="fires",
+        level="information",
         reason="much kernel time has no class",
         evidence=[*evidence, Evidence(label="largest", value=largest.name)],
         remedy="If one of these kernels communicates, the figures for communication are too low: report its "

@@ -200,6 +200,25 @@ def test_freed_memory_that_waits(tmp_path: Path, steps: Case) -> None:
     assert result("PD508", steps).state == "skipped"
 
 
+@pytest.mark.parametrize(
+    ("code", "what"), [("PD501", "inactive_split_bytes"), ("PD508", "pending_free_bytes")]
+)
+def test_the_device_that_is_short_is_the_one_that_counts(
+    tmp_path: Path, steps: Case, code: str, what: str
+) -> None:
+    """A fifth of one device's memory is lost while it has 20 GiB to spare; an eighth of one that is full."""
+
+    def device(total_gib: float, lost_gib: float) -> MemoryMeasurement:
+        memory = layout(tmp_path, 0, total_gib=total_gib)
+        assert memory.layout is not None
+        return replace(memory, layout=replace(memory.layout, **{what: round(lost_gib * GIB)}))
+
+    roomy, full, sound = device(80, 12), device(61, 7.5), device(61, 0.1)
+    found = result(code, remembering(steps, roomy, full))
+    assert (found.state, evidence_of(found)[0].startswith("12.5%")) == ("fires", True)
+    assert result(code, remembering(steps, roomy, sound)).state == "passes"
+
+
 def test_memory_outside_of_pytorch(tmp_path: Path, steps: Case) -> None:
     edge_gib = pd509_memory_outside_pytorch.MIN_BYTES / GIB
     assert edge_gib == 4

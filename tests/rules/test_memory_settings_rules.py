@@ -1,4 +1,4 @@
-"""PD503 to PD507 and PD510: state, recomputation, memory to spare, copies, repeated activations."""
+"""PD503 to PD507 and PD510: masters, recomputation, memory to spare, copies, repeated activations."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from perfdoc.rules import pd504_recompute, pd505_memory_to_spare
+from perfdoc.rules import pd503_optimizer_state, pd504_recompute, pd505_memory_to_spare
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.simulator.timeline import TimelineBuilder
@@ -147,38 +147,45 @@ def test_what_unfused_attention_keeps_is_not_known(tmp_path: Path, by_hand: Case
     assert "PD405" in found.remedy
 
 
-def test_optimizer_state(tmp_path: Path, steps: Case) -> None:
-    settings: dict[str, Value] = {"use_distributed_optimizer": False, "data_parallel_size": 4}
-    case = knowing(given(steps, **settings), model=dense(), tp=1, pp=1)
-    found = result("PD503", case)
-    assert (found.state, found.level) == ("fires", "information")
-    # 12 bytes of each of 2^30 parameters, of which a fourth stays: 9 GiB.
-    assert evidence_of(found) == ["9.00 GiB"]
-    assert settings_of(found) == {"use_distributed_optimizer": True}
-    assert result("PD503", given(steps, **{**settings, "data_parallel_size": 1})).state == "not_applicable"
-    for fsdp in ("use_megatron_fsdp", "use_torch_fsdp2"):
-        assert result("PD503", given(steps, **settings, **{fsdp: True})).state == "not_applicable"
-    assert result("PD503", given(steps)).state == "skipped"
-    assert result("PD503", given(steps, use_distributed_optimizer=False)).state == "skipped"
+AWARE: dict[str, Value] = {
+    "use_distributed_optimizer": True,
+    "data_parallel_size": 4,
+    "use_precision_aware_optimizer": False,
+    "bf16": True,
+}
 
 
 def test_masters_that_repeat_the_weights(steps: Case) -> None:
-    settings: dict[str, Value] = {
-        "use_distributed_optimizer": True,
-        "data_parallel_size": 4,
-        "use_precision_aware_optimizer": False,
-        "bf16": True,
-    }
-    found = result("PD503", knowing(given(steps, **settings), model=dense(), tp=1, pp=1))
+    facts = {"model": dense(), "tp": 1, "pp": 1, "cp": 1}
+    found = result("PD503", knowing(given(steps, **AWARE), **facts))
     # 2 bytes of each of 2^30 / 4 masters.
     assert (settings_of(found), evidence_of(found)) == ({"use_precision_aware_optimizer": True}, ["0.50 GiB"])
+    assert found.level == "information"
     for change, state in (
         ({"use_precision_aware_optimizer": True}, "passes"),
         ({"bf16": False, "fp16": True}, "not_applicable"),
+        ({"use_distributed_optimizer": False}, "not_applicable"),  # PD312's
+        ({"use_megatron_fsdp": True}, "not_applicable"),
+        ({"use_torch_fsdp2": True}, "not_applicable"),
+        ({"fp8": "hybrid", "fp8_param_gather": True}, "not_applicable"),
     ):
-        assert result("PD503", given(steps, **{**settings, **change})).state == state
-    unknown = {k: v for k, v in settings.items() if k != "use_precision_aware_optimizer"}
-    assert result("PD503", given(steps, **unknown)).state == "skipped"
+        assert result("PD503", given(steps, **{**AWARE, **change})).state == state
+    for missing in ("use_precision_aware_optimizer", "use_distributed_optimizer"):
+        unknown = {k: v for k, v in AWARE.items() if k != missing}
+        assert result("PD503", given(steps, **unknown)).state == "skipped"
+
+
+def test_masters_of_which_each_gpu_has_next_to_none(tmp_path: Path, steps: Case) -> None:
+    # Half a percent of 80 GiB is 0.4 GiB: 2 GiB over DP x CP of 5 are that, over 6 are 0.33.
+    assert pd503_optimizer_state.MIN_SAVED_FRAC == 0.005
+    for dp, cp, state in ((5, 1, "fires"), (6, 1, "passes"), (2, 2, "fires"), (2, 3, "passes")):
+        case = given(steps, **{**AWARE, "data_parallel_size": dp})
+        facts = {"model": dense(), "tp": 1, "pp": 1, "cp": cp}
+        assert result("PD503", knowing(case, **facts)).state == state, (dp, cp)
+    # Where how much is not known, a snapshot may show that nothing is wanted: 30 % of 80 GiB are 24.
+    for reserved_gib, state in ((56, "passes"), (56.1, "fires")):
+        memory = device_memory(tmp_path, reserved_gib=reserved_gib)
+        assert result("PD503", remembering(given(steps, **AWARE), memory)).state == state
 
 
 def spare(folder: Path, case: Case, reserved_gib: float, above_gib: float, **settings: Value) -> Any:
@@ -227,7 +234,8 @@ def test_pipeline_outputs(steps: Case) -> None:
     two: dict[str, Value] = {"pipeline_model_parallel_size": 2}
     assert result("PD506", given(steps, "megatron_core", **two)).state == "skipped"
     assert result("PD506", given(steps, "megatron_core", **two, **{knob: True})).state == "passes"
-    assert result("PD506", given(steps, "megatron_lm", **two)).state == "not_applicable"
+    for trainer in ("megatron_lm", "megatron_bridge"):
+        assert result("PD506", given(steps, trainer, **two, **{knob: False})).state == "not_applicable"
 
 
 def test_weights_under_fp8(steps: Case) -> None:

@@ -32,9 +32,17 @@ def test_packs_in_a_micro_batch(steps: Case) -> None:
     }
     found = result("PD601", given(steps, **settings))
     assert (found.state, found.level) == ("fires", "problem")
-    assert settings_of(found) == {"micro_batch_size": 1, "sequence_packing_size": 16384}
-    assert "global_batch_size to 16 (64 / 4)" in found.remedy
+    assert settings_of(found) == {
+        "micro_batch_size": 1,
+        "sequence_packing_size": 16384,
+        "global_batch_size": 16,
+    }
+    assert found.remedy == ""
+    for length, said in ((4096, True), (16384, False)):
+        known = result("PD601", given(steps, **settings, seq_length=length))
+        assert ("sequence length has to grow" in known.remedy) is said
     odd = result("PD601", given(steps, **{**settings, "global_batch_size": 63}))
+    assert settings_of(odd) == {"micro_batch_size": 1, "sequence_packing_size": 16384}
     assert "Divide the global batch by 4" in odd.remedy
     assert result("PD601", given(steps, **{**settings, "micro_batch_size": 1})).state == "passes"
     for off in (0, -1):
