@@ -17,7 +17,7 @@ from perfdoc.rules.model_memory import (
     tp_of,
     vpp_of,
 )
-from perfdoc.rules.precision import fp8_on
+from perfdoc.rules.precision import fp8_on, why_no_remainders
 from perfdoc.rules.rule import Advice
 
 _FSDP = ("use_megatron_fsdp", "use_torch_fsdp2")
@@ -40,12 +40,7 @@ def _held_once(case: Case) -> Iterator[Advice]:
     if case.is_set_to("sequence_parallel", False) and (tp := tp_of(case) or 1) > 1:
         why = f"norms, dropout and residuals are divided by tensor parallelism of {tp} too"
         yield Advice(knob="sequence_parallel", to=True, why=why)
-    fp8_weights = case.is_set_to("fp8_param_gather", True)
-    if (
-        case.is_set_to("use_precision_aware_optimizer", False)
-        and case.is_set_to("bf16", True)
-        and not fp8_weights
-    ):
+    if case.is_set_to("use_precision_aware_optimizer", False) and not why_no_remainders(case):
         why = "masters are kept as what the bf16 weights lack: 2 of 4 bytes of a parameter"
         yield Advice(knob="use_precision_aware_optimizer", to=True, why=why, costs="Transformer Engine 2.1")
 

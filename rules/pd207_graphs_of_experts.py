@@ -18,7 +18,7 @@ META = Meta(
 )
 
 _IMPL, _SCOPE = "cuda_graph_impl", "cuda_graph_scope"
-_WHOLE = (None, "full", (), ("full",))
+_WHOLE = (None, "full", (), ("full",), "full_iteration", ("full_iteration",))
 
 
 def evaluate(case: Case) -> Verdict:

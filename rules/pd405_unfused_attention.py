@@ -6,7 +6,7 @@ from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
-from perfdoc.rules.kernels_seen import why_hidden
+from perfdoc.rules.kernels_seen import fused_attention_runs, why_hidden
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.time_evidence import time_evidence
 
@@ -62,6 +62,9 @@ def evaluate(case: Case) -> Verdict:
             verify=verify,
             false_alarm="A softmax of something else than attention, such as a router or a sampled loss.",
         )
+    if backend in ("unfused", "local") and fused_attention_runs(case):
+        reason = f"attention_backend is {backend}, yet fused attention runs: other settings were in force"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     if backend in ("unfused", "local"):
         return Verdict(
             state="fires",

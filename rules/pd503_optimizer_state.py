@@ -8,6 +8,7 @@ from perfdoc.rules.memory_need import device_bytes
 from perfdoc.rules.memory_room import gib, rooms, tightest
 from perfdoc.rules.model_memory import cp_of, parameters_per_rank
 from perfdoc.rules.pd505_memory_to_spare import MIN_FREE_FRAC
+from perfdoc.rules.precision import why_no_remainders
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -44,12 +45,8 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason=f"{_AWARE} is not known")
     if aware:
         return Verdict(state="passes", reason="the state is sharded and repeats no part of the weights")
-    if not case.is_set_to("bf16", True) and case.job.facts.dtype not in ("bf16", "fp8"):
-        return Verdict(
-            state="not_applicable", reason="weights are not known to be bf16, whose bits masters share"
-        )
-    if case.is_set_to("fp8_param_gather", True):
-        return Verdict(state="not_applicable", reason="weights are FP8, and hold no 16 bits of a master")
+    if why_not := why_no_remainders(case):
+        return Verdict(state="not_applicable", reason=why_not)
     saved = _saved_bytes(case)
     if why_not := _not_worth_it(case, saved):
         return Verdict(state="passes", reason=why_not, evidence=_evidence(case, saved))

@@ -39,7 +39,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = []
     if saved is not None:
         evidence.append(Evidence(label="activations saved on each GPU, by formula", value=gib(saved)))
-    why = f"each of {tp} ranks keeps a {tp}th of these activations, and does a {tp}th of the norms' work"
+    why = f"each of {tp} ranks keeps 1/{tp} of these activations, and does 1/{tp} of the norms' work"
     return Verdict(
         state="fires",
         level="information",

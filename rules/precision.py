@@ -52,3 +52,19 @@ def linear_share(case: Case) -> float | None:
 def speed_up(share: float, ratio: float = PEAK_RATIO) -> float:
     """Of a step of which `share` becomes `ratio` times as fast, by Amdahl: a third twice as fast is 1.2."""
     return 1 / (1 - share + share / ratio)
+
+
+def why_no_remainders(case: Case) -> str:
+    """Why a precision-aware optimizer would not leave the weight's 16 bits out of its masters; empty where it
+    would, or where nothing speaks against it.
+
+    megatron-core 0.16.1 (OptimizerConfig) does so for bf16 weights, and under FP8 with delayed scaling only.
+    """
+    if not case.is_set_to("bf16", True) and case.job.facts.dtype not in ("bf16", "fp8"):
+        return "weights are not known to be bf16, whose bits masters share"
+    if case.is_set_to("fp8_param_gather", True):
+        return "weights are FP8, and hold no 16 bits of a master"
+    known, recipe = case.setting("fp8_recipe")
+    if fp8_on(case) and not (known and recipe == "delayed"):
+        return "under FP8, masters lose these bits with delayed scaling only"
+    return ""

@@ -77,6 +77,11 @@ def test_graphs_that_hold_dropless_experts(starved: Case) -> None:
         found = result("PD207", given(starved, **settings, cuda_graph_scope=whole))
         assert (found.state, found.level) == ("fires", "information")
         assert settings_of(found) == {"cuda_graph_scope": ("attn", "moe_router", "moe_preprocess")}
+    step: dict[str, Value] = {"cuda_graph_impl": "local", "cuda_graph_scope": ("full_iteration",)}
+    assert settings_of(result("PD207", given(starved, **{**settings, **step}))) == {
+        "cuda_graph_impl": "transformer_engine",
+        "cuda_graph_scope": ("attn", "moe_router", "moe_preprocess"),
+    }
     part: dict[str, Value] = {**settings, "cuda_graph_scope": ("attn",)}
     assert result("PD207", given(starved, **part)).state == "passes"
     for change, state in (

@@ -167,7 +167,10 @@ def test_masters_that_repeat_the_weights(steps: Case) -> None:
         ({"use_distributed_optimizer": False}, "not_applicable"),  # PD312's
         ({"use_megatron_fsdp": True}, "not_applicable"),
         ({"use_torch_fsdp2": True}, "not_applicable"),
-        ({"fp8": "hybrid", "fp8_param_gather": True}, "not_applicable"),
+        ({"fp8": "hybrid", "fp8_recipe": "delayed"}, "fires"),
+        ({"fp8": "hybrid", "fp8_recipe": "tensorwise"}, "not_applicable"),
+        ({"fp8": "hybrid"}, "not_applicable"),
+        ({"fp8": "hybrid", "fp8_recipe": "delayed", "fp8_param_gather": True}, "not_applicable"),
     ):
         assert result("PD503", given(steps, **{**AWARE, **change})).state == state
     for missing in ("use_precision_aware_optimizer", "use_distributed_optimizer"):
