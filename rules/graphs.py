@@ -65,10 +65,14 @@ def why_no_room(case: Case) -> str:
 def capturable(case: Case) -> tuple[str, ...] | None:
     """The scope that can be captured: () for whole layers; None where it is not known that any can.
 
-    Shapes must not change (verl's batches do), nothing may be recomputed (megatron-core refuses full
-    recomputation, and selective with dropout, inside a graph), and experts need inputs of one shape.
+    Shapes must not change (verl's batches do, and samples that are known not to be packed), nothing may be
+    recomputed (megatron-core refuses full recomputation, and selective with dropout, inside a graph), and
+    experts need inputs of one shape.
     """
-    if case.configuration.dialect == "verl" or not case.is_set_to("recompute_granularity", None):
+    pack = case.number("sequence_packing_size")
+    if case.configuration.dialect == "verl" or (pack is not None and pack <= 0):
+        return None
+    if not case.is_set_to("recompute_granularity", None):
         return None
     return static_scope(case)
 

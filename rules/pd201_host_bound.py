@@ -12,6 +12,7 @@ from perfdoc.rules.graphs import graph_advice, why_no_room
 from perfdoc.rules.micro_batch import fits_doubled, larger
 from perfdoc.rules.model_memory import cp_of, tp_of
 from perfdoc.rules.rule import Evidence, Meta, Verdict
+from perfdoc.rules.start_up import why_start_up_counts
 from perfdoc.rules.time_evidence import time_evidence
 
 META = Meta(
@@ -50,8 +51,7 @@ def evaluate(case: Case) -> Verdict:
             if not c.capabilities["launch_correlation"].available
         )
         return Verdict(state="skipped", reason=reason)
-    if any(r.window.kind == "capture" and "asked for" not in r.window.reason for r in case.ranks):
-        reason = "the window is the whole capture, start-up included: steps are not known (see PD902)"
+    if reason := why_start_up_counts(case):
         return Verdict(state="skipped", reason=reason)
     share = case.share(lambda r: r.ledger.idle_ns["host"])
     if share is None:

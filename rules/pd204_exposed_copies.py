@@ -6,6 +6,7 @@ from perfdoc.analyzers.device.copy_times import CopyTime
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.start_up import why_start_up_counts
 from perfdoc.rules.time_evidence import time_evidence
 
 META = Meta(
@@ -57,7 +58,7 @@ def evaluate(case: Case) -> Verdict:
     with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
     hand = _HOST if with_host else _DEVICE
     advice = _fewer_layers(case) if with_host else []
-    whole = any(r.window.kind == "capture" and "asked for" not in r.window.reason for r in case.ranks)
+    whole = bool(why_start_up_counts(case))
     return Verdict(
         state="fires",
         level="information" if whole and share < MOST_FRAC else "problem",

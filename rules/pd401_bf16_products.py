@@ -11,6 +11,7 @@ from perfdoc.rules.kernels_seen import why_hidden
 from perfdoc.rules.model_memory import cp_of, micro_batch_of, tp_of
 from perfdoc.rules.precision import PEAK_RATIO, dtype_of, linear_share, speed_up
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.start_up import why_start_up_counts
 from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
@@ -63,10 +64,12 @@ def evaluate(case: Case) -> Verdict:
             label=f"a step with them {PEAK_RATIO:g} times as fast", value=f"{most:.2f} times as fast at most"
         ),
     ]
+    host = case.share(lambda r: r.ledger.idle_ns["host"]) or 0.0
+    if (share < MIN_LINEAR_FRAC or host >= MAX_HOST_FRAC) and (reason := why_start_up_counts(case)):
+        return Verdict(state="skipped", reason=reason, evidence=evidence)
     if share < MIN_LINEAR_FRAC:
         reason = "linear layers take too little of the time for FP8 to bring the guides' 1.2"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    host = case.share(lambda r: r.ledger.idle_ns["host"]) or 0.0
     if host >= MAX_HOST_FRAC:
         evidence.append(Evidence(label="idle behind the host", value=f"{host:.1%}"))
         reason = "the device waits for its host: shorter products would only wait longer, see PD201 first"

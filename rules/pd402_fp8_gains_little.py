@@ -6,6 +6,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.kernels_seen import why_hidden
 from perfdoc.rules.precision import PEAK_RATIO, fp8_on, linear_share
 from perfdoc.rules.rule import Evidence, Meta, Verdict
+from perfdoc.rules.start_up import why_start_up_counts
 
 META = Meta(
     code="PD402",
@@ -35,6 +36,8 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason="whether the linear layers multiply in FP8 is not known")
     if not on:
         return Verdict(state="not_applicable", reason="the linear layers do not multiply in FP8")
+    if reason := why_start_up_counts(case):
+        return Verdict(state="skipped", reason=reason)
     host, share = case.share(lambda r: r.ledger.idle_ns["host"]), linear_share(case)
     if host is None or share is None:
         return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)

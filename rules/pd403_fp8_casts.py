@@ -19,7 +19,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002", "seed 003"),
     topic="low_precision",
     needs=("trace",),
-    advice=("lp_recipe_block_cost", "lp_mxfp8_accuracy"),
+    advice=("lp_recipe_block_cost",),
 )
 
 MIN_FRAC = 0.05

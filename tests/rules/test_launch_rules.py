@@ -69,6 +69,9 @@ def test_graphs_bring_their_random_state(starved: Case) -> None:
 
 def test_no_graphs_of_batches_that_change_shape(starved: Case) -> None:
     assert result("PD201", given(starved, "verl", **DENSE)).advice == []
+    for pack, advised in ((-1, {}), (4096, {"cuda_graph_impl": "local"})):
+        case = given(starved, **DENSE, sequence_packing_size=pack)
+        assert settings_of(result("PD201", case)) == advised
 
 
 def test_graphs_that_hold_dropless_experts(starved: Case) -> None:

@@ -177,3 +177,17 @@ def test_kernels_inside_whole_graphs_are_not_guessed(tmp_path: Path) -> None:
         assert (found.state, "as a whole" in found.reason) == ("skipped", True), code
     four = result("PD401", given(case_of(tmp_path, laid((GEMM, 900))), **BF16, fp4="e2m1"))
     assert (four.state, four.reason) == ("not_applicable", "the linear layers multiply in fp4")
+
+
+def test_start_up_makes_every_share_smaller(tmp_path: Path) -> None:
+    """Products of 300 of 1,000 us and an idle host, as with FP8 that gains little; but what of it is start-up
+    nobody knows."""
+    whole = case_of(tmp_path, laid((GEMM, 300), gap_us=100, step="not a st"))
+    known = case_of(tmp_path, laid((GEMM, 300), gap_us=100))
+    for code, settings, state in (("PD401", BF16, "passes"), ("PD402", FP8, "fires")):
+        assert result(code, given(known, **settings)).state == state
+        unknown = result(code, given(whole, **settings))
+        assert (unknown.state, "start-up" in unknown.reason) == ("skipped", True)
+    # Products that fill most of it do so all the more without.
+    most = case_of(tmp_path, laid((GEMM, 800), step="not a st"))
+    assert result("PD401", given(most, **BF16)).state == "fires"
