@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoc.analyzers.memory.memory_formula import Degrees
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP
 from perfdoc.rules.rule import Advice, Verdict
@@ -18,6 +19,19 @@ def ideal_frac(*, pp: int, vpp: int, micro_batches: int) -> float:
     pp=4, vpp=1, 8 micro-batches: 3 / 11.
     """
     return (pp - 1) / (vpp * micro_batches + pp - 1)
+
+
+def bubble_at(case: Case, at: Degrees) -> float:
+    """Bubble of equal stages under other degrees and the same global batch, of it; 1 where that makes no
+    micro-batch for each pipeline, or is not known."""
+    batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
+    micro_batches = (batch or 0) // ((each or 1) * at.dp)
+    return ideal_frac(pp=at.pp, vpp=at.vpp, micro_batches=micro_batches) if micro_batches else 1.0
+
+
+def bubble_grows(case: Case, now: Degrees, then: Degrees) -> float:
+    """By how much of the step: more replicas leave fewer micro-batches for each, or stages are added."""
+    return bubble_at(case, then) - bubble_at(case, now)
 
 
 def no_pipeline(case: Case) -> Verdict | None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.memory_formula import Degrees
-from perfdoc.rules.bubble import ideal_frac
+from perfdoc.rules.bubble import bubble_grows
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP, TP, UNKNOWN, VPP, batch_divides, degrees_of, layers_of, uses_fsdp
 from perfdoc.rules.exposed import exposed_ns
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes, fits
+from perfdoc.rules.no_tensor_ranks import switched_off
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -24,7 +25,6 @@ META = Meta(
     advice=(
         "pm_start_dp",
         "pm_table_fits",
-        "pm_tp_small_as_possible",
         "pm_tp_reduces_weights_compute",
         "pm_verl_order",
         "pm_cp_shards_optimizer",
@@ -42,7 +42,8 @@ _MAX_DEGREE = 1024
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where splitting costs `MIN_FRAC` of the time and fewer tensor ranks or stages
-    are estimated to fit in `memory_need.FIT_FRAC` of the device."""
+    are estimated to fit in `memory_need.FIT_FRAC` of the device. Not where data parallelism is exposed and
+    would cost as much more: its messages grow as the splitting falls."""
     now = degrees_of(case)
     if now is None:
         return Verdict(state="skipped", reason=UNKNOWN)
@@ -60,9 +61,11 @@ def evaluate(case: Case) -> Verdict:
     evidence = [Evidence(label="exposed TP and PP communication, mean over ranks", value=f"{share:.1%}")]
     if share < MIN_FRAC:
         return Verdict(state="passes", reason="splitting costs little here", evidence=evidence)
-    found = smallest_that_fits(case, now)
+    found = _smallest_that_fits(case, now, share)
     if found is None:
-        return Verdict(state="passes", reason="no smaller mapping is sure to fit", evidence=evidence)
+        return Verdict(
+            state="passes", reason="no smaller mapping is sure to fit and to gain", evidence=evidence
+        )
     then, before, after = found
     advice = all_or_none(case, _advice(case, now, then))
     evidence += [
@@ -94,9 +97,15 @@ def _cost_ns(rank: RankMeasurement) -> int:
     return exposed_ns("tp")(rank) + exposed_ns("pp")(rank)
 
 
-def smallest_that_fits(case: Case, now: Degrees) -> tuple[Degrees, int, int] | None:
+def splits_too_far(case: Case) -> bool:
+    """Whether this rule fires: then others need not say that the degrees are large."""
+    return evaluate(case).state == "fires"
+
+
+def _smallest_that_fits(case: Case, now: Degrees, share: float) -> tuple[Degrees, int, int] | None:
     """(the least split mapping that is estimated to fit, estimate now, estimate then); fewer stages go before
-    fewer tensor ranks. None where none is known to fit, or its bubble would be larger."""
+    fewer tensor ranks. None where none is known to fit, its bubble would be larger, or data parallelism would
+    cost more than the share of the time that splitting takes."""
     layers = layers_of(case)
     if layers is None or max(now.tp, now.pp) > _MAX_DEGREE:
         return None
@@ -105,17 +114,19 @@ def smallest_that_fits(case: Case, now: Degrees) -> tuple[Degrees, int, int] | N
         then = now.with_model_parallel(tp=tp, pp=pp)
         if then is None or then.expert_dp is None or not batch_divides(case, then.dp):
             continue
-        if layers % (pp * then.vpp) or _bubble(case, then) > _bubble(case, now):
+        if layers % (pp * then.vpp) or bubble_grows(case, now, then) > 0:
+            continue
+        if _more_exposed_dp(case, now, then) >= share:
             continue
         if (estimates := fits(case, now, then)) is not None:
             return then, *estimates
     return None
 
 
-def _bubble(case: Case, at: Degrees) -> float:
-    batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
-    micro_batches = (batch or 0) // ((each or 1) * at.dp)
-    return ideal_frac(pp=at.pp, vpp=at.vpp, micro_batches=micro_batches) if micro_batches else 1.0
+def _more_exposed_dp(case: Case, now: Degrees, then: Degrees) -> float:
+    """Of the time, if what is exposed grows with a GPU's parameters: 4 % on TP 2 are 4 % more on TP 1."""
+    times = (now.tp * now.pp) / (then.tp * then.pp)
+    return (times - 1) * (case.share(exposed_ns("dp")) or 0.0)
 
 
 def _divisors(number: int) -> list[int]:
@@ -130,8 +141,7 @@ def _advice(case: Case, now: Degrees, then: Degrees) -> list[Advice]:
         why = f"fewer stages, a smaller bubble; data parallelism becomes {then.dp}"
         found.append(Advice(knob=PP, to=then.pp, why=why, costs="weights and layers of more stages on a GPU"))
     if then.tp < now.tp:
-        if then.tp == 1 and case.is_set_to("sequence_parallel", True):
-            found.append(Advice(knob="sequence_parallel", to=False, why="there is no tensor-parallel group"))
+        found += switched_off(case) if then.tp == 1 else []
         why = f"larger products, less communication in every layer; data parallelism becomes {then.dp}"
         found.append(Advice(knob=TP, to=then.tp, why=why, costs="weights and activations are split less"))
     return found

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from perfdoc.rules.bubble import ideal_frac
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP, TP, batch_divides, heads_of, layers_of, nvlink_domain
 from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_ns
+from perfdoc.rules.no_tensor_ranks import switched_off
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.time_evidence import time_evidence
 from perfdoc.rules.together import all_or_none
@@ -48,7 +50,7 @@ def evaluate(case: Case) -> Verdict:
         )
     if tp <= domain and domain % tp == 0:
         return Verdict(state="passes", evidence=evidence)
-    advice, words = all_or_none(case, _advice(case, tp, domain)), _words(domain)
+    advice, words = all_or_none(case, _advice(case, tp, domain, share)), _words(domain)
     return Verdict(
         state="fires",
         level="problem" if share >= MIN_FRAC else "information",
@@ -75,9 +77,9 @@ def _words(domain: int) -> str:
     )
 
 
-def _advice(case: Case, tp: int, domain: int) -> list[Advice]:
+def _advice(case: Case, tp: int, domain: int, share: float) -> list[Advice]:
     """The largest degree that divides domain, heads and the present one; stages make up for it, where layers,
-    ranks and batch allow."""
+    ranks and batch allow, and a bubble smaller than the share of the time that is exposed."""
     heads, layers, pp = heads_of(case), layers_of(case), case.degree(PP)
     if heads is None or layers is None or pp is None or tp > 4096:
         return []
@@ -86,10 +88,15 @@ def _advice(case: Case, tp: int, domain: int) -> list[Advice]:
     vpp = case.degree("virtual_pipeline_model_parallel_size") or case.job.facts.vpp or 1
     if layers % (stages * vpp) or case.dp is None or not batch_divides(case, case.dp):
         return []
+    bubbles = [
+        ideal_frac(pp=p, vpp=vpp if p > 1 else 1, micro_batches=case.micro_batches or 1) for p in (pp, stages)
+    ]
+    if bubbles[1] - bubbles[0] >= share:
+        return []
     why = f"keeps each group inside an NVLink domain of {domain}"
     found = [Advice(knob=TP, to=to, why=why)]
-    if to == 1 and case.is_set_to("sequence_parallel", True):
-        found.append(Advice(knob="sequence_parallel", to=False, why="there is no tensor-parallel group"))
+    found += switched_off(case) if to == 1 else []
     why = "splits the weights as far as before, by layers"
-    found.append(Advice(knob=PP, to=stages, why=why, costs="the bubble of a longer pipeline"))
+    costs = f"a bubble of {bubbles[1]:.1%} of the step instead of {bubbles[0]:.1%}"
+    found.append(Advice(knob=PP, to=stages, why=why, costs=costs))
     return found

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.memory_formula import Degrees
+from perfdoc.rules import pd310_more_splitting_than_needed as pd310
+from perfdoc.rules import pd313_tp_across_nvlink as pd313
+from perfdoc.rules import pd384_tp_against_cp as pd384
 from perfdoc.rules.bubble import ideal_frac, overlapped_messages
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import (
-    CP,
-    PP,
-    TP,
-    UNKNOWN,
-    VPP,
-    batch_divides,
-    degrees_of,
-    hidden_size_of,
-    layers_of,
-    sequence_of,
-)
+from perfdoc.rules.degrees import CP, PP, TP, UNKNOWN, VPP, degrees_of, hidden_size_of, layers_of, sequence_of
 from perfdoc.rules.exposed import ceiling_of_transfer, judged, transfer_ns
-from perfdoc.rules.memory_need import fits, too_large
+from perfdoc.rules.hidden import ON_HOST
+from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -34,14 +27,14 @@ META = Meta(
 )
 
 MIN_TP = 4
-"""Half of it is tried from here on; whether two ranks may become one is a matter of memory (PD310)."""
+"""Whether two ranks may become one is a matter of memory (PD310)."""
 MIN_TP_FOR_STAGES = 8
 """Half of it against two stages."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where exposed TP communication takes `exposed.MIN_FRAC` of the time and the
-    degree is `MIN_TP` or more. Half the degree is advised alone where it is estimated to fit; with twice the
+    """Fires, as information, where exposed TP communication takes `exposed.MIN_FRAC` of the time, the degree
+    is `MIN_TP` or more, and no other rule on the mapping has the answer. Half the degree is advised with two
     context ranks where the sequence is longer than the model is wide; else, from `MIN_TP_FOR_STAGES`, with
     two stages whose bubble is smaller than half of what is exposed."""
     if case.degree(TP) == 1:
@@ -49,6 +42,8 @@ def evaluate(case: Case) -> Verdict:
     nothing, evidence = judged(case, "tp")
     if nothing is not None:
         return nothing
+    if case.on_host:
+        return Verdict(state="not_applicable", reason=ON_HOST)
     now = degrees_of(case)
     if now is None:
         return Verdict(state="skipped", reason=UNKNOWN)
@@ -56,14 +51,17 @@ def evaluate(case: Case) -> Verdict:
     if now.tp < MIN_TP:
         reason = f"a group of {now.tp} is small: whether one GPU holds the model is for PD310 to say"
         return Verdict(state="passes", reason=reason, evidence=evidence)
+    for code, reason, others in _BEFORE:
+        if others(case).state == "fires":
+            return Verdict(state="passes", reason=f"{reason}: see {code}", evidence=evidence)
     return Verdict(
         state="fires",
         level="information",
         reason=f"products of a group of {now.tp} do not cover its communication",
         evidence=evidence,
-        advice=next(filter(None, (all_or_none(case, way(case, now)) for way in _WAYS)), []),
-        remedy="First let the communication run beside the products (the rules on exposed communication). "
-        "Then compare: the best degree is the smallest at which the model fits.",
+        advice=all_or_none(case, _with_context(case, now)) or all_or_none(case, _with_stages(case, now)),
+        remedy="First let the communication run beside the products (PD111). Then compare: the best degree "
+        "is the smallest at which the model fits.",
         otherwise="Take half the degree where memory allows it.",
         gain=ceiling_of_transfer(case, "tp"),
         verify="Run both mappings for some twenty steps and compare tokens per second, not exposed time.",
@@ -71,27 +69,27 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _alone(case: Case, now: Degrees) -> list[Advice]:
-    then = now.with_model_parallel(tp=now.tp // 2, pp=now.pp) if now.tp % 2 == 0 else None
-    if then is None or not batch_divides(case, then.dp) or (found := fits(case, now, then)) is None:
-        return []
-    why = f"estimated to fit with {found[1] / 2**30:.3g} GiB; data parallelism becomes {then.dp}"
-    return [Advice(knob=TP, to=now.tp // 2, why=why, costs="twice the weights and activations on a GPU")]
+_BEFORE = (
+    ("PD313", "groups leave the NVLink domain", pd313.evaluate),
+    ("PD310", "the model fits on fewer ranks", pd310.evaluate),
+    ("PD384", "context parallelism is hidden", pd384.evaluate),
+)
 
 
 def _with_context(case: Case, now: Degrees) -> list[Advice]:
+    """Where there is context parallelism already, PD384 compares the two."""
     sequence, hidden = sequence_of(case), hidden_size_of(case)
     if sequence is None or hidden is None or sequence <= hidden or now.cp != 1 or now.tp % 2:
         return []
-    then = now.with_model_parallel(tp=now.tp // 2, pp=now.pp, cp=2 * now.cp)
-    if sequence % (4 * now.cp) or too_large(case, now, then):
+    then = now.with_model_parallel(tp=now.tp // 2, pp=now.pp, cp=2)
+    if sequence % 4 or too_large(case, now, then):
         return []
-    why = f"TP {now.tp // 2} x CP {2 * now.cp} instead of TP {now.tp}: sequences of {sequence:,} are longer "
-    why += f"than the model is wide ({hidden:,}), and CP moves keys and values only"
+    why = f"TP {now.tp // 2} x CP 2 instead of TP {now.tp}: sequences of {sequence:,} are longer than the "
+    why += f"model is wide ({hidden:,}), and CP moves keys and values only"
     costs = "each GPU holds twice the weights, optimizer states stay sharded over DP x CP"
     return [
         Advice(knob=TP, to=now.tp // 2, why=why, costs=costs),
-        Advice(knob=CP, to=2 * now.cp, why="keeps the activations of a GPU as they are"),
+        Advice(knob=CP, to=2, why="keeps the activations of a GPU as they are"),
     ]
 
 
@@ -121,7 +119,3 @@ def _with_stages(case: Case, now: Degrees) -> list[Advice]:
         found += overlapped_messages(case)
         found.append(Advice(knob=VPP, to=2, why="halves the bubble", costs="twice the messages"))
     return found
-
-
-_WAYS = (_alone, _with_context, _with_stages)
-"""To halve the degree; the first that is possible."""

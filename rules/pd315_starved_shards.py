@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import statistics
 
+from perfdoc.rules.bubble import bubble_grows
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import CP, TP, UNKNOWN, degrees_of
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.memory_need import fits
+from perfdoc.rules.no_tensor_ranks import switched_off
 from perfdoc.rules.pd201_host_bound import MIN_FRAC
+from perfdoc.rules.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.time_evidence import time_evidence
 from perfdoc.rules.together import all_or_none
@@ -21,7 +24,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002"),
     topic="parallel_mapping",
     needs=("trace", "settings"),
-    advice=("pm_large_tp_cp_starves", "pm_cp_not_when_short"),
+    advice=("pm_large_tp_cp_starves",),
 )
 
 LARGE = 8
@@ -52,6 +55,9 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(Evidence(label="median kernel", value=f"{statistics.median(known) / 1e3:.3g} us"))
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
+    if splits_too_far(case):
+        reason = "the model fits on fewer ranks: see PD310"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     knob, other = (TP, now.tp) if now.tp >= now.cp else (CP, now.cp)
     return Verdict(
         state="fires",
@@ -69,7 +75,7 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _halved(case: Case, knob: str, degree: int) -> list[Advice]:
-    """Half the larger degree, where the model is estimated to fit so."""
+    """Half the larger degree, where the model is estimated to fit so and no bubble grows."""
     now = degrees_of(case)
     if now is None or degree % 2:
         return []
@@ -77,8 +83,8 @@ def _halved(case: Case, knob: str, degree: int) -> list[Advice]:
     then = now.with_model_parallel(tp=tp, pp=now.pp, cp=cp)
     if then is None or then.expert_dp is None or (estimates := fits(case, now, then)) is None:
         return []
+    if bubble_grows(case, now, then) > 0:
+        return []
     why = f"twice the work in each kernel; estimated {estimates[1] / 2**30:.3g} GiB on the fullest GPU"
     found = [Advice(knob=knob, to=degree // 2, why=why, costs="twice the weights or activations on a GPU")]
-    if then.tp == 1 and case.is_set_to("sequence_parallel", True):
-        found.insert(0, Advice(knob="sequence_parallel", to=False, why="there is no tensor-parallel group"))
-    return found
+    return [*(switched_off(case) if then.tp == 1 else []), *found]

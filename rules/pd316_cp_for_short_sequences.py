@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoc.rules.bubble import bubble_grows
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import CP, batch_divides, degrees_of, hidden_size_of, sequence_of
 from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_ns
@@ -16,7 +17,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002"),
     topic="parallel_mapping",
     needs=("settings", "model"),
-    advice=("pm_cp_not_when_short", "pm_cp_when_long", "pm_cp_shards_optimizer"),
+    advice=("pm_cp_not_when_short", "pm_cp_shards_optimizer"),
 )
 
 
@@ -56,6 +57,7 @@ def evaluate(case: Case) -> Verdict:
         and then is not None
         and batch_divides(case, then.dp)
         and not too_large(case, now, then)
+        and bubble_grows(case, now, then) <= share
     ):
         why = f"whole sequences on each rank; data parallelism becomes {then.dp}, over which the "
         why += "optimizer states stay sharded as they are"

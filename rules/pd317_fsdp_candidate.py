@@ -9,6 +9,8 @@ from perfdoc.rules.degrees import PP, TP, UNKNOWN, VPP, degrees_of, hidden_size_
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes
+from perfdoc.rules.no_tensor_ranks import switched_off
+from perfdoc.rules.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -72,6 +74,9 @@ def evaluate(case: Case) -> Verdict:
     if share < MIN_FRAC or not fitting:
         reason = "" if fitting else "the model is not small, or its sequences are not long"
         return Verdict(state="passes", reason=reason, evidence=evidence)
+    if splits_too_far(case):
+        reason = "the model fits on fewer ranks as it is: see PD310"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     advice = [] if need is None else all_or_none(case, _advice(case, now.tp, now.pp, now.vpp))
     return Verdict(
         state="fires",
@@ -115,8 +120,7 @@ def _advice(case: Case, tp: int, pp: int, vpp: int) -> list[Advice]:
         found.append(Advice(knob=VPP, to=None, why="there are no stages left to interleave"))
     if pp > 1:
         found.append(Advice(knob=PP, to=1, why="whole layers on each GPU, sharded by FSDP"))
-    if case.is_set_to("sequence_parallel", True):
-        found.append(Advice(knob="sequence_parallel", to=False, why="there is no tensor-parallel group"))
+    found += switched_off(case)
     if tp > 1:
         found.append(Advice(knob=TP, to=1, why="whole layers on each GPU, sharded by FSDP"))
     if case.is_set_to("cuda_device_max_connections", 1):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfdoc.analyzers.memory.memory_formula import Degrees
-from perfdoc.rules.bubble import bubble_ceiling, ideal_frac
+from perfdoc.rules.bubble import bubble_at, bubble_ceiling
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import (
     EP,
@@ -20,6 +20,7 @@ from perfdoc.rules.degrees import (
 )
 from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.pd301_pipeline_bubble import MIN_FRAC
+from perfdoc.rules.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -60,9 +61,12 @@ def evaluate(case: Case) -> Verdict:
         )
         return Verdict(state="skipped", reason=reason)
     then = _best(case, now, domain)
+    if splits_too_far(case):
+        reason = "the model fits on fewer stages as it is: see PD310"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     if then is None:
         return Verdict(state="passes", reason="no such mapping has a smaller bubble", evidence=evidence)
-    after = _ideal(case, then)
+    after = bubble_at(case, then)
     evidence += [
         Evidence(label="expert ranks and stages", value=f"{now.ep} and {now.pp}"),
         Evidence(label=f"bubble of equal stages with EP {then.ep}, PP {then.pp}", value=f"{after:.1%}"),
@@ -70,7 +74,7 @@ def evaluate(case: Case) -> Verdict:
     advice = []
     if then.vpp < now.vpp:
         advice.append(Advice(knob=VPP, to=None, why="there are no stages left to interleave"))
-    why = f"a bubble of {after:.1%} instead of {_ideal(case, now):.1%} with equal stages"
+    why = f"a bubble of {after:.1%} instead of {bubble_at(case, now):.1%} with equal stages"
     advice.append(Advice(knob=PP, to=then.pp, why=why, costs="a GPU holds more of the attention's weights"))
     why = "as many expert weights on a GPU as before, inside the NVLink domain"
     advice.append(Advice(knob=EP, to=then.ep, why=why, costs="tokens travel among more ranks"))
@@ -100,12 +104,6 @@ def _best(case: Case, now: Degrees, domain: int) -> Degrees | None:
         then = replace(wider, ep=now.ep * factor)
         if too_large(case, now, then) or not batch_divides(case, then.dp):
             continue
-        if _ideal(case, then) <= _ideal(case, now) - MIN_SAVED_FRAC:
+        if bubble_at(case, then) <= bubble_at(case, now) - MIN_SAVED_FRAC:
             return then
     return None
-
-
-def _ideal(case: Case, at: Degrees) -> float:
-    batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
-    micro_batches = (batch or 0) // ((each or 1) * at.dp)
-    return ideal_frac(pp=at.pp, vpp=at.vpp, micro_batches=micro_batches) if micro_batches else 1.0

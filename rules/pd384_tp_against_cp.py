@@ -9,6 +9,8 @@ from perfdoc.rules.degrees import CP, TP, degrees_of, has_experts, hidden_size_o
 from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, transfer_ns
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.memory_need import too_large
+from perfdoc.rules.no_tensor_ranks import switched_off
+from perfdoc.rules.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.relayout import sequence_allows
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
@@ -54,6 +56,13 @@ def evaluate(case: Case) -> Verdict:
     if more < MIN_FRAC or more < TIMES * less:
         return Verdict(state="passes", evidence=evidence)
     to_cp = of_tp > of_cp
+    if to_cp and splits_too_far(case):
+        reason = "the model fits on fewer tensor ranks: see PD310"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    length, hidden = sequence_of(case), hidden_size_of(case)
+    if not to_cp and length is not None and hidden is not None and length < hidden:
+        reason = "sequences are too short to be divided: see PD316"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     found = _to_context(case, tp, cp) if to_cp else _to_tensor(case, tp, cp)
     advice = [] if _experts_follow(case) else all_or_none(case, list(found))
     if not advice:
@@ -96,9 +105,7 @@ def _to_context(case: Case, tp: int, cp: int) -> Iterator[Advice]:
     )
     yield Advice(knob=CP, to=2 * cp, why="takes the ranks that TP gives back")
     if tp == 2:
-        for knob in ("sequence_parallel", "tp_comm_overlap"):
-            if case.is_set_to(knob, True):
-                yield Advice(knob=knob, to=False, why="without tensor parallelism there is nothing to divide")
+        yield from switched_off(case)
 
 
 def _to_tensor(case: Case, tp: int, cp: int) -> Iterator[Advice]:

@@ -116,10 +116,12 @@ def test_pd311_threshold(job: Case, device: MemoryMeasurement) -> None:
 
 @pytest.fixture(scope="module")
 def slow(job: Case) -> Case:
-    """A small model on four ranks, with 8,192 tokens in a micro-batch; 5 % exposed."""
-    return under(
-        with_exposed(with_exposed(job, "pp", 0.0), "tp", MIN_FRAC), NOW, model=shaped(LLAMA, layers=8)
-    )
+    """A small model on four ranks, with 8,192 tokens in a micro-batch; 5 % exposed. GPUs of 56 GiB, which do
+    not hold it whole."""
+    case = with_exposed(with_exposed(job, "pp", 0.0), "tp", MIN_FRAC)
+    ranks = [replace(r, device=replace(r.device, memory_bytes=56 << 30)) for r in case.ranks]
+    case = replace(case, captures=[replace(case.captures[0], ranks=ranks)])
+    return under(case, NOW, model=shaped(LLAMA, layers=8))
 
 
 def test_pd317_fsdp(slow: Case) -> None:
@@ -134,6 +136,13 @@ def test_pd317_fsdp(slow: Case) -> None:
     assert settings_of(found) == to
     # 18 / 4 bytes a parameter and two layers whole; activations 9.9 GiB, logits 11.7.
     assert evidence_of(found)[1:] == ["2.8 billion", "8,192", "34.8 GiB"]
+
+
+def test_pd317_is_for_what_does_not_fit_without(slow: Case) -> None:
+    ranks = [replace(r, device=replace(r.device, memory_bytes=80 << 30)) for r in slow.ranks]
+    large = with_exposed(replace(slow, captures=[replace(slow.captures[0], ranks=ranks)]), "dp", 0.0)
+    assert result("PD310", large).state == "fires"
+    assert (result("PD317", large).state, "PD310" in result("PD317", large).reason) == ("passes", True)
 
 
 @pytest.mark.parametrize(

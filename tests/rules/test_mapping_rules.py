@@ -68,7 +68,7 @@ def test_pd310_takes_the_least_that_fits(tp2: Case) -> None:
 
 
 def test_pd310_thresholds(tp2: Case) -> None:
-    sure = under(tp2, NOW, model=SMALL)
+    sure = with_exposed(under(tp2, NOW, model=SMALL), "dp", 0.0)
     for exposed, state in ((pd310.MIN_FRAC, "fires"), (pd310.MIN_FRAC - 0.001, "passes")):
         assert result("PD310", with_exposed(sure, "tp", exposed)).state == state
     found = result("PD310", sure)
@@ -79,10 +79,17 @@ def test_pd310_thresholds(tp2: Case) -> None:
         assert result("PD310", small).state == state
 
 
+def test_pd310_minds_what_data_parallelism_would_cost(tp2: Case) -> None:
+    """On one tensor rank a GPU has twice the gradients to reduce: what is exposed of them doubles."""
+    case = with_exposed(under(tp2, NOW, model=SMALL), "tp", 0.06)
+    for exposed, state in ((0.059, "fires"), (0.061, "passes")):
+        assert result("PD310", with_exposed(case, "dp", exposed)).state == state
+
+
 def test_pd310_large_models_stay_split(tp2: Case) -> None:
     """All of it, 32 layers: 70 GiB of states."""
     found = result("PD310", under(tp2, {**NOW, "num_layers": 32}, model=LLAMA))
-    assert (found.state, found.reason) == ("passes", "no smaller mapping is sure to fit")
+    assert (found.state, found.reason) == ("passes", "no smaller mapping is sure to fit and to gain")
 
 
 @pytest.mark.parametrize(
@@ -102,6 +109,7 @@ def test_pd310_never_guesses(tp2: Case, changes: dict[str, Value], state: str) -
 def test_pd310_stages_go_first(tp2: Case) -> None:
     """Two stages of two tensor ranks: one GPU fits all, so both go, and the chunks with the stages."""
     settings = {**NOW, PP: 2, VPP: 2, "data_parallel_size": 1}
+    tp2 = with_exposed(tp2, "dp", 0.0)
     assert settings_of(result("PD310", under(tp2, settings, model=SMALL))) == {
         VPP: None,
         PP: 1,
@@ -166,7 +174,6 @@ def test_pd313_level_and_stages_that_do_not_divide(tp2: Case) -> None:
          {TP: 4, PP: 2, "overlap_p2p_comm": True, VPP: 2}),
         ({TP: 8, "seq_length": 4096, "global_batch_size": 16}, {}),  # 8 micro-batches: a bubble of 1 / 17
         ({TP: 8, "seq_length": 4096, PP: 2}, {}),
-        ({TP: 4, CP: 2}, {}),
     ],
 )  # fmt: skip
 def test_pd314_other_mappings(tp2: Case, changes: dict[str, Value], to: dict[str, Value]) -> None:
@@ -176,22 +183,48 @@ def test_pd314_other_mappings(tp2: Case, changes: dict[str, Value], to: dict[str
     assert found.remedy
 
 
-def test_what_would_not_fit_is_not_proposed(tp2: Case, cp2: Case) -> None:
-    """2.8 billion parameters fit with half the tensor ranks, 8 with context ranks besides, 70 do not; nor do
-    activations of 16 sequences on one GPU."""
-    case = with_exposed(under(tp2, {**NOW, TP: 4}), "tp", 0.10)
-    others = ((SMALL, {TP: 2}), (LLAMA, {TP: 2, CP: 2}), (known_models()["llama3-70b"], {}))
-    for model, to in others:
-        assert settings_of(result("PD314", under(case, case.configuration.values, model=model))) == to
+def test_of_the_rules_on_wide_tp_one_speaks(tp2: Case) -> None:
+    """2.8 billion parameters fit on one tensor rank, 8 on two with context ranks besides (8,192 tokens, 4,096
+    wide), 12 on two of four context ranks, 70 on neither; and 16 ranks are more than an NVLink domain."""
+    codes = ("PD310", "PD313", "PD314", "PD384")
+    large = known_models()["llama3-70b"]
+    for changes, model, fires, to in (
+        ({}, SMALL, "PD310", {SP: False, TP: 1}),
+        ({}, LLAMA, "PD314", {TP: 2, CP: 2}),
+        ({CP: 2}, shaped(LLAMA, layers=52), "PD384", {TP: 2, CP: 4}),
+        ({}, large, "PD314", {}),
+        ({TP: 16}, large, "PD313", {TP: 8, PP: 2}),
+    ):
+        case = with_exposed(with_exposed(tp2, "tp", 0.10), "dp", 0.0)
+        case = under(case, {**NOW, TP: 4, **changes}, model=model)
+        found = {code: result(code, case) for code in codes}
+        assert [code for code in codes if found[code].state == "fires"] == [fires], changes
+        assert settings_of(found[fires]) == to
+        assert fires == "PD314" or fires in found["PD314"].reason
+
+
+def test_pd313_adds_no_stages_whose_bubble_costs_more(tp2: Case) -> None:
+    """32 micro-batches on two stages: a bubble of 1 / 33 of the step."""
+    for exposed, to in ((0.031, {TP: 8, PP: 2}), (0.030, {})):
+        found = result("PD313", under(with_exposed(tp2, "tp", exposed), {**NOW, TP: 16}))
+        assert (found.state, settings_of(found)) == ("fires", to)
+
+
+def test_what_would_not_fit_is_not_proposed(cp2: Case) -> None:
+    """Activations of 16 sequences on one GPU; nor what leaves a pipeline with too few micro-batches."""
     short = {**NOW, TP: 1, SP: False, CP: 2, "seq_length": 4088, "global_batch_size": 64}
     for size, to in ((1, {CP: 1}), (16, {})):
         found = result("PD316", under(cp2, {**short, "micro_batch_size": size}, model=SMALL))
         assert (found.state, settings_of(found)) == ("fires", to)
         assert to or "data parallelism" in found.remedy
+    # On two stages 8 micro-batches become 4 on each of twice the replicas: 1 / 5 of the step, not 1 / 9.
+    few = under(cp2, {**short, PP: 2, "data_parallel_size": 1, "global_batch_size": 8}, model=SMALL)
+    for exposed, to in ((0.2 - 1 / 9 + 0.001, {CP: 1}), (0.2 - 1 / 9 - 0.001, {})):
+        assert settings_of(result("PD316", with_exposed(few, "cp", exposed))) == to
 
 
 def test_pd314_threshold(tp2: Case) -> None:
-    case = under(tp2, {**NOW, TP: 4})
+    case = under(tp2, {**NOW, TP: 4, "seq_length": 4096})
     for exposed, state in ((MIN_FRAC, "fires"), (MIN_FRAC - 0.001, "passes")):
         assert result("PD314", with_exposed(case, "tp", exposed)).state == state
     assert result("PD314", under(tp2, NOW)).state == "passes"  # two ranks: a matter of memory
@@ -213,6 +246,7 @@ def test_pd315_starved(tp2: Case) -> None:
         return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
 
     settings = {**NOW, TP: 8, "data_parallel_size": 1}
+    tp2 = with_exposed(tp2, "tp", 0.0)
     wide = under(tp2, settings, model=SMALL)
     found = result("PD315", idle(wide, 0.0501))
     assert (found.state, settings_of(found)) == ("fires", {TP: 4})

@@ -254,8 +254,8 @@ def test_pd346_must_fit(pp4: Case) -> None:
     settings = {**NOW, PP: 4, EP: 2, "data_parallel_size": 4, "global_batch_size": 32, "seq_length": 512}
     settings |= {"use_distributed_optimizer": True}
     for layers, state in ((16, "fires"), (32, "passes")):
-        found = result("PD346", under(pp4, settings, model=shaped(MIXTRAL, layers=layers)))
-        assert found.state == state
+        case = under(with_exposed(pp4, "pp", 0.0), settings, model=shaped(MIXTRAL, layers=layers))
+        assert result("PD346", case).state == state
 
 
 def test_pd346_needs_a_bubble_and_a_domain(pp4: Case) -> None:
