@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
+from perfdoc.rules import pd502_out_of_memory as pd502
+from perfdoc.rules.advise import proposed
 from perfdoc.rules.bubble import overlapped_messages
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import (
@@ -26,8 +28,8 @@ from perfdoc.rules.together import all_or_none
 META = Meta(
     code="PD311",
     title="Memory too small for the mapping",
-    why="An allocation that fails ends the run; one that just fits makes the allocator give memory back and "
-    "ask for it again in every step.",
+    why="An allocation that fails ends the run. Where nothing else is left to give up, weights and "
+    "activations have to be split over more ranks.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
     topic="parallel_mapping",
     needs=("snapshot", "settings"),
@@ -38,47 +40,45 @@ META = Meta(
         "pm_table_pp",
         "pm_cp_when_long",
         "pm_table_long_seq",
-        "pm_distopt",
         "mlm_12",
         "moe_ep_over_pp",
     ),
 )
 
-MIN_FREE_FRAC = 0.03
-"""Of the device, never reserved: with less it is full."""
 ACTIVATIONS_FRAC = 0.5
 """Of the peak: with as much in activations, it is they that have to be split."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where an allocation failed, or less than `MIN_FREE_FRAC` of a device was never reserved (that as
-    information). In order: shard the optimizer; where activations are `ACTIVATIONS_FRAC` of the peak and the
-    sequence is longer than the model is wide, context parallelism; expert, then tensor parallelism inside
-    the NVLink domain; the pipeline, with virtual stages."""
+    """Fires, as information beside PD502, where memory does not suffice and no setting is left that costs no
+    ranks. In order: where activations are `ACTIVATIONS_FRAC` of the peak and the sequence is longer than the
+    model is wide, context parallelism; expert, then tensor parallelism inside the NVLink domain; the
+    pipeline, with virtual stages."""
+    short = pd502.evaluate(case)
+    if short.state != "fires":
+        return Verdict(state=short.state, reason=short.reason, evidence=short.evidence)
     devices = [d for r in (() if case.memory is None else case.memory.ranks) for d in r.devices]
     measured = [d for d in devices if d.peak_reserved_bytes]
     if not measured:
         return Verdict(state="skipped", reason="no memory snapshot tells what was reserved")
-    failed = sum(d.oom_events or 0 for d in measured)
-    free = [f for d in measured if (f := _free_frac(d)) is not None]
-    if not failed and len(free) < len(measured):
-        return Verdict(state="skipped", reason="a snapshot does not say how large its device is")
+    if any(not p.forbidden for p in proposed(case, short.advice)):
+        reason = "there are settings left that cost no ranks: see PD502"
+        return Verdict(state="passes", reason=reason, evidence=short.evidence)
     worst = max(measured, key=lambda d: (d.oom_events or 0, d.peak_reserved_bytes or 0))
     evidence = [
-        Evidence(label="allocations that failed", value=str(failed)),
+        *short.evidence[:2],
         Evidence(
             label="peak of reserved memory", value=f"{(worst.peak_reserved_bytes or 0) / 2**30:.4g} GiB"
         ),
     ]
+    free = [f for d in measured if (f := _free_frac(d)) is not None]
     if free:
         evidence.append(Evidence(label="of the fullest device never reserved", value=f"{min(free):.1%}"))
-    if not failed and min(free) >= MIN_FREE_FRAC:
-        return Verdict(state="passes", evidence=evidence)
     advice = all_or_none(case, _next(case, worst))
     return Verdict(
         state="fires",
-        level="problem" if failed else "information",
-        reason="an allocation failed" if failed else "the fullest device has next to nothing left",
+        level="information",
+        reason=f"{short.reason}, and no setting that costs no ranks is left",
         evidence=evidence,
         advice=advice,
         remedy=_FIRST if advice else f"{_OTHERWISE} {_FIRST}",
@@ -88,7 +88,7 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-_FIRST = "Look at fragmentation (PD501), the micro-batch size and recomputation first: they cost no ranks."
+_FIRST = "Look at fragmentation (PD501) first: it costs no ranks."
 _OTHERWISE = "Use more GPUs, or split further by a degree that divides heads, layers and ranks."
 
 
@@ -103,9 +103,6 @@ def _next(case: Case, full: MemoryMeasurement) -> list[Advice]:
     dp, tp, pp, cp = case.dp, case.degree(TP), case.degree(PP), case.degree(CP)
     if uses_fsdp(case):
         return []
-    if dp and cp and dp * cp > 1 and case.is_set_to("use_distributed_optimizer", False):
-        why = f"shards masters and moments over {dp * cp} ranks instead of keeping {dp * cp} copies"
-        return [Advice(knob="use_distributed_optimizer", to=True, why=why)]
     if not dp or dp % 2:
         return _more_expert_ranks(case, nvlink_domain(case))
     sequence, hidden = sequence_of(case), hidden_size_of(case)
@@ -122,7 +119,7 @@ def _next(case: Case, full: MemoryMeasurement) -> list[Advice]:
         why = f"halves weights and activations of a GPU, inside the NVLink domain of {domain}"
         costs = f"{costs}; communication in every layer"
         found = [Advice(knob=TP, to=2 * tp, why=why, costs=costs)]
-        if case.is_set_to("sequence_parallel", False):
+        if tp == 1 and case.is_set_to("sequence_parallel", False):
             why = "splits what tensor parallelism leaves whole"
             found.append(Advice(knob="sequence_parallel", to=True, why=why))
         return found

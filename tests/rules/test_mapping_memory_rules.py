@@ -10,7 +10,6 @@ import pytest
 from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
 from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
 from perfdoc.rules import pd306_uneven_stage_memory as pd306
-from perfdoc.rules import pd311_mapping_out_of_memory as pd311
 from perfdoc.rules import pd317_fsdp_candidate as pd317
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC
@@ -72,16 +71,16 @@ def test_pd306_one_full_stage(job: Case, device: MemoryMeasurement) -> None:
     assert (pd306.MAX_FREE_FRAC, pd306.MAX_RATIO) == (0.1, 0.8)
 
 
-BIG: Mapping[str, Value] = {**NOW, "global_batch_size": 64, "data_parallel_size": 4, SP: False}
+BIG: Mapping[str, Value] = {**NOW, "global_batch_size": 64, "data_parallel_size": 4}
 
 
 @pytest.mark.parametrize(
     ("changes", "activations", "to"),
     [
-        ({"use_distributed_optimizer": False}, 0.9, {"use_distributed_optimizer": True}),
         ({}, 0.5, {CP: 2}),
-        ({}, 0.49, {TP: 4, SP: True}),
-        ({"seq_length": 4096}, 0.9, {TP: 4, SP: True}),
+        ({}, 0.49, {TP: 4}),
+        ({TP: 1, SP: False}, 0.49, {TP: 2, SP: True}),
+        ({"seq_length": 4096}, 0.9, {TP: 4}),
         ({TP: 8}, 0.0, {PP: 2, VPP: 2}),  # eight GPUs fill the NVLink domain
         ({TP: 8, "overlap_p2p_comm": False}, 0.0, {PP: 2, "overlap_p2p_comm": True, VPP: 2}),
         ({TP: 8, "num_layers": 6}, 0.0, {PP: 2}),  # three layers are no two chunks
@@ -94,7 +93,7 @@ def test_pd311_next_step(
 ) -> None:
     case = remembering(under(job, {**BIG, **changes}), device, (1000, 20), failed=1, activations=activations)
     found = result("PD311", case)
-    assert (found.state, found.level, settings_of(found)) == ("fires", "problem", to)
+    assert (found.state, found.level, settings_of(found)) == ("fires", "information", to)
     assert "PD501" in found.remedy
 
 
@@ -106,11 +105,24 @@ def test_pd311_experts_go_before_stages(job: Case, device: MemoryMeasurement) ->
         assert settings_of(result("PD311", remembering(case, device, (1000, 20), failed=1))) == to
 
 
-def test_pd311_threshold(job: Case, device: MemoryMeasurement) -> None:
-    assert pd311.MIN_FREE_FRAC == 0.03
-    for free, state in ((29, "fires"), (30, "passes")):  # of 999 and of 1,000
-        found = result("PD311", remembering(under(job, BIG), device, (970, free)))
-        assert (found.state, found.level) == (state, "information" if state == "fires" else "problem")
+@pytest.mark.parametrize(
+    ("changes", "failed", "state"),
+    [
+        ({}, 1, "fires"),
+        ({}, 0, "passes"),  # full, and yet nothing fails
+        ({"use_distributed_optimizer": False}, 1, "passes"),
+        ({SP: False}, 1, "passes"),
+        ({"micro_batch_size": 2}, 1, "passes"),
+    ],
+)
+def test_pd311_comes_last(
+    job: Case, device: MemoryMeasurement, changes: dict[str, Value], failed: int, state: str
+) -> None:
+    """Ranks are given up only where PD502 has no setting left that costs none."""
+    case = remembering(under(job, {**BIG, **changes}), device, (1000, 0), failed=failed)
+    found, first = result("PD311", case), result("PD502", case)
+    assert (found.state, first.state) == (state, "fires" if failed else "passes")
+    assert (state == "passes" and failed == 1) == bool(settings_of(first))
     assert result("PD311", job).state == "skipped"
 
 
