@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.analyzers.memory.memory_formula import need_bytes
+from perfdoc.rules import pd504_recompute as pd504
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import sequence_of
+from perfdoc.rules.degrees import degrees_of, sequence_of
 from perfdoc.rules.gain import at_most, ceiling, predicted
+from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes
 from perfdoc.rules.relayout import sequence_allows
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
@@ -16,26 +20,26 @@ META = Meta(
     code="PD383",
     title="Long sequences paid for with recomputation",
     why="Activations grow with the sequence. Full recomputation makes room by computing each layer's forward "
-    "pass again, about a third of the work; context parallelism divides activations and repeats nothing.",
+    "pass again, up to a third more work; context parallelism divides activations and repeats nothing.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="long_sequence",
     needs=("trace", "settings"),
-    advice=("ls_problem", "ls_recompute_offload", "cp_ssm"),
+    advice=("ls_problem", "cp_ssm"),
 )
 
 LONG = 8192
 """Tokens of a sequence from which on guides see a use for context parallelism."""
 MIN_FRAC = 0.05
 """Of the window, mean over ranks: kernels that compute a forward pass again."""
-SHORT_FRAC = 0.05
-"""Of a GPU's memory: with less that was never reserved, memory is short."""
+_FACTORS = (2, 4, 8, 16)
+"""By which context parallelism may grow."""
 _CP, _GRANULARITY = "context_parallel_size", "recompute_granularity"
 _STATE_SPACE = re.compile(r"(?i)chunk_scan|chunk_state|selective_scan|state_passing")
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires for sequences of `LONG` tokens or more where recomputation takes `MIN_FRAC` of the window; and,
-    as information, where nothing is recomputed and a snapshot shows memory to be short."""
+    """Fires for sequences of `LONG` tokens or more where recomputation takes `MIN_FRAC` of the window, unless
+    it is known to be needless as the job is (PD504)."""
     length = sequence_of(case)
     if length is None:
         return Verdict(state="skipped", reason="the length of sequences is not known")
@@ -52,9 +56,12 @@ def evaluate(case: Case) -> Verdict:
     if share is not None:
         evidence.append(Evidence(label="computed again, mean over ranks", value=f"{share:.1%}"))
     if share is not None and share >= MIN_FRAC:
+        needless = pd504.evaluate(case)
+        if needless.state == "fires" and needless.level == "problem":
+            return Verdict(state="passes", reason="memory does not ask for it: see PD504", evidence=evidence)
         return _recomputes(case, granularity if known else None, evidence)
     if known and granularity is None:
-        return _short_of_memory(case, evidence)
+        return Verdict(state="passes", reason="nothing is recomputed", evidence=evidence)
     if share is None:
         return Verdict(state="skipped", reason="what is computed again is not known", evidence=evidence)
     return Verdict(state="passes", evidence=evidence)
@@ -69,7 +76,8 @@ def _recomputes(case: Case, granularity: object, evidence: list[Evidence]) -> Ve
     gain = gain or ceiling(case, _recompute_ns, "what is computed again")
     return Verdict(
         state="fires",
-        reason="layers are computed twice so that their activations need not be kept",
+        reason=f"{'layers' if granularity == 'full' else 'parts of layers'} are computed twice so that their "
+        "activations need not be kept",
         evidence=evidence,
         advice=list(_advice(case, granularity)),
         remedy="Where context parallelism does not fit, recompute only what is cheap (recompute_modules), or "
@@ -82,62 +90,45 @@ def _recomputes(case: Case, granularity: object, evidence: list[Evidence]) -> Ve
     )
 
 
-def _advice(case: Case, granularity: object) -> Iterator[Advice]:
+def _wider(case: Case) -> int | None:
+    """The least context-parallel degree above the present one whose activations are estimated to fit without
+    recomputing layers; twice the present one where nothing can be estimated."""
     cp, dp = case.degree(_CP), case.dp
-    if cp is not None and dp is not None and dp % 2 == 0 and sequence_allows(case, 2 * cp):
-        yield Advice(
-            knob=_CP,
-            to=2 * cp,
-            why="halves the activations of each GPU without computing anything twice",
-            costs=f"half the replicas, DP {dp // 2}, and the exchange of keys and values",
-        )
+    if cp is None or dp is None:
+        return None
+    fits = (f * cp for f in _FACTORS if dp % f == 0 and sequence_allows(case, f * cp))
+    return next((to for to in fits if _fits_whole(case, to)), None)
+
+
+def _fits_whole(case: Case, cp: int) -> bool:
+    """Whether nothing that is known speaks against it."""
+    now, shape, memory = degrees_of(case), case.job.facts.model, device_bytes(case)
+    then = None if now is None else now.with_model_parallel(tp=now.tp, pp=now.pp, cp=cp)
+    batch = None if then is None else batch_of(case, then)
+    if then is None or batch is None or shape is None or memory is None or shape.layers < 1:
+        return True
+    need = need_bytes(shape, then, replace(batch, recompute=False))
+    return need is not None and need <= FIT_FRAC * memory
+
+
+def _advice(case: Case, granularity: object) -> Iterator[Advice]:
+    cp, dp, to = case.degree(_CP), case.dp, _wider(case)
+    if cp is None or dp is None or to is None:
+        return
+    yield Advice(
+        knob=_CP,
+        to=to,
+        why=f"divides the activations of each GPU by {to // cp} without computing anything twice",
+        costs=f"data parallelism becomes {dp * cp // to}, and keys and values are exchanged",
+    )
     if granularity == "full":
         yield Advice(
             knob=_GRANULARITY,
             to="selective",
             why="computes only parts of a layer again, which is cheap beside products",
-            costs="more memory for activations than full recomputation",
+            costs="more memory for activations, for which context parallelism makes up",
         )
         for knob in ("recompute_method", "recompute_num_layers"):
             known, now = case.setting(knob)
             if known and now is not None:
                 yield Advice(knob=knob, to=None, why="belongs to full recomputation")
-
-
-def _short_of_memory(case: Case, evidence: list[Evidence]) -> Verdict:
-    if case.memory is None or case.memory.state != "measured":
-        return Verdict(state="passes", reason="nothing is recomputed", evidence=evidence)
-    devices = [d for rank in case.memory.ranks for d in rank.devices]
-    failed = sum(d.oom_events or 0 for d in devices)
-    free = [
-        d.headroom_bytes / (d.headroom_bytes + d.peak_reserved_bytes)
-        for d in devices
-        if d.headroom_bytes is not None and d.peak_reserved_bytes
-    ]
-    if failed:
-        evidence.append(Evidence(label="allocations that failed", value=str(failed)))
-    if free:
-        evidence.append(Evidence(label="memory never reserved, least of any GPU", value=f"{min(free):.1%}"))
-    if not failed and not free:
-        return Verdict(state="skipped", reason="whether memory is short is not known", evidence=evidence)
-    if not failed and min(free) >= SHORT_FRAC:
-        return Verdict(state="passes", reason="nothing is recomputed", evidence=evidence)
-    grace = case.gpu is not None and case.gpu.grace
-    return Verdict(
-        state="fires",
-        level="information",
-        reason="activations of long sequences leave no memory",
-        evidence=evidence,
-        advice=[
-            *_advice(case, None),
-            Advice(knob=_GRANULARITY, to="selective", why="keeps less of each layer at a small cost in time"),
-        ],
-        remedy="Offloading activations to the host is the other way"
-        + (
-            ", over Grace's NVLink-C2C a fast one."
-            if grace
-            else "; over PCIe it may take longer than computing."
-        ),
-        verify="Record a snapshot again: the peak falls.",
-        false_alarm="A peak outside of the training step, such as the optimizer's first one.",
-    )

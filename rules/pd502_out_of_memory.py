@@ -22,6 +22,7 @@ META = Meta(
         "mem_uniform_1",
         "mem_fine_grained_recompute",
         "mem_offload",
+        "ls_recompute_offload",
         "fsdp_activation_bottleneck",
     ),
 )

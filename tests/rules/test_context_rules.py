@@ -8,15 +8,22 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.rules.case import Case
 from perfdoc.rules.context_sizing import two_levels
 from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.pd383_long_sequence_recompute import LONG, MIN_FRAC, SHORT_FRAC
+from perfdoc.rules.pd383_long_sequence_recompute import LONG, MIN_FRAC
 from perfdoc.rules.pd384_tp_against_cp import TIMES
-from tests.analyzers.memory_planted import a_step, one
 from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
-from tests.rules.communicating import LLAMA_8B, communicating, having, of_job, with_exposed, with_parts
+from tests.rules.communicating import (
+    ATTENTION,
+    LLAMA_8B,
+    communicating,
+    having,
+    of_job,
+    with_exposed,
+    with_parts,
+)
 
 CP8: dict[str, Value] = {
     "tensor_model_parallel_size": 1,
@@ -177,8 +184,8 @@ def recomputing(case: Case, us: float | None) -> Case:
         ({}, 1000 * MIN_FRAC - 1, "passes", {}),
         ({}, None, "skipped", {}),
         ({"seq_length": LONG - 1}, 100, "not_applicable", {}),
-        ({"data_parallel_size": 7}, 100, "fires", SELECTIVE),
-        ({"context_parallel_size": 4096}, 100, "fires", SELECTIVE),  # 8192 / (2 x 8192)
+        ({"data_parallel_size": 7}, 100, "fires", {}),
+        ({"context_parallel_size": 4096}, 100, "fires", {}),  # 8192 / (2 x 8192)
         ({**SELECTIVE}, 100, "fires", {"context_parallel_size": 2}),
         ({**SELECTIVE, "recompute_granularity": None}, 0, "passes", {}),
     ],
@@ -201,25 +208,32 @@ def test_pd383_gain_is_a_ceiling(exposed: Case) -> None:
     assert result("PD383", having(exposed)).state == "skipped"
 
 
-def test_pd383_short_of_memory(exposed: Case, tmp_path: Path) -> None:
-    """Nothing is recomputed; 1000 bytes reserved and the rest of the device free."""
-    case = having(exposed, {**FULL, **SELECTIVE, "recompute_granularity": None})
-    measured = one(a_step(), tmp_path)
-    for free, failed, state in (
-        (52, 0, "fires"),
-        (53, 0, "passes"),
-        (1000, 1, "fires"),
-        (None, 0, "skipped"),
-    ):
-        assert free is None or failed or (free / (1000 + free) < SHORT_FRAC) == (state == "fires")
-        device = replace(measured, peak_reserved_bytes=1000, headroom_bytes=free, oom_events=failed)
-        ranks = [RankMemory(rank=0, devices=[device], process=None, sha256={})]
-        memory = JobMemory(state="measured", reason="", remedy="", ranks=ranks)
-        found = result("PD383", replace(recomputing(case, 0), memory=memory))
-        assert found.state == state, (free, failed)
-        if state == "fires":
-            assert found.level == "information"
-            assert settings_of(found) == {"context_parallel_size": 2, "recompute_granularity": "selective"}
+def test_pd383_divides_as_far_as_memory_asks(exposed: Case) -> None:
+    """Weights, gradients and an eighth of the rest: 8,030,257,152 x 7.5 bytes, 56.1 GiB. On one context rank
+    32 layers of 8,192 x 4,096 x 39 bytes, 39 GiB, and 11.7 of logits: on 2 ranks 81.5 GiB in all, on 4 68.8,
+    on 8 62.4. 0.7 of the device is to hold it."""
+    batch: dict[str, Value] = {"global_batch_size": 64, "micro_batch_size": 1, "num_moe_experts": None}
+    more: dict[str, Value] = {"tensor_model_parallel_size": 1, "pipeline_model_parallel_size": 1}
+    settings = {**FULL, **batch, **more, "use_distributed_optimizer": True}
+    case = of_job(recomputing(having(exposed, settings), 100), model=LLAMA_8B)
+    for gib, to in ((117, 2), (116, 4), (99, 4), (98, 8), (90, 8), (89, None)):
+        ranks = [replace(r, device=replace(r.device, memory_bytes=gib << 30)) for r in case.ranks]
+        found = result("PD383", replace(case, captures=[replace(case.captures[0], ranks=ranks)]))
+        assert found.state == "fires"
+        assert settings_of(found) == ({} if to is None else {"context_parallel_size": to, **SELECTIVE}), gib
+
+
+def test_pd383_leaves_what_memory_holds_to_pd504(exposed: Case) -> None:
+    """Fused attention whose core is recomputed alone: that is needless whatever the length."""
+    seen = with_parts(having(exposed, FULL), recompute_ns=200_000)
+    assert result("PD383", seen).state == "fires"
+    core: dict[str, Value] = {**FULL, **SELECTIVE, "recompute_modules": ("core_attn",)}
+    fused = exposed.ranks[0].kernel_times[0]
+    fused = replace(fused, name=ATTENTION, kernel_class=KernelClass.ATTENTION)
+    ranks = [replace(r, kernel_times=[*r.kernel_times, fused]) for r in seen.ranks]
+    case = having(replace(seen, captures=[replace(seen.captures[0], ranks=ranks)]), core)
+    assert result("PD504", case).level == "problem"
+    assert (result("PD383", case).state, "PD504" in result("PD383", case).reason) == ("passes", True)
 
 
 SPLIT: dict[str, Value] = {
