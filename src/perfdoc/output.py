@@ -15,6 +15,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 _SYSTEM_FOLDERS = (Path("/dev"), Path("/proc"))
 """Names there stand for what is open elsewhere: a file beside them cannot take their place."""
@@ -54,6 +55,29 @@ def write_all(contents: Mapping[Path, bytes], folder: Path | None = None) -> Non
                 temporary.replace(target.real)
 
 
+@contextmanager
+def written_whole(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write to part by part, put in the place of `path` when the block ends without an error.
+
+    Raises OSError that names the path as it was given. What fails inside of the block with a name of its own,
+    such as that of a file which is read there, keeps it.
+    """
+    target = _target(path)
+    if target.real is None:
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    with _begun(target) as (handle, temporary):
+        try:
+            with os.fdopen(handle, "wb") as file:
+                yield file
+        except OSError as error:
+            if error.filename is not None:
+                raise
+            raise OSError(error.errno, error.strerror or str(error), str(path)) from error
+        with _named(path):
+            _set_mode(temporary, target)
+            temporary.replace(target.real)
+
+
 def may_write(path: Path) -> None:
     """Raise OSError where a file cannot be written there: no such folder, or a folder of its name."""
     with _named(path):
@@ -85,19 +109,31 @@ def _target(path: Path) -> _Target:
 @contextmanager
 def _staged(target: _Target, content: bytes) -> Iterator[Path]:
     """The content under a temporary name; removed unless it was moved away."""
-    assert target.real is not None
-    with _named(target.path):
-        handle, name = tempfile.mkstemp(dir=target.real.parent, prefix=".perfdoc-")
-    temporary = Path(name)
-    try:
+    with _begun(target) as (handle, temporary):
         with _named(target.path):
             with os.fdopen(handle, "wb") as file:
                 file.write(content)
-            there = target.real.exists()
-            temporary.chmod(stat.S_IMODE(target.real.stat().st_mode) if there else 0o666 & ~_umask())
+            _set_mode(temporary, target)
         yield temporary
+
+
+@contextmanager
+def _begun(target: _Target) -> Iterator[tuple[int, Path]]:
+    """An empty open file beside the target, and its name; removed unless it was moved away."""
+    assert target.real is not None
+    with _named(target.path):
+        handle, name = tempfile.mkstemp(dir=target.real.parent, prefix=".perfdoc-")
+    try:
+        yield handle, Path(name)
     finally:
-        temporary.unlink(missing_ok=True)
+        Path(name).unlink(missing_ok=True)
+
+
+def _set_mode(temporary: Path, target: _Target) -> None:
+    """That of the file which is replaced, else what a new file gets."""
+    assert target.real is not None
+    there = target.real.exists()
+    temporary.chmod(stat.S_IMODE(target.real.stat().st_mode) if there else 0o666 & ~_umask())
 
 
 @contextmanager

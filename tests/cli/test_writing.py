@@ -42,10 +42,13 @@ def test_a_device_is_written_through(demo: Path, tmp_path: Path) -> None:
 def test_a_pipe_is_written_through(demo: Path, tmp_path: Path) -> None:
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
-    reader = subprocess.Popen(["cat", str(pipe)], stdout=subprocess.PIPE)
+    # Into a file, since nobody would read from a pipe before perfdoc is done.
+    with (tmp_path / "read").open("wb") as kept:
+        reader = subprocess.Popen(["cat", str(pipe)], stdout=kept)
     done = perfdoc("analyze", demo, "--json", pipe, "--force")
     assert done.returncode == 0, done.stderr
-    assert json.loads(reader.communicate(timeout=30)[0])["ranks"]
+    assert reader.wait(timeout=30) == 0
+    assert json.loads((tmp_path / "read").read_text())["ranks"]
     assert stat.S_ISFIFO(pipe.lstat().st_mode)
     script = (
         f"{sys.executable} -m perfdoc analyze {demo} --json >(cat >{tmp_path}/copy; echo >{tmp_path}/end)"

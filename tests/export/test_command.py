@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import resource
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from perfdoc.simulator.demo import write_demo
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.timeline import TimelineBuilder
 from tests.export.perfetto_file import read
 
 
-def command(*words: str) -> subprocess.CompletedProcess[str]:
+def command(*words: str, before: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [sys.executable, "-m", "perfdoc", "export", *words], capture_output=True, text=True, timeout=120
+        [sys.executable, "-m", "perfdoc", "export", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=before,
     )
 
 
@@ -47,3 +56,45 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], said: str) -> None:
     assert done.stderr.count("\n") == 1, done.stderr
     assert said in done.stderr
     assert not Path("x").exists()
+
+
+def test_a_capture_is_never_overwritten(tmp_path: Path) -> None:
+    trace, _ = write_demo(tmp_path / "demo")
+    whole = trace.read_bytes()
+    (tmp_path / "link").symlink_to(trace)
+    for target in (trace, tmp_path / "link"):
+        done = command("--perfetto", str(trace), "-o", str(target), "--force")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert "is a capture itself" in done.stderr
+        assert trace.read_bytes() == whole
+
+
+@pytest.mark.parametrize("name", ["out.pftrace", "out.pftrace.gz"])
+def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, name: str) -> None:
+    trace, _ = write_demo(tmp_path / "demo")
+    before = sorted(tmp_path.iterdir())
+
+    def little() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
+
+    done = command("--perfetto", str(trace), "-o", str(tmp_path / name), before=little)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+    assert f"{tmp_path / name}: cannot be written" in done.stderr
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_captures_without_a_gpu_are_left_out_as_by_analyze(tmp_path: Path) -> None:
+    trace, _ = write_demo(tmp_path / "demo")
+    builder = TimelineBuilder()
+    builder.process(pid=9).thread().range("alone", 0, 10)
+    silent = write_nsys_sqlite(builder.build(), tmp_path / "silent.sqlite")
+    target = tmp_path / "out.pftrace"
+    done = command("--perfetto", str(silent), str(trace), "-o", str(target))
+    assert done.returncode == 0, done.stderr
+    assert "silent.sqlite: holds no GPU kernels" in done.stderr
+    assert len(read(target).processes) == 2
+    again = Path(shutil.copy(silent, tmp_path / "again.sqlite"))
+    done = command("--perfetto", str(silent), str(again), "-o", str(tmp_path / "none"))
+    assert done.returncode == 2
+    assert "silent.sqlite: holds no GPU kernels" in done.stderr.splitlines()[-1]
+    assert not (tmp_path / "none").exists()

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import gzip
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -21,7 +19,7 @@ from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.export.writer import Clock, PerfettoFile, Written
 from perfdoc.measuring import WorkerLostError, measure_all
-from perfdoc.output import may_write
+from perfdoc.output import may_write, written_whole
 from perfdoc.traces import TraceError
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
@@ -63,11 +61,13 @@ def run(request: Request, say: Callable[[str], None]) -> None:
     try:
         window, given = _asked(request)
         paths = find_captures(request.paths)
-        _check(request.output, force=request.force)
+        _check(request.output, paths, force=request.force)
         if len(paths) > _MAX_CAPTURES:
             raise ExportError(f"{len(paths):,} captures are too many for one file.")
-        places = _compared(paths, window, given, request.jobs) if len(paths) > 1 else {}
-        with _whole(request.output) as file:
+        places: dict[tuple[Path, int], _Place] = {}
+        if len(paths) > 1:
+            paths, places = _compared(paths, window, given, request.jobs, say)
+        with _opened(request.output) as file:
             found = _write(paths, window, given, places, PerfettoFile(file))
     except OSError as error:
         raise ExportError(f"{error.filename}: cannot be written: {error.strerror}.") from error
@@ -91,8 +91,10 @@ def _asked(request: Request) -> tuple[WindowRequest, JobFacts]:
         raise ExportError(str(error)) from error
 
 
-def _check(output: Path, *, force: bool) -> None:
+def _check(output: Path, captures: Sequence[Path], *, force: bool) -> None:
     may_write(output)
+    if output.exists() and any(output.samefile(capture) for capture in captures):
+        raise ExportError(f"{output}: is a capture itself, which is never changed. Choose another -o.")
     if output.exists() and not output.is_file():
         raise ExportError(f"{output}: is no regular file. Choose another -o.")
     if output.exists() and not force:
@@ -100,15 +102,26 @@ def _check(output: Path, *, force: bool) -> None:
 
 
 def _compared(
-    paths: Sequence[Path], window: WindowRequest, given: JobFacts, jobs: int | None
-) -> dict[tuple[Path, int], _Place]:
-    """By capture and device of it: its place on the common time. A device whose clock was not compared with
-    most others' begins at 0."""
+    paths: Sequence[Path],
+    window: WindowRequest,
+    given: JobFacts,
+    jobs: int | None,
+    say: Callable[[str], None],
+) -> tuple[list[Path], dict[tuple[Path, int], _Place]]:
+    """Captures with GPU activity, and by capture and device of it its place on the common time.
+
+    A device whose clock was not compared with most others' begins at 0.
+    """
     work = Work(captures=paths, memory=(), request=window, given=given, replay=False)
     found = measure_all(work, jobs or os.cpu_count() or 1, also=_beginning)
+    if not found.captures:
+        raise found.silent[0]
+    for error in found.silent:
+        say(f"{error} It is left out.")
     job = measure_job(found.captures)
     ranks = [(c, r) for c in found.captures for r in c.ranks]
-    return _places(found.captures, job, [r.also for _, r in ranks])
+    kept = [c.path for c in found.captures]
+    return kept, _places(found.captures, job, [r.also for _, r in ranks])
 
 
 def _places(
@@ -187,27 +200,11 @@ def _title(view: DeviceView) -> str:
 
 
 @contextmanager
-def _whole(output: Path) -> Iterator[IO[bytes]]:
-    """A file beside the one asked for, put in its place when it is whole."""
-    real = Path(os.path.realpath(output))
-    with ExitStack() as undo:
-        try:
-            handle, name = tempfile.mkstemp(dir=real.parent, prefix=".perfdoc-")
-        except OSError as error:
-            raise OSError(error.errno, error.strerror, str(output)) from error
-        undo.callback(lambda: _gone(Path(name)))
-        with os.fdopen(handle, "wb") as raw:
-            if output.suffix == ".gz":
-                with gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=raw, mtime=0) as packed:
-                    yield packed  # type: ignore[misc]
-            else:
-                yield raw
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(name).chmod(0o666 & ~umask)
-        Path(name).replace(real)
-
-
-def _gone(path: Path) -> None:
-    with contextlib.suppress(OSError):
-        path.unlink()
+def _opened(output: Path) -> Iterator[IO[bytes]]:
+    """The file asked for, compressed where its name says so; there when it is whole."""
+    with written_whole(output) as raw:
+        if output.suffix != ".gz":
+            yield raw
+            return
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=raw, mtime=0) as packed:
+            yield packed  # type: ignore[misc]
