@@ -18,6 +18,7 @@ from perfdoc.diagnosis.host_activity import HostActivity, HostJitter
 from perfdoc.diagnosis.job import Job
 from perfdoc.diagnosis.kernel_parts import KernelPartsAnalysis
 from perfdoc.diagnosis.kernels import KernelClass, KernelsAnalysis, TopKernel
+from perfdoc.diagnosis.layout import laid_out
 from perfdoc.diagnosis.memory import MemoryAnalysis
 from perfdoc.diagnosis.mfu import Mfu, WaterfallBar
 from perfdoc.diagnosis.pipeline import PipelineAnalysis
@@ -150,7 +151,7 @@ class Diagnosis:
 
 def to_json(diagnosis: Diagnosis) -> bytes:
     """The serial form, indented, keys in declared order, ending with a newline."""
-    return msgspec.json.format(msgspec.json.encode(diagnosis), indent=2) + b"\n"
+    return laid_out(msgspec.json.encode(diagnosis)) + b"\n"
 
 
 def from_json(data: bytes) -> Diagnosis:
