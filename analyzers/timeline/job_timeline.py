@@ -86,7 +86,8 @@ class JobTimeline:
     step: str
     """The step that is drawn of every rank; empty where ranks show different ones or have none."""
     resolution_ns: int | None
-    """Differences in time between ranks up to this are not told from none; None: not known, or one clock."""
+    """Differences in time between ranks up to this are not told from none; None: not known, one clock, or
+    different steps."""
     ranks: Sequence[TimelineRank]
     left_out: int
     """Ranks that are not drawn."""
@@ -120,7 +121,9 @@ def job_timeline(ranks: Sequence[RankInput], clocks: ClockAlignment) -> JobTimel
         reason="",
         remedy="",
         step=next(iter(names)) if len(names) == 1 else "",
-        resolution_ns=clocks.resolution_between(kept) if several and all(aligned.values()) else None,
+        resolution_ns=clocks.resolution_between(kept)
+        if several and len(names) == 1 and all(aligned.values())
+        else None,
         ranks=[
             TimelineRank(
                 rank=ranks[i].rank,

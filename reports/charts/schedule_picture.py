@@ -34,15 +34,24 @@ def schedule_picture(diagnosis: Diagnosis) -> Markup | None:
     span = max(1, last - first)
     looks = [look_of(_KIND, "forward"), look_of(_KIND, "backward")]
     drawn = Markup("").join(_row(label, rank, track, first, span) for label, rank, track in rows)
-    step = shorten(rows[0][1].step, 64)
-    apart = "" if all(rank.aligned for _, rank, _ in rows) else " Clocks of the stages were not compared."
     return figure(
-        f"Measured schedule of {step}, {duration(span)} from the first pass to the last; numbers are "
-        f"micro-batches, where ranges name them.{apart}",
+        _caption([rank for _, rank, _ in rows], span),
         patterns(f"{_KIND}-schedule", looks),
         Markup('<div class="ranks">{}</div>').format(drawn),
         legend(f"{_KIND}-schedule", "schedule", looks),
     )
+
+
+def _caption(ranks: list[TimelineRank], span: int) -> str:
+    numbers = "Numbers are micro-batches, where ranges name them."
+    if len({rank.step for rank in ranks}) > 1:
+        return (
+            "Measured passes of one step of every stage. The stages show different steps, each from its own "
+            f"beginning: what lies under one another did not happen at one time. {numbers}"
+        )
+    apart = "" if all(rank.aligned for rank in ranks) else " Clocks of the stages were not compared."
+    step = shorten(ranks[0].step, 64)
+    return f"Measured schedule of {step}, {duration(span)} from the first pass to the last. {numbers}{apart}"
 
 
 def _by_stage(

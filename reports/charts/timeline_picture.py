@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median_low
 
 from markupsafe import Markup
 
 from perfdoc.diagnosis import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.reports.charts.columns import patches
+from perfdoc.reports.charts.drawn import short
 from perfdoc.reports.charts.looks import KINDS, Look, look_of
 from perfdoc.reports.names import shorten
-from perfdoc.reports.units import duration, plural
+from perfdoc.reports.units import duration, plural, share
 
 WIDTH = 1000
 """Units of a row's own coordinates."""
@@ -20,6 +22,8 @@ _FEW_RANKS = 4
 """All tracks are drawn of so many ranks; of more, the ledgers, and all tracks of the first."""
 _COLUMNS = 500
 _ALL_COLUMNS = 12_000
+_TYPICAL_FRAC = 0.02
+"""As the analysis has it: a step is typical where its length is the median within this."""
 _NARROWEST_LETTER = 3.0
 """Per cent of the row that a stretch must have for its letter to be written."""
 
@@ -140,11 +144,9 @@ def _sentences(found: Timeline, diagnosis: Diagnosis) -> list[str]:
         drawn = "a part from the middle of the window" if part else "the whole window"
         said = [f"{who} {drawn} is drawn: it is not made of steps."]
     elif found.step:
-        said = [
-            f"{who} `{shorten(found.step, 64)}` is drawn: a typical step, as long as the median or nearly so."
-        ]
+        said = [f"{who} `{shorten(found.step, 64)}` is drawn, {_typical(found, diagnosis)}."]
     else:
-        said = [f"{who} a typical step is drawn, as long as the rank's median or nearly so."]
+        said = [f"{who} one step each is drawn, {_typical(found, diagnosis)}."]
     said.append(
         "Short stretches share a column, each with as much of its height as it had of the time; areas are "
         "times."
@@ -158,6 +160,22 @@ def _sentences(found: Timeline, diagnosis: Diagnosis) -> list[str]:
     return said
 
 
+def _typical(found: Timeline, diagnosis: Diagnosis) -> str:
+    """How the steps that are drawn compare with all steps of their ranks."""
+    lengths = {rank.label: [s.duration_ns for s in rank.window.step_list] for rank in diagnosis.ranks}
+    away, only = 0.0, True
+    for rank in found.ranks:
+        own = lengths.get(rank.label) or [rank.duration_ns]
+        middle = max(1, median_low(own))
+        away = max(away, abs(rank.duration_ns - middle) / middle)
+        only = only and len(own) == 1
+    if only:
+        return "the only one that was captured"
+    if away <= _TYPICAL_FRAC:
+        return f"as long as the median of a rank's steps within {share(_TYPICAL_FRAC)}"
+    return f"up to {share(away)} longer or shorter than the median of a rank's steps"
+
+
 def _row(label: str, rank: TimelineRank, track: TimelineTrack, span: int, columns: int) -> Row:
     parts: dict[int, list[str]] = {}
     letters = []
@@ -166,11 +184,11 @@ def _row(label: str, rank: TimelineRank, track: TimelineTrack, span: int, column
         wide = max(WIDTH * (patch.end_ns - patch.start_ns) / span, 0.05)
         y, high = HEIGHT * patch.top_frac, HEIGHT * (patch.bottom_frac - patch.top_frac)
         parts.setdefault(patch.code, []).append(
-            f"M{_short(x)} {_short(y)}h{_short(wide)}v{_short(high)}H{_short(x)}z"
+            f"M{short(x)} {short(y)}h{short(wide)}v{short(high)}H{short(x)}z"
         )
         if 100 * wide / WIDTH >= _NARROWEST_LETTER and high == HEIGHT:
             look = look_of(track.kind, track.codes[patch.code])
-            letters.append(Letter(x=f"{_short((x + wide / 2) / WIDTH * 100)}%", text=look.letter))
+            letters.append(Letter(x=f"{short((x + wide / 2) / WIDTH * 100)}%", text=look.letter))
     sums = dict.fromkeys(sorted(parts), 0)
     for code, length in zip(track.code, track.duration_ns, strict=True):
         sums[code] = sums.get(code, 0) + length
@@ -191,10 +209,6 @@ def _row(label: str, rank: TimelineRank, track: TimelineTrack, span: int, column
         + ", ".join(f"{looks[code].label} {duration(sums[code])}" for code in sorted(parts)),
         length=duration(rank.duration_ns),
     )
-
-
-def _short(number: float) -> str:
-    return f"{number:.2f}".rstrip("0").rstrip(".")
 
 
 def _ticks(span: int) -> list[tuple[str, str, str]]:

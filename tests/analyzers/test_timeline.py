@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -18,8 +19,10 @@ from perfdoc.analyzers.timeline.job_timeline import (
     MAX_RANKS,
     MAX_SEGMENTS,
     JobTimeline,
+    RankInput,
     TimelineTrack,
     common_step,
+    job_timeline,
 )
 from perfdoc.analyzers.timeline.pool import drawn, segments_of
 from perfdoc.analyzers.timeline.rank_timeline import LIMITS, StepTimeline, rank_timeline
@@ -194,6 +197,30 @@ def test_without_collectives_clocks_of_two_captures_are_not_aligned(tmp_path: Pa
     assert [r.aligned for r in found.ranks] == [True, False]
     assert "1 of 2 ranks were not compared" in found.notes[0]
     assert found.resolution_ns is None
+
+
+@pytest.mark.parametrize(("names", "compared"), [(("s", "s"), True), (("s 1", "s 2"), False)])
+def test_different_steps_are_not_compared(
+    shared_traces: Path, names: tuple[str, str], compared: bool
+) -> None:
+    paths = [shared_traces / "kineto" / f"dlrm_8gpu_v100_rank{i}.pt.trace.json.gz" for i in (0, 1)]
+    captures = [measure_capture(p, WindowRequest()) for p in paths]
+    ranks = [
+        RankInput(
+            rank=i,
+            label=f"rank {i}",
+            capture=i,
+            steps=[replace(step, name=name) for step in capture.ranks[0].timeline],
+            step_names=[name],
+            passes=capture.ranks[0].pipeline.passes,
+        )
+        for i, (capture, name) in enumerate(zip(captures, names, strict=True))
+    ]
+    found = job_timeline(ranks, measure_job(captures).clocks)
+    assert all(rank.aligned for rank in found.ranks)
+    assert (found.resolution_ns is not None) == compared
+    assert any(rank.offset_ns for rank in found.ranks) == compared
+    assert ("no step is typical of all ranks" in " ".join(found.notes)) != compared
 
 
 def test_two_ranks_of_one_capture_keep_their_distance(tmp_path: Path) -> None:

@@ -69,6 +69,17 @@ def test_stages_are_in_their_order() -> None:
     assert all(stages[int(r)] == int(s) for s, r in shown)
 
 
+def test_stages_that_show_different_steps_are_not_called_one_schedule() -> None:
+    made = with_schedule()
+    assert made.timeline is not None
+    (before,) = section(made, "pipeline").pictures
+    assert "Measured schedule of perfdoc.step 2, " in str(before)
+    apart = [replace(r, step=f"perfdoc.step {i}", offset_ns=0) for i, r in enumerate(made.timeline.ranks)]
+    (picture,) = section(replace(made, timeline=replace(made.timeline, ranks=apart)), "pipeline").pictures
+    assert "schedule of" not in str(picture)
+    assert "did not happen at one time" in str(picture)
+
+
 def test_without_passes_there_is_no_schedule() -> None:
     made = with_schedule()
     assert made.timeline is not None

@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc import reports
-from perfdoc.diagnosis import TimelineTrack
+from perfdoc.diagnosis import Step, TimelineTrack
 from perfdoc.reports.charts import plotly_source
 from perfdoc.reports.charts.columns import patches
 from perfdoc.reports.charts.looks import SHAPES, look_of
@@ -187,3 +187,31 @@ def test_the_page_says_whether_a_window_without_steps_is_drawn_whole() -> None:
     part = [*bare[:1], replace(bare[1], duration_ns=bare[1].duration_ns - 1)]
     page = Page(render_html(replace(made, timeline=replace(made.timeline, step="", ranks=part))))
     assert "a part from the middle of the window is drawn" in page.by_id("timeline").text
+
+
+def test_the_page_says_how_typical_the_step_is() -> None:
+    made = with_timeline()
+    assert made.timeline is not None
+    drawn = {rank.label: rank.duration_ns for rank in made.timeline.ranks}
+
+    def said(*frac: float) -> str:
+        ranks = [
+            replace(
+                rank,
+                window=replace(
+                    rank.window,
+                    step_list=[
+                        Step(name=f"s {i}", start_ns=0, duration_ns=round(drawn[rank.label] * f))
+                        for i, f in enumerate(frac)
+                    ],
+                ),
+            )
+            for rank in made.ranks
+        ]
+        page = Page(render_html(replace(made, ranks=ranks)))
+        return page.by_id("timeline").text.replace("\u00a0", " ")
+
+    assert "is drawn, the only one that was captured." in said(1)
+    assert "as long as the median of a rank's steps within 2.0 %." in said(1, 1.01, 5)
+    # A quarter of the median is missing: the median is 4 / 3 of it.
+    assert "up to 25.0 % longer or shorter than the median" in said(1, 4 / 3, 2)

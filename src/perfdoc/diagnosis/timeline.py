@@ -46,7 +46,8 @@ class TimelineRank:
     """On the capture's clock."""
     duration_ns: int
     offset_ns: int
-    """When it begins on the picture: after the first of the ranks that are aligned."""
+    """When it begins on the picture: after the first of the ranks that are aligned; 0 where ranks show
+    different steps."""
     aligned: bool
     """Whether its clock was compared with those of most ranks; if not, it is drawn from 0."""
     tracks: list[TimelineTrack]
@@ -54,7 +55,8 @@ class TimelineRank:
 
 @dataclass(frozen=True, kw_only=True)
 class Timeline:
-    """A typical step over all ranks: its length is the median within 2 %, or as near to that as any."""
+    """One step over all ranks: of those that ranks find typical (as long as their median within 2 %, or as
+    near to that as any) the one that most of them do."""
 
     state: State
     reason: str
@@ -62,7 +64,8 @@ class Timeline:
     step: str
     """The step that every rank shows; empty where they show different ones or have none."""
     resolution_ns: int | None
-    """Differences in time between ranks up to this are not told from none; null: one clock, or not known."""
+    """Differences in time between ranks up to this are not told from none; null: one clock, not known, or
+    ranks that show different steps."""
     ranks: list[TimelineRank]
     left_out: int
     """Ranks of the job that are not drawn."""
