@@ -11,6 +11,7 @@ from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.export import protobuf
+from perfdoc.export.tracks import MAX_TRACKS_OF_A_KIND
 from perfdoc.export.work import ExportError, Request, run
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder
@@ -154,6 +155,16 @@ def test_captures_that_cannot_be_compared_begin_at_0_and_say_so(tmp_path: Path) 
     assert sum("not compared" in name for name in found.processes.values()) == 1
     for i in range(2):
         assert brief(found.track("stream 7: kernels", f"pid {10 + i}")) == [(0, 10, GEMM)]
+
+
+def test_slices_of_too_many_streams_are_counted(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    for i in range(MAX_TRACKS_OF_A_KIND + 3):
+        device.kernel(GEMM, 20 * i, 20 * i + 10, stream=i)
+    found, said = exported(tmp_path, planted(tmp_path, builder))
+    assert len(found.all_of("stream")) == MAX_TRACKS_OF_A_KIND
+    assert said[-1].startswith("3 slices are not in it")
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=range(len(HOSTILE)))

@@ -65,6 +65,13 @@ class Counter:
     value: I64
 
 
+@dataclass(frozen=True, kw_only=True)
+class LeftOut:
+    """Rows for which there is no track."""
+
+    rows: int
+
+
 _GROUPS = ("step", "ledger", "idle", "copy", "cuda graph", "range", "mark", "cuda call", "operator")
 CATEGORIES = (
     *_GROUPS,
@@ -76,28 +83,33 @@ _COLLECTIVES_AT_MOST = 1_000
 
 def own_names(view: DeviceView) -> tuple[str, ...]:
     """Names that are not the trace's: leaves, copies, kinds of communication, steps."""
-    kinds = [
-        "copy between GPUs" if k is None else k.collective or k.label
-        for k in view.activity.communication.kinds
-    ]
     copies = [k.name.lower().replace("_", " ") for k in CopyKind]
     return (
         *LEAVES,
         *copies,
         "cuda graph",
-        *kinds[:_COLLECTIVES_AT_MOST],
+        *_collectives(view),
         *(s.name for s in view.window.steps),
     )
 
 
-def tracks_of(view: DeviceView) -> Iterator[Track | Counter]:
+def _collectives(view: DeviceView) -> list[str]:
+    """A name for each kind of communication; of very many the last stands for all that follow."""
+    kinds = view.activity.communication.kinds
+    names = [
+        "copy between GPUs" if k is None else k.collective or k.label for k in kinds[:_COLLECTIVES_AT_MOST]
+    ]
+    return names if len(kinds) <= _COLLECTIVES_AT_MOST else [*names[:-1], "another collective"]
+
+
+def tracks_of(view: DeviceView) -> Iterator[Track | Counter | LeftOut]:
     """Every track of a device that has something, one at a time."""
     base = len(view.trace.strings)
     copies = base + len(LEAVES)
     graph = copies + len(CopyKind)
     comm = graph + 1
-    steps = comm + min(len(view.activity.communication.kinds), _COLLECTIVES_AT_MOST)
-    found: list[Iterator[Track | Counter]] = [
+    steps = comm + len(_collectives(view))
+    found: list[Iterator[Track | Counter | LeftOut]] = [
         _steps(view, steps),
         _ledger(view, base),
         _dimensions(view, comm),
@@ -109,7 +121,7 @@ def tracks_of(view: DeviceView) -> Iterator[Track | Counter]:
     ]
     for part in found:
         for track in part:
-            if isinstance(track, Counter) or len(track.start_ns):
+            if isinstance(track, Counter | LeftOut) or len(track.start_ns):
                 yield track
 
 
@@ -178,24 +190,30 @@ def _queue(view: DeviceView) -> Iterator[Counter]:
     yield Counter(name="launch queue", unit="launches", time_ns=time[::every], value=depth[::every])
 
 
-def _by(column: I64, rows: I64) -> Iterator[tuple[int, I64]]:
-    """Rows by the value of a column, at most MAX_TRACKS_OF_A_KIND values."""
+def _by(column: I64, rows: I64) -> tuple[list[tuple[int, I64]], list[LeftOut]]:
+    """Rows by the value of a column, at most MAX_TRACKS_OF_A_KIND values, and what is beyond them."""
     if not len(rows):
-        return
+        return [], []
     order = rows[np.argsort(column[rows], kind="stable")]
     values, first = np.unique(column[order], return_index=True)
     ends = np.append(first[1:], len(order))
-    for value, a, b in list(zip(values.tolist(), first.tolist(), ends.tolist(), strict=True))[
-        :MAX_TRACKS_OF_A_KIND
-    ]:
-        yield value, np.sort(order[a:b])
+    found = [
+        (value, np.sort(order[a:b]))
+        for value, a, b in zip(
+            values[:MAX_TRACKS_OF_A_KIND].tolist(), first.tolist(), ends.tolist(), strict=False
+        )
+    ]
+    beyond = len(rows) - sum(len(part) for _, part in found)
+    return found, [LeftOut(rows=beyond)] if beyond else []
 
 
-def _kernels(view: DeviceView) -> Iterator[Track]:
+def _kernels(view: DeviceView) -> Iterator[Track | LeftOut]:
     kernels = view.trace.kernels
     mine = np.flatnonzero(kernels.device == view.activity.device)
     first = CATEGORIES.index(f"kernel:{KernelClass(0).name.lower()}")
-    for stream, rows in _by(kernels.stream, mine):
+    by_stream, beyond = _by(kernels.stream, mine)
+    yield from beyond
+    for stream, rows in by_stream:
         yield Track(
             name=f"stream {stream}: kernels",
             kind="apart",
@@ -206,9 +224,11 @@ def _kernels(view: DeviceView) -> Iterator[Track]:
         )
 
 
-def _graphs(view: DeviceView, name: int) -> Iterator[Track]:
+def _graphs(view: DeviceView, name: int) -> Iterator[Track | LeftOut]:
     graphs = view.trace.graph_launches
-    for stream, rows in _by(graphs.stream, np.flatnonzero(graphs.device == view.activity.device)):
+    by_stream, beyond = _by(graphs.stream, np.flatnonzero(graphs.device == view.activity.device))
+    yield from beyond
+    for stream, rows in by_stream:
         yield Track(
             name=f"stream {stream}: CUDA graphs",
             kind="apart",
@@ -219,9 +239,11 @@ def _graphs(view: DeviceView, name: int) -> Iterator[Track]:
         )
 
 
-def _copies(view: DeviceView, first: int) -> Iterator[Track]:
+def _copies(view: DeviceView, first: int) -> Iterator[Track | LeftOut]:
     copies = view.trace.copies
-    for stream, rows in _by(copies.stream, np.flatnonzero(copies.device == view.activity.device)):
+    by_stream, beyond = _by(copies.stream, np.flatnonzero(copies.device == view.activity.device))
+    yield from beyond
+    for stream, rows in by_stream:
         yield Track(
             name=f"stream {stream}: copies",
             kind="apart",
@@ -232,7 +254,7 @@ def _copies(view: DeviceView, first: int) -> Iterator[Track]:
         )
 
 
-def _threads(view: DeviceView) -> Iterator[Track]:
+def _threads(view: DeviceView) -> Iterator[Track | LeftOut]:
     """Ranges, operators and CUDA calls of every thread of the device's process, thread by thread, those that
     launch first."""
     trace = view.trace
@@ -247,7 +269,9 @@ def _threads(view: DeviceView) -> Iterator[Track]:
     )
     parts: dict[int, list[tuple[str, str, Ranges | Operators | ApiCalls, I64]]] = {}
     for title, category, table, rows in tables:
-        for thread, of_thread in _by(table.thread.astype(np.int64), rows):
+        by_thread, beyond = _by(table.thread.astype(np.int64), rows)
+        yield from beyond
+        for thread, of_thread in by_thread:
             parts.setdefault(thread, []).append((title, category, table, of_thread))
     launching = set(view.activity.launching_threads.tolist())
     for thread in sorted(parts, key=lambda t: (t not in launching, trace.threads[t].tid)):

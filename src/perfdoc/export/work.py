@@ -76,7 +76,7 @@ def run(request: Request, say: Callable[[str], None]) -> None:
     slices, tracks = sum(w.slices for w in found), sum(w.tracks for w in found)
     say(f"wrote {request.output}: {slices:,} slices on {tracks:,} tracks. Open it at ui.perfetto.dev.")
     if left_out := sum(w.left_out for w in found):
-        say(f"{left_out:,} slices overlap too many others and are not in it.")
+        say(f"{left_out:,} slices are not in it: too many overlap, or are on too many streams or threads.")
 
 
 def _asked(request: Request) -> tuple[WindowRequest, JobFacts]:

@@ -13,7 +13,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.export import protobuf
 from perfdoc.export.nesting import Events, disjoint, nested
-from perfdoc.export.tracks import CATEGORIES, Counter, Names, Track, own_names, tracks_of
+from perfdoc.export.tracks import CATEGORIES, Counter, LeftOut, Names, Track, own_names, tracks_of
 from perfdoc.traces.table import Bool
 
 _ROWS = 100_000
@@ -33,7 +33,7 @@ class Written:
     tracks: int
     slices: int
     left_out: int
-    """Slices that overlap too many others to be drawn."""
+    """Slices that overlap too many others, or whose stream or thread is one too many."""
 
 
 class PerfettoFile:
@@ -70,7 +70,9 @@ class _DeviceWriter:
         names = protobuf.interned([], enumerate(CATEGORIES, 1))
         self._out.put(protobuf.packet(self._sequence, process, names, cleared=True))
         for track in tracks_of(self._view):
-            if isinstance(track, Counter):
+            if isinstance(track, LeftOut):
+                self._left_out += track.rows
+            elif isinstance(track, Counter):
                 self._counter(track)
             else:
                 self._track(track)
