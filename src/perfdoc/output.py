@@ -39,7 +39,7 @@ def write_all(contents: Mapping[Path, bytes], folder: Path | None = None) -> Non
     """
     with ExitStack() as undo:
         if folder is not None:
-            undo.enter_context(_made(folder))
+            undo.enter_context(made(folder))
         targets = {path: _target(path) for path in contents}
         staged: list[tuple[_Target, Path]] = []
         for path, target in targets.items():
@@ -137,7 +137,7 @@ def _set_mode(temporary: Path, target: _Target) -> None:
 
 
 @contextmanager
-def _made(folder: Path) -> Iterator[None]:
+def made(folder: Path) -> Iterator[None]:
     """A folder with its parents; what was made of them goes again where writing fails."""
     with _named(folder):
         made = [p for p in (folder, *folder.parents) if not p.exists()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sqlite3
 import struct
 from pathlib import Path
@@ -235,6 +236,24 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert there.read_bytes().startswith(b"SQLite")
     with pytest.raises(TraceError, match="is a folder"):
         redact([path], tmp_path, keep=None, force=True, verify=False)
+    os.mkfifo(pipe := tmp_path / "pipe")
+    with pytest.raises(TraceError, match="is a pipe or a device"):
+        redact([path], pipe, keep=None, force=True, verify=False)
+    assert pipe.is_fifo()
+    (other := tmp_path / "other.sqlite").symlink_to(there)
+    there.write_text("mine")
+    redact([path], other, keep=None, force=True, verify=False)
+    assert other.is_symlink()
+    assert there.read_bytes().startswith(b"SQLite")
+
+
+def test_a_copy_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    paths = [write_demo(tmp_path / name)[0] for name in ("one", "two")]
+    paths[1].write_bytes(paths[1].read_bytes()[:20_000])
+    before = {*tmp_path.rglob("*")}
+    with pytest.raises(TraceError):
+        redact(paths, tmp_path / "new" / "out", keep=None, force=False, verify=False)
+    assert {*tmp_path.rglob("*")} == before
 
 
 def test_real_captures_keep_their_ledgers(shared_traces: Path, tmp_path: Path) -> None:

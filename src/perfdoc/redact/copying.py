@@ -7,13 +7,14 @@ import re
 import sqlite3
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.analyzers.measure import measure_trace
-from perfdoc.output import may_write
+from perfdoc.output import made, may_write
 from perfdoc.redact.kineto import copy_kineto
 from perfdoc.redact.nsys import Copied, copy_nsys
 from perfdoc.redact.words import Names
@@ -45,18 +46,21 @@ def redact(
     for source, target in zip(captures, targets, strict=True):
         _require_free(source, target, captures, force=force)
     names = Names(keep)
-    if len(captures) > 1:
-        output.mkdir(parents=True, exist_ok=True)
-    may_write(targets[0])
     staged: list[tuple[Path, Copy]] = []
-    with tempfile.TemporaryDirectory(dir=targets[0].parent, prefix=".perfdoc-") as folder:
+    with ExitStack() as undo:
+        if len(captures) > 1:
+            undo.enter_context(made(output))
+        # Where a link leads to; the link stays.
+        real = Path(os.path.realpath(targets[0]))
+        may_write(real)
+        folder = undo.enter_context(tempfile.TemporaryDirectory(dir=real.parent, prefix=".perfdoc-"))
         for number, (source, target) in enumerate(zip(captures, targets, strict=True)):
             temporary = Path(folder) / f"{number}{target.suffix}"
             copied = _copy(source, temporary, names, zipped=target.suffix == ".gz")
             ranks = _require_same(source, temporary) if verify else None
             staged.append((temporary, Copy(path=target, copied=copied, ranks=ranks)))
         for temporary, copy in staged:
-            os.replace(temporary, copy.path)  # noqa: PTH105 - Path.replace says the same
+            temporary.replace(os.path.realpath(copy.path))
     return [copy for _, copy in staged]
 
 
@@ -78,6 +82,8 @@ def _require_free(source: Path, target: Path, captures: Sequence[Path], *, force
         raise TraceError(target, "is the capture itself, which is never changed.", "Choose another -o.")
     if target.is_dir():
         raise TraceError(target, "is a folder.", "Give -o the name of a file.")
+    if target.exists() and not target.is_file():
+        raise TraceError(target, "is a pipe or a device.", "Give -o the name of a file.")
     if target.exists() and not force:
         raise TraceError(target, "is there already.", "Choose another -o, or overwrite with --force.")
 

@@ -16,7 +16,6 @@ MAX_NAME = 4096
 _MAX_DIGITS = 9
 _MAX_OWN_DIGITS = 20
 """In perfdoc's own names: bytes, and numbers of operations."""
-_RUN = re.compile(r"[^\W_]+")
 _PARTS = re.compile(r"[A-Za-z]+|[0-9]+")
 _WORD = re.compile(r"[A-Za-z]+(?:[0-9]{1,4}[A-Za-z]*){0,2}")
 """Letters with a number or two among them: Conv2d, MaxPool2DBackward0. Keys and digests have more."""
@@ -27,6 +26,18 @@ _SHORT = re.compile(
 )
 """p2p, a2a, 1f1b, fp8, e4m3."""
 _COMMUNICATOR = re.compile(r"(?<= communicator=)0x[0-9a-f]{16}\Z")
+_HEX = "[0-9A-Fa-f]"
+_ADDRESS = (
+    rf"(?<!{_HEX})(?:{_HEX}{{8}}-(?:{_HEX}{{4}}-){{3}}{_HEX}{{12}}"
+    rf"|{_HEX}{{2}}(?::{_HEX}{{2}}){{5,7}}|{_HEX}{{2}}(?:-{_HEX}{{2}}){{5,7}}"
+    rf"|(?:{_HEX}{{1,4}}::?){{3,7}}{_HEX}{{1,4}}"
+    rf"|(?:f[de]{_HEX}{{2}}|[23]{_HEX}{{3}})(?::{_HEX}{{0,4}}){{1,6}}:{_HEX}{{1,4}})(?!{_HEX})"
+    r"|(?<![0-9])(?<![0-9]\.)[0-9]{1,3}(?:\.[0-9]{1,3}){3}(?!\.?[0-9])"
+    r"|(?<=\bip-)[0-9]{1,3}(?:-[0-9]{1,3}){3}(?![0-9])"
+)
+"""Of devices and machines: a UUID, a MAC or InfiniBand address, IPv6, IPv4, and the ip-10-0-0-7 of clouds.
+Each part of one is short enough to stay."""
+_PIECE = re.compile(rf"(?P<address>{_ADDRESS})|[^\W_]+")
 _PATH = re.compile(r"(?:[A-Za-z]:)?[/\\](?:[\w.+~@ -]{1,120}[/\\]){1,40}[\w.+~@-]{0,120}")
 
 
@@ -68,7 +79,7 @@ class Names:
         digits = _MAX_OWN_DIGITS if own else _MAX_DIGITS
         communicator = _COMMUNICATOR.search(text) if own else None
         head = text[: communicator.start()] if communicator else text
-        cleaned = _RUN.sub(lambda m: self._run(m[0], digits), head)
+        cleaned = _PIECE.sub(lambda m: self._number(m[0]) if m["address"] else self._run(m[0], digits), head)
         return cleaned + (communicator[0] if communicator else "")
 
     def _run(self, run: str, digits: int) -> str:
