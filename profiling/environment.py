@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from perfdoc.profiling.encodable import encodable
 from perfdoc.profiling.manifest import Gpu
 
 KNOBS = (
@@ -90,7 +91,7 @@ MAX_VALUE = 1024
 def knob_variables(environment: Mapping[str, str] | None = None) -> dict[str, str]:
     """The variables of KNOBS that are set."""
     environment = os.environ if environment is None else environment
-    return {name: environment[name][:MAX_VALUE] for name in KNOBS if name in environment}
+    return {name: encodable(environment[name][:MAX_VALUE]) for name in KNOBS if name in environment}
 
 
 def versions() -> dict[str, str]:

@@ -19,6 +19,7 @@ from perfdoc.diagnose_quality import quality_of
 from perfdoc.diagnose_rank import rank_of
 from perfdoc.diagnose_replay import ReplayTopic, replays_of
 from perfdoc.diagnose_rules import rule_of
+from perfdoc.profiling.encodable import encodable
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.registry import run_rules
@@ -68,7 +69,7 @@ def diagnose(
         verdict=verdict_of(ranks) if ranks else memory_verdict(remembered),
         inputs=[
             d.Input(
-                path=str(c.path),
+                path=encodable(str(c.path)),
                 sha256=c.sha256,
                 format=c.format,
                 tool_version=c.tool_version,
@@ -77,7 +78,13 @@ def diagnose(
             for c in captures
         ]
         + [
-            d.Input(path=str(p), sha256=digest, format="memory-snapshot", tool_version=None, schema=None)
+            d.Input(
+                path=encodable(str(p)),
+                sha256=digest,
+                format="memory-snapshot",
+                tool_version=None,
+                schema=None,
+            )
             for m in memory
             for p, digest in m.sha256.items()
         ],

@@ -9,6 +9,7 @@ from pathlib import Path
 from perfdoc import diagnosis as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.profiling.encodable import encodable
 from perfdoc.traces import NoGpuActivityError
 
 
@@ -75,6 +76,6 @@ def _left_out(job: JobMeasurement) -> list[d.Quality]:
 def _silent(error: NoGpuActivityError) -> d.Quality:
     return d.Quality(
         code="no-gpu-activity",
-        message=f"{Path(error.path).name} {error.what} It is not counted as a rank.",
+        message=f"{encodable(Path(error.path).name)} {error.what} It is not counted as a rank.",
         remedy=error.remedy,
     )

@@ -67,6 +67,9 @@ Label = Annotated[
     typer.Option(help="Your word for the machine and the job, where a log does not say it: h100x64."),
 ]
 Commit = Annotated[str | None, typer.Option(help="Commit of the runs; default: GITHUB_SHA or CI_COMMIT_SHA.")]
+Practical = Annotated[
+    float, typer.Option(min=0.001, max=0.5, help="A loss up to this fraction of a step is let pass.")
+]
 Peak = Annotated[
     float | None, typer.Option(min=0.001, help="Dense peak of one device in TFLOP/s, for MFU, where unknown.")
 ]
@@ -84,6 +87,7 @@ def record(
     label: Label = "",
     commit: Commit = None,
     peak_tflops: Peak = None,
+    practical: Practical = 0.02,
     debug: Debug = False,
 ) -> None:
     """Add accepted runs to their baseline, or begin one."""
@@ -93,7 +97,7 @@ def record(
 
     with _one_line(debug):
         read = _read(runs, label, commit, peak_tflops)
-        path, new = recorded(baselines, read)
+        path, new = recorded(baselines, read, practical)
         _write(path, new)
         say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
 
@@ -116,6 +120,7 @@ def promote(
     """Replace a baseline's runs by new ones: an improvement, or a loss that was accepted."""
     from perfdoc.cli import fail, say
     from perfdoc.gate.accept import replaced
+    from perfdoc.profiling.encodable import encodable
     from perfdoc.reports.units import plural
 
     with _one_line(debug):
@@ -123,7 +128,7 @@ def promote(
             fail("--reason is empty: say why the new level is right.")
         read = _read(runs, label, commit, peak_tflops)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        old_path, path, new = replaced(baselines, read, ignore or (), reason.strip(), now, few=few)
+        old_path, path, new = replaced(baselines, read, ignore or (), encodable(reason.strip()), now, few=few)
         _write(path, new)
         old = f"in place of {new.promotions[-1].replaced_runs}"
         if path != old_path:
@@ -146,9 +151,7 @@ def check(
             "tflops_per_gpu_min, step_time_max_ms, peak_memory_max_gib, exposed_comm_frac_max; may repeat."
         ),
     ] = None,
-    practical: Annotated[
-        float, typer.Option(min=0.001, max=0.5, help="A loss up to this fraction of a step is let pass.")
-    ] = 0.02,
+    practical: Practical = 0.02,
     drift: Annotated[
         DriftLevel,
         typer.Option(help="What to do where small losses have added up since the level's first runs."),

@@ -34,7 +34,19 @@ def test_gib_are_binary() -> None:
     assert (found.state, found.value) == ("pass", 2.0)
 
 
-@pytest.mark.parametrize("text", ["", "mfu=1", "mfu_min", "mfu_min=x", "mfu_min=1:loud", "mfu_min=-1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "mfu=1",
+        "mfu_min",
+        "mfu_min=x",
+        "mfu_min=1:loud",
+        "mfu_min=-1",
+        "mfu_min=40",
+        "exposed_comm_frac_max=1.01",
+    ],
+)
 def test_mistakes_are_one_line(text: str) -> None:
     with pytest.raises(ValueError, match="--floor") as caught:
         parse_floor(text)

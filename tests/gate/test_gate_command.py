@@ -221,3 +221,11 @@ def test_baselines_are_sorted(tmp_path: Path, make_run: MakeRun) -> None:
     text = record(tmp_path, make_run).read_text()
     assert text == msgspec.json.format(json.dumps(json.loads(text), sort_keys=True), indent=1) + "\n"
     assert text.count("\n") > 5 * 12
+
+
+def test_what_a_check_lets_pass_is_recorded(tmp_path: Path, make_run: MakeRun) -> None:
+    record(tmp_path, make_run)
+    new = make_run("new", 103.5)
+    assert gate(tmp_path, "check", new, "--practical", "0.04")[0] == 0
+    assert gate(tmp_path, "record", new)[0] == 2
+    assert gate(tmp_path, "record", new, "--practical", "0.04")[0] == 0

@@ -61,3 +61,10 @@ def test_a_log_is_not_overwritten(tmp_path: Path) -> None:
     before = log.read_bytes()
     assert gate(tmp_path, "check", log, "--json", log, "--force")[0] == 2
     assert log.read_bytes() == before
+
+
+def test_standard_output_is_no_file(tmp_path: Path) -> None:
+    log = megatron_log(tmp_path / "a.log", 1000)
+    code, out, err = gate(tmp_path, "check", log, "--json", "-")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert not (tmp_path / "-").exists()

@@ -20,6 +20,7 @@ from perfdoc.diff.sources import captures_or_diagnosis, read_diagnosis
 from perfdoc.diff.steady import steady_steps_ns
 from perfdoc.job_configuration import holds_settings, job_configuration
 from perfdoc.measuring import measure_all
+from perfdoc.profiling.encodable import encodable
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.manifest import Manifest, read_manifest
 from perfdoc.rules.knobs.configuration import Configuration
@@ -84,7 +85,7 @@ def load(argument: str, *, config: Path | None, step_range: str | None, jobs: in
     diagnosis = diagnose(measured.captures, measured.silent, (), configuration)
     manifest = _manifest(facts.run_directory)
     return Loaded(
-        path=argument,
+        path=encodable(argument),
         kind="traces",
         diagnosis=diagnosis,
         facts=facts,
@@ -122,7 +123,7 @@ def _from_diagnosis(argument: str, path: Path, given: JobFacts, config: Path | N
             total_ns=k.total_ns + (old.total_ns if old else 0),
         )
     return Loaded(
-        path=argument,
+        path=encodable(argument),
         kind="diagnosis",
         diagnosis=diagnosis,
         facts=facts,

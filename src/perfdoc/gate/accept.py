@@ -14,7 +14,7 @@ from perfdoc.gate.baseline import (
     refuse_known,
     with_runs,
 )
-from perfdoc.gate.decision import LOW_HISTORY_FRAC, MIN_HISTORY, Verdict, decide
+from perfdoc.gate.decision import LOW_HISTORY_FRAC, MIN_HISTORY, PRACTICAL_FRAC, Verdict, decide
 from perfdoc.gate.drift import drift
 from perfdoc.gate.facts import differences
 from perfdoc.gate.read_run import Run
@@ -22,7 +22,9 @@ from perfdoc.gate.result import change
 from perfdoc.traces import TraceError
 
 
-def recorded(folder: Path, runs: Sequence[Run]) -> tuple[Path, Baseline]:
+def recorded(
+    folder: Path, runs: Sequence[Run], practical_frac: float = PRACTICAL_FRAC
+) -> tuple[Path, Baseline]:
     """The baseline with the runs added, and where it goes.
 
     Raises TraceError where one of them is in it, or where they are of another level: slower runs that join
@@ -35,12 +37,12 @@ def recorded(folder: Path, runs: Sequence[Run]) -> tuple[Path, Baseline]:
     path, old = found
     refuse_known(path, old, figures, "it is recorded already, and one run counts once")
     known, new = [r.median_step_ns for r in old.runs], [r.median_step_ns for r in figures]
-    decision = decide(known, new)
+    decision = decide(known, new, practical_frac)
     if decision.verdict in (Verdict.FAIL, Verdict.IMPROVED):
         what = f"does not take these runs: they are {change(decision.slower_frac)} its own, beyond the limit"
         remedy = "A new level is for perfdoc gate promote --reason WHY RUN…"
         raise TraceError(path, f"{what} of {decision.limit_frac:.1%}.", remedy)
-    drifted = drift(known, new)
+    drifted = drift(known, new, practical_frac)
     if drifted is not None and drifted.beyond:
         what = (
             f"does not take these runs: they are {change(drifted.slower_frac)} its first "

@@ -14,6 +14,7 @@ from perfdoc.gate.growth import growth
 from perfdoc.gate.read_run import Run
 from perfdoc.gate.result import Difference, Result, compared, drift_check, floor_check, incomparable
 from perfdoc.gate.session import together
+from perfdoc.profiling.encodable import encodable
 
 MAX_NAMED = 3
 """Differing facts that the one sentence names."""
@@ -39,7 +40,7 @@ def check_runs(
         return incomparable(
             why,
             list(map(floor_check, limits)),
-            baseline=closest.name if closest else None,
+            baseline=encodable(closest.name) if closest else None,
             differences=differ,
             runs=figures,
             notes=notes,
@@ -57,7 +58,7 @@ def check_runs(
         decide(known, new, practical_frac),
         [*([drift_check(drifted, drift_level, old)] if drifted else []), *map(floor_check, limits)],
         growth(old, figures),
-        baseline=path.name,
+        baseline=encodable(path.name),
         baseline_runs=old,
         runs=figures,
         notes=notes,
@@ -71,7 +72,7 @@ def _why_not(
     closest = nearest(baselines, facts, ignored)
     if closest is None:
         return (
-            f"{folder} holds no baseline. Record one from three or more accepted runs: "
+            f"{encodable(str(folder))} holds no baseline. Record one from three or more accepted runs: "
             "perfdoc gate record RUN…",
             None,
             [],
@@ -84,8 +85,8 @@ def _why_not(
     names = ", ".join(d.fact for d in differ[:MAX_NAMED])
     more = f" and {len(differ) - MAX_NAMED} more" if len(differ) > MAX_NAMED else ""
     return (
-        f"No baseline of these facts; the nearest, {path.name}, differs in {names}{more}. Record these runs "
-        "as a baseline of their own, or let facts differ with --ignore.",
+        f"No baseline of these facts; the nearest, {encodable(path.name)}, differs in {names}{more}. Record "
+        "these runs as a baseline of their own, or let facts differ with --ignore.",
         path,
         differ,
     )

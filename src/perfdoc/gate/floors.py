@@ -19,10 +19,11 @@ class _Kind:
     value: Callable[[RunFigures], float | None]
     at_least: bool
     unit: str
+    is_share: bool = False
 
 
 KINDS: dict[str, _Kind] = {
-    "mfu_min": _Kind(value=lambda r: r.mfu_frac, at_least=True, unit=""),
+    "mfu_min": _Kind(value=lambda r: r.mfu_frac, at_least=True, unit="", is_share=True),
     "tokens_per_s_per_gpu_min": _Kind(value=lambda r: r.tokens_per_s_per_gpu, at_least=True, unit="tokens/s"),
     "tflops_per_gpu_min": _Kind(value=lambda r: r.tflops_per_gpu, at_least=True, unit="TFLOP/s"),
     "step_time_max_ms": _Kind(value=lambda r: r.median_step_ns / 1e6, at_least=False, unit="ms"),
@@ -31,7 +32,9 @@ KINDS: dict[str, _Kind] = {
         at_least=False,
         unit="GiB",
     ),
-    "exposed_comm_frac_max": _Kind(value=lambda r: r.exposed_comm_frac, at_least=False, unit=""),
+    "exposed_comm_frac_max": _Kind(
+        value=lambda r: r.exposed_comm_frac, at_least=False, unit="", is_share=True
+    ),
 }
 """What may be limited; fractions are of 1."""
 
@@ -69,7 +72,10 @@ def parse_floor(text: str) -> Floor:
     level = found[3] or "error"
     if level not in get_args(Level):
         raise ValueError(f"--floor {text}: the level is off, warn or error.")
-    return Floor(name=found[1], limit=float(found[2]), level=level)  # type: ignore[arg-type]
+    limit = float(found[2])
+    if KINDS[found[1]].is_share and limit > 1:
+        raise ValueError(f"--floor {text}: {found[1]} is a share of 1: 40 % is written {found[1]}=0.4.")
+    return Floor(name=found[1], limit=limit, level=level)  # type: ignore[arg-type]
 
 
 def check_floors(floors: Sequence[Floor], runs: Sequence[RunFigures]) -> list[FloorResult]:

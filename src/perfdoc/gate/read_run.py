@@ -14,6 +14,7 @@ from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
 from perfdoc.gate.facts import Facts, facts_of, fingerprint
 from perfdoc.gate.figures import RunFigures, TooFewStepsError, digest_of, steady
 from perfdoc.gate.utilization import mfu
+from perfdoc.profiling.encodable import encodable
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.json_lines import read_lines
 from perfdoc.profiling.manifest import Manifest
@@ -53,8 +54,8 @@ def read_run(path: Path, *, label: str, commit: str | None, peak_tflops: float |
         ) from error
     except CaptureError as error:
         raise TraceError(error.path, error.what, error.remedy) from error
-    facts = dict(sorted((run.facts | ({"label": label} if label else {})).items()))
-    figures = msgspec.structs.replace(run.figures, commit=commit)
+    facts = dict(sorted((run.facts | ({"label": encodable(label)} if label else {})).items()))
+    figures = msgspec.structs.replace(run.figures, commit=commit and encodable(commit))
     try:  # What a baseline could not hold is not compared with one either.
         msgspec.convert(msgspec.to_builtins(figures), RunFigures)
         fingerprint(facts)
@@ -81,7 +82,7 @@ def _directory(path: Path, peak_tflops: float | None) -> Run:
     mfu_frac, notes = mfu(flops / seconds / world if flops else None, peak)
     return Run(
         figures=RunFigures(
-            source=path.resolve().name,
+            source=encodable(path.resolve().name),
             digest=digest_of(job.step.tolist(), job.duration_ns.tolist(), manifest.created_utc),
             utc=manifest.created_utc,
             **counted,
@@ -183,7 +184,7 @@ def _log(path: Path, peak_tflops: float | None) -> Run:
     mfu_frac, more = mfu(typical * 1e12 if typical else None, peak_tflops * 1e12 if peak_tflops else None)
     return Run(
         figures=RunFigures(
-            source=path.name,
+            source=encodable(path.name),
             digest=digest_of([s.step for s in log.steps], [s.duration_ns for s in log.steps], None),
             **counted,
             tflops_per_gpu=typical,

@@ -9,6 +9,7 @@ from xml.etree import ElementTree
 
 import msgspec
 
+from perfdoc.gate.facts import Fact
 from perfdoc.gate.result import Check, Result
 from perfdoc.reports.github import command
 from perfdoc.reports.markdown import escape
@@ -42,7 +43,7 @@ def as_text(result: Result) -> str:
     if result.differences:
         lines += ["", f"differs from the nearest baseline{_line(_of(result))} in:"]
         lines += [
-            f"  {_line(d.fact)}: {_line(str(d.baseline))} -> {_line(str(d.here))}"
+            f"  {_line(d.fact)}: {_fact(d.baseline)} -> {_fact(d.here)}"
             for d in result.differences[:_MAX_DIFFERENCES]
         ]
         if (more := len(result.differences) - _MAX_DIFFERENCES) > 0:
@@ -70,7 +71,7 @@ def as_markdown(result: Result) -> str:
             "|---|---|---|",
         ]
         lines += [
-            f"| {_cell(d.fact)} | {_cell(str(d.baseline))} | {_cell(str(d.here))} |"
+            f"| {_cell(d.fact)} | {escape(_fact(d.baseline))} | {escape(_fact(d.here))} |"
             for d in result.differences[:_MAX_DIFFERENCES]
         ]
     lines += [f"\n{_cell(note)}" for note in result.notes]
@@ -121,6 +122,11 @@ RENDERINGS: dict[str, Callable[[Result], str]] = {
 
 def _of(result: Result) -> str:
     return f" ({result.baseline})" if result.baseline else ""
+
+
+def _fact(value: Fact) -> str:
+    """What one side has; in its one line."""
+    return "not said" if value is None else _line(str(value))
 
 
 def _line(text: str) -> str:

@@ -16,6 +16,8 @@ def check_targets(targets: Sequence[Path], *, inputs: Sequence[Path], force: boo
     """
     try:
         for i, path in enumerate(targets):
+            if str(path) == "-":
+                raise ValueError("-: standard output shows what --format names. Give a file's name.")
             if any(_one(path, other) for other in targets[:i]):
                 raise ValueError(f"{path}: is to hold two results. Give each a file of its own.")
             for read in inputs:

@@ -1,0 +1,50 @@
+"""Names and variables that are no UTF-8, as Linux allows them: shown with escapes, and no reason to stop."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import pytest
+
+from perfdoc.simulator.demo import write_demo
+from tests.cli.test_analyze import perfdoc
+from tests.gate.commands import gate, megatron_log
+
+ODD = os.fsdecode(b"a\xff\n::error::b")
+SHOWN = "a\\udcff\n::error::b"
+
+
+def test_captures_are_analysed_and_compared(tmp_path: Path) -> None:
+    first = write_demo(tmp_path / "demo")[0]
+    odd = first.rename(first.with_name(f"{ODD}.sqlite"))
+    done = perfdoc("analyze", odd, "--json", "-", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["inputs"][0]["path"].endswith(f"{SHOWN}.sqlite")
+    done = perfdoc("diff", odd, odd, "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["before"]["path"].endswith(f"{SHOWN}.sqlite")
+
+
+def test_runs_are_recorded_and_checked(tmp_path: Path) -> None:
+    logs = [megatron_log(tmp_path / f"{ODD}{i}", 100 + i / 10) for i in range(4)]
+    code, _, err = gate(tmp_path, "record", *logs[:3], "--label", ODD, "--commit", ODD)
+    assert code == 0, err
+    code, out, err = gate(tmp_path, "check", logs[3], "--label", ODD, "--format", "json")
+    assert (code, json.loads(out)["runs"][0]["source"]) == (0, f"{SHOWN}3"), err
+    code, out, err = gate(tmp_path, "check", logs[3], "--format", "json")
+    assert (code, json.loads(out)["differences"]) == (3, [{"fact": "label", "baseline": SHOWN, "here": None}])
+    code, out, err = gate(tmp_path, "check", logs[3])
+    assert "  label: a\\udcff\\x0a::error::b -> not said" in out.splitlines()
+    code, out, err = gate(tmp_path, "check", logs[3], "--baselines", tmp_path / ODD, "--format", "github")
+    assert (code, out.count("\n"), "%0A" in out) == (3, 1, False), err
+    code, out, err = gate(tmp_path, "promote", logs[3], "--label", ODD, "--few", "--reason", ODD)
+    assert code == 0, err
+
+
+def test_env(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NCCL_ALGO", ODD)
+    done = perfdoc("env", "--format", "json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["knobs"]["NCCL_ALGO"] == SHOWN
