@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 
+from perfdoc.analyzers.memory.memory_formula import states_bytes
 from perfdoc.rules.case import Case
+from perfdoc.rules.degrees import degrees_of
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.gradient_sums import summing_ranks
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.links import Link, reached_gbps, usual_link
 from perfdoc.rules.memory_room import gib
-from perfdoc.rules.model_states import optimizer_bytes
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -116,8 +118,8 @@ def _two_levels(case: Case, ranks: int) -> Iterator[Advice]:
     accumulates = case.is_set_to("reduce_scatter_with_fp32_accumulation", True)
     if case.degree("num_distributed_optimizer_instances") != 1 or ranks % 2 or accumulates:
         return
-    now, then = optimizer_bytes(case, ranks), optimizer_bytes(case, ranks // 2)
-    memory = "" if now is None or then is None else f": {gib(then)} instead of {gib(now)} on each GPU"
+    more = _more_bytes(case, ranks)
+    memory = "" if more is None else f": {gib(more)} more on each GPU, by formula"
     yield Advice(
         knob="num_distributed_optimizer_instances",
         to=2,
@@ -125,3 +127,14 @@ def _two_levels(case: Case, ranks: int) -> Iterator[Advice]:
         f"one ring of {ranks:,}; 4 and more where that helped. A guide claims 5 to 15 %",
         costs=f"twice the memory of optimizer states{memory}",
     )
+
+
+def _more_bytes(case: Case, ranks: int) -> int | None:
+    """What optimizer states take more where half of `ranks` share them; None where it is not known."""
+    shape, at = case.job.facts.model, degrees_of(case)
+    if shape is None or not shape.layers or at is None:
+        return None
+    now, then = (
+        states_bytes(shape, replace(at, dp=n, cp=1), sharded_optimizer=True) for n in (ranks, ranks // 2)
+    )
+    return None if now is None or then is None else then - now

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoc.rules.case import Case
-from perfdoc.rules.memory_room import gib
-from perfdoc.rules.model_states import headroom_bytes
+from perfdoc.rules.memory_room import gib, tightest
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -48,8 +47,9 @@ def evaluate(case: Case) -> Verdict:
     if exposed is not None and idle is not None:
         value = f"{exposed:.1%}, {idle:.1%}"
         evidence.append(Evidence(label="exposed communication, idle time, mean over ranks", value=value))
-    if (free := headroom_bytes(case)) is not None:
-        evidence.append(Evidence(label="memory never reserved, least of any GPU", value=gib(free)))
+    room = tightest(case)
+    if room is not None and room.free_bytes is not None:
+        evidence.append(Evidence(label="memory never reserved, least of any GPU", value=gib(room.free_bytes)))
     if mfu.value >= LOW_MFU:
         return Verdict(state="passes", evidence=evidence)
     basics = list(_basics(case))
