@@ -54,7 +54,8 @@ def evaluate(case: Case) -> Verdict:
     nothing, evidence = judged(case, "dp")
     if nothing is not None:
         return nothing
-    advice = [*_overlaps(case), *_buckets(case), *_narrower_sums(case), *_narrower_weights(case)]
+    overlaps = _overlaps(case)
+    advice = [*overlaps, *_buckets(case), *_narrower_sums(case), *_narrower_weights(case)]
     unadvised = _UNADVISED if case.configuration.values else _NO_CONFIGURATION
     return Verdict(
         state="fires",
@@ -62,7 +63,7 @@ def evaluate(case: Case) -> Verdict:
         reason="compute does not hide it",
         evidence=evidence,
         advice=advice,
-        remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case)) if w),
+        remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case, overlaps)) if w),
         otherwise=_UNADVISED,
         gain=ceiling_of_transfer(case, "dp"),
         verify=_VERIFY,
@@ -76,7 +77,7 @@ def _level(case: Case, advice: Sequence[Advice]) -> Level:
     tried = [p for key in _TRIED if (p := case.prediction(key)) is not None and p.high_ns is not None]
     gains = [*(p.gain for p in tried), *(a.gain for a in advice if a.gain is not None)]
     worth = any((g.high_ms or 0.0) >= WORTH_FRAC * (case.unit_ms or 0.0) for g in gains)
-    off = case.is_set_to(_GRADIENTS, False) or case.is_set_to(_WEIGHTS, False)
+    off = any(a.knob in (_GRADIENTS, _WEIGHTS) for a in advice)
     little = (hidden_frac(case, "dp") or 0.0) < HIDDEN_FRAC
     return "problem" if off or not tried or worth or little else "information"
 
@@ -94,13 +95,15 @@ def _overlaps(case: Case) -> list[Advice]:
     found = []
     gain = predicted(case, "overlapped_dp")
     sharded = case.is_set_to("use_distributed_optimizer", True)
-    if gain is not None and gain.method == "replay" and (gain.mid_ms or 0.0) < 0:
+    if _overlap_costs(case):
         return []  # what is exposed now costs less than what would be then
     both = case.is_set_to(_GRADIENTS, False) and sharded and case.is_set_to(_WEIGHTS, False)
     if case.is_set_to(_GRADIENTS, False):
         why = "reduces each bucket of gradients while the backward pass goes on"
         together = (_WEIGHTS,) if both else ()
-        found.append(Advice(knob=_GRADIENTS, to=True, why=why, gain=gain, together=together))
+        alone = not both and _gathers(case) and not case.is_set_to(_WEIGHTS, True)
+        only = at_most(gain, "predicted with weights gathered ahead too") if alone else gain
+        found.append(Advice(knob=_GRADIENTS, to=True, why=why, gain=only, together=together))
     if sharded and case.is_set_to(_WEIGHTS, False):
         why = "gathers the weights of the next layers while the forward pass computes"
         if not both:
@@ -108,6 +111,19 @@ def _overlaps(case: Case) -> list[Advice]:
         together = (_GRADIENTS,) if both else ()
         found.append(Advice(knob=_WEIGHTS, to=True, why=why, gain=gain, together=together))
     return found
+
+
+def _gathers(case: Case) -> bool:
+    return any(
+        row.dimension == "dp" and row.collective == "all_gather"
+        for rank in case.ranks
+        for row in rank.communication
+    )
+
+
+def _overlap_costs(case: Case) -> bool:
+    gain = predicted(case, "overlapped_dp")
+    return gain is not None and gain.method == "replay" and (gain.mid_ms or 0.0) < 0
 
 
 def _piped(case: Case) -> bool:
@@ -130,9 +146,13 @@ def _bucket_elements(case: Case) -> int | None:
 
 def _buckets(case: Case) -> list[Advice]:
     """Another bucket size, where the replay says that it gains by the lower end of its band; for small ones
-    that it only may make better, megatron-core's own."""
+    that it only may make better, megatron-core's own.
+
+    Not while the overlap is off: megatron-core then makes one bucket of all gradients whatever is set, and
+    what was replayed is no longer so once it is on.
+    """
     size = _bucket_elements(case)
-    if size is None or _piped(case):
+    if size is None or _piped(case) or case.is_set_to(_GRADIENTS, False):
         return []
     if case.is_set_to("use_megatron_fsdp", True):
         if case.is_set_to("bucket_size", None):
@@ -201,9 +221,14 @@ def _narrower_weights(case: Case) -> list[Advice]:
     return [Advice(knob="fp8_param_gather", to=True, why=why), *found]
 
 
-def _held_back(case: Case) -> list[str]:
+def _held_back(case: Case, overlaps: Sequence[Advice]) -> list[str]:
     """Why something is not advised that a reader may expect."""
     found = []
+    if not overlaps and case.is_set_to(_GRADIENTS, False) and _overlap_costs(case):
+        found.append(
+            "Overlap is off and is not advised: the replay finds that with these buckets it costs more than "
+            "it hides."
+        )
     known, size = case.setting("bucket_size")
     if known and size is not None and _piped(case):
         found.append(

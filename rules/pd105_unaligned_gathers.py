@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
+from perfdoc.rules.gradient_sums import summing_ranks
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -30,6 +31,8 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason="the sizes of the pipeline are not known")
     if pp == 1 or vpp == 1:
         return Verdict(state="not_applicable", reason="there are no interleaved pipeline stages")
+    if summing_ranks(case) == 1:
+        return Verdict(state="not_applicable", reason="there are no replicas to gather weights from")
     known, overlapped = case.setting(_GATHER)
     if not known:
         return Verdict(state="skipped", reason=f"{_GATHER} is not known")
@@ -54,7 +57,9 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         level="information",
-        reason="stages gather weights when each likes",
+        reason="stages gather weights when each likes"
+        if aligned == (True, False)
+        else "the first weights are gathered only after the optimizer's step",
         evidence=evidence,
         advice=advice,
         verify="Run again with all stages captured: late peers in the pipeline section fall.",

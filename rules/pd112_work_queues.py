@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
-from perfdoc.rules.gain import ceiling
+from perfdoc.rules.gain import ceiling, predicted
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
@@ -22,7 +22,9 @@ META = Meta(
     advice=("tp_overlap_hopper_conn", "mlm_ts_throughput"),
 )
 
-_KNOB = "cuda_device_max_connections"
+_KNOB, _CP = "cuda_device_max_connections", "context_parallel_size"
+_KEY = "without_queueing_tp"
+"""The replay in which no TP collective stands behind a kernel that was launched after it."""
 MANY = 32
 """What Megatron-Bridge sets where several queues are wanted."""
 _FORMER = ("ampere", "ada", "hopper")
@@ -42,7 +44,8 @@ class _Wanted:
 def evaluate(case: Case) -> Verdict:
     """Guides contradict one another here; what holds: several queues for FSDP, overlapped expert parallelism
     and DeepEP; one for tensor or context parallelism up to Hopper; Blackwell needs none. Fires as a problem
-    where the overlap that suffers is exposed for 5 % of the window, or where the setting is refused."""
+    where the overlap that suffers is exposed for 5 % of the window and the replay does not rule out that TP
+    collectives queue, or where the setting is refused."""
     on_cpu = only_for_gpus(case)
     if on_cpu is not None:
         return on_cpu
@@ -59,23 +62,32 @@ def evaluate(case: Case) -> Verdict:
     share = case.share(lambda r: sum(exposed_ns(d)(r) for d in wanted.dimensions)) or 0.0
     names = " and ".join(d.upper() for d in wanted.dimensions)
     evidence.append(Evidence(label=f"exposed {names} communication, mean over ranks", value=f"{share:.1%}"))
-    exposed = share >= MIN_FRAC
+    replayed = predicted(case, _KEY) if wanted.one else None
+    gain = replayed if replayed is not None and replayed.method == "replay" else None
+    ruled_out = wanted.one and _none_queues(case)
+    if ruled_out:
+        evidence.append(Evidence(label="TP collectives that begin behind a later kernel", value="none"))
+    exposed = share >= MIN_FRAC and not ruled_out
+    if gain is None and exposed:
+        most = f"the exposed {names} communication"
+        gain = ceiling(case, lambda r: sum(exposed_ns(d)(r) for d in wanted.dimensions), most)
     return Verdict(
         state="fires",
         level="problem" if exposed or wanted.certain else "information",
         reason=wanted.why,
         evidence=evidence,
-        advice=[Advice(knob=_KNOB, to=1 if wanted.one else MANY, why=wanted.why)],
-        gain=ceiling(
-            case,
-            lambda r: sum(exposed_ns(d)(r) for d in wanted.dimensions),
-            f"the exposed {names} communication",
-        )
-        if exposed
-        else None,
+        advice=[Advice(knob=_KNOB, to=1 if wanted.one else MANY, why=wanted.why, gain=gain)],
         verify="Run again: collectives start with the product that they are to run beside, not at its end.",
         false_alarm="A variable that the launcher or the framework sets to something else when it starts.",
     )
+
+
+def _none_queues(case: Case) -> bool:
+    """Whether the windows were replayed, and no TP collective was found to stand in a queue; of CP nothing is
+    replayed."""
+    found = case.prediction(_KEY)
+    others = any(p.gain.method == "replay" for p in case.gains.predictions)
+    return found is not None and found.gain.method == "none" and others and case.degree(_CP) == 1
 
 
 def _wanted(case: Case) -> _Wanted | Verdict:
@@ -88,7 +100,7 @@ def _wanted(case: Case) -> _Wanted | Verdict:
     if _experts_overlap(case):
         why = "overlapped expert parallelism (and DeepEP, HybridEP) need several queues"
         return _Wanted(one=False, why=why, dimensions=("ep",))
-    tp, cp = case.degree("tensor_model_parallel_size"), case.degree("context_parallel_size")
+    tp, cp = case.degree("tensor_model_parallel_size"), case.degree(_CP)
     if tp == 1 and cp == 1:
         reason = "neither tensor nor context parallelism, FSDP nor overlapped experts"
         return Verdict(state="not_applicable", reason=reason)

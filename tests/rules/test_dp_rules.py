@@ -49,6 +49,35 @@ def test_pd101_leaves_buckets_alone_where_they_are_not_read(exposed: Case) -> No
     assert settings_of(fsdp) == {"bucket_size": None}
 
 
+def test_pd101_sizes_no_buckets_that_the_overlap_will_change(exposed: Case) -> None:
+    """Without overlap all gradients are one bucket; with it another one than was replayed is best."""
+    off: dict[str, Value] = {"bucket_size": 1000, "overlap_grad_reduce": False}
+    case = predicting(exposed, buckets_x4=(0.01, 0.02, 0.03), overlapped_dp=(0.01, 0.015, 0.02))
+    found = result("PD101", having(case, off))
+    assert settings_of(found) == {"overlap_grad_reduce": True}
+    assert (found.gain and found.gain.mid_ms) == 0.015
+
+
+def test_pd101_gain_of_gradients_alone_is_a_ceiling_where_weights_may_be_gathered(exposed: Case) -> None:
+    """The replay overlaps both; whether weights are overlapped already is not known."""
+    case = with_rows(predicting(exposed, overlapped_dp=(0.01, 0.015, 0.02)), collective="all_gather")
+    for more, method in (({}, "ceiling"), ({"overlap_param_gather": True}, "replay")):
+        settings: dict[str, Value] = {"overlap_grad_reduce": False, "use_distributed_optimizer": True}
+        found = result("PD101", having(case, {**settings, **more}))
+        assert (found.gain and found.gain.method) == method
+
+
+def test_pd101_does_not_call_an_overlap_a_problem_that_costs_time(exposed: Case) -> None:
+    off: dict[str, Value] = {"overlap_grad_reduce": False}
+    for mid, level, advised in (
+        (0.001, "problem", {"overlap_grad_reduce": True}),
+        (-0.001, "information", {}),
+    ):
+        found = result("PD101", having(predicting(exposed, overlapped_dp=(mid, mid, mid)), off))
+        assert (found.level, settings_of(found)) == (level, advised)
+        assert ("costs more than it hides" in found.remedy) == (not advised)
+
+
 @pytest.mark.parametrize(
     ("dp", "more", "advised"),
     [
@@ -237,6 +266,7 @@ WITH_STEP = "overlap_param_gather_with_optimizer_step"
     ("settings", "state", "advised"),
     [
         ({}, "fires", {"align_param_gather": True}),
+        ({**ONE, "pipeline_model_parallel_size": 4, "data_parallel_size": 1}, "not_applicable", {}),
         ({WITH_STEP: False}, "fires", {"align_param_gather": True, WITH_STEP: True}),
         ({WITH_STEP: False, "align_param_gather": True}, "fires", {WITH_STEP: True}),
         ({"align_param_gather": True}, "passes", {}),
@@ -250,6 +280,7 @@ def test_pd105(exposed: Case, settings: dict[str, Value], state: str, advised: d
     assert (found.state, settings_of(found)) == (state, advised)
     if state == "fires":
         assert found.level == "information"
+        assert ("optimizer" in found.reason) == ("align_param_gather" not in advised)
 
 
 def test_pd105_knows_what_it_does_not_know(exposed: Case) -> None:

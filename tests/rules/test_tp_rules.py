@@ -15,7 +15,7 @@ from perfdoc.rules.pd111_exposed_tp import USUAL_SM, USUAL_SPLITS
 from perfdoc.rules.pd112_work_queues import MANY
 from perfdoc.rules.pd113_products_beside_communication import MAX_CGA, MIN_FRAC
 from perfdoc.rules.pd113_products_beside_communication import USUAL_SM as TUNED_SM
-from tests.rules.cases import case_of, result, settings_of, step_with_gap
+from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
 from tests.rules.communicating import B200, communicating, having, with_exposed, with_parts
 
 TP: dict[str, Value] = {
@@ -190,3 +190,24 @@ def test_pd113_without_a_measurement(exposed: Case, tmp_path: Path) -> None:
     one_sm = {**ON, "tp_overlap_cga_size": 4, "tp_overlap_num_sm": 1}
     assert settings_of(result("PD113", slowed(having(exposed, one_sm), None))) == {"tp_overlap_cga_size": 1}
     assert result("PD113", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
+
+
+def test_pd112_gains_what_the_replay_says(exposed: Case) -> None:
+    """Only the replay without queues is of this change; where it finds no queue, little is wrong."""
+    case = having(exposed, {**TP, ENV: 8})
+    found = result("PD112", predicting(case, without_queueing_tp=(0.01, 0.02, 0.03)))
+    assert found.gain is not None
+    assert (found.level, found.gain.method, found.gain.mid_ms) == ("problem", "replay", 0.02)
+    replayed = predicting(case, without_queueing_tp=(0.0, 0.0, 0.0), without_gc=(0.0, 0.0, 0.0))
+    queues, other = replayed.gains.predictions
+    nothing = replace(queues.gain, low_ms=None, mid_ms=None, high_ms=None, method="none")
+    none = replace(queues, gain=nothing)
+    sound = replace(replayed, gains=replace(replayed.gains, predictions=[none, other]))
+    found = result("PD112", sound)
+    assert (found.state, found.level, found.gain) == ("fires", "information", None)
+    context = {**TP, "context_parallel_size": 2, ENV: 8}
+    assert result("PD112", having(sound, context)).level == "problem"  # nothing is replayed of CP
+    withheld = replace(replayed, gains=replace(replayed.gains, predictions=[none]))
+    found = result("PD112", withheld)
+    assert found.gain is not None
+    assert (found.level, found.gain.method) == ("problem", "ceiling")
