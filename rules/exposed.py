@@ -26,9 +26,15 @@ def transfer_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
     Had they come in time, a collective would have ended earlier by the wait, whatever of it compute hid; so
     all of the wait is taken off what is exposed, 0 at least.
     """
+    wait = waited_ns(case, dimension)
+    return lambda rank: max(0, rank.ledger.exposed_comm_ns[dimension] - wait(rank))
+
+
+def waited_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
+    """A rank's waiting for late ranks in collectives of a dimension; 0 where that was not measured."""
     wait = {w.name: w.wait_ns for w in case.job.skew.waits if w.dimension == dimension}
     of = {id(rank): wait.get(label, 0) for rank, label in zip(case.ranks, case.job.labels, strict=False)}
-    return lambda rank: max(0, rank.ledger.exposed_comm_ns[dimension] - of.get(id(rank), 0))
+    return lambda rank: of.get(id(rank), 0)
 
 
 def ceiling_of_transfer(case: Case, dimension: str) -> Gain | None:

@@ -9,6 +9,7 @@ from perfdoc.analyzers.memory.memory_formula import states_bytes
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import degrees_of
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.gain import predicted
 from perfdoc.rules.gradient_sums import summing_ranks
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.links import Link, reached_gbps, usual_link
@@ -37,6 +38,9 @@ META = Meta(
 
 LOW_LINK_FRAC = 0.5
 """Of what such links usually carry: large messages reach 80 % and more."""
+SMALL_FRAC = 0.25
+"""Of the exposed transfer: where buckets of four times the size are predicted to save as much, it is the
+messages that are small."""
 RING_RANKS = 16
 """Smaller groups gain little from two levels, or from padded buckets."""
 _UNKNOWN_LINK = "what the links between these ranks carry is not known (GPU, layout, or experts' own groups)"
@@ -65,8 +69,12 @@ def evaluate(case: Case) -> Verdict:
     evidence.append(Evidence(label="bus bandwidth of DP collectives", value=f"{gbps:,.3g} GB/s"))
     value = f"{link.gbps:,.3g} GB/s, of which {share:.0%} is reached"
     evidence.append(Evidence(label=f"{ranks:,} ranks over {link.words}", value=value))
+    reason = ""
     if share >= LOW_LINK_FRAC:
         reason = "the links are well used: fewer bytes or more overlap help, see PD101"
+    elif _messages_are_small(case):
+        reason = "messages are too small to fill the links: larger buckets help, see PD101"
+    if reason:
         return Verdict(state="passes", reason=reason, evidence=evidence)
     return Verdict(
         state="fires",
@@ -81,6 +89,14 @@ def evaluate(case: Case) -> Verdict:
         false_alarm="Slower network cards than such servers usually have, ranks that are not placed node "
         "after node, or waiting for late ranks where ranks were not compared.",
     )
+
+
+def _messages_are_small(case: Case) -> bool:
+    """Whether larger buckets alone are predicted to save `SMALL_FRAC` of what is exposed."""
+    larger, exposed = predicted(case, "buckets_x4"), ceiling_of_transfer(case, "dp")
+    if larger is None or exposed is None or not (larger.low_ms or 0.0) > 0:
+        return False
+    return (larger.mid_ms or 0.0) >= SMALL_FRAC * (exposed.high_ms or 0.0)
 
 
 def _advice(case: Case, link: Link, ranks: int) -> Iterator[Advice]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from perfdoc.rules.case import Case
+from perfdoc.rules.degrees import has_experts
 from perfdoc.rules.exposed import exposed_ns
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Evidence, Meta, Verdict
@@ -39,6 +40,9 @@ def evaluate(case: Case) -> Verdict:
     domain = case.number("nvlink_domain_size") or gpu.nvlink_domain
     if domain != RACK:
         return Verdict(state="not_applicable", reason="these GPUs are not in NVL72 racks")
+    if case.is_set_to("use_tp_pp_dp_mapping", True):
+        reason = "ranks are placed with PP inside DP (use_tp_pp_dp_mapping), which is not followed here"
+        return Verdict(state="skipped", reason=reason)
     blocks, world = _blocks(case), _world(case)
     if blocks is None or world is None:
         return Verdict(state="skipped", reason="the sizes of the parallel groups are not known")
@@ -78,6 +82,8 @@ def _degrees(case: Case) -> Mapping[str, int]:
         "ep": "expert_model_parallel_size",
     }
     found = {kind: n for kind, knob in knobs.items() if (n := case.degree(knob)) is not None}
+    if has_experts(case) is False:
+        found["ep"] = 1
     return found if case.dp is None else {**found, "dp": case.dp}
 
 
@@ -92,7 +98,7 @@ def _world(case: Case) -> int | None:
 def _blocks(case: Case) -> Mapping[str, int] | None:
     """Dimension → consecutive ranks that hold whole groups of it; only groups of more than one rank."""
     of = _degrees(case)
-    if not {"tp", "cp", "pp", "dp", "ep"} <= of.keys() or case.is_set_to("use_tp_pp_dp_mapping", True):
+    if not {"tp", "cp", "pp", "dp", "ep"} <= of.keys():
         return None
     known, etp = case.setting("expert_tensor_parallel_size")
     etp = etp if known and isinstance(etp, int) else of["tp"] if of["ep"] > 1 else 1

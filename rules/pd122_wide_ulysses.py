@@ -45,7 +45,8 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(Evidence(label="exposed CP communication, mean over ranks", value=f"{share:.1%}"))
     if degree <= most:
         return Verdict(state="passes", evidence=evidence)
-    to = [d for d in divisors(degree) if d <= most][-1]
+    # Each rank gets whole heads of keys; those of queries are a multiple of them.
+    to = [d for d in divisors(degree) if d <= most and shared % d == 0][-1]
     return Verdict(
         state="fires",
         level="information",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
-from perfdoc.rules.exposed import exposed_ns
+from perfdoc.rules.exposed import exposed_ns, transfer_ns, waited_ns
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -22,12 +24,12 @@ META = Meta(
 FEW = 2
 """Micro-batches of a step on each pipeline: global batch / (micro-batch x DP)."""
 MIN_FRAC = 0.5
-"""Of the window, mean over ranks: DP communication, hidden or not."""
+"""Of the window, mean over ranks: DP transfer, hidden or not."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where a step has `FEW` micro-batches or fewer and DP communication runs for
-    `MIN_FRAC` of the window."""
+    """Fires, as information, where a step has `FEW` micro-batches or fewer and DP communication, waiting for
+    late ranks left out, runs for `MIN_FRAC` of the window."""
     if case.dp == 1:
         return Verdict(state="not_applicable", reason="there are no replicas of the model")
     count = case.micro_batches
@@ -39,11 +41,11 @@ def evaluate(case: Case) -> Verdict:
     if not any(row.dimension == "dp" for rank in case.ranks for row in rank.communication):
         reason = "no DP communication is known in the capture"
         return Verdict(state="skipped", reason=reason, evidence=evidence)
-    share = case.share(_dp_ns)
+    share = case.share(_dp_ns(case))
     exposed = case.share(exposed_ns("dp"))
     if share is None or exposed is None:
         return Verdict(state="skipped", reason="every window is empty")
-    evidence.append(Evidence(label="DP communication, at least, mean over ranks", value=f"{share:.1%}"))
+    evidence.append(Evidence(label="DP transfer, at least, mean over ranks", value=f"{share:.1%}"))
     evidence.append(Evidence(label="exposed DP communication", value=f"{exposed:.1%}"))
     if case.dp is not None:
         evidence.append(Evidence(label="replicas (DP)", value=f"{case.dp:,}"))
@@ -62,7 +64,13 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _dp_ns(rank: RankMeasurement) -> int:
-    """At least: rows may run at once, so the longest of them, or what is exposed of them all."""
-    rows = (row.total_ns for row in rank.communication if row.dimension == "dp")
-    return max(max(rows, default=0), rank.ledger.exposed_comm_ns["dp"])
+def _dp_ns(case: Case) -> Callable[[RankMeasurement], int]:
+    """At least: rows may run at once, so the longest of them, or what is exposed of them all; without waiting
+    for late ranks, as far as that was measured."""
+    transfer, wait = transfer_ns(case, "dp"), waited_ns(case, "dp")
+
+    def of(rank: RankMeasurement) -> int:
+        rows = (row.total_ns for row in rank.communication if row.dimension == "dp")
+        return max(max(rows, default=0) - wait(rank), transfer(rank))
+
+    return of

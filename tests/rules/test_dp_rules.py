@@ -308,3 +308,35 @@ def test_pd380(tmp_path_factory: pytest.TempPathFactory) -> None:
     # 128 samples of 64 replicas by ones are two micro-batches.
     settings: dict[str, Value] = {"global_batch_size": 128, "micro_batch_size": 1, "data_parallel_size": 64}
     assert result("PD380", having(case, settings)).evidence[0].value == "2"
+
+
+def waiting(case: Case, share: float) -> Case:
+    """The same, where so much of each millisecond's step was waiting for a late rank."""
+    ns = round(2_000_000 * share)
+    label = case.job.labels[0]
+    wait = RankWait(
+        rank=None,
+        name=label,
+        dimension="dp",
+        collectives=2,
+        own_ns=2 * ns,
+        transfer_ns=ns,
+        wait_ns=ns,
+    )
+    return replace(case, job=replace(case.job, skew=replace(case.job.skew, waits=[wait])))
+
+
+def test_pd380_waiting_is_no_transfer(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """600 of 1,000 us are DP communication; of 100 us of waiting half of the window is left, of 101 less."""
+    case = communicating(tmp_path_factory.mktemp("late"), "dp", 100, hidden_us=500)
+    few = of_job(case, micro_batches=1, dp=64)
+    assert result("PD380", waiting(few, 0.1)).state == "fires"
+    assert result("PD380", waiting(few, 0.101)).state == "passes"
+
+
+def test_pd103_leaves_small_messages_to_pd101(exposed: Case) -> None:
+    """100 us of a step are exposed: buckets that save a quarter of them are the cause."""
+    case = slow(exposed, 1.0, NODES)
+    for mid, low, state in ((0.025, 0.001, "passes"), (0.024, 0.001, "fires"), (0.05, 0.0, "fires")):
+        found = result("PD103", predicting(case, buckets_x4=(low, mid, 0.06)))
+        assert (found.state, "PD101" in found.reason) == (state, state == "passes"), (mid, low)

@@ -78,7 +78,11 @@ def test_pd115_abstains(rack: Case, hopper: Case) -> None:
     assert result("PD115", having(hopper, layout(4, 1, 16, 4))).state == "not_applicable"
     assert result("PD115", having(rack)).state == "skipped"
     other = {**layout(4, 1, 16, 4), "use_tp_pp_dp_mapping": True}
-    assert result("PD115", having(rack, other)).state == "skipped"
+    placed = result("PD115", having(rack, other))
+    assert (placed.state, "use_tp_pp_dp_mapping" in placed.reason) == ("skipped", True)
+    dense = {k: v for k, v in layout(4, 1, 16, 4).items() if not k.startswith("expert")}
+    assert result("PD115", having(rack, dense)).state == "skipped"
+    assert result("PD115", having(rack, {**dense, "num_moe_experts": None})).state == "fires"
     told = {**layout(4, 1, 16, 4), "nvlink_domain_size": 8}
     assert result("PD115", having(rack, told)).state == "not_applicable"
     huge = layout(1 << 20, 1, 1 << 20, 1)
