@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoc.rules.case import Case
+from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.memory_room import gib, tightest
-from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
     code="PD382",
@@ -34,8 +35,8 @@ PER_STAGE = 4
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, below `LOW_MFU`. Basics that are known to be off are advised first; where none
-    is, what guides add after them."""
+    """Fires, as information, below `LOW_MFU`, and names what is known to be off: basics first; where none is,
+    what guides add after them. What to set, and for what gain, is for the rules named to say."""
     mfu = case.job.mfu
     if not case.ranks or case.on_host:
         return Verdict(state="not_applicable", reason="no GPU was captured")
@@ -52,15 +53,15 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(Evidence(label="memory never reserved, least of any GPU", value=gib(room.free_bytes)))
     if mfu.value >= LOW_MFU:
         return Verdict(state="passes", evidence=evidence)
-    basics = list(_basics(case))
+    off = [f"{knob} ({rule})" for knob, rule in _off(case)]
     words = list(_words(case))
-    advice = basics or ([] if words else list(_further(case)))
+    if off:
+        words.insert(0, f"Known to be off: {', '.join(off)}. Each rule says what it would change here.")
     return Verdict(
         state="fires",
         level="information",
         reason=f"MFU is {mfu.value:.1%}; a guide calls 20 to 30 % naive and 50 to 65 % well tuned",
         evidence=evidence,
-        advice=advice,
         remedy=" ".join([*words, "The waterfall of the MFU section shows what takes most; begin there."]),
         verify="Run again: MFU rises by as much as the step gets shorter.",
         false_alarm="A small model or batch, a short sequence, a peak of another type than the products', or "
@@ -68,18 +69,29 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _basics(case: Case) -> Iterator[Advice]:
-    """Known to be off, though there is a group for them."""
-    many, tp = (case.dp or 1) > 1, case.degree("tensor_model_parallel_size")
-    if many and case.is_set_to("use_distributed_optimizer", False):
-        why = "divides optimizer states over the replicas, which frees memory for larger micro-batches"
-        yield Advice(knob="use_distributed_optimizer", to=True, why=why)
-    if many and case.is_set_to("overlap_grad_reduce", False):
-        why = "reduces gradients beside the backward pass"
-        yield Advice(knob="overlap_grad_reduce", to=True, why=why)
-    if (tp or 1) > 1 and case.is_set_to("sequence_parallel", False):
-        why = "divides norms, dropouts and their activations over the tensor-parallel group"
-        yield Advice(knob="sequence_parallel", to=True, why=why)
+def _off(case: Case) -> Iterator[tuple[str, str]]:
+    """Settings known to be off though there is a group for them, and whose rule they are: the basics; where
+    these are on, what guides add, for communication that is exposed."""
+    many, tp = (case.dp or 1) > 1, (case.degree("tensor_model_parallel_size") or 1) > 1
+    basics = [
+        (many, "use_distributed_optimizer", "PD312"),
+        (many, "overlap_grad_reduce", "PD101"),
+        (tp, "sequence_parallel", "PD510"),
+    ]
+    newer = case.gpu is not None and case.gpu.architecture in ("hopper", "blackwell")
+    further = [
+        (tp and _is_exposed(case, "tp"), "tp_comm_overlap", "PD111"),
+        (many and newer and _is_exposed(case, "dp"), "nccl_ub", "PD103"),
+    ]
+    for some in (basics, further):
+        found = [(knob, rule) for wanted, knob, rule in some if wanted and case.is_set_to(knob, False)]
+        yield from found
+        if found:
+            return
+
+
+def _is_exposed(case: Case, dimension: str) -> bool:
+    return (case.share(exposed_ns(dimension)) or 0.0) >= MIN_FRAC
 
 
 def _words(case: Case) -> Iterator[str]:
@@ -87,23 +99,5 @@ def _words(case: Case) -> Iterator[str]:
     if pp is not None and pp > 1 and count is not None and count < PER_STAGE * pp:
         yield (
             f"{count} micro-batches on {pp} stages leave a large bubble: have {PER_STAGE * pp} or more, by a "
-            "larger global batch, fewer replicas or a smaller micro-batch (PD301)."
+            "larger global batch, fewer replicas or a smaller micro-batch (PD302)."
         )
-
-
-def _further(case: Case) -> Iterator[Advice]:
-    """What comes after the basics, where it is known to be off."""
-    tp = case.degree("tensor_model_parallel_size")
-    if (
-        (tp or 1) > 1
-        and case.is_set_to("sequence_parallel", True)
-        and case.is_set_to("tp_comm_overlap", False)
-        and case.configuration.dialect != "verl"
-    ):
-        why = "hides gathers and scatters of tensor parallelism beside products (PD111)"
-        costs = "static shapes, and Transformer Engine's layers"
-        yield Advice(knob="tp_comm_overlap", to=True, why=why, costs=costs)
-    newer = case.gpu is not None and case.gpu.architecture in ("hopper", "blackwell")
-    if (case.dp or 1) > 1 and newer and case.is_set_to("nccl_ub", False):
-        why = "lets NCCL reduce over registered buffers with few SMs (PD103)"
-        yield Advice(knob="nccl_ub", to=True, why=why, costs="buffers outside of PyTorch's allocator")

@@ -19,8 +19,8 @@ from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
 from perfdoc.rules.pd382_low_mfu import LOW_MFU, PER_STAGE
 from perfdoc.rules.registry import run_rules
-from tests.rules.cases import predicting, result, settings_of
-from tests.rules.communicating import communicating, having, of_job
+from tests.rules.cases import predicting, result
+from tests.rules.communicating import communicating, having, of_job, with_exposed
 from tests.simulator.simulated import DENSE, facts_of, simulated, written
 
 SMALL = msgspec.structs.replace(DENSE, layers=2, query_groups=32)
@@ -89,23 +89,34 @@ BASICS: dict[str, Value] = {
 
 
 @pytest.mark.parametrize(
-    ("settings", "advised"),
+    ("settings", "off"),
     [
-        ({}, {}),
-        ({**MANY, **dict.fromkeys(BASICS, False)}, BASICS),
+        ({}, ""),
         (
-            {**MANY, **BASICS, "tp_comm_overlap": False, "nccl_ub": False},
-            {"tp_comm_overlap": True, "nccl_ub": True},
+            {**MANY, **dict.fromkeys(BASICS, False)},
+            "use_distributed_optimizer (PD312), overlap_grad_reduce (PD101), sequence_parallel (PD510)",
         ),
-        ({**MANY, **BASICS, "overlap_grad_reduce": False, "nccl_ub": False}, {"overlap_grad_reduce": True}),
-        ({"data_parallel_size": 1, "use_distributed_optimizer": False, "overlap_grad_reduce": False}, {}),
+        # TP communication is not exposed here, DP communication is.
+        ({**MANY, **BASICS, "tp_comm_overlap": False, "nccl_ub": False}, "nccl_ub (PD103)"),
+        ({**MANY, **BASICS, "overlap_grad_reduce": False, "nccl_ub": False}, "overlap_grad_reduce (PD101)"),
+        ({"data_parallel_size": 1, "use_distributed_optimizer": False, "overlap_grad_reduce": False}, ""),
     ],
 )
-def test_pd382(exposed: Case, settings: dict[str, Value], advised: dict[str, Value]) -> None:
+def test_pd382(exposed: Case, settings: dict[str, Value], off: str) -> None:
+    """It names settings and their rules, and repeats no advice of theirs."""
     found = result("PD382", at_mfu(exposed, LOW_MFU - 0.001, settings))
-    assert (found.state, found.level, settings_of(found)) == ("fires", "information", advised)
+    assert (found.state, found.level, found.advice) == ("fires", "information", [])
+    named = f"Known to be off: {off}. " in found.remedy if off else "Known to be off" not in found.remedy
+    assert named, found.remedy
     assert found.gain is None
     assert [e.value for e in found.evidence] == ["29.9%", "10.0%, 0.0%"]
+
+
+def test_pd382_names_the_overlap_of_what_is_exposed(exposed: Case) -> None:
+    settings: dict[str, Value] = {**MANY, **BASICS, "tp_comm_overlap": False}
+    for us, named in ((50.0, True), (49.9, False)):
+        found = result("PD382", at_mfu(with_exposed(exposed, tp=us), 0.1, settings))
+        assert ("tp_comm_overlap (PD111)" in found.remedy) == named
 
 
 def test_pd382_threshold(exposed: Case) -> None:
@@ -115,11 +126,10 @@ def test_pd382_threshold(exposed: Case) -> None:
 
 
 def test_pd382_counts_micro_batches(exposed: Case) -> None:
-    settings: dict[str, Value] = {**MANY, **BASICS, "tp_comm_overlap": False}
+    settings: dict[str, Value] = {**MANY, **BASICS}
     for count, few in ((4 * PER_STAGE - 1, True), (4 * PER_STAGE, False)):
         found = result("PD382", of_job(at_mfu(exposed, 0.1, settings), micro_batches=count))
         assert ("have 16 or more" in found.remedy) == few
-        assert settings_of(found) == ({} if few else {"tp_comm_overlap": True})
 
 
 def test_pd101_is_information_where_nothing_is_to_be_gained(exposed: Case, tmp_path: Path) -> None:
