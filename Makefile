@@ -41,11 +41,14 @@ lint: install-all
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
+# Files of tests on as many processes. Some tests start processes of their own, so that more gain little.
+WORKERS ?= 2
+
 test: lint
-	$(BIN)/pytest -m 'not slow'
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m 'not slow'
 
 test-all: lint
-	$(BIN)/pytest
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
 # The pages that are made from the rules' own files; a test fails where they are stale.
 docs: install
