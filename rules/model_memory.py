@@ -6,6 +6,7 @@ attention); Korthikanti et al., arXiv:2205.05198 (without sequence parallelism).
 
 from __future__ import annotations
 
+from perfdoc.analyzers.memory import memory_formula
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.configuration import Undecided, View
 
@@ -72,21 +73,14 @@ def _tokens_by_hidden(case: Case) -> int | None:
 
 def layer_activation_bytes(case: Case, *, sequence_parallel: bool | None = None) -> int | None:
     """Activations of one dense layer and one micro-batch that a rank keeps, fused attention taken for
-    granted.
-
-    sbh x (18 + c F / h) / tp with sequence parallelism, sbh x (10 + (8 + c F / h) / tp) without; c is 4 bytes
-    for a plain MLP and 6 for a gated one. s 4096, b 1, h 8192, F 28672 gated, tp 8 with sequence parallelism:
-    156 MiB. sequence_parallel: instead of what is set.
-    """
+    granted; None for experts, whose tokens vary. sequence_parallel: instead of what is set."""
     model, tp, sbh = case.job.facts.model, tp_of(case), _tokens_by_hidden(case)
     divided = sequence_parallel_of(case) if sequence_parallel is None else sequence_parallel
     if tp == 1:
         divided = True  # the two formulas agree
     if model is None or not tp or sbh is None or divided is None or (model.experts or 1) > 1:
         return None
-    mlp = (6 if model.gated_mlp else 4) * model.ffn_hidden_size / model.hidden_size
-    factor = (18 + mlp) / tp if divided else 10 + (8 + mlp) / tp
-    return round(sbh * factor)
+    return round(memory_formula.layer_activation_bytes(model, sbh, tp, sequence_parallel=divided))
 
 
 def layer_input_bytes(case: Case) -> int | None:

@@ -29,7 +29,8 @@ _REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where quantisation takes `MIN_FRAC` of the window."""
+    """Fires where quantisation takes `MIN_FRAC` of the window; as information where nobody says that the job
+    multiplies in FP8."""
     if case.on_host:
         return Verdict(state="not_applicable", reason="the ranks train on the CPU")
     if hidden := why_hidden(case):
@@ -50,6 +51,7 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(Evidence(label="recipe", value=str(recipe)))
     return Verdict(
         state="fires",
+        level="problem" if fp8_on(case) else "information",
         reason="casts take time that the products have to win back",
         evidence=evidence,
         remedy=_remedy(case, recipe if known else None),

@@ -41,10 +41,13 @@ def evaluate(case: Case) -> Verdict:
         for name, size in (("tensor", tp_of(case)), ("context", cp_of(case)), ("pipeline", pp_of(case)))
         if size and size > 1
     ]
-    ways = ["a larger micro-batch" if fits_doubled(case) != "no" else "less than twice the micro-batch"]
+    ways = ["a larger micro-batch"] if fits_doubled(case) != "no" else []
     if not case.is_set_to("recompute_granularity", None):
         ways.append("less recomputation (PD504)")
-    remedy = f"Spend it on {' or '.join([*ways, *(f'less {n}' for n in less)])}."
+    ways += [f"less {name}" for name in less]
+    remedy = f"Spend it on {' or '.join(ways)}." if ways else "The same step fits a GPU with less memory."
+    if fits_doubled(case) == "no":
+        remedy += " Twice the micro-batch does not fit."
     return Verdict(
         state="fires",
         level="information",

@@ -117,10 +117,16 @@ def states_bytes(shape: ModelShape, at: Degrees, *, sharded_optimizer: bool) -> 
     return round(mine[0] * each(at.dp * at.cp) + mine[1] * each(at.expert_dp))
 
 
-def activation_bytes(shape: ModelShape, at: Degrees, batch: Batch) -> int:
-    """Of the fullest stage. 18 + 4 F / h bytes for each element of a layer's input (6 F / h with a gate)."""
+def layer_activation_bytes(shape: ModelShape, elements: float, tp: int, *, sequence_parallel: bool) -> float:
+    """What one layer keeps of a micro-batch on a rank, attention fused; the widest kind of layer, where the
+    model has several.
+
+    elements: of the layer's input, sequence x micro-batch x hidden size / CP.
+    (18 + c F / h) / tp bytes of each with sequence parallelism, 10 + (8 + c F / h) / tp without; c is 4 for a
+    plain MLP and 6 for a gated one. s 4096, b 1, h 8192, F 28672 gated, tp 8 with sequence parallelism:
+    156 MiB.
+    """
     h = shape.hidden_size
-    elements = batch.sequence / at.cp * batch.micro_sequences * h
     if shape.experts:
         width = (shape.expert_ffn_hidden_size or shape.ffn_hidden_size) * (shape.experts_per_token or 1)
         width += shape.shared_expert_ffn_hidden_size or 0
@@ -131,7 +137,14 @@ def activation_bytes(shape: ModelShape, at: Degrees, batch: Batch) -> int:
     else:
         width, copies = shape.ffn_hidden_size, 0.0
     inner = 8 + (6 if shape.gated_mlp else 4) * width / h + copies
-    whole = elements * ((10 + inner) / at.tp if batch.sequence_parallel else 10 + inner / at.tp)
+    return elements * ((10 + inner) / tp if sequence_parallel else 10 + inner / tp)
+
+
+def activation_bytes(shape: ModelShape, at: Degrees, batch: Batch) -> int:
+    """Of the fullest stage: what its layers keep of the micro-batches in flight, and the logits."""
+    h = shape.hidden_size
+    elements = batch.sequence / at.cp * batch.micro_sequences * h
+    whole = layer_activation_bytes(shape, elements, at.tp, sequence_parallel=batch.sequence_parallel)
     kept = 2 * elements / at.tp if batch.recompute and batch.sequence_parallel else 2 * elements
     layers = math.ceil(shape.layers / at.pp)
     flying = min(batch.micro_batches, at.pp) * (1 + (at.pp - 1) / (at.pp * at.vpp) if at.vpp > 1 else 1)

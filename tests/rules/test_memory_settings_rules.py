@@ -209,7 +209,11 @@ def test_memory_to_spare(tmp_path: Path, steps: Case) -> None:
     assert (found.state, found.level, settings_of(found)) == ("fires", "information", {"micro_batch_size": 4})
     # 24 GiB are free, of which 8 stay so: 16 hold twice of what a step takes, if that is 16 at most.
     assert settings_of(spare(tmp_path, steps, edge, 16, **settings)) == {"micro_batch_size": 4}
-    assert spare(tmp_path, steps, edge, 16.01, **settings).advice == []
+    large = spare(tmp_path, steps, edge, 16.01, **settings, recompute_granularity="full")
+    assert (large.advice, large.remedy) == (
+        [],
+        "Spend it on less recomputation (PD504). Twice the micro-batch does not fit.",
+    )
     # Three micro-batches do not halve; packs stay alone; four stages want four micro-batches each.
     for change in (
         {"global_batch_size": 12},

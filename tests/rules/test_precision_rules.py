@@ -144,7 +144,7 @@ def test_casts_of_the_coarsest_recipe_get_no_other(measured: Measured) -> None:
     coarse = result("PD403", given(case, **FP8, fp8_recipe="tensorwise", fp8_param_gather=False))
     assert (coarse.state, coarse.advice, "PD507" in coarse.remedy) == ("fires", [], True)
     unknown = result("PD403", given(case))
-    assert (unknown.state, unknown.advice) == ("fires", [])
+    assert (unknown.state, unknown.level, unknown.advice) == ("fires", "information", [])
     shared: dict[str, Value] = {"fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True}
     found = result("PD403", given(case, **FP8, **shared, fp8_recipe="mxfp8"))
     assert settings_of(found) == {"fp8_recipe": "tensorwise", "reuse_grad_buf_for_mxfp8_param_ag": False}
