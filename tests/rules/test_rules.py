@@ -27,14 +27,15 @@ def result(code: str, captures: Sequence[CaptureMeasurement]) -> RuleResult:
     return found
 
 
-def with_gap(gap_ns: int, *, launched: bool = True) -> TimelineBuilder:
-    """Two kernels around a gap for which the second one was queued all along; 100 us of work."""
+def with_gap(gap_ns: int, *, launched: bool = True, kernel_ns: int = 50_000) -> TimelineBuilder:
+    """Two kernels around a gap for which the second one was queued all along."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
     launches = [(thread, 0, 1), (thread, 2, 3)] if launched else [None, None]
-    device.kernel(GEMM, 10, 50_010, launch=launches[0])
-    device.kernel(GEMM, 50_010 + gap_ns, 100_010 + gap_ns, launch=launches[1])
+    device.kernel(GEMM, 10, 10 + kernel_ns, launch=launches[0])
+    start = 10 + kernel_ns + gap_ns
+    device.kernel(GEMM, start, start + kernel_ns, launch=launches[1])
     return builder
 
 
@@ -46,6 +47,13 @@ def test_pd901_counts_against_the_window(tmp_path: Path) -> None:
     assert result("PD901", measured(tmp_path, with_gap(15_000))).state == "passes"
     no_launches = result("PD901", measured(tmp_path, with_gap(25_000, launched=False)))
     assert (no_launches.state, "--trace=cuda" in no_launches.remedy) == ("fires", True)
+
+
+def test_pd901_threshold(tmp_path: Path) -> None:
+    # 40 of 2,000 us are 2 %.
+    edge = with_gap(40_000, kernel_ns=980_000)
+    assert result("PD901", measured(tmp_path, edge)).state == "passes"
+    assert result("PD901", measured(tmp_path, with_gap(40_100, kernel_ns=980_000))).state == "fires"
 
 
 def test_pd902_wants_step_ranges_unless_a_window_was_given(tmp_path: Path) -> None:
@@ -70,6 +78,12 @@ def test_pd903_names_the_largest_unknown_kernel(tmp_path: Path) -> None:
     fires = result("PD903", measured(tmp_path, builder))
     assert (fires.state, fires.level) == ("fires", "information")
     assert [e.value for e in fires.evidence] == ["10.0%", "zzz_large"]
+    for other, state in ((50, "passes"), (51, "fires")):
+        edge = TimelineBuilder()
+        device = edge.process().device()
+        device.kernel(GEMM, 0, 1000 - other)
+        device.kernel("zzz", 1000 - other, 1000)
+        assert result("PD903", measured(tmp_path, edge)).state == state
     graph = TimelineBuilder()
     graph.process().device().graph_launch(1, 0, 100)
     assert result("PD903", measured(tmp_path, graph)).state == "not_applicable"
