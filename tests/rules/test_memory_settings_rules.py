@@ -257,6 +257,8 @@ def test_weights_under_fp8(steps: Case) -> None:
     shared = {**fine, gather: True, reuse: False}
     assert settings_of(result("PD507", given(steps, "megatron_core", **shared))) == {reuse: True}
     assert result("PD507", given(steps, **{**shared, reuse: True})).state == "passes"
+    assert result("PD507", given(steps, **shared, use_megatron_fsdp=True)).state == "passes"
+    assert result("PD507", given(steps, **settings, use_torch_fsdp2=True)).state == "not_applicable"
     assert result("PD507", given(steps, **{**settings, gather: True})).state == "passes"
     assert result("PD507", given(steps, fp8=None)).state == "not_applicable"
     assert result("PD507", given(steps, fp8="hybrid")).state == "skipped"
