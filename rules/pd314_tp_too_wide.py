@@ -10,7 +10,7 @@ from perfdoc.rules.bubble import ideal_frac, overlapped_messages
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import CP, PP, TP, UNKNOWN, VPP, degrees_of, hidden_size_of, layers_of, sequence_of
 from perfdoc.rules.exposed import ceiling_of_transfer, judged, transfer_ns
-from perfdoc.rules.hidden import ON_HOST
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
@@ -37,13 +37,13 @@ def evaluate(case: Case) -> Verdict:
     is `MIN_TP` or more, and no other rule on the mapping has the answer. Half the degree is advised with two
     context ranks where the sequence is longer than the model is wide; else, from `MIN_TP_FOR_STAGES`, with
     two stages whose bubble is smaller than half of what is exposed."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
     if case.degree(TP) == 1:
         return Verdict(state="not_applicable", reason="there is no tensor parallelism")
     nothing, evidence = judged(case, "tp")
     if nothing is not None:
         return nothing
-    if case.on_host:
-        return Verdict(state="not_applicable", reason=ON_HOST)
     now = degrees_of(case)
     if now is None:
         return Verdict(state="skipped", reason=UNKNOWN)

@@ -6,7 +6,7 @@ from perfdoc.rules.advise import proposed
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import EP
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.hidden import ON_HOST
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Advice, Meta, Verdict
 
 META = Meta(
@@ -34,9 +34,10 @@ _CLAIM = "guides claim 15 to 25 % for hiding the exchange; nothing here predicts
 
 def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks."""
-    if case.degree(EP) == 1 or case.on_host:
-        reason = ON_HOST if case.on_host else "there is no expert parallelism"
-        return Verdict(state="not_applicable", reason=reason)
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
+    if case.degree(EP) == 1:
+        return Verdict(state="not_applicable", reason="there is no expert parallelism")
     nothing, evidence = judged(case, "ep")
     if nothing is not None:
         return nothing

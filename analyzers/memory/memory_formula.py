@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from perfdoc.traces.known_models import ModelShape
 
-_REPLICATED, _GATHERED, _SHARDED = 18, 6, 12
+_REPLICATED, _GATHERED, OPTIMIZER_BYTES = 18, 6, 12
 """Bytes of a parameter: bf16 weight 2, fp32 gradient 4, fp32 master 4, Adam's two moments 8."""
 _LOGIT_BYTES = 12
 """Of each logit: bf16, fp32 and their gradient."""
@@ -112,7 +112,7 @@ def states_bytes(shape: ModelShape, at: Degrees, *, sharded_optimizer: bool) -> 
     mine = (dense * share + ends * embedding) / at.tp, experts * share / (at.ep * at.etp)
 
     def each(replicas: int) -> float:
-        return _GATHERED + _SHARDED / replicas if sharded_optimizer else _REPLICATED
+        return _GATHERED + OPTIMIZER_BYTES / replicas if sharded_optimizer else _REPLICATED
 
     return round(mine[0] * each(at.dp * at.cp) + mine[1] * each(at.expert_dp))
 

@@ -101,7 +101,10 @@ def test_user_buffers_are_for_gpus_and_transformer_engine(exposed: Case) -> None
     assert (local.state, local.advice, "transformer_impl local" in local.remedy) == ("fires", [], True)
 
 
-GPU_RULES = ("PD103", "PD111", "PD112", "PD113", "PD115", "PD116", "PD120", "PD382", "PD384")
+GPU_RULES = (
+    *("PD103", "PD111", "PD112", "PD113", "PD115", "PD116", "PD120"),
+    *("PD314", "PD342", "PD380", "PD382", "PD384"),
+)
 
 
 @pytest.mark.parametrize("code", GPU_RULES)
