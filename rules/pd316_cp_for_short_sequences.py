@@ -6,6 +6,7 @@ from perfdoc.rules.bubble import bubble_grows
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import CP, batch_divides, degrees_of, hidden_size_of, sequence_of
 from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_ns
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
@@ -30,6 +31,8 @@ _OTHERWISE = (
 def evaluate(case: Case) -> Verdict:
     """Fires where a sequence is divided that has fewer tokens than the model is wide; a problem where exposed
     CP communication takes `exposed.MIN_FRAC` of the time, else information."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
     cp = case.degree(CP)
     if cp is None:
         return Verdict(state="skipped", reason="the context-parallel degree is not known")

@@ -8,6 +8,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP, TP, UNKNOWN, VPP, degrees_of, hidden_size_of, sequence_of, uses_fsdp
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.gain import ceiling
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes
 from perfdoc.rules.no_tensor_ranks import switched_off
 from perfdoc.rules.pd310_more_splitting_than_needed import splits_too_far
@@ -38,6 +39,8 @@ def evaluate(case: Case) -> Verdict:
     model of `MAX_PARAMETERS` or fewer, with `MIN_TOKENS` tokens in a micro-batch on each GPU and sequences
     longer than it is wide, and that is not estimated to need more than `memory_need.FIT_FRAC` of the
     device."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
     now = degrees_of(case)
     if now is None:
         return Verdict(state="skipped", reason=UNKNOWN)

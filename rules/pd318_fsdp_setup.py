@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import CP, TP
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -25,6 +26,8 @@ _TORCH, _MEGATRON, _QUEUES = "use_torch_fsdp2", "use_megatron_fsdp", "cuda_devic
 def evaluate(case: Case) -> Verdict:
     """Fires where FSDP runs with CUDA_DEVICE_MAX_CONNECTIONS=1 (a problem where exposed DP communication
     takes `exposed.MIN_FRAC` of the time), or PyTorch's is used; else as information."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
     (known, torch), (also_known, megatron) = case.setting(_TORCH), case.setting(_MEGATRON)
     if torch is not True and megatron is not True:
         if known and also_known:

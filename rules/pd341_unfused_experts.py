@@ -6,6 +6,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import EP, experts_of, has_experts
 from perfdoc.rules.gain import ceiling
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.simulator.replay.predict import Gain
 
@@ -26,6 +27,8 @@ _GROUPED, _PERMUTE = "moe_grouped_gemm", "moe_permute_fusion"
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where grouped products are known to be off with several experts on a GPU, or the
     fused permutation is known to be off."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
     if has_experts(case) is False:
         return Verdict(state="not_applicable", reason="the model has no experts")
     experts, ep = experts_of(case), case.degree(EP)

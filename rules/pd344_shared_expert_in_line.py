@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import EP, has_experts
 from perfdoc.rules.exposed import ceiling_of_transfer, exposed_ns
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.pd342_exposed_ep import overlap_allowed
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
@@ -28,6 +29,8 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where there is a shared expert, tokens go by all-to-all, `MIN_FRAC` of the time
     is exposed, and the overlap is known to be off; it excludes the flex dispatcher (a guide lists them
     together) and the 1F1B overlap, which PD342 advises first where it can be."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
     if has_experts(case) is False or case.degree(EP) == 1:
         return Verdict(state="not_applicable", reason="no tokens are exchanged")
     known, shared = case.setting(_SHARED)
