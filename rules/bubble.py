@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoc.analyzers.memory.memory_formula import Degrees
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import PP
+from perfdoc.rules.degrees import PP, VPP
 from perfdoc.rules.rule import Advice, Verdict
 from perfdoc.simulator.replay.predict import Gain
 
@@ -51,6 +51,14 @@ def overlapped_messages(case: Case) -> list[Advice]:
     if case.is_set_to("batch_p2p_comm", True):
         found.insert(0, Advice(knob="batch_p2p_comm", to=False, why="batched messages cannot overlap"))
     return found
+
+
+def without_chunks(case: Case) -> list[Advice]:
+    """No virtual stages any more, nor what is known to be on and works between those only."""
+    why = "there are no stages left to interleave"
+    need = ("overlap_p2p_comm_warmup_flush", "overlap_p2p_comm")
+    off = [Advice(knob=knob, to=False, why=why) for knob in need if case.is_set_to(knob, True)]
+    return [*off, Advice(knob=VPP, to=None, why=why)]
 
 
 def bubble_ceiling(case: Case) -> Gain | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfdoc.rules.advise import proposed
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.hidden import hidden_frac, level_of, only_for_gpus, time_ns
@@ -83,6 +84,12 @@ def evaluate(case: Case) -> Verdict:
         false_alarm="Ranks that were not compared and wait for a late one; or an embedding and loss that "
         "share the group and have no product to hide it.",
     )
+
+
+def overlap_allowed(case: Case) -> bool:
+    """Whether this rule fires, and advises the overlap: then its cost without says little of the mapping."""
+    advice = evaluate(case).advice
+    return any(p.knob == _OVERLAP and not p.forbidden for p in proposed(case, advice))
 
 
 def _why_not(case: Case) -> str:

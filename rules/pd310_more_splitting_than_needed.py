@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.memory_formula import Degrees
-from perfdoc.rules.bubble import bubble_grows
+from perfdoc.rules.bubble import bubble_grows, without_chunks
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import PP, TP, UNKNOWN, VPP, batch_divides, degrees_of, layers_of, uses_fsdp
+from perfdoc.rules.degrees import PP, TP, UNKNOWN, batch_divides, degrees_of, layers_of, uses_fsdp
 from perfdoc.rules.exposed import exposed_ns
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes, fits
@@ -137,7 +137,7 @@ def _advice(case: Case, now: Degrees, then: Degrees) -> list[Advice]:
     found = []
     if then.pp < now.pp:
         if then.vpp < now.vpp:
-            found.append(Advice(knob=VPP, to=None, why="there are no stages left to interleave"))
+            found += without_chunks(case)
         why = f"fewer stages, a smaller bubble; data parallelism becomes {then.dp}"
         found.append(Advice(knob=PP, to=then.pp, why=why, costs="weights and layers of more stages on a GPU"))
     if then.tp < now.tp:

@@ -12,6 +12,7 @@ from perfdoc.rules.degrees import CP, PP, TP, UNKNOWN, VPP, degrees_of, hidden_s
 from perfdoc.rules.exposed import ceiling_of_transfer, judged, transfer_ns
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.memory_need import too_large
+from perfdoc.rules.pd111_exposed_tp import overlap_allowed
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -51,6 +52,9 @@ def evaluate(case: Case) -> Verdict:
     if now.tp < MIN_TP:
         reason = f"a group of {now.tp} is small: whether one GPU holds the model is for PD310 to say"
         return Verdict(state="passes", reason=reason, evidence=evidence)
+    if overlap_allowed(case):
+        reason = "the overlap is off, which comes first: see PD111"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     for code, reason, others in _BEFORE:
         if others(case).state == "fires":
             return Verdict(state="passes", reason=f"{reason}: see {code}", evidence=evidence)
@@ -60,8 +64,8 @@ def evaluate(case: Case) -> Verdict:
         reason=f"products of a group of {now.tp} do not cover its communication",
         evidence=evidence,
         advice=all_or_none(case, _with_context(case, now)) or all_or_none(case, _with_stages(case, now)),
-        remedy="First let the communication run beside the products (PD111). Then compare: the best degree "
-        "is the smallest at which the model fits.",
+        remedy="Let the communication run beside the products where it can (PD111), then compare: the best "
+        "degree is the smallest at which the model fits.",
         otherwise="Take half the degree where memory allows it.",
         gain=ceiling_of_transfer(case, "tp"),
         verify="Run both mappings for some twenty steps and compare tokens per second, not exposed time.",

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.memory_formula import Degrees, parameters_of, sharded_bytes
+from perfdoc.rules.bubble import without_chunks
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import PP, TP, UNKNOWN, VPP, degrees_of, hidden_size_of, sequence_of, uses_fsdp
+from perfdoc.rules.degrees import PP, TP, UNKNOWN, degrees_of, hidden_size_of, sequence_of, uses_fsdp
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.hidden import only_for_gpus
@@ -120,7 +121,7 @@ def _advice(case: Case, tp: int, pp: int, vpp: int) -> list[Advice]:
     """Everything that has to change together, what others need first."""
     found = []
     if vpp > 1:
-        found.append(Advice(knob=VPP, to=None, why="there are no stages left to interleave"))
+        found += without_chunks(case)
     if pp > 1:
         found.append(Advice(knob=PP, to=1, why="whole layers on each GPU, sharded by FSDP"))
     found += switched_off(case)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfdoc.analyzers.memory.memory_formula import Degrees
-from perfdoc.rules.bubble import bubble_at, bubble_ceiling
+from perfdoc.rules.bubble import bubble_at, bubble_ceiling, without_chunks
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import (
     EP,
     PP,
     UNKNOWN,
-    VPP,
     batch_divides,
     degrees_of,
     experts_of,
@@ -73,7 +72,7 @@ def evaluate(case: Case) -> Verdict:
     ]
     advice = []
     if then.vpp < now.vpp:
-        advice.append(Advice(knob=VPP, to=None, why="there are no stages left to interleave"))
+        advice += without_chunks(case)
     why = f"a bubble of {after:.1%} instead of {bubble_at(case, now):.1%} with equal stages"
     advice.append(Advice(knob=PP, to=then.pp, why=why, costs="a GPU holds more of the attention's weights"))
     why = "as many expert weights on a GPU as before, inside the NVLink domain"

@@ -10,6 +10,7 @@ from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, transfer_ns
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.no_tensor_ranks import switched_off
+from perfdoc.rules.pd111_exposed_tp import overlap_allowed
 from perfdoc.rules.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.relayout import sequence_allows
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
@@ -56,6 +57,9 @@ def evaluate(case: Case) -> Verdict:
     if more < MIN_FRAC or more < TIMES * less:
         return Verdict(state="passes", evidence=evidence)
     to_cp = of_tp > of_cp
+    if to_cp and overlap_allowed(case):
+        reason = "the overlap of TP is off, which comes first: see PD111"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     if to_cp and splits_too_far(case):
         reason = "the model fits on fewer tensor ranks: see PD310"
         return Verdict(state="passes", reason=reason, evidence=evidence)

@@ -116,6 +116,20 @@ def test_pd310_stages_go_first(tp2: Case) -> None:
         SP: False,
         TP: 1,
     }
+    # What works between chunks only goes with them.
+    overlapped = {**settings, "overlap_p2p_comm": True, "overlap_p2p_comm_warmup_flush": True}
+    found = settings_of(result("PD310", under(tp2, overlapped, model=SMALL)))
+    assert (found[VPP], found["overlap_p2p_comm"], found["overlap_p2p_comm_warmup_flush"]) == (
+        None,
+        False,
+        False,
+    )
+    # And what needs a tensor-parallel group with that.
+    assert settings_of(result("PD310", under(tp2, {**NOW, "tp_comm_overlap": True}, model=SMALL))) == {
+        "tp_comm_overlap": False,
+        SP: False,
+        TP: 1,
+    }
     # Three times as many layers fit on two GPUs: tensor ranks then, and no stages.
     larger = shaped(LLAMA, layers=12)
     found = result("PD310", under(tp2, {**settings, "num_layers": 12}, model=larger))
@@ -221,6 +235,18 @@ def test_what_would_not_fit_is_not_proposed(cp2: Case) -> None:
     few = under(cp2, {**short, PP: 2, "data_parallel_size": 1, "global_batch_size": 8}, model=SMALL)
     for exposed, to in ((0.2 - 1 / 9 + 0.001, {CP: 1}), (0.2 - 1 / 9 - 0.001, {})):
         assert settings_of(result("PD316", with_exposed(few, "cp", exposed))) == to
+
+
+def test_pd314_waits_for_the_overlap(tp2: Case) -> None:
+    """What is exposed without any overlap says little of the mapping; a local layer has none to switch on."""
+    case = with_exposed(tp2, "tp", 0.10)
+    for changes, state in (
+        ({"tp_comm_overlap": False}, "passes"),
+        ({"tp_comm_overlap": True}, "fires"),
+        ({"tp_comm_overlap": False, "transformer_impl": "local"}, "fires"),
+    ):
+        found = result("PD314", under(case, {**NOW, TP: 8, **changes}))
+        assert (found.state, "PD111" in found.reason) == (state, state == "passes")
 
 
 def test_pd314_threshold(tp2: Case) -> None:
