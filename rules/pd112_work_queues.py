@@ -19,7 +19,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     needs=("settings", "hardware"),
-    advice=("tp_overlap_hopper_conn", "mlm_ts_throughput"),
+    advice=("tp_overlap_hopper_conn", "mlm_ts_throughput", "fsdp_with_tp"),
 )
 
 _KNOB, _CP = "cuda_device_max_connections", "context_parallel_size"
@@ -76,7 +76,15 @@ def evaluate(case: Case) -> Verdict:
         level="problem" if exposed or wanted.certain else "information",
         reason=wanted.why,
         evidence=evidence,
-        advice=[Advice(knob=_KNOB, to=1 if wanted.one else MANY, why=wanted.why, gain=gain)],
+        advice=[
+            Advice(
+                knob=_KNOB,
+                to=1 if wanted.one else MANY,
+                why=wanted.why,
+                costs=_costs(case, wanted),
+                gain=gain,
+            )
+        ],
         verify="Run again: collectives start with the product that they are to run beside, not at its end.",
         false_alarm="A variable that the launcher or the framework sets to something else when it starts.",
     )
@@ -88,6 +96,15 @@ def _none_queues(case: Case) -> bool:
     found = case.prediction(_KEY)
     others = any(p.gain.method == "replay" for p in case.gains.predictions)
     return found is not None and found.gain.method == "none" and others and case.degree(_CP) == 1
+
+
+def _costs(case: Case, wanted: _Wanted) -> str:
+    """FSDP and experts can be combined with TP and CP, and then want different numbers."""
+    beside = (case.degree("tensor_model_parallel_size") or 1) * (case.degree("context_parallel_size") or 1)
+    former = case.gpu is not None and case.gpu.architecture in _FORMER
+    if wanted.one or beside == 1 or not former:
+        return ""
+    return "up to Hopper, the overlap of TP and CP wants 1: measure which is worth more"
 
 
 def _wanted(case: Case) -> _Wanted | Verdict:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from perfdoc.rules import pd112_work_queues as pd112
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import CP, TP
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
@@ -17,15 +17,16 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="parallel_mapping",
     needs=("settings",),
-    advice=("fsdp_megatron_better", "fsdp_with_tp"),
+    advice=("fsdp_megatron_better",),
 )
 
 _TORCH, _MEGATRON, _QUEUES = "use_torch_fsdp2", "use_megatron_fsdp", "cuda_device_max_connections"
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where FSDP runs with CUDA_DEVICE_MAX_CONNECTIONS=1 (a problem where exposed DP communication
-    takes `exposed.MIN_FRAC` of the time), or PyTorch's is used; else as information."""
+    """Fires, as information, where PyTorch's FSDP is used; and where FSDP runs with
+    CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs of which PD112 does not know enough to say so, a problem where
+    exposed DP communication takes `exposed.MIN_FRAC` of the time."""
     if on_cpu := only_for_gpus(case):
         return on_cpu
     (known, torch), (also_known, megatron) = case.setting(_TORCH), case.setting(_MEGATRON)
@@ -38,16 +39,9 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason="every window is empty")
     evidence = [Evidence(label="exposed DP communication, mean over ranks", value=f"{share:.1%}")]
     advice, reasons = [], []
-    one_queue = case.is_set_to(_QUEUES, 1)
+    one_queue = case.is_set_to(_QUEUES, 1) and pd112.evaluate(case).state != "fires"
     if one_queue:
-        beside = (case.degree(TP) or 1) * (case.degree(CP) or 1) > 1
-        why = "lets gathers run beside compute"
-        costs = (
-            "Hopper's tensor- and context-parallel overlap wants 1: measure which is worth more"
-            if beside
-            else ""
-        )
-        advice.append(Advice(knob=_QUEUES, to=32, why=why, costs=costs))
+        advice.append(Advice(knob=_QUEUES, to=pd112.MANY, why="lets gathers run beside compute"))
         reasons.append("gathers share one hardware queue with compute")
     if torch is True:
         copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0

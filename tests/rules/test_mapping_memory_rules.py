@@ -189,8 +189,7 @@ def test_pd317_threshold_and_queues(slow: Case) -> None:
         ({}, "skipped", {}),
         ({"use_torch_fsdp2": False, "use_megatron_fsdp": False}, "not_applicable", {}),
         ({"use_megatron_fsdp": True, "cuda_device_max_connections": 8}, "passes", {}),
-        ({"use_megatron_fsdp": True, "cuda_device_max_connections": 1}, "fires",
-         {"cuda_device_max_connections": 32}),
+        ({"use_megatron_fsdp": True, "cuda_device_max_connections": 1}, "passes", {}),  # PD112 says it
         ({"use_torch_fsdp2": True}, "fires",
          {"use_torch_fsdp2": False, "use_megatron_fsdp": True,
           "data_parallel_sharding_strategy": "optim_grads_params"}),
@@ -203,8 +202,13 @@ def test_pd318_fsdp_setup(job: Case, settings: dict[str, Value], state: str, to:
 
 def test_pd318_is_a_problem_where_it_shows(job: Case) -> None:
     settings = {"use_megatron_fsdp": True, "cuda_device_max_connections": 1}
+    assert settings_of(result("PD112", under(job, settings))) == {"cuda_device_max_connections": 32}
+    beside = result("PD112", under(job, {**settings, TP: 2}))
+    assert "wants 1" in beside.advice[0].costs
+    unknown = on(job, "Mystery")
     for exposed, level in ((MIN_FRAC, "problem"), (MIN_FRAC - 0.001, "information")):
-        assert result("PD318", under(with_exposed(job, "dp", exposed), settings)).level == level
+        found = result("PD318", under(with_exposed(unknown, "dp", exposed), settings))
+        assert (found.level, settings_of(found)) == (level, {"cuda_device_max_connections": 32})
 
 
 STAGES, TENSOR = "encoder_pipeline_model_parallel_size", "encoder_tensor_model_parallel_size"
