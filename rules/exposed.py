@@ -38,9 +38,24 @@ def waited_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
 
 
 def ceiling_of_transfer(case: Case, dimension: str) -> Gain | None:
-    """At most all of what is exposed, waiting for late ranks apart."""
+    """At most all of what is exposed, waiting for late ranks apart; None where none of it was seen."""
+    if not seen(case, dimension):
+        return None
     what = f"the exposed {dimension.upper()} communication beside waiting for late ranks"
     return ceiling(case, transfer_ns(case, dimension), what)
+
+
+def seen(case: Case, dimension: str) -> bool:
+    """Whether a capture shows communication that is known to be of a dimension."""
+    return any(row.dimension == dimension for rank in case.ranks for row in rank.communication)
+
+
+def exposed_evidence(case: Case, dimension: str, share: float) -> Evidence:
+    """What is exposed of a dimension, or that none of it was seen, which is no measured zero."""
+    label = f"exposed {dimension.upper()} communication, mean over ranks"
+    return Evidence(
+        label=label, value=f"{share:.1%}" if seen(case, dimension) else "none known in the capture"
+    )
 
 
 def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from perfdoc.rules.bubble import ideal_frac
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP, TP, batch_divides, heads_of, layers_of, nvlink_domain
-from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_ns
+from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns
 from perfdoc.rules.no_tensor_ranks import switched_off
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.time_evidence import time_evidence
 from perfdoc.rules.together import all_or_none
 
 META = Meta(
@@ -41,7 +40,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = [
         Evidence(label="ranks of a tensor-parallel group", value=str(tp)),
         Evidence(label="GPUs of an NVLink domain", value=str(domain)),
-        *time_evidence(case, "exposed TP communication", share, exposed_ns("tp")),
+        exposed_evidence(case, "tp", share),
     ]
     rates = [row.bus_bandwidth_gbps for r in case.ranks for row in r.communication if row.dimension == "tp"]
     if known := [rate for rate in rates if rate is not None]:

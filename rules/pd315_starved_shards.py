@@ -33,7 +33,8 @@ LARGE = 8
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where `LARGE` ranks or more share each layer's tensors and the host holds the
-    device up for `pd201_host_bound.MIN_FRAC` of the window."""
+    device up for `pd201_host_bound.MIN_FRAC` of the window, with kernels shorter than what lies between
+    launches, where that is known."""
     if case.on_host:
         return Verdict(state="not_applicable", reason="the ranks train on the CPU: nothing is launched")
     now = degrees_of(case)
@@ -55,6 +56,11 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(Evidence(label="median kernel", value=f"{statistics.median(known) / 1e3:.3g} us"))
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
+    between = [r.host.small_kernels.median_launch_interval_ns for r in case.ranks]
+    apart = [ns for ns in between if ns is not None]
+    if known and apart and statistics.median(known) >= statistics.median(apart):
+        reason = "most kernels take longer than the host takes to launch the next: it is not their size"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     if splits_too_far(case):
         reason = "the model fits on fewer ranks: see PD310"
         return Verdict(state="passes", reason=reason, evidence=evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.bubble import bubble_grows
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import CP, batch_divides, degrees_of, hidden_size_of, sequence_of
-from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_ns
+from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
@@ -48,7 +48,7 @@ def evaluate(case: Case) -> Verdict:
         Evidence(label="tokens of a sequence", value=f"{sequence:,}"),
         Evidence(label="tokens on each rank", value=f"{sequence // cp:,}"),
         Evidence(label="hidden size", value=f"{hidden:,}"),
-        Evidence(label="exposed CP communication, mean over ranks", value=f"{share:.1%}"),
+        exposed_evidence(case, "cp", share),
     ]
     if sequence >= hidden:
         return Verdict(state="passes", evidence=evidence)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.analyzers.memory.memory_formula import Degrees
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import EP, UNKNOWN, degrees_of, has_experts, nvlink_domain
-from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_ns
+from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns, seen
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -46,7 +46,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = [
         Evidence(label="ranks of an expert-parallel group x tensor ranks", value=f"{now.ep} x {now.etp}"),
         Evidence(label="GPUs of an NVLink domain", value=str(domain)),
-        Evidence(label="exposed EP communication, mean over ranks", value=f"{share:.1%}"),
+        exposed_evidence(case, "ep", share),
     ]
     library = "hybridep" if case.gpu.grace and case.gpu.architecture == "blackwell" else "deepep"
     if _uses_flex(case) and library == "hybridep" and _backend(case) == "deepep":
@@ -56,7 +56,7 @@ def evaluate(case: Case) -> Verdict:
     if _uses_flex(case) or case.is_set_to(_OVERLAP, True):
         used = "the flex dispatcher" if _uses_flex(case) else "the 1F1B overlap"
         return Verdict(state="passes", reason=f"{used} is on", evidence=evidence)
-    if share < HIDDEN_FRAC and any(row.dimension == "ep" for r in case.ranks for row in r.communication):
+    if share < HIDDEN_FRAC and seen(case, "ep"):
         return Verdict(state="passes", reason="the exchange is hidden", evidence=evidence)
     if not case.setting(_DISPATCHER)[0]:
         return Verdict(state="skipped", reason=f"{_DISPATCHER} is not known")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import EP, has_experts
-from perfdoc.rules.exposed import ceiling_of_transfer, exposed_ns
+from perfdoc.rules.exposed import ceiling_of_transfer, exposed_ns, seen
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.pd342_exposed_ep import overlap_allowed
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
@@ -49,7 +49,7 @@ def evaluate(case: Case) -> Verdict:
         reason = f"the overlap needs the alltoall dispatcher, and it is {dispatcher[1]}"
         return Verdict(state="not_applicable", reason=reason)
     share = case.share(exposed_ns("ep"))
-    if share is None or not any(row.dimension == "ep" for r in case.ranks for row in r.communication):
+    if share is None or not seen(case, "ep"):
         return Verdict(state="skipped", reason="no EP communication is known in the capture")
     evidence = [Evidence(label="exposed EP communication, mean over ranks", value=f"{share:.1%}")]
     if share < MIN_FRAC:

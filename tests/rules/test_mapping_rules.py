@@ -278,6 +278,14 @@ def test_pd315_starved(tp2: Case) -> None:
     assert (found.state, settings_of(found)) == ("fires", {TP: 4})
     assert result("PD315", idle(wide, 0.0499)).state == "passes"
     assert result("PD315", idle(under(tp2, {**settings, TP: 4}, model=SMALL), 0.2)).state == "not_applicable"
+    # 1.6 us from one launch to the next, as long as a kernel: no smaller ones would run dry.
+    for kernel_ns, starved in ((1_599, "fires"), (1_600, "passes")):
+        ranks = []
+        for r in idle(wide, 0.2).ranks:
+            small = replace(r.host.small_kernels, median_kernel_ns=kernel_ns, median_launch_interval_ns=1_600)
+            ranks.append(replace(r, host=replace(r.host, small_kernels=small)))
+        case = replace(wide, captures=[replace(wide.captures[0], ranks=ranks)])
+        assert result("PD315", case).state == starved
     # A model that is not known to fit with half the ranks.
     unknown = result("PD315", idle(under(tp2, settings), 0.2))
     assert (unknown.state, unknown.advice, "stages" in unknown.remedy) == ("fires", [], True)
@@ -298,3 +306,10 @@ def test_pd316_short_sequences(
         less = result("PD316", with_exposed(under(cp2, settings), "cp", MIN_FRAC - 0.001))
         assert (problem.level, less.level) == ("problem", "information")
     assert result("PD316", under(cp2, {**settings, CP: 1})).state == "not_applicable"
+
+
+def test_what_was_not_seen_is_no_zero(tp2: Case) -> None:
+    """A capture without any CP communication bounds no gain of less of it."""
+    found = result("PD316", under(tp2, {**NOW, CP: 2, "seq_length": 4088}))
+    assert (found.state, found.level, found.gain) == ("fires", "information", None)
+    assert evidence_of(found)[-1] == "none known in the capture"
