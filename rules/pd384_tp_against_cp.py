@@ -25,7 +25,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="long_sequence",
     needs=("trace", "settings"),
-    advice=("ls_tp_cp_sweep", "cp_compute_comm_scaling"),
+    advice=("ls_tp_cp_sweep",),
 )
 
 TIMES = 2.0
