@@ -8,6 +8,7 @@
   if (!source || !packed || !chart || typeof DecompressionStream !== "function") return;
   const data = JSON.parse(source.textContent);
   const MOST_BARS = 3000, MOST_COLUMNS = 500, FEWEST_COLUMNS = 20, FEW_RANKS = 4, NARROWEST_NS = 20;
+  const COUNTED = { host: " calls", compute: " kernels" };
   const UNIT = data.span >= 1e6 ? ["ms", 1e6] : ["µs", 1e3];
   const view = { from: 0, to: data.span, rank: 0 };
   const few = data.ranks.length <= FEW_RANKS;
@@ -57,7 +58,7 @@
         const said = [];
         if (track.name[i] >= 0) said.push((row.kind === "passes" ? "micro-batch " : "") + track.names[track.name[i]]);
         if (track.held[i] > 1) said.push("pools " + track.held[i].toLocaleString("en") + " stretches");
-        if (track.count[i] > 1) said.push(track.count[i].toLocaleString("en") + (row.kind === "host" ? " calls" : " kernels") + " begin in it");
+        if (track.count[i] > 1) said.push(track.count[i].toLocaleString("en") + (COUNTED[row.kind] ?? " kernels and copies") + " begin in it");
         found.push({ code: track.code[i], start, end, top: 0, bottom: 1, ns: length, said: said.map(plain).join("<br>") });
         continue;
       }
@@ -109,7 +110,7 @@
       height: 70 + 24 * shown.length, margin: { l: 20, r: 15, t: 10, b: 40 },
       paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)", font: { color: ink, size: 12, family: "system-ui, sans-serif" },
       hoverlabel: { bgcolor: colour("card"), bordercolor: line, font: { color: ink } },
-      xaxis: { range: [view.from / UNIT[1], view.to / UNIT[1]], autorange: false, title: { text: UNIT[0] + " since the first step began" }, gridcolor: line, zeroline: false },
+      xaxis: { range: [view.from / UNIT[1], view.to / UNIT[1]], autorange: false, title: { text: UNIT[0] + " since the earliest rank began" }, gridcolor: line, zeroline: false },
       yaxis: { range: [shown.length - 0.5, -0.5], autorange: false, fixedrange: true, tickmode: "array", tickvals: shown.map((_, i) => i), ticktext: shown.map((row) => plain(row.label)), automargin: true, showgrid: false, zeroline: false },
       showlegend: false,
     };

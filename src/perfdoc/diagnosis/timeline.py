@@ -31,7 +31,7 @@ class TimelineTrack:
     stretches: list[int]
     """How many stretches of its code a segment pools. 1: it is drawn where it was; else within its pool."""
     count: list[int]
-    """Kernels (on the host: calls) that began in it."""
+    """What began in it: of compute kernels, on the host calls, else kernels and copies."""
 
 
 @dataclass(frozen=True, kw_only=True)
