@@ -24,6 +24,9 @@ from perfdoc.reports.units import Scale, apportion, duration, plural, scale_for
 from perfdoc.reports.waterfall import Fall, falls_of
 
 STEP_BARS = 200
+"""Of one strip at most."""
+ALL_STEP_BARS = 4_000
+"""Of all strips together."""
 OPEN_STEP_STRIPS = 4
 TABLE_RANKS = 2000
 
@@ -206,8 +209,8 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.2f}%" if whole > 0 else "0%"
 
 
-def _strip(label: str, steps: Sequence[Step], tallest_ns: int) -> StepStrip:
-    merged = -(-len(steps) // STEP_BARS)
+def _strip(label: str, steps: Sequence[Step], tallest_ns: int, most: int) -> StepStrip:
+    merged = -(-len(steps) // most)
     longest = [
         max(steps[at : at + merged], key=lambda step: step.duration_ns) for at in range(0, len(steps), merged)
     ]
@@ -222,7 +225,7 @@ def _strip(label: str, steps: Sequence[Step], tallest_ns: int) -> StepStrip:
                 width=_percent(width, 10_000),
                 y=_percent(tallest_ns - height, tallest_ns),
                 height=_percent(height, tallest_ns),
-                title=f"{shorten(step.name, 96)}: {duration(step.duration_ns)}",
+                title=f"{shorten(step.name, 64)}: {duration(step.duration_ns)}",
                 ns=step.duration_ns,
             )
         )
@@ -246,7 +249,8 @@ def step_strips(diagnosis: Diagnosis) -> list[StepStrip]:
     tallest = max(
         (step.duration_ns for i in chosen for step in diagnosis.ranks[i].window.step_list), default=0
     )
-    return [_strip(labels[i], diagnosis.ranks[i].window.step_list, tallest) for i in chosen]
+    most = min(STEP_BARS, ALL_STEP_BARS // max(1, len(chosen)))
+    return [_strip(labels[i], diagnosis.ranks[i].window.step_list, tallest, most) for i in chosen]
 
 
 def kernels_only_rows(diagnosis: Diagnosis) -> list[tuple[str, str, KernelsOnly]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from typing import Any
 
 from markupsafe import Markup
@@ -13,6 +14,9 @@ from perfdoc.reports.charts.timeline_picture import span_ns
 from perfdoc.reports.names import shorten
 
 _NAME = 96
+_NAMES = 800
+"""Different names over all tracks, those of most segments. Ranks mostly run the same kernels, so more of them
+come only from a trace that means to make the page long."""
 
 
 def timeline_data(found: Timeline) -> Markup:
@@ -28,42 +32,56 @@ def timeline_data(found: Timeline) -> Markup:
         }
         for kind in KINDS
     }
+    names = _names(found)
+    place = {name: i for i, name in enumerate(names)}
     data = {
+        "names": names,
         "span": span_ns(found),
         "kinds": KINDS,
         "looks": {kind: list(of_kind.values()) for kind, of_kind in codes.items()},
         "ranks": [
-            _rank(rank, {kind: list(of_kind) for kind, of_kind in codes.items()}) for rank in found.ranks
+            _rank(rank, {kind: list(of_kind) for kind, of_kind in codes.items()}, place)
+            for rank in found.ranks
         ],
     }
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"))
     return Markup(text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e"))
 
 
-def _rank(rank: TimelineRank, codes: dict[str, list[str]]) -> dict[str, Any]:
+def _names(found: Timeline) -> list[str]:
+    """Every name that segments point at, shortened, once."""
+    counted: Counter[str] = Counter()
+    for rank in found.ranks:
+        for track in rank.tracks:
+            short = [shorten(name, _NAME) for name in track.names]
+            counted.update(short[i] for i in track.name if i >= 0)
+    return [name for name, _ in counted.most_common(_NAMES)]
+
+
+def _rank(rank: TimelineRank, codes: dict[str, list[str]], place: dict[str, int]) -> dict[str, Any]:
     return {
         "label": shorten(rank.label, 48),
         "offset": rank.offset_ns,
         "length": rank.duration_ns,
         "step": shorten(rank.step, 64),
         "aligned": rank.aligned,
-        "tracks": {track.kind: _track(track, codes[track.kind]) for track in rank.tracks},
+        "tracks": {track.kind: _track(track, codes[track.kind], place) for track in rank.tracks},
     }
 
 
-def _track(track: TimelineTrack, codes: list[str]) -> dict[str, Any]:
-    """Starts as distances from the end before, which mostly are 0."""
+def _track(track: TimelineTrack, codes: list[str], place: dict[str, int]) -> dict[str, Any]:
+    """Starts as distances from the end before, which mostly are 0; names as numbers of the page's."""
     number = [codes.index(code) for code in track.codes]
+    names = [place.get(shorten(name, _NAME), -1) for name in track.names]
     gaps, at = [], 0
     for start, length in zip(track.start_ns, track.duration_ns, strict=True):
         gaps.append(start - at)
         at = start + length
     return {
-        "names": [shorten(name, _NAME) for name in track.names],
         "gap": gaps,
         "length": track.duration_ns,
         "code": [number[code] for code in track.code],
-        "name": track.name,
+        "name": [names[i] if i >= 0 else -1 for i in track.name],
         "held": track.stretches,
         "count": track.count,
     }

@@ -111,7 +111,10 @@ def test_the_script_s_data_is_the_diagnosis() -> None:
             assert [looks[c][0] for c in columns["code"]] == [
                 look_of(t.kind, t.codes[c]).label for c in t.code
             ]
-            assert (columns["name"], columns["held"], columns["count"]) == (t.name, t.stretches, t.count)
+            assert [data["names"][i] if i >= 0 else "" for i in columns["name"]] == [
+                t.names[i] if i >= 0 else "" for i in t.name
+            ]
+            assert (columns["held"], columns["count"]) == (t.stretches, t.count)
 
 
 def test_a_page_with_a_timeline_allows_its_scripts_and_no_others() -> None:
@@ -156,8 +159,9 @@ def test_hostile_names_stay_text(text: str) -> None:
     html = render_html(made)
     (data,) = re.findall(r'id="timeline-data">(.*?)</script>', html, re.DOTALL)
     assert not set("<>&") & set(data)
-    for name in json.loads(data)["ranks"][0]["tracks"]["compute"]["names"]:
-        assert len(name) <= 96
+    names = json.loads(data)["names"]
+    assert names
+    assert all(len(name) <= 96 for name in names)
     for bad in ("<img src", "<svg onload", "<script>document", "<b><b>", "<style>*"):
         assert bad not in html
     Page(html)
@@ -167,6 +171,21 @@ def test_sixty_four_ranks_fit_the_page() -> None:
     html = render_html(with_timeline(64, 600))
     assert len(html) < 6_000_000
     assert len(Page(html).within("timeline-still", "title")) < 2_000
+
+
+def test_names_of_every_rank_s_own_do_not_make_the_page_long() -> None:
+    made = replace(build.many_ranks(64), timeline=timeline(64, 500))
+    assert made.timeline is not None
+    shown = []
+    for i, each in enumerate(made.timeline.ranks):
+        names = [f"{'<' * 90}{i} {j}" for j in range(62)]
+        rows = [(20_000 * j, 10_000, "gemm") for j in range(100)]
+        tracks = [t for t in each.tracks if t.kind not in ("compute", "host")]
+        shown.append(replace(each, tracks=[*tracks, track("compute", ["gemm"], rows, names)]))
+    steps = [Step(name="<" * 90 + str(i), start_ns=i, duration_ns=1_000) for i in range(400)]
+    ranks = [replace(r, window=replace(r.window, step_list=steps)) for r in made.ranks]
+    html = render_html(replace(made, ranks=ranks, timeline=replace(made.timeline, ranks=shown)))
+    assert len(html) < 6_000_000
 
 
 def test_every_hatch_has_a_name_for_the_library() -> None:
