@@ -61,7 +61,10 @@ def test_ranks_meet_by_number_or_by_place() -> None:
     found = compare(side(steps(0, 3)), side(steps(3, 5)))
     assert [r.label for r in found.ranks] == ["rank 3"]
     assert found.kernels.state == "not_measured"
-    assert "1 ranks are on both sides" in {f.code: f.message for f in found.flags}["ranks-left-out"]
+    assert (
+        "Compared: 1 rank that both sides hold, of"
+        in {f.code: f.message for f in found.flags}["ranks-left-out"]
+    )
     assert "none of each other's ranks" in refusal(side(steps(0)), side(steps(1)))
     by_place = compare(side(steps(None, None)), side(steps(None, None)))
     assert [r.label for r in by_place.ranks] == ["GPU 0, place 1", "GPU 0, place 2"]
@@ -90,6 +93,13 @@ def test_what_differs_is_flagged() -> None:
     assert "same-captures" in codes(one, one)
     assert "profilers-differ" not in codes(one, one)
     assert found["taken-on-trust"].endswith("the model, the number of ranks, the batch.")
+
+
+def test_ranks_of_unlike_numbers_of_steps_are_flagged() -> None:
+    even = side([rank_of_steps(0, [5, 5]), rank_of_steps(1, [5, 5])])
+    odd = side([rank_of_steps(0, [5, 5]), rank_of_steps(1, [5, 5, 5])])
+    assert "steps-differ" not in codes(even, even)
+    assert codes(even, odd)["steps-differ"].startswith("Ranks have different numbers of steps after:")
 
 
 def test_another_batch_is_compared_by_the_token() -> None:

@@ -14,6 +14,7 @@ from perfdoc.diff.load import KernelTotal, Loaded
 from perfdoc.diff.render_markdown import render_markdown
 from perfdoc.diff.render_text import render_text
 from perfdoc.diff.result import Diff, json_schema, to_json
+from perfdoc.diff.words import calls
 from perfdoc.rules.knobs.configuration import Configuration
 from tests.diff.sides import rank_of_steps, side, side_of
 from tests.reports.build import one_rank
@@ -76,6 +77,14 @@ def test_text_and_markdown_say_what_the_result_holds() -> None:
     assert "| **total** | 100 ns | 130 ns | +30 ns | +30.0 % |" in markdown
     assert re.search(r"\| <code>micro\S*batch\S*size</code> \| 100 \| 130 \|", markdown)
     assert to_json(one_change()).endswith(b"}\n")
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [(None, "—"), (0, "0"), (1 / 6, "0.17"), (2.5, "2.5"), (12.0, "12"), (1345.6, "1,346")],
+)
+def test_calls_of_a_step_need_not_be_whole(number: float | None, said: str) -> None:
+    assert calls(number) == said
 
 
 def test_the_page_names_every_key() -> None:

@@ -98,7 +98,12 @@ def set_at(tree: Any, path: str, value: object) -> None:
         ("ranks/0/window/step_list", [], "contradicts itself"),
         ("ranks/0/communication/0/dimension", "up", "contradicts itself"),
         ("ranks/0/ledger_ns", None, r"is no diagnosis.*ledger_ns"),
+        ("ranks/0/communication/0/count", 10**400, "contradicts itself"),
+        ("ranks/0/communication/0/hidden_ns", -1, "contradicts itself"),
+        ("ranks/0/kernels_only_capture/busy_ns", 10**400, "contradicts itself"),
         ("analyses/kernels/top/0/count", 0, "impossible kernel times"),
+        ("analyses/kernels/top/0/count", 10**400, "impossible kernel times"),
+        ("analyses/kernels/classes/0/total_ns", -7, "impossible kernel times"),
         ("ranks", [], "holds no rank"),
     ],
 )

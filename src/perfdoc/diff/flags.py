@@ -8,6 +8,7 @@ from perfdoc.diff.load import Loaded
 from perfdoc.diff.pairing import Pair
 from perfdoc.diff.result import Basis, Flag
 from perfdoc.reports.names import shorten
+from perfdoc.reports.units import plural
 
 _SPOILS = frozenset({"capture-incomplete", "no-gpu-activity", "missing-ranks"})
 """Quality notes that bear on figures even where both sides have them."""
@@ -65,10 +66,17 @@ def flags_of(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis)
             f"A step is of {tokens[0]:,} tokens on one side and of {tokens[1]:,} on the other: "
             "see the time of a token.",
         )
+    for word, side in (("before", before), ("after", after)):
+        if basis == "step" and len({r.window.steps for r in side.diagnosis.ranks}) > 1:
+            flag(
+                "steps-differ",
+                f"Ranks have different numbers of steps {word}: kernels are of the mean over all of them, "
+                "where a rank with more steps counts more; all else is of each rank's own mean step.",
+            )
     if len(pairs) < max(len(one.ranks), len(two.ranks)):
         flag(
             "ranks-left-out",
-            f"{len(pairs):,} ranks are on both sides and compared, of {len(one.ranks):,} and "
+            f"Compared: {plural(len(pairs), 'rank')} that both sides hold, of {len(one.ranks):,} and "
             f"{len(two.ranks):,}.",
         )
     if unknown := _unknown(before, after):

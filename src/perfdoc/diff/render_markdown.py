@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.diff.result import Diff
-from perfdoc.diff.words import LABELS, logged_sentence, signed, signed_share
+from perfdoc.diff.words import LABELS, calls, logged_sentence, signed, signed_share
 from perfdoc.reports.markdown import code, escape
 from perfdoc.reports.names import prose, shorten
-from perfdoc.reports.units import UNKNOWN, duration, plural
+from perfdoc.reports.units import duration, plural
 
 MOST_KERNELS = 10
 MOST_RANKS = 8
@@ -45,7 +45,7 @@ def render_markdown(diff: Diff) -> str:
             [
                 code(shorten(k.name)),
                 k.status.replace("_", " "),
-                f"{_calls(k.calls_before)} → {_calls(k.calls_after)}",
+                f"{calls(k.calls_before)} → {calls(k.calls_after)}",
                 signed(k.change_ns),
             ]
             for k in diff.kernels.kernels[:MOST_KERNELS]
@@ -84,7 +84,3 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
         return []
     rule = ["---", *["---:"] * (len(head) - 1)]
     return ["", *("| " + " | ".join(row) + " |" for row in (head, rule, *rows))]
-
-
-def _calls(calls: float | None) -> str:
-    return UNKNOWN if calls is None else f"{calls:,.0f}"

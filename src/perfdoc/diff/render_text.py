@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from perfdoc.diff.result import Diff, Kernels
-from perfdoc.diff.words import LABELS, logged_sentence, signed, signed_share
+from perfdoc.diff.words import LABELS, calls, logged_sentence, signed, signed_share
 from perfdoc.reports.names import prose, shorten
-from perfdoc.reports.units import UNKNOWN, count, duration, plural, share
+from perfdoc.reports.units import count, duration, plural, share
 
 MOST_KERNELS = 12
 MOST_RANKS = 16
@@ -87,7 +87,7 @@ def _dimensions(diff: Diff) -> Iterator[str]:
             f"{duration(d.exposed.before_ns)} -> {duration(d.exposed.after_ns)}",
             signed(d.exposed.change_ns),
             f"{duration(d.hidden.before_ns)} -> {duration(d.hidden.after_ns)}",
-            f"{d.calls_before:,.0f} -> {d.calls_after:,.0f}",
+            f"{calls(d.calls_before)} -> {calls(d.calls_after)}",
         )
         for d in diff.dimensions
     ]
@@ -103,7 +103,7 @@ def _kernels(kernels: Kernels) -> Iterator[str]:
     rows = [
         (
             k.name,
-            f"{k.calls_before:,.0f} -> {k.calls_after:,.0f}",
+            f"{calls(k.calls_before)} -> {calls(k.calls_after)}",
             *(duration(k.before_ns), duration(k.after_ns), signed(k.change_ns)),
         )
         for k in kernels.classes
@@ -115,7 +115,7 @@ def _kernels(kernels: Kernels) -> Iterator[str]:
         (
             shorten(k.name, _NAME),
             k.status.replace("_", " "),
-            f"{_calls(k.calls_before)} -> {_calls(k.calls_after)}",
+            f"{calls(k.calls_before)} -> {calls(k.calls_after)}",
             *(signed(k.change_ns), signed(k.count_effect_ns), signed(k.time_effect_ns)),
         )
         for k in kernels.kernels[:MOST_KERNELS]
@@ -124,10 +124,6 @@ def _kernels(kernels: Kernels) -> Iterator[str]:
     more = f", {left:,} more in diff.json or smaller" if left else ""
     head = ("kernel", "", "calls", "change", "by calls", "by time each")
     yield from _table(f"Kernels that changed most{more}", head, named)
-
-
-def _calls(calls: float | None) -> str:
-    return UNKNOWN if calls is None else f"{calls:,.0f}"
 
 
 def _kernels_only(diff: Diff) -> Iterator[str]:
@@ -144,9 +140,11 @@ def _kernels_only(diff: Diff) -> Iterator[str]:
             ("idle", k.idle),
         )
     ]
+    steps = diff.before.steps, diff.after.steps
+    other = f"{steps[0]:,} -> {plural(steps[1], 'step')}, " if steps[0] != steps[1] else ""
     title = (
         f"Whole captures through kernels alone, as other tools count ({count(k.kernels_before)} -> "
-        f"{count(k.kernels_after)} kernels, summed over {plural(diff.ranks_compared, 'rank')})"
+        f"{count(k.kernels_after)} kernels, {other}summed over {plural(diff.ranks_compared, 'rank')})"
     )
     yield from _table(title, ("", "before", "after", "change", ""), rows)
 

@@ -98,9 +98,16 @@ def _require_sound(path: Path, found: Diagnosis, again: str) -> None:
             and 0 <= window.steps <= 10**6
             and (window.kind != "steps" or (window.steps > 0 and len(steps) == window.steps))
             and all(c.dimension in DIMENSIONS for c in rank.communication)
+            and all(map(_possible, (rank.kernels_only_capture, rank.kernels_only_window)))
+            and all(map(_possible, rank.communication))
         )
         if not fits:
             raise TraceError(path, f"contradicts itself in the ledger or the steps of {rank.label}.", again)
-    for kernel in found.analyses.kernels.top:
-        if kernel.count <= 0 or not 0 <= kernel.total_ns < _MAX_NS * max(len(found.ranks), 1):
-            raise TraceError(path, "holds impossible kernel times.", again)
+    kernels = found.analyses.kernels
+    if not all(map(_possible, (*kernels.top, *kernels.classes))) or any(k.count == 0 for k in kernels.top):
+        raise TraceError(path, "holds impossible kernel times.", again)
+
+
+def _possible(figures: object) -> bool:
+    """Whether no count, size or duration of them is below 0 or beyond what any capture holds."""
+    return all(0 <= v < _MAX_NS for v in vars(figures).values() if type(v) is int)

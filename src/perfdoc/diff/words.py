@@ -6,13 +6,22 @@ from collections.abc import Sequence
 
 from perfdoc.diff.result import Basis, Duration, Leaf, Logged, Noise, Outcome
 from perfdoc.reports.leaves import LEAVES
-from perfdoc.reports.units import duration, plural, share
+from perfdoc.reports.units import UNKNOWN, duration, plural, share
 
 _NAMED = 3
 """Leaves that the verdict names at most."""
 _NAMED_FRAC = 0.1
 """Of the largest change among leaves: smaller ones are not named."""
 LABELS = {leaf.path: leaf.label for leaf in LEAVES}
+
+
+def calls(number: float | None) -> str:
+    """Calls of a mean step, which need not be whole: 1,346, 12.5, 0.17."""
+    if number is None:
+        return UNKNOWN
+    if number >= 100 or number == round(number):
+        return f"{number:,.0f}"
+    return f"{number:.1f}" if number >= 1 else f"{number:.2g}"
 
 
 def signed(ns: int | None) -> str:
