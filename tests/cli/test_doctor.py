@@ -59,5 +59,8 @@ def test_env_has_versions_and_no_secret(tmp_path: Path) -> None:
     assert found["packages"]["numpy"] is not None
     assert found["knobs"]["NCCL_ALGO"] == "Ring"
     assert "  NCCL_ALGO: Ring" in text.stdout.splitlines()
+    gpu = "GPU-550e8400-e29b-41d4-a716-446655440000"
+    found = json.loads(perfdoc(tmp_path, "env", "--format", "json", CUDA_VISIBLE_DEVICES=gpu).stdout)
+    assert found["knobs"]["CUDA_VISIBLE_DEVICES"] == "GPU-…"
     for secret in (*SECRETS.values(), str(tmp_path)):
         assert secret not in text.stdout + json.dumps(found)

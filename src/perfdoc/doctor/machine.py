@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import platform
+import re
 from typing import Any
 
 from perfdoc import __version__
@@ -12,6 +13,9 @@ from perfdoc.doctor.requirements import installed, requirements
 from perfdoc.profiling.environment import cpu_count, cpu_name, knob_variables, memory_bytes, versions
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys import find_nsys
+
+_UUID = re.compile(r"(?i)[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+"""CUDA_VISIBLE_DEVICES may name a GPU by its own."""
 
 
 def machine() -> dict[str, Any]:
@@ -28,7 +32,7 @@ def machine() -> dict[str, Any]:
         "nvidia_driver": nvidia_driver(),
         "nsys": _nsys(),
         "packages": _packages(),
-        "knobs": knob_variables(),
+        "knobs": {k: _UUID.sub("…", v) for k, v in knob_variables().items()},
     }
 
 
