@@ -27,6 +27,8 @@ STAY = [
         "layer_3/mlp.fc1",
     ),
     *("Optimizer.step#AdamW.step", "perfdoc.forward layer=3 module=self_attention", "conv2d", "moe_a2a"),
+    # PyTorch's word for a group without a description: another word would be taken for one.
+    "undefined",
     *("step 2026-11-21 10:00:00", "c10d::allreduce_", "a::add", "model.layers.0.1.2"),
     "perfdoc.comm.issue all_reduce group=DATA_PARALLEL_GROUP pg=3 bytes=123456789012 seq=7 dim=dp",
     format_group_mark("TENSOR_MODEL_PARALLEL_GROUP", range(8), 0x9E3779B97F4A7C15, name="3"),
