@@ -7,6 +7,7 @@ from collections.abc import Callable
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import exposed_ns, transfer_ns, waited_ns
+from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -30,6 +31,8 @@ MIN_FRAC = 0.5
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where a step has `FEW` micro-batches or fewer and DP communication, waiting for
     late ranks left out, runs for `MIN_FRAC` of the window."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
     if case.dp == 1:
         return Verdict(state="not_applicable", reason="there are no replicas of the model")
     count = case.micro_batches

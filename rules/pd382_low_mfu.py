@@ -99,5 +99,5 @@ def _words(case: Case) -> Iterator[str]:
     if pp is not None and pp > 1 and count is not None and count < PER_STAGE * pp:
         yield (
             f"{count} micro-batches on {pp} stages leave a large bubble: have {PER_STAGE * pp} or more, by a "
-            "larger global batch, fewer replicas or a smaller micro-batch (PD302)."
+            "larger global batch, fewer replicas or a smaller micro-batch (PD301)."
         )
