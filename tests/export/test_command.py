@@ -98,3 +98,20 @@ def test_captures_without_a_gpu_are_left_out_as_by_analyze(tmp_path: Path) -> No
     assert done.returncode == 2
     assert "silent.sqlite: holds no GPU kernels" in done.stderr.splitlines()[-1]
     assert not (tmp_path / "none").exists()
+
+
+@pytest.mark.parametrize("name", ["out.pftrace", "out.pftrace.gz"])
+def test_what_a_scheduler_ends_leaves_nothing(tmp_path: Path, name: str) -> None:
+    script = (
+        "import os, signal, sys; from pathlib import Path; from perfdoc.export import work\n"
+        "with work._opened(Path(sys.argv[1])) as file:\n"
+        "    file.write(b'half')\n"
+        "    assert len(os.listdir(os.path.dirname(sys.argv[1]))) == 1\n"
+        "    os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    signal.pause()\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / name)], capture_output=True, text=True, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (143, "")
+    assert not list(tmp_path.iterdir())

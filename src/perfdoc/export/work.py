@@ -5,10 +5,13 @@ from __future__ import annotations
 import gzip
 import os
 import re
+import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 from typing import IO
 
 import numpy as np
@@ -200,9 +203,27 @@ def _title(view: DeviceView) -> str:
 
 
 @contextmanager
+def _ended_in_order() -> Iterator[None]:
+    """A scheduler's SIGTERM clears up too, as an interrupt does: writing may take long."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends the clearing up
+    raise SystemExit(128 + number)
+
+
+@contextmanager
 def _opened(output: Path) -> Iterator[IO[bytes]]:
     """The file asked for, compressed where its name says so; there when it is whole."""
-    with written_whole(output) as raw:
+    with _ended_in_order(), written_whole(output) as raw:
         if output.suffix != ".gz":
             yield raw
             return
