@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -124,10 +125,26 @@ def test_mistakes_are_one_line_and_leave_the_baseline(tmp_path: Path, make_run: 
         assert (code, out, err.count("\n")) == (2, "", 1), (arguments, out, err)
         assert said in err
     assert files(baseline.parent) == before
-    baseline.write_text('{"schema_version": 2}')
-    code, _, err = gate(tmp_path, "check", good)
-    assert (code, err.count("\n")) == (2, 1)
-    assert "is no baseline" in err
+    for content in ('{"schema_version": 2}', '{"x": ' + "[" * 200_000):
+        baseline.write_text(content)
+        code, _, err = gate(tmp_path, "check", good)
+        assert (code, err.count("\n")) == (2, 1)
+        assert "is no baseline" in err
+
+
+def test_reports_that_are_none_stop_nothing_for_ever(tmp_path: Path, make_run: MakeRun) -> None:
+    baseline = tmp_path / "perfdoc-baselines"
+    report = make_run("one", 100, parts={"compute": 100}) / "report" / "diagnosis.json"
+    report.write_text('{"ranks": ' + "[" * 200_000)
+    code, _, err = gate(tmp_path, "record", tmp_path / "one")
+    assert (code, err.count("\n"), "Analyse the run again" in err) == (2, 1, True)
+    report.unlink()
+    os.mkfifo(report)
+    code, _, err = gate(tmp_path, "record", tmp_path / "one")
+    assert (code, err.count("\n"), "is a pipe or a device" in err) == (2, 1, True)
+    report.unlink()
+    assert gate(tmp_path, "record", tmp_path / "one")[0] == 0
+    assert len(files(baseline)) == 1
 
 
 def test_github_annotations_and_summary(

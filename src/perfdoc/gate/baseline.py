@@ -75,7 +75,7 @@ def _read(path: Path) -> Baseline:
         baseline = msgspec.json.decode(content, type=Baseline)
     except OSError as error:
         raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
-    except (msgspec.MsgspecError, ValueError) as error:
+    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
         if isinstance(error, TraceError):
             raise
         raise TraceError(path, f"is no baseline: {error}.", remedy) from error

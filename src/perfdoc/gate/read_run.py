@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import msgspec
 
 from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
+from perfdoc.diff.sources import MAX_DIAGNOSIS_BYTES
 from perfdoc.gate.facts import Facts, facts_of, fingerprint
 from perfdoc.gate.figures import RunFigures, TooFewStepsError, digest_of, steady
 from perfdoc.gate.utilization import mfu
@@ -22,6 +23,7 @@ from perfdoc.profiling.memory_sample import MemorySample
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.reports.units import duration
 from perfdoc.traces import TraceError
+from perfdoc.traces.regular_file import require_regular
 from perfdoc.traces.training_log import read_training_log
 
 MIN_LOG_DIGITS_FRAC = 0.005
@@ -134,11 +136,14 @@ class _Diagnosis(msgspec.Struct):
 
 def _ledger(path: Path) -> dict[str, Any]:
     """parts_ns and exposed_comm_frac, as the run's own report has them; nothing where there is none."""
-    try:
-        ranks = msgspec.json.decode(path.read_bytes(), type=_Diagnosis).ranks
-    except FileNotFoundError:
+    if not path.exists():
         return {}
-    except (OSError, msgspec.MsgspecError) as error:
+    require_regular(path)
+    try:
+        if path.stat().st_size > MAX_DIAGNOSIS_BYTES:
+            raise TraceError(path, "is too large for a diagnosis.", "Analyse the run again.")
+        ranks = msgspec.json.decode(path.read_bytes(), type=_Diagnosis).ranks
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
         raise TraceError(path, f"cannot be read: {error}.", "Analyse the run again.") from error
     sums: dict[str, float] = {}
     counted = 0
