@@ -82,7 +82,7 @@ def read_lines(path: Path, record: type[Record]) -> Iterator[Record]:
             except msgspec.ValidationError as error:
                 remedy = "It was written by another version of perfdoc, or by something else."
                 raise CaptureError(path, f"line {number}: {error}.", remedy) from error
-            except msgspec.DecodeError:
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 continue
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 
 import numpy as np
 import pytest
@@ -51,6 +52,25 @@ def test_a_clear_loss_fails_even_where_noise_is_large() -> None:
 
 def test_a_clear_gain_is_one_even_where_noise_is_large() -> None:
     assert decide([100, 104, 96, 100, 100], [70]).verdict is Verdict.IMPROVED
+
+
+@pytest.mark.parametrize(
+    ("baseline", "spread", "said"),
+    [
+        # t(0.99, 19) = 2.539: 2.539 * 1.2 % * sqrt(1/k + 1/20) is 3.1 % for one run and 2.3 % for two.
+        (20, 0.012, "; 2 new runs would do, or a"),
+        # t(0.99, 4) = 3.747: even with 20 new runs 3.747 * 2 % * sqrt(1/20 + 1/5) is 3.7 %. Of 8 and 8:
+        # t(0.99, 7) = 2.998, 2.998 * 2 % * sqrt(1/4) = 3.0 % (2.998).
+        (5, 0.02, "; 8 runs on either side would do,"),
+        (5, 0.2, "; measure on a quieter machine"),
+    ],
+)
+def test_the_message_says_how_many_runs_would_do(baseline: int, spread: float, said: str) -> None:
+    middle = [-1.0, 1.0] * (baseline // 2) + [0.0] * (baseline % 2)
+    scale = spread / statistics.stdev(middle)
+    found = decide([round(1e9 * (1 + scale * x)) for x in middle], [1_000_000_000])
+    assert found.verdict is Verdict.INCONCLUSIVE
+    assert said in found.reason
 
 
 def test_noise_below_the_practical_limit_is_no_obstacle() -> None:

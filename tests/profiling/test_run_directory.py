@@ -220,6 +220,8 @@ def test_lines_of_another_kind_are_refused(tmp_path: Path) -> None:
         list(read_steps(path))
     with pytest.raises(CaptureError, match="cannot be read"):
         list(read_steps(tmp_path / "absent"))
+    path.write_text('{"step": 0, "other": ' + "[" * 200_000)  # no end: as if its writer had died
+    assert list(read_steps(path)) == []
 
 
 def test_a_killed_writer_leaves_whole_lines(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from perfdoc.gate.decision import MOST_RUNS
 from perfdoc.gate.facts import Facts, differences, fingerprint
 from perfdoc.gate.figures import RunFigures, StepNs, twice
 from perfdoc.traces import TraceError
 from perfdoc.traces.regular_file import require_regular
 
-MAX_RUNS = 20
+MAX_RUNS = MOST_RUNS
 """Runs leave a baseline when it grows beyond this: the oldest after the first ANCHOR_RUNS."""
 ANCHOR_RUNS = 5
 """First runs of a level, which stay: what many small losses are seen against."""

@@ -25,6 +25,8 @@ LOW_HISTORY_FRAC = 0.05
 MIN_HISTORY = 3
 MIN_SPREAD_FRAC = 0.002
 """Few runs may agree by chance: no less spread than this is believed."""
+MOST_RUNS = 20
+"""More on a side are not asked for, nor kept."""
 MAX_NOISE_FRAC = 0.03
 """More noise than this, and than the practical limit, hides what the gate is there to see."""
 
@@ -121,8 +123,14 @@ def _student_t(freedom: int) -> float:
 
 
 def _more_runs(n: int, spread: float, k: int, bearable: float) -> str:
-    """How many runs on both sides would do at this spread, up to 20."""
-    for runs in range(max(n, k) + 1, 21):
-        if noise_frac(spread, runs - 1, runs, runs) <= bearable:
-            return f"{runs} runs on either side would do, or a quieter machine"
-    return "measure on a quieter machine"
+    """How many new runs would do at this spread, or how many on both sides; up to MOST_RUNS."""
+    ways = (
+        ("new runs", ((r, noise_frac(spread, n - 1, n, r)) for r in range(k + 1, MOST_RUNS + 1))),
+        (
+            "runs on either side",
+            ((r, noise_frac(spread, r - 1, r, r)) for r in range(max(n, k) + 1, MOST_RUNS + 1)),
+        ),
+    )
+    enough = [(next((r for r, noise in tried if noise <= bearable), None), what) for what, tried in ways]
+    said = [f"{runs} {what}" for runs, what in enough if runs is not None]
+    return f"{' or '.join(said)} would do, or a quieter machine" if said else "measure on a quieter machine"
