@@ -32,7 +32,6 @@ META = Meta(
         "mlm_02",
         "mlm_05",
         "mlm_nccl_debug",
-        "mlm_ts_scaling",
     ),
 )
 

@@ -19,7 +19,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 004"),
     topic="scale",
     needs=("trace", "settings"),
-    advice=("scale_few_microbatches", "scale_verl_dp"),
+    advice=("scale_few_microbatches",),
 )
 
 FEW = 2
