@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
+from perfdoc.rules.gain import predicted
 from perfdoc.rules.rule import Level, Verdict
 
 ON_HOST = "the ranks train on the CPU"
+QUEUES = "without_queueing_tp"
+"""The replay in which no TP collective stands behind a kernel that was launched after it."""
 LITTLE_HIDDEN_FRAC = 0.10
 """Where less of a dimension's communication is hidden, nothing overlaps it."""
 
@@ -34,3 +37,10 @@ def level_of(case: Case, dimension: str, *, switched_off: bool) -> Level:
 def only_for_gpus(case: Case) -> Verdict | None:
     """The verdict of a rule about GPUs and their links where the ranks train on CPUs; else None."""
     return Verdict(state="not_applicable", reason=ON_HOST) if case.ranks and case.on_host else None
+
+
+def queues(case: Case) -> bool:
+    """Whether the replay found TP collectives that stand behind kernels launched after them, for a gain that
+    is sure to be one."""
+    gain = predicted(case, QUEUES)
+    return gain is not None and gain.method == "replay" and (gain.low_ms or 0.0) > 0

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from perfdoc.analyzers.memory.memory_formula import states_bytes
 from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import degrees_of
+from perfdoc.rules.degrees import degrees_of, has_experts
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.gain import predicted
 from perfdoc.rules.gradient_sums import summing_ranks
@@ -56,8 +56,8 @@ def evaluate(case: Case) -> Verdict:
     if nothing is not None:
         return nothing
     ranks, tp = summing_ranks(case), case.degree("tensor_model_parallel_size")
-    has_experts = case.degree("expert_model_parallel_size") != 1
-    link = None if ranks is None or tp is None or has_experts or ranks < 2 else usual_link(case, ranks, tp)
+    dense = has_experts(case) is False or case.degree("expert_model_parallel_size") == 1
+    link = None if ranks is None or tp is None or not dense or ranks < 2 else usual_link(case, ranks, tp)
     if link is None or ranks is None:
         return Verdict(state="skipped", reason=_UNKNOWN_LINK, evidence=evidence)
     gbps = reached_gbps(case, "dp")
@@ -114,7 +114,7 @@ def _advice(case: Case, link: Link, ranks: int) -> Iterator[Advice]:
         why = "adds in the switches, where InfiniBand has SHARP: fewer bytes on the wire, fewer SMs"
         yield Advice(knob="use_sharp", to=True, why=why, costs="one group of the job can have it")
     if case.gpu is not None and case.gpu.architecture != "ampere" and case.is_set_to("nccl_ub", False):
-        where = "network cards" if link.crosses else "NVLink"
+        where = "network cards, most of all with use_sharp," if link.crosses else "NVLink"
         yield Advice(
             knob="nccl_ub",
             to=True,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from perfdoc.rules.advise import proposed
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.hidden import hidden_frac, level_of, only_for_gpus, time_ns
+from perfdoc.rules.hidden import hidden_frac, level_of, only_for_gpus, queues, time_ns
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -47,6 +47,7 @@ _FIXED = (
     "set their method, SMs and splits one product at a time (tp_comm_overlap_cfg); the recipes' own are the "
     "best start."
 )
+_QUEUED = "Its collectives stand in a queue behind later kernels: see PD112 first."
 _UNKNOWN = "Give the job's configuration (--config FILE): whether tp_comm_overlap is set is not known."
 _NOTHING = "Less tensor parallelism, or context parallelism in part of its place, moves fewer bytes: see "
 "PD384."
@@ -54,8 +55,9 @@ _NOTHING = "Less tensor parallelism, or context parallelism in part of its place
 
 def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks: as a problem where the overlap is known to
-    be off or next to nothing is hidden. Where the overlap is on, one piece in `USUAL_SPLITS` (or in as many
-    more as are set) stays exposed by design, and as little passes."""
+    be off or next to nothing is hidden, unless the replay finds that it stands in a queue (PD112). Where the
+    overlap is on, one piece in `USUAL_SPLITS` (or in as many more as are set) stays exposed by design, and as
+    little passes."""
     on_cpu = only_for_gpus(case)
     if on_cpu is not None:
         return on_cpu
@@ -70,13 +72,16 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", reason=reason, evidence=evidence)
     advice = [*_enabled(case), *(_tuned(case) if on else ())]
     evidence += _products(case)
+    queued = queues(case)
+    remedy = _FIXED if on else "" if advice else _why_not(case) if off else _UNKNOWN
+    level = level_of(case, "tp", switched_off=off and bool(advice))
     return Verdict(
         state="fires",
-        level=level_of(case, "tp", switched_off=off and bool(advice)),
+        level="information" if queued and not off else level,
         reason="the products around it do not hide it",
         evidence=evidence,
         advice=advice,
-        remedy=_FIXED if on else "" if advice else _why_not(case) if off else _UNKNOWN,
+        remedy=" ".join(w for w in (_QUEUED if queued else "", remedy) if w),
         otherwise=_NOTHING,
         gain=ceiling_of_transfer(case, "tp"),
         verify="Run again: exposed TP communication in the ledger falls; gathers and scatters become copies "

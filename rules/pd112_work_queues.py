@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.gain import ceiling, predicted
-from perfdoc.rules.hidden import only_for_gpus
+from perfdoc.rules.hidden import QUEUES, only_for_gpus, queues
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -23,10 +23,12 @@ META = Meta(
 )
 
 _KNOB, _CP = "cuda_device_max_connections", "context_parallel_size"
-_KEY = "without_queueing_tp"
-"""The replay in which no TP collective stands behind a kernel that was launched after it."""
 MANY = 32
 """What Megatron-Bridge sets where several queues are wanted."""
+_UNKNOWN = (
+    "The capture does not hold CUDA_DEVICE_MAX_CONNECTIONS, but TP collectives begin only as kernels end "
+    "that were launched after them: set it to 1 where the job is launched."
+)
 _FORMER = ("ampere", "ada", "hopper")
 
 
@@ -45,7 +47,8 @@ def evaluate(case: Case) -> Verdict:
     """Guides contradict one another here; what holds: several queues for FSDP, overlapped expert parallelism
     and DeepEP; one for tensor or context parallelism up to Hopper; Blackwell needs none. Fires as a problem
     where the overlap that suffers is exposed for 5 % of the window and the replay does not rule out that TP
-    collectives queue, or where the setting is refused."""
+    collectives queue, or where the setting is refused. Where the setting is not known, only if the replay
+    finds TP collectives in a queue."""
     on_cpu = only_for_gpus(case)
     if on_cpu is not None:
         return on_cpu
@@ -53,17 +56,18 @@ def evaluate(case: Case) -> Verdict:
     if isinstance(wanted, Verdict):
         return wanted
     known, now = case.setting(_KNOB)
-    if not known:
+    replayed = predicted(case, QUEUES) if wanted.one else None
+    gain = replayed if replayed is not None and replayed.method == "replay" else None
+    if not known and not (wanted.one and queues(case)):
         reason = "CUDA_DEVICE_MAX_CONNECTIONS is not known: give the job's environment with --config"
         return Verdict(state="skipped", reason=reason)
-    evidence = [Evidence(label="CUDA_DEVICE_MAX_CONNECTIONS", value="not set" if now is None else str(now))]
-    if (now == 1) is wanted.one:
+    value = "not known" if not known else "not set" if now is None else str(now)
+    evidence = [Evidence(label="CUDA_DEVICE_MAX_CONNECTIONS", value=value)]
+    if known and (now == 1) is wanted.one:
         return Verdict(state="passes", evidence=evidence)
     share = case.share(lambda r: sum(exposed_ns(d)(r) for d in wanted.dimensions)) or 0.0
     names = " and ".join(d.upper() for d in wanted.dimensions)
     evidence.append(Evidence(label=f"exposed {names} communication, mean over ranks", value=f"{share:.1%}"))
-    replayed = predicted(case, _KEY) if wanted.one else None
-    gain = replayed if replayed is not None and replayed.method == "replay" else None
     ruled_out = wanted.one and _none_queues(case)
     if ruled_out:
         evidence.append(Evidence(label="TP collectives that begin behind a later kernel", value="none"))
@@ -84,7 +88,11 @@ def evaluate(case: Case) -> Verdict:
                 costs=_costs(case, wanted),
                 gain=gain,
             )
-        ],
+        ]
+        if known
+        else [],
+        remedy="" if known else _UNKNOWN,
+        gain=None if known else gain,
         verify="Run again: collectives start with the product that they are to run beside, not at its end.",
         false_alarm="A variable that the launcher or the framework sets to something else when it starts.",
     )
@@ -93,7 +101,7 @@ def evaluate(case: Case) -> Verdict:
 def _none_queues(case: Case) -> bool:
     """Whether the windows were replayed, and no TP collective was found to stand in a queue; of CP nothing is
     replayed."""
-    found = case.prediction(_KEY)
+    found = case.prediction(QUEUES)
     others = any(p.gain.method == "replay" for p in case.gains.predictions)
     return found is not None and found.gain.method == "none" and others and case.degree(_CP) == 1
 

@@ -243,6 +243,9 @@ def test_pd103_abstains(exposed: Case) -> None:
     assert result("PD103", slow(exposed, None, NODES)).state == "skipped"
     assert result("PD103", having(exposed)).state == "skipped"
     assert result("PD103", slow(exposed, 1.0, {**NODES, "expert_model_parallel_size": 8})).state == "skipped"
+    silent = {k: v for k, v in NODES.items() if k != "expert_model_parallel_size"}
+    assert result("PD103", slow(exposed, 1.0, silent)).state == "skipped"
+    assert result("PD103", slow(exposed, 1.0, {**silent, "num_moe_experts": None})).state == "fires"
 
 
 def test_pd103_registers_no_buffers_on_ampere(tmp_path_factory: pytest.TempPathFactory) -> None:

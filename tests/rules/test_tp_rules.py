@@ -214,3 +214,20 @@ def test_pd112_gains_what_the_replay_says(exposed: Case) -> None:
     found = result("PD112", withheld)
     assert found.gain is not None
     assert (found.level, found.gain.method) == ("problem", "ceiling")
+
+
+def test_pd112_sees_queues_where_the_environment_is_not_known(exposed: Case) -> None:
+    for low, state in ((0.01, "fires"), (0.0, "skipped")):
+        found = result("PD112", predicting(having(exposed, TP), without_queueing_tp=(low, 0.02, 0.03)))
+        assert (found.state, found.advice) == (state, [])
+        assert (found.gain is not None, "set it to 1" in found.remedy) == (low > 0, low > 0)
+    one = having(exposed, {**TP, ENV: 1})
+    assert result("PD112", predicting(one, without_queueing_tp=(0.01, 0.02, 0.03))).state == "passes"
+
+
+def test_pd111_leaves_queues_to_pd112(tmp_path: Path) -> None:
+    """Nothing is hidden; where that is because collectives stand in a queue, PD112 is the one to follow."""
+    bare = communicating(tmp_path, "tp", 100, hidden_us=0)
+    for low, level in ((0.01, "information"), (0.0, "problem")):
+        found = result("PD111", predicting(having(bare, TP), without_queueing_tp=(low, 0.02, 0.03)))
+        assert (found.level, "PD112 first" in found.remedy) == (level, level == "information")
