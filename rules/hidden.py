@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import predicted
 from perfdoc.rules.rule import Level, Verdict
+from perfdoc.simulator.replay.predict import Gain
 
 ON_HOST = "the ranks train on the CPU"
 QUEUES = "without_queueing_tp"
@@ -39,8 +40,12 @@ def only_for_gpus(case: Case) -> Verdict | None:
     return Verdict(state="not_applicable", reason=ON_HOST) if case.ranks and case.on_host else None
 
 
+def surely_saved(case: Case, key: str) -> Gain | None:
+    """What the replay of a change saves, where it is sure to save something: by the lower end of its band."""
+    gain = predicted(case, key)
+    return gain if gain is not None and gain.method == "replay" and (gain.low_ms or 0.0) > 0 else None
+
+
 def queues(case: Case) -> bool:
-    """Whether the replay found TP collectives that stand behind kernels launched after them, for a gain that
-    is sure to be one."""
-    gain = predicted(case, QUEUES)
-    return gain is not None and gain.method == "replay" and (gain.low_ms or 0.0) > 0
+    """Whether the replay found TP collectives that stand behind kernels launched after them."""
+    return surely_saved(case, QUEUES) is not None

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from perfdoc.rules.advise import proposed
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.hidden import hidden_frac, level_of, only_for_gpus, queues, time_ns
+from perfdoc.rules.hidden import hidden_frac, level_of, only_for_gpus, queues, surely_saved, time_ns
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -48,6 +48,10 @@ _FIXED = (
     "best start."
 )
 _QUEUED = "Its collectives stand in a queue behind later kernels: see PD112 first."
+_BACKWARD = (
+    "In the backward pass products that need no communication stand behind it: megatron-core runs them "
+    "beside it by itself, with CUDA_DEVICE_MAX_CONNECTIONS=1 up to Hopper (PD112). The gain is of that alone."
+)
 _UNKNOWN = "Give the job's configuration (--config FILE): whether tp_comm_overlap is set is not known."
 _NOTHING = "Less tensor parallelism, or context parallelism in part of its place, moves fewer bytes: see "
 "PD384."
@@ -75,15 +79,16 @@ def evaluate(case: Case) -> Verdict:
     queued = queues(case)
     remedy = _FIXED if on else "" if advice else _why_not(case) if off else _UNKNOWN
     level = level_of(case, "tp", switched_off=off and bool(advice))
+    beside = None if advice or queued else surely_saved(case, "overlapped_tp")
     return Verdict(
         state="fires",
         level="information" if queued and not off else level,
         reason="the products around it do not hide it",
         evidence=evidence,
         advice=advice,
-        remedy=" ".join(w for w in (_QUEUED if queued else "", remedy) if w),
+        remedy=" ".join(w for w in (_QUEUED if queued else _BACKWARD if beside else "", remedy) if w),
         otherwise=_NOTHING,
-        gain=ceiling_of_transfer(case, "tp"),
+        gain=beside or ceiling_of_transfer(case, "tp"),
         verify="Run again: exposed TP communication in the ledger falls; gathers and scatters become copies "
         "or user-buffer kernels beside products.",
         false_alarm="Ranks that were not compared and wait for a late one; or an embedding and loss that "

@@ -7,8 +7,9 @@ from collections.abc import Iterator
 from perfdoc.rules.case import Case
 from perfdoc.rules.context_sizing import covered_cp, transfer_over_attention, two_levels
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.hidden import level_of, only_for_gpus
+from perfdoc.rules.hidden import level_of, only_for_gpus, surely_saved
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD120",
@@ -35,6 +36,12 @@ META = Meta(
 _TYPE, _SIZES, _CP = "cp_comm_type", "hierarchical_context_parallel_sizes", "context_parallel_size"
 _IN_FRONT = ("a2a", "all_gather")
 """Schemes that cannot overlap."""
+HELD_FRAC = 0.25
+"""Of what is exposed: where the replay hides as much beside attention that is there, the ring is held up."""
+_HELD = (
+    "Attention waits for pieces that it does not need yet: the ring does not run beside it as it could. Look "
+    "for what holds it up, such as CUDA_DEVICE_MAX_CONNECTIONS (PD112), before the degree is changed."
+)
 _REMEDIES = {
     "mixed": "cp_comm_type differs from layer to layer: give the layers whose exchange is exposed p2p.",
     "unknown": "Give the job's configuration (--config FILE): which scheme moves keys and values is not "
@@ -50,33 +57,43 @@ _REMEDIES = {
 
 def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks: as a problem where the scheme is known not
-    to overlap (a2a, all_gather) or next to nothing is hidden."""
+    to overlap (a2a, all_gather) or next to nothing is hidden. No other degree or scheme is advised where the
+    replay finds that the ring is only held up."""
     on_cpu = only_for_gpus(case)
     if on_cpu is not None:
         return on_cpu
     nothing, evidence = judged(case, "cp")
     if nothing is not None:
         return nothing
-    scheme, cp = _scheme(case), case.degree(_CP)
+    scheme, cp, exposed = _scheme(case), case.degree(_CP), ceiling_of_transfer(case, "cp")
     ratio = transfer_over_attention(case)
     if scheme is not None:
         evidence.append(Evidence(label="scheme (cp_comm_type)", value=scheme))
     if ratio is not None:
         evidence.append(Evidence(label="CP communication by the time of attention", value=f"{ratio:.0%}"))
-    advice = [] if cp is None or scheme is None else list(_advice(case, scheme, cp, ratio))
+    held = _held_up(case, exposed) if scheme in ("p2p", None) else None
+    advice = [] if cp is None or scheme is None or held else list(_advice(case, scheme, cp, ratio))
     return Verdict(
         state="fires",
         level=level_of(case, "cp", switched_off=scheme in _IN_FRONT),
         reason="attention does not hide it",
         evidence=evidence,
         advice=advice,
-        remedy="" if advice else _REMEDIES[_kind(scheme, ratio)],
+        remedy=_HELD if held else "" if advice else _REMEDIES[_kind(scheme, ratio)],
         otherwise=_REMEDIES["short"],
-        gain=ceiling_of_transfer(case, "cp"),
+        gain=held or exposed,
         verify="Run again: exposed CP communication in the ledger falls, and attention takes as long as "
         "before.",
         false_alarm="Ranks that were not compared and wait for one whose pieces are longer.",
     )
+
+
+def _held_up(case: Case, exposed: Gain | None) -> Gain | None:
+    """What a ring beside attention saves, where it does not run there and could; else None."""
+    saved = surely_saved(case, "overlapped_cp")
+    if saved is None or exposed is None:
+        return None
+    return saved if (saved.mid_ms or 0.0) >= HELD_FRAC * (exposed.high_ms or 0.0) else None
 
 
 def _scheme(case: Case) -> str | None:

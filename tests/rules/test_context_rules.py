@@ -36,6 +36,7 @@ CP8: dict[str, Value] = {
 RING = {**CP8, "cp_comm_type": "p2p"}
 
 
+BATCH_64: dict[str, Value] = {"global_batch_size": 64, "micro_batch_size": 1}
 SMALLER = msgspec.structs.replace(LLAMA_8B, parameters=2_000_000_000)
 
 
@@ -322,3 +323,25 @@ def test_pd384_stays_inside_the_node(exposed: Case) -> None:
     none = {**SPLIT, "tensor_model_parallel_size": 1, "context_parallel_size": 1}
     assert result("PD384", having(exposed, none)).state == "not_applicable"
     assert result("PD384", having(exposed)).state == "skipped"
+
+
+def test_pd120_tells_a_ring_that_is_held_up(exposed: Case) -> None:
+    """100 us of a step are exposed, and attention is short: a smaller group helps, unless the replay hides a
+    quarter of it beside the attention that there is."""
+    short = having(lasting(exposed, 100), {**RING, "num_query_groups": 1, **BATCH_64})
+    for case, gain, method, to in (
+        (short, (0.001, 0.025, 0.03), "replay", {}),
+        (short, (0.001, 0.024, 0.03), "ceiling", {"context_parallel_size": 4}),
+        (short, (0.0, 0.025, 0.03), "ceiling", {"context_parallel_size": 4}),
+        (
+            having(exposed, {**CP8, "cp_comm_type": "a2a"}),
+            (0.001, 0.05, 0.06),
+            "ceiling",
+            {"cp_comm_type": "p2p"},
+        ),
+        (having(exposed), (0.001, 0.05, 0.06), "replay", {}),
+    ):
+        found = result("PD120", predicting(case, overlapped_cp=gain))
+        assert found.gain is not None
+        assert (found.gain.method, settings_of(found)) == (method, to)
+        assert ("held" in found.remedy or "holds it up" in found.remedy) == (method == "replay")

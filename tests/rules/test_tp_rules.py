@@ -231,3 +231,16 @@ def test_pd111_leaves_queues_to_pd112(tmp_path: Path) -> None:
     for low, level in ((0.01, "information"), (0.0, "problem")):
         found = result("PD111", predicting(having(bare, TP), without_queueing_tp=(low, 0.02, 0.03)))
         assert (found.level, "PD112 first" in found.remedy) == (level, level == "information")
+
+
+def test_pd111_says_what_the_backward_overlap_gains(tmp_path: Path) -> None:
+    """As long as no setting is advised: tp_comm_overlap hides more than what was replayed."""
+    bare = communicating(tmp_path, "tp", 100, hidden_us=0)
+    for settings, low, method in (
+        (TP, 0.01, "replay"),
+        (TP, 0.0, "ceiling"),
+        (OFF, 0.01, "ceiling"),
+    ):
+        found = result("PD111", predicting(having(bare, settings), overlapped_tp=(low, 0.02, 0.03)))
+        assert found.gain is not None
+        assert (found.gain.method, "of that alone" in found.remedy) == (method, method == "replay")
