@@ -9,11 +9,9 @@ from statistics import median_low
 from perfdoc.diagnosis import Diagnosis, KernelsOnly, Rank, Step
 from perfdoc.reports.heat import Heat, heat_of
 from perfdoc.reports.leaves import (
-    FAMILIES,
     LEAVES,
     Leaf,
     Segment,
-    family_shares,
     leaf_shares,
     leaf_values,
     stack,
@@ -125,7 +123,6 @@ class TimeView:
     table: list[RankRow]
     table_left_out: int
     scale: Scale
-    families: dict[str, str]
     heat: Heat
     falls: list[Fall]
     """Empty where MFU is not known."""
@@ -199,7 +196,6 @@ def time_view(diagnosis: Diagnosis) -> TimeView:
         ],
         table_left_out=max(0, len(ranks) - TABLE_RANKS),
         scale=scale_for(max(total, default=0)),
-        families={FAMILIES[family]: share for family, share in family_shares(total).items()},
         heat=heat_of(diagnosis),
         falls=falls_of(diagnosis),
     )

@@ -21,6 +21,9 @@ MAX_SEGMENTS = 40_000
 """Over all ranks: about 1 MB of the page."""
 MAX_PASSES = 1_000
 """Passes of one rank; of more, the picture would show nothing."""
+MAX_ALL_PASSES = 20_000
+"""Of all ranks; of more, every second rank shows its own, or every third, and so on. Ranks that follow one
+another mostly are of one stage."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,6 +119,8 @@ def job_timeline(ranks: Sequence[RankInput], clocks: ClockAlignment) -> JobTimel
     offset, aligned, several = _offsets(ranks, chosen, clocks)
     share = min(1.0, MAX_SEGMENTS / (sum(LIMITS.values()) * len(kept)))
     names = {step.name for step in chosen.values()}
+    passes = [_passes(ranks[i], step) for i, step in chosen.items()]
+    every = max(1, -(-sum(len(t.start_ns) for found in passes for t in found) // MAX_ALL_PASSES))
     return JobTimeline(
         state="measured",
         reason="",
@@ -133,9 +138,9 @@ def job_timeline(ranks: Sequence[RankInput], clocks: ClockAlignment) -> JobTimel
                 duration_ns=step.end_ns - step.start_ns,
                 offset_ns=offset[i],
                 aligned=aligned[i],
-                tracks=[*_tracks(step, share), *_passes(ranks[i], step)],
+                tracks=[*_tracks(step, share), *(passes[at] if at % every == 0 else ())],
             )
-            for i, step in chosen.items()
+            for at, (i, step) in enumerate(chosen.items())
         ],
         left_out=len(ranks) - len(kept),
         notes=_notes(len(names), aligned, len(some) - len(kept)),

@@ -13,9 +13,11 @@ from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.ledger.ledger import build_ledger
 from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.pipeline.pipeline_passes import Passes
 from perfdoc.analyzers.steps.step_ledgers import LEAVES, step_ledgers
 from perfdoc.analyzers.timeline import rank_timeline as module
 from perfdoc.analyzers.timeline.job_timeline import (
+    MAX_ALL_PASSES,
     MAX_RANKS,
     MAX_SEGMENTS,
     JobTimeline,
@@ -274,6 +276,26 @@ def test_of_a_very_full_window_without_steps_the_middle_is_drawn(
     assert (middle.name, middle.start_ns, middle.end_ns) == ("", 500, 1_500)
     compute = drawn(middle.tracks["compute"].segments)
     assert (int(compute.duration_ns.sum()), int(compute.count.sum())) == (600, 10)
+
+
+def test_passes_of_all_ranks_are_bounded() -> None:
+    # 64 ranks of 900 passes are 57,600: every third shows its own.
+    n = 900
+    passes = Passes(
+        step=np.zeros(n, np.int64),
+        is_forward=np.arange(n) % 2 == 0,
+        micro_batch=np.arange(n),
+        start_ns=10 * np.arange(n),
+        end_ns=10 * np.arange(n) + 5,
+    )
+    step = StepTimeline(name="s", start_ns=0, end_ns=10 * n, tracks={})
+    ranks = [
+        RankInput(rank=i, label=f"rank {i}", capture=0, steps=[step], step_names=["s"], passes=passes)
+        for i in range(64)
+    ]
+    found = job_timeline(ranks, measure_job([]).clocks)
+    assert [len(r.tracks) for r in found.ranks] == [int(i % 3 == 0) for i in range(64)]
+    assert sum(len(t.start_ns) for r in found.ranks for t in r.tracks) <= MAX_ALL_PASSES
 
 
 def test_of_many_ranks_each_has_its_share(tmp_path: Path) -> None:
