@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.memory_formula import Degrees
 from perfdoc.rules.bubble import bubble_grows, without_chunks
@@ -35,8 +37,8 @@ META = Meta(
 )
 
 MIN_FRAC = 0.02
-"""Of the window: exposed tensor- and pipeline-parallel communication, waits for other stages included. What
-costs less is left alone."""
+"""Of the window: exposed tensor- and pipeline-parallel communication, without what stages wait for uneven or
+late ones, which PD305 is about. What costs less is left alone."""
 _MAX_DEGREE = 1024
 
 
@@ -55,10 +57,12 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason="the model's shape or the GPU's memory is not known")
     if batch_of(case, now) is None:
         return Verdict(state="skipped", reason="the batch or the sequence length is not known")
-    share = case.share(_cost_ns)
+    cost_ns = _cost_ns(case)
+    share = case.share(cost_ns)
     if share is None:
         return Verdict(state="skipped", reason="every window is empty")
-    evidence = [Evidence(label="exposed TP and PP communication, mean over ranks", value=f"{share:.1%}")]
+    label = "exposed TP and PP communication, but for waiting for late stages, mean over ranks"
+    evidence = [Evidence(label=label, value=f"{share:.1%}")]
     if share < MIN_FRAC:
         return Verdict(state="passes", reason="splitting costs little here", evidence=evidence)
     found = _smallest_that_fits(case, now, share)
@@ -82,7 +86,7 @@ def evaluate(case: Case) -> Verdict:
         advice=advice,
         remedy="" if advice else _OTHERWISE,
         otherwise=_OTHERWISE,
-        gain=ceiling(case, _cost_ns, "the exposed TP and PP communication, which DP adds to"),
+        gain=ceiling(case, cost_ns, "the exposed TP and PP communication, which DP adds to"),
         verify="Run again with a memory snapshot: it fits, and tokens per second rise.",
         false_alarm="The estimate assumes fused attention and evenly loaded experts; long sequences, other "
         "buffers or a larger batch to come may need the room. Guides that decide TP first end at the same "
@@ -93,8 +97,18 @@ def evaluate(case: Case) -> Verdict:
 _OTHERWISE = "Take the smallest tensor- and pipeline-parallel degrees at which the model fits."
 
 
-def _cost_ns(rank: RankMeasurement) -> int:
-    return exposed_ns("tp")(rank) + exposed_ns("pp")(rank)
+def _cost_ns(case: Case) -> Callable[[RankMeasurement], int]:
+    """A rank's, waiting for late stages taken off where all stages were compared."""
+    found = case.job.pipeline
+    rows = found.stages if found.scope == "job" else ()
+    late: dict[int | None, int] = {row.rank: row.late_peer_ns for row in rows if row.rank is not None}
+    of_rank = {id(rank): device.rank for rank, device in zip(case.ranks, case.job.devices, strict=False)}
+
+    def cost(rank: RankMeasurement) -> int:
+        waits = late.get(of_rank.get(id(rank)), 0)
+        return exposed_ns("tp")(rank) + max(0, exposed_ns("pp")(rank) - waits)
+
+    return cost
 
 
 def splits_too_far(case: Case) -> bool:

@@ -71,6 +71,18 @@ def test_pd306_one_full_stage(job: Case, device: MemoryMeasurement) -> None:
     assert (pd306.MAX_FREE_FRAC, pd306.MAX_RATIO) == (0.1, 0.8)
 
 
+def test_pd310_leaves_waiting_for_uneven_stages_to_pd305(job: Case) -> None:
+    """Of 6 % exposed between stages 4.1 % are waiting for a slower one: less than 2 % is left."""
+    settings = {**NOW, TP: 1, SP: False, PP: 2}
+    exposed = with_exposed(with_exposed(job, "pp", 0.06), "dp", 0.0)
+    assert exposed.job.pipeline.scope == "job"
+    for late, state in ((0.039, "fires"), (0.041, "passes")):
+        window = exposed.ranks[0].ledger.window_ns
+        rows = tuple(replace(r, late_peer_ns=round(late * window)) for r in exposed.job.pipeline.stages)
+        case = replace(exposed, job=replace(exposed.job, pipeline=replace(exposed.job.pipeline, stages=rows)))
+        assert result("PD310", under(case, settings, model=shaped(LLAMA, layers=8))).state == state
+
+
 BIG: Mapping[str, Value] = {**NOW, "global_batch_size": 64, "data_parallel_size": 4}
 
 
