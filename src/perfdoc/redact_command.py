@@ -49,6 +49,7 @@ def redact(
         fail(f"{error.filename or output}: cannot be written: {error.strerror}.")
     for copy in copies:
         same = "" if copy.ranks is None else f"; {plural(copy.ranks, 'ledger')} as in the original"
+        same = "; no GPU activity, so no ledger to compare" if copy.ranks == 0 else same
         left = f"; left out: {copy.copied.left_out}" if copy.copied.left_out else ""
         say(f"wrote {copy.path}: {plural(copy.copied.rows, 'row')}{left}{same}")
     say(

@@ -236,6 +236,12 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert there.read_bytes().startswith(b"SQLite")
     with pytest.raises(TraceError, match="is a folder"):
         redact([path], tmp_path, keep=None, force=True, verify=False)
+    with pytest.raises(TraceError, match="is no name for a copy"):
+        redact([path], tmp_path / "copy.json.gz", keep=None, force=False, verify=False)
+    trace = tmp_path / "trace.json"
+    trace.write_text('{"traceEvents": []}')
+    with pytest.raises(TraceError, match="is no name for a copy"):
+        redact([trace], tmp_path / "copy.sqlite", keep=None, force=False, verify=False)
     os.mkfifo(pipe := tmp_path / "pipe")
     with pytest.raises(TraceError, match="is a pipe or a device"):
         redact([path], pipe, keep=None, force=True, verify=False)

@@ -19,7 +19,10 @@ from perfdoc.redact.kineto import copy_kineto
 from perfdoc.redact.nsys import Copied, copy_nsys
 from perfdoc.redact.words import Names
 from perfdoc.traces import NoGpuActivityError, TraceError
-from perfdoc.traces.load import NSYS, read_trace, tool_of
+from perfdoc.traces.load import KINETO, NSYS, read_trace, tool_of
+
+_OTHERS = {NSYS: (".json", ".gz"), KINETO: (".sqlite",)}
+"""Ends of names that say another format."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +87,9 @@ def _require_free(source: Path, target: Path, captures: Sequence[Path], *, force
         raise TraceError(target, "is a folder.", "Give -o the name of a file.")
     if target.exists() and not target.is_file():
         raise TraceError(target, "is a pipe or a device.", "Give -o the name of a file.")
+    if target.suffix in _OTHERS[tool_of(source)]:
+        what = f"is no name for a copy of {source.name}, whose format it keeps."
+        raise TraceError(target, what, "Give -o a name that ends as the capture's does.")
     if target.exists() and not force:
         raise TraceError(target, "is there already.", "Choose another -o, or overwrite with --force.")
 
