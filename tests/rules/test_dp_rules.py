@@ -343,3 +343,20 @@ def test_pd103_leaves_small_messages_to_pd101(exposed: Case) -> None:
     for mid, low, state in ((0.025, 0.001, "passes"), (0.024, 0.001, "fires"), (0.05, 0.0, "fires")):
         found = result("PD103", predicting(case, buckets_x4=(low, mid, 0.06)))
         assert (found.state, "PD101" in found.reason) == (state, state == "passes"), (mid, low)
+
+
+def test_a_job_of_no_ranks_has_no_replicas(exposed: Case) -> None:
+    """A settings file may say anything; division by the replicas must not follow."""
+    nobody: dict[str, Value] = {
+        "nproc_per_node": 0,
+        "nnodes": 1,
+        "tensor_model_parallel_size": 1,
+        "pipeline_model_parallel_size": 1,
+        "context_parallel_size": 1,
+        "use_distributed_optimizer": True,
+        "use_precision_aware_optimizer": False,
+        "bf16": True,
+    }
+    case = of_job(having(exposed, nobody), dp=None)
+    assert case.dp is None
+    assert result("PD503", case).state == "skipped"
