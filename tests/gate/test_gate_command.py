@@ -246,3 +246,10 @@ def test_what_a_check_lets_pass_is_recorded(tmp_path: Path, make_run: MakeRun) -
     assert gate(tmp_path, "check", new, "--practical", "0.04")[0] == 0
     assert gate(tmp_path, "record", new)[0] == 2
     assert gate(tmp_path, "record", new, "--practical", "0.04")[0] == 0
+
+
+def test_a_noisy_machine_can_begin_a_baseline_run_by_run(tmp_path: Path, make_run: MakeRun) -> None:
+    assert gate(tmp_path, "record", make_run("day1", 100))[0] == 0
+    code, _, err = gate(tmp_path, "record", make_run("day2", 110))
+    assert (code, "A larger --practical" in err) == (2, True)
+    assert gate(tmp_path, "record", tmp_path / "day2", "--practical", "0.2")[0] == 0

@@ -41,6 +41,8 @@ def recorded(
     if decision.verdict in (Verdict.FAIL, Verdict.IMPROVED):
         what = f"does not take these runs: they are {change(decision.slower_frac)} its own, beyond the limit"
         remedy = "A new level is for perfdoc gate promote --reason WHY RUN…"
+        if len(known) < MIN_HISTORY:
+            remedy = "A larger --practical takes runs of a noisy machine; a new level is for promote."
         raise TraceError(path, f"{what} of {decision.limit_frac:.1%}.", remedy)
     drifted = drift(known, new, practical_frac)
     if drifted is not None and drifted.beyond:
