@@ -1,4 +1,4 @@
-"""PD382, the level of PD101, and whole simulated jobs with and without faults."""
+"""PD380, PD382, the level of PD101, and whole simulated jobs with and without faults."""
 
 from __future__ import annotations
 
@@ -11,12 +11,14 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.skew.skew import RankWait
 from perfdoc.diagnose import diagnose
 from perfdoc.measuring import replaying
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
+from perfdoc.rules.pd380_few_micro_batches import FEW, MIN_FRAC
 from perfdoc.rules.pd382_low_mfu import LOW_MFU, PER_STAGE
 from perfdoc.rules.registry import run_rules
 from tests.rules.cases import predicting, result
@@ -163,3 +165,46 @@ def test_pd101_recovers_what_fp32_sums_cost(tmp_path: Path) -> None:
     assert rule.gain is not None
     assert rule.gain.method == "replay"
     assert rule.gain.mid_ms == pytest.approx(job.costs[0].cost_ns / 2 / 1e6, rel=0.05)
+
+
+def test_pd380(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """500 of 1,000 us are DP communication, 499 are not enough."""
+    half = round(1000 * MIN_FRAC)
+    for us, count, state in (
+        (half - 100, FEW, "fires"),
+        (half - 101, FEW, "passes"),
+        (half - 100, FEW + 1, "passes"),
+        (half - 100, None, "skipped"),
+    ):
+        case = communicating(tmp_path_factory.mktemp("few"), "dp", 100, hidden_us=us)
+        found = result("PD380", of_job(case, micro_batches=count, dp=64))
+        assert found.state == state, (us, count)
+        assert found.level == "information" or state != "fires"
+    assert result("PD380", of_job(case, micro_batches=1, dp=1)).state == "not_applicable"
+    # 128 samples of 64 replicas by ones are two micro-batches.
+    settings: dict[str, Value] = {"global_batch_size": 128, "micro_batch_size": 1, "data_parallel_size": 64}
+    assert result("PD380", having(case, settings)).evidence[0].value == "2"
+
+
+def waiting(case: Case, share: float) -> Case:
+    """The same, where so much of each millisecond's step was waiting for a late rank."""
+    ns = round(2_000_000 * share)
+    label = case.job.labels[0]
+    wait = RankWait(
+        rank=None,
+        name=label,
+        dimension="dp",
+        collectives=2,
+        own_ns=2 * ns,
+        transfer_ns=ns,
+        wait_ns=ns,
+    )
+    return replace(case, job=replace(case.job, skew=replace(case.job.skew, waits=[wait])))
+
+
+def test_pd380_waiting_is_no_transfer(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """600 of 1,000 us are DP communication; of 100 us of waiting half of the window is left, of 101 less."""
+    case = communicating(tmp_path_factory.mktemp("late"), "dp", 100, hidden_us=500)
+    few = of_job(case, micro_batches=1, dp=64)
+    assert result("PD380", waiting(few, 0.1)).state == "fires"
+    assert result("PD380", waiting(few, 0.101)).state == "passes"
