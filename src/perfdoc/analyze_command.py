@@ -96,6 +96,7 @@ class Options:
             output = _free_folder(Path(DEFAULT_OUTPUT))
         try:
             _check_targets(output, json_file, force=force)
+            _spare_inputs(output, json_file, [*captures, *snapshots])
         except OSError as error:
             raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
         return cls(
@@ -228,6 +229,15 @@ def _check_targets(output: Path | None, json_file: str | None, *, force: bool) -
             raise UserError(f"{json_file}: {taken.format('--json')}")
         if output is None or path.absolute().parent != output.absolute():  # which will be made
             may_write(path)
+
+
+def _spare_inputs(output: Path | None, json_file: str | None, inputs: Sequence[Path]) -> None:
+    """Refuse to replace what is to be read, by any name of it. Raises UserError and OSError."""
+    targets = [output / name for name in _BUNDLE] if output is not None else []
+    targets += [Path(json_file)] if json_file not in (None, "-") and json_file else []
+    for target in targets:
+        if target.exists() and any(target.samefile(path) for path in inputs):
+            raise UserError(f"{target}: is what is to be analysed. Choose another -o or --json.")
 
 
 def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> None:

@@ -135,6 +135,23 @@ def test_nothing_is_overwritten_without_force(demo: Path, tmp_path: Path) -> Non
     assert json.loads((tmp_path / "x.json").read_text())["ranks"]
 
 
+def test_a_capture_is_never_replaced_by_its_own_analysis(demo: Path, tmp_path: Path) -> None:
+    capture = tmp_path / "trace.sqlite"
+    capture.write_bytes(demo.read_bytes())
+    (tmp_path / "link.json").symlink_to(capture)
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "diagnosis.json").symlink_to(capture)
+    for arguments in (
+        ("--json", capture),
+        ("--json", tmp_path / "link.json"),
+        ("-o", tmp_path / "out"),
+    ):
+        done = perfdoc("analyze", capture, *arguments, "--force")
+        assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
+        assert "is what is to be analysed" in done.stderr
+    assert capture.read_bytes() == demo.read_bytes()
+
+
 @pytest.mark.parametrize(
     "arguments",
     [
