@@ -38,8 +38,9 @@ _STATE_SPACE = re.compile(r"(?i)chunk_scan|chunk_state|selective_scan|state_pass
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires for sequences of `LONG` tokens or more where recomputation takes `MIN_FRAC` of the window, unless
-    it is known to be needless as the job is (PD504)."""
+    """Fires, as information, for sequences of `LONG` tokens or more where recomputation takes `MIN_FRAC` of
+    the window, unless it is known to be needless as the job is (PD504). What more context parallelism costs
+    was not measured."""
     length = sequence_of(case)
     if length is None:
         return Verdict(state="skipped", reason="the length of sequences is not known")
@@ -76,6 +77,7 @@ def _recomputes(case: Case, granularity: object, evidence: list[Evidence]) -> Ve
     gain = gain or ceiling(case, _recompute_ns, "what is computed again")
     return Verdict(
         state="fires",
+        level="information",
         reason=f"{'layers' if granularity == 'full' else 'parts of layers'} are computed twice so that their "
         "activations need not be kept",
         evidence=evidence,
