@@ -86,7 +86,7 @@ def test_a_job_of_16_ranks(browser: Browser, tmp_path: Path) -> None:
 def test_a_run_of_the_trainer_on_the_cpu(browser: Browser, tmp_path: Path) -> None:
     needs_training()
     command = [sys.executable, "-m", "perfdoc", "run", *SMALL, "-o", str(tmp_path / "run")]
-    subprocess.run(command, check=True, capture_output=True, timeout=600)
+    subprocess.run(command, check=True, capture_output=True, timeout=600, cwd=tmp_path)
     _check(browser, tmp_path / "run" / "report", tmp_path)
 
 
