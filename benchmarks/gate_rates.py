@@ -96,11 +96,12 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=30, help="equal runs")
     parser.add_argument("--planted", type=int, default=6, help="runs with a delay")
     parser.add_argument("--loss", type=float, default=0.05, help="the delay, as a fraction of a step")
+    parser.add_argument("--keep", type=Path, help="an empty folder that keeps the run directories")
     options = parser.parse_args()
     if options.runs < 4:
         parser.error("--runs: 4 equal runs are the least to draw from")
     with tempfile.TemporaryDirectory(prefix="perfdoc-gate-") as name:
-        folder = Path(name)
+        folder = Path(options.keep or name)
         train(folder, "warm-up")
         equal = [train(folder, "equal0")]
         delay_s = equal[0] * options.loss / SAMPLES / 1e9
