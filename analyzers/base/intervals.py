@@ -10,6 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
+_FEWER = 4
+"""From so many times for each instant, counting the other way round is quicker (12 times at 20)."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Intervals:
         """Covered nanoseconds before each interval, and before the end of time."""
         return np.concatenate(([0], np.cumsum(self.end_ns - self.start_ns)))
 
+    @cached_property
+    def _end_of_last(self) -> I64:
+        """End of the last of so many intervals; of none, earlier than every time."""
+        return np.concatenate(([-(2**62)], self.end_ns))
+
     @property
     def total_ns(self) -> int:
         """Nanoseconds in the set."""
@@ -38,10 +45,8 @@ class Intervals:
         if not len(self):
             return np.zeros(time.shape, np.int64)
         # The last interval that starts at or before the time may reach beyond it.
-        index = np.searchsorted(self.start_ns, time, "right")
-        last = np.maximum(index - 1, 0)
-        beyond = np.where(index > 0, np.maximum(self.end_ns[last] - time, 0), 0)
-        covered: I64 = self._before[index] - beyond
+        begun = count_up_to(self.start_ns, time)
+        covered: I64 = self._before[begun] - np.maximum(self._end_of_last[begun] - time, 0)
         return covered
 
     def covered_within(self, start_ns: Any, end_ns: Any) -> I64:
@@ -81,6 +86,17 @@ class Intervals:
         ends = np.concatenate((inside.start_ns, [end_ns]))
         keep = ends > starts
         return Intervals(starts[keep], ends[keep])
+
+
+def count_up_to(sorted_ns: I64, time_ns: I64) -> I64:
+    """How many of these sorted instants lie at or before each time; times may have any shape and order."""
+    many = time_ns.ndim == 1 and len(time_ns) > _FEWER * len(sorted_ns)
+    if not many or (time_ns[1:] < time_ns[:-1]).any():
+        return np.searchsorted(sorted_ns, time_ns, "right")
+    # Few instants among many times in order: look for the instants, and count along the times.
+    at = np.searchsorted(time_ns, sorted_ns, "left")
+    counted: I64 = np.cumsum(np.bincount(at, minlength=len(time_ns))[: len(time_ns)])
+    return counted
 
 
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
+from perfdoc.analyzers.base.row_keys import row_keys
 from perfdoc.analyzers.communication.bus_bandwidth import bus_bandwidth_gbps
 from perfdoc.analyzers.communication.group_size import group_sizes
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, PEER_COPY, Activity, Communication
@@ -65,15 +66,15 @@ def communication_table(
     ]
     distinct_labels = sorted(set(labels))
     label = np.array([distinct_labels.index(x) for x in labels], np.int64)[comm.kind[inside]]
-    keys = np.stack((comm.dimension[inside], label, comm.evidence[inside], group), axis=1)
-    unique, member = np.unique(keys, axis=0, return_inverse=True)
+    keys = (comm.dimension[inside], label, comm.evidence[inside], group)
+    example, member = row_keys(*keys)
     compute = activity.compute.clip(start_ns, end_ns)
     size = group_sizes(trace, comm.payload, comm.communicator)
     rows = []
-    order = np.argsort(member.ravel(), kind="stable")
-    firsts = np.searchsorted(member.ravel()[order], np.arange(1, len(unique)))
+    order = np.argsort(member, kind="stable")
+    firsts = np.searchsorted(member[order], np.arange(1, len(example)))
     for (dimension, label_index, evidence, group_index), at in zip(
-        unique.tolist(), np.split(order, firsts), strict=True
+        zip(*(key[example].tolist() for key in keys), strict=True), np.split(order, firsts), strict=True
     ):
         mine = inside[at]
         covered = union(comm.start_ns[mine], comm.end_ns[mine]).clip(start_ns, end_ns)

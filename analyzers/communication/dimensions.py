@@ -15,6 +15,7 @@ from dataclasses import replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.kept import kept
 from perfdoc.analyzers.communication.blocking import blocked_since
 from perfdoc.analyzers.communication.comm_payloads import CommPayloads, find_payloads
 from perfdoc.analyzers.communication.group_size import group_sizes
@@ -25,6 +26,7 @@ from perfdoc.analyzers.device.enclosing import innermost_at_launch
 from perfdoc.analyzers.device.known_ranges import KnownRanges
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.traces import Trace
+from perfdoc.traces.arrow import distinct
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import U64
 
@@ -99,7 +101,8 @@ def _group_of(trace: Trace, activity: Activity, payloads: CommPayloads) -> I64:
 
 
 def _computing_streams(trace: Trace, activity: Activity) -> I64:
-    return np.unique(trace.kernels.stream[activity.kernel_rows[~activity.kernel_is_comm]])
+    (rows,) = kept(~activity.kernel_is_comm, activity.kernel_rows)
+    return np.sort(distinct(trace.kernels.stream[rows])[0])
 
 
 def _by_communicator(payloads: CommPayloads, dimensions: Mapping[int, str]) -> I64:

@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.base.kept import kept
 from perfdoc.analyzers.contention.contention_statistics import LONGEST_NS
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.device_view import DeviceView
@@ -92,11 +93,11 @@ def find_samples(view: DeviceView) -> Samples:
     """
     kernels, activity, window = view.trace.kernels, view.activity, view.window
     class_of_kind = np.array([k.kernel_class for k in view.kinds.kinds], np.int64)
-    rows = activity.kernel_rows[np.isin(class_of_kind, SUBJECTS)[view.kinds.kind[activity.kernel_rows]]]
+    of_subjects = np.isin(class_of_kind, SUBJECTS)[view.kinds.kind[activity.kernel_rows]]
+    (rows,) = kept(of_subjects, activity.kernel_rows)
     start, end = kernels.start_ns[rows], kernels.end_ns[rows]
     inside = (start >= window.start_ns) & (end <= window.end_ns) & (end > start)
-    if not inside.all():
-        rows, start, end = _keep(inside, rows, start, end)
+    rows, start, end = kept(inside, rows, start, end)
     classes = class_of_kind[view.kinds.kind[rows]]
     runs = {c: int((classes == c).sum()) for c in SUBJECTS}
 
@@ -105,12 +106,11 @@ def find_samples(view: DeviceView) -> Samples:
     name = full_names(kernels, rows)
     met = np.zeros(len(view.trace.strings), bool)
     met[name[comm > 0]] = True
-    if not (kept := met[name]).all():
-        rows, start, end, comm, name = _keep(kept, rows, start, end, comm, name)
+    rows, start, end, comm, name = kept(met[name], rows, start, end, comm, name)
     signature, first = _grouped(name, kernels.grid_blocks[rows], kernels.block_threads[rows])
     example, names = rows[first], name[first]
     met = np.bincount(signature, weights=comm > 0, minlength=len(first)) > 0
-    rows, start, end, comm, signature = _keep(met[signature], rows, start, end, comm, signature)
+    rows, start, end, comm, signature = kept(met[signature], rows, start, end, comm, signature)
     renumbered = np.cumsum(met) - 1
     crowd = crowded_intervals(activity).covered_within(start, end)
     return Samples(
@@ -144,12 +144,12 @@ def crowded_intervals(activity: Activity) -> Intervals:
     Where intervals come by start, that is where one runs before the latest end so far: at any such time the
     one that started last and an earlier one run.
     """
-    start, end = activity.start_ns[activity.is_compute], activity.end_ns[activity.is_compute]
+    start, end = kept(activity.is_compute, activity.start_ns, activity.end_ns)
     if len(start) < 2:
         return union(start[:0], end[:0])
     until = np.minimum(end[1:], np.maximum.accumulate(end)[:-1])
     shared = until > start[1:]
-    return union(start[1:][shared], until[shared])
+    return union(*kept(shared, start[1:], until))
 
 
 def _grouped(name: I64, grid: I64, block: I64) -> tuple[I64, I64]:
@@ -174,7 +174,3 @@ def _grouped(name: I64, grid: I64, block: I64) -> tuple[I64, I64]:
     fresh[1:] = (keys[order[1:]] != keys[order[:-1]]).any(axis=1)
     group[rest[order]] = len(names) + np.cumsum(fresh) - 1
     return group, np.concatenate((example[names], rest[order[fresh]]))
-
-
-def _keep(mask: Bool, *columns: I64) -> tuple[I64, ...]:
-    return tuple(c[mask] for c in columns)

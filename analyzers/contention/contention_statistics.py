@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.kept import kept
 from perfdoc.traces.table import Bool
 
 F64 = NDArray[np.float64]
@@ -64,10 +65,11 @@ def compare(
     kernel: index of each sample's kernel, below `kernels`; second: whether it belongs to the second set.
     """
     kernel, duration, second = _sorted(kernel, duration_ns, second, kernels)
-    sets = [kernel[~second], kernel[second]]
+    (kernel_0, duration_0), (kernel_1, duration_1) = (kept(s, kernel, duration) for s in (~second, second))
+    sets = [kernel_0, kernel_1]
     counts = [np.bincount(k, minlength=kernels) for k in sets]
     firsts = [np.cumsum(c) - c for c in counts]
-    values = [duration[~second], duration[second]]
+    values = [duration_0, duration_1]
 
     def quantile(which: int, share: float) -> I64:
         return _quantile(values[which], firsts[which], counts[which], share)

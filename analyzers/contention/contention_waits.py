@@ -108,10 +108,8 @@ class Waits:
     def _calls(self, *patterns: re.Pattern[str]) -> list[I64]:
         """Start of the process's calls, sorted, whose names each pattern finds."""
         trace = self._view.trace
-        used = np.zeros(len(trace.strings), bool)
-        used[trace.api_calls.name] = True
         kind = np.full(len(trace.strings), -1, np.int8)
-        for i in np.flatnonzero(used).tolist():
+        for i in trace.call_names.tolist():
             kind[i] = next((n for n, p in enumerate(patterns) if p.search(trace.strings[i])), -1)
         if (kind < 0).all():
             return [np.empty(0, np.int64) for _ in patterns]

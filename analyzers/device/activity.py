@@ -168,6 +168,8 @@ def _pick(column: I64 | I32, row: I64) -> I64:
     """Values at rows, -1 for row -1."""
     if not len(column):
         return np.full(len(row), -1, np.int64)
+    if row.min(initial=0) >= 0:
+        return column[row].astype(np.int64, copy=False)
     return np.where(row >= 0, column[np.maximum(row, 0)], np.int64(-1))
 
 

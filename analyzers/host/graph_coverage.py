@@ -10,7 +10,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.host_state import ON_HOST, Measured
 from perfdoc.analyzers.host.host_calls import is_graph_launch
-from perfdoc.traces.table import I32, Bool
+from perfdoc.traces.table import Bool
 
 _WHOLE = "Graphs were traced as a whole: how many kernels they hold is not known."
 
@@ -36,11 +36,12 @@ class GraphCoverage(Measured):
 
 def is_from_graph(view: DeviceView, rows: I64) -> Bool:
     """Whether these rows of Trace.kernels came from a CUDA graph."""
-    call = view.launches.kernels[rows]
     found: Bool = view.trace.kernels.graph_node[rows] >= 0
-    launched = np.flatnonzero(call >= 0)
-    name = view.trace.api_calls.name[call[launched]]
-    found[launched] |= _launches_graph(view, name)[name]
+    of_graph = _launches_graph(view)
+    if of_graph.any():
+        call = view.launches.kernels[rows]
+        launched = np.flatnonzero(call >= 0)
+        found[launched] |= of_graph[view.trace.api_calls.name[call[launched]]]
     return found
 
 
@@ -62,8 +63,7 @@ def graph_coverage(view: DeviceView) -> GraphCoverage:
     capability = view.trace.capabilities["graph_nodes"]
     unseen = not from_graph.any() and not len(whole_ns) and not capability.available
     if unseen and (
-        not view.trace.capabilities["launch_correlation"].available
-        or _launches_graph(view, view.trace.api_calls.name).any()
+        not view.trace.capabilities["launch_correlation"].available or _launches_graph(view).any()
     ):
         return GraphCoverage.missing(capability.reason, capability.remedy)
     graph_ns = int(kernel_ns[from_graph].sum()) + int(whole_ns.sum())
@@ -81,12 +81,11 @@ def graph_coverage(view: DeviceView) -> GraphCoverage:
     )
 
 
-def _launches_graph(view: DeviceView, names: I32) -> Bool:
-    """By index into Trace.strings: whether it is among these names and a call that launches a graph."""
+def _launches_graph(view: DeviceView) -> Bool:
+    """By index into Trace.strings: whether it names a call of the capture that launches a graph."""
     strings = view.trace.strings
     found = np.zeros(len(strings), bool)
-    used = np.flatnonzero(np.bincount(names, minlength=len(strings)))
-    found[[i for i in used.tolist() if is_graph_launch(strings[i])]] = True
+    found[[i for i in view.trace.call_names.tolist() if is_graph_launch(strings[i])]] = True
     return found
 
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
+from functools import lru_cache
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.window import Window
-from perfdoc.traces import CopyKind
+from perfdoc.traces import CopyKind, Trace
 from perfdoc.traces.table import I8, Bool
 
 
@@ -57,6 +58,7 @@ def plain_name(name: str) -> str:
     return _SUFFIX.sub("", name)
 
 
+@lru_cache(maxsize=4096)
 def call_kind(name: str) -> CallKind:
     """What a CUDA call does, by its name alone.
 
@@ -65,6 +67,14 @@ def call_kind(name: str) -> CallKind:
     """
     plain = plain_name(name)
     return next((kind for kind, pattern in _KINDS if re.fullmatch(pattern, plain)), CallKind.OTHER)
+
+
+def kinds_of_calls(trace: Trace) -> I8:
+    """CallKind by index into Trace.strings, of the names that calls of the capture have."""
+    kind = np.full(len(trace.strings), CallKind.OTHER, np.int8)
+    for i in trace.call_names.tolist():
+        kind[i] = call_kind(trace.strings[i])
+    return kind
 
 
 def is_graph_launch(name: str) -> bool:
@@ -130,20 +140,16 @@ def host_calls(view: DeviceView) -> HostCalls:
 
     A thread that launches nothing on the device (NCCL's watchdog, a data loader) holds up nothing by waiting.
     """
-    api, strings = view.trace.api_calls, view.trace.strings
+    api = view.trace.api_calls
     threads = view.activity.launching_threads
     threads = threads[threads >= 0]
-    launches = np.zeros(len(view.trace.threads) + 1, bool)
-    launches[threads] = True
     host_start, host_end = host_bounds(view.window)
     low, high = min(host_start, view.window.start_ns), max(host_end, view.window.end_ns)
-    rows = np.flatnonzero(launches[api.thread])  # thread -1 is the last entry, never set
-    rows = rows[(api.start_ns[rows] < high) & (api.end_ns[rows] > low)]
+    rows = view.trace.calls_of(threads)
+    inside = (api.start_ns[rows] < high) & (api.end_ns[rows] > low)
+    rows = rows if inside.all() else rows[np.flatnonzero(inside)]
 
-    used = np.flatnonzero(np.bincount(api.name[rows], minlength=len(strings)))
-    kind_of = np.full(len(strings), CallKind.OTHER, np.int8)
-    kind_of[used] = [call_kind(strings[i]) for i in used.tolist()]
-    kind = kind_of[api.name[rows]]
+    kind = kinds_of_calls(view.trace)[api.name[rows]]
     if len(rows):
         waiting = _waiting_copies(view)
         at = np.minimum(np.searchsorted(rows, waiting), len(rows) - 1)

@@ -13,11 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.kept import kept
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.host_state import Measured, launches_missing
 from perfdoc.analyzers.host.host_idle import HostIdle
 from perfdoc.analyzers.kernels.kernels import sum_by
+from perfdoc.traces.arrow import distinct
 
 MAX_BINS = 200
 SHALLOW = 1
@@ -90,16 +92,16 @@ def _queued(activity: Activity, start: int, end: int) -> tuple[I64, I64, int, in
     Then: how many that started inside the window have no known launch, of how many.
     """
     reach = (activity.start_ns < end) & (activity.end_ns > start)
-    streams = np.sort(activity.stream[activity.is_compute & reach])
-    streams = streams[np.append(True, streams[1:] != streams[:-1])[: len(streams)]]
-    rows = np.flatnonzero((activity.start_ns >= start) & np.isin(activity.stream, streams))
-    returned = np.maximum(activity.launch_start_ns[rows], activity.launch_end_ns[rows])
-    known = activity.launch_start_ns[rows] >= 0
-    inside = activity.start_ns[rows] < end
-    joined, left = returned[known], activity.start_ns[rows][known]
+    streams, stream = distinct(activity.stream)
+    computes = np.bincount(stream[activity.is_compute & reach], minlength=len(streams)) > 0
+    rows = np.flatnonzero((activity.start_ns >= start) & computes[stream])
+    launched, started = activity.launch_start_ns[rows], activity.start_ns[rows]
+    returned = np.maximum(launched, activity.launch_end_ns[rows])
+    known = launched >= 0
+    inside = started < end
     # One that started before its call returned was never seen waiting.
-    waits = (joined < left) & (joined < end)
-    joined, left = np.maximum(joined[waits], start), left[waits]
+    joined, left = kept(known & (returned < started) & (returned < end), returned, started)
+    joined = np.maximum(joined, start)
     unknown, count = (int(np.count_nonzero(rows)) for rows in (inside & ~known, inside))
     return np.sort(joined, kind="stable"), left[left < end], unknown, count
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.kept import kept
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.host_state import Measured, launches_missing
 from perfdoc.analyzers.host.graph_coverage import is_from_graph
@@ -72,12 +73,11 @@ def small_kernels(view: DeviceView, idle: HostIdle) -> SmallKernels:
     if missing is not None:
         return SmallKernels.missing(*missing)
     table, api = view.trace.kernels, view.trace.api_calls
-    rows = view.activity.kernel_rows[~view.activity.kernel_is_comm]
+    (rows,) = kept(~view.activity.kernel_is_comm, view.activity.kernel_rows)
     start = table.start_ns[rows]
-    rows = rows[(start >= view.window.start_ns) & (start < view.window.end_ns)]
+    (rows,) = kept((start >= view.window.start_ns) & (start < view.window.end_ns), rows)
     call = view.launches.kernels[rows]
-    alone = (call >= 0) & ~is_from_graph(view, rows)
-    rows, call = rows[alone], call[alone]
+    rows, call = kept((call >= 0) & ~is_from_graph(view, rows), rows, call)
     if not len(rows):
         return SmallKernels.missing("No compute kernel of the window was launched on its own.")
     start = table.start_ns[rows]
@@ -85,23 +85,23 @@ def small_kernels(view: DeviceView, idle: HostIdle) -> SmallKernels:
     launch = api.end_ns[call] - api.start_ns[call]
     before = _idle_before(idle, start)
     bound = before > 0
-    small = bound & (duration < launch)
+    chosen = np.flatnonzero(bound & (duration < launch))
     thread = api.thread[call].astype(np.int64)
     typical = int(np.median(launch[bound] if bound.any() else launch))
-    bound_count, small_count = int(np.count_nonzero(bound)), int(np.count_nonzero(small))
+    bound_count, small_count = int(np.count_nonzero(bound)), len(chosen)
     return SmallKernels(
         kernels=len(rows),
         launch_bound=bound_count,
         small=small_count,
         small_frac=small_count / bound_count if bound_count else None,
-        small_ns=int(duration[small].sum()),
-        small_launch_ns=int(launch[small].sum()),
-        idle_before_ns=int(before[small].sum()),
+        small_ns=int(duration[chosen].sum()),
+        small_launch_ns=int(launch[chosen].sum()),
+        idle_before_ns=int(before[chosen].sum()),
         median_kernel_ns=int(np.median(duration)),
         median_launch_ns=typical,
         median_launch_interval_ns=_median_interval(api.start_ns[call], thread, bound),
         below_median_launch_frac=int(np.count_nonzero(duration < typical)) / len(rows),
-        names=_names(view, rows[small], duration[small], launch[small], before[small]),
+        names=_names(view, rows[chosen], duration[chosen], launch[chosen], before[chosen]),
     )
 
 

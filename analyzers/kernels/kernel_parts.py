@@ -15,6 +15,7 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum, union
+from perfdoc.analyzers.base.kept import kept
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.analyzers.kernels.fusion_patterns import UnfusedPattern, find_unfused
@@ -182,7 +183,7 @@ def _inside(view: DeviceView) -> tuple[I64, I64]:
     rows = view.activity.kernel_rows
     start, end = kernels.start_ns[rows], kernels.end_ns[rows]
     inside = (start < window.end_ns) & (end > window.start_ns)
-    rows, start, end = rows[inside], start[inside], end[inside]
+    rows, start, end = kept(inside, rows, start, end)
     duration = np.minimum(end, window.end_ns) - np.maximum(start, window.start_ns)
     if (start[1:] < start[:-1]).any():
         order = np.argsort(start, kind="stable")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.analyzers.base.kept import kept
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass, KernelKinds
 from perfdoc.traces import Trace
@@ -31,7 +32,7 @@ def kernel_times(
     rows = activity.kernel_rows
     start, end = trace.kernels.start_ns[rows], trace.kernels.end_ns[rows]
     inside = (start < end_ns) & (end > start_ns)
-    rows, start, end = rows[inside], start[inside], end[inside]
+    rows, start, end = kept(inside, rows, start, end)
     duration = np.minimum(end, end_ns) - np.maximum(start, start_ns)
     name = trace.kernels.full_name[rows].astype(np.int64)
     count = np.bincount(name, minlength=len(trace.strings))
@@ -57,6 +58,8 @@ def sum_by(index: np.ndarray, value: np.ndarray, length: int) -> np.ndarray:
 
     bincount adds in float64, exact only below 2^53; high and low halves each stay far below that.
     """
+    if len(value) and value.min() >= 0 and int(value.max()) * len(value) < 2**53:
+        return np.bincount(index, weights=value, minlength=length).astype(np.int64)
     low = np.bincount(index, weights=(value & 0xFFFFFFFF).astype(np.float64), minlength=length)
     high = np.bincount(index, weights=(value >> 32).astype(np.float64), minlength=length)
     return np.asarray((high.astype(np.int64) << 32) + low.astype(np.int64))

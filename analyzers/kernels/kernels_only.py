@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.analyzers.base.kept import kept
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.traces import Trace
 
@@ -34,7 +35,7 @@ def kernels_only(trace: Trace, activity: Activity, window_ns: tuple[int, int] | 
     comm = activity.kernel_is_comm
     if window_ns is not None:
         inside = (start < window_ns[1]) & (end > window_ns[0])
-        start, end, comm = start[inside], end[inside], comm[inside]
+        start, end, comm = kept(inside, start, end, comm)
     if not len(start):
         a, b = window_ns if window_ns is not None else (0, 0)
     else:

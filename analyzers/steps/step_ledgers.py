@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
+from perfdoc.analyzers.base.kept import kept
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.host_state import Measured
@@ -107,24 +108,23 @@ def _idle(view: DeviceView, bounds: I64) -> dict[str, I64]:
         "unexplained": ~gaps.short,
     }
     for cause, rows in causes.items():
-        found[cause] = _by_step(bounds, gaps.host_end_ns[rows], gaps.end_ns[rows])
+        found[cause] = _by_step(bounds, *kept(rows, gaps.host_end_ns, gaps.end_ns))
     return found
 
 
 def _by_step(bounds: I64, start: I64, end: I64) -> I64:
     """Nanoseconds of disjoint, sorted stretches in each step."""
-    kept = end > start
-    return np.diff(Intervals(start[kept], end[kept]).covered_before(bounds))
+    return np.diff(Intervals(*kept(end > start, start, end)).covered_before(bounds))
 
 
 def _cut(bounds: I64, start: I64, end: I64) -> tuple[I64, I64, I64, I64]:
     """Stretches cut at the bounds and clipped to the outer ones: (start, end, input row, step)."""
     start, end = np.clip(start, bounds[0], bounds[-1]), np.clip(end, bounds[0], bounds[-1])
-    kept = np.flatnonzero(end > start)
-    start, end = start[kept], end[kept]
+    inner = np.flatnonzero(end > start)
+    start, end = start[inner], end[inner]
     first = np.searchsorted(bounds, start, "right") - 1
     pieces = np.searchsorted(bounds, end, "left") - first
-    row = np.repeat(np.arange(len(kept)), pieces)
+    row = np.repeat(np.arange(len(inner)), pieces)
     nth = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     step = first[row] + nth
-    return np.maximum(start[row], bounds[step]), np.minimum(end[row], bounds[step + 1]), kept[row], step
+    return np.maximum(start[row], bounds[step]), np.minimum(end[row], bounds[step + 1]), inner[row], step

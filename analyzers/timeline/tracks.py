@@ -6,10 +6,11 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, owners_by_last_end, union
+from perfdoc.analyzers.base.kept import kept
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.idle import IDLE_CAUSES
-from perfdoc.analyzers.host.host_calls import CallKind, call_kind
+from perfdoc.analyzers.host.host_calls import CallKind, kinds_of_calls
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.analyzers.ledger.ledger import exposed_pieces
 from perfdoc.analyzers.steps.step_ledgers import LEAVES
@@ -74,10 +75,8 @@ def compute_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
     names (Trace.strings). Its time is the ledger's compute. Empty of a rank that computes on the host."""
     trace, activity = view.trace, view.activity
     kernels, graphs = trace.kernels, trace.graph_launches
-    k = np.flatnonzero(
-        (kernels.start_ns < end_ns) & (kernels.end_ns > start_ns) & (kernels.device == activity.device)
-    )
-    k = k[~view.kinds.is_communication[k]]
+    (k,) = kept(~activity.kernel_is_comm, activity.kernel_rows)
+    (k,) = kept((kernels.start_ns[k] < end_ns) & (kernels.end_ns[k] > start_ns), k)
     g = np.flatnonzero(
         (graphs.start_ns < end_ns) & (graphs.end_ns > start_ns) & (graphs.device == activity.device)
     )
@@ -114,12 +113,9 @@ def host_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
     trace = view.trace
     api = trace.api_calls
     threads = view.activity.launching_threads
-    launches = np.zeros(len(trace.threads) + 1, bool)
-    launches[threads[threads >= 0]] = True
-    rows = np.flatnonzero((api.start_ns < end_ns) & (api.end_ns > start_ns))
-    rows = rows[launches[api.thread[rows]]]
-    names, name = np.unique(api.name[rows], return_inverse=True)
-    kind = np.array([int(call_kind(trace.strings[i])) for i in names.tolist()] or [0], np.int64)[name.ravel()]
+    rows = trace.calls_of(threads)
+    (rows,) = kept((api.start_ns[rows] < end_ns) & (api.end_ns[rows] > start_ns), rows)
+    kind = kinds_of_calls(trace)[api.name[rows]]
     layers = []
     for of_kind in reversed(range(len(CallKind))):
         mine = rows[kind == of_kind]

@@ -6,7 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.base.intervals import Intervals, owners_by_last_end, union
+from perfdoc.analyzers.base.intervals import Intervals, count_up_to, owners_by_last_end, union
+from perfdoc.analyzers.base.kept import kept
 from tests.analyzers.brute import covered, exposed_by_dimension
 
 END = 40
@@ -72,3 +73,21 @@ def test_large_times_do_not_lose_a_nanosecond() -> None:
     result = union(np.array([base, base + 5]), np.array([base + 3, base + 6]))
     assert result.total_ns == 4
     assert result.covered_before([base + 1, base + 4, base + 9]).tolist() == [1, 3, 4]
+
+
+@given(st.lists(st.integers(0, END), max_size=4), st.lists(st.integers(0, END), max_size=30), st.booleans())
+def test_instants_up_to_each_time_agree_with_a_count(
+    instants: list[int], times: list[int], in_order: bool
+) -> None:
+    # Up to 30 times for up to 4 instants: both ways of counting, in order or not.
+    instants, times = sorted(instants), sorted(times) if in_order else times
+    found = count_up_to(np.array(instants, np.int64), np.array(times, np.int64))
+    assert found.tolist() == [sum(i <= t for i in instants) for t in times]
+
+
+@given(st.lists(st.booleans(), max_size=12))
+def test_kept_rows_are_those_of_the_mask(mask: list[bool]) -> None:
+    first, second = np.arange(len(mask)), np.arange(len(mask)) * 10
+    a, b = kept(np.array(mask, bool), first, second)
+    wanted = [i for i, keeps in enumerate(mask) if keeps]
+    assert (a.tolist(), b.tolist()) == (wanted, [10 * i for i in wanted])
