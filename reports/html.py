@@ -17,6 +17,7 @@ from perfdoc.reports.charts.page_parts import CHART_STYLE, timeline_parts
 from perfdoc.reports.charts.plotly_source import library
 from perfdoc.reports.facts import facts_of
 from perfdoc.reports.inlined import asset, policy
+from perfdoc.reports.kept import CompiledTemplates
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.opportunities import choices, dialects_of, opportunities
@@ -53,6 +54,7 @@ def _glued(text: str) -> Markup:
 def _environment() -> Environment:
     environment = Environment(
         loader=FileSystemLoader(_HERE / "templates"),
+        bytecode_cache=CompiledTemplates(_HERE / "templates"),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,

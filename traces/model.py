@@ -10,12 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from functools import cached_property
 from pathlib import Path
 from typing import Literal, TypeAlias
 
 import numpy as np
 
+from perfdoc.traces.lookups import Lookups
 from perfdoc.traces.table import I8, I32, I64, U64, Bool, Table
 
 UNKNOWN = -1
@@ -290,7 +290,7 @@ class Group:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Trace:
+class Trace(Lookups):
     """One capture file."""
 
     path: Path
@@ -321,40 +321,6 @@ class Trace:
 
     def __post_init__(self) -> None:
         assert set(self.capabilities) == set(CAPABILITIES), set(CAPABILITIES) ^ set(self.capabilities)
-
-    def range_names(self) -> I64:
-        """Indices into `strings` of every name that a range has, ascending."""
-        return self._range_names
-
-    @cached_property
-    def _range_names(self) -> I64:
-        return self._used(self.ranges.name)
-
-    @cached_property
-    def call_names(self) -> I64:
-        """Indices into `strings` of every name that a CUDA call has, ascending."""
-        return self._used(self.api_calls.name)
-
-    def _used(self, name: I32) -> I64:
-        used = np.zeros(len(self.strings), bool)
-        used[name] = True
-        return np.flatnonzero(used)
-
-    @cached_property
-    def _calls_by_thread(self) -> tuple[I64, I64]:
-        """Rows of CUDA calls by thread, then as in the file; where each thread begins, and the end."""
-        thread = self.api_calls.thread
-        few = thread if len(self.threads) >= 1 << 15 else thread.astype(np.int16)  # sorted by digits
-        count = np.bincount(thread + 1, minlength=len(self.threads) + 1)
-        return np.argsort(few, kind="stable"), np.cumsum(count)
-
-    def calls_of(self, threads: I64) -> I64:
-        """Rows of `api_calls` on these threads, ascending."""
-        rows, begin = self._calls_by_thread
-        found = [rows[begin[t] : begin[t + 1]] for t in np.unique(threads).tolist() if t >= 0]
-        if len(found) == 1:
-            return found[0]
-        return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
 
     def threads_of(self, process: int) -> I64:
         """Indices into `threads` of a process's threads."""

@@ -1,0 +1,69 @@
+"""What takes long to make and is the same for every page, kept where Python keeps compiled modules.
+
+So it needs no setting of its own, is as trustworthy as the code that runs, and follows Python's own: none is
+written with PYTHONDONTWRITEBYTECODE, and PYTHONPYCACHEPREFIX moves it. Where it cannot be written it is made
+every time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import tempfile
+from collections.abc import Callable
+from importlib.util import cache_from_source
+from pathlib import Path
+
+from jinja2 import FileSystemBytecodeCache
+from jinja2.bccache import Bucket
+
+
+def folder_beside(source: Path) -> Path:
+    """The folder of compiled modules for those that lie beside this file; it need not be there."""
+    return Path(cache_from_source(str(source.with_suffix(".py")))).parent
+
+
+def kept_or_made(file: Path, make: Callable[[], bytes]) -> bytes:
+    """The content of a file of such a folder; made, and kept if that can be, where it is not there.
+
+    file: named by everything that the content follows from.
+    """
+    with contextlib.suppress(OSError):
+        return file.read_bytes()
+    content = make()
+    if not sys.dont_write_bytecode:
+        with contextlib.suppress(OSError):
+            _replace(file, content)
+    return content
+
+
+def _replace(file: Path, content: bytes) -> None:
+    file.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, name = tempfile.mkstemp(dir=file.parent, prefix=file.name)
+    try:
+        with os.fdopen(descriptor, "wb") as opened:
+            opened.write(content)
+        Path(name).replace(file)
+    except BaseException:
+        Path(name).unlink()
+        raise
+
+
+class CompiledTemplates(FileSystemBytecodeCache):
+    """Compiled templates; each is compiled again when its text or Python's version changes."""
+
+    def __init__(self, templates: Path) -> None:
+        super().__init__(str(folder_beside(templates / "any")))
+
+    def dump_bytecode(self, bucket: Bucket) -> None:
+        """Write one, where that can be."""
+        if not sys.dont_write_bytecode:
+            with contextlib.suppress(OSError):
+                Path(self.directory).mkdir(parents=True, exist_ok=True)
+                super().dump_bytecode(bucket)
+
+    def load_bytecode(self, bucket: Bucket) -> None:
+        """Read one, where it is there."""
+        with contextlib.suppress(OSError):
+            super().load_bytecode(bucket)
