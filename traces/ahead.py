@@ -6,12 +6,19 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
 from threading import Thread
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from perfdoc.traces.load import content_sha256, read_trace
 from perfdoc.traces.model import Trace
 
 _T = TypeVar("_T")
+
+
+class Hashing(Protocol):
+    """A hash that is being worked out."""
+
+    def of(self, path: Path) -> Future[str] | None:
+        """The hash, if it is that of this file."""
 
 
 class Ahead:
@@ -21,10 +28,12 @@ class Ahead:
     asked for.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, hashing: Hashing | None = None) -> None:
+        """hashing: of a file, where it was begun with earlier."""
         self.path = path
         self.trace: Future[Trace] = _begun(read_trace, path)
-        self.sha256: Future[str] = _begun(content_sha256, path)
+        earlier = hashing.of(path) if hashing is not None else None
+        self.sha256: Future[str] = earlier or _begun(content_sha256, path)
 
 
 def _begun(function: Callable[[Path], _T], path: Path) -> Future[_T]:

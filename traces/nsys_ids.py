@@ -51,7 +51,7 @@ class Ids:
         for i, pair in enumerate(pairs.tolist()):
             process = int(process_of(int(pids[pair // len(ordinals)])))
             index[i] = self._device(process, int(ordinals[pair % len(ordinals)]))
-        return index[pair_code]
+        return index.take(pair_code)
 
     def _device(self, process: int, ordinal: int) -> int:
         key = (process, ordinal)
@@ -73,7 +73,7 @@ class Ids:
                 self._thread_index[gid] = len(self.threads)
                 self.threads.append(Thread(process=int(process_of(gid)), tid=int(thread_of(gid))))
             index[i] = self._thread_index[gid]
-        return index[code]
+        return index.take(code)
 
     def names_of(self, string_ids: I64) -> I32:
         """Index into `strings` for each row of StringIds references; 0 (the empty string) for NULL."""
@@ -87,7 +87,7 @@ class Ids:
                 text = f"[name {i} missing in StringIds]"
             self._name_index[i] = self.strings.intern(text)
         index = np.array([self._name_index[i] for i in ids.tolist()], np.int32)
-        return index[code] if len(index) else np.empty(0, np.int32)
+        return index.take(code) if len(index) else np.empty(0, np.int32)
 
     def name_threads(self) -> None:
         """Fill thread names from ThreadNames; of several names for a thread the first counts."""

@@ -21,9 +21,9 @@ def any_launch_found(api: ApiCalls, ids: Ids, activities: Sequence[Kernels | Gra
         np.array([index.setdefault(entry.process, len(index)) for entry in entries], np.int64)
         for entries in (ids.threads, ids.devices)
     )
-    rows = np.flatnonzero((api.correlation >= 0) & (api.thread >= 0))
-    calls = of_thread[api.thread[rows]] * stride + api.correlation[rows]
     for limit in (_FIRST_ROWS, None):
+        rows = np.flatnonzero((api.correlation[:limit] >= 0) & (api.thread[:limit] >= 0))
+        calls = of_thread[api.thread[rows]] * stride + api.correlation[rows]
         for table in activities:
             known = np.flatnonzero(table.correlation[:limit] >= 0)
             keys = of_device[table.device[known]] * stride + table.correlation[known]

@@ -46,7 +46,7 @@ class Intervals:
             return np.zeros(time.shape, np.int64)
         # The last interval that starts at or before the time may reach beyond it.
         begun = count_up_to(self.start_ns, time)
-        covered: I64 = self._before[begun] - np.maximum(self._end_of_last[begun] - time, 0)
+        covered: I64 = self._before.take(begun) - np.maximum(self._end_of_last.take(begun) - time, 0)
         return covered
 
     def covered_within(self, start_ns: Any, end_ns: Any) -> I64:

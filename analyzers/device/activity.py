@@ -112,7 +112,7 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     c_rows = np.flatnonzero(trace.copies.device == device)
     if not len(k_rows) and not len(g_rows):
         return None
-    k_start, k_end = trace.kernels.start_ns[k_rows], trace.kernels.end_ns[k_rows]
+    k_start, k_end = trace.kernels.start_ns.take(k_rows), trace.kernels.end_ns.take(k_rows)
     g_start, g_end = trace.graph_launches.start_ns[g_rows], trace.graph_launches.end_ns[g_rows]
     c_start, c_end = trace.copies.start_ns[c_rows], trace.copies.end_ns[c_rows]
     is_comm = kinds.is_communication[k_rows]
@@ -135,7 +135,7 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
     is_compute = np.concatenate((~is_comm, np.ones(len(g_rows), bool), np.zeros(len(c_rows), bool)))
     api_row = np.concatenate(
         (launches.kernels[k_rows], launches.graph_launches[g_rows], launches.copies[c_rows])
-    )[order]
+    ).take(order)
     launch_start, launch_end, launch_thread = (
         _pick(column, api_row)
         for column in (trace.api_calls.start_ns, trace.api_calls.end_ns, trace.api_calls.thread)
@@ -152,15 +152,15 @@ def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Lau
         communication=communication,
         comm_rows=sorted_at[unsorted_comm][comm_order],
         busy=compute | comm | copies,
-        start_ns=start[order],
-        end_ns=np.concatenate((k_end, g_end, c_end))[order],
+        start_ns=start.take(order),
+        end_ns=np.concatenate((k_end, g_end, c_end)).take(order),
         launch_start_ns=launch_start,
         launch_end_ns=launch_end,
         launch_thread=launch_thread,
         stream=np.concatenate(
             (trace.kernels.stream[k_rows], trace.graph_launches.stream[g_rows], trace.copies.stream[c_rows])
-        )[order],
-        is_compute=is_compute[order],
+        ).take(order),
+        is_compute=is_compute.take(order),
     )
 
 
@@ -169,7 +169,7 @@ def _pick(column: I64 | I32, row: I64) -> I64:
     if not len(column):
         return np.full(len(row), -1, np.int64)
     if row.min(initial=0) >= 0:
-        return column[row].astype(np.int64, copy=False)
+        return column.take(row).astype(np.int64, copy=False)
     return np.where(row >= 0, column[np.maximum(row, 0)], np.int64(-1))
 
 
@@ -187,7 +187,7 @@ def _communication(
     kind = np.concatenate((kinds.kind[kernels].astype(np.int64), np.full(len(copies), len(kinds.kinds))))
     none = np.full(len(start), -1, np.int64)
     communication = Communication(
-        start_ns=start[order],
+        start_ns=start.take(order),
         end_ns=end[order],
         dimension=np.full(len(start), UNKNOWN_DIMENSION, np.int64),
         kind=kind[order],

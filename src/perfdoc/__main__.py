@@ -6,6 +6,7 @@ closed by its reader (what a shell reports of a program that SIGPIPE ended).
 
 from __future__ import annotations
 
+import gc
 import signal
 import sys
 from types import FrameType
@@ -13,6 +14,9 @@ from types import FrameType
 EXIT_ERROR = 2
 EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
+_GARBAGE_THRESHOLD = 100_000
+"""New objects before they are looked through for cycles. Python's 700 cost 4 % of an analysis, which makes
+few cycles and keeps most of what it makes."""
 
 
 class Interrupted(BaseException):
@@ -26,6 +30,7 @@ def _interrupt(signal_number: int, frame: FrameType | None) -> None:
 
 def main() -> None:
     """Run the command line and leave with its exit code; a traceback is shown under --debug only."""
+    gc.set_threshold(_GARBAGE_THRESHOLD, 50, 50)
     if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, as under nohup
         signal.signal(signal.SIGINT, _interrupt)
     try:
@@ -33,6 +38,7 @@ def main() -> None:
     except (Interrupted, KeyboardInterrupt):
         sys.stderr.write("perfdoc: interrupted\n")
         code = EXIT_INTERRUPTED
+    gc.freeze()  # what is left goes with the process: looking through it takes 0.05 s
     sys.exit(code)
 
 

@@ -30,6 +30,7 @@ from perfdoc.work import Work
 
 if TYPE_CHECKING:
     from perfdoc.diagnosis import Diagnosis
+    from perfdoc.early_hash import EarlyHash
 
 DEFAULT_OUTPUT = "perfdoc-report"
 _BUNDLE = ("report.html", "report.md", "diagnosis.json")
@@ -117,12 +118,15 @@ class Options:
         )
 
 
-def run(options: Options, format_: str) -> list[str]:
-    """Analyse and write. Returns the codes of --fail-on that fired. Raises UserError."""
+def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> list[str]:
+    """Analyse and write. hashing: of a capture, where it was begun with.
+
+    Returns the codes of --fail-on that fired. Raises UserError.
+    """
     begin = time.monotonic()
     # Whatever reading does not need is imported beside it: it leaves the interpreter free.
     files = len(options.work.captures) + len(options.work.memory)
-    ahead = Ahead(options.work.captures[0]) if files == 1 and options.work.captures else None
+    ahead = Ahead(options.work.captures[0], hashing) if files == 1 and options.work.captures else None
     from perfdoc.measuring import WorkerLostError, measure_all
 
     threading.Thread(target=_import_the_rest, args=(options.output is not None,), daemon=True).start()

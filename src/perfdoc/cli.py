@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from enum import StrEnum
 from pathlib import Path
@@ -136,6 +137,11 @@ def analyze(
     debug: Debug = False,
 ) -> None:
     """Say where the time of a capture went, and write a report."""
+    from perfdoc.early_hash import begin_hash
+
+    hashing = begin_hash(paths)
+    # Before numpy is imported: its library for matrices, which nothing here needs, has threads that spin.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     from perfdoc.analyze_command import Options, UserError, run
 
     try:
@@ -153,7 +159,7 @@ def analyze(
             cross_check=cross_check,
             replay=replay,
         )
-        fired = run(options, format_.value)
+        fired = run(options, format_.value, hashing)
     except UserError as error:
         if debug:
             raise
