@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import SpawnContext, SpawnProcess
+from multiprocessing.queues import SimpleQueue
 from typing import Any, TypeAlias
 
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
@@ -92,9 +93,7 @@ def _run(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
-            for worker in context.workers:
-                if worker.is_alive():
-                    worker.terminate()
+            context.end()
             raise
 
 
@@ -104,6 +103,24 @@ class _OwnWorkers(SpawnContext):
     def __init__(self) -> None:
         super().__init__()
         self.workers: list[SpawnProcess] = []
+        self.queues: list[SimpleQueue[Any]] = []
+
+    def SimpleQueue(self) -> SimpleQueue[Any]:  # noqa: N802
+        """As the context's own, in which the executor gets results."""
+        self.queues.append(super().SimpleQueue())
+        return self.queues[-1]
+
+    def end(self) -> None:
+        """End the workers, whatever they do.
+
+        One may be in the middle of sending a result. The executor's thread, which this process joins when it
+        exits, would wait for the rest for ever: the pipe has no end while this process could write to it too.
+        """
+        for worker in self.workers:
+            if worker.is_alive():
+                worker.terminate()
+        for queue in self.queues:
+            queue._writer.close()  # type: ignore[attr-defined]
 
     def Process(self, *args: Any, **kwargs: Any) -> SpawnProcess:  # type: ignore[override]  # noqa: N802
         """As the context's own, which the executor calls."""

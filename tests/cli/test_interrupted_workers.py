@@ -1,0 +1,49 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import os, signal, sys, threading, time
+from functools import partial
+from pathlib import Path
+from perfdoc.measuring import _run
+
+class Large:
+    '''Takes long to send, and says when it is about to be sent.'''
+
+    def __init__(self, said):
+        self.said = said
+
+    def __reduce__(self):
+        self.said.write_text(str(os.getpid()))
+        return bytes, (bytes(400_000_000),)
+
+def interrupt(said):
+    while not (said.exists() and (worker := said.read_text())):
+        time.sleep(0.001)
+    # It sleeps where the pipe is full: in the middle of its result.
+    while Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] != "S":
+        time.sleep(0.0002)
+    os.kill(os.getpid(), signal.SIGINT)
+
+if __name__ == "__main__":
+    said = Path(sys.argv[1])
+    threading.Thread(target=interrupt, args=(said,), daemon=True).start()
+    try:
+        _run([partial(Large, said) for _ in range(2)], 2)
+    except KeyboardInterrupt:
+        print("interrupted")
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what a process does")
+def test_an_interrupt_while_a_worker_sends_its_result_ends_the_program(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    line = [sys.executable, str(program), str(tmp_path / "said")]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=60)
+    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
