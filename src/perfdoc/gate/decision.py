@@ -1,30 +1,25 @@
 """Is a set of runs slower than a baseline? The run is the unit, not the step.
 
-Steps of one run share its clocks, its temperature and its place, so they say little about the next run. The
-medians of n baseline runs scatter with standard deviation s (of their ratio to the mean); the mean of k new
-ones lies, with 99 % probability where nothing changed, below
-
-    1 + t(0.99, n - 1) * s * sqrt(1/k + 1/n)
-
-of the baseline's mean (one-sided prediction interval of a normal distribution).
+Steps of one run share its clocks, its temperature and its place, so they say little about the next run. Two
+things must hold of a loss: the mean of the new runs lies beyond what their scatter explains (`noise`), and
+the new runs are the slower ones by their order as well (`order`), which holds however runs scatter.
 """
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-CONFIDENCE = 0.99
+from perfdoc.gate.noise import noise_frac, spread_of
+from perfdoc.gate.order import slower_by_order
+
 PRACTICAL_FRAC = 0.02
 """A smaller loss is not worth stopping a change for."""
 LOW_HISTORY_FRAC = 0.05
 """The limit where the baseline has too few runs for a spread."""
 MIN_HISTORY = 3
-MIN_SPREAD_FRAC = 0.002
-"""Few runs may agree by chance: no less spread than this is believed."""
 MOST_RUNS = 20
 """More on a side are not asked for, nor kept."""
 MAX_NOISE_FRAC = 0.03
@@ -83,18 +78,23 @@ def decide(
             reason=f"low history: {runs} no spread, so the limit is {limit:.0%}; "
             f"record {MIN_HISTORY} or more",
         )
-    spread = statistics.stdev(baseline_ns) / base
-    noise = noise_frac(spread, n - 1, n, k)
+    spread, new_spread = spread_of(baseline_ns, base), spread_of(new_ns, base)
+    noise = noise_frac(spread, n - 1, n, k, new_spread_frac=new_spread)
     limit = max(practical_frac, noise)
-    if slower > limit:
+    if slower > limit and slower_by_order(baseline_ns, new_ns):
         verdict, reason = Verdict.FAIL, "slower than noise and the practical limit allow"
-    elif slower < -limit:
+    elif slower < -limit and slower_by_order(new_ns, baseline_ns):
         verdict, reason = Verdict.IMPROVED, "faster than noise explains"
+    elif abs(slower) > limit:
+        verdict = Verdict.INCONCLUSIVE
+        reason = (
+            "runs of both sides lie among each other, as where some of them met a slow stretch; add new runs"
+        )
     elif noise > (bearable := max(MAX_NOISE_FRAC, practical_frac)):
         verdict = Verdict.INCONCLUSIVE
         reason = (
             f"runs scatter so much that {noise:.1%} may be noise, and {practical_frac:.1%} cannot be seen; "
-            f"{_more_runs(n, spread, k, bearable)}"
+            f"{_more_runs(n, max(spread, new_spread), k, bearable)}"
         )
     else:
         verdict, reason = Verdict.PASS, "within noise and the practical limit"
@@ -108,18 +108,6 @@ def decide(
         new_runs=k,
         reason=reason,
     )
-
-
-def noise_frac(spread_frac: float, freedom: int, baseline_runs: int, new_runs: int) -> float:
-    """The upper end of the prediction interval, less 1. freedom: of the runs that the spread is from."""
-    scatter = math.sqrt(1 / new_runs + 1 / baseline_runs)
-    return _student_t(freedom) * max(spread_frac, MIN_SPREAD_FRAC) * scatter
-
-
-def _student_t(freedom: int) -> float:
-    from scipy.stats import t  # 0.4 s to import, so only where it is used
-
-    return float(t.ppf(CONFIDENCE, freedom))
 
 
 def _more_runs(n: int, spread: float, k: int, bearable: float) -> str:

@@ -3,7 +3,7 @@
 Each change may cost less than any check can see or cares for. Runs that passed join the baseline and move its
 mean, so the next small loss passes too. The first runs do not move: against them the losses add up. The test
 is that of `decide`, with the scatter of all runs of the level: a level that drifts scatters more, which makes
-the limit wider and never narrower.
+the limit wider and never narrower. As there, the order of the runs must be as clear.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdoc.gate.baseline import ANCHOR_RUNS, Promotion
-from perfdoc.gate.decision import MIN_HISTORY, PRACTICAL_FRAC, noise_frac
+from perfdoc.gate.decision import MIN_HISTORY, PRACTICAL_FRAC
+from perfdoc.gate.noise import noise_frac, spread_of
+from perfdoc.gate.order import slower_by_order
 
 MIN_RUNS = ANCHOR_RUNS + MIN_HISTORY
 """Fewer are the level's first runs, against which the check itself is made."""
@@ -27,11 +29,8 @@ class Drift:
     limit_frac: float
     first_runs: int
     later_runs: int
-
-    @property
-    def beyond(self) -> bool:
-        """Whether small losses have added up to one that counts."""
-        return self.slower_frac > self.limit_frac
+    beyond: bool
+    """Whether small losses have added up to one that counts."""
 
 
 def drift(
@@ -48,13 +47,17 @@ def drift(
     """
     if len(baseline_ns) < MIN_RUNS:
         return None
+    n, k = len(baseline_ns), len(new_ns)
     first = statistics.fmean(baseline_ns[:ANCHOR_RUNS])
-    noise = noise_frac(statistics.stdev(baseline_ns) / first, len(baseline_ns) - 1, ANCHOR_RUNS, len(new_ns))
+    slower = statistics.fmean(new_ns) / first - 1
+    spreads = spread_of(baseline_ns, first), spread_of(new_ns, first)
+    limit = max(practical_frac, noise_frac(spreads[0], n - 1, ANCHOR_RUNS, k, new_spread_frac=spreads[1]))
     return Drift(
-        slower_frac=statistics.fmean(new_ns) / first - 1,
-        limit_frac=max(practical_frac, noise),
+        slower_frac=slower,
+        limit_frac=limit,
         first_runs=ANCHOR_RUNS,
-        later_runs=len(baseline_ns) - ANCHOR_RUNS,
+        later_runs=n - ANCHOR_RUNS,
+        beyond=slower > limit and slower_by_order(baseline_ns[:ANCHOR_RUNS], new_ns),
     )
 
 

@@ -15,7 +15,8 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from perfdoc.gate.decision import LOW_HISTORY_FRAC, MIN_SPREAD_FRAC
+from perfdoc.gate.decision import LOW_HISTORY_FRAC
+from perfdoc.gate.noise import MIN_SPREAD_FRAC
 from perfdoc.verify.record import Measured, RunTimes, Statistic
 
 CONFIDENCE = 0.95
