@@ -5,13 +5,10 @@ from __future__ import annotations
 import gzip
 import os
 import re
-import signal
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import FrameType
 from typing import IO
 
 import numpy as np
@@ -22,6 +19,7 @@ from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.export.writer import Clock, PerfettoFile, Written
 from perfdoc.measuring import WorkerLostError, measure_all
+from perfdoc.orderly_end import ended_in_order
 from perfdoc.output import may_write, written_whole
 from perfdoc.traces import TraceError
 from perfdoc.traces.given_facts import given_facts
@@ -203,27 +201,9 @@ def _title(view: DeviceView) -> str:
 
 
 @contextmanager
-def _ended_in_order() -> Iterator[None]:
-    """A scheduler's SIGTERM clears up too, as an interrupt does: writing may take long."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _end)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _end(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_DFL)  # a second one ends the clearing up
-    raise SystemExit(128 + number)
-
-
-@contextmanager
 def _opened(output: Path) -> Iterator[IO[bytes]]:
     """The file asked for, compressed where its name says so; there when it is whole."""
-    with _ended_in_order(), written_whole(output) as raw:
+    with ended_in_order(), written_whole(output) as raw:
         if output.suffix != ".gz":
             yield raw
             return

@@ -14,6 +14,7 @@ from pathlib import Path
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.analyzers.measure import measure_trace
+from perfdoc.orderly_end import ended_in_order
 from perfdoc.output import made, may_write
 from perfdoc.redact.kineto import copy_kineto
 from perfdoc.redact.nsys import Copied, copy_nsys
@@ -45,12 +46,16 @@ def redact(
     whether each copy's ledgers are held against the original's; where they differ nothing is written.
     Raises TraceError and OSError.
     """
+    if len(captures) > 1 and any(c.resolve().parent == output.resolve() for c in captures):
+        raise TraceError(
+            output, "holds the captures, and copies would lie among them.", "Give -o a folder of its own."
+        )
     targets = _targets(captures, output)
     for source, target in zip(captures, targets, strict=True):
         _require_free(source, target, captures, force=force)
     names = Names(keep)
     staged: list[tuple[Path, Copy]] = []
-    with ExitStack() as undo:
+    with ended_in_order(), ExitStack() as undo:
         if len(captures) > 1:
             undo.enter_context(made(output))
         # Where a link leads to; the link stays.
