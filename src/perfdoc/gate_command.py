@@ -46,6 +46,13 @@ class Inconclusive(StrEnum):
     FAIL = "fail"
 
 
+class StatisticName(StrEnum):
+    """Which figure of a run's steady steps counts."""
+
+    MEDIAN = "median"
+    QUICKEST = "quickest"
+
+
 class DriftLevel(StrEnum):
     """How much drift matters."""
 
@@ -70,6 +77,13 @@ Commit = Annotated[str | None, typer.Option(help="Commit of the runs; default: G
 Practical = Annotated[
     float, typer.Option(min=0.001, max=0.5, help="A loss up to this fraction of a step is let pass.")
 ]
+Statistic = Annotated[
+    StatisticName,
+    typer.Option(
+        help="Of a run's steady steps. quickest: mean of the quickest quarter, for a machine that others "
+        "use; blind to what only some steps do."
+    ),
+]
 Peak = Annotated[
     float | None, typer.Option(min=0.001, help="Dense peak of one device in TFLOP/s, for MFU, where unknown.")
 ]
@@ -88,6 +102,7 @@ def record(
     commit: Commit = None,
     peak_tflops: Peak = None,
     practical: Practical = 0.02,
+    statistic: Statistic = StatisticName.MEDIAN,
     debug: Debug = False,
 ) -> None:
     """Add accepted runs to their baseline, or begin one."""
@@ -97,7 +112,7 @@ def record(
 
     with _one_line(debug):
         read = _read(runs, label, commit, peak_tflops)
-        path, new = recorded(baselines, read, practical)
+        path, new = recorded(baselines, read, practical, statistic.value)
         _write(path, new)
         say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
 
@@ -151,7 +166,15 @@ def check(
             "tflops_per_gpu_min, step_time_max_ms, peak_memory_max_gib, exposed_comm_frac_max; may repeat."
         ),
     ] = None,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A run of the old code made in turn with the new ones; repeat. They are compared in pairs, "
+            "without a baseline."
+        ),
+    ] = None,
     practical: Practical = 0.02,
+    statistic: Statistic = StatisticName.MEDIAN,
     drift: Annotated[
         DriftLevel,
         typer.Option(help="What to do where small losses have added up since the level's first runs."),
@@ -166,7 +189,7 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Compare runs with their baseline. Exit code 0 fine, 1 slower or a limit broken, 3 not to be told."""
-    from perfdoc.gate.check import check_runs
+    from perfdoc.gate.check import check_beside, check_runs
     from perfdoc.gate.floors import parse_floor
     from perfdoc.gate.render import RENDERINGS
     from perfdoc.gate.targets import check_targets
@@ -176,17 +199,28 @@ def check(
         targets = {path: kind for path, kind in files if path is not None}
         if len(targets) < sum(path is not None for path, _ in files):
             raise ValueError(f"{json_file}: is named by --json and by --junit. Give each a file of its own.")
-        check_targets(list(targets), inputs=[*runs, baselines], force=force)
+        check_targets(list(targets), inputs=[*runs, *(beside or ()), baselines], force=force)
         floors = [parse_floor(text) for text in floor or ()]
         read = _read(runs, label, commit, peak_tflops)
-        result = check_runs(
-            read,
-            baselines,
-            ignored=ignore or (),
-            floors=floors,
-            practical_frac=practical,
-            drift_level=drift.value,
-        )
+        if beside:
+            result = check_beside(
+                read,
+                _read(beside, label, None, peak_tflops),
+                ignored=ignore or (),
+                floors=floors,
+                practical_frac=practical,
+                statistic=statistic.value,
+            )
+        else:
+            result = check_runs(
+                read,
+                baselines,
+                ignored=ignore or (),
+                floors=floors,
+                practical_frac=practical,
+                drift_level=drift.value,
+                statistic=statistic.value,
+            )
         _write_files({path: RENDERINGS[kind](result).encode() for path, kind in targets.items()})
         sys.stdout.write(RENDERINGS[format_](result))
         sys.stdout.flush()

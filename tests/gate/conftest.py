@@ -28,6 +28,7 @@ def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
         status: str = "finished",
         steps: int = 20,
         utc: str | None = None,
+        data_ms: float | None = None,
     ) -> Path:
         run = RunDirectory.create(tmp_path / name)
         run.write_manifest(
@@ -42,7 +43,12 @@ def make_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeRun:
                 ms = step_ms * 5 if i < 2 else step_ms * 3 if i in (10, 11) else step_ms * wobble
                 log.write(
                     StepRecord(
-                        step=i, start_ns=i, duration_ns=round(ms * MS), tokens=9, profiled=i in (10, 11)
+                        step=i,
+                        start_ns=i,
+                        duration_ns=round(ms * MS),
+                        tokens=9,
+                        data_ns=None if data_ms is None else round(data_ms * MS),
+                        profiled=i in (10, 11),
                     )
                 )
             log.close()

@@ -14,16 +14,21 @@ from perfdoc.gate.baseline import (
     refuse_known,
     with_runs,
 )
+from perfdoc.gate.check import step_times
 from perfdoc.gate.decision import LOW_HISTORY_FRAC, MIN_HISTORY, PRACTICAL_FRAC, Verdict, decide
 from perfdoc.gate.drift import drift
 from perfdoc.gate.facts import differences
+from perfdoc.gate.figures import Statistic
 from perfdoc.gate.read_run import Run
 from perfdoc.gate.result import change
 from perfdoc.traces import TraceError
 
 
 def recorded(
-    folder: Path, runs: Sequence[Run], practical_frac: float = PRACTICAL_FRAC
+    folder: Path,
+    runs: Sequence[Run],
+    practical_frac: float = PRACTICAL_FRAC,
+    statistic: Statistic = "median",
 ) -> tuple[Path, Baseline]:
     """The baseline with the runs added, and where it goes.
 
@@ -36,7 +41,7 @@ def recorded(
         return _free(file_for(folder, facts)), with_runs(None, facts, figures)
     path, old = found
     refuse_known(path, old, figures, "it is recorded already, and one run counts once")
-    known, new = [r.median_step_ns for r in old.runs], [r.median_step_ns for r in figures]
+    known, new = (step_times(path, side, statistic) for side in (old.runs, figures))
     decision = decide(known, new, practical_frac)
     if decision.verdict in (Verdict.FAIL, Verdict.IMPROVED):
         what = f"does not take these runs: they are {change(decision.slower_frac)} its own, beyond the limit"

@@ -6,15 +6,28 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc.gate.baseline import Baseline, find, nearest, read_baselines, refuse_known
-from perfdoc.gate.decision import decide
+from perfdoc.gate.beside import decide_pairs, in_turn
+from perfdoc.gate.decision import Decision, Verdict, decide
 from perfdoc.gate.drift import drift, promoted_since
 from perfdoc.gate.facts import Facts, differences
+from perfdoc.gate.figures import RunFigures, Statistic, twice
 from perfdoc.gate.floors import Floor, Level, check_floors
 from perfdoc.gate.growth import growth
+from perfdoc.gate.parts import told_by_parts
 from perfdoc.gate.read_run import Run
-from perfdoc.gate.result import Difference, Result, compared, drift_check, floor_check, incomparable
+from perfdoc.gate.result import (
+    Check,
+    Difference,
+    Result,
+    compared,
+    drift_check,
+    floor_check,
+    incomparable,
+    parts_check,
+)
 from perfdoc.gate.session import together
 from perfdoc.profiling.encodable import encodable
+from perfdoc.traces import TraceError
 
 MAX_NAMED = 3
 """Differing facts that the one sentence names."""
@@ -28,6 +41,7 @@ def check_runs(
     floors: Sequence[Floor],
     practical_frac: float,
     drift_level: Level = "error",
+    statistic: Statistic = "median",
 ) -> Result:
     """Compare runs of one configuration with their baseline. Raises TraceError for a broken baseline."""
     facts, figures = runs[0].facts, [r.figures for r in runs]
@@ -51,18 +65,77 @@ def check_runs(
     refuse_known(path, baseline, figures, "a run is not compared with itself")
     old = baseline.runs
     notes += together(old)
-    known, new = [r.median_step_ns for r in old], [r.median_step_ns for r in figures]
-    notes += promoted_since(baseline.promotions, new, practical_frac)
+    known, new = step_times(path, old, statistic), step_times(path, figures, statistic)
+    notes += promoted_since(baseline.promotions, [r.median_step_ns for r in figures], practical_frac)
     drifted = drift(known, new, practical_frac) if drift_level != "off" else None
+    decision = decide(known, new, practical_frac)
     return compared(
-        decide(known, new, practical_frac),
-        [*([drift_check(drifted, drift_level, old)] if drifted else []), *map(floor_check, limits)],
+        decision,
+        [
+            *_by_parts(decision, old, figures, practical_frac),
+            *([drift_check(drifted, drift_level, old)] if drifted else []),
+            *map(floor_check, limits),
+        ],
         growth(old, figures),
         baseline=encodable(path.name),
         baseline_runs=old,
         runs=figures,
         notes=notes,
+        statistic=statistic,
     )
+
+
+def check_beside(
+    runs: Sequence[Run],
+    beside: Sequence[Run],
+    *,
+    ignored: Sequence[str],
+    floors: Sequence[Floor],
+    practical_frac: float,
+    statistic: Statistic = "median",
+) -> Result:
+    """Compare runs with others that were made in turn with them. Raises ValueError where they were not."""
+    new, old = [r.figures for r in runs], [r.figures for r in beside]
+    if (same := twice([*old, *new])) is not None:
+        raise ValueError(f"{same[0].source} and {same[1].source} are one run: it counts once.")
+    notes = list(dict.fromkeys(note for run in (*beside, *runs) for note in run.notes))
+    limits = list(map(floor_check, check_floors(floors, new)))
+    if differ := _differ(beside[0].facts, runs[0].facts, ignored):
+        why = f"The runs beside differ in {_named(differ)}. Let facts differ with --ignore."
+        return incomparable(why, limits, baseline=None, differences=differ, runs=new, notes=notes)
+    pairs = in_turn(old, new)
+    sides = (step_times(Path(old[0].source), side, statistic) for side in zip(*pairs, strict=True))
+    decision = decide_pairs(list(zip(*sides, strict=True)), practical_frac)
+    return compared(
+        decision,
+        [*_by_parts(decision, old, new, practical_frac), *limits],
+        growth(old, new),
+        baseline=None,
+        baseline_runs=old,
+        runs=new,
+        notes=notes,
+        statistic=statistic,
+    )
+
+
+def step_times(path: Path, runs: Sequence[RunFigures], statistic: Statistic) -> list[int]:
+    """The figure of each run. Raises TraceError where one does not say it."""
+    found = [run.step_ns(statistic) for run in runs]
+    known = [ns for ns in found if ns is not None]
+    if len(known) < len(found):
+        what = f"holds runs of before --statistic {statistic} was kept."
+        raise TraceError(path, what, "Record a baseline anew, or compare by --statistic median.")
+    return known
+
+
+def _by_parts(
+    decision: Decision, old: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
+) -> list[Check]:
+    """What parts say where the step as a whole cannot be told."""
+    if decision.verdict is not Verdict.INCONCLUSIVE:
+        return []
+    told = told_by_parts(old, new, practical_frac)
+    return [parts_check(told, practical_frac)] if told else []
 
 
 def _why_not(
@@ -78,15 +151,21 @@ def _why_not(
             [],
         )
     path, baseline = closest
-    differ = [
-        Difference(fact=name, baseline=a, here=b)
-        for name, (a, b) in differences(baseline.facts, facts, ignored).items()
-    ]
-    names = ", ".join(d.fact for d in differ[:MAX_NAMED])
-    more = f" and {len(differ) - MAX_NAMED} more" if len(differ) > MAX_NAMED else ""
+    differ = _differ(baseline.facts, facts, ignored)
     return (
-        f"No baseline of these facts; the nearest, {encodable(path.name)}, differs in {names}{more}. Record "
-        "these runs as a baseline of their own, or let facts differ with --ignore.",
+        f"No baseline of these facts; the nearest, {encodable(path.name)}, differs in {_named(differ)}. "
+        "Record these runs as a baseline of their own, or let facts differ with --ignore.",
         path,
         differ,
     )
+
+
+def _differ(baseline: Facts, here: Facts, ignored: Sequence[str]) -> list[Difference]:
+    found = differences(baseline, here, ignored)
+    return [Difference(fact=name, baseline=a, here=b) for name, (a, b) in found.items()]
+
+
+def _named(differ: Sequence[Difference]) -> str:
+    """The first of them, for a sentence."""
+    more = f" and {len(differ) - MAX_NAMED} more" if len(differ) > MAX_NAMED else ""
+    return ", ".join(d.fact for d in differ[:MAX_NAMED]) + more

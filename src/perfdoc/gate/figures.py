@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal, TypeAlias
 
 import msgspec
 import numpy as np
@@ -16,6 +16,11 @@ MIN_STEADY_STEPS = 5
 
 MAX_STEP_NS = 86_400_000_000_000
 """A step of a day is a damaged figure."""
+
+Statistic: TypeAlias = Literal["median", "quickest"]
+"""Which figure of its steady steps a run is compared by."""
+LOGGED = {"data": "waiting for data (step log)", "garbage": "garbage collection (step log)"}
+"""Parts of a step that the step log holds, by their names in `logged_ns`, in words."""
 
 StepNs = Annotated[int, msgspec.Meta(gt=0, le=MAX_STEP_NS)]
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
@@ -35,6 +40,9 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     commit: str | None = None
     median_step_ns: StepNs
     """Of the steady, unprofiled steps."""
+    quickest_step_ns: StepNs | None = None
+    """Mean of the quickest quarter of the same: other work on the machine disturbs it least. Null in
+    baselines of before it was kept."""
     mad_step_ns: Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP_NS)]
     """Median absolute deviation of the same."""
     steps: Count
@@ -51,6 +59,17 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Of the profiled steps, mean over ranks."""
     parts_ns: dict[str, Count] = {}
     """Where a step goes, mean over ranks: leaves of the ledger of the profiled steps."""
+    logged_ns: dict[str, Count] = {}
+    """Medians of the parts of a step that the log of the same steps holds (LOGGED), on the worst rank."""
+
+    @property
+    def logged_parts_ns(self) -> dict[str, int]:
+        """`logged_ns` by the words for its names."""
+        return {LOGGED.get(name, name): ns for name, ns in self.logged_ns.items()}
+
+    def step_ns(self, statistic: Statistic) -> int | None:
+        """The figure that counts; None where this run does not say it."""
+        return self.median_step_ns if statistic == "median" else self.quickest_step_ns
 
     def is_same_run(self, other: RunFigures) -> bool:
         """Whether both are figures of one run: of equal step times, or of one directory before and after
@@ -107,8 +126,10 @@ def steady(times_ns: Sequence[int]) -> dict[str, Any]:
         raise TooFewStepsError(f"{len(times)} unprofiled steps; {need} are the least")
     counted = times[warmup:]
     median = float(np.median(counted))
+    quickest = np.sort(counted)[: max(len(counted) // 4, 1)]
     return {
         "median_step_ns": round(median),
+        "quickest_step_ns": round(float(quickest.mean())),
         "mad_step_ns": round(float(np.median(np.abs(counted - median)))),
         "steps": len(counted),
         "warmup_steps": warmup,

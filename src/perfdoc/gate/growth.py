@@ -1,4 +1,4 @@
-"""Which part of the step grew: the ledger of the new runs against that of the baseline."""
+"""Which part of the step grew: the ledgers of both sides compared, or else their step logs."""
 
 from __future__ import annotations
 
@@ -31,13 +31,16 @@ class Part:
 def growth(baseline: Sequence[RunFigures], new: Sequence[RunFigures]) -> list[Part]:
     """Parts that changed beyond their own spread, the one that grew most first.
 
-    Empty where either side has no ledger: nothing is said of the cause then.
+    Empty where either side has neither ledger nor step log: nothing is said of the cause then.
     """
-    before = [r.parts_ns for r in baseline if r.parts_ns]
-    after = [r.parts_ns for r in new if r.parts_ns]
+    before, after = ([r.parts_ns for r in side if r.parts_ns] for side in (baseline, new))
+    steps = [sum(parts.values()) for parts in before]
+    if not before or not after:
+        before, after = ([p for r in side if (p := r.logged_parts_ns)] for side in (baseline, new))
+        steps = [r.median_step_ns for r in baseline]
     if not before or not after:
         return []
-    step = statistics.fmean(sum(parts.values()) for parts in before)
+    step = statistics.fmean(steps)
     parts = []
     for name in sorted({n for run in (*before, *after) for n in run}):
         old = [run.get(name, 0) for run in before]

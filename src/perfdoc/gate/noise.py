@@ -47,13 +47,14 @@ def noise_frac(
     both = freedom + new_runs - 1
     pooled = math.sqrt((freedom * spread_frac**2 + (new_runs - 1) * new_spread_frac**2) / both)
     return reach * max(
-        _student_t(confidence, f) * max(s, MIN_SPREAD_FRAC)
+        student_t(f, confidence) * max(s, MIN_SPREAD_FRAC)
         for s, f in ((spread_frac, freedom), (pooled, both))
     )
 
 
 @lru_cache(maxsize=256)
-def _student_t(confidence: float, freedom: int) -> float:
+def student_t(freedom: int, confidence: float = CONFIDENCE) -> float:
+    """Student's t: what one of so many degrees of freedom stays below with that probability."""
     from scipy.stats import t  # 0.4 s to import, so only where it is used
 
     return float(t.ppf(confidence, freedom))

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
+import numpy as np
 
-from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
+from perfdoc.analyzers.steps.step_times_log import LoggedSteps, of_the_job, read_logged_steps
 from perfdoc.diff.sources import MAX_DIAGNOSIS_BYTES
 from perfdoc.gate.facts import Facts, facts_of, fingerprint
 from perfdoc.gate.figures import RunFigures, TooFewStepsError, digest_of, steady
@@ -88,6 +89,7 @@ def _directory(path: Path, peak_tflops: float | None) -> Run:
             digest=digest_of(job.step.tolist(), job.duration_ns.tolist(), manifest.created_utc),
             utc=manifest.created_utc,
             **counted,
+            logged_ns=_logged(job, counted["warmup_steps"]),
             mfu_frac=mfu_frac,
             tokens_per_s_per_gpu=tokens / seconds / world if tokens else None,
             peak_memory_bytes=_peak_memory(directory, manifest),
@@ -97,6 +99,13 @@ def _directory(path: Path, peak_tflops: float | None) -> Run:
         world_size=world,
         notes=notes,
     )
+
+
+def _logged(job: LoggedSteps, warmup: int) -> dict[str, int]:
+    """Medians over the steady steps of the parts that their log holds; none where a step does not say it."""
+    parts = {"data": job.data_ns, "garbage": job.garbage_ns}
+    steady_ns = {name: times[job.unprofiled][warmup:] for name, times in parts.items()}
+    return {name: round(float(np.median(t))) for name, t in steady_ns.items() if (t >= 0).all()}
 
 
 def _how(status: str) -> str:

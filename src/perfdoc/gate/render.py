@@ -34,7 +34,7 @@ def as_text(result: Result) -> str:
     lines = [f"{result.verdict.upper()}: {_line(result.summary)}", ""]
     lines += [f"{_MARK[c.state]:<13}{c.name:<26}{_line(c.message)}" for c in result.checks]
     if result.grown:
-        lines += ["", "where the profiled steps changed (ms, mean of a step):"]
+        lines += ["", "where steps changed (ms, mean over runs):"]
         lines += [
             f"  {_line(g.part):<28}{g.before_ns / 1e6:>12.3f} -> {g.after_ns / 1e6:<12.3f}"
             f"{(g.after_ns - g.before_ns) / 1e6:>+10.3f}"

@@ -10,12 +10,15 @@ import msgspec
 from perfdoc.gate.decision import Decision, Verdict
 from perfdoc.gate.drift import Drift
 from perfdoc.gate.facts import Fact
-from perfdoc.gate.figures import RunFigures
+from perfdoc.gate.figures import LOGGED, RunFigures, Statistic
 from perfdoc.gate.floors import KINDS, FloorResult, Level
 from perfdoc.gate.growth import Part
+from perfdoc.gate.parts import PartsTold
 from perfdoc.reports.units import duration
 
 State = Literal["pass", "warn", "fail", "inconclusive"]
+
+_A_STEP: dict[Statistic, str] = {"median": "A step takes", "quickest": "A step of the quickest quarter takes"}
 
 EXIT_CODES: dict[State, int] = {"pass": 0, "warn": 0, "fail": 1, "inconclusive": 3}
 
@@ -58,9 +61,12 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """One sentence for a reader in a hurry."""
     checks: list[Check]
     grown: list[Grown] = []
-    """Parts of the step that changed beyond their spread, most first; of profiled steps."""
+    """Parts of the step that changed beyond their spread, most first; of profiled steps, or of the step log
+    where there are none."""
+    statistic: Statistic = "median"
+    """Which figure of its steady steps a run was compared by."""
     baseline: str | None = None
-    """Name of its file."""
+    """Name of its file; null where runs beside one another were compared."""
     baseline_runs: list[RunFigures] = []
     runs: list[RunFigures] = []
     differences: list[Difference] = []
@@ -72,14 +78,19 @@ def compared(
     others: Sequence[Check],
     parts: Sequence[Part],
     *,
-    baseline: str,
+    baseline: str | None,
     baseline_runs: Sequence[RunFigures],
     runs: Sequence[RunFigures],
     notes: Sequence[str],
+    statistic: Statistic = "median",
 ) -> Result:
-    """The result of a comparison and of what was checked besides: drift and limits."""
+    """The result of a comparison and of what was checked besides: parts, drift and limits.
+
+    baseline: the name of its file; None for runs beside one another.
+    """
     grown = [Grown(part=p.name, before_ns=p.before_ns, after_ns=p.after_ns) for p in parts]
-    checks = [_step_time(decision, baseline_runs, runs, grown), *others]
+    whose = "the baseline's" if baseline is not None else "the old runs'"
+    checks = [_step_time(decision, baseline_runs, runs, grown, statistic, whose), *others]
     state = _worst(checks)
     verdict = _verdict(decision, state)
     decisive = state if state in ("fail", "inconclusive") else checks[0].state
@@ -90,6 +101,7 @@ def compared(
         summary=summary,
         checks=checks,
         grown=grown,
+        statistic=statistic,
         baseline=baseline,
         baseline_runs=list(baseline_runs),
         runs=list(runs),
@@ -135,12 +147,18 @@ def _verdict(
 
 
 def _step_time(
-    decision: Decision, baseline: Sequence[RunFigures], runs: Sequence[RunFigures], grown: Sequence[Grown]
+    decision: Decision,
+    baseline: Sequence[RunFigures],
+    runs: Sequence[RunFigures],
+    grown: Sequence[Grown],
+    statistic: Statistic,
+    whose: str,
 ) -> Check:
-    before, after = _mean_ns(baseline), _mean_ns(runs)
+    before, after = _mean_ns(baseline, statistic), _mean_ns(runs, statistic)
+    mfu = _mfu(baseline, runs) if statistic == "median" else ""
     message = (
-        f"A step takes {duration(after)}, {change(decision.slower_frac)} the baseline's "
-        f"{duration(before)}{_mfu(baseline, runs)}; the limit is {decision.limit_frac:.1%} "
+        f"{_A_STEP[statistic]} {duration(after)}, {change(decision.slower_frac)} {whose} "
+        f"{duration(before)}{mfu}; the limit is {decision.limit_frac:.1%} "
         f"({_count(decision.new_runs)} against {decision.baseline_runs}): {decision.reason}."
     )
     if decision.verdict is Verdict.FAIL:
@@ -174,8 +192,8 @@ def _count(runs: int) -> str:
     return "1 run" if runs == 1 else f"{runs} runs"
 
 
-def _mean_ns(runs: Sequence[RunFigures]) -> int:
-    return round(sum(r.median_step_ns for r in runs) / len(runs))
+def _mean_ns(runs: Sequence[RunFigures], statistic: Statistic) -> int:
+    return round(sum(r.step_ns(statistic) or 0 for r in runs) / len(runs))
 
 
 def _mfu(baseline: Sequence[RunFigures], runs: Sequence[RunFigures]) -> str:
@@ -192,7 +210,24 @@ def _where(grown: Sequence[Grown]) -> str:
     if not worse:
         return " Which part of the step grew is not known."
     parts = " and ".join(f"{g.part} by {duration(g.after_ns - g.before_ns)}" for g in worse)
-    return f" In profiled steps {parts} grew."
+    where = "unprofiled" if all(g.part in LOGGED.values() for g in worse) else "profiled"
+    return f" In {where} steps {parts} grew."
+
+
+def parts_check(told: PartsTold, practical_frac: float) -> Check:
+    """The check of the parts of a step, where the step as a whole is inconclusive."""
+    if not told.grew:
+        limits = f"its own noise and {practical_frac:.1%} of a step"
+        message = f"Of {told.looked_at} parts of a step none grew beyond {limits}."
+        return Check(name="parts", state="pass", message=message)
+    worst = told.grew[0]
+    limit = max(practical_frac, worst.noise_frac)
+    message = (
+        f"{worst.name} grew from {duration(worst.before_ns)} to {duration(worst.after_ns)}, by "
+        f"{worst.grew_frac:.1%} of a step; the limit is {limit:.1%}. The step as a whole scatters too much "
+        "to be told, this part of it does not."
+    )
+    return Check(name="parts", state="fail", message=message, value=worst.grew_frac, limit=limit)
 
 
 def drift_check(found: Drift, level: Level, baseline: Sequence[RunFigures]) -> Check:

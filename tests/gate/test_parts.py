@@ -1,0 +1,132 @@
+"""Parts of a step, where the whole cannot be told: by hand, rates of error, through the commands."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from perfdoc.gate.decision import Verdict, decide
+from perfdoc.gate.figures import RunFigures
+from perfdoc.gate.growth import growth
+from perfdoc.gate.parts import told_by_parts
+from tests.gate.commands import MS, MakeRun, gate, record
+from tests.gate.scatter import EXCHANGEABLE
+from tests.gate.test_changed_baselines import run
+
+DATA = "waiting for data (step log)"
+T_995_4 = 4.604095
+"""Student's t, 99.5 %, 4 degrees of freedom, from a printed table."""
+
+
+def runs(medians: Sequence[int], **known: Sequence[dict[str, int]]) -> list[RunFigures]:
+    return [
+        msgspec.structs.replace(
+            run(i), median_step_ns=ns, quickest_step_ns=ns, **{k: v[i] for k, v in known.items()}
+        )
+        for i, ns in enumerate(medians)
+    ]
+
+
+def logged(medians: Sequence[int], data: Sequence[int]) -> list[RunFigures]:
+    return runs(medians, logged_ns=[{"data": ns, "garbage": 0} for ns in data])
+
+
+def test_by_hand() -> None:
+    # A step of 1000 in the mean; waiting for data 20, with squares of deviations 4 * 25 = 100, s = 5 (0.5 %).
+    old = logged([1000, 1400, 600, 1000, 1000], [15, 25, 15, 25, 20])
+    new = logged([1000, 1400, 1000], [60, 60, 60])
+    told = told_by_parts(old, new, 0.02)
+    assert told is not None
+    assert told.looked_at == 2
+    (part,) = told.grew
+    assert (part.name, part.before_ns, part.after_ns, part.grew_frac) == (DATA, 20, 60, pytest.approx(0.04))
+    assert part.noise_frac == pytest.approx(T_995_4 * 0.005 * math.sqrt(1 / 3 + 1 / 5), rel=1e-6)
+    assert not told_by_parts(old, new, 0.04).grew  # type: ignore[union-attr]
+    # One baseline run waited longer than the new ones. Mean 25, s = sqrt(2250 / 9) = 15.8: t(0.995, 9) = 3.250,
+    # so 3.250 * 1.58 % * sqrt(1/3 + 1/10) = 3.38 % may be noise, and 3.5 % is more. By order it is no loss.
+    outlier = logged([1000] * 10, [20] * 9 + [70])
+    assert not told_by_parts(outlier, new, 0.02).grew  # type: ignore[union-attr]
+    assert told_by_parts(outlier, logged([1000] * 3, [71] * 3), 0.02).grew  # type: ignore[union-attr]
+
+
+def test_what_only_moved_is_no_loss() -> None:
+    old = runs([1000] * 5, parts_ns=[{"compute": 900, "exposed_comm.dp": 100}] * 5)
+    moved = runs([1000] * 3, parts_ns=[{"compute": 800, "exposed_comm.dp": 200}] * 3)
+    lost = runs([1000] * 3, parts_ns=[{"compute": 900, "exposed_comm.dp": 200}] * 3)
+    assert not told_by_parts(old, moved, 0.02).grew  # type: ignore[union-attr]
+    (part,) = told_by_parts(old, lost, 0.02).grew  # type: ignore[union-attr]
+    assert (part.name, part.grew_frac) == ("exposed_comm.dp", pytest.approx(0.1))
+
+
+def test_nothing_is_said_where_nothing_is_known() -> None:
+    assert told_by_parts(runs([1000] * 5), runs([1000] * 3), 0.02) is None
+    assert told_by_parts(logged([1000] * 2, [1, 1]), logged([1000], [900]), 0.02) is None
+    # A baseline of before the step log's parts were kept does not show a wait of 0.
+    assert told_by_parts(runs([1000] * 5), logged([1000] * 3, [90] * 3), 0.02) is None
+    assert growth(runs([1000] * 5), logged([1000] * 3, [90] * 3)) == []
+
+
+def test_the_log_names_what_grew_where_there_is_no_ledger() -> None:
+    (part,) = growth(logged([1000] * 5, [20] * 5), logged([1000] * 3, [60] * 3))
+    assert (part.name, part.grew_ns) == (DATA, 40)
+
+
+@pytest.mark.parametrize("shape", EXCHANGEABLE)
+def test_false_alarms_of_both_checks(shape: str) -> None:
+    """Computing scatters as the step does, eight other parts by themselves: all of it equal on both sides."""
+    trials, n, k, others = 1000, 5, 3, 8
+    random = np.random.default_rng(23)
+    draw = EXCHANGEABLE[shape]
+    compute = 1e9 * draw(random, trials, n + k)
+    small = 2e7 * np.stack([draw(random, trials, n + k) for _ in range(others)])
+    wrong = 0
+    for trial in range(trials):
+        parts: list[dict[str, int]] = [
+            {"compute": int(compute[trial, i])} | {f"p{j}": int(small[j, trial, i]) for j in range(others)}
+            for i in range(n + k)
+        ]
+        made = runs([sum(p.values()) for p in parts], parts_ns=parts)
+        verdict = decide([r.median_step_ns for r in made[:n]], [r.median_step_ns for r in made[n:]]).verdict
+        told = told_by_parts(made[:n], made[n:], 0.02)
+        assert told is not None
+        wrong += verdict is Verdict.FAIL or (verdict is Verdict.INCONCLUSIVE and bool(told.grew))
+    assert wrong / trials <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / trials)
+
+
+def check(tmp_path: Path, *words: str | Path) -> tuple[int, str, dict[str, Any]]:
+    code, out, err = gate(tmp_path, "check", *words, "--json", "gate.json", "--force")
+    assert not err
+    return code, out, json.loads((tmp_path / "gate.json").read_text())
+
+
+def test_a_loss_that_drowns_in_the_step_is_told_by_its_part(tmp_path: Path, make_run: MakeRun) -> None:
+    noisy = [56, 79, 57, 64, 58]
+    assert gate(tmp_path, "record", *(make_run(f"b{i}", ms, data_ms=1) for i, ms in enumerate(noisy)))[0] == 0
+    equal = [make_run(f"equal{i}", ms, data_ms=1.02) for i, ms in enumerate((80, 57, 60))]
+    code, out, found = check(tmp_path, *equal)
+    assert (code, found["verdict"]) == (3, "inconclusive"), out
+    assert [(c["name"], c["state"]) for c in found["checks"]] == [
+        ("step_time", "inconclusive"),
+        ("parts", "pass"),
+    ]
+    late = [make_run(f"late{i}", ms, data_ms=4.2) for i, ms in enumerate((82, 60, 63))]
+    code, out, found = check(tmp_path, *late)
+    assert (code, found["verdict"]) == (1, "fail"), out
+    # 3.2 ms of the mean of the noisy ones, 62.8 ms.
+    assert found["summary"].startswith(
+        f"{DATA} grew from 1.000 ms to 4.200 ms, by 5.1% of a step; the limit is 2.0%"
+    )
+    assert found["grown"][0] == {"part": DATA, "before_ns": MS, "after_ns": round(4.2 * MS)}
+
+
+def test_parts_are_not_asked_where_the_step_is_told(tmp_path: Path, make_run: MakeRun) -> None:
+    record(tmp_path, make_run)
+    _, _, found = check(tmp_path, make_run("same", 100, parts={"compute": 60, "exposed_comm.dp": 40}))
+    assert [c["name"] for c in found["checks"]] == ["step_time"]

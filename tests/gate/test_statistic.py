@@ -1,0 +1,48 @@
+"""The quickest quarter of a run's steps, for a machine that others use."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfdoc.gate.figures import steady
+from tests.gate.commands import MS, MakeRun, gate, record
+
+
+def test_the_quickest_quarter_by_hand() -> None:
+    # Of sixteen steps more than half met a slow stretch; the quickest four are 10, 10, 11 and 11.
+    times = [14, 14, 14, 14, 14, 14, 10, 11, 10, 11, 12, 12, 12, 14, 14, 14]
+    found = steady([1000 * t for t in times])
+    assert (found["median_step_ns"], found["quickest_step_ns"], found["steps"]) == (14_000, 10_500, 16)
+    assert steady([10] * 8)["quickest_step_ns"] == 10
+
+
+def test_it_is_recorded_and_compared(tmp_path: Path, make_run: MakeRun) -> None:
+    path = record(tmp_path, make_run)
+    baseline = json.loads(path.read_text())
+    # 15 steady steps that wobble between 0.99 and 1.01: the quickest three are 99 ms.
+    assert baseline["runs"][0]["quickest_step_ns"] == 99 * MS
+    slow = make_run("slow", 110)
+    code, out, _ = gate(tmp_path, "check", slow, "--statistic", "quickest")
+    assert (code, "A step of the quickest quarter takes 108.900 ms, 10.0% slower" in out) == (1, True), out
+    assert gate(tmp_path, "record", slow, "--statistic", "quickest")[0] == 2
+    for run in baseline["runs"]:
+        del run["quickest_step_ns"]
+    path.write_text(json.dumps(baseline))
+    assert gate(tmp_path, "check", slow)[0] == 1
+    for command in ("check", "record"):
+        code, out, err = gate(tmp_path, command, slow, "--statistic", "quickest")
+        assert (code, out, err.count("\n")) == (2, "", 1)
+        assert "holds runs of before --statistic quickest was kept" in err
+
+
+@pytest.mark.parametrize("value", [0, -1, 10**30])
+def test_an_impossible_one_is_refused(tmp_path: Path, make_run: MakeRun, value: int) -> None:
+    path = record(tmp_path, make_run)
+    baseline = json.loads(path.read_text())
+    baseline["runs"][0]["quickest_step_ns"] = value
+    path.write_text(json.dumps(baseline))
+    code, _, err = gate(tmp_path, "check", make_run("new", 100))
+    assert (code, err.count("\n"), "is no baseline" in err) == (2, 1, True)
