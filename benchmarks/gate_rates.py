@@ -1,10 +1,12 @@
 """How often the gate is wrong on this machine: `python benchmarks/gate_rates.py [--runs 30] [--planted 6]`.
 
 Trains the same small model again and again on one CPU rank, in turn with runs in which every sample is late
-by a fixed share of a step. Then counts verdicts over random draws without replacement: five equal runs as
-the baseline against three other equal ones (false alarms) and against three late ones (losses seen). Draws
-share runs, so the rates are estimates for this machine and this hour, printed beside what the gate claims.
-With fewer runs the draws are smaller.
+by a fixed share of a step. Then counts what `gate check` would say of random draws without replacement:
+equal runs as the baseline against other equal ones (false alarms), against late ones, and against equal ones
+with every step that much longer, as a loss in computing is (losses seen); and what `gate check --beside`
+would say of pairs of neighbours in time. Draws share runs, so the rates are estimates for this machine and
+this hour, printed beside what the gate claims. `--keep DIR` keeps the runs, and `--kept DIR` counts over
+kept ones again.
 """
 
 from __future__ import annotations
@@ -17,16 +19,26 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from collections.abc import Callable, Sequence
+from itertools import chain
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from perfdoc.gate.decision import Decision
+    from perfdoc.gate.figures import RunFigures, Statistic
 
 SETTINGS = [
     *("data_parallel_size=1", "global_batch_size=8", "micro_batch_size=4", "train_iters=40"),
     *("eval_interval=1000", "manual_gc_interval=1000", "log_interval=1000"),
 ]
-BASELINE, NEW, DRAWS = 5, 3, 2000
-VERDICTS = ("fail", "inconclusive", "pass", "improved")
-CLAIMED = ((0.002, "99.9 %"), (0.005, "99 %"), (0.01, "90 %"))
-"""Share of losses of 5 % that are seen (docs/gate.md), by scatter of runs up to so much."""
+SIZES = ((5, 3), (10, 5))
+"""Baseline runs against new ones."""
+PAIRS, DRAWS = 5, 2000
+OUTCOMES = ("fail", "fail by a part", "inconclusive", "pass", "improved")
+STATISTICS: tuple[Statistic, ...] = ("median", "quickest")
+TOGETHER = (1, 2, 3, 5)
+"""Runs that follow one another, taken as one of so many times the length."""
 SAMPLES = 8
 """Of a step: what slow_data delays."""
 SLOW_DATA = Path(__file__).resolve().parent / "slow_data"
@@ -34,8 +46,6 @@ SLOW_DATA = Path(__file__).resolve().parent / "slow_data"
 
 def train(folder: Path, name: str, delay_s: float = 0.0) -> int:
     """One run; the median of its steady steps in ns, as the gate takes it."""
-    from perfdoc.gate.read_run import read_run
-
     environment = dict(os.environ)
     if delay_s:
         paths = [str(SLOW_DATA), *filter(None, [environment.get("PYTHONPATH")])]
@@ -44,51 +54,157 @@ def train(folder: Path, name: str, delay_s: float = 0.0) -> int:
     line = [sys.executable, "-m", "perfdoc", "run", "tiny", *SETTINGS, f"data_cache={folder / 'data'}"]
     line += ["--profiler", "none", "-o", str(folder / name)]
     subprocess.run(line, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    return read_run(folder / name, label="", commit=None, peak_tflops=None).figures.median_step_ns
+    return figures(folder / name).median_step_ns
 
 
-def verdicts(equal: list[int], new: list[int] | None, sizes: tuple[int, int]) -> Counter[str]:
-    """What the gate says over random draws of `sizes` runs as the baseline and as new ones.
+def train_all(folder: Path, runs: int, planted: int, loss: float) -> None:
+    """Equal runs, evenly among them late ones; each late one right after an equal one."""
+    train(folder, "warm-up")
+    delay_s = train(folder, "equal0") * loss / SAMPLES / 1e9
+    every, late = max(1, (runs - 1) // max(1, planted)), 0
+    for i in range(1, runs):
+        train(folder, f"equal{i}")
+        if i % every == 0 and late < planted:
+            train(folder, f"late{i}", delay_s)
+            late += 1
 
-    new: None for equal runs, which are drawn from the same.
+
+def figures(path: Path) -> RunFigures:
+    """What the gate keeps of a run."""
+    from perfdoc.gate.read_run import read_run
+
+    return read_run(path, label="", commit=None, peak_tflops=None).figures
+
+
+def outcome(decision: Decision, old: Sequence[RunFigures], new: Sequence[RunFigures]) -> str:
+    """What `gate check` says: parts are asked where the step cannot be told."""
+    from perfdoc.gate.decision import PRACTICAL_FRAC, Verdict
+    from perfdoc.gate.parts import told_by_parts
+
+    if decision.verdict is Verdict.INCONCLUSIVE:
+        told = told_by_parts(old, new, PRACTICAL_FRAC)
+        return "fail by a part" if told and told.grew else "inconclusive"
+    return decision.verdict.value
+
+
+def drawn(
+    equal: list[RunFigures],
+    new: list[RunFigures] | None,
+    sizes: tuple[int, int],
+    statistic: Statistic,
+    factor: float = 1.0,
+) -> Counter[str]:
+    """Outcomes of random draws of so many runs as the baseline and as new ones.
+
+    new: None for equal ones too, other than the baseline's. factor: of the new runs' steps.
     """
     from perfdoc.gate.decision import decide
 
-    baseline, k = sizes
+    n, k = sizes
     chance = random.Random(1)
     found: Counter[str] = Counter()
     for _ in range(DRAWS):
-        drawn = chance.sample(equal, baseline + (k if new is None else 0))
-        found[
-            decide(drawn[:baseline], drawn[baseline:] if new is None else chance.sample(new, k)).verdict
-        ] += 1
+        sample = chance.sample(equal, n + (k if new is None else 0))
+        old, now = sample[:n], sample[n:] if new is None else chance.sample(new, k)
+        before, after = ([r.step_ns(statistic) or 0 for r in side] for side in (old, now))
+        found[outcome(decide(before, [round(t * factor) for t in after]), old, now)] += 1
     return found
 
 
-def expected(scatter: float, loss: float, sizes: tuple[int, int]) -> Counter[str]:
-    """The same where runs scatter normally by so much: what the claims are made from."""
-    from perfdoc.gate.decision import decide
+def in_pairs(
+    pairs: list[tuple[RunFigures, RunFigures]], statistic: Statistic, *, either: bool
+) -> Counter[str]:
+    """Outcomes of random draws of PAIRS neighbours in time; either: which of a pair is new is drawn too."""
+    from perfdoc.gate.beside import decide_pairs
 
-    baseline, k = sizes
     chance = random.Random(2)
     found: Counter[str] = Counter()
     for _ in range(DRAWS):
-        old = [round(1e9 * max(0.1, 1 + scatter * chance.gauss(0, 1))) for _ in range(baseline)]
-        new = [round(1e9 * (1 + loss) * max(0.1, 1 + scatter * chance.gauss(0, 1))) for _ in range(k)]
-        found[decide(old, new).verdict] += 1
+        sample = chance.sample(pairs, PAIRS)
+        sides = [(b, a) if either and chance.random() < 0.5 else (a, b) for a, b in sample]
+        times = [(a.step_ns(statistic) or 0, b.step_ns(statistic) or 0) for a, b in sides]
+        found[outcome(decide_pairs(times), [a for a, _ in sides], [b for _, b in sides])] += 1
     return found
 
 
-def claimed(scatter: float) -> str:
-    """What docs/gate.md claims at this scatter."""
-    return next((f"in {share}" for limit, share in CLAIMED if scatter <= limit), "not claimed")
+def simulated(scatter: float, loss: float, sizes: tuple[int, int]) -> Counter[str]:
+    """The same where runs scatter normally by so much."""
+    from perfdoc.gate.decision import decide
+
+    n, k = sizes
+    chance = random.Random(3)
+
+    def runs(count: int, level: float) -> list[int]:
+        return [round(1e9 * level * max(0.1, 1 + scatter * chance.gauss(0, 1))) for _ in range(count)]
+
+    return Counter(decide(runs(n, 1.0), runs(k, 1 + loss)).verdict.value for _ in range(DRAWS))
 
 
-def show(title: str, claim: str, measured: Counter[str], normal: Counter[str]) -> None:
-    """A row for each source of the rates."""
-    for name, found in (("measured", measured), ("normal scatter", normal)):
-        rates = "  ".join(f"{found[v] / DRAWS:12.1%}" for v in VERDICTS)
-        print(f"{title:<10}{claim:<20}{name:<16}{rates}")
+def scatter_of_lengths(folder: Path, names: Sequence[str], figure: Callable[[list[int]], int]) -> str:
+    """Scatter of the figure by length of a run, from the steps of runs that followed one another."""
+    from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
+
+    steps = []
+    for name in names:
+        job = of_the_job(read_logged_steps(folder / name))
+        assert job is not None
+        steps.append(job.duration_ns[figures(folder / name).warmup_steps :].tolist())
+    said = []
+    for count in TOGETHER:
+        longer = [list(chain(*steps[i : i + count])) for i in range(0, len(steps) - count + 1, count)]
+        values = [figure(times) for times in longer]
+        if len(values) > 2:
+            said.append(f"{count}x {statistics.stdev(values) / statistics.fmean(values):.1%}")
+    return ", ".join(said)
+
+
+def show(title: str, found: Counter[str]) -> None:
+    """A row of shares."""
+    print(f"{title:<44}" + "".join(f"{found[o] / DRAWS:>15.1%}" for o in OUTCOMES))
+
+
+def report(folder: Path) -> None:
+    """Count over the runs of a folder."""
+    from perfdoc.gate.figures import steady
+
+    made = {
+        path.name: figures(path) for path in sorted(folder.iterdir()) if path.name[:4] in ("equa", "late")
+    }
+    ordered = sorted(made, key=lambda name: (made[name].utc or "", name))
+    names = [name for name in ordered if name.startswith("equal")]
+    equal = [made[name] for name in names]
+    late = [made[name] for name in ordered if name.startswith("late")]
+    beside = [
+        (made[name.replace("late", "equal")], made[name]) for name in ordered if name.startswith("late")
+    ]
+    if len(equal) < 2 * PAIRS:
+        raise SystemExit(f"{len(equal)} equal runs: {2 * PAIRS} are the least to draw from")
+    print(
+        f"{len(equal)} equal runs, {len(late)} late ones; {DRAWS} draws. "
+        "Claimed: at most 1 % of equal ones fail."
+    )
+    for statistic in STATISTICS:
+        times, slow = ([r.step_ns(statistic) or 0 for r in side] for side in (equal, late))
+        mean = statistics.fmean(times)
+        scatter = statistics.stdev(times) / mean
+        loss = f"; late {statistics.fmean(slow) / mean - 1:+.1%}" if slow else ""
+        print(f"\n{statistic}: {mean / 1e6:.2f} ms, scatter {scatter:.1%}{loss}")
+        key = "median_step_ns" if statistic == "median" else "quickest_step_ns"
+        print("scatter of longer runs: " + scatter_of_lengths(folder, names, lambda t, k=key: steady(t)[k]))
+        print(f"{'':<44}" + "".join(f"{o:>15}" for o in OUTCOMES))
+        for sizes in SIZES:
+            if sum(sizes) > len(equal):
+                continue
+            of = f"{sizes[0]} against {sizes[1]}"
+            show(f"equal, {of}", drawn(equal, None, sizes, statistic))
+            show("  simulated, normal, of that scatter", simulated(scatter, 0.0, sizes))
+            show(f"computing 5 % longer, {of}", drawn(equal, None, sizes, statistic, 1.05))
+            if len(late) >= sizes[1]:
+                show(f"late, {of}", drawn(equal, late, sizes, statistic))
+        neighbours = list(zip(equal[::2], equal[1::2], strict=False))
+        show(f"equal, {PAIRS} pairs of neighbours", in_pairs(neighbours, statistic, either=True))
+        if len(beside) >= PAIRS:
+            show(f"late, {PAIRS} pairs of neighbours", in_pairs(beside, statistic, either=False))
 
 
 def main() -> int:
@@ -97,41 +213,17 @@ def main() -> int:
     parser.add_argument("--planted", type=int, default=6, help="runs with a delay")
     parser.add_argument("--loss", type=float, default=0.05, help="the delay, as a fraction of a step")
     parser.add_argument("--keep", type=Path, help="an empty folder that keeps the run directories")
+    parser.add_argument("--kept", type=Path, help="count over the runs that --keep kept; train none")
     options = parser.parse_args()
-    if options.runs < 4:
-        parser.error("--runs: 4 equal runs are the least to draw from")
+    if options.kept:
+        report(options.kept)
+        return 0
+    if options.runs < 2 * PAIRS:
+        parser.error(f"--runs: {2 * PAIRS} equal runs are the least to draw from")
     with tempfile.TemporaryDirectory(prefix="perfdoc-gate-") as name:
         folder = Path(options.keep or name)
-        train(folder, "warm-up")
-        equal = [train(folder, "equal0")]
-        delay_s = equal[0] * options.loss / SAMPLES / 1e9
-        late: list[int] = []
-        every = max(1, (options.runs - 1) // max(1, options.planted))
-        for i in range(1, options.runs):
-            equal.append(train(folder, f"equal{i}"))
-            if i % every == 0 and len(late) < options.planted:
-                late.append(train(folder, f"late{i}", delay_s))
-    mean = statistics.fmean(equal)
-    print(
-        f"{len(equal)} equal runs: {mean / 1e6:.2f} ms a step, scatter {statistics.stdev(equal) / mean:.2%}; "
-        f"{len(late)} late ones: {statistics.fmean(late) / mean - 1:+.2%}"
-    )
-    k = min(NEW, len(equal) // 2)
-    equal_sizes = min(BASELINE, len(equal) - k), k
-    scatter = statistics.stdev(equal) / mean
-    print(
-        f"{equal_sizes[0]} baseline runs against {k}, {DRAWS} draws; normal: simulated runs of that scatter"
-    )
-    print(f"{'':<10}{'claimed':<20}{'':<16}" + "  ".join(f"{v:>12}" for v in VERDICTS))
-    show("equal", "fail at most 1 %", verdicts(equal, None, equal_sizes), expected(scatter, 0, equal_sizes))
-    if late:
-        sizes = min(BASELINE, len(equal)), min(NEW, len(late))
-        show(
-            f"{options.loss:.0%} late",
-            f"fail {claimed(scatter)}" if options.loss >= 0.05 else "",
-            verdicts(equal, late, sizes),
-            expected(scatter, options.loss, sizes),
-        )
+        train_all(folder, options.runs, options.planted, options.loss)
+        report(folder)
     return 0
 
 

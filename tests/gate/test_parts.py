@@ -49,8 +49,9 @@ def test_by_hand() -> None:
     assert (part.name, part.before_ns, part.after_ns, part.grew_frac) == (DATA, 20, 60, pytest.approx(0.04))
     assert part.noise_frac == pytest.approx(T_995_4 * 0.005 * math.sqrt(1 / 3 + 1 / 5), rel=1e-6)
     assert not told_by_parts(old, new, 0.04).grew  # type: ignore[union-attr]
-    # One baseline run waited longer than the new ones. Mean 25, s = sqrt(2250 / 9) = 15.8: t(0.995, 9) = 3.250,
-    # so 3.250 * 1.58 % * sqrt(1/3 + 1/10) = 3.38 % may be noise, and 3.5 % is more. By order it is no loss.
+    # One baseline run waited longer than the new ones. Mean 25, s = sqrt(2250 / 9) = 15.8: t(0.995, 9) is
+    # 3.250, so 3.250 * 1.58 % * sqrt(1/3 + 1/10) = 3.38 % may be noise, and 3.5 % is more. By order it is no
+    # loss.
     outlier = logged([1000] * 10, [20] * 9 + [70])
     assert not told_by_parts(outlier, new, 0.02).grew  # type: ignore[union-attr]
     assert told_by_parts(outlier, logged([1000] * 3, [71] * 3), 0.02).grew  # type: ignore[union-attr]
