@@ -57,6 +57,17 @@ def test_by_hand() -> None:
     assert told_by_parts(outlier, logged([1000] * 3, [71] * 3), 0.02).grew  # type: ignore[union-attr]
 
 
+def test_days_on_which_data_is_slow_are_no_loss() -> None:
+    waits, steps = [20, 40, 60, 30, 50], [1000, 1400, 600, 1000, 1000]
+    old, new = logged(steps, waits), logged([1000] * 3, [100, 101, 102])
+    assert told_by_parts(old, new, 0.02).grew  # type: ignore[union-attr]
+    days = [msgspec.structs.replace(r, utc=f"2026-11-0{i + 1}T09:00:00Z") for i, r in enumerate(old)]
+    hour = [msgspec.structs.replace(r, utc=f"2026-11-21T09:0{i}:00Z") for i, r in enumerate(new)]
+    # s = 15.8, 1.58 % of a step, of which the new runs show little: 4.604 * 1.58 % * sqrt(1 + 1/5) is 7.97 %,
+    # and they wait for 6.1 % of a step longer.
+    assert not told_by_parts(days, hour, 0.02).grew  # type: ignore[union-attr]
+
+
 def test_what_only_moved_is_no_loss() -> None:
     old = runs([1000] * 5, parts_ns=[{"compute": 900, "exposed_comm.dp": 100}] * 5)
     moved = runs([1000] * 3, parts_ns=[{"compute": 800, "exposed_comm.dp": 200}] * 3)

@@ -25,7 +25,7 @@ from perfdoc.gate.result import (
     incomparable,
     parts_check,
 )
-from perfdoc.gate.session import together
+from perfdoc.gate.session import shared_noise_frac, together
 from perfdoc.profiling.encodable import encodable
 from perfdoc.traces import TraceError
 
@@ -67,8 +67,11 @@ def check_runs(
     notes += together(old)
     known, new = step_times(path, old, statistic), step_times(path, figures, statistic)
     notes += promoted_since(baseline.promotions, [r.median_step_ns for r in figures], practical_frac)
-    drifted = drift(known, new, practical_frac) if drift_level != "off" else None
-    decision = decide(known, new, practical_frac)
+    shared = shared_noise_frac(old, known, figures, new)
+    drifted = None
+    if drift_level != "off":
+        drifted = drift(known, new, practical_frac, shared_noise_frac=shared)
+    decision = decide(known, new, practical_frac, shared_noise_frac=shared)
     return compared(
         decision,
         [

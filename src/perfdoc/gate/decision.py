@@ -53,9 +53,15 @@ class Decision:
 
 
 def decide(
-    baseline_ns: Sequence[int], new_ns: Sequence[int], practical_frac: float = PRACTICAL_FRAC
+    baseline_ns: Sequence[int],
+    new_ns: Sequence[int],
+    practical_frac: float = PRACTICAL_FRAC,
+    *,
+    shared_noise_frac: float = 0.0,
 ) -> Decision:
     """Compare run medians; both sequences are non-empty.
+
+    shared_noise_frac: no less noise than this, which runs that share a session make (`session`).
 
     >>> decide([100, 101, 99, 100, 100], [104]).verdict
     <Verdict.FAIL: 'fail'>
@@ -79,7 +85,8 @@ def decide(
             f"record {MIN_HISTORY} or more",
         )
     spread, new_spread = spread_of(baseline_ns, base), spread_of(new_ns, base)
-    noise = noise_frac(spread, n - 1, n, k, new_spread_frac=new_spread)
+    own_noise = noise_frac(spread, n - 1, n, k, new_spread_frac=new_spread)
+    noise = max(own_noise, shared_noise_frac)
     limit = max(practical_frac, noise)
     if slower > limit and slower_by_order(baseline_ns, new_ns):
         verdict, reason = Verdict.FAIL, "slower than noise and the practical limit allow"
@@ -94,7 +101,7 @@ def decide(
         verdict = Verdict.INCONCLUSIVE
         reason = (
             f"runs scatter so much that {noise:.1%} may be noise, and {practical_frac:.1%} cannot be seen; "
-            f"{_more_runs(n, max(spread, new_spread), k, bearable)}"
+            f"{_remedy(n, max(spread, new_spread), k, bearable, of_session=shared_noise_frac > own_noise)}"
         )
     else:
         verdict, reason = Verdict.PASS, "within noise and the practical limit"
@@ -110,8 +117,13 @@ def decide(
     )
 
 
-def _more_runs(n: int, spread: float, k: int, bearable: float) -> str:
-    """How many new runs would do at this spread, or how many on both sides; up to MOST_RUNS."""
+def _remedy(n: int, spread: float, k: int, bearable: float, *, of_session: bool) -> str:
+    """How many new runs would do at this spread, or how many on both sides; up to MOST_RUNS.
+
+    of_session: most of the noise is what the new runs share.
+    """
+    if of_session:
+        return "make new runs in other hours too, or old ones beside them (--beside)"
     ways = (
         ("new runs", ((r, noise_frac(spread, n - 1, n, r)) for r in range(k + 1, MOST_RUNS + 1))),
         (

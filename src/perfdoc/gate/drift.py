@@ -34,9 +34,15 @@ class Drift:
 
 
 def drift(
-    baseline_ns: Sequence[int], new_ns: Sequence[int], practical_frac: float = PRACTICAL_FRAC
+    baseline_ns: Sequence[int],
+    new_ns: Sequence[int],
+    practical_frac: float = PRACTICAL_FRAC,
+    *,
+    shared_noise_frac: float = 0.0,
 ) -> Drift | None:
     """None where the level is young. baseline_ns: run medians, oldest first.
+
+    shared_noise_frac: no less noise than this, as for `decide`.
 
     Ten runs that rise by 0.5 % each, from 100 to 104.5, then one of 105: against the first five, 101 in the
     mean, that is 4.0 % slower.
@@ -51,7 +57,8 @@ def drift(
     first = statistics.fmean(baseline_ns[:ANCHOR_RUNS])
     slower = statistics.fmean(new_ns) / first - 1
     spreads = spread_of(baseline_ns, first), spread_of(new_ns, first)
-    limit = max(practical_frac, noise_frac(spreads[0], n - 1, ANCHOR_RUNS, k, new_spread_frac=spreads[1]))
+    noise = noise_frac(spreads[0], n - 1, ANCHOR_RUNS, k, new_spread_frac=spreads[1])
+    limit = max(practical_frac, noise, shared_noise_frac)
     return Drift(
         slower_frac=slower,
         limit_frac=limit,

@@ -16,6 +16,7 @@ from perfdoc.gate.decision import MIN_HISTORY
 from perfdoc.gate.figures import RunFigures
 from perfdoc.gate.noise import CONFIDENCE, noise_frac, spread_of
 from perfdoc.gate.order import slower_by_order
+from perfdoc.gate.session import shared_noise_frac
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -101,8 +102,10 @@ def _changed(
     for name in names:
         old, now = ([split.parts(run).get(name, 0) for run in side] for side in (baseline, new))
         before, after = statistics.fmean(old), statistics.fmean(now)
-        noise = noise_frac(
-            spread_of(old, step), n - 1, n, k, new_spread_frac=spread_of(now, step), confidence=confidence
+        spread, new_spread = spread_of(old, step), spread_of(now, step)
+        noise = max(
+            noise_frac(spread, n - 1, n, k, new_spread_frac=new_spread, confidence=confidence),
+            shared_noise_frac(baseline, old, new, now, of_ns=step, confidence=confidence),
         )
         clear = slower_by_order(old, now) if after > before else slower_by_order(now, old)
         if clear and abs(after - before) > noise * step:
