@@ -32,7 +32,7 @@ SETTINGS = [
     *("data_parallel_size=1", "global_batch_size=8", "micro_batch_size=4", "train_iters=40"),
     *("eval_interval=1000", "manual_gc_interval=1000", "log_interval=1000"),
 ]
-SIZES = ((5, 3), (10, 5))
+SIZES = ((5, 3), (5, 4), (10, 5))
 """Baseline runs against new ones."""
 PAIRS, DRAWS = 5, 2000
 OUTCOMES = ("fail", "fail by a part", "inconclusive", "pass", "improved")

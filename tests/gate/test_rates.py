@@ -10,7 +10,7 @@ import pytest
 
 from perfdoc.gate.decision import Verdict, decide
 from perfdoc.gate.drift import drift
-from perfdoc.gate.order import slower_by_order
+from perfdoc.gate.order import few_orders, slower_by_order
 from tests.gate.scatter import EXCHANGEABLE, F64
 
 TRIALS = 4000
@@ -59,6 +59,37 @@ def test_orders_are_counted_exactly(n: int, k: int) -> None:
     if len(clear) < ways:
         more = sum(p >= least - 1 for p in pairs)
         assert more > max(0.01 * ways, 1)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        ((5, 3), "1 of 56 cases"),
+        ((3, 1), "1 of 4 cases"),
+        ((5, 3), "with 4 new runs"),
+        ((1, 1), "with 99 new runs"),
+    ],
+)
+def test_few_orders_are_said(sizes: tuple[int, int], said: str) -> None:
+    (note,) = few_orders(*sizes)
+    assert said in note
+
+
+@pytest.mark.parametrize("sizes", [(5, 4), (7, 3), (20, 2), (99, 1)])
+def test_many_orders_are_not(sizes: tuple[int, int]) -> None:
+    assert few_orders(*sizes) == []
+
+
+def test_no_shape_makes_more_false_alarms_than_orders_allow() -> None:
+    """Every split of runs that are close together at the quick end and far apart at the slow one."""
+    runs = [1000 + 2**i for i in range(10)]
+    for n, k in ((6, 4), (7, 3)):
+        fails = splits = 0
+        for new in combinations(runs, k):
+            old = [r for r in runs if r not in new]
+            fails += decide(old, list(new)).verdict is Verdict.FAIL
+            splits += 1
+        assert 0 < fails <= 0.01 * splits, (n, k)
 
 
 def test_equal_figures_are_no_loss() -> None:

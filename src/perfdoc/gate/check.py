@@ -13,6 +13,7 @@ from perfdoc.gate.facts import Facts, differences
 from perfdoc.gate.figures import RunFigures, Statistic, twice
 from perfdoc.gate.floors import Floor, Level, check_floors
 from perfdoc.gate.growth import growth
+from perfdoc.gate.order import few_orders
 from perfdoc.gate.parts import told_by_parts
 from perfdoc.gate.read_run import Run
 from perfdoc.gate.result import (
@@ -72,6 +73,8 @@ def check_runs(
     if drift_level != "off":
         drifted = drift(known, new, practical_frac, shared_noise_frac=shared)
     decision = decide(known, new, practical_frac, shared_noise_frac=shared)
+    if decision.verdict is Verdict.FAIL:
+        notes += few_orders(len(known), len(new))
     return compared(
         decision,
         [

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import count
 
 MOST_BY_CHANCE = 0.01
 
@@ -27,6 +28,23 @@ def slower_by_order(baseline: Sequence[float], new: Sequence[float]) -> bool:
     ways = math.comb(n + k, k)
     as_clear = sum(_ways(n, k, n * k - slower))
     return as_clear <= max(MOST_BY_CHANCE * ways, 1)
+
+
+def few_orders(baseline_runs: int, new_runs: int) -> list[str]:
+    """A note where even the clearest order of so many runs comes by chance in more than 1 % of cases.
+
+    >>> few_orders(7, 3)
+    []
+    """
+    ways = math.comb(baseline_runs + new_runs, new_runs)
+    if ways * MOST_BY_CHANCE >= 1:
+        return []
+    enough = next(k for k in count(new_runs) if math.comb(baseline_runs + k, k) * MOST_BY_CHANCE >= 1)
+    return [
+        f"of {baseline_runs} and {new_runs} equal runs the new ones are all the slower ones in 1 of {ways} "
+        "cases: so likely may a false alarm be where scatter is not normal, and at most 1 % with "
+        f"{enough} new runs"
+    ]
 
 
 def _ways(n: int, k: int, most: int) -> list[int]:
