@@ -31,7 +31,8 @@ class CommPayloads:
     communicator: U64
     """NCCL's communicator id; 0 unknown. Known for a group's kernel whenever its members agree."""
     bytes: I64
-    """Message bytes; for the one kernel of a group the sum of its members; -1 unknown."""
+    """Message bytes; for the one kernel of a group the sum of its members; of a copy what it moves, since one
+    call may make a copy for each of the other ranks; -1 unknown."""
 
 
 def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
@@ -39,7 +40,7 @@ def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
     comm = activity.communication
     payload = np.full(len(comm.kernel), NONE, np.int64)
     communicator = np.zeros(len(comm.kernel), np.uint64)
-    size = np.full(len(comm.kernel), NONE, np.int64)
+    size = comm.bytes.copy()
     if len(trace.payloads):
         by_kernel = np.full(len(trace.kernels) + 1, NONE, np.int64)  # the last entry answers for kernel -1
         rows = np.flatnonzero(trace.payloads.kernel >= 0)
@@ -49,7 +50,8 @@ def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
         payload = np.where(payload >= 0, payload, in_call)
         known = payload >= 0
         communicator[known] = trace.payloads.communicator[payload[known]]
-        size[known] = trace.payloads.bytes[payload[known]]
+        told = known & (comm.kernel >= 0)
+        size[told] = trace.payloads.bytes[payload[told]]
         _add_groups(trace, activity, payload, communicator, size)
     return CommPayloads(payload=payload, communicator=communicator, bytes=size)
 

@@ -50,7 +50,7 @@ class Communication:
     communicator: U64
     """NCCL's communicator id; 0 unknown."""
     bytes: I64
-    """Message size; -1 unknown."""
+    """Message size, of a copy what it moves; -1 unknown."""
     blocked_since_ns: I64 | None
     """Since when compute provably waited for it, the largest int64 if it did not; None: not measured."""
 
@@ -199,7 +199,7 @@ def _communication(
         evidence=np.full(len(start), EVIDENCE.index("none"), np.int64),
         payload=none,
         communicator=np.zeros(len(start), np.uint64),
-        bytes=none,
+        bytes=np.concatenate((none[: len(kernels)], trace.copies.bytes[copies]))[order],
         blocked_since_ns=None,
     )
     return communication, order

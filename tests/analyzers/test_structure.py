@@ -151,8 +151,8 @@ def test_the_table_has_the_bandwidth_where_the_capture_has_the_facts(tmp_path: P
 
 
 def test_a_copy_that_nccl_launches_is_communication(tmp_path: Path) -> None:
-    """Three copies inside the GPU: one in an all-gather's call, one in that of a group of a single rank, one
-    by itself. The first moves data between ranks."""
+    """Copies inside the GPU: two each in an all-gather's call, in that of a group of one rank, and alone.
+    The first two move data between ranks, 48 + 16 bytes. So does one between GPUs."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
@@ -161,8 +161,15 @@ def test_a_copy_that_nccl_launches_is_communication(tmp_path: Path) -> None:
         if ranks is not None:
             payload = NcclPayload(communicator=77, bytes=64, ranks=ranks)
             thread.range("ncclAllGather", start, start + 500, domain="NCCL", payload=payload)
-        launch = (thread, start + 100, start + 200)
-        device.copy("device_to_device", 64, start + 600, start + 900, stream=20, launch=launch)
-    activity = activity_of(trace_of(builder, tmp_path))
-    assert activity.communication.start_ns.tolist() == [1600]
-    assert activity.copies.total_ns == 600
+        for part, size in enumerate((48, 16)):
+            at = start + 600 + 200 * part
+            launch = (thread, start + 100 + 50 * part, start + 140 + 50 * part)
+            device.copy("device_to_device", size, at, at + 200, stream=20, launch=launch)
+    device.copy("peer_to_peer", 4096, 7000, 7500, stream=21)
+    trace = trace_of(builder, tmp_path)
+    activity = activity_of(trace)
+    assert activity.communication.start_ns.tolist() == [1600, 1800, 7000]
+    assert activity.communication.bytes.tolist() == [48, 16, 4096]
+    assert activity.copies.total_ns == 800
+    rows = communication_table(trace, activity, 0, 8000)
+    assert [(r.count, r.bytes, r.bus_bandwidth_gbps) for r in rows] == [(1, 4096, None), (2, 64, None)]
