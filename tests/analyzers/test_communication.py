@@ -77,8 +77,11 @@ def test_groups_and_bytes_come_from_the_capture(tmp_path: Path) -> None:
 
 def test_a_zero_length_kernel_is_counted_without_time(tmp_path: Path) -> None:
     trace = one_device(tmp_path, [(ALL_REDUCE, 10, 10, 20), (GEMM, 0, 100, 7)])
-    (row,) = communication_table(trace, activity_of(trace), 0, 100)
-    assert (row.count, row.total_ns) == (1, 0)
+    # In the window that it is the first moment of, and not in the one that ends there.
+    for window in ((0, 100), (10, 100)):
+        (row,) = communication_table(trace, activity_of(trace), *window)
+        assert (row.count, row.total_ns) == (1, 0)
+    assert communication_table(trace, activity_of(trace), 0, 10) == []
 
 
 def test_kernels_only_leaves_copies_and_graphs_out(tmp_path: Path) -> None:

@@ -87,6 +87,14 @@ def test_depth_is_what_a_count_by_nanosecond_gives(tmp_path: Path, seed: int) ->
         assert idle_and_empty <= queue.starved_ns
 
 
+def test_a_window_of_few_nanoseconds_has_as_few_bins(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 1000, 1050, launch=(thread, 990, 995))
+    assert list(queue_of(view_of(builder, tmp_path)).bin_mean) == [0.0] * 50
+
+
 def test_without_launches_there_is_no_queue(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     builder.process().device().kernel(GEMM, 0, 10)

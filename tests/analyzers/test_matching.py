@@ -14,6 +14,7 @@ from perfdoc.analyzers.calls.call_order import possible_shifts
 from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
 from perfdoc.analyzers.calls.matches import Matches
 from perfdoc.analyzers.clocks.clocks import align_clocks
+from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.matching import match_collectives
 from perfdoc.simulator.events import Collective
 from perfdoc.simulator.kineto_json import write_kineto
@@ -169,6 +170,20 @@ def test_an_all_to_all_that_no_range_names_is_told_by_its_partner() -> None:
     matches = match_collectives(ranks, NO_FACTS)
     assert {matches.operations[i] for i in matches.operation} == {"all_to_all"}
     assert len(matches) == 8
+
+
+def test_the_dimension_is_what_members_agree_in() -> None:
+    """Both say tp; they say tp and dp; one does not know."""
+    job = Job(ranks=2)
+    for i in range(3):
+        job.collective("tp", dict.fromkeys((0, 1), 100_000 * i), 10_000)
+    said = (("tp", "tp", "unknown"), ("tp", "dp", "tp"))
+    ranks = [
+        replace(calls, dimension=np.array([DIMENSIONS.index(d) for d in mine], np.int8))
+        for calls, mine in zip(job.columns(sequences=True), said, strict=True)
+    ]
+    matches = match_collectives(ranks, NO_FACTS)
+    assert [DIMENSIONS[d] for d in matches.dimension] == ["tp", "unknown", "tp"]
 
 
 def test_a_missing_rank_is_known() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from perfdoc.analyzers.memory.memory_formula import (
@@ -41,6 +42,8 @@ def test_parameters() -> None:
     the MLP, and a router of 4 x 4."""
     assert parameters_of(TINY) == (336, 0, 64)
     assert parameters_of(SPARSE) == (2 * (64 + 8 + 16), 2 * 4 * 96, 64)
+    # A layer that predicts one more token is a layer, and joins two inputs by a matrix of 8 x 4.
+    assert parameters_of(msgspec.structs.replace(TINY, mtp_layers=1)) == (3 * 168 + 32, 0, 64)
 
 
 @pytest.mark.parametrize("name", ["llama3-8b", "llama3-70b", "mixtral-8x7b", "deepseek-v3"])

@@ -107,6 +107,14 @@ def test_overhead_is_profiled_over_steady_unprofiled() -> None:
     assert found.unprofiled.max_ns == 102 * MS
 
 
+def test_a_step_that_any_rank_profiled_is_profiled() -> None:
+    # Only rank 0 is profiled; rank 1 waits for it, and its times are none of an unprofiled job.
+    times = [*[100.0] * 8, 110, 112, 114, *[100] * 8]
+    found = measure_step_times([], {0: log(times, profiled=(9, 10, 11)), 1: log(times)}).overhead
+    assert (found.profiled_steps, found.unprofiled_steps) == (3, 15)
+    assert found.frac == pytest.approx(0.12)
+
+
 @pytest.mark.parametrize(("profiled", "count"), [((5, 6), 30), ((2, 3, 4), 5)])
 def test_too_few_steps_give_no_overhead(profiled: tuple[int, ...], count: int) -> None:
     found = measure_step_times([], {0: log([100.0] * count, profiled=profiled)}).overhead

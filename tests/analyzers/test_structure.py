@@ -102,6 +102,14 @@ def test_the_size_of_a_group_tells_it_apart(tmp_path: Path) -> None:
     assert {d for d, _ in found(trace, JobFacts())} == {"unknown"}
 
 
+def test_first_and_last_stage_share_an_embedding(tmp_path: Path) -> None:
+    """dp=3, pp=3: an all-reduce over 2 ranks is the embedding's or a pair of stages'; over 9 it is no
+    dimension's."""
+    trace = sized(tmp_path, [(ALL_REDUCE, "allreduce", "a", 2), (ALL_REDUCE, "allreduce", "b", 9)])
+    dimensions = [d for d, _ in found(trace, given_facts(["dp=3", "tp=1", "cp=1", "pp=3", "ep=1"]))]
+    assert dimensions == ["unknown", "other"]
+
+
 def test_stronger_evidence_is_not_touched(tmp_path: Path) -> None:
     """The group's description says tp; a layout that would say dp changes nothing."""
     builder = TimelineBuilder()
@@ -173,3 +181,20 @@ def test_a_copy_that_nccl_launches_is_communication(tmp_path: Path) -> None:
     assert activity.copies.total_ns == 800
     rows = communication_table(trace, activity, 0, 8000)
     assert [(r.count, r.bytes, r.bus_bandwidth_gbps) for r in rows] == [(1, 4096, None), (2, 64, None)]
+
+
+def test_a_stream_and_a_communicator_are_different_groups(tmp_path: Path) -> None:
+    """dp=2, pp=2: what a stream without payloads sends is pp's, what a communicator scatters is dp's. If the
+    two counted as one group, nothing would be left for either."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100, stream=7)
+    device.kernel(SEND_RECV, 200, 300, stream=20)
+    for i, communicator in enumerate((0xA, 0xB)):
+        at = 1000 * (i + 1)
+        payload = NcclPayload(communicator=communicator, bytes=64)
+        thread.range("ncclReduceScatter", at, at + 50, domain="NCCL", payload=payload)
+        device.kernel(REDUCE_SCATTER, at + 100, at + 200, stream=21, launch=(thread, at + 10, at + 20))
+    layout = given_facts(["dp=2", "tp=1", "cp=1", "pp=2", "ep=1"])
+    assert [d for d, _ in found(trace_of(builder, tmp_path), layout)] == ["pp", "dp", "dp"]

@@ -62,6 +62,20 @@ def test_a_wait_on_an_idle_device_costs_its_own_time(tmp_path: Path) -> None:
     assert (found.idle_inside_ns, found.idle_caused_ns) == (10 * US, 10 * US)
 
 
+def test_of_two_threads_that_wait_the_one_that_launches_next_answers(tmp_path: Path) -> None:
+    # The backward's thread launched what ran last, both wait when the device runs dry at 100 us.
+    builder = TimelineBuilder()
+    process = builder.process()
+    forward, backward, device = process.thread(), process.thread(), process.device()
+    device.kernel(GEMM, 0, 50 * US, launch=(forward, 0, 5 * US))
+    device.kernel(GEMM, 50 * US, 100 * US, launch=(backward, 10 * US, 15 * US))
+    forward.synchronize("stream", 20 * US, 110 * US, stream=7)
+    backward.synchronize("device", 20 * US, 105 * US)
+    device.kernel(GEMM, 150 * US, 160 * US, launch=(forward, 145 * US, 150 * US))
+    groups = {g.call: g.idle_caused_ns for g in syncs_of(view_of(builder, tmp_path)).groups}
+    assert groups == {"cudaStreamSynchronize": 50 * US, "cudaDeviceSynchronize": 0}
+
+
 def test_collection_after_a_wait_is_not_the_waits(tmp_path: Path) -> None:
     # The gap [100, 200) begins in the wait; gc [110, 170) of it has its own leaf.
     builder = TimelineBuilder()
