@@ -77,6 +77,15 @@ def test_captures_that_start_at_different_steps(how: str) -> None:
     assert matches.rows_total == 36
 
 
+@pytest.mark.parametrize("long", [0, 1])
+def test_a_short_capture_lies_anywhere_in_a_long_one(long: int) -> None:
+    # One rank captured 20 uneven steps, the other steps 14 to 17 of them: calls 42 to 53 of 60.
+    job = regular_steps(20, jitter=300_000)
+    ranks = job.columns([Clock(), Clock(offset_ns=3_000_000)], keep={1 - long: slice(42, 54)}, utc=False)
+    found = {frozenset(pair) for pair in pairs(match_collectives(ranks, NO_FACTS))}
+    assert found == {frozenset({(long, i + 42), (1 - long, i)}) for i in range(12)}
+
+
 def test_sequence_numbers_beat_everything(tmp_path: Path) -> None:
     # Kineto writes PyTorch's number: rank 1 lost the first two calls and one in the middle.
     paths = []

@@ -180,6 +180,17 @@ def test_odd_block_sizes_withhold_the_layout(tmp_path: Path) -> None:
     assert layout.reserved_bytes == 40 * MIB
 
 
+@pytest.mark.parametrize(
+    ("most", "state"), [(2**64 - 1, "measured"), (-1, "measured"), (MIB, "not_measured")]
+)
+def test_blocks_of_any_size_may_be_split_unless_it_is_limited(tmp_path: Path, most: int, state: str) -> None:
+    p = a_step()
+    p.settings["max_split_size"] = most
+    layout = one(p, tmp_path).layout
+    assert layout is not None
+    assert (layout.state, "max_split_size_mb" in layout.reason) == (state, state == "not_measured")
+
+
 def test_expandable_segments(tmp_path: Path) -> None:
     """One segment grows by 20, 20 and 20 MiB, and the last 20 are given back before the end.
 

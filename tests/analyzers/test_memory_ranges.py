@@ -113,3 +113,14 @@ def test_growth_needs_two_whole_steps_and_one_kind_of_boundary(tmp_path: Path) -
         p.alloc(2 * GIB, 1)
         p.free(2 * GIB, 1)
     assert one(p, tmp_path).growth.state == "not_measured"
+
+
+def test_ranges_of_one_device_say_nothing_of_another(tmp_path: Path) -> None:
+    p = Planted()
+    for device, name in ((0, "perfdoc.forward"), (1, "perfdoc.optimizer")):
+        p.annotate("START", name, device)
+        p.alloc(GIB, MIB, device=device)
+        p.segment(GIB, 2 * MIB, [(MIB, MIB, "active_allocated"), (MIB, 0, "inactive")], device=device)
+    measured = measure_snapshot(p.write(tmp_path / "m.pickle"))
+    ranges = [m.composition.range_bytes for m in measured if m.composition is not None]
+    assert ranges == [{"perfdoc.forward": MIB}, {"perfdoc.optimizer": MIB}]
