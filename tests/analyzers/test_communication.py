@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -62,16 +63,18 @@ def test_groups_and_bytes_come_from_the_capture(tmp_path: Path) -> None:
     device.kernel(ALL_REDUCE, 0, 1000, collective=tp)
     device.kernel(ALL_REDUCE, 2000, 2500, collective=tp)
     device.kernel(ALL_REDUCE, 3000, 3100, collective=undescribed)
+    device.kernel(ALL_REDUCE, 3200, 3300, collective=replace(tp, group_description="9", in_elements=0))
     device.kernel(GEMM, 4000, 5000)
     timeline = builder.build()
     path = tmp_path / "rank0.json"
     write_kineto(timeline, path, process.pid)
     trace = read_kineto(path)
     rows = communication_table(trace, activity_of(trace), 0, 10**6)
-    # 1000 bf16 elements are 2000 bytes, twice; the element type Mystery has no known size.
+    # 1000 bf16 elements are 2000 bytes, twice; the element type Mystery has no known size; none is no bytes.
     assert [(r.group, r.count, r.bytes) for r in rows] == [
         ("TENSOR_MODEL_PARALLEL_GROUP", 2, 4000),
         ("7", 1, None),
+        ("9", 1, 0),
     ]
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.analyzers.device.launches import find_launches
+from perfdoc.analyzers.device.launches import find_launches, start_of
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Kernels
 from tests.analyzers.tiny import GEMM, trace_of
@@ -19,8 +19,9 @@ def test_of_calls_that_share_an_id_the_outer_one_is_the_launch(tmp_path: Path) -
     thread.api("cuLaunchKernel", 12, 28, correlation=outer)
     device.kernel(GEMM, 40, 50, correlation=outer)
     trace = trace_of(builder, tmp_path)
-    row = int(find_launches(trace).kernels[0])
-    assert int(trace.api_calls.start_ns[row]) == 10
+    rows = find_launches(trace).kernels
+    assert rows.tolist() == [0]
+    assert start_of(trace, np.append(rows, -1)).tolist() == [10, -1]
 
 
 def test_ids_are_only_unique_inside_a_process(tmp_path: Path) -> None:

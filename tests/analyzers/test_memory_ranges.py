@@ -119,6 +119,7 @@ def test_ranges_of_one_device_say_nothing_of_another(tmp_path: Path) -> None:
     p = Planted()
     for device, name in ((0, "perfdoc.forward"), (1, "perfdoc.optimizer")):
         p.annotate("START", name, device)
+    for device in (0, 1):
         p.alloc(GIB, MIB, device=device)
         p.segment(GIB, 2 * MIB, [(MIB, MIB, "active_allocated"), (MIB, 0, "inactive")], device=device)
     measured = measure_snapshot(p.write(tmp_path / "m.pickle"))
