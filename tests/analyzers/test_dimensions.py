@@ -235,6 +235,22 @@ def test_real_gradients_are_data_parallel(shared_traces: Path) -> None:
         assert gradients.bytes > 200 * 2**20
 
 
+def test_copies_between_gpus_are_whose_range_they_are_launched_in(tmp_path: Path) -> None:
+    """Transformer Engine's user buffers: two copies in its range, and one by itself on another stream."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("TransformerLayer.column_parallel_comm_fprop", 0, 100)
+    for i, stream in enumerate((20, 20, 21)):
+        at = 60 * i + 5
+        device.copy("peer_to_peer", 512, 1000 + at, 1030 + at, stream=stream, launch=(thread, at, at + 5))
+    device.kernel(GEMM, 1010, 1020, stream=7, launch=(thread, 200, 205))
+    trace = trace_of(builder, tmp_path)
+    assert found(trace) == [(1005, "tp", "range"), (1065, "tp", "range"), (1125, "unknown", "none")]
+    (ring, _) = communication_table(trace, activity_of(trace), 0, 2000)
+    assert (ring.transport, ring.bytes, ring.hidden_ns, ring.exposed_ns) == ("copy_engine", 1024, 10, 50)
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 30), st.integers(0, 30), st.integers(0, 1)), max_size=8),
     st.integers(0, 30),

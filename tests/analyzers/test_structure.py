@@ -22,6 +22,8 @@ from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
 REDUCE_SCATTER = "ncclDevKernel_ReduceScatter_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
 DEEP_EP = "void deep_ep::intranode::dispatch<8, 768>(int4*)"
+HYBRID_EP = "void hybrid_ep::dispatch_kernel<hybrid_ep::Config<1>>(x)"
+NVSHMEM = "nvshmemi_alltoall_on_stream_kernel"
 USER_BUFFERS = "kuserbuffers_pushsend(int)"
 DATA_ONLY = ["dp=8", "tp=1", "cp=1", "pp=1", "ep=1"]
 
@@ -56,7 +58,11 @@ def found(trace: Trace, facts: JobFacts) -> list[tuple[str, str]]:
         (ALL_REDUCE, [], None),
         # These serve one dimension, whatever the layout.
         (DEEP_EP, [], "ep"),
+        (HYBRID_EP, DATA_ONLY, "ep"),
         (USER_BUFFERS, [], "tp"),
+        # NVSHMEM serves any: its exchange is the experts', if the layout has them.
+        (NVSHMEM, [], None),
+        (NVSHMEM, [*DATA_ONLY[:-1], "ep=8"], "ep"),
         # What the layout has no use for stays unknown.
         (SEND_RECV, DATA_ONLY, None),
     ],
