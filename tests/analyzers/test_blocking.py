@@ -123,6 +123,19 @@ def test_edges_go_on_through_a_stream_that_runs_nothing(tmp_path: Path) -> None:
     assert since(trace_of(builder, tmp_path)) == [40]
 
 
+def test_a_record_with_nothing_before_it_awaits_nothing(tmp_path: Path) -> None:
+    # Stream 20 had run nothing when the event was recorded; what runs first, on stream 21, is not meant.
+    builder = TimelineBuilder()
+    process = builder.process(rank=0)
+    thread, device = process.thread(), process.device()
+    device.kernel(ALL_REDUCE, 1000, 2000, stream=21, launch=(thread, 0, 10))
+    record = device.record_event(20, launch=(thread, 20, 25))
+    device.wait_event(7, record, launch=(thread, 30, 35))
+    device.kernel(GEMM, 3000, 3100, launch=(thread, 40, 50))
+    device.kernel(ALL_REDUCE, 4000, 5000, stream=20, launch=(thread, 60, 70))
+    assert since(trace_of(builder, tmp_path)) == [NEVER, NEVER]
+
+
 def test_an_edge_of_one_gpu_proves_nothing_on_another(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     process = builder.process()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from perfdoc.analyzers.contention.contention import Contention, norm_contention
@@ -145,6 +147,23 @@ def test_a_wait_that_passes_through_another_stream_is_undecided(tmp_path: Path) 
     plan.device.wait_event(7, second, launch=(plan.thread, 3_000, 3_005))
     plan.norm()
     found = plan.measure(tmp_path)
+    assert (found.stalled_starts, found.undecided_starts) == (0, 1)
+
+
+def test_a_wait_for_a_record_that_is_not_in_the_capture_leaves_it_undecided(tmp_path: Path) -> None:
+    # Two waits before the norm: one for what ran earlier, and one that no record of the capture goes with.
+    plan = Plan()
+    plan.device.kernel(ALL_REDUCE, 35_000, 40_000, stream=24, launch=(plan.thread, 1_500, 1_510))
+    for i in (0, 1):
+        record = plan.device.record_event(24, launch=(plan.thread, 2_000 + 10 * i, 2_005 + 10 * i))
+        plan.device.wait_event(7, record, launch=(plan.thread, 3_000 + 10 * i, 3_005 + 10 * i))
+    plan.norm()
+    view = view_of(plan.builder, tmp_path)
+    assert norm_contention(view).stalled_starts == 1
+    other = np.array([view.trace.event_records.event[0], 77])
+    records = replace(view.trace.event_records, event_sync=other, event=other)
+    cut = replace(view.trace, event_records=records)
+    found = norm_contention(replace(view, trace=cut))
     assert (found.stalled_starts, found.undecided_starts) == (0, 1)
 
 

@@ -94,6 +94,22 @@ def test_what_the_release_tells(tmp_path: Path) -> None:
     assert m.composition.evidence_bytes["release"] == 7 * MIB
 
 
+def test_a_forward_inside_a_backward_makes_gradients_if_they_outlive_it(tmp_path: Path) -> None:
+    """The very first stack: autograd's engine calls a forward. Its 1 MiB is there when the script goes on."""
+    p = Planted()
+    p.alloc(GIB, MIB, FORWARD, ENGINE)
+    p.alloc(GIB + MIB, 2 * MIB, SCRIPT)
+    blocks = [
+        (MIB, MIB, "active_allocated"),
+        (2 * MIB, 2 * MIB, "active_allocated"),
+        (17 * MIB, 0, "inactive"),
+    ]
+    p.segment(GIB, 20 * MIB, blocks)
+    composition = one(p, tmp_path).composition
+    assert composition is not None
+    assert {k: v // MIB for k, v in composition.category_bytes.items() if v} == {"gradients": 1, "other": 2}
+
+
 def test_out_of_memory_and_forced_releases(tmp_path: Path) -> None:
     """8 MiB are wanted with 2 x 5 MiB free in a segment of 20; before, a cached one of 4 is given back."""
     p = Planted()

@@ -65,6 +65,9 @@ def test_every_part_is_given_back_to_the_nanosecond(name: str) -> None:
         assert row.own_ns + row.idle_ns == row.window_ns
     windows = [(p.end_ns - p.start_ns) * len(p.ranks) for p in job.answer.pipelines]
     assert found.window_ns == sum(windows)
+    assert found.step_ns == sum(int((r.step_end_ns - r.step_start_ns).sum()) for r in ranks)
+    by_rank = {r.rank: int(r.compute_ns.sum()) for r in ranks}
+    assert {row.rank: row.compute_ns for row in found.stages} == by_rank
     # The critical path is made of stages' own time, transfer and handover, and is as long as the window.
     for stages in {p.ranks for p in job.answer.pipelines}:
         rows = [r for r in found.stages if r.rank in stages]
