@@ -16,7 +16,7 @@ from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.enclosing import innermost_at_launch
 from perfdoc.traces import Trace
-from perfdoc.traces.table import U64
+from perfdoc.traces.table import U64, Bool
 
 NONE = -1
 GROUP_START, GROUP_END = "ncclGroupStart", "ncclGroupEnd"
@@ -33,6 +33,9 @@ class CommPayloads:
     bytes: I64
     """Message bytes; for the one kernel of a group the sum of its members; of a copy what it moves, since one
     call may make a copy for each of the other ranks; -1 unknown."""
+    of_one_operation: Bool
+    """Whether `bytes` adds up operations of one kind only: those of a coalesced collective, not a group that
+    mixes kinds, whose sizes mean different things."""
 
 
 def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
@@ -41,6 +44,7 @@ def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
     payload = np.full(len(comm.kernel), NONE, np.int64)
     communicator = np.zeros(len(comm.kernel), np.uint64)
     size = comm.bytes.copy()
+    alike = np.zeros(len(comm.kernel), bool)
     if len(trace.payloads):
         by_kernel = np.full(len(trace.kernels) + 1, NONE, np.int64)  # the last entry answers for kernel -1
         rows = np.flatnonzero(trace.payloads.kernel >= 0)
@@ -52,8 +56,9 @@ def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
         communicator[known] = trace.payloads.communicator[payload[known]]
         told = known & (comm.kernel >= 0)
         size[told] = trace.payloads.bytes[payload[told]]
-        _add_groups(trace, activity, payload, communicator, size)
-    return CommPayloads(payload=payload, communicator=communicator, bytes=size)
+        alike[told] = True
+        _add_groups(trace, activity, payload, communicator, size, alike)
+    return CommPayloads(payload=payload, communicator=communicator, bytes=size, of_one_operation=alike)
 
 
 def _enclosing_call(trace: Trace, activity: Activity) -> I64:
@@ -63,7 +68,9 @@ def _enclosing_call(trace: Trace, activity: Activity) -> I64:
     return np.where(at >= 0, rows[at], NONE) if len(rows) else at
 
 
-def _add_groups(trace: Trace, activity: Activity, payload: I64, communicator: U64, size: I64) -> None:
+def _add_groups(
+    trace: Trace, activity: Activity, payload: I64, communicator: U64, size: I64, alike: Bool
+) -> None:
     """Fill in the kernels that an ncclGroupEnd launched, from the calls queued in that group."""
     comm = activity.communication
     used = ((trace.strings[i], i) for i in trace.range_names().tolist())
@@ -90,6 +97,7 @@ def _add_groups(trace: Trace, activity: Activity, payload: I64, communicator: U6
                 sizes = trace.payloads.bytes[queued]
                 if len(launched) == 1 and (sizes >= 0).all():
                     size[launched] = min(exact_sum(sizes), np.iinfo(np.int64).max)
+                    alike[launched] = len(np.unique(trace.payloads.operation[queued])) == 1
 
 
 def _by_time(rows: I64, time_ns: I64) -> tuple[I64, I64]:

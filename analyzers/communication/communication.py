@@ -96,7 +96,7 @@ def communication_table(
                 bus_bandwidth_gbps=bus_bandwidth_gbps(
                     collective,
                     comm.bytes[mine],
-                    np.where(comm.payload[mine] >= 0, size[mine], -1),
+                    np.where(comm.bytes_of_one_operation[mine], size[mine], -1),
                     comm.end_ns[mine] - comm.start_ns[mine],
                 ),
                 evidence=EVIDENCE[evidence],

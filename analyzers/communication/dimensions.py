@@ -72,6 +72,7 @@ def attribute_dimensions(
             payload=payloads.payload,
             communicator=payloads.communicator,
             bytes=payloads.bytes,
+            bytes_of_one_operation=payloads.of_one_operation,
             blocked_since_ns=blocked_since(trace, activity, launches),
         ),
     )

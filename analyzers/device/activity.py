@@ -51,6 +51,8 @@ class Communication:
     """NCCL's communicator id; 0 unknown."""
     bytes: I64
     """Message size, of a copy what it moves; -1 unknown."""
+    bytes_of_one_operation: Bool
+    """Whether `bytes` is of operations of one kind."""
     blocked_since_ns: I64 | None
     """Since when compute provably waited for it, the largest int64 if it did not; None: not measured."""
 
@@ -200,6 +202,7 @@ def _communication(
         payload=none,
         communicator=np.zeros(len(start), np.uint64),
         bytes=np.concatenate((none[: len(kernels)], trace.copies.bytes[copies]))[order],
+        bytes_of_one_operation=np.zeros(len(start), bool),
         blocked_since_ns=None,
     )
     return communication, order

@@ -155,6 +155,7 @@ def _communication(trace: Trace, name: I64, start_ns: I64, end_ns: I64) -> Commu
         payload=none,
         communicator=np.zeros(len(names), np.uint64),
         bytes=size,
+        bytes_of_one_operation=size >= 0,
         blocked_since_ns=None,
     )
 

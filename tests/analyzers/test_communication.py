@@ -60,9 +60,9 @@ def test_groups_and_bytes_come_from_the_capture(tmp_path: Path) -> None:
     undescribed = Collective(
         operation="allreduce", group_name="7", ranks=(0, 1), dtype="Mystery", in_elements=5
     )
-    device.kernel(ALL_REDUCE, 0, 1000, collective=tp)
+    device.kernel(ALL_REDUCE, 0, 100, collective=undescribed)
+    device.kernel(ALL_REDUCE, 1000, 2000, collective=tp)
     device.kernel(ALL_REDUCE, 2000, 2500, collective=tp)
-    device.kernel(ALL_REDUCE, 3000, 3100, collective=undescribed)
     device.kernel(ALL_REDUCE, 3200, 3300, collective=replace(tp, group_description="9", in_elements=0))
     device.kernel(GEMM, 4000, 5000)
     timeline = builder.build()

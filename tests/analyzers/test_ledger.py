@@ -66,6 +66,7 @@ def made(rows: list[tuple[int, int, int, int, int]]) -> tuple[Activity, IdleInpu
             payload=none,
             communicator=np.zeros(int(comm.sum()), np.uint64),
             bytes=none,
+            bytes_of_one_operation=none >= 0,
             blocked_since_ns=None,
         ),
         comm_rows=np.flatnonzero(comm),

@@ -164,6 +164,30 @@ def test_the_table_has_the_bandwidth_where_the_capture_has_the_facts(tmp_path: P
     }
 
 
+def test_coalesced_collectives_have_a_bandwidth_and_mixed_groups_have_none(tmp_path: Path) -> None:
+    """As megatron-core's optimizer does it: reduce-scatters of 1000 and 3000 bytes a rank, over 4 ranks, in a
+    group and a kernel of 10 us: 0.4 GB/s x 3. An all-gather and a reduce-scatter add up to no such figure."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100, stream=7)
+    alike, mixed = ("ncclReduceScatter", "ncclReduceScatter"), ("ncclAllGather", "ncclReduceScatter")
+    for at, kernel, calls in ((1000, REDUCE_SCATTER, alike), (2000, ALL_GATHER, mixed)):
+        thread.range("ncclGroupStart", at, at + 2, domain="NCCL")
+        for i, (call, size) in enumerate(zip(calls, (1000, 3000), strict=True)):
+            payload = NcclPayload(communicator=0xA, bytes=size, ranks=4)
+            thread.range(call, at + 10 * (i + 1), at + 10 * i + 15, domain="NCCL", payload=payload)
+        thread.range("ncclGroupEnd", at + 50, at + 90, domain="NCCL")
+        launch = (thread, at + 60, at + 70)
+        device.kernel(kernel, 20 * at, 20 * at + 10_000, stream=20, launch=launch)
+    trace = trace_of(builder, tmp_path)
+    rows = communication_table(trace, activity_of(trace), 0, 100_000)
+    assert {r.collective: (r.bytes, r.bus_bandwidth_gbps) for r in rows} == {
+        "reduce_scatter": (4000, pytest.approx(1.2)),
+        "all_gather": (4000, None),
+    }
+
+
 def test_a_copy_that_nccl_launches_is_communication(tmp_path: Path) -> None:
     """Copies inside the GPU: two each in an all-gather's call, in that of a group of one rank, and alone.
     The first two move data between ranks, 48 + 16 bytes. So does one between GPUs."""
