@@ -118,6 +118,16 @@ def test_who_was_late(name: str, stage: int, rank: int) -> None:
         assert found.imbalance_ns == pytest.approx(late / 2, rel=0.001)
 
 
+def test_imbalance_needs_passes_of_both_directions() -> None:
+    job, ranks = laid(JOBS["last stage has more to do"])
+    forward = [
+        replace(r, passes=replace(r.passes, **{k: v[r.passes.is_forward] for k, v in vars(r.passes).items()}))
+        for r in ranks
+    ]
+    found = measure_pipeline(forward, job.facts(), ON_ONE_CLOCK)
+    assert (found.state, found.imbalance_ns) == ("measured", None)
+
+
 def test_all_ranks_in_one_file_need_no_alignment() -> None:
     job, ranks = laid(replace(KINDS["pp2_vpp2_dp2"], one_file=True))
     found = measure_pipeline(ranks, job.facts())
