@@ -1,4 +1,4 @@
-"""Columns of a device's communication that other ranks are compared by: steps, and what lies in the window."""
+"""Columns of a device's communication that ranks are compared by: steps, and what lies in the window."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from tests.analyzers.tiny import ALL_REDUCE, GEMM, trace_of
 def test_a_call_is_of_the_step_that_launched_it(
     tmp_path: Path, names: tuple[str, str], steps: list[int]
 ) -> None:
-    """Step ranges [100, 200) and [200, 300) on the host; the device is 1000 behind. One call is launched before
-    them, and one after them that runs while the device is still busy with the last step."""
+    """Step ranges [100, 200) and [200, 300) on the host; the device is 1000 behind. One call is launched
+    before them, and one after them that runs while the device is still busy with the last step."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()

@@ -167,7 +167,7 @@ def test_a_job_is_its_devices_together(tmp_path: Path) -> None:
         None,
         None,
     )
-    assert nothing.reason == nothing.margin_reason != ""
+    assert nothing.reason == nothing.margin_reason == "no communication kernel ran on this device"
     assert job_contention([]).reason == "there is no device"
 
 

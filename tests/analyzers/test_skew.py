@@ -104,8 +104,19 @@ def test_a_late_rank_is_named_through_offsets_and_drift(tmp_path: Path) -> None:
 
 def test_a_rank_that_is_late_without_computing_longer() -> None:
     job, _ = one_late_rank(computing=False)
-    (late,) = skew_of(job.columns(sequences=True)).stragglers
+    skew = skew_of(job.columns(sequences=True, steps=True))
+    (late,) = skew.stragglers
     assert (late.rank, late.extra_compute_ns, late.cause) == (2, 0, "other")
+    # Steps count from 0; all spreads are 3 ms, so the first ones are shown.
+    assert [s.step for s in skew.largest_spreads] == list(range(20))
+
+
+def test_the_only_step_may_be_step_0() -> None:
+    job = Job(ranks=4)
+    for i in range(8):
+        job.collective("dp", {r: MS * i + 90_000 * (r == 2) for r in range(4)}, 100_000, step=0)
+    (late,) = skew_of(job.columns(sequences=True, steps=True)).stragglers
+    assert (late.rank, late.collectives, late.steps_frac) == (2, 8, 1.0)
 
 
 def test_a_delay_below_the_residual_is_not_blamed() -> None:

@@ -132,6 +132,11 @@ def test_a_steps_time_is_the_median_over_ranks() -> None:
     assert [r.label for r in found.ranks] == ["rank 0", "rank 1", "rank 2"]
     assert found.ranks[2].unprofiled is not None
     assert found.ranks[2].unprofiled.max_ns == 140 * MS
+    # Likewise of analysed steps.
+    devices = [device(rank, [{"compute": ms}] * 2) for rank, ms in enumerate((100, 110, 190))]
+    analysed = measure_step_times(devices, {}).analysed
+    assert analysed is not None
+    assert (analysed.count, analysed.median_ns) == (2, 110 * MS)
 
 
 def test_an_outlier_is_explained_by_the_leaf_that_grew_on_the_rank_to_blame() -> None:
@@ -181,6 +186,8 @@ def test_outliers_are_bounded() -> None:
     found = measure_step_times([], {0: log(times)})
     assert (len(found.outliers), found.outliers_left_out) == (MAX_OUTLIERS, 5)
     assert outliers(np.array([1, 1, 1, 9], np.int64)).tolist() == []
+    # However steady the others are, 2 % are nothing.
+    assert outliers(np.array([10_000] * 8 + [10_200, 10_201])).tolist() == [9]
 
 
 @pytest.mark.parametrize(("late", "agrees"), [(1, True), (3, False)])
