@@ -35,13 +35,15 @@ def group(thread: ThreadBuilder, at: int, *calls: str) -> tuple[ThreadBuilder, i
 OURS = ("perfdoc.forward", "perfdoc.backward")
 
 
-def first_stage(folder: Path, *, names: tuple[str, str] | None = OURS) -> PipelineRank:
+def first_stage(
+    folder: Path, *, names: tuple[str, str] | None = OURS, evaluates: bool = False
+) -> PipelineRank:
     """Stage 0 of 2 with two micro-batches, on stream 7; messages on stream 21.
 
     forward 0 [1000, 2000), a gap of 10, send [2010, 2100), a gap of 5, forward 1 [2105, 3000); a kernel that
     sends and receives [3000, 6000), beside it compute until 3500; backward 0 [6000, 7000); a receive
     [6500, 7600) that was posted beside it; backward 1 [7600, 8600) after nothing; a send [8000, 8500) that
-    backward 1 hides; at 12000 the optimizer.
+    backward 1 hides; at 12000 the optimizer. evaluates: whether a second step follows that has no passes.
     """
     builder = TimelineBuilder()
     process = builder.process(pid=70, rank=0)
@@ -64,7 +66,10 @@ def first_stage(folder: Path, *, names: tuple[str, str] | None = OURS) -> Pipeli
     device.kernel(GEMM, 7600, 8600, launch=(host, 700, 710))
     device.kernel(SEND_RECV, 8000, 8500, stream=21, launch=group(host, 800, "ncclSend"))
     device.kernel(GEMM, 12000, 13000, launch=(host, 900, 910))
-    path = write_nsys_sqlite(builder.build(), folder / "x.sqlite")
+    if evaluates:
+        host.range("perfdoc.step 1", 990, 1090)
+        device.kernel(GEMM, 14000, 15000, launch=(host, 1000, 1010))
+    path = write_nsys_sqlite(builder.build(), folder / "x.sqlite", force=True)
     (rank,) = pipeline_ranks([path])
     return rank
 
@@ -100,6 +105,17 @@ def test_passes_and_idle_time_of_a_step(tmp_path: Path) -> None:
     assert rank.idle_ns.tolist() == [90 + 15 + 2500 + 600]
     assert rank.compute_ns.tolist() == [1000 + 895 + 500 + 1000 + 1000]
     assert (rank.outside.start_ns.tolist(), rank.outside.end_ns.tolist()) == ([12000], [13000])
+
+
+def test_a_step_without_passes_is_none_of_the_pipelines(tmp_path: Path) -> None:
+    rank, alone = first_stage(tmp_path, evaluates=True), first_stage(tmp_path)
+    assert (rank.state, rank.step_names) == ("measured", ("perfdoc.step 0", "perfdoc.step 1"))
+    assert (rank.phase_start_ns.tolist(), rank.phase_end_ns.tolist()) == ([1000, -1], [8600, -1])
+    assert rank.compute_ns.tolist() == [*alone.compute_ns.tolist(), 0]
+    assert rank.idle_ns.tolist() == [*alone.idle_ns.tolist(), 0]
+    facts = JobFacts(pp=2, vpp=1, micro_batches=2)
+    found, without = (measure_pipeline([r], facts) for r in (rank, alone))
+    assert (found.steps, found.idle_ns, found.stages) == (1, without.idle_ns, without.stages)
 
 
 @pytest.mark.parametrize(
