@@ -6,8 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.profiling.marks import format_group_mark, format_rank_mark
+from perfdoc.simulator.events import NcclPayload
 from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of
+from tests.analyzers.planted_ranks import KERNELS
 from tests.analyzers.tiny import ALL_REDUCE, GEMM, trace_of
 
 
@@ -40,3 +44,23 @@ def test_a_call_is_of_the_step_that_launched_it(
     # The window begins with what the first step launched, and ends with the last of the second.
     assert calls.in_window.tolist() == [False, True, True, True, True]
     assert calls.compute_before_ns.tolist() == [0, 0, 0, 0, 20]
+
+
+def test_the_other_side_of_a_send_is_a_rank_of_the_job(tmp_path: Path) -> None:
+    """NCCL counts ranks within the communicator, whose members a mark of the trainer lists: 1 is rank 6. That
+    holds for a call by itself, and for a receive in a group."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.mark(format_rank_mark(4, 8, "cuda"), 1)
+    thread.mark(format_group_mark("PIPELINE_MODEL_PARALLEL_GROUP", (4, 6), 0xA, name="1"), 2)
+    payload = NcclPayload(communicator=0xA, bytes=64, peer=1)
+    thread.range("ncclSend", 10, 50, domain="NCCL", payload=payload)
+    device.kernel(KERNELS["send_recv"], 1000, 1100, stream=20, launch=(thread, 20, 30))
+    thread.range("ncclGroupStart", 100, 102, domain="NCCL")
+    thread.range("ncclRecv", 110, 120, domain="NCCL", payload=payload)
+    thread.range("ncclGroupEnd", 130, 190, domain="NCCL")
+    device.kernel(KERNELS["send_recv"], 1200, 1300, stream=20, launch=(thread, 140, 150))
+    (calls,) = calls_of(trace_of(builder, tmp_path), JobFacts(world_size=8))
+    assert (calls.rank, calls.world_size, calls.peer.tolist()) == (4, 8, [6, 6])
+    assert [g.ranks for g in calls.groups] == [(4, 6)]

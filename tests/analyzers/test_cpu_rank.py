@@ -2,6 +2,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from perfdoc.analyzers.device.cpu_rank import cpu_activity
+from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
 from perfdoc.simulator.kineto_json import write_kineto
@@ -10,6 +12,7 @@ from perfdoc.traces.kineto import read_kineto
 from tests.analyzers.tiny import trace_of
 
 DP = "group=DATA_PARALLEL_GROUP pg=1 bytes=4096 seq=0"
+SPANS = [(100, 250, True), (260, 400, True), (450, 700, False), (460, 600, True), (750, 800, False)]
 TP = "group=TENSOR_MODEL_PARALLEL_GROUP pg=2 bytes=64 seq=0"
 
 
@@ -53,6 +56,12 @@ def test_with_operators(tmp_path: Path) -> None:
     ((rank,), notes) = measure_trace(read_kineto(path), WindowRequest())
     assert (rank.device.rank, rank.device.rank_evidence, rank.device.gpu_name) == (3, "mark", "CPU")
     assert [(s.start_ns, s.end_ns) for s in rank.window.steps] == [(0, 1000), (1000, 1100)]
+    trace = read_kineto(path)
+    activity = cpu_activity(with_marked_ranks(trace, marked_ranks(trace)), 0)
+    assert activity is not None
+    columns = (activity[0].start_ns, activity[0].end_ns, activity[0].is_compute)
+    # Operators outside of waits, and collectives from their issue on.
+    assert list(zip(*(c.tolist() for c in columns), strict=True)) == SPANS
     # compute 150 + 140 + 140; dp exposed outside of [460, 600): [450, 460) and [600, 700) = 110; tp 50;
     # data 100, its own operator included; gc 30; host the remaining 1100 - 430 - 160 - 130 = 380.
     assert rank.ledger.compute_ns == 430

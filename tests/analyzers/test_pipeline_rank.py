@@ -243,6 +243,7 @@ def cpu_ranks(folder: Path) -> Path:
 
 def test_two_stages_on_the_cpu(tmp_path: Path) -> None:
     ranks = [pipeline_rank(view) for view in views_of_file(cpu_ranks(tmp_path))]
+    assert [r.messages.part_sends.tolist() for r in ranks] == [[True, False], [False, True]]
     found = measure_pipeline(ranks, JobFacts(pp=2, vpp=1, micro_batches=1))
     # The window is [100, 5300). Rank 0 waits for its messages, 200 + 2000; rank 1 until 1250 and after 3250.
     assert (found.state, found.scope, found.window_ns, found.matched_frac) == ("measured", "job", 10_400, 1.0)

@@ -179,6 +179,18 @@ def test_a_logged_outlier_is_explained_by_what_is_logged() -> None:
     assert "not profiled" in found[1].reason
 
 
+def test_what_one_rank_waits_for_holds_up_the_job() -> None:
+    # Step 10 takes all three ranks 160 ms: rank 1 waits 60 ms for data, rank 2 collects garbage for 7.
+    logs = {}
+    for rank, (data, garbage) in enumerate(((0, 0), (60, 0), (0, 7))):
+        records = [record(i, 100, data_ns=2 * MS, garbage_ns=0) for i in range(1, 31)]
+        records[9] = record(10, 160, data_ns=data * MS, garbage_ns=garbage * MS)
+        logs[rank] = logged_steps(records)
+    (slow,) = measure_step_times([], logs).outliers
+    assert (slow.leaf, slow.ranks) == ("idle.data", 3)
+    assert [(g.leaf, g.growth_ns) for g in slow.growth] == [("idle.data", 58 * MS), ("idle.gc", 7 * MS)]
+
+
 def test_outliers_are_bounded() -> None:
     times = [100.0] * 200
     for i in range(MAX_OUTLIERS + 5):
