@@ -1,7 +1,8 @@
 """`python -m perfdoc` and the `perfdoc` command: what ends here ends in a line and an exit code.
 
 0 fine, 1 `--fail-on`, 2 usage, bad input or an error of perfdoc's own, 130 interrupted, 141 standard output
-closed by its reader (what a shell reports of a program that SIGPIPE ended).
+closed by its reader (what a shell reports of a program that SIGPIPE ended), 143 and 129 ended by SIGTERM and
+SIGHUP, after clearing up as an interrupt does.
 """
 
 from __future__ import annotations
@@ -12,32 +13,39 @@ import sys
 from types import FrameType
 
 EXIT_ERROR = 2
-EXIT_INTERRUPTED = 130
 EXIT_CLOSED_PIPE = 141
+_STOPS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 _GARBAGE_THRESHOLD = 100_000
 """New objects before they are looked through for cycles. Python's 700 cost 4 % of an analysis, which makes
 few cycles and keeps most of what it makes."""
 
 
-class Interrupted(BaseException):
-    """An interrupt. Not KeyboardInterrupt, which the option parser turns into exit codes of its own."""
+class Stopped(BaseException):
+    """A signal. Not KeyboardInterrupt, which the option parser turns into exit codes of its own."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(number)
+        self.number = signal.Signals(number)
 
 
-def _interrupt(signal_number: int, frame: FrameType | None) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_DFL)  # a second one ends the clearing up
-    raise Interrupted
+def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)  # a second one ends the clearing up
+    raise Stopped(number)
 
 
 def main() -> None:
     """Run the command line and leave with its exit code; a traceback is shown under --debug only."""
     gc.set_threshold(_GARBAGE_THRESHOLD, 50, 50)
-    if signal.getsignal(signal.SIGINT) is signal.default_int_handler:  # else ignored, as under nohup
-        signal.signal(signal.SIGINT, _interrupt)
+    for number in _STOPS:
+        # Else it is ignored, as under nohup.
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _stop)
     try:
         code = _run()
-    except (Interrupted, KeyboardInterrupt):
-        sys.stderr.write("perfdoc: interrupted\n")
-        code = EXIT_INTERRUPTED
+    except (Stopped, KeyboardInterrupt) as stop:
+        number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
+        sys.stderr.write(f"perfdoc: {_STOPS[number]}\n")
+        code = 128 + number
     gc.freeze()  # what is left goes with the process: looking through it takes 0.05 s
     sys.exit(code)
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import multiprocessing
+import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -78,8 +81,7 @@ def _run(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:
     # worker, so its memory does not grow with the number of ranks. An interrupt is the parent's to answer:
     # workers ignore it, and are born with it blocked so that none can catch it before it can ignore.
     context = _OwnWorkers()
-    ignore = (signal.SIGINT, signal.SIG_IGN)
-    with ProcessPoolExecutor(workers, context, initializer=signal.signal, initargs=ignore) as pool:
+    with ProcessPoolExecutor(workers, context, initializer=_begin_worker) as pool:
         try:
             blocked = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
             try:
@@ -95,6 +97,22 @@ def _run(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:
             pool.shutdown(wait=False, cancel_futures=True)
             context.end()
             raise
+
+
+def _begin_worker() -> None:
+    """Leave an interrupt to the parent, and end with it, however it ends.
+
+    A worker whose parent was killed would wait for ever to hand its result over.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def end_with_parent() -> None:
+        parent.join()
+        os._exit(1)
+
+    threading.Thread(target=end_with_parent, daemon=True).start()
 
 
 class _OwnWorkers(SpawnContext):

@@ -213,6 +213,42 @@ def test_an_interrupt_while_workers_start(demo: Path, tmp_path: Path, delay_s: f
     assert "Traceback" not in stderr
 
 
+@pytest.mark.parametrize(
+    ("number", "code", "last"),
+    [
+        (signal.SIGTERM, 143, "perfdoc: terminated"),
+        (signal.SIGHUP, 129, "perfdoc: hung up"),
+        (signal.SIGKILL, -9, None),
+    ],
+    ids=lambda value: value.name if isinstance(value, signal.Signals) else None,
+)
+def test_no_worker_outlives_what_started_it(
+    demo: Path, tmp_path: Path, number: signal.Signals, code: int, last: str | None
+) -> None:
+    """A scheduler's SIGTERM, a terminal that is closed, and what nothing can answer."""
+    (tmp_path / "traces").mkdir()
+    for i in range(400):
+        os.link(demo, tmp_path / "traces" / f"{i}.sqlite")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "perfdoc", "analyze", str(tmp_path / "traces"), "--jobs", "2"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert process.stderr is not None
+    assert "of 400 files analysed" in process.stderr.readline()
+    os.kill(process.pid, number)
+    begin = time.monotonic()
+    _, stderr = process.communicate(timeout=60)
+    assert process.returncode == code
+    assert last is None or stderr.splitlines()[-1] == last
+    assert [p.name for p in tmp_path.iterdir()] == ["traces"]
+    while left := running_in(process.pid):
+        assert time.monotonic() - begin < 20, f"workers are left: {left}"
+        time.sleep(0.05)
+
+
 def test_a_worker_that_is_killed_ends_it_with_a_line(demo: Path, tmp_path: Path) -> None:
     (tmp_path / "traces").mkdir()
     for i in range(400):
