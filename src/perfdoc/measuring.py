@@ -15,6 +15,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.queues import SimpleQueue
 from typing import Any, TypeAlias
 
+from perfdoc.analyzers.distinct import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.measure_device import Also
 from perfdoc.analyzers.memory.memory_files import RankMemory, measure_rank_memory
@@ -46,7 +47,8 @@ def measure_all(work: Work, jobs: int, ahead: Ahead | None = None, also: Also | 
     """Measure everything, on up to `jobs` processes. ahead: the only capture, if it is being read already.
 
     also: one more analysis of each device, in place of the replay; it must pickle.
-    Raises TraceError where a file cannot be measured, WorkerLostError where a process is gone.
+    Raises TraceError where a file cannot be measured or two are of one rank, WorkerLostError where a
+    process is gone.
     """
     if also is None and work.replay:
         also = replaying(len(work.captures))
@@ -56,8 +58,10 @@ def measure_all(work: Work, jobs: int, ahead: Ahead | None = None, also: Also | 
     tasks += [partial(measure_rank_memory, files) for files in work.memory]
     workers = 1 if ahead is not None else min(jobs, len(tasks))
     results = _run(tasks, workers)
+    captures = [r for r in results if isinstance(r, CaptureMeasurement)]
+    check_distinct(captures)
     return Found(
-        captures=[r for r in results if isinstance(r, CaptureMeasurement)],
+        captures=captures,
         silent=[r for r in results if isinstance(r, NoGpuActivityError)],
         memory=[r for r in results if isinstance(r, RankMemory)],
     )

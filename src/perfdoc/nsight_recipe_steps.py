@@ -15,6 +15,7 @@ from pathlib import Path
 
 from perfdoc import __version__
 from perfdoc.analyze_command import Options, UserError
+from perfdoc.analyzers.distinct import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import to_json
@@ -77,12 +78,16 @@ def measure(options: Options) -> bytes:
 
 
 def reduce(files: Sequence[Path], output: Path) -> None:
-    """One diagnosis of all measurements into a folder. Raises UserError."""
+    """One diagnosis of all measurements into a folder. Raises UserError.
+
+    Raises TraceError where two reports are of one rank.
+    """
     results = [_read(file) for file in files]
     measured = [r for r in results if isinstance(r, CaptureMeasurement)]
     silent = [r for r in results if isinstance(r, NoGpuActivityError)]
     if not measured:
         raise UserError(str(silent[0]))
+    check_distinct(measured)
     diagnosis = diagnose(measured, silent)
     contents = {
         "report.html": render_html(diagnosis).encode(),
