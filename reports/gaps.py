@@ -54,6 +54,8 @@ STEP_WORDS = {
     "agreement": "analysed against logged step times",
 }
 """Fields of StepTimes; they need the step log of a run directory."""
+_SIZES = ("tp", "cp", "pp", "dp", "ep")
+"""Fields of Job. A layout that is known whole leaves few dimensions to a collective, often one."""
 _RANK_REASONS = 12
 _CODES = 12
 NOT_MEASURED_HERE = "not measured for these rows"
@@ -196,9 +198,28 @@ def _rank_gaps(diagnosis: Diagnosis) -> list[Gap]:
     return gaps
 
 
+def _dimension_gaps(diagnosis: Diagnosis) -> list[Gap]:
+    """Communication of which nothing tells the dimension: often the layout is all that is missing."""
+    rows = [row for rank in diagnosis.ranks for row in rank.communication]
+    unknown = sum(row.total_ns for row in rows if row.dimension == "unknown")
+    if not unknown:
+        return []
+    total = sum(row.total_ns for row in rows)
+    job = diagnosis.job
+    missing = [f"{name}=N" for name in _SIZES if job is None or getattr(job, name) is None]
+    layout = (
+        f"give the whole layout, sizes of 1 too (ep=1: no experts): --set {' '.join(missing)}; or "
+        if missing
+        else ""
+    )
+    why = f"nothing tells the dimension of {units.duration(unknown)} of {units.duration(total)}"
+    remedy = f"{layout}name groups (group_desc of torch.distributed.new_group) or put ranges around calls."
+    return [_analysis_gap("dimensions of communication", why, remedy[0].upper() + remedy[1:])]
+
+
 def gaps_of(diagnosis: Diagnosis) -> list[Gap]:
     """Everything without a figure: capabilities that are missing, analyses, MFU."""
-    gaps = _capability_gaps(diagnosis) + _analysis_gaps(diagnosis)
+    gaps = _capability_gaps(diagnosis) + _dimension_gaps(diagnosis) + _analysis_gaps(diagnosis)
     if diagnosis.mfu.value is None:
         gaps.append(_analysis_gap("MFU", diagnosis.mfu.reason, diagnosis.mfu.remedy))
     return gaps

@@ -8,12 +8,15 @@ from typing import Any
 
 
 def derived_sizes(job: Mapping[str, Any]) -> dict[str, int]:
-    """Replicas, world size and micro-batches that follow from the fields of JobFacts that are given.
+    """Replicas, world size, micro-batches and sizes of 1 that follow from given fields of JobFacts.
 
-    World size 64 with tp=8, cp=1, pp=4 is dp=2; 256 sequences by 1 over dp=2 are 128 micro-batches.
+    World size 64 with tp=8, cp=1, pp=4 is dp=2; 256 sequences by 1 over dp=2 are 128 micro-batches. Where the
+    sizes that are given multiply to the world size, no rank is left for the others: dp=8 of 8 ranks is tp=1,
+    cp=1 and pp=1. A model without experts has ep=1.
     Raises ValueError, one line, where the sizes contradict one another.
     """
-    found: dict[str, int] = {}
+    found = _sizes_of_one(job)
+    job = {**job, **found}
     sizes = [job.get(name) for name in ("tp", "cp", "pp")]
     shards = math.prod(s for s in sizes if s)
     if "world_size" in job and all(sizes):
@@ -25,6 +28,8 @@ def derived_sizes(job: Mapping[str, Any]) -> dict[str, int]:
             raise ValueError(f"dp={job['dp']} contradicts world_size={world} over tp x cp x pp = {shards}.")
     elif "dp" in job and all(sizes):
         found["world_size"] = job["dp"] * shards
+    if "ep" not in job and "model" in job and job["model"].experts is None:
+        found["ep"] = 1
     whole, micro = job.get("global_batch_sequences"), job.get("micro_batch_sequences")
     replicas = {**job, **found}.get("dp")
     if whole and micro and replicas:
@@ -34,3 +39,10 @@ def derived_sizes(job: Mapping[str, Any]) -> dict[str, int]:
         if job.get("micro_batches", count) != count:
             raise ValueError(f"micro_batches={job['micro_batches']} contradicts gbs / (mbs x dp) = {count}.")
     return found
+
+
+def _sizes_of_one(job: Mapping[str, Any]) -> dict[str, int]:
+    given = [job[name] for name in ("dp", "tp", "cp", "pp") if name in job]
+    if not given or math.prod(given) != job.get("world_size"):
+        return {}
+    return dict.fromkeys((name for name in ("dp", "tp", "cp", "pp") if name not in job), 1)

@@ -8,10 +8,11 @@ import pytest
 
 from perfdoc.diagnosis import Diagnosis, Gpu, HostActivity, KernelPartsAnalysis
 from perfdoc.diagnosis.host_activity import HostPauses, LaunchQueue
+from perfdoc.diagnosis.job import Job
 from perfdoc.diagnosis.step_times import LogAgreement, ProfilerOverhead, WarmUp
 from perfdoc.reports.gaps import Gap, gaps_of
 from tests.reports import build, build_job, build_rank
-from tests.reports.fill import missing
+from tests.reports.fill import filled, missing
 
 TWO = build.analysed(build.two_ranks())
 JOB = {
@@ -67,6 +68,28 @@ def test_a_memory_snapshot_alone_misses_no_steps_and_no_ranks() -> None:
 
 def test_a_single_rank_misses_no_comparison_between_ranks() -> None:
     assert not _words(build.one_rank()) & {"skew between ranks", "jitter between the hosts of ranks"}
+
+
+def test_communication_of_no_known_dimension_says_which_sizes_would_tell_it() -> None:
+    def unknown(made: Diagnosis) -> Diagnosis:
+        ranks = [
+            replace(rank, communication=[replace(row, dimension="unknown") for row in rank.communication])
+            for rank in made.ranks
+        ]
+        return replace(made, ranks=ranks)
+
+    def gap(made: Diagnosis) -> Gap:
+        return next(gap for gap in _gaps(made) if gap.what == "dimensions of communication")
+
+    assert "dimensions of communication" not in _words(build.two_ranks())
+    known = build.two_ranks()
+    nothing = gap(unknown(replace(known, job=None)))
+    assert "--set tp=N cp=N pp=N dp=N ep=N; or name groups" in nothing.remedy
+    job = filled(Job)
+    one_left = gap(unknown(replace(known, job=replace(job, tp=1, cp=1, pp=1, dp=2, ep=None))))
+    assert "--set ep=N; or" in one_left.remedy
+    whole = gap(unknown(replace(known, job=replace(job, tp=1, cp=1, pp=1, dp=2, ep=1))))
+    assert whole.remedy.startswith("Name groups")
 
 
 def test_ranks_that_do_not_communicate_miss_neither_skew_nor_contention() -> None:
