@@ -167,7 +167,9 @@ def measure_trace(
         )
     if request.bounds_ns is not None and not any(_meets(r) for r in ranks):
         raise TraceError(
-            trace.path, "shows nothing inside the given window.", "Look at --window capture first."
+            trace.path,
+            f"shows nothing inside the given window{_where(trace)}.",
+            "Look at --window capture first.",
         )
     notes = [r for r in results if isinstance(r, Note)]
     if (pending := sum(estimated.values())) > 0:
@@ -180,6 +182,14 @@ def measure_trace(
             )
         )
     return ranks, notes
+
+
+def _where(trace: Trace) -> str:
+    """Where on its clock a capture's kernels lie, as --window is written."""
+    if not len(trace.kernels.start_ns):
+        return ""
+    first, last = int(trace.kernels.start_ns.min()), int(trace.kernels.end_ns.max())
+    return f": its kernels run from {first / 1e9:.3f}s to {last / 1e9:.3f}s"
 
 
 def _meets(rank: RankMeasurement) -> bool:

@@ -20,6 +20,7 @@ from perfdoc.memory_inputs import memory_files, snapshot_paths
 from perfdoc.output import is_stream, may_write, write_all
 from perfdoc.profiling.nsys import Nsys
 from perfdoc.reports.names import shorten
+from perfdoc.setting_words import split_settings
 from perfdoc.streams import write_bytes
 from perfdoc.traces import TraceError
 from perfdoc.traces.ahead import Ahead
@@ -36,7 +37,6 @@ DEFAULT_OUTPUT = "perfdoc-report"
 _BUNDLE = ("report.html", "report.md", "diagnosis.json")
 """What is written into the folder of -o."""
 _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-_SETTING = re.compile(r"[a-z_]{1,64}=[^/]{1,200}")
 
 
 class UserError(ValueError):
@@ -83,12 +83,11 @@ class Options:
             if window
             else WindowRequest(step_pattern=_pattern("--step-range", step_range))
         )
-        # `--set tp=8 pp=4`: all but the first arrive as paths.
-        words = [p for p in paths if _SETTING.fullmatch(p) and not Path(p).exists()]
+        paths, words = split_settings(paths)
         try:
             given = _given([*settings, *words], config)
             snapshots = snapshot_paths(paths)
-            rest = [p for p in paths if p not in words and Path(p) not in snapshots]
+            rest = [p for p in paths if Path(p) not in snapshots]
             captures = find_captures(rest) if rest or not snapshots else []
             nsys = nsys_to_check(captures) if cross_check else None
         except (TraceError, ValueError) as error:

@@ -178,10 +178,18 @@ def demo(
     debug: Debug = False,
 ) -> None:
     """Write a small synthetic capture whose answer is known, to try perfdoc on."""
+    import sqlite3
+
+    from perfdoc.output import made
     from perfdoc.simulator.demo import write_demo
 
     try:
-        trace, answer = write_demo(output, force=force)
+        with made(output):
+            trace, answer = write_demo(output, force=force)
+    except sqlite3.Error as error:  # a full disk, above all
+        if debug:
+            raise
+        fail(f"{output}: cannot be written: {error}.")
     except OSError as error:
         if debug:
             raise

@@ -25,7 +25,7 @@ def export(
         str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
     ] = None,
     settings: Annotated[
-        list[str] | None, typer.Option("--set", help="Facts of the job: --set tp=8 --set pp=4.")
+        list[str] | None, typer.Option("--set", help="Facts of the job: --set tp=8 pp=4.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")

@@ -195,6 +195,8 @@ def test_window_and_capture(demo: Path) -> None:
     assert found[0] == found[1] == found[2]
     assert {r["window"]["duration_ns"] for r in found[0]} == {500_000}
     assert all(sum(leaves(r).values()) == 500_000 for r in found[0])
+    beside = perfdoc("analyze", demo, "--window", "4.2s,4.4s")
+    assert (beside.returncode, "its kernels run from 0.00" in beside.stderr) == (2, True), beside.stderr
 
 
 def test_fail_on_a_rule_that_fires(tmp_path: Path) -> None:

@@ -21,6 +21,7 @@ from perfdoc.export.writer import Clock, PerfettoFile, Written
 from perfdoc.measuring import WorkerLostError, measure_all
 from perfdoc.orderly_end import ended_in_order
 from perfdoc.output import may_write, written_whole
+from perfdoc.setting_words import split_settings
 from perfdoc.traces import TraceError
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
@@ -60,8 +61,9 @@ class _Place:
 def run(request: Request, say: Callable[[str], None]) -> None:
     """Write the file, whole or not at all. Raises ExportError."""
     try:
-        window, given = _asked(request)
-        paths = find_captures(request.paths)
+        named, words = split_settings(request.paths)
+        window, given = _asked(request, words)
+        paths = find_captures(named)
         _check(request.output, paths, force=request.force)
         if len(paths) > _MAX_CAPTURES:
             raise ExportError(f"{len(paths):,} captures are too many for one file.")
@@ -80,10 +82,10 @@ def run(request: Request, say: Callable[[str], None]) -> None:
         say(f"{left_out:,} slices are not in it: too many overlap, or are on too many streams or threads.")
 
 
-def _asked(request: Request) -> tuple[WindowRequest, JobFacts]:
+def _asked(request: Request, words: Sequence[str]) -> tuple[WindowRequest, JobFacts]:
     try:
         pattern = None if request.step_range is None else re.compile(request.step_range)
-        return WindowRequest(step_pattern=pattern), given_facts(request.settings, request.config)
+        return WindowRequest(step_pattern=pattern), given_facts([*request.settings, *words], request.config)
     except re.error as error:
         raise ExportError(
             f"--step-range {request.step_range!r}: is not a regular expression: {error}."

@@ -64,7 +64,11 @@ def redact(
         folder = undo.enter_context(tempfile.TemporaryDirectory(dir=real.parent, prefix=".perfdoc-"))
         for number, (source, target) in enumerate(zip(captures, targets, strict=True)):
             temporary = Path(folder) / f"{number}{target.suffix}"
-            copied = _copy(source, temporary, names, zipped=target.suffix == ".gz")
+            try:
+                copied = _copy(source, temporary, names, zipped=target.suffix == ".gz")
+            except sqlite3.Error as error:
+                what = f"cannot be written: {error}."
+                raise TraceError(target, what, "Is there room on the disk?") from error
             ranks = _require_same(source, temporary) if verify else None
             staged.append((temporary, Copy(path=target, copied=copied, ranks=ranks)))
         for temporary, copy in staged:
@@ -102,10 +106,7 @@ def _require_free(source: Path, target: Path, captures: Sequence[Path], *, force
 def _copy(source: Path, target: Path, names: Names, *, zipped: bool) -> Copied:
     if tool_of(source) != NSYS:
         return copy_kineto(source, target, names, zipped=zipped)
-    try:
-        return copy_nsys(source, target, names)
-    except sqlite3.Error as error:
-        raise TraceError(target, f"cannot be written: {error}.", "Is there room on the disk?") from error
+    return copy_nsys(source, target, names)
 
 
 def _require_same(source: Path, copy: Path) -> int:

@@ -48,6 +48,8 @@ def copy_nsys(source: Path, target: Path, names: Names) -> Copied:
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:  # which is no fault of the original
+            raise
         raise TraceError(source, f"cannot be copied: {error}.", "Export the report again.") from error
     finally:
         file.close()
