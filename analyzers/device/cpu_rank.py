@@ -16,6 +16,7 @@ from perfdoc.analyzers.device.dimension_names import dimension_of_group
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass, KernelKind
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.collective_name import CollectiveName, parse_collective
+from perfdoc.profiling.marks import parse_group_mark
 from perfdoc.traces import RangeKind, Trace
 
 NEVER = np.iinfo(np.int64).max
@@ -49,12 +50,18 @@ def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
     compute = work - covered(
         vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT, vocabulary.DATA, vocabulary.GC
     )
-    runs = rows_of(vocabulary.COLLECTIVE_RUN)
+    alone = _of_one_rank(trace)
+
+    def shared(rows: I64) -> I64:
+        return rows[[_group_of(trace.strings[i]) not in alone for i in trace.ranges.name[rows].tolist()]]
+
+    runs = shared(rows_of(vocabulary.COLLECTIVE_RUN))
     name, start_ns, end_ns = (
         c[runs] for c in (trace.ranges.name, trace.ranges.start_ns, trace.ranges.end_ns)
     )
     done = {_facts_of(trace.strings[i]) for i in np.unique(name).tolist()}
-    pending = _pending(trace, rows_of(vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT), done)
+    handled = shared(rows_of(vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT))
+    pending = _pending(trace, handled, done)
     communication = _communication(
         trace,
         np.concatenate((name, np.array([p[0] for p in pending], np.int64))).astype(np.int64),
@@ -95,6 +102,18 @@ def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
         on_host=True,
     )
     return activity, len(pending)
+
+
+def _of_one_rank(trace: Trace) -> frozenset[tuple[str, str]]:
+    """Groups, by description and name, that have one member: megatron-core calls their collectives too, and
+    nothing moves between ranks. What such a call takes is the host's."""
+    marks = (parse_group_mark(text) for text in trace.strings if text.startswith(vocabulary.GROUP_MARK))
+    return frozenset((m.description, m.name) for m in marks if m is not None and len(m.ranks) == 1)
+
+
+def _group_of(text: str) -> tuple[str, str] | None:
+    fact = parse_collective(text)
+    return None if fact is None else (fact.group, fact.group_name)
 
 
 def _main_thread(trace: Trace, steps: I64, threads: I64) -> int:

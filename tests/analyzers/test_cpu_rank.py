@@ -16,7 +16,7 @@ SPANS = [(100, 250, True), (260, 400, True), (450, 700, False), (460, 600, True)
 TP = "group=TENSOR_MODEL_PARALLEL_GROUP pg=2 bytes=64 seq=0"
 
 
-def planted(*, operators: bool) -> TimelineBuilder:
+def planted(*, operators: bool, mark: str | None = None) -> TimelineBuilder:
     """One step [0, 1000) of rank 3 on the CPU, then a second one, empty, [1000, 1100).
 
     data [0, 100), of which an operator runs [20, 60); forward [100, 400), with operators [100, 250) and
@@ -28,6 +28,8 @@ def planted(*, operators: bool) -> TimelineBuilder:
     process = builder.process(pid=77)
     main, backend = process.thread(tid=77), process.thread(tid=78)
     main.range("perfdoc.rank 3 world=8 device=cpu", 0, 0)
+    if mark is not None:
+        main.range(mark, 0, 0)
     main.range("perfdoc.step 0", 0, 1000)
     main.range("perfdoc.step 1", 1000, 1100)
     main.range("perfdoc.data", 0, 100)
@@ -83,6 +85,19 @@ def test_without_operators_the_vocabulary_says_what_computes(tmp_path: Path) -> 
     assert rank.ledger.compute_ns == 440
     assert {k: v for k, v in rank.ledger.exposed_comm_ns.items() if v} == {"dp": 110, "tp": 50}
     assert {k: v for k, v in rank.ledger.idle_ns.items() if v} == {"data": 100, "gc": 30, "host": 370}
+
+
+def test_a_group_of_one_rank_communicates_with_nobody(tmp_path: Path) -> None:
+    """megatron-core reduces over tensor-parallel groups of one rank too: in a job with TP 1 that is no TP."""
+    for ranks, left in (("3", {"dp": 110}), ("3-4", {"dp": 110, "tp": 50})):
+        mark = f"perfdoc.group group=TENSOR_MODEL_PARALLEL_GROUP pg=2 ranks={ranks}"
+        builder = planted(operators=True, mark=mark)
+        path = write_kineto(builder.build(), tmp_path / f"{ranks}.json", 77)
+        ((rank,), _) = measure_trace(read_kineto(path), WindowRequest())
+        assert {k: v for k, v in rank.ledger.exposed_comm_ns.items() if v} == left
+        # What the call took is the host's: 380, or with [750, 800) 430.
+        assert rank.ledger.idle_ns["host"] == 540 - sum(left.values())
+        assert [c.dimension for c in rank.communication] == list(left)
 
 
 def test_marks_name_the_rank_of_a_gpu_too(tmp_path: Path) -> None:
