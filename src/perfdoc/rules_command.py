@@ -8,6 +8,7 @@ from pathlib import Path
 
 import msgspec
 
+from perfdoc.explain_text import rule_text
 from perfdoc.rules.registry import all_rules
 from perfdoc.verify.store import given_records, of_rule, records_in, state_folder
 from perfdoc.verify.words import track_record_text
@@ -40,5 +41,4 @@ def explain_rule(code: str, *, as_json: bool, records: Path | None = None) -> st
     if as_json:
         document = {**asdict(meta), "track_record": track}
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
-    about = f"{meta.code}  {meta.title} ({meta.status})\n\n{meta.why}\n\nSources: {', '.join(meta.sources)}\n"
-    return f"{about}\n{track_record_text(track)}"
+    return f"{rule_text(meta)}\n{track_record_text(track)}"

@@ -1,9 +1,11 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 from perfdoc import __version__
+from perfdoc.explain_text import rule_text
 from perfdoc.rules.registry import all_rules
 from perfdoc.simulator.demo import write_demo
 from tests.cli.test_analyze import perfdoc
@@ -40,5 +42,12 @@ def test_rules_and_explain() -> None:
     assert [r["code"] for r in as_json] == [r.meta.code for r in all_rules()]
     assert "Unexplained idle time" in perfdoc("explain", "pd901").stdout
     assert json.loads(perfdoc("explain", "PD901", "--format", "json").stdout)["code"] == "PD901"
+    whole = perfdoc("explain", "PD101").stdout
+    assert "Needs: a trace" in whole
+    assert "- Reduce gradients bucket by bucket while the backward pass runs" in whole
+    assert "- Megatron-Bridge, performance tuning guide\n" in whole
+    assert max(map(len, whole.splitlines())) <= 100
+    unclear = [r.meta.code for r in all_rules() if re.search(r"- (seed|DESIGN) ", rule_text(r.meta))]
+    assert not unclear, "a source that only its authors can look up"
     wrong = perfdoc("explain", "PD9O1")
     assert (wrong.returncode, "did you mean PD901" in wrong.stderr) == (2, True)

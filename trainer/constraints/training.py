@@ -13,7 +13,7 @@ TRAINING: tuple[Rule, ...] = (
     (
         "optimizer.lr_warmup_iters",
         lambda c, s, d: c.optimizer.lr_warmup_iters >= (c.optimizer.lr_decay_iters or c.training.train_iters),
-        "not below lr_decay_iters (null: train_iters)",
+        "not below lr_decay_iters (where that is null, train_iters): a short run wants a smaller one",
     ),
     (
         "data.split",

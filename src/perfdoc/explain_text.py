@@ -1,0 +1,41 @@
+"""What `perfdoc explain` says of a rule, in words that need neither the source nor its pages."""
+
+from __future__ import annotations
+
+import textwrap
+
+from perfdoc.rules.advice.load import entries
+from perfdoc.rules.rule import Meta
+
+_WIDTH = 100
+_NEEDS = {
+    "trace": "a trace",
+    "steps": "ranges that name steps",
+    "ranks": "captures of several ranks",
+    "settings": "the job's settings (perfdoc run, --config FILE)",
+    "snapshot": "a memory snapshot",
+    "hardware": "a GPU whose name is known",
+    "model": "the model's shape (--set model=…)",
+}
+_GUIDES = {
+    "seed 000": "Megatron-Bridge, performance tuning guide",
+    "seed 001": "NeMo Framework, performance tuning guide",
+    "seed 002": "Megatron-Bridge, performance tuning guide for LLM training (an abridged form)",
+    "seed 003": "Megatron-LM, system optimizations",
+    "seed 004": "notes on megatron-core's performance options",
+    "DESIGN section 3": "perfdoc's own definitions (docs/ledger.md)",
+}
+"""What the rules call by a number."""
+
+
+def rule_text(meta: Meta) -> str:
+    """Title, reason, needs, the advice that it decides, and sources; wrapped, ends with a new line."""
+    parts = [f"{meta.code}  {meta.title} ({meta.status})", "", textwrap.fill(meta.why, _WIDTH)]
+    if meta.needs:
+        parts += ["", f"Needs: {', '.join(_NEEDS.get(need, need) for need in meta.needs)}"]
+    if says := [entries()[name].says for name in meta.advice if name in entries()]:
+        parts += ["", "What the guides advise"]
+        parts += [textwrap.fill(f"- {one}", _WIDTH, subsequent_indent="  ") for one in says]
+    if meta.sources:
+        parts += ["", "Sources", *(f"- {_GUIDES.get(source, source)}" for source in meta.sources)]
+    return "\n".join(parts) + "\n"
