@@ -163,3 +163,23 @@ def test_the_published_type_takes_it(slow: tuple[Replay, Rebuilt]) -> None:
     ):
         published = msgspec.convert(gain, type=published_types.Gain, from_attributes=True)
         assert msgspec.json.decode(msgspec.json.encode(published))["mid_ms"] == gain.mid_ms
+
+
+def test_hosts_that_others_wait_for_are_gained_one_after_the_other(slow: tuple[Replay, Rebuilt]) -> None:
+    """Two ranks are held up by their data for 0.9 ms each, at different times, and wait 2 ms in
+    communication, of which no more than the other's 0.9 are for its data: 1.8 ms over 3 steps. A rank that
+    waits for nobody gains its own."""
+    replay, rebuilt = slow
+    withheld = replace(replay, predicts=False, withheld="it is off")
+
+    def most(*waits_ns: int) -> float | None:
+        ledgers = []
+        for waits in waits_ns:
+            own = ledger(data=900_000)
+            comm = {**own.exposed_comm_ns, "tp": waits}
+            ledgers.append(replace(own, window_ns=own.window_ns + waits, exposed_comm_ns=comm))
+        return predict(rebuilt, withheld, [without_host_time("data")], ledgers).high_ms
+
+    assert most(2_000_000, 2_000_000) == pytest.approx(0.6)
+    assert most(300_000, 0) == pytest.approx(0.4)
+    assert most(0, 0) == most(2_000_000) == pytest.approx(0.3)
