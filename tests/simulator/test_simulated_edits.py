@@ -105,6 +105,14 @@ def test_faults_together_are_recovered_by_their_edits_together(tmp_path: Path) -
     assert saved == pytest.approx(job.laying.makespan_ns - job.sound_ns, rel=0.02)
 
 
+def test_larger_buckets_collect_no_garbage(tmp_path: Path) -> None:
+    """The host collects between two gathers of one bucket: that is not the buckets' and stays."""
+    job = simulated(DATA, "small_buckets=4", "gc=40")
+    cost, saved = recovered(job, [rebucketed(20_000_000)], tmp_path)
+    assert 2_000_000 < cost < 30_000_000
+    assert saved == pytest.approx(cost, rel=0.02)
+
+
 def test_one_bucket_of_everything_is_cut_before_it_is_overlapped(tmp_path: Path) -> None:
     """Without overlap Megatron has one bucket a chunk. Against a job with usual buckets, laid out apart."""
     whole = "tp=2,dp=4,bucket=9000000000,overlap_grad_reduce=off,overlap_param_gather=off"

@@ -10,12 +10,16 @@ from perfdoc.simulator.replay.edits.edit import with_durations, with_lags
 from perfdoc.simulator.replay.edits.rewiring import arrivals, launching
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
+_LONGER = 3.0
+"""Than the median between two parts: the host was kept from them by something else."""
+
 
 def without_merged_calls(rebuilt: Rebuilt, whole: I64) -> Rebuilt:
     """whole: by task that which carries its bucket, -1 for what is no part of one.
 
-    Between the launches of two parts of one bucket, where nothing else is launched, the host does nothing. On
-    a CPU rank the issue of the second takes no time.
+    Between the launches of two parts of one bucket, where nothing else is launched, the host does nothing
+    but what has nothing to do with buckets: it collects garbage, loads data, or is away for longer than
+    between other parts. On a CPU rank the issue of the second takes no time.
     """
     graph, edges = rebuilt.graph, rebuilt.graph.edges
     parts = np.flatnonzero(whole >= 0)
@@ -47,5 +51,20 @@ def without_merged_calls(rebuilt: Rebuilt, whole: I64) -> Rebuilt:
         gone = np.zeros(len(duration), bool)
         gone[host[inside]] = True
         duration[gone] = 0
-        lag[held & gone[edges.target]] = 0
+        between = np.flatnonzero(held & gone[edges.target])
+        lag[between] = _other_work_ns(rebuilt, i, between)
     return with_durations(with_lags(rebuilt, lag), duration)
+
+
+def _other_work_ns(rebuilt: Rebuilt, rank: int, between: I64) -> I64:
+    """Of the host's time on these edges between calls of a rank what is no work for buckets."""
+    edges, frame = rebuilt.graph.edges, rebuilt.ranks[rank]
+    lag = edges.lag_ns[between]
+    begin, end = rebuilt.end_ns[edges.source[between]], rebuilt.start_ns[edges.target[between]]
+    other = np.zeros(len(between), np.int64)
+    for known in frame.host.values():
+        other += known.covered_within(begin, end)
+    own = np.maximum(lag - other, 0)
+    most = int(_LONGER * np.median(own)) if len(own) else 0
+    stays: I64 = lag - np.minimum(own, most)
+    return stays
