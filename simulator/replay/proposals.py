@@ -29,7 +29,7 @@ from perfdoc.simulator.replay.edits import (
     without_recompute,
     without_straggler,
 )
-from perfdoc.simulator.replay.edits.even_ranks import last_to_arrive
+from perfdoc.simulator.replay.edits.even_ranks import straggler_of
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 _LARGER, _SMALLER = 4.0, 0.25
@@ -136,7 +136,7 @@ def _of_ranks(rebuilt: Rebuilt) -> Iterator[Proposal]:
     if len(rebuilt.ranks) < 2:
         return
     for dimension in ("dp", "tp", "cp", "ep", "unknown"):
-        late = last_to_arrive(rebuilt, dimension)
+        late = straggler_of(rebuilt, dimension)
         if late is not None:
             edit = without_straggler(late, dimension)
             yield Proposal(key=f"without_straggler_{dimension}", family="straggler", edit=edit)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
+from numpy.typing import NDArray
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.simulator.engine import TaskKind
@@ -10,37 +13,29 @@ from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
+F64 = NDArray[np.float64]
 _UNCERTAINTY_FRAC = 0.15
 """The others may have less to do (uneven data, uneven stages), so that not all of it is a delay."""
 
 
 def without_straggler(rank: int, dimension: str) -> Edit:
-    """Between its matched collectives of a dimension, a rank (its index in the job) computes no longer than
-    the median of the other members did between the same two.
+    """Between its matched collectives of a dimension, a rank (its index in the job) computes for as long as
+    the median of the other members did what it did there: less, or more.
 
     ValueError for a name that is no dimension.
     """
     if dimension not in DIMENSIONS:
         raise ValueError(f"without_straggler: {dimension!r} is none of {', '.join(DIMENSIONS)}")
 
-    def apply(rebuilt: Rebuilt) -> Rebuilt:
-        meetings = _meetings(rebuilt, DIMENSIONS.index(dimension))
-        mine = meetings[rank] if 0 <= rank < len(meetings) else np.empty((0, 2), np.int64)
-        if not len(mine):
-            raise ValueError(f"rank {rank} has no matched {dimension} collective")
-        which, own_ns = _between(rebuilt, rank, mine[:, 1])
-        segments = len(mine) + 1
-        total = np.bincount(which, own_ns, segments)
-        peers = []
-        for i, other in enumerate(meetings):
-            if i != rank and np.array_equal(other[:, 0], mine[:, 0]):
-                peers.append(np.bincount(*_between(rebuilt, i, other[:, 1]), segments))
-        if not peers:
-            raise ValueError(f"no rank has all {dimension} collectives in common with rank {rank}")
-        usual = np.median(np.stack(peers), axis=0)
-        factor = np.where(total > usual, usual / np.maximum(total, 1), 1.0)
+    def apply(rebuilt: Rebuilt, *, alike: bool = False) -> Rebuilt:
+        rows, which, own, peers = _compared(rebuilt, rank, _meetings(rebuilt, DIMENSIONS.index(dimension)))
+        usual = np.median(peers, axis=0)
+        if usual.sum() >= own.sum():
+            raise ValueError(f"rank {rank} computes no longer than its {dimension} peers")
+        factor = np.where(own > 0, usual / np.maximum(own, 1), 1.0)
+        if alike:
+            factor[:] = usual.sum() / own.sum()
         duration: I64 = rebuilt.graph.duration_ns.copy()
-        rows = _compute_of(rebuilt, rank)
         duration[rows] = np.round(duration[rows] * factor[which]).astype(np.int64)
         return with_durations(rebuilt, duration)
 
@@ -50,7 +45,53 @@ def without_straggler(rank: int, dimension: str) -> Edit:
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=("exposed_comm", "compute"),
         assumptions=("the ranks of the group have the same work to do",),
+        # Where ranks differ by chance, so that each waits for the other in turn, that stays.
+        variants=(partial(apply, alike=True),),
     )
+
+
+def straggler_of(rebuilt: Rebuilt, dimension: str) -> int | None:
+    """The rank (index) that computes longest beyond its peers; where none does, or none can be compared, the
+    one that others waited for longest. Who arrives last may have waited for another itself, as all stages of
+    a pipeline do for the slow one. None where no collective of the dimension was matched."""
+    meetings = _meetings(rebuilt, DIMENSIONS.index(dimension))
+    longer = np.zeros(len(meetings))
+    for i in range(len(meetings)):
+        try:
+            _, _, own, peers = _compared(rebuilt, i, meetings)
+        except ValueError:
+            continue
+        longer[i] = own.sum() - np.median(peers.sum(axis=1))
+    return int(np.argmax(longer)) if longer.max(initial=0) > 0 else last_to_arrive(rebuilt, dimension)
+
+
+def _compared(rebuilt: Rebuilt, rank: int, meetings: list[I64]) -> tuple[I64, I64, F64, F64]:
+    """(computations of a rank, in which stretch between its collectives each is, how long it computed in each
+    stretch, (peers, stretches) how long peers did the same). ValueError, one line, where nobody compares.
+
+    On a GPU collectives run beside kernels, and whose come first differs: there the n-th computation of a
+    rank is compared with the n-th of its peers, and where they have more or fewer, all with all. On a CPU
+    rank collectives come in order, and pieces differ.
+    """
+    mine = meetings[rank] if 0 <= rank < len(meetings) else np.empty((0, 2), np.int64)
+    if not len(mine):
+        raise ValueError(f"rank {rank} has no matched collective of this kind")
+    peers = [i for i, o in enumerate(meetings) if i != rank and np.array_equal(o[:, 0], mine[:, 0])]
+    if not peers:
+        raise ValueError(f"no rank has all collectives in common with rank {rank}")
+    rows = _compute_of(rebuilt, rank)
+    theirs = [_compute_of(rebuilt, i) for i in peers]
+    which = _stretch(rebuilt, rows, mine[:, 1])
+    if rebuilt.ranks[rank].on_host:
+        of = [_stretch(rebuilt, t, meetings[i][:, 1]) for i, t in zip(peers, theirs, strict=True)]
+    else:
+        if any(len(t) != len(rows) for t in theirs):
+            which = np.zeros(len(rows), np.int64)
+        of = [which if len(t) == len(rows) else np.zeros(len(t), np.int64) for t in theirs]
+    took = rebuilt.graph.duration_ns
+    both = zip((which, *of), (rows, *theirs), strict=True)
+    sums = np.stack([np.bincount(w, took[t], len(mine) + 1) for w, t in both]).astype(np.float64)
+    return rows, which, sums[0], sums[1:]
 
 
 def last_to_arrive(rebuilt: Rebuilt, dimension: str) -> int | None:
@@ -89,10 +130,11 @@ def _meetings(rebuilt: Rebuilt, dimension: int) -> list[I64]:
 
 
 def _compute_of(rebuilt: Rebuilt, rank: int) -> I64:
-    return np.flatnonzero((rebuilt.graph.kind == TaskKind.COMPUTE) & (rebuilt.graph.rank == rank))
+    """In the order of their launch."""
+    rows = np.flatnonzero((rebuilt.graph.kind == TaskKind.COMPUTE) & (rebuilt.graph.rank == rank))
+    return rows[np.lexsort((rebuilt.start_ns[rows], rebuilt.launch_ns[rows]))]
 
 
-def _between(rebuilt: Rebuilt, rank: int, arrivals_ns: I64) -> tuple[I64, I64]:
-    """Of each computation of a rank: how many of these arrivals came before it began, and its duration."""
-    rows = _compute_of(rebuilt, rank)
-    return np.searchsorted(arrivals_ns, rebuilt.start_ns[rows], "right"), rebuilt.graph.duration_ns[rows]
+def _stretch(rebuilt: Rebuilt, rows: I64, arrivals_ns: I64) -> I64:
+    """How many of these arrivals came before each computation began."""
+    return np.searchsorted(arrivals_ns, rebuilt.start_ns[rows], "right")

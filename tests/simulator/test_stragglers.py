@@ -1,0 +1,67 @@
+"""Who is the late rank, and what its lateness costs; others are victims, or as quick as their peers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.simulator.engine import TaskKind, schedule
+from perfdoc.simulator.replay.edits import without_straggler
+from perfdoc.simulator.replay.edits.even_ranks import last_to_arrive, straggler_of
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+from tests.simulator.simulated import replayed, simulated
+
+
+def length(rebuilt: Rebuilt) -> int:
+    return rebuilt.span(schedule(rebuilt.graph).end_ns)
+
+
+def test_a_victim_is_not_taken_for_the_culprit(tmp_path: Path) -> None:
+    """Rank 2, the second stage of the first of two pipelines, is slow. Rank 0, the stage before it, comes
+    last to more collectives over replicas than it does, because it waits for it."""
+    job = simulated("pp=4,dp=2", "late_rank=2:1.5")
+    _, rebuilt = replayed(job, tmp_path)
+    assert last_to_arrive(rebuilt, "dp") == 0
+    assert straggler_of(rebuilt, "dp") == 2
+    saved = length(rebuilt) - length(without_straggler(2, "dp").apply(rebuilt))
+    assert saved == pytest.approx(job.costs[0].cost_ns, rel=0.01)
+    for other in (0, 1, 3, 4):
+        with pytest.raises(ValueError, match="computes no longer than its dp peers"):
+            without_straggler(other, "dp").apply(rebuilt)
+
+
+def test_who_has_more_kernels_is_compared_as_a_whole(tmp_path: Path) -> None:
+    """One kernel of a peer counts for nothing any more: the others' sum decides, and what a fault cost is
+    found within some per cent."""
+    job = simulated("dp=2", "late_rank=1:1.5")
+    _, rebuilt = replayed(job, tmp_path)
+    kind = rebuilt.graph.kind.copy()
+    kind[np.flatnonzero((kind == TaskKind.COMPUTE) & (rebuilt.graph.rank == 0))[7]] = TaskKind.COPY
+    fewer = replace(rebuilt, graph=replace(rebuilt.graph, kind=kind))
+    saved = length(fewer) - length(without_straggler(1, "dp").apply(fewer))
+    assert saved == pytest.approx(job.costs[0].cost_ns, rel=0.03)
+
+
+def test_chance_is_no_straggler(tmp_path: Path) -> None:
+    """Two ranks whose kernels vary by chance by 20 % alike wait for each other in turn. All kernels of the
+    slower one shorter alike, so that both compute as long, saves no more than that, and the band reaches down
+    to it."""
+    _, rebuilt = replayed(simulated("dp=2", steps=1), tmp_path)
+    rows = [
+        np.flatnonzero((rebuilt.graph.kind == TaskKind.COMPUTE) & (rebuilt.graph.rank == rank))
+        for rank in (0, 1)
+    ]
+    chance = np.random.default_rng(7)
+    for _ in range(6):
+        duration = rebuilt.graph.duration_ns.copy()
+        for mine in rows:
+            duration[mine] = (duration[mine] * chance.uniform(0.8, 1.2, len(mine))).astype(np.int64)
+        varied = replace(rebuilt, graph=replace(rebuilt.graph, duration_ns=duration))
+        late = straggler_of(varied, "dp")
+        assert late is not None
+        longer = abs(int(duration[rows[0]].sum()) - int(duration[rows[1]].sum()))
+        (alike,) = without_straggler(late, "dp").variants
+        assert 0 < length(varied) - length(alike(varied)) <= 1.01 * longer
