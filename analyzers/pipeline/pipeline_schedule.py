@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+Takes = float | Sequence[float]
 MOST_PASSES = 400_000
 """A schedule of more passes is not laid out."""
 
@@ -45,14 +46,16 @@ class PerfectSchedule:
 
 
 def perfect_schedule(
-    *, vpp: int, micro_batches: int, forward: Sequence[float], backward: Sequence[float]
+    *, vpp: int, micro_batches: int, forward: Sequence[Takes], backward: Sequence[Takes]
 ) -> PerfectSchedule | None:
-    """Lay out a step whose stages take `forward` and `backward` for one micro-batch in one chunk.
+    """Lay out a step whose stages take `forward` and `backward` for one micro-batch in one chunk: a figure a
+    stage, or where its chunks differ one for each of them.
 
     None where the schedule is not defined (interleaved, and the micro-batches are no multiple of the
     stages) or has more than MOST_PASSES passes.
     """
     pp = len(forward)
+    takes = {True: _by_chunk(forward, vpp), False: _by_chunk(backward, vpp)}
     if (vpp > 1 and micro_batches % pp) or 2 * pp * vpp * micro_batches > MOST_PASSES:
         return None
     orders = [_order(pp, vpp, stage, micro_batches) for stage in range(pp)]
@@ -70,15 +73,19 @@ def perfect_schedule(
                 if source is not None and source not in done:
                     break
                 start = max(free[stage], 0.0 if source is None else done[source])
-                free[stage] = start + (forward if is_forward else backward)[stage]
+                free[stage] = start + takes[is_forward][stage][chunk]
                 done[is_forward, micro_batch, chunk, stage] = free[stage]
                 at[stage] += 1
                 moved = True
             else:
                 waiting.discard(stage)
         assert moved or not waiting, "the schedule waits for itself"
-    own = tuple(micro_batches * vpp * (f + b) for f, b in zip(forward, backward, strict=True))
+    own = tuple(micro_batches * (sum(f) + sum(b)) for f, b in zip(*takes.values(), strict=True))
     return PerfectSchedule(window=max(free), own=own)
+
+
+def _by_chunk(takes: Sequence[Takes], vpp: int) -> list[Sequence[float]]:
+    return [t if isinstance(t, Sequence) else (t,) * vpp for t in takes]
 
 
 def _order(pp: int, vpp: int, stage: int, micro_batches: int) -> list[tuple[bool, int, int]]:

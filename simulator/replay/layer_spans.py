@@ -27,6 +27,15 @@ class LayerSpans:
     def __len__(self) -> int:
         return len(self.start_ns)
 
+    def at(self, time_ns: I64) -> I64:
+        """Layer that the host is in at each time; -1 none."""
+        if not len(self):
+            return np.full(len(time_ns), -1, np.int64)
+        at = np.searchsorted(self.start_ns, time_ns, "right") - 1
+        reach = np.maximum.accumulate(self.end_ns)
+        inside = (at >= 0) & (time_ns < reach[np.maximum(at, 0)])
+        return np.where(inside, self.layer[np.maximum(at, 0)], -1)
+
 
 NO_LAYERS = LayerSpans(
     start_ns=np.empty(0, np.int64),

@@ -91,7 +91,7 @@ def _stage_times(rebuilt: Rebuilt, now: Mapping[Place, int]) -> tuple[dict[int, 
         stage = _stage(frame)
         mine = np.flatnonzero(computes & (graph.rank == i))
         at = rebuilt.launch_ns[mine]
-        inside = _layer_at(frame, at) >= 0
+        inside = frame.layers.at(at) >= 0
         in_pass = frame.passes.at(at) >= 0
         took = graph.duration_ns[mine]
         layer.setdefault(stage, []).append(float(took[inside].sum()) / now[stage, 0])
@@ -140,17 +140,6 @@ def _counts(rebuilt: Rebuilt) -> dict[Place, int]:
     return found
 
 
-def _layer_at(frame: RankFrame, time_ns: I64) -> I64:
-    """Layer that the host is in at each time; -1 none."""
-    spans = frame.layers
-    if not len(spans):
-        return np.full(len(time_ns), -1, np.int64)
-    at = np.searchsorted(spans.start_ns, time_ns, "right") - 1
-    reach = np.maximum.accumulate(spans.end_ns)
-    inside = (at >= 0) & (time_ns < reach[np.maximum(at, 0)])
-    return np.where(inside, spans.layer[np.maximum(at, 0)], -1)
-
-
 def _spread(rebuilt: Rebuilt, wanted: Mapping[Place, int]) -> Rebuilt:
     now = _counts(rebuilt)
     if dict(now) == dict(wanted):
@@ -163,7 +152,7 @@ def _spread(rebuilt: Rebuilt, wanted: Mapping[Place, int]) -> Rebuilt:
     for i, frame in enumerate(rebuilt.ranks):
         stage = _stage(frame)
         mine = np.flatnonzero((graph.rank == i) & (rebuilt.launch_ns >= 0))
-        layer = _layer_at(frame, rebuilt.launch_ns[mine])
+        layer = frame.layers.at(rebuilt.launch_ns[mine])
         had, has = [], []
         for chunk, layers in enumerate(_chunk_layers(frame)):
             ratio = wanted[stage, chunk] / len(layers)

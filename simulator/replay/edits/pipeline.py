@@ -10,53 +10,19 @@ phases is taken out of every step.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 
-from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.pipeline.pipeline_schedule import perfect_schedule
-from perfdoc.simulator.engine import Schedule, TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Edit
+from perfdoc.simulator.replay.edits.pipeline_times import message_ns, overhead_ns, pipeline_of, stages_of
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 _UNCERTAINTY_FRAC = 0.3
 """Passes differ between micro-batches, and messages of more chunks may hold one another up."""
-_HALVINGS = 40
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Pipeline:
-    """Stages in order; times in ns."""
-
-    vpp: int
-    micro_batches: int
-    forward: tuple[float, ...]
-    """By stage: one micro-batch in one chunk."""
-    backward: tuple[float, ...]
-    starts_ns: I64
-    """When the first pass of each step was begun, over all stages, as measured."""
-    phase: float
-    """From there to the end of the last pass, as the graph runs; mean over steps."""
-    ranks_of_stage: tuple[tuple[int, ...], ...]
-
-    def window(self, overhead: float) -> float:
-        """What the schedule takes with this much more in every pass. ValueError where it is not defined."""
-        found = perfect_schedule(
-            vpp=self.vpp,
-            micro_batches=self.micro_batches,
-            forward=[f + overhead for f in self.forward],
-            backward=[b + overhead for b in self.backward],
-        )
-        if found is None:
-            raise ValueError(
-                f"there is no schedule of {self.micro_batches} micro-batches on {len(self.forward)} stages "
-                f"of {self.vpp} chunks"
-            )
-        return found.window
 
 
 def virtual_stages(chunks: int) -> Edit:
@@ -69,7 +35,7 @@ def virtual_stages(chunks: int) -> Edit:
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=("exposed_comm.pp", "idle"),
         assumptions=(
-            "chunks share a stage's work evenly",
+            "chunks share a stage's layers evenly; embedding and output stay at the ends",
             "every pass of a chunk pays for its messages what a pass pays now",
         ),
         variants=tuple(
@@ -106,10 +72,12 @@ def with_schedule(
     is the same whatever the size of a micro-batch; the rest scales. overhead_max_ns: what every pass of
     either schedule pays at most; a message, if not given.
     """
-    now = _pipeline(rebuilt)
-    most = _message_ns(rebuilt) if overhead_max_ns is None else overhead_max_ns
-    overhead = min(_overhead(now), most)
-    forward, backward = now.forward, now.backward
+    now = pipeline_of(rebuilt)
+    if vpp is not None:
+        _check_chunks(rebuilt, len(now.forward), vpp)
+    most = message_ns(rebuilt) if overhead_max_ns is None else overhead_max_ns
+    overhead = min(overhead_ns(now), most)
+    forward, backward, ends = now.forward, now.backward, now.ends
     if micro_batches != 1:
         fixed = [
             [
@@ -124,111 +92,33 @@ def with_schedule(
         )
     if even:
         forward, backward = (tuple([sum(t) / len(t)] * len(t)) for t in (forward, backward))
+        ends = ((0.0, 0.0),) * len(forward)
     if vpp is not None:
         forward, backward = (tuple(x * now.vpp / vpp for x in t) for t in (forward, backward))
     count = round(now.micro_batches * micro_batches)
     if count < 1 or abs(count - now.micro_batches * micro_batches) > 1e-6:
         raise ValueError(f"{now.micro_batches} x {micro_batches:g} is no whole number of micro-batches")
-    new = replace(now, vpp=vpp or now.vpp, micro_batches=count, forward=forward, backward=backward)
+    new = replace(now, vpp=vpp or now.vpp, micro_batches=count, forward=forward, backward=backward, ends=ends)
     rest = now.phase - now.window(overhead)
     saved = now.phase - (new.window(overhead) + rest)
     return _shifted(rebuilt, now.starts_ns, round(saved))
 
 
-def _pipeline(rebuilt: Rebuilt) -> _Pipeline:
-    """The job's pipelines as one: the mean over replicas. ValueError, one line, where it cannot be told."""
-    facts = rebuilt.ranks[0].facts
-    if facts.pp is None or facts.micro_batches is None:
-        raise ValueError("stages and micro-batches are not known: give them with --set pp=N micro_batches=N")
-    pp, vpp, count = facts.pp, facts.vpp or 1, facts.micro_batches
-    if pp < 2:
-        raise ValueError("the job has one pipeline stage")
-    stages = _stages(rebuilt, pp)
-    if not all(stages):
-        raise ValueError("not every stage of the pipeline is among the ranks that were joined")
-    if any(not len(r.passes) for r in rebuilt.ranks):
-        raise ValueError("no range of the capture shows the passes of micro-batches")
-    times = schedule(rebuilt.graph)
-    took = [_pass_ns(rebuilt, times, i, count * vpp) for i in range(len(rebuilt.ranks))]
-    if len({len(t[3]) for t in took}) > 1:
-        raise ValueError("ranks show different numbers of steps")
-    ends = np.max([t[2][:, 0] for t in took], axis=0)
-    begins = np.min([t[2][:, 1] for t in took], axis=0)
-    return _Pipeline(
-        vpp=vpp,
-        micro_batches=count,
-        forward=tuple(float(np.mean([took[r][0] for r in ranks])) for ranks in stages),
-        backward=tuple(float(np.mean([took[r][1] for r in ranks])) for ranks in stages),
-        starts_ns=np.min([t[3] for t in took], axis=0),
-        phase=float(np.mean(ends - begins)),
-        ranks_of_stage=stages,
-    )
-
-
-def _stages(rebuilt: Rebuilt, pp: int) -> tuple[tuple[int, ...], ...]:
-    """Indices of ranks by stage; stages are the slowest of Megatron's rank order."""
-    world = rebuilt.ranks[0].facts.world_size
-    if world is None or world % pp or any(r.rank is None for r in rebuilt.ranks):
-        raise ValueError("which rank is which stage is not known")
-    per_stage = world // pp
-    return tuple(
-        tuple(i for i, r in enumerate(rebuilt.ranks) if r.rank is not None and r.rank // per_stage == stage)
-        for stage in range(pp)
-    )
-
-
-def _pass_ns(rebuilt: Rebuilt, times: Schedule, rank: int, per_step: int) -> tuple[float, float, I64, I64]:
-    """Mean forward, mean backward; (end, start) of every whole step's phase, all as the graph runs now; and
-    when the phase was begun as measured.
-
-    A pass lasts from its first to its last computation.
-    """
-    graph, frame = rebuilt.graph, rebuilt.ranks[rank]
-    passes = frame.passes
-    mine = np.flatnonzero((graph.rank == rank) & (rebuilt.launch_ns >= 0))
-    at = passes.at(rebuilt.launch_ns[mine])
-    inside, at = mine[at >= 0], at[at >= 0]
-    counts = (graph.kind[inside] == TaskKind.COMPUTE) | (
-        rebuilt.on_host[inside] & (graph.kind[inside] == TaskKind.HOST)
-    )
-    own, which = inside[counts], at[counts]
-    if not len(own):
-        raise ValueError("no work of the capture lies in the passes")
-    begin = np.full(len(passes), np.iinfo(np.int64).max, np.int64)
-    finish = np.full(len(passes), np.iinfo(np.int64).min, np.int64)
-    np.minimum.at(begin, which, times.start_ns[own])
-    np.maximum.at(finish, which, times.end_ns[own])
-    ran = finish > begin
-    length = np.where(ran, finish - begin, 0)
-    steps = np.searchsorted(np.array(frame.step_starts_ns, np.int64), passes.start_ns, "right") - 1
-    # A step that the window cuts, or that evaluates, has another number of passes.
-    counted = np.bincount(steps[(steps >= 0) & ran], minlength=len(frame.step_starts_ns))
-    full = np.flatnonzero(counted == 2 * per_step).tolist()
-    chosen = np.isin(steps, full) & ran
-    forward, backward = chosen & passes.is_forward, chosen & ~passes.is_forward
-    if not full or not forward.any() or not backward.any():
-        raise ValueError(f"no step of the capture shows {per_step} forward and {per_step} backward passes")
-    ends = np.array([[finish[m].max(), begin[m].min()] for m in (chosen & (steps == s) for s in full)])
-    cuts = np.array([passes.start_ns[chosen & (steps == s)].min() for s in full], np.int64)
-    return float(length[forward].mean()), float(length[backward].mean()), ends, cuts
-
-
-def _overhead(now: _Pipeline) -> float:
-    """Added to every pass it makes the layout as long as the phase; 0 where that is shorter as it is."""
-    low, high = 0.0, now.phase
-    if now.window(0.0) >= now.phase:
-        return 0.0
-    for _ in range(_HALVINGS):
-        middle = (low + high) / 2
-        low, high = (middle, high) if now.window(middle) < now.phase else (low, middle)
-    return low
-
-
-def _message_ns(rebuilt: Rebuilt) -> float:
-    """What a message between stages takes once both sides are there; infinite where none is seen."""
-    graph = rebuilt.graph
-    ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.dimension == DIMENSIONS.index("pp"))
-    return float(graph.duration_ns[ours].mean()) if ours.any() else float("inf")
+def _check_chunks(rebuilt: Rebuilt, pp: int, chunks: int) -> None:
+    """ValueError, one line, where layers are known and are not to be spread evenly over so many chunks."""
+    by_stage: dict[int, set[int]] = {}
+    for stage, ranks in enumerate(stages_of(rebuilt, pp)):
+        by_stage[stage] = {n for r in ranks for n in rebuilt.ranks[r].layers.layer.tolist()}
+    counts = [len(layers) for layers in by_stage.values()]
+    model = rebuilt.ranks[0].facts.model
+    if all(counts):
+        uneven = any(n % chunks for n in counts)
+        layers = sum(counts)
+    else:
+        layers = model.layers if model is not None else 0
+        uneven = bool(layers % (pp * chunks))
+    if uneven:
+        raise ValueError(f"{layers} layers on {pp} stages do not divide into {chunks} chunks on each")
 
 
 def _shifted(rebuilt: Rebuilt, starts_ns: I64, saved_ns: int) -> Rebuilt:

@@ -1,0 +1,49 @@
+"""More chunks on a stage: only where layers divide; the ends of the model stay as they are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from perfdoc.simulator.engine import schedule
+from perfdoc.simulator.forward.job import SimulatedJob
+from perfdoc.simulator.replay.edits import virtual_stages
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+from tests.simulator.simulated import replayed, simulated
+
+
+def length(rebuilt: Rebuilt) -> int:
+    return rebuilt.span(schedule(rebuilt.graph).end_ns)
+
+
+@pytest.mark.parametrize(
+    ("layout", "chunks", "said"),
+    [
+        ("pp=3", 2, "8 layers on 3 stages do not divide into 2 chunks on each"),
+        ("pp=2,vpp=2", 8, "8 layers on 2 stages do not divide into 8 chunks on each"),
+        ("pp=2,vpp=4", 3, "8 layers on 2 stages do not divide into 3 chunks on each"),
+    ],
+)
+def test_layers_are_not_cut(layout: str, chunks: int, said: str, tmp_path: Path) -> None:
+    _, rebuilt = replayed(simulated(layout), tmp_path)
+    with pytest.raises(ValueError, match=said):
+        virtual_stages(chunks).apply(rebuilt)
+
+
+@pytest.mark.parametrize(
+    ("layout", "fault"), [("tp=2,pp=2,dp=2", "late_rank=3:1.4"), ("pp=4,dp=2", "late_rank=2:1.5")]
+)
+def test_the_ends_of_the_model_stay_in_one_chunk(layout: str, fault: str, tmp_path: Path) -> None:
+    """One of two replicas is slow, and the output takes as long as four layers, all in the last chunk: chunks
+    of its stage that were alike would gain twice what the job with twice the chunks does, laid out apart."""
+
+    def faulty(more: str) -> SimulatedJob:
+        return simulated(layout + more, fault)
+
+    now = faulty("")
+    _, rebuilt = replayed(now, tmp_path)
+    gained = now.laying.makespan_ns - faulty(",vpp=2").laying.makespan_ns
+    saved = length(rebuilt) - length(virtual_stages(2).apply(rebuilt))
+    assert gained > 10_000_000
+    assert saved == pytest.approx(gained, rel=0.2)
