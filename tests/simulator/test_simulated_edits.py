@@ -158,3 +158,11 @@ def test_what_is_overlapped_already_is_left(tmp_path: Path) -> None:
             edit.apply(rebuilt)
     with pytest.raises(ValueError, match="begins as a kernel ends that was launched after it"):
         without_queueing("tp").apply(rebuilt)
+
+
+def test_halves_are_not_halved_again(tmp_path: Path) -> None:
+    """The second half's way back and the next layer's way there are awaited at once too, but what is computed
+    between them is attention: no experts' work that could be done in halves."""
+    _, rebuilt = replayed(simulated("dp=4,ep=4,tp=2", shape=MOE, steps=1), tmp_path)
+    with pytest.raises(ValueError, match="no exchange of tokens"):
+        overlapped("ep").apply(rebuilt)

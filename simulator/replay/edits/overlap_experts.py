@@ -27,6 +27,7 @@ from perfdoc.traces.table import Bool
 
 F64 = NDArray[np.float64]
 _MEMORY_FRAC = MEMORY_EFFICIENCY
+_NO_EXPERTS = (KernelClass.NORM, KernelClass.ATTENTION)
 
 
 def experts_overlapped(
@@ -129,11 +130,14 @@ def _exchanges(rebuilt: Rebuilt) -> _Pairs:
         passes = rebuilt.ranks[i].passes
         where = passes.at(rebuilt.launch_ns[own])
         pair &= where[:-1] == where[1:]
+        product = rebuilt.kernel_class[work] == KernelClass.GEMM
+        taken = np.append(0, np.cumsum(np.where(product, graph.duration_ns[work], 0)))
+        # Between an exchange back and the next there, layers have norms and attention: no experts.
+        other = np.append(0, np.cumsum(np.isin(rebuilt.kernel_class[work], _NO_EXPERTS)))
+        pair &= (taken[follows[1:]] > taken[follows[:-1]]) & (other[follows[1:]] == other[follows[:-1]])
         at = _every_other(pair)
         forward = np.append(passes.is_forward, True)[where[at]]
         first, end = follows[at], follows[at + 1]
-        product = rebuilt.kernel_class[work] == KernelClass.GEMM
-        taken = np.append(0, np.cumsum(np.where(product, graph.duration_ns[work], 0)))
         of_products = taken[end] - taken[first]
         parts.append((own[at], own[at + 1], work[first], work[end - 1], end - first, of_products, forward))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)] or [np.empty(0, np.int64)] * 7
