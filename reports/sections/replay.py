@@ -74,11 +74,8 @@ def _how_well(found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]
 
 
 def _together(diagnosis: Diagnosis) -> Iterator[str]:
-    surely = [
-        p
-        for p in diagnosis.analyses.gains.predictions
-        if p.exact and p.gain.method == "replay" and (p.low_ns or 0) > 0
-    ]
+    accepted = diagnosis.combined.accepted if diagnosis.combined is not None else []
+    surely = [p for p in diagnosis.analyses.gains.predictions if p.key in accepted and (p.low_ns or 0) > 0]
     if surely:
         best = max(surely, key=lambda p: p.mid_ns or 0)
         low, mid, high = (rough((ns or 0) / 1e6) for ns in (best.low_ns, best.mid_ns, best.high_ns))

@@ -67,7 +67,8 @@ class GainOfSet:
 @dataclass(frozen=True, kw_only=True)
 class Combined:
     """The changes that gain something by the lower end of their band, simulated together; none of those after
-    which training computes something else."""
+    which training computes something else, and none that no setting makes (stages of exactly the same
+    work)."""
 
     accepted: list[str]
     """Their keys. Of changes that exclude one another the one that gains most."""
@@ -202,7 +203,8 @@ def _combined(
 ) -> Combined:
     best: dict[str, Prediction] = {}
     for p in predictions:
-        if p.exact and p.gain.method == "replay" and (p.low_ns or 0) > 0:
+        usable = p.exact and not said[p.key].bound and p.gain.method == "replay"
+        if usable and (p.low_ns or 0) > 0:
             family = said[p.key].family
             if family not in best or (p.mid_ns or 0) > (best[family].mid_ns or 0):
                 best[family] = p

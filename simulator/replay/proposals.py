@@ -53,6 +53,8 @@ class Proposal:
     """Why there is no edit."""
     exact: bool = True
     """False where training computes something else with it (a narrower type)."""
+    bound: bool = False
+    """Whether no setting does just this: it says how much there is to gain, and is combined with nothing."""
 
 
 def proposals(rebuilt: Rebuilt) -> list[Proposal]:
@@ -127,7 +129,7 @@ def _of_layout(rebuilt: Rebuilt) -> Iterator[Proposal]:
     if chunks > 1:
         fewer = chunks // 2 if chunks % 2 == 0 else 1
         yield Proposal(key="fewer_virtual_stages", family="schedule", edit=virtual_stages(fewer))
-    yield Proposal(key="even_stages", family="schedule", edit=even_stages())
+    yield Proposal(key="even_stages", family="schedule", edit=even_stages(), bound=True)
     yield Proposal(key="even_layers", family="schedule", edit=even_layers())
     yield Proposal(key="balanced_layers", family="schedule", edit=balanced_layers())
 

@@ -17,9 +17,11 @@ from perfdoc.simulator.demo import write_demo
 from perfdoc.simulator.replay import gains
 from perfdoc.simulator.replay.gains import Prediction
 from perfdoc.simulator.replay.predict import Gain
+from perfdoc.simulator.replay.replay import replay
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures
 from tests.reports.fill import filled
+from tests.simulator.simulated import replayed, simulated
 
 
 def _of_demo(folder: Path) -> Diagnosis:
@@ -103,6 +105,18 @@ def test_as_many_changes_as_the_work_allows_those_first_that_gain_most(
     assert [s.gain.mid_ms for s in sets] == [
         100.0 if len(s.keys) > 1 else 1.0 + keys.index(s.keys[0]) for s in sets
     ]
+
+
+def test_stages_of_just_the_same_work_are_no_change_to_make(tmp_path: Path) -> None:
+    """Eight layers and an output as long as four of them on four stages: evened out a quarter of the step
+    goes, but layers move whole. It is said, and not counted on."""
+    _, rebuilt = replayed(simulated("pp=4"), tmp_path)
+    found = gains.predict_all([gains.Basis(rebuilt=rebuilt, replay=replay(rebuilt), ledgers=[])])
+    even = next(p for p in found.predictions if p.key == "even_stages")
+    assert even.low_frac is not None
+    assert even.low_frac > 0.1
+    assert "even_stages" not in found.combined.accepted
+    assert "more_virtual_stages" in found.combined.accepted
 
 
 def test_changes_that_do_not_go_together_are_no_set() -> None:
