@@ -8,8 +8,6 @@ its first part awaits it. Buckets fill from the end of the model, and none reach
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import numpy as np
 
 from perfdoc.simulator.engine import EdgeKind, TaskKind
@@ -18,6 +16,7 @@ from perfdoc.simulator.replay.edits.bucket_calls import without_merged_calls
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations
 from perfdoc.simulator.replay.edits.latency import bucket_lines
 from perfdoc.simulator.replay.edits.rewiring import Rewiring, is_transfer
+from perfdoc.simulator.replay.edits.split_gathers import sequences, usual_bytes
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.table import Bool
 
@@ -46,16 +45,16 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         if len(rows) and bucket_bytes < np.median(rebuilt.bytes[rows]):
             raise ValueError(f"buckets of {bucket_bytes:,} bytes are smaller than those of the capture")
         gathers = rebuilt.reduces[rows] == 0
-        ratio = bucket_bytes / _usual(rebuilt.bytes[rows[~gathers] if not gathers.all() else rows])
+        ratio = bucket_bytes / usual_bytes(rebuilt.bytes[rows[~gathers] if not gathers.all() else rows])
         awaited_ns = _awaited_ns(rebuilt, rows)
         whole = np.full(len(rebuilt.start_ns), -1, np.int64)
         """By part: that which carries its bucket."""
         first = np.zeros(len(whole), bool)
         duration = rebuilt.graph.duration_ns.copy()
-        for mine in _sequences(rebuilt, rows):
+        for mine in sequences(rebuilt, rows):
             is_gather = bool(rebuilt.reduces[mine[0]] == 0)
             part = _parts(rebuilt, mine, awaited_ns if is_gather else None)
-            full = ratio * _usual(rebuilt.bytes[mine]) * _FULL_FRAC
+            full = ratio * usual_bytes(rebuilt.bytes[mine]) * _FULL_FRAC
             bucket = _buckets(rebuilt.bytes[mine], part, full, ahead=is_gather)
             begins = np.append(True, bucket[1:] != bucket[:-1])
             starts = np.flatnonzero(begins)
@@ -90,25 +89,6 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         ),
         may_cost=True,
     )
-
-
-def _usual(size_bytes: I64) -> float:
-    """Of the full buckets: what is left over of a chunk is smaller."""
-    return float(np.median(size_bytes[size_bytes * 2 > size_bytes.max()]))
-
-
-def _sequences(rebuilt: Rebuilt, rows: I64) -> Iterator[I64]:
-    """Parts that follow one another: of one rank, stream and kind, by start."""
-    graph = rebuilt.graph
-    kind = rebuilt.reduces[rows] == 0
-    order = np.lexsort((rebuilt.start_ns[rows], kind, graph.resource[rows], graph.rank[rows]))
-    rows, kind = rows[order], kind[order]
-    if not len(rows):
-        return
-    same = np.ones(len(rows) - 1, bool)
-    for column in (graph.rank[rows], graph.resource[rows], kind):
-        same &= column[1:] == column[:-1]
-    yield from np.split(rows, np.flatnonzero(~same) + 1)
 
 
 def _awaited_ns(rebuilt: Rebuilt, rows: I64) -> I64:

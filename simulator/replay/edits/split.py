@@ -16,6 +16,7 @@ from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations
 from perfdoc.simulator.replay.edits.latency import latency_of
 from perfdoc.simulator.replay.edits.rewiring import arrivals
+from perfdoc.simulator.replay.edits.split_gathers import split_gathers, usual_bytes
 from perfdoc.simulator.replay.rebuilt import Rebuilt, with_edges
 
 _UNCERTAINTY_FRAC = 1.0
@@ -25,7 +26,7 @@ backward slows both down."""
 
 def split_buckets(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
     """Reductions of gradients larger than this are cut into equal parts of at most this, each reduced as
-    soon as it is ready in the last backward pass before it.
+    soon as it is ready in the last backward pass before it; gathers by the same ratio (split_gathers.py).
 
     Reductions are what is launched from the first backward pass of a step to its optimizer. ValueError for a
     size below 1.
@@ -44,6 +45,9 @@ def split_buckets(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
                 f"no {dimension} reduction of more than {bucket_bytes:,} bytes between the backward and the "
                 "optimizer"
             )
+        ratio = bucket_bytes / usual_bytes(rebuilt.bytes[chosen])
+        rebuilt = split_gathers(rebuilt, ratio, latency_ns, dimension)
+        graph = rebuilt.graph
         parts = -(-rebuilt.bytes[chosen] // bucket_bytes)
         took = graph.duration_ns[chosen]
         fixed = np.minimum(latency_ns, took)
@@ -77,6 +81,7 @@ def split_buckets(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         assumptions=(
             "gradients of a bucket come evenly over the backward since the bucket before it",
             "a part takes the latency of the capture's collectives and its share of the rest",
+            "weights are gathered in the same buckets: less is sent for ahead, and the rest awaited",
             "communication and computation do not slow each other down",
         ),
         may_cost=True,
