@@ -20,6 +20,7 @@ _NOISE_MIN_NS = 1_000
 _FLOOR_FRAC = 0.05
 """Of the waiting that a change acts on: that none of it goes is not believed to the last nanosecond."""
 _WORK = frozenset({"compute"})
+_OF_HOSTS = ("idle.host", "idle.gc", "idle.data")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +130,7 @@ def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger], without: frozenset[st
     in exposed_comm for the other; without collections 240 are gained.
     """
     leaves = {leaf for edit in edits for leaf in edit.leaves} - without
-    of_hosts = {leaf for leaf in leaves if leaf.partition(".")[0] == "idle"}
+    of_hosts = {leaf for leaf in _OF_HOSTS if _named(leaf, leaves)}
     idle = [_held(ledger, of_hosts) for ledger in ledgers]
     found = 0
     for ledger, own in zip(ledgers, idle, strict=True):

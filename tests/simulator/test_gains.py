@@ -107,13 +107,13 @@ def test_the_report_says_so(slow: Diagnosis) -> None:
 def test_what_is_slower_costs_and_is_not_accepted(slow: Diagnosis) -> None:
     gains = slow.analyses.gains
     worse = replace(
-        prediction(slow, "without_data"), low_ns=-3_000_000, mid_ns=-2_000_000, high_ns=-1_000_000
+        prediction(slow, "without_data"), low_ns=-9_000_000, mid_ns=-8_000_000, high_ns=-7_000_000
     )
     others = [p for p in gains.predictions if p.key != worse.key]
     found = replace(slow, analyses=replace(slow.analyses, gains=replace(gains, predictions=[*others, worse])))
     (section,) = [s for s in sections_of(found) if s.key == "path"]
     rows = [[c.text for c in row] for row in section.grids[2].rows]
-    assert rows[-1][:2] == ["without data", "costs 2.000 ms"]
+    assert rows[-1][:2] == ["without data", "costs 8.000 ms"]
     assert "`without data` saves most" not in " ".join(section.sentences)
 
 

@@ -183,3 +183,9 @@ def test_hosts_that_others_wait_for_are_gained_one_after_the_other(slow: tuple[R
     assert most(2_000_000, 2_000_000) == pytest.approx(0.6)
     assert most(300_000, 0) == pytest.approx(0.4)
     assert most(0, 0) == most(2_000_000) == pytest.approx(0.3)
+    # Gaps of a device are no waits for a host: graphs gain those of one rank.
+    gaps = [ledger(launch_latency=600_000), ledger(launch_latency=900_000)]
+    for i, own in enumerate(gaps):
+        comm = {**own.exposed_comm_ns, "tp": 2_000_000}
+        gaps[i] = replace(own, window_ns=own.window_ns + 2_000_000, exposed_comm_ns=comm)
+    assert predict(rebuilt, withheld, [without_launches()], gaps).high_ms == pytest.approx(0.3)

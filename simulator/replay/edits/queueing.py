@@ -46,7 +46,7 @@ def without_queueing(dimension: str = "tp") -> Edit:
         name=f"{dimension} communication not queued behind later kernels",
         apply=apply,
         uncertainty_frac=_UNCERTAINTY_FRAC,
-        leaves=(f"exposed_comm.{dimension}",),
+        leaves=(f"exposed_comm.{dimension}", "idle.dependency"),
         assumptions=(
             "what begins as a later kernel ends had waited for a place in the hardware's queue",
             "communication and computation do not slow each other down",
