@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -50,6 +50,15 @@ class RankFrame:
     """Task of each row of Activity.communication; -1 outside of the window."""
     gpu_name: str | None = None
     layers: LayerSpans = NO_LAYERS
+    host_left_frac: Mapping[str, float] = field(default_factory=dict)
+    """Of `host`, what an edit left of its length; what is not named here is whole."""
+
+    def held_ns(self, what: str, begin_ns: I64, end_ns: I64) -> I64:
+        """How long the host did something within each of these stretches, as measured; what an edit took away
+        is not in it."""
+        held = self.host[what].covered_within(begin_ns, end_ns) * self.host_left_frac.get(what, 1.0)
+        whole: I64 = np.round(held).astype(np.int64)
+        return whole
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -62,8 +62,8 @@ def _other_work_ns(rebuilt: Rebuilt, rank: int, between: I64) -> I64:
     lag = edges.lag_ns[between]
     begin, end = rebuilt.end_ns[edges.source[between]], rebuilt.start_ns[edges.target[between]]
     other = np.zeros(len(between), np.int64)
-    for known in frame.host.values():
-        other += known.covered_within(begin, end)
+    for what in frame.host:
+        other += frame.held_ns(what, begin, end)
     own = np.maximum(lag - other, 0)
     most = int(_LONGER * np.median(own)) if len(own) else 0
     stays: I64 = lag - np.minimum(own, most)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Literal
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
-from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 
 _UNCERTAINTY_FRAC = 0.15
 """The removed time is measured; that nothing of it comes back elsewhere (a worker still hands its batch
@@ -25,7 +26,7 @@ def without_host_time(what: Literal["gc", "data"], *, keep_frac: float = 0.0) ->
         raise ValueError(f"without_host_time: keep_frac {keep_frac} is not within 0 and 1")
 
     def apply(rebuilt: Rebuilt) -> Rebuilt:
-        if not any(len(r.host[what]) for r in rebuilt.ranks):
+        if not any(len(r.host[what]) and r.host_left_frac.get(what, 1.0) for r in rebuilt.ranks):
             raise ValueError(f"no range of the capture shows {what}")
         graph, edges = rebuilt.graph, rebuilt.graph.edges
         source, target = edges.source, edges.target
@@ -33,14 +34,15 @@ def without_host_time(what: Literal["gc", "data"], *, keep_frac: float = 0.0) ->
         piece = rebuilt.on_host & (graph.kind == TaskKind.HOST)
         duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
         for i, frame in enumerate(rebuilt.ranks):
-            known, mine = frame.host[what], graph.rank == i
+            mine = graph.rank == i
             rows = np.flatnonzero(piece & mine)
-            inside = known.covered_within(rebuilt.start_ns[rows], rebuilt.end_ns[rows])
+            inside = frame.held_ns(what, rebuilt.start_ns[rows], rebuilt.end_ns[rows])
             duration[rows] = np.maximum(duration[rows] - _gone(inside, keep_frac), 0)
             gaps = np.flatnonzero(order & mine[target] & (lag > 0))
-            inside = known.covered_within(rebuilt.end_ns[source[gaps]], rebuilt.start_ns[target[gaps]])
+            inside = frame.held_ns(what, rebuilt.end_ns[source[gaps]], rebuilt.start_ns[target[gaps]])
             lag[gaps] = np.maximum(lag[gaps] - _gone(inside, keep_frac), 0)
-        return with_durations(with_lags(rebuilt, lag), duration)
+        left = tuple(_with_less(frame, what, keep_frac) for frame in rebuilt.ranks)
+        return replace(with_durations(with_lags(rebuilt, lag), duration), ranks=left)
 
     return Edit(
         name=f"without {what}" if keep_frac == 0 else f"{keep_frac:.0%} of {what}",
@@ -50,6 +52,11 @@ def without_host_time(what: Literal["gc", "data"], *, keep_frac: float = 0.0) ->
         leaves=("idle.host", f"idle.{what}"),
         assumptions=(f"the host does nothing instead of {what}", "CUDA calls inside of it stay"),
     )
+
+
+def _with_less(frame: RankFrame, what: str, keep_frac: float) -> RankFrame:
+    left = frame.host_left_frac.get(what, 1.0) * keep_frac
+    return replace(frame, host_left_frac={**frame.host_left_frac, what: left})
 
 
 def _gone(inside_ns: I64, keep_frac: float) -> I64:

@@ -1,0 +1,44 @@
+"""A window with shorter collections: what is left of them is what can still be taken away."""
+
+from __future__ import annotations
+
+import pytest
+
+from perfdoc.simulator.engine import schedule
+from perfdoc.simulator.replay.edits import without_host_time
+from perfdoc.simulator.replay.rebuilt import Rebuilt
+from perfdoc.simulator.replay.unprofiled import as_unprofiled
+from tests.simulator.simulated import replayed, simulated
+
+
+def length(rebuilt: Rebuilt) -> int:
+    return rebuilt.span(schedule(rebuilt.graph).end_ns)
+
+
+@pytest.fixture(scope="module")
+def collecting(tmp_path_factory: pytest.TempPathFactory) -> Rebuilt:
+    """The host starves the device and collects for 2 ms in the same gaps between calls."""
+    job = simulated("dp=2", "gc=2", "launch_starved=3000", steps=2)
+    return replayed(job, tmp_path_factory.mktemp("gc"))[1]
+
+
+@pytest.mark.parametrize("keep_frac", [0.0, 0.25, 0.5, 1.0])
+def test_what_is_left_is_taken_once(collecting: Rebuilt, keep_frac: float) -> None:
+    """Whatever share of them lasts without the profiler: without collections the step is as long."""
+    gc = without_host_time("gc")
+    free = as_unprofiled(collecting, keep_frac)
+    assert free is not None
+    without = length(gc.apply(collecting))
+    assert length(collecting) - without > 2_000_000
+    assert free.length_ns - without == pytest.approx(keep_frac * (length(collecting) - without), abs=10_000)
+    if keep_frac:
+        assert length(gc.apply(free.rebuilt)) == pytest.approx(without, abs=10)
+
+
+def test_taking_a_share_twice_is_taking_both(collecting: Rebuilt) -> None:
+    half = without_host_time("gc", keep_frac=0.5)
+    quarter = length(without_host_time("gc", keep_frac=0.25).apply(collecting))
+    assert length(half.apply(half.apply(collecting))) == pytest.approx(quarter, abs=10)
+    gone = without_host_time("gc").apply(collecting)
+    with pytest.raises(ValueError, match="no range of the capture shows gc"):
+        without_host_time("gc").apply(gone)
