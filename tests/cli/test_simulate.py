@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -153,6 +156,28 @@ def test_a_job_is_replaced_as_a_whole(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="full after 1"):
         write_job(smaller, tmp_path / "new", ranks=[0], progress=fail)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+def test_a_stop_leaves_nothing_half_written(stop: signal.Signals, tmp_path: Path) -> None:
+    """Stopped once the first capture is there, of sixteen."""
+    many = ("llama3-8b", "--layout", "tp=2,pp=2,dp=4,seq=512", "-o", "job")
+    with subprocess.Popen(
+        [sys.executable, "-m", "perfdoc", "simulate", *many],
+        cwd=tmp_path,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        preexec_fn=partial(signal.signal, stop, signal.SIG_DFL),
+    ) as process:
+        until = time.monotonic() + 200
+        while process.poll() is None and time.monotonic() < until:
+            if list(tmp_path.glob("job/.simulate.*/traces/rank*.sqlite")):
+                process.send_signal(stop)
+                break
+            time.sleep(0.01)
+        process.communicate(timeout=200)
+    assert process.returncode == 128 + stop
+    assert not list(tmp_path.iterdir())
 
 
 def test_the_settings_are_those_of_the_layout(tmp_path: Path) -> None:
