@@ -1,0 +1,63 @@
+"""Where edits stop: what ends a stretch of launches, and norms that take no longer beside communication."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.simulator.engine import TaskKind, schedule
+from perfdoc.simulator.replay.edits import norms_alone, without_launches
+from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
+from perfdoc.simulator.timeline import TimelineBuilder
+from tests.analyzers.device_views import view_of
+from tests.analyzers.tiny import GEMM
+
+US = 1_000
+
+
+def length(rebuilt: Rebuilt) -> int:
+    return rebuilt.span(schedule(rebuilt.graph).end_ns)
+
+
+@pytest.mark.parametrize("between", ["nothing", "data", "step", "allocation"])
+def test_what_ends_a_stretch_of_launches(between: str, tmp_path: Path) -> None:
+    """Launches [0, 10), [60, 70), [120, 130); a kernel starts 8 us after its call began and runs for 5; the
+    window begins at 8. Together: [0, 10) and then two at 10, kernels one behind the other until 23. Where the
+    third begins a stretch of its own, 50 us after the second: at 60, its kernel [68, 73)."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    if between == "step":
+        thread.range("perfdoc.step 0", 0, 100 * US)
+        thread.range("perfdoc.step 1", 100 * US, 200 * US)
+    for i in range(3):
+        at = i * 60 * US
+        if i == 2 and between == "data":
+            thread.range("perfdoc.data", 75 * US, 115 * US)
+        if i == 2 and between == "allocation":
+            thread.api("cudaMalloc", 80 * US, 110 * US)
+        device.kernel(GEMM, at + 8 * US, at + 13 * US, stream=7, launch=(thread, at, at + 10 * US))
+    rebuilt = rebuild_rank(view_of(builder, tmp_path))
+    assert length(rebuilt) == 125 * US
+    edited = length(without_launches().apply(rebuilt))
+    assert edited == (15 if between == "nothing" else 65) * US
+
+
+def test_norms_that_take_longer_alone_are_left(tmp_path: Path) -> None:
+    """Two kernels of 100 us; of one it is known that it takes 150 alone, of the other 40: 60 us less."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(2):
+        at = 5 + 100 * i
+        device.kernel(GEMM, at * US, (at + 100) * US, stream=7, launch=(thread, i * US, (i + 1) * US))
+    rebuilt = rebuild_rank(view_of(builder, tmp_path))
+    alone = np.full(len(rebuilt.start_ns), -1, np.int64)
+    alone[rebuilt.graph.kind == TaskKind.COMPUTE] = (150 * US, 40 * US)
+    assert length(rebuilt) == 200 * US
+    assert length(norms_alone().apply(replace(rebuilt, alone_ns=alone))) == 140 * US
+    with pytest.raises(ValueError, match="no norm ran both"):
+        norms_alone().apply(rebuilt)
