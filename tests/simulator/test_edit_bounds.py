@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 from perfdoc.simulator.engine import TaskKind, schedule
-from perfdoc.simulator.replay.edits import norms_alone, without_launches
+from perfdoc.simulator.replay.edits import norms_alone, without_launches, without_recompute
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
-from tests.analyzers.tiny import GEMM
+from tests.analyzers.tiny import GEMM, trace_of
+from tests.simulator.rebuilt_of import views_of
 
 US = 1_000
 
@@ -61,3 +62,21 @@ def test_norms_that_take_longer_alone_are_left(tmp_path: Path) -> None:
     assert length(norms_alone().apply(replace(rebuilt, alone_ns=alone))) == 140 * US
     with pytest.raises(ValueError, match="no norm ran both"):
         norms_alone().apply(rebuilt)
+
+
+def test_the_host_does_not_launch_again_what_is_kept(tmp_path: Path) -> None:
+    """Calls of 3 us at 25, 50 and 110; kernels start 2 us after and run for 5. The second is a layer's
+    forward again, in [40, 100): of the host's time 10 us before its call, the call, and 47 behind it go. The
+    third kernel ends at 117 - 60; the window begins at 27."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("perfdoc.backward", 20 * US, 200 * US)
+    thread.range("perfdoc.forward layer=0", 40 * US, 100 * US)
+    for at in (25, 50, 110):
+        launch = (thread, at * US, (at + 3) * US)
+        device.kernel(GEMM, (at + 2) * US, (at + 7) * US, stream=7, launch=launch)
+    (view,) = views_of(trace_of(builder, tmp_path))
+    rebuilt = rebuild_rank(view)
+    assert length(rebuilt) == 90 * US
+    assert length(without_recompute().apply(rebuilt)) == 30 * US
