@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
@@ -17,6 +18,7 @@ from perfdoc.simulator.demo import write_demo
 from perfdoc.simulator.replay import gains
 from perfdoc.simulator.replay.gains import Prediction
 from perfdoc.simulator.replay.predict import Gain
+from perfdoc.simulator.replay.proposals import proposals
 from perfdoc.simulator.replay.replay import replay
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures
@@ -117,6 +119,27 @@ def test_stages_of_just_the_same_work_are_no_change_to_make(tmp_path: Path) -> N
     assert even.low_frac > 0.1
     assert "even_stages" not in found.combined.accepted
     assert "more_virtual_stages" in found.combined.accepted
+
+
+def test_of_changes_that_exclude_one_another_the_best_is_taken(tmp_path: Path) -> None:
+    """More chunks, as many layers on each stage, and layers by what stages take are three answers to one
+    question. Whichever gains most is accepted, and no other of them, wherever it stands in the list."""
+    _, rebuilt = replayed(simulated("pp=2,dp=2", "uneven_stages=1"), tmp_path)
+    basis = gains.Basis(rebuilt=rebuilt, replay=replay(rebuilt), ledgers=[])
+    found = gains.predict_all([basis]).predictions
+    tried = {p.key: p for p in proposals(rebuilt)}
+    rivals = [p.key for p in found if tried[p.key].family == "schedule" and (p.low_ns or 0) > 0]
+    rivals.remove("even_stages")
+    assert len(rivals) >= 2
+    for best in rivals:
+        least = {key: 1_000_000 + i for i, key in enumerate(rivals)}
+        planted = [
+            replace(p, mid_ns=10**9 if p.key == best else least[p.key]) if p.key in rivals else p
+            for p in found
+        ]
+        combined = gains._combined(planted, tried, [basis], [tried])
+        assert set(rivals) & set(combined.accepted) == {best}
+        assert all(len(set(rivals) & set(s.keys)) <= 1 for s in combined.sets)
 
 
 def test_changes_that_do_not_go_together_are_no_set() -> None:
