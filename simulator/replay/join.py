@@ -1,7 +1,9 @@
 """The ranks of a job as one graph, on one time: a late rank holds up the others.
 
-Every member of a matched collective arrives; when the last has, all transfer, each for as long as the
-shortest of them took. Communication that was not matched keeps its measured duration.
+Every member of a matched collective arrives; when the last has, all transfer, each until its own end: members
+of one collective are done at different times where the network brings each its part by itself. Who may leave
+before all have come (the root of a broadcast, a sender) and did waits for nobody. Communication that was not
+matched keeps its measured duration.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ from perfdoc.simulator.engine import EdgeKind, Edges, GraphBuilder, TaskGraph, T
 from perfdoc.simulator.engine.graph import NONE
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
 from perfdoc.simulator.replay.rebuilt import Rebuilt, with_edges
+from perfdoc.traces.table import Bool
 
 
 def join_ranks(
@@ -44,9 +47,9 @@ def _collectives(
     calls: Sequence[CollectiveCalls],
     matches: Matches,
     clocks: ClockAlignment,
-) -> tuple[I64, I64]:
-    """(task, collective) of every member of the collectives that are replayed as such: all their tasks lie in
-    the windows, and all their ranks are here."""
+) -> tuple[I64, I64, Bool]:
+    """(task, collective, whether it may leave before all have come) of every member of the collectives that
+    are replayed as such: all their tasks lie in the windows, and all their ranks are here."""
     task = np.full(len(matches.row), NONE, np.int64)
     for i, mine in enumerate(matches.of_member):
         if len(mine):
@@ -55,7 +58,8 @@ def _collectives(
     believed = ~np.isin(matches.group, list(clocks.contradicted))
     whole = np.logical_and.reduceat(task >= 0, matches.first[:-1]) if len(matches) else np.empty(0, bool)
     keep = (whole & believed & matches.is_complete)[matches.collective]
-    return task[keep], matches.collective[keep]
+    collective = matches.collective[keep]
+    return task[keep], collective, ~matches.is_synchronising[collective]
 
 
 def _task_of_call(rank: Rebuilt, calls: CollectiveCalls) -> I64:
@@ -175,17 +179,18 @@ def _together(ranks: Sequence[Rebuilt], first: I64) -> Rebuilt:
     )
 
 
-def _with_meetings(whole: Rebuilt, task: I64, collective: I64) -> Rebuilt | None:
+def _with_meetings(whole: Rebuilt, task: I64, collective: I64, may_leave: Bool) -> Rebuilt | None:
     """Split each member's task into its arrival and its transfer, with one meeting between all of them."""
     graph, count = whole.graph, len(whole.start_ns)
     members, which = np.unique(collective, return_inverse=True)
     meetings = len(members)
     arrival = count + np.arange(len(task))
     meeting = count + len(task) + np.arange(meetings)
-    transfer_ns = np.full(meetings, np.iinfo(np.int64).max, np.int64)
-    np.minimum.at(transfer_ns, which, graph.duration_ns[task])
     last_ns = np.full(meetings, NO_RELEASE, np.int64)
     np.maximum.at(last_ns, which, whole.start_ns[task])
+    own_ns = whole.end_ns[task] - last_ns[which]
+    waits = ~may_leave | (own_ns >= 0)
+    transfer_ns = np.where(waits, np.maximum(own_ns, 0), graph.duration_ns[task])
 
     arrives_as = np.arange(count)
     arrives_as[task] = arrival
@@ -195,13 +200,13 @@ def _with_meetings(whole: Rebuilt, task: I64, collective: I64) -> Rebuilt | None
         mine = graph.edges.kind == kind
         builder.add(graph.edges.source[mine], target[mine], graph.edges.lag_ns[mine], kind)
     builder.add(arrival, meeting[which], 0, EdgeKind.COLLECTIVE)
-    builder.add(meeting[which], task, 0, EdgeKind.COLLECTIVE)
+    builder.add(np.where(waits, meeting[which], arrival), task, 0, EdgeKind.COLLECTIVE)
     duration = graph.duration_ns.copy()
-    duration[task] = transfer_ns[which]
+    duration[task] = transfer_ns
     release = graph.release_ns.copy()
     release[task] = NO_RELEASE
     start = whole.start_ns.copy()
-    start[task] = np.minimum(last_ns[which], whole.end_ns[task])
+    start[task] = np.where(waits, np.minimum(last_ns[which], whole.end_ns[task]), start[task])
     some = task[np.unique(which, return_index=True)[1]] if meetings else task
 
     def more(column: Any, of_arrival: Any, of_meeting: Any) -> Any:

@@ -65,6 +65,9 @@ def arrivals(rebuilt: Rebuilt) -> I64:
     found = np.arange(len(graph.duration_ns))
     out = np.flatnonzero(graph.kind[edges.source] == TaskKind.MEETING)
     into = np.flatnonzero(graph.kind[edges.source] == TaskKind.ARRIVAL)
+    leaves = graph.kind[edges.target[into]] == TaskKind.COMMUNICATION
+    found[edges.target[into[leaves]]] = edges.source[into[leaves]]
+    into = into[~leaves]
     ranks = len(rebuilt.ranks)
     # One member a rank in a collective: meeting and rank name it.
     key_in = edges.target[into] * ranks + graph.rank[edges.source[into]]
