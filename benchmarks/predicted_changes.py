@@ -18,12 +18,12 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 COMMON = ("lr_warmup_iters=2", "eval_interval=1000", "log_interval=1000", "manual_gc_interval=0")
 """On top of `tiny`. No run is evaluated, and none collects garbage unless the change is about that."""
-_NO_OVERLAP = ("overlap_grad_reduce=false", "overlap_param_gather=false", "bucket_size=null")
-_PIPELINE = (
-    *("data_parallel_size=1", "pipeline_model_parallel_size=2", *_NO_OVERLAP),
+NO_OVERLAP = ("overlap_grad_reduce=false", "overlap_param_gather=false", "bucket_size=null")
+PIPELINE = (
+    *("data_parallel_size=1", "pipeline_model_parallel_size=2", *NO_OVERLAP),
     *("use_distributed_optimizer=false",),
 )
-_ALL_REDUCE = ("use_distributed_optimizer=false", "overlap_param_gather=false")
+ALL_REDUCE = ("use_distributed_optimizer=false", "overlap_param_gather=false")
 """When gloo is done with a reduce-scatter is not known before somebody waits; with all-reduces it is."""
 _FP32 = 4
 
@@ -70,7 +70,7 @@ CHANGES = (
     Change(
         key="overlap",
         name="overlap_grad_reduce off, then on in buckets of 200,000 (limited link)",
-        before=[*_NO_OVERLAP],
+        before=[*NO_OVERLAP],
         after=["overlap_grad_reduce=true", "overlap_param_gather=false", "bucket_size=200000"],
         edits=lambda _: [overlapped("dp", bucket_bytes=200_000 * _FP32)],
         limited=True,
@@ -78,8 +78,8 @@ CHANGES = (
     Change(
         key="bucket",
         name="buckets of 10,000 elements, then of 400,000",
-        before=[*_ALL_REDUCE, "bucket_size=10000"],
-        after=[*_ALL_REDUCE, "bucket_size=400000"],
+        before=[*ALL_REDUCE, "bucket_size=10000"],
+        after=[*ALL_REDUCE, "bucket_size=400000"],
         edits=lambda _: [rebucketed(400_000 * _FP32)],
     ),
     Change(
@@ -92,9 +92,9 @@ CHANGES = (
     Change(
         key="tp",
         name="DP 2, then TP 2",
-        before=[*_NO_OVERLAP, "use_distributed_optimizer=false"],
+        before=[*NO_OVERLAP, "use_distributed_optimizer=false"],
         after=[
-            *(*_NO_OVERLAP, "use_distributed_optimizer=false"),
+            *(*NO_OVERLAP, "use_distributed_optimizer=false"),
             *("data_parallel_size=1", "tensor_model_parallel_size=2"),
         ],
         edits=lambda _: [tensor_instead_of_data()],
@@ -102,9 +102,9 @@ CHANGES = (
     Change(
         key="vpp",
         name="PP 2, 4 micro-batches, then VPP 2",
-        before=[*_PIPELINE, "micro_batch_size=8"],
+        before=[*PIPELINE, "micro_batch_size=8"],
         after=[
-            *(*_PIPELINE, "micro_batch_size=8", "virtual_pipeline_model_parallel_size=2"),
+            *(*PIPELINE, "micro_batch_size=8", "virtual_pipeline_model_parallel_size=2"),
             "overlap_p2p_comm=true",
         ],
         edits=lambda _: [virtual_stages(2)],

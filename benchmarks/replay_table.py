@@ -23,6 +23,7 @@ from perfdoc.traces.job_facts import JobFacts
 from perfdoc.work import Work
 
 _ENDINGS = re.compile(r"(?:\.pt)?(?:\.trace)?\.(?:json(?:\.gz)?|sqlite)$")
+JOB_HEAD = "| job | ranks | matched | error | worst rank | predicts |\n|---|---|---|---|---|---|"
 _RANK = re.compile(r"_rank\d+$")
 
 
@@ -45,13 +46,13 @@ def main(arguments: Sequence[str]) -> int:
             for r in c.ranks
         ]
         if sum(len(c.ranks) for c in measured.captures) > 1:
-            together.append(_job_row(name, measured.captures))
+            together.append(job_row(name, measured.captures)[1])
     ranks.sort(key=lambda row: -abs(row[0]))
     print("| capture | device | window | measured (ms) | error | unexplained (ms) | predicts |")
     print("|---|---|---|---|---|---|---|")
     print("\n".join(line for _, line in ranks))
     print(f"\nWithout GPU work, so without a replay: {', '.join(without) or 'none'}. Jobs:\n")
-    print("| job | ranks | matched | error | worst rank | predicts |\n|---|---|---|---|---|---|")
+    print(JOB_HEAD)
     print("\n".join(together))
     return int(any(abs(error) > 0.05 for error, _ in ranks))
 
@@ -69,15 +70,17 @@ def _rank_row(
     )
 
 
-def _job_row(name: str, captures: Sequence[CaptureMeasurement]) -> str:
+def job_row(name: str, captures: Sequence[CaptureMeasurement]) -> tuple[float | None, str]:
+    """The error of the rank that is off most (None: not replayed), and the line of the table of jobs.
+    `captures` are those of all ranks of one."""
     job = measure_job(captures)
     ranks = [r for c in captures for r in c.ranks]
     kept = [r.also.rebuilt for r in ranks if isinstance(r.also, KeptRank) and r.also.rebuilt is not None]
     found, _ = replay_job(kept, [r.calls for r in ranks], job.matches, job.clocks)
     if found.error_frac is None or found.worst_error_frac is None:
-        return f"| {name} | {len(ranks)} | | not joined: {found.reason} | | no |"
+        return None, f"| {name} | {len(ranks)} | | not joined: {found.reason} | | no |"
     complete = int(job.matches.is_complete.sum())
-    return (
+    return found.worst_error_frac, (
         f"| {name} | {len(ranks)} | {complete} of {len(job.matches)} | {found.error_frac:+.3%} | "
         f"{found.worst_error_frac:+.3%} | {_predicts(found)} |"
     )

@@ -2,7 +2,8 @@
 
 The host is the device here. Its time is cut where ranges and operators begin and end; the pieces follow one
 another. A collective runs from its issue, or the end of the one that it queued behind, to its completion on
-threads of the backend; a wait begins, and returns once the collective is complete.
+threads of the backend; a wait begins, and returns once the collective is complete. What else its thread needs
+until then is the host's own time, as in any other piece: another process may have had its core.
 """
 
 from __future__ import annotations
@@ -66,11 +67,11 @@ def cpu_tasks(view: DeviceView) -> RankTasks:
     builder.add(np.where(issuing >= 0, piece_task[issuing], NONE), work_task, lag, EdgeKind.LAUNCH)
     queued = np.where(behind >= 0, work_task[behind], NONE)
     builder.add(queued, work_task, 0, EdgeKind.STREAM_ORDER)
-    unexplained = _return(builder, view, waits, inside, work_task, piece_task[waiting], return_task)
+    late_ns = _return(builder, view, waits, inside, work_task, piece_task[waiting], return_task)
     edges, impossible = builder.possible_edges(len(order))
 
     takes = np.where(np.isin(np.arange(pieces), waiting), 0, finish - begin)
-    start = key[order]
+    start = np.concatenate((waits.end_ns - late_ns, begin, transfers_ns))[order]
     end = np.concatenate((waits.end_ns, begin + takes, comm.end_ns[inside]))[order]
     kinds = np.concatenate(
         (
@@ -98,7 +99,7 @@ def cpu_tasks(view: DeviceView) -> RankTasks:
         call=none.astype(np.int8),
         launch_ns=launch,
         activity_task=activity_task,
-        unexplained_ns=unexplained,
+        unexplained_ns=int(late_ns.sum()),
         impossible_edges=impossible,
     )
 
@@ -168,9 +169,9 @@ def _return(
     work_task: I64,
     begin_task: I64,
     return_task: I64,
-) -> int:
-    """A wait returns after its own work, and not before what it waits for is complete; gives the time that
-    returns took beyond what is usual."""
+) -> I64:
+    """A wait returns after its own work, and not before what it waits for is complete. Gives the time that
+    each return took beyond what is usual: the thread did not run, or did other things, and would again."""
     comm = view.activity.communication
     task_of = np.full(len(comm.start_ns) + 1, NONE, np.int64)  # the last entry is that of row -1
     task_of[inside] = work_task
@@ -185,4 +186,5 @@ def _return(
     itself = np.where(blocked, np.minimum(length, int(np.median(free)) if len(free) else 0), length)
     builder.add(begin_task, return_task, itself, EdgeKind.HOST_ORDER)
     builder.add(np.where(blocked, task_of[waits.awaited], NONE), return_task, lag, EdgeKind.HOST_SYNC)
-    return int((own - typical)[blocked & ~usual].sum())
+    late: I64 = np.where(blocked & ~usual, own - typical, 0)
+    return late

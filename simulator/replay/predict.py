@@ -57,8 +57,8 @@ def predict(
 
     Band: the edits' own uncertainty (their shares of the gain, or of _FLOOR_FRAC of the waiting in their
     leaves where that is more; independent errors add as squares), the gains of their variants, and the
-    replay's error, which is also the noise that all three figures are rounded to. Below zero it goes only
-    where a change may cost.
+    noise that all three figures are rounded to: the replay's error, or on a CPU rank the delays without a
+    cause that it keeps, where they are more. Below zero it goes only where a change may cost.
     """
     edits = list({edit.name: edit for edit in edits}.values())  # the same change twice is one change
     steps = max(replay.steps, 1)
@@ -71,7 +71,8 @@ def predict(
         return _ceiling(cap_ns, f"predictions are withheld: {replay.withheld}")
     before = before_ns if before_ns is not None else replay.replayed_ns or 0
     worst = max(abs(replay.error_frac), abs(replay.worst_error_frac or 0.0))
-    noise_ns = max(worst * replay.measured_ns / steps, _NOISE_MIN_NS)
+    late_ns = max((r.unexplained_ns for r in rebuilt.ranks if r.on_host), default=0)
+    noise_ns = max(worst * replay.measured_ns / steps, late_ns / steps, _NOISE_MIN_NS)
     least_ns = -math.inf if any(edit.may_cost for edit in edits) else 0.0
     gains = [(before - ns) / steps for ns in (after, *_varied(rebuilt, edits))]
     waiting_ns = _cap(edits, ledgers, _WORK) / steps if ledgers else 0.0

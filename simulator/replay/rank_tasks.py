@@ -39,7 +39,8 @@ class RankTasks:
     activity_task: I64
     """Task of each row of Activity; -1 outside of the window (and, on a CPU rank, for compute)."""
     unexplained_ns: int
-    """Delays of the device's work that nothing in the capture explains; the replay has none of them."""
+    """Delays of the device's work that nothing in the capture explains; the replay has none of them. Of a CPU
+    rank late returns from waits, which it has: the thread did not run, as may happen in any piece."""
     impossible_edges: int
     """Dependencies that the measured times contradict; left out."""
 

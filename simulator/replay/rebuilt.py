@@ -45,6 +45,7 @@ class RankFrame:
     facts: JobFacts
     """What is known of the job beside the capture."""
     unexplained_ns: int
+    """See RankTasks."""
     impossible_edges: int
     communication_task: I64
     """Task of each row of Activity.communication; -1 outside of the window."""

@@ -38,7 +38,8 @@ class RankReplay:
     error_frac: float
     """replayed / measured - 1."""
     unexplained_ns: int
-    """Delays that nothing in the capture explains, and that the replay does not have."""
+    """Delays that nothing in the capture explains. The replay of a GPU does not have them, that of a CPU rank
+    does (cpu_tasks.py)."""
     critical_path: dict[str, int]
     """What of the critical path lies on this rank, by part."""
 

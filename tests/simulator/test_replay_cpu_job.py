@@ -59,8 +59,8 @@ def ends_us(rebuilt: Rebuilt) -> list[int]:
 def test_members_of_one_collective_are_done_at_different_times(tmp_path: Path) -> None:
     """A gather that rank 0 issues at 100 and rank 1 at 200: rank 0 has all at 260, rank 1 at 400. So they
     transfer for 60 and 200 us from 200 on. Then both compute until 600 and 700 and reduce until 750, 50 us
-    from the later arrival on. In half the time: 230 and 300; computing to 570 and 600; reduced at 625; 250 us more
-    make 875."""
+    from the later arrival on. In half the time: 230 and 300; computing to 570 and 600; reduced at 625; 250 us
+    more make 875."""
     rank0 = [
         ("perfdoc.forward", 0, 100),
         *collective("all_gather", 0, 100, 260, (110, 260)),
@@ -87,8 +87,8 @@ def test_members_of_one_collective_are_done_at_different_times(tmp_path: Path) -
 
 def test_the_root_of_a_broadcast_goes_on(tmp_path: Path) -> None:
     """Both reduce until 30. Rank 0 sends at 100 and is done at 120, before rank 1 comes at 300 and has it at
-    350: rank 0 waited for nobody. With 150 us less to compute before, rank 1 comes at 150, has it at 200 and is
-    through at 850; with rank 0 at 400 in place of 100 it has to wait for it: 400 + 50 + 650."""
+    350: rank 0 waited for nobody. With 150 us less to compute before, rank 1 comes at 150, has it at 200 and
+    is through at 850; with rank 0 at 400 in place of 100 it has to wait for it: 400 + 50 + 650."""
     agreed = collective("all_reduce", 0, 10, 30, (20, 30))
     rank0 = [
         *agreed,
@@ -116,3 +116,24 @@ def test_the_root_of_a_broadcast_goes_on(tmp_path: Path) -> None:
     duration = rebuilt.graph.duration_ns.copy()
     duration[first[0]] += 300 * US
     assert ends_us(with_durations(rebuilt, duration)) == [1300, 1100]
+
+
+def test_a_thread_that_is_late_after_its_wait(tmp_path: Path) -> None:
+    """An all-reduce from 100 to 300, whose wait returns at 305 on rank 0, but at 500 on rank 1, whose core was
+    taken: 195 us of its own time. With reductions of half the length it is done at 200 and rank 1 back at 400.
+    It comes to the second at 700 in place of 800, where rank 0 waits; that takes 25 us and not 50, the return
+    5 us, the rest 145: 875."""
+
+    def rank(back: int, again: int) -> list[Span]:
+        return [
+            ("perfdoc.forward", 0, 100),
+            *collective("all_reduce", 0, 100, 300, (110, back)),
+            ("perfdoc.backward", back, again),
+            *collective("all_reduce", 1, again, 850, (again + 10, 855)),
+            ("perfdoc.optimizer", 855, 1000),
+        ]
+
+    found, rebuilt = job(tmp_path, rank(305, 700), rank(500, 800))
+    assert found.error_frac == 0
+    assert [r.unexplained_ns // US for r in found.ranks] == [0, 195]
+    assert ends_us(scaled_communication("dp", 0.5).apply(rebuilt)) == [875, 875]
