@@ -56,9 +56,10 @@ def predict(
     what their leaves hold. before_ns: length of the replay of `rebuilt`, where that is not the unedited one.
 
     Band: the edits' own uncertainty (their shares of the gain, or of _FLOOR_FRAC of the waiting in their
-    leaves where that is more; independent errors add as squares), the gains of their variants, and the
-    noise that all three figures are rounded to: the replay's error, or on a CPU rank the delays without a
-    cause that it keeps, where they are more. Below zero it goes only where a change may cost.
+    leaves where that is more; independent errors add as squares), the gains of their variants, which may be
+    off by the same shares, and the noise that all three figures are rounded to: the replay's error, or on a
+    CPU rank the delays without a cause that it keeps, where they are more. Below zero it goes only where a
+    change may cost.
     """
     edits = list({edit.name: edit for edit in edits}.values())  # the same change twice is one change
     steps = max(replay.steps, 1)
@@ -76,10 +77,11 @@ def predict(
     least_ns = -math.inf if any(edit.may_cost for edit in edits) else 0.0
     gains = [(before - ns) / steps for ns in (after, *_varied(rebuilt, edits))]
     waiting_ns = _cap(edits, ledgers, _WORK) / steps if ledgers else 0.0
-    half = max(abs(gains[0]), _FLOOR_FRAC * waiting_ns)
-    half = half * math.sqrt(sum(e.uncertainty_frac**2 for e in edits)) + noise_ns
-    low = min(gains[0] - half, *(g - noise_ns for g in gains))
-    high = max(gains[0] + half, *(g + noise_ns for g in gains))
+    share = math.sqrt(sum(e.uncertainty_frac**2 for e in edits))
+    least = [_FLOOR_FRAC * waiting_ns, *(0.0 for _ in gains[1:])]
+    half = [max(abs(g), floor) * share + noise_ns for g, floor in zip(gains, least, strict=True)]
+    low = min(g - h for g, h in zip(gains, half, strict=True))
+    high = max(g + h for g, h in zip(gains, half, strict=True))
     low, mid, high = (_within(ns, least_ns, cap_ns) for ns in (low, gains[0], high))
     return Gain(
         low_ms=_rounded(low, noise_ns, math.floor),

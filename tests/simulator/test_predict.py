@@ -122,13 +122,17 @@ def test_what_costs_says_so(slow: tuple[Replay, Rebuilt]) -> None:
 
 
 def test_a_band_spans_what_is_left_open(slow: tuple[Replay, Rebuilt]) -> None:
-    """In the middle a tenth less computation; by its variants a third of that, or twice as much."""
+    """In the middle a tenth less computation; by its variants a third of that, or twice as much. Either may be
+    off by a tenth, as the edit says of itself."""
     replay, rebuilt = slow
     alone = {share: predict(rebuilt, replay, [longer(-share)]).mid_ms for share in (0.03, 0.1, 0.2)}
     gain = predict(rebuilt, replay, [longer(-0.1, variants=(-0.03, -0.2))])
+    least, most = alone[0.03], alone[0.2]
+    assert least is not None
+    assert most is not None
     assert gain.mid_ms == alone[0.1]
-    assert gain.low_ms == pytest.approx(alone[0.03], abs=0.003)
-    assert gain.high_ms == pytest.approx(alone[0.2], abs=0.003)
+    assert gain.low_ms == pytest.approx(0.9 * least, abs=0.003)
+    assert gain.high_ms == pytest.approx(1.1 * most, abs=0.003)
 
 
 def test_nothing_gained_is_not_believed_to_the_last(slow: tuple[Replay, Rebuilt]) -> None:

@@ -24,8 +24,9 @@ _PARTS_FRAC = 0.2
 """Overlapped, both sides slow each other down, which the replay does not know."""
 _WEIGHTS_FRAC = 0.3
 """The same, and where no range shows passes nothing tells what needs the weights and when."""
-_ENDS_LAYERS = 4.0
-"""Where the model is not known, embedding and output may be as large as so many layers each."""
+_ENDS_LAYERS = (2.0, 4.0)
+"""Where the model is not known, embedding and output may be as large as so many layers each. More is not
+always more, so what lies in between is tried as well."""
 _EXPERTS = ((1.0, 0.0), (0.6, 0.1))
 """(share of the memory bandwidth that products with few tokens reach, how much longer two halves take than
 one whole where model or GPU are not known), the best and the worst."""
@@ -55,7 +56,7 @@ def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
     if dimension == "dp":
         share = _WEIGHTS_FRAC
         apply = partial(_weights, bucket_bytes=bucket_bytes)
-        variants = (partial(_weights, bucket_bytes=bucket_bytes, ends_layers=_ENDS_LAYERS),)
+        variants = tuple(partial(_weights, bucket_bytes=bucket_bytes, ends_layers=n) for n in _ENDS_LAYERS)
         said = (
             "gradients of a bucket are reduced once all are ready, weights gathered one bucket ahead",
             "layers have as many parameters as the model says; all alike where it is not known",

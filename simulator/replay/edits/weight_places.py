@@ -116,7 +116,7 @@ def _places(
 ) -> tuple[I64, F64]:
     """Of these passes, in order: the first computation of each layer (backward: the last), and its
     weights."""
-    launch = rebuilt.launch_ns[work]
+    launch, ends = rebuilt.launch_ns[work], _ends(rebuilt)
     tasks, weights = [], []
     for p in passes.tolist():
         begin, end = int(frame.passes.start_ns[p]), int(frame.passes.end_ns[p])
@@ -142,7 +142,7 @@ def _places(
             if forward:
                 edge[0] = 0
             tasks.append(inside[edge])
-            weights.append(_of_layers(frame, layers, ends_layers))
+            weights.append(_of_layers(frame, layers, ends_layers, ends))
         else:  # evenly over the time that it computes
             tasks.append(inside)
             taken = rebuilt.graph.duration_ns[inside].astype(np.float64)
@@ -152,19 +152,27 @@ def _places(
     return np.concatenate(tasks), np.concatenate(weights, axis=1)
 
 
-def _of_layers(frame: RankFrame, layers: I64, ends_layers: float) -> F64:
+def _of_layers(frame: RankFrame, layers: I64, ends_layers: float, ends: tuple[int, int]) -> F64:
     """Of these layers, among all of the rank."""
     every, at = np.unique(np.concatenate((layers, frame.layers.layer)), return_inverse=True)
-    return layer_weights(frame.facts, every, ends_layers)[:, at[: len(layers)]]
+    return layer_weights(frame.facts, every, ends_layers, ends)[:, at[: len(layers)]]
 
 
-def layer_weights(facts: JobFacts, layers: I64, ends_layers: float = 0.0) -> F64:
+def _ends(rebuilt: Rebuilt) -> tuple[int, int]:
+    """The first and the last layer of the model, as far as the ranks show: of a pipeline, the first of one
+    stage and the last of another."""
+    shown = [r.layers.layer for r in rebuilt.ranks if len(r.layers)]
+    return min((int(n.min()) for n in shown), default=0), max((int(n.max()) for n in shown), default=0)
+
+
+def layer_weights(
+    facts: JobFacts, layers: I64, ends_layers: float = 0.0, ends: tuple[int, int] = (0, 0)
+) -> F64:
     """(2, layers): parameters of everything but experts, of experts; where the model is not known one each,
-    and `ends_layers` more in the first and the last."""
+    and `ends_layers` more in the layers `ends`."""
     model = facts.model
     if model is None:
-        ends = (layers == layers.min(initial=0)) | (layers == layers.max(initial=0))
-        return np.tile(1 + ends_layers * ends, (2, 1))
+        return np.tile(1 + ends_layers * np.isin(layers, ends), (2, 1))
     tp, ep = facts.tp or 1, facts.ep or 1
     found = np.array([layer_parameters(model, n, tp=tp, ep=ep) for n in layers.tolist()], np.float64).T
     table = table_parameters(model, tp=tp)
