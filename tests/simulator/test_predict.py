@@ -122,8 +122,8 @@ def test_what_costs_says_so(slow: tuple[Replay, Rebuilt]) -> None:
 
 
 def test_a_band_spans_what_is_left_open(slow: tuple[Replay, Rebuilt]) -> None:
-    """In the middle a tenth less computation; by its variants a third of that, or twice as much. Either may be
-    off by a tenth, as the edit says of itself."""
+    """In the middle a tenth less computation; by its variants a third of that, or twice as much. Either may
+    be off by a tenth, as the edit says of itself."""
     replay, rebuilt = slow
     alone = {share: predict(rebuilt, replay, [longer(-share)]).mid_ms for share in (0.03, 0.1, 0.2)}
     gain = predict(rebuilt, replay, [longer(-0.1, variants=(-0.03, -0.2))])
