@@ -2,7 +2,7 @@
 
 With n ranks each computes n times as many passes of 1 / n of the width: the same arithmetic, but n times what
 a pass costs whatever its width. Gradients and weights are no longer exchanged; instead every layer of every
-pass reduces its activations twice, and waits for it.
+pass reduces its activations twice, and every pass those at its end and the loss, and waits for it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,11 @@ _UNCERTAINTY_FRAC = 0.5
 an all-reduce is taken to move twice what the capture's messages of the same size do."""
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
 _REDUCTIONS_PER_LAYER = 2
+_AT_THE_END = 1
+"""Of a pass: the embedding's output in the forward, the output layer's input gradient in the backward."""
+_OF_THE_LOSS = 3
+"""In the forward, over the parts of the vocabulary: the largest logit, the right one, the sum; a number for
+each token, so all latency."""
 
 
 def tensor_instead_of_data() -> Edit:
@@ -37,7 +42,7 @@ def tensor_instead_of_data() -> Edit:
         latency_ns, ns_per_byte = line_of(rebuilt, "dp")
         size = _activation_bytes(rebuilt.ranks[0])
         reduction_ns = latency_ns + 2 * ns_per_byte * size
-        per_pass_ns = facts.model.layers * _REDUCTIONS_PER_LAYER * reduction_ns * facts.dp
+        of_pass = facts.model.layers * _REDUCTIONS_PER_LAYER + _AT_THE_END
         made = scaled_passes(rebuilt, float(facts.dp))
         graph = made.graph
         duration = graph.duration_ns.copy()
@@ -48,8 +53,9 @@ def tensor_instead_of_data() -> Edit:
             mine = inside[graph.rank[inside] == i]
             at = frame.passes.at(made.launch_ns[mine])
             # The first computation of every pass stands for its reductions too.
-            _, first = np.unique(at, return_index=True)
-            duration[mine[first]] += round(per_pass_ns)
+            which, first = np.unique(at, return_index=True)
+            loss_ns = np.where(frame.passes.is_forward[which], _OF_THE_LOSS * latency_ns, 0.0)
+            duration[mine[first]] += np.round((of_pass * reduction_ns + loss_ns) * facts.dp).astype(np.int64)
         return with_durations(made, duration)
 
     return Edit(
