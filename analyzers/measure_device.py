@@ -13,6 +13,9 @@ from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.host.host_activity import HostActivity, host_activity
+from perfdoc.analyzers.instances.device_instances import device_instances
+from perfdoc.analyzers.instances.instance import Instance
+from perfdoc.analyzers.instances.outline import NO_OUTLINE, Outline, outline
 from perfdoc.analyzers.kernels.kernel_parts import KernelParts, kernel_parts
 from perfdoc.analyzers.kernels.kernels import NamedTime, kernel_times
 from perfdoc.analyzers.kernels.kernels_only import KernelsOnly, kernels_only
@@ -51,6 +54,10 @@ class RankMeasurement:
     kernels_only_capture: KernelsOnly
     timeline: Sequence[StepTimeline]
     """Its typical steps, for the picture of all ranks."""
+    instances: Sequence[Instance] = ()
+    """The worst of each kind, with what ran around them."""
+    outline: Outline = NO_OUTLINE
+    """What other ranks' instances are drawn with."""
     also: Any
     """What the analysis of the room above found; None without one."""
 
@@ -59,17 +66,19 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
     """Every analysis of one device, and one more of a room above."""
     trace, activity, window = view.trace, view.activity, view.window
     a, b = window.start_ns, window.end_ns
+    ledger = build_ledger(activity, a, b, view.idle_inputs, view.gaps)
+    contention = norm_contention(view)
     return RankMeasurement(
         device=view.device,
         window=window,
         on_host=activity.on_host,
         span_ns=activity.span,
-        ledger=build_ledger(activity, a, b, view.idle_inputs, view.gaps),
+        ledger=ledger,
         communication=communication_table(trace, activity, a, b),
         copies=copy_times(view),
         kernel_times=kernel_times(trace, activity, view.kinds, a, b),
         kernel_parts=kernel_parts(view),
-        contention=norm_contention(view),
+        contention=contention,
         host=host_activity(view),
         step_ledgers=step_ledgers(view),
         calls=collective_calls(view),
@@ -77,5 +86,7 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         kernels_only_window=kernels_only(trace, activity, (a, b)),
         kernels_only_capture=kernels_only(trace, activity),
         timeline=rank_timeline(view),
+        outline=outline(view),
+        instances=device_instances(view, ledger, contention),
         also=None if also is None else also(view),
     )

@@ -13,7 +13,9 @@ from markupsafe import Markup, escape
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, headline, summary, units, view
 from perfdoc.reports.advice import lines_of
-from perfdoc.reports.charts.page_parts import CHART_STYLE, timeline_parts
+from perfdoc.reports.charts.excerpt_picture import excerpt_looks, excerpt_picture
+from perfdoc.reports.charts.looks import Look
+from perfdoc.reports.charts.page_parts import CHART_STYLE, TimelineParts, timeline_parts
 from perfdoc.reports.charts.plotly_source import library
 from perfdoc.reports.facts import facts_of
 from perfdoc.reports.inlined import asset, policy
@@ -76,6 +78,7 @@ def _environment() -> Environment:
         bandwidth=units.bandwidth,
         count=units.count,
         plural=units.plural,
+        excerpt=excerpt_picture,
     )
     return environment
 
@@ -120,6 +123,15 @@ def _kernels(diagnosis: Diagnosis) -> dict[str, Any]:
     }
 
 
+def _fills(diagnosis: Diagnosis, timeline: TimelineParts | None) -> list[tuple[str, Look]]:
+    """Fills of excerpts that the timeline does not define for itself: an id comes once on a page."""
+    known = set()
+    if timeline is not None:
+        legend = timeline.picture.legend
+        known = {look.id(timeline.kinds[title]) for title, looks in legend for look in looks}
+    return [(kind, look) for kind, look in excerpt_looks(diagnosis) if look.id(kind) not in known]
+
+
 def render_html(diagnosis: Diagnosis) -> str:
     """The diagnosis as a page: open it from disk, print it, read it with JavaScript off. Every string of
     the diagnosis is shortened and escaped; figures carry the exact nanoseconds in data-ns."""
@@ -157,6 +169,7 @@ def render_html(diagnosis: Diagnosis) -> str:
             time=view.time_view(diagnosis) if diagnosis.ranks else None,
             strips=view.step_strips(diagnosis),
             open_strips=view.OPEN_STEP_STRIPS,
+            fills=_fills(diagnosis, timeline),
             timeline=timeline,
             comm=_communication(diagnosis),
             places=sections_by_place(diagnosis),

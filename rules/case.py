@@ -8,6 +8,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
+from perfdoc.analyzers.instances.rough_tracks import RankParts
+from perfdoc.analyzers.instances.worst import Ranks
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
@@ -41,6 +43,29 @@ class Case:
     def ranks(self) -> list[RankMeasurement]:
         """Every rank, in the order of the captures."""
         return [rank for capture in self.captures for rank in capture.ranks]
+
+    @cached_property
+    def together(self) -> Ranks | None:
+        """All ranks with one another, for instances that they are drawn around; None where they are not in
+        the order of what was measured over them."""
+        job, ranks = self.job, self.ranks
+        lengths = {len(ranks), len(job.labels), len(job.devices), len(job.clocks.clocks)}
+        if not ranks or len(lengths) > 1:
+            return None
+        return Ranks(
+            parts=[
+                RankParts(
+                    rank=device.rank,
+                    label=label,
+                    outline=rank.outline,
+                    calls=rank.calls,
+                    pipeline=rank.pipeline,
+                )
+                for rank, device, label in zip(ranks, job.devices, job.labels, strict=True)
+            ],
+            matches=job.matches,
+            clocks=job.clocks,
+        )
 
     @property
     def on_host(self) -> bool:

@@ -10,6 +10,7 @@ from perfdoc.rules.gain import at_most, predicted
 from perfdoc.rules.gradient_sums import MANY_RANKS, can_accumulate_in_fp32, keeps_precision, summing_ranks
 from perfdoc.rules.hidden import hidden_frac
 from perfdoc.rules.rule import Advice, Level, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD101",
@@ -59,6 +60,7 @@ def evaluate(case: Case) -> Verdict:
     unadvised = _UNADVISED if case.configuration.values else _NO_CONFIGURATION
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "dp"),
         level=_level(case, advice),
         reason="compute does not hide it",
         evidence=evidence,

@@ -15,6 +15,7 @@ from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.links import Link, reached_gbps, usual_link
 from perfdoc.rules.memory_room import gib
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD103",
@@ -77,6 +78,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", reason=reason, evidence=evidence)
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "dp"),
         level="information",
         reason="its collectives fill little of the links",
         evidence=evidence,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import predicted
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_instance
 
 META = Meta(
     code="PD110",
@@ -66,6 +67,7 @@ def evaluate(case: Case) -> Verdict:
             remedy += "Engine's do)."
     return Verdict(
         state="fires",
+        worst=worst_instance(case, "contention.norm"),
         reason="the same norms take longer while communication runs",
         evidence=evidence,
         remedy=remedy,

@@ -9,6 +9,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.hidden import hidden_frac, level_of, only_for_gpus, queues, surely_saved, time_ns
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD111",
@@ -82,6 +83,7 @@ def evaluate(case: Case) -> Verdict:
     beside = None if advice or queued else surely_saved(case, "overlapped_tp")
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "tp"),
         level="information" if queued and not off else level,
         reason="the products around it do not hide it",
         evidence=evidence,

@@ -8,6 +8,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_instance
 
 META = Meta(
     code="PD113",
@@ -72,6 +73,7 @@ def _fires(case: Case, evidence: list[Evidence], advice: list[Advice], *, measur
     ranks = max(len(case.ranks), 1)
     return Verdict(
         state="fires",
+        worst=worst_instance(case, "contention.other"),
         level="problem" if measured and advice else "information",
         reason="the same products take longer while communication runs"
         if measured

@@ -9,6 +9,7 @@ from perfdoc.rules.context_sizing import covered_cp, transfer_over_attention, tw
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.hidden import level_of, only_for_gpus, surely_saved
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
@@ -75,6 +76,7 @@ def evaluate(case: Case) -> Verdict:
     advice = [] if cp is None or scheme is None or held else list(_advice(case, scheme, cp, ratio))
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "cp"),
         level=level_of(case, "cp", switched_off=scheme in _IN_FRONT),
         reason="attention does not hide it",
         evidence=evidence,

@@ -14,6 +14,7 @@ from perfdoc.rules.model_memory import cp_of, tp_of
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 from perfdoc.rules.start_up import why_start_up_counts
 from perfdoc.rules.time_evidence import time_evidence
+from perfdoc.rules.worst import worst_instance
 
 META = Meta(
     code="PD201",
@@ -66,6 +67,7 @@ def evaluate(case: Case) -> Verdict:
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside")
     return Verdict(
         state="fires",
+        worst=worst_instance(case, "idle.host"),
         reason="kernels are launched later than the device could take them",
         evidence=evidence,
         remedy=_remedy(case),

@@ -7,6 +7,7 @@ from dataclasses import replace
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling, predicted, worth_frac
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_instance
 from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
@@ -51,6 +52,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", reason=said, evidence=evidence)
     return Verdict(
         state="fires",
+        worst=worst_instance(case, "idle.gc"),
         reason="collections run while the device has nothing to do",
         evidence=evidence,
         remedy="" if case.configuration.values else _BY_HAND,

@@ -8,6 +8,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.gain import at_most, ceiling, predicted, worth_frac
 from perfdoc.rules.rule import Advice, Meta, Verdict
 from perfdoc.rules.time_evidence import time_evidence
+from perfdoc.rules.worst import worst_instance
 from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
@@ -54,6 +55,7 @@ def evaluate(case: Case) -> Verdict:
         advice.append(Advice(knob="dataloader_num_workers", to=to, why=why, costs=costs, gain=gain))
     return Verdict(
         state="fires",
+        worst=worst_instance(case, "idle.data"),
         reason="batches arrive later than the step wants them",
         evidence=evidence,
         remedy="" if advice else _MANY if known and now else _NONE,

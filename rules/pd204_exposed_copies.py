@@ -8,6 +8,7 @@ from perfdoc.rules.gain import ceiling
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.start_up import why_start_up_counts
 from perfdoc.rules.time_evidence import time_evidence
+from perfdoc.rules.worst import worst_instance
 
 META = Meta(
     code="PD204",
@@ -61,6 +62,7 @@ def evaluate(case: Case) -> Verdict:
     whole = bool(why_start_up_counts(case))
     return Verdict(
         state="fires",
+        worst=worst_instance(case, "exposed_memcpy"),
         level="information" if whole and share < MOST_FRAC else "problem",
         reason="the device copies while nothing computes",
         evidence=evidence,

@@ -7,6 +7,7 @@ from perfdoc.rules.gain import ceiling
 from perfdoc.rules.host_binding import binding
 from perfdoc.rules.pd202_garbage_collection import MIN_FRAC as PD202_FRAC
 from perfdoc.rules.rule import Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_instance
 
 META = Meta(
     code="PD206",
@@ -73,6 +74,7 @@ def evaluate(case: Case) -> Verdict:
     costly = slow or wait is not None or (case.on_host and beyond / found.median_host_ns >= MIN_FRAC)
     return Verdict(
         state="fires",
+        worst=worst_instance(case, "idle.host", label=slow[0].label) if slow else None,
         level="problem" if costly else "information",
         reason=f"{slow[0].label} is slow on its host again and again" if slow else _TURNS,
         evidence=evidence,

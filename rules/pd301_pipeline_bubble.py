@@ -10,6 +10,7 @@ from perfdoc.rules.exposed import exposed_ns
 from perfdoc.rules.gain import predicted, worth_frac
 from perfdoc.rules.more_micro_batches import few, more
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import bubble
 
 META = Meta(
     code="PD301",
@@ -52,6 +53,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     return Verdict(
         state="fires",
+        worst=bubble(case),
         level="problem" if _too_large(case) else "information",
         reason="stages wait for the pipeline to fill and drain",
         evidence=evidence,

@@ -7,6 +7,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP, VPP
 from perfdoc.rules.more_micro_batches import OTHERWISE, few, more, wanted
 from perfdoc.rules.rule import Evidence, Meta, Verdict
+from perfdoc.rules.worst import bubble
 
 META = Meta(
     code="PD302",
@@ -47,6 +48,7 @@ def evaluate(case: Case) -> Verdict:
     advice = more(case, pp=pp, vpp=vpp, micro_batches=micro_batches)
     return Verdict(
         state="fires",
+        worst=bubble(case),
         level="information",
         reason=f"{micro_batches} micro-batches for {pp} stages{chunks}: the guides want {least} to "
         f"{least * MOST // PER_STAGE}",

@@ -7,6 +7,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.rule import Evidence, Meta, Verdict
+from perfdoc.rules.worst import late_rank
 from perfdoc.simulator.replay.gains import Prediction
 from perfdoc.simulator.replay.predict import Gain
 
@@ -54,6 +55,7 @@ def evaluate(case: Case) -> Verdict:
     prediction = _prediction(case, worst)
     return Verdict(
         state="fires",
+        worst=late_rank(case, worst),
         reason=f"{worst.name} comes last to {worst.dimension.upper()} collectives",
         evidence=[
             Evidence(label="comes last to", value=f"{worst.recurrence_frac:.0%} of them"),

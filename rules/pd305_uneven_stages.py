@@ -10,6 +10,7 @@ from perfdoc.rules.gain import at_most, predicted
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.stage_split import as_settings, balanced, excess_layers, layers_by_stage, own_ns_by_stage
 from perfdoc.rules.together import all_or_none
+from perfdoc.rules.worst import bubble
 
 META = Meta(
     code="PD305",
@@ -56,6 +57,7 @@ def evaluate(case: Case) -> Verdict:
     where = "first" if found.slowest_stage == 0 else "last" if at_end else "a middle"
     return Verdict(
         state="fires",
+        worst=bubble(case),
         reason=f"{'the ' if at_end else ''}{where} stage takes longer than the others",
         evidence=evidence,
         advice=_split(case) if at_end else [],

@@ -7,6 +7,7 @@ from perfdoc.rules.bubble import no_pipeline, transfer_ceiling
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import VPP
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD307",
@@ -47,6 +48,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", reason=reason, evidence=evidence)
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "pp"),
         reason="stages wait for messages on their way",
         evidence=evidence,
         advice=advice,

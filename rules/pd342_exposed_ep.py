@@ -8,6 +8,7 @@ from perfdoc.rules.degrees import EP
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.rule import Advice, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD342",
@@ -44,6 +45,7 @@ def evaluate(case: Case) -> Verdict:
     advice = [*_exchange(case), *_overlap(case)]
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "ep"),
         reason="compute does not hide it",
         evidence=evidence,
         advice=advice,

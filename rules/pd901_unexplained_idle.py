@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.rule import Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_instance
 
 META = Meta(
     code="PD901",
@@ -42,12 +43,14 @@ def evaluate(case: Case) -> Verdict:
         remedy = capture.capabilities["launch_correlation"].remedy
         return Verdict(
             state="fires",
+            worst=worst_instance(case, "idle.unexplained"),
             reason="launches are not in the capture, so idle time has no cause",
             evidence=evidence,
             remedy=f"Capture the CUDA API too: {remedy}",
         )
     return Verdict(
         state="fires",
+        worst=worst_instance(case, "idle.unexplained"),
         reason="no cause that the capture shows accounts for it",
         evidence=evidence,
         remedy="Look at the gaps on the timeline: either the launch of what ran next is not in the capture, "

@@ -108,6 +108,7 @@ def _applied(rule: Rule, case: Case) -> RuleResult:
         gain_frac=share,
         verify=verdict.verify,
         false_alarm=verdict.false_alarm,
+        worst=verdict.worst if verdict.state == "fires" else None,
     )
 
 

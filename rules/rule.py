@@ -8,6 +8,7 @@ from typing import Literal
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.worst import Worst
 from perfdoc.simulator.replay.predict import Gain
 
 State = Literal["fires", "passes", "not_applicable", "skipped", "error"]
@@ -85,6 +86,8 @@ class Verdict:
     """How to see whether it helped."""
     false_alarm: str = ""
     """What would make this none of a problem."""
+    worst: Worst | None = None
+    """The worst instance of it in the trace; None where it is of no single moment, or none is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,6 +125,7 @@ class RuleResult:
     """The gain (a ceiling's upper end) by the longest of the ranks' steps, or windows."""
     verify: str
     false_alarm: str
+    worst: Worst | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

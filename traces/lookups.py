@@ -43,16 +43,27 @@ class Lookups:
 
     @cached_property
     def _calls_by_thread(self) -> tuple[I64, I64]:
-        """Rows of CUDA calls by thread, then as in the file; where each thread begins, and the end."""
-        thread = self.api_calls.thread
+        return self._by_thread(self.api_calls.thread)
+
+    @cached_property
+    def _ranges_by_thread(self) -> tuple[I64, I64]:
+        return self._by_thread(self.ranges.thread)
+
+    def calls_of(self, threads: I64) -> I64:
+        """Rows of `api_calls` on these threads, ascending."""
+        return _of_threads(*self._calls_by_thread, threads)
+
+    def ranges_of(self, threads: I64) -> I64:
+        """Rows of `ranges` on these threads, ascending."""
+        return _of_threads(*self._ranges_by_thread, threads)
+
+    def _by_thread(self, thread: I32) -> tuple[I64, I64]:
+        """Rows by thread, then as in the file; where each thread begins, and the end."""
         few = thread if len(self.threads) >= 1 << 15 else thread.astype(np.int16)  # sorted by digits
         count = np.bincount(thread + 1, minlength=len(self.threads) + 1)
         return np.argsort(few, kind="stable"), np.cumsum(count)
 
-    def calls_of(self, threads: I64) -> I64:
-        """Rows of `api_calls` on these threads, ascending."""
-        rows, begin = self._calls_by_thread
-        found = [rows[begin[t] : begin[t + 1]] for t in np.unique(threads).tolist() if t >= 0]
-        if len(found) == 1:
-            return found[0]
-        return np.sort(np.concatenate([np.empty(0, np.int64), *found]))
+
+def _of_threads(rows: I64, begin: I64, threads: I64) -> I64:
+    found = [rows[begin[t] : begin[t + 1]] for t in np.unique(threads).tolist() if t >= 0]
+    return found[0] if len(found) == 1 else np.sort(np.concatenate([np.empty(0, np.int64), *found]))

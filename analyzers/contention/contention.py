@@ -15,6 +15,7 @@ from perfdoc.analyzers.contention.contention_margin import suggest_margin
 from perfdoc.analyzers.contention.contention_names import element_type_of, family_of
 from perfdoc.analyzers.contention.contention_result import ContendedKernel, Contention, Cost, not_measured
 from perfdoc.analyzers.contention.contention_samples import Samples, find_samples
+from perfdoc.analyzers.contention.contention_spots import contention_spots
 from perfdoc.analyzers.contention.contention_stalls import find_stalls
 from perfdoc.analyzers.contention.contention_statistics import Compared, compare
 from perfdoc.analyzers.contention.contention_verdicts import SLOWER_MIN_FRAC, Judged, judge
@@ -82,6 +83,7 @@ def norm_contention(view: DeviceView) -> Contention:
         typical_occupied_blocks=margin.typical_occupied_blocks,
         suggested_sm_margin=margin.suggested,
         margin_reason=margin.reason,
+        worst=contention_spots(view, samples, found, verdicts),
     )
 
 

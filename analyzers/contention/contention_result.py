@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from perfdoc.analyzers.base.spot import Spot
+
 Verdict = Literal["slower", "no_difference", "undecided", "too_few_samples", "mixed_work"]
 
 
@@ -96,6 +98,9 @@ class Contention:
     suggested_sm_margin: int | None
     margin_reason: str
     """Why there is none; empty where there is one."""
+    worst: Sequence[Spot] = ()
+    """The run that took longest beyond what its kernel takes alone, of the norms that are slower and of the
+    others."""
 
 
 def not_measured(reason: str, remedy: str) -> Contention:

@@ -72,6 +72,9 @@ class Straggler:
     cause: Literal["compute", "waiting", "other"]
     """What makes up at least half of the lateness: its computing takes longer; it waits for somebody else in
     another dimension, so it only passes the delay on; or neither (idle time: host, data, garbage)."""
+    worst_collective: int | None = None
+    """Index into Matches of the one to which it alone came latest after everybody else; None where it never
+    came last alone."""
 
 
 def find_stragglers(
@@ -195,7 +198,13 @@ def _straggler(
         extra_compute_ns=extra_compute,
         extra_wait_ns=extra_wait,
         cause=cause,
+        worst_collective=_worst(late, mine),
     )
+
+
+def _worst(late: Lateness, rows: I64) -> int | None:
+    at = int(np.argmax(late.delay_ns[rows]))
+    return int(late.collective[late.of[rows[at]]]) if late.delay_ns[rows[at]] > 0 else None
 
 
 def _collectives(late: Lateness, habit: _Habit) -> I64:

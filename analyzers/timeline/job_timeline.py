@@ -44,7 +44,7 @@ class RankInput:
 class TimelineTrack:
     """Segments by start time; what lies between two of them is nothing."""
 
-    kind: Literal["ledger", "compute", "communication", "host", "passes"]
+    kind: Literal["ledger", "compute", "communication", "host", "passes", "ranges"]
     codes: Sequence[str]
     """What `code` counts."""
     names: Sequence[str]

@@ -118,11 +118,11 @@ def _step(view: DeviceView, name: str, start_ns: int, end_ns: int) -> StepTimeli
     for key, track in _TRACKS.items():
         segments = pool(track(view, start_ns, end_ns), LIMITS[key])
         if key == "ledger" or (segments.code >= 0).any():
-            found[key] = _named(view, key, segments)
+            found[key] = named(view, key, segments)
     return StepTimeline(name=name, start_ns=start_ns, end_ns=end_ns, tracks=found)
 
 
-def _named(view: DeviceView, key: str, segments: Segments) -> Track:
+def named(view: DeviceView, key: str, segments: Segments) -> Track:
     """Items as indices into the names that occur, the commonest of them where they are too many."""
     items, item, count = np.unique(segments.item, return_inverse=True, return_counts=True)
     kept = [i for i in np.argsort(-count, kind="stable").tolist() if items[i] >= 0][:_NAMES]

@@ -3,13 +3,16 @@ of communication, and on the host."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, owners_by_last_end, union
 from perfdoc.analyzers.base.kept import kept
-from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.activity import DIMENSIONS, Communication
 from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.idle import IDLE_CAUSES
+from perfdoc.analyzers.device.idle import IDLE_CAUSES, Gaps, IdleInputs
 from perfdoc.analyzers.host.host_calls import CallKind, kinds_of_calls
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.analyzers.ledger.ledger import exposed_pieces
@@ -30,8 +33,9 @@ def ledger_pieces(view: DeviceView, start_ns: int, end_ns: int) -> Pieces:
     The same stretches that the ledger adds up, so the sums by leaf are its leaves exactly.
     """
     activity = view.activity
+    compute = activity.compute.clip(start_ns, end_ns)
     layers = [
-        *_idle_layers(view),
+        *_idle_layers(view, start_ns, end_ns),
         layer_of(activity.busy.clip(start_ns, end_ns), LEAVES.index("exposed_memcpy")),
     ]
     # Exposed pieces come with the strongest claim first, which is painted last.
@@ -39,15 +43,34 @@ def ledger_pieces(view: DeviceView, start_ns: int, end_ns: int) -> Pieces:
     layers += [
         Layer(start_ns=begin, end_ns=finish, code=first_leaf + dimension)
         for begin, finish, dimension, _ in reversed(
-            list(exposed_pieces(activity.communication, activity.compute))
+            list(exposed_pieces(_running(activity.communication, start_ns, end_ns), compute))
         )
     ]
-    layers.append(layer_of(activity.compute.clip(start_ns, end_ns), LEAVES.index("compute")))
+    layers.append(layer_of(compute, LEAVES.index("compute")))
     return paint(layers, start_ns, end_ns)
 
 
-def _idle_layers(view: DeviceView) -> list[Layer]:
-    gaps, inputs = view.gaps, view.idle_inputs
+def _running(found: Communication, start_ns: int, end_ns: int) -> Communication:
+    """What communicates at any time of [start, end): nothing else can own a nanosecond of it."""
+    rows = _overlapping(found, start_ns, end_ns)
+    columns: dict[str, Any] = {
+        name: column[rows]
+        for name in Communication.__dataclass_fields__
+        if isinstance(column := getattr(found, name), np.ndarray)
+    }
+    return replace(found, **columns)
+
+
+def _overlapping(found: Communication, start_ns: int, end_ns: int) -> I64:
+    return np.flatnonzero((found.start_ns < end_ns) & (found.end_ns > start_ns))
+
+
+def _idle_layers(view: DeviceView, start_ns: int, end_ns: int) -> list[Layer]:
+    return idle_layers(_reaching_into(view.gaps, start_ns, end_ns), view.idle_inputs)
+
+
+def idle_layers(gaps: Gaps, inputs: IdleInputs) -> list[Layer]:
+    """Idle time by cause, in layers for `paint`; codes are indices into LEAVES."""
     leaf = {cause: LEAVES.index(f"idle.{cause}") for cause in IDLE_CAUSES}
     rest = np.where(gaps.waited, leaf["dependency"], leaf["launch_latency"])
     rest = np.where(gaps.short, rest, leaf["unexplained"])
@@ -63,6 +86,13 @@ def _idle_layers(view: DeviceView) -> list[Layer]:
     return layers
 
 
+def _reaching_into(gaps: Gaps, start_ns: int, end_ns: int) -> Gaps:
+    """The gaps of [start, end): they are disjoint and sorted."""
+    first = int(np.searchsorted(gaps.end_ns, start_ns, "right"))
+    last = int(np.searchsorted(gaps.start_ns, end_ns, "left"))
+    return Gaps(**{name: getattr(gaps, name)[first:last] for name in Gaps.__dataclass_fields__})
+
+
 def ledger_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
     """The ledger of [start_ns, end_ns), and how many activities begin in each stretch."""
     pieces = ledger_pieces(view, start_ns, end_ns)
@@ -70,13 +100,17 @@ def ledger_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
     return _counted(pieces, view.activity.start_ns[first:last])
 
 
-def compute_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
+def compute_track(view: DeviceView, start_ns: int, end_ns: int, among: I64 | None = None) -> Segments:
     """Compute by kernel class (COMPUTE_CODES); of kernels that run at once the one that ends last. Items are
-    names (Trace.strings). Its time is the ledger's compute. Empty of a rank that computes on the host."""
+    names (Trace.strings). Its time is the ledger's compute. Empty of a rank that computes on the host.
+
+    among: rows of the device's kernels that may run then, where that is known.
+    """
     trace, activity = view.trace, view.activity
     kernels, graphs = trace.kernels, trace.graph_launches
-    (k,) = kept(~activity.kernel_is_comm, activity.kernel_rows)
-    (k,) = kept((kernels.start_ns[k] < end_ns) & (kernels.end_ns[k] > start_ns), k)
+    k = activity.kernel_rows if among is None else among
+    inside = (kernels.start_ns[k] < end_ns) & (kernels.end_ns[k] > start_ns)
+    (k,) = kept(inside & ~view.kinds.is_communication[k], k)
     g = np.flatnonzero(
         (graphs.start_ns < end_ns) & (graphs.end_ns > start_ns) & (graphs.device == activity.device)
     )
@@ -91,11 +125,15 @@ def compute_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
     return _counted(paint([layer], start_ns, end_ns), start)
 
 
-def communication_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
+def communication_track(
+    view: DeviceView, start_ns: int, end_ns: int, dimension: int | None = None
+) -> Segments:
     """Communication, hidden and exposed, by dimension (DIMENSIONS); of several at once the one that ends
-    last. Items are indices into Communication.kinds."""
+    last. Items are indices into Communication.kinds. dimension: of this one alone."""
     found = view.activity.communication
-    rows = np.flatnonzero((found.start_ns < end_ns) & (found.end_ns > start_ns))
+    rows = _overlapping(found, start_ns, end_ns)
+    if dimension is not None:
+        rows = rows[found.dimension[rows] == dimension]
     begin, finish, owner = owners_by_last_end(found.start_ns[rows], found.end_ns[rows])
     layer = Layer(
         start_ns=begin,
@@ -106,14 +144,14 @@ def communication_track(view: DeviceView, start_ns: int, end_ns: int) -> Segment
     return _counted(paint([layer], start_ns, end_ns), found.start_ns[rows])
 
 
-def host_track(view: DeviceView, start_ns: int, end_ns: int) -> Segments:
+def host_track(view: DeviceView, start_ns: int, end_ns: int, among: I64 | None = None) -> Segments:
     """What the host was in on the threads that launch (HOST_CODES); nothing is Python and the framework, or a
     capture without CUDA calls. Where calls nest or threads differ, in the order of CallKind; collection and
-    data loading go before all of them."""
+    data loading go before all of them. among: rows of their calls that may run then, where that is known."""
     trace = view.trace
     api = trace.api_calls
     threads = view.activity.launching_threads
-    rows = trace.calls_of(threads)
+    rows = trace.calls_of(threads) if among is None else among
     (rows,) = kept((api.start_ns[rows] < end_ns) & (api.end_ns[rows] > start_ns), rows)
     kind = kinds_of_calls(trace)[api.name[rows]]
     layers = []

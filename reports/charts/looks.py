@@ -15,6 +15,7 @@ KINDS = {
     "communication": "communication, hidden and exposed",
     "host": "host: calls of the threads that launch",
     "passes": "passes of micro-batches",
+    "ranges": "ranges of the thread that launches",
 }
 """Tracks in the order of the picture."""
 
@@ -53,6 +54,7 @@ _MEMORY = (
     *(("activations", "AC", "k-4", ""), ("communication_buffers", "CB", "dp", "x")),
     *(("other", "OT", "idle-2", "."), ("unknown", "??", "idle-6", "+")),
 )
+_RANGES = (("range", "R", "k-7", ""),)
 _PASSES = (("forward", "F", "compute", ""), ("backward", "B", "pp", "/"))
 _LEAF_COLOURS = {
     "compute": "compute",
@@ -124,6 +126,7 @@ def _tables() -> dict[str, dict[str, Look]]:
         "communication": comm,
         "host": table(_HOST),
         "passes": table(_PASSES),
+        "ranges": table(_RANGES),
         "memory": table(_MEMORY),
     }
 

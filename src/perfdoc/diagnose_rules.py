@@ -7,6 +7,7 @@ from perfdoc.diagnose_copy import copied
 from perfdoc.rules.knobs.knob import DIALECTS, Value
 from perfdoc.rules.knobs.lint.writing import as_written
 from perfdoc.rules.rule import Proposed, RuleResult
+from perfdoc.rules.worst import Worst
 
 
 def rule_of(result: RuleResult) -> d.RuleResult:
@@ -25,6 +26,23 @@ def rule_of(result: RuleResult) -> d.RuleResult:
         gain_frac=result.gain_frac,
         verify=result.verify,
         false_alarm=result.false_alarm,
+        worst=None if result.worst is None else _worst(result.worst),
+    )
+
+
+def _worst(found: Worst) -> d.WorstInstance:
+    instance = found.instance
+    return d.WorstInstance(
+        rank=instance.rank,
+        label=instance.label,
+        step=instance.step,
+        name=instance.name,
+        says=found.says,
+        start_ns=instance.start_ns,
+        end_ns=instance.end_ns,
+        cost_ns=instance.cost_ns,
+        ranks=[copied(rank, d.TimelineRank) for rank in instance.ranks],
+        resolution_ns=instance.resolution_ns,
     )
 
 

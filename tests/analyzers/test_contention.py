@@ -185,7 +185,8 @@ def test_the_results_are_what_the_diagnosis_publishes(tmp_path: Path, measured: 
         for signature in document["signatures"]:
             wanted = {"kernel", "alone_ns", "contended_ns", "samples_alone", "samples_contended"}
             assert wanted <= set(signature)
-        assert set(vars(published)) == set(vars(result))
+        # Where its worst run lies is published with the rule that fires on it.
+        assert set(vars(published)) == set(vars(result)) - {"worst"}
 
 
 @pytest.mark.parametrize(

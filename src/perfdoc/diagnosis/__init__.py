@@ -43,13 +43,13 @@ from perfdoc.diagnosis.replay import (
     Replay,
     ReplayAnalysis,
 )
-from perfdoc.diagnosis.rules import Advice, Evidence, RuleResult
+from perfdoc.diagnosis.rules import Advice, Evidence, RuleResult, WorstInstance
 from perfdoc.diagnosis.skew import SkewAnalysis
 from perfdoc.diagnosis.state import NotMeasured, State
 from perfdoc.diagnosis.step_times import StepTimes
 from perfdoc.diagnosis.timeline import Timeline, TimelineRank, TimelineTrack
 
-SCHEMA_VERSION = "1.2"
+SCHEMA_VERSION = "1.3"
 
 DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
 IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
@@ -104,6 +104,7 @@ __all__ = [
     "TopKernel",
     "WaterfallBar",
     "Window",
+    "WorstInstance",
     "from_json",
     "json_schema",
     "to_json",

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from perfdoc.diagnosis.replay import Gain
+from perfdoc.diagnosis.timeline import TimelineRank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +36,34 @@ class Advice:
 
 
 @dataclass(frozen=True, kw_only=True)
+class WorstInstance:
+    """The worst single instance of what a rule fires on, with an excerpt of the timeline around it."""
+
+    rank: int | None
+    label: str
+    """The rank's name in this diagnosis."""
+    step: str
+    """In which it began; empty outside of all steps."""
+    name: str
+    """Of the kernel, collective, call or range; empty where it has none."""
+    says: str
+    """What is to be seen, in one sentence."""
+    start_ns: int
+    """On the clock of the rank's capture."""
+    end_ns: int
+    cost_ns: int
+    """By how much it is the worst: what of it was exposed or idle, what a run took longer than alone, or how
+    late a rank came."""
+    ranks: list[TimelineRank]
+    """The rank itself first, then those that it had to do with. Each shows the same moments: its tracks begin
+    at `start_ns` on its own capture's clock, `offset_ns` is 0. Of communication there is a track for every
+    dimension."""
+    resolution_ns: int | None
+    """Differences in time between these ranks up to this are not told from none; null: one clock, or one
+    rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RuleResult:
     """What one rule found."""
 
@@ -60,3 +89,5 @@ class RuleResult:
     """How to see whether it helped."""
     false_alarm: str = ""
     """What would make this none of a problem."""
+    worst: WorstInstance | None = None
+    """Where in the captures it is worst; None where it is of no single moment, or none is known."""

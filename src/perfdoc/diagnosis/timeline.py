@@ -7,7 +7,7 @@ from typing import Literal
 
 from perfdoc.diagnosis.state import State
 
-TrackKind = Literal["ledger", "compute", "communication", "host", "passes"]
+TrackKind = Literal["ledger", "compute", "communication", "host", "passes", "ranges"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -17,7 +17,8 @@ class TimelineTrack:
 
     kind: TrackKind
     """ledger: leaves. compute: kernel classes. communication: dimensions, hidden and exposed. host: CUDA
-    calls of the threads that launch, data loading, collection. passes: of micro-batches."""
+    calls of the threads that launch, data loading, collection. passes: of micro-batches. ranges: the
+    innermost range of the thread that launches; in excerpts alone."""
     codes: list[str]
     """What `code` counts."""
     names: list[str]

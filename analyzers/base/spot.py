@@ -1,0 +1,19 @@
+"""Where one instance of something lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spot:
+    """Where an instance lies on one device, on its capture's clock."""
+
+    key: str
+    """What it is an instance of: `exposed.dp`, `idle.host`, `contention.norm`, ..."""
+    start_ns: int
+    end_ns: int
+    cost_ns: int
+    """By how much it is the worst: what of it was exposed, idle, or longer than it need have been."""
+    name: str
+    """Of the kernel, collective, call or range; empty where it has none."""

@@ -1,0 +1,175 @@
+"""Where the worst instance of each kind lies on one device.
+
+Of many candidates the longest few are looked at first: what is lost in a stretch is never more than its
+length, so that as soon as the worst of them has lost as much as the next shorter one is long, no other can be
+worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, Intervals
+from perfdoc.analyzers.base.spot import Spot
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.ledger.ledger import Ledger
+from perfdoc.traces import RangeKind
+
+LEAST_FRAC = {
+    "exposed": 0.01,
+    "exposed_memcpy": 0.02,
+    "idle.host": 0.02,
+    "idle.gc": 0.002,
+    "idle.data": 0.002,
+    "idle.unexplained": 0.02,
+}
+"""Of the window: what takes less of it in all is no finding of any rule, and is not looked for."""
+_FIRST = 256
+"""Candidates that are looked at first."""
+
+
+def find_spots(view: DeviceView, ledger: Ledger) -> list[Spot]:
+    """The worst instance of everything that takes LEAST_FRAC of the window or more, by the ledger's leaves.
+
+    Of communication whose dimension is known to be one that rules advise on.
+    """
+    found = [*_exposed(view, ledger), *_idle(view, ledger)]
+    if _matters(ledger, "exposed_memcpy", ledger.exposed_memcpy_ns):
+        found.append(_copy(view))
+    return [spot for spot in found if spot is not None]
+
+
+def _matters(ledger: Ledger, what: str, total_ns: int) -> bool:
+    return total_ns > 0 and total_ns >= LEAST_FRAC[what] * ledger.window_ns
+
+
+def worst_of(length: I64, lost: Callable[[I64], I64]) -> tuple[int, int] | None:
+    """(which, how much it lost) of the candidate that lost most; None where none lost anything.
+
+    lost: of some candidates, at most their length each.
+
+    >>> worst_of(np.array([5, 9, 7]), lambda rows: np.array([5, 2, 6])[rows])
+    (2, 6)
+    """
+    looked = min(_FIRST, len(length))
+    while looked:
+        rows = np.argpartition(-length, looked - 1)[:looked]
+        losses = lost(rows)
+        # Of equal ones the first.
+        at = int(np.lexsort((rows, -losses))[0])
+        if looked == len(length) or int(losses[at]) >= int(length[rows].min()):
+            return (int(rows[at]), int(losses[at])) if losses[at] > 0 else None
+        looked = min(16 * looked, len(length))
+    return None
+
+
+def _exposed(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
+    """Communication of each dimension: what of an operation no compute ran beside."""
+    comm, compute, window = view.activity.communication, view.activity.compute, view.window
+    inside = (comm.start_ns < window.end_ns) & (comm.end_ns > window.start_ns)
+    for code, dimension in enumerate(DIMENSIONS):
+        advised = dimension not in ("other", "unknown")
+        if not advised or not _matters(ledger, "exposed", ledger.exposed_comm_ns[dimension]):
+            continue
+        rows = np.flatnonzero(inside & (comm.dimension == code))
+        start = np.maximum(comm.start_ns[rows], window.start_ns)
+        end = np.minimum(comm.end_ns[rows], window.end_ns)
+
+        def lost(some: I64, start: I64 = start, end: I64 = end) -> I64:
+            found: I64 = end[some] - start[some] - compute.covered_within(start[some], end[some])
+            return found
+
+        worst = worst_of(end - start, lost)
+        if worst is not None:
+            row, cost = int(rows[worst[0]]), worst[1]
+            kind = comm.kinds[int(comm.kind[row])]
+            yield Spot(
+                key=f"exposed.{dimension}",
+                start_ns=int(comm.start_ns[row]),
+                end_ns=int(comm.end_ns[row]),
+                cost_ns=cost,
+                name="copy between GPUs" if kind is None else kind.collective or kind.label,
+            )
+
+
+def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
+    gaps, bounds = view.gaps, (view.window.start_ns, view.window.end_ns)
+    start, handed, end = (np.clip(t, *bounds) for t in (gaps.start_ns, gaps.host_end_ns, gaps.end_ns))
+    pauses = view.idle_inputs.gc_or_data
+    if _matters(ledger, "idle.host", ledger.idle_ns["host"]):
+
+        def lost(rows: I64) -> I64:
+            found: I64 = handed[rows] - start[rows] - pauses.covered_within(start[rows], handed[rows])
+            return found
+
+        yield _spot(
+            "idle.host", start, handed, worst_of(handed - start, lost), _launched(view, gaps.following)
+        )
+    if _matters(ledger, "idle.unexplained", ledger.idle_ns["unexplained"]):
+        length = np.where(gaps.short, 0, end - handed)
+        worst = worst_of(length, length.__getitem__)
+        yield _spot("idle.unexplained", handed, end, worst, lambda _: "")
+    for cause, rows in (("gc", view.known.gc), ("data", view.known.data)):
+        if _matters(ledger, f"idle.{cause}", ledger.idle_ns[cause]):
+            yield _pause(view, cause, rows)
+
+
+def _launched(view: DeviceView, following: I64) -> Callable[[int], str]:
+    """Name of the call that ended each gap, as far as it is known."""
+
+    def name(gap: int) -> str:
+        api, at = view.trace.api_calls, int(view.activity.launch_start_ns[following[gap]])
+        thread = int(view.activity.launch_thread[following[gap]])
+        rows = np.flatnonzero((api.start_ns == at) & (api.thread == thread))
+        return view.trace.strings[int(api.name[rows[0]])] if at >= 0 and len(rows) else ""
+
+    return name
+
+
+def _spot(
+    key: str, start: I64, end: I64, worst: tuple[int, int] | None, name: Callable[[int], str]
+) -> Spot | None:
+    if worst is None:
+        return None
+    at, cost = worst
+    return Spot(key=key, start_ns=int(start[at]), end_ns=int(end[at]), cost_ns=cost, name=name(at))
+
+
+def _pause(view: DeviceView, cause: str, rows: I64) -> Spot | None:
+    """The collection, or the wait for data, in which the device idled longest."""
+    ranges, activity, window = view.trace.ranges, view.activity, view.window
+    threads = view.trace.threads_of(view.device.process) if cause == "gc" else activity.launching_threads
+    rows = rows[np.isin(ranges.thread[rows], threads) & (ranges.kind[rows] != RangeKind.MARK)]
+    start = np.clip(ranges.start_ns[rows], window.start_ns, window.end_ns)
+    end = np.clip(ranges.end_ns[rows], window.start_ns, window.end_ns)
+
+    def lost(some: I64) -> I64:
+        found: I64 = end[some] - start[some] - activity.busy.covered_within(start[some], end[some])
+        return found
+
+    worst = worst_of(end - start, lost)
+    return _spot(f"idle.{cause}", start, end, worst, lambda at: view.trace.strings[ranges.name[rows[at]]])
+
+
+def _copy(view: DeviceView) -> Spot | None:
+    """The stretch of copies, one after another, that nothing else ran beside for longest."""
+    activity, window = view.activity, view.window
+    copies = activity.copies.clip(window.start_ns, window.end_ns)
+
+    def lost(rows: I64) -> I64:
+        return np.array([_alone_ns(view, *bounds) for bounds in _pairs(copies, rows)], np.int64)
+
+    worst = worst_of(copies.end_ns - copies.start_ns, lost)
+    return _spot("exposed_memcpy", copies.start_ns, copies.end_ns, worst, lambda _: "copies")
+
+
+def _pairs(found: Intervals, rows: I64) -> list[tuple[int, int]]:
+    return list(zip(found.start_ns[rows].tolist(), found.end_ns[rows].tolist(), strict=True))
+
+
+def _alone_ns(view: DeviceView, start: int, end: int) -> int:
+    beside = view.activity.compute.clip(start, end) | view.activity.comm.clip(start, end)
+    return end - start - beside.total_ns

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfdoc.analyzers.contention.contention import norm_contention
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.instances.device_instances import device_instances
+from perfdoc.analyzers.instances.excerpt import _by_depth
+from perfdoc.analyzers.instances.instance import Instance, padded
+from perfdoc.analyzers.instances.spots import worst_of
+from perfdoc.analyzers.ledger.ledger import build_ledger
+from perfdoc.analyzers.steps.step_ledgers import LEAVES
+from perfdoc.analyzers.timeline.paint import paint
+from perfdoc.analyzers.timeline.tracks import HOST_CODES
+from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.traces.nsys import read_nsys_sqlite
+from tests.analyzers.device_views import view_of, views_of
+from tests.analyzers.planted_ranks import Clock, Job
+from tests.analyzers.tiny import GEMM
+from tests.analyzers.tiny import trace_of as read
+
+US = 1000
+
+
+def instances_of(view: DeviceView) -> dict[str, Instance]:
+    """By key."""
+    window = view.window
+    ledger = build_ledger(view.activity, window.start_ns, window.end_ns, view.idle_inputs, view.gaps)
+    return {i.spot.key: i for i in device_instances(view, ledger, norm_contention(view))}
+
+
+def bars(instance: Instance, track: str, code: int) -> list[tuple[int, int]]:
+    """(start, end) on the capture's clock."""
+    segments = instance.tracks[track].segments
+    mine = segments.code == code
+    ends = segments.start_ns + segments.duration_ns
+    return list(zip(segments.start_ns[mine].tolist(), ends[mine].tolist(), strict=True))
+
+
+def test_the_worst_host_gap_is_the_one_that_the_host_made_longest(tmp_path: Path) -> None:
+    # Idle [100, 200), [300, 700), [800, 950). The second is longest, but 350 us of it were collection: the
+    # host made 50 us of it, 100 us of the first (its launch returned as the kernel began) and 140 us of the
+    # third, whose launch returned at 940.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 10))
+    device.kernel(GEMM, 200 * US, 300 * US, launch=(thread, 190 * US, 200 * US))
+    device.kernel(GEMM, 700 * US, 800 * US, launch=(thread, 680 * US, 700 * US))
+    device.kernel("last", 950 * US, 1000 * US, launch=(thread, 930 * US, 940 * US))
+    thread.range("perfdoc.gc generation=2", 310 * US, 660 * US)
+    thread.range("outer", 800 * US, 950 * US)
+    thread.range("inner", 850 * US, 900 * US)
+    found = instances_of(view_of(builder, tmp_path))
+    host, gc = found["idle.host"], found["idle.gc"]
+    assert (host.spot.start_ns, host.spot.end_ns, host.spot.cost_ns) == (800 * US, 940 * US, 140 * US)
+    assert host.spot.name.startswith("cudaLaunchKernel")
+    assert (gc.spot.start_ns, gc.spot.end_ns, gc.spot.cost_ns) == (310 * US, 660 * US, 350 * US)
+    assert gc.spot.name == "perfdoc.gc generation=2"
+    # 140 us on either side, cut where the capture ends.
+    assert (host.first_ns, host.last_ns) == (660 * US, 1000 * US)
+    assert bars(host, "ledger", LEAVES.index("compute")) == [(700 * US, 800 * US), (950 * US, 1000 * US)]
+    assert bars(host, "ledger", LEAVES.index("idle.host")) == [(660 * US, 700 * US), (800 * US, 940 * US)]
+    ranges = host.tracks["ranges"]
+    named = [ranges.names[i] for i in ranges.segments.item[ranges.segments.code >= 0].tolist()]
+    # The end of the collection is at the excerpt's beginning, and so outside of it.
+    assert named == ["outer", "inner", "outer"]
+
+
+def test_the_worst_collective_is_the_one_that_compute_hid_least(tmp_path: Path) -> None:
+    # 300 us of which 250 are hidden, 100 us of which 20 are, and 60 us of which nothing is: 50, 80 and 60.
+    job = Job(ranks=2)
+    for start, length in ((0, 300), (400, 100), (600, 60)):
+        job.collective("dp", {0: start * US, 1: start * US}, length * US)
+    for rank in (0, 1):
+        job.compute(rank, 0, 250 * US)
+        job.compute(rank, 310 * US, 420 * US)
+    # The capture's clock begins 1 ms before.
+    clock = Clock(zero_ns=-1000 * US)
+    trace_path = job.write_nsys(tmp_path, [clock, clock])[0]
+    (view,) = views_of(read_nsys_sqlite(trace_path), whole=True)
+    worst = instances_of(view)["exposed.dp"]
+    assert (worst.spot.start_ns, worst.spot.end_ns) == (1400 * US, 1500 * US)
+    assert (worst.spot.cost_ns, worst.spot.name) == (80 * US, "all_reduce")
+    assert bars(worst, "communication dp", 0) == [(1400 * US, 1500 * US)]
+
+
+def test_what_takes_little_of_the_window_is_not_looked_for(tmp_path: Path) -> None:
+    # One gap of 10 us in 1 ms: 1 % of it, half of what a rule could fire on.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 500 * US, launch=(thread, 0, 10))
+    device.kernel(GEMM, 510 * US, 1000 * US, launch=(thread, 505 * US, 510 * US))
+    assert instances_of(view_of(builder, tmp_path)) == {}
+
+
+def test_an_excerpt_is_the_same_whatever_the_order_of_the_rows(tmp_path: Path) -> None:
+    # Kernels of 40 us every 100 us, but k3 comes 30 us late: the gap before it, [240, 330), is the longest.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(6):
+        start = i * 100 * US + (30 * US if i == 3 else 0)
+        launch = (thread, start - 20 * US, start - US) if i else (thread, 0, 10)
+        device.kernel(f"k{i}", start, start + 40 * US, launch=launch)
+    trace = read(builder, tmp_path)
+    shuffled = replace(
+        trace,
+        kernels=trace.kernels.take(np.array([4, 0, 5, 2, 1, 3])),
+        api_calls=trace.api_calls.take(np.array([3, 2, 5, 0, 1, 4])),
+    )
+    for given_trace in (trace, shuffled):
+        (view,) = views_of(given_trace, whole=True)
+        worst = instances_of(view)["idle.host"]
+        assert (worst.spot.start_ns, worst.spot.end_ns) == (240 * US, 329 * US)
+        segments = worst.tracks["compute"].segments
+        names = [worst.tracks["compute"].names[i] for i in segments.item[segments.code >= 0].tolist()]
+        assert names == ["k2", "k3", "k4"]
+        assert bars(worst, "host", HOST_CODES.index("launch")) == [
+            (180 * US, 199 * US),
+            (310 * US, 329 * US),
+            (380 * US, 399 * US),
+        ]
+
+
+def test_an_instance_has_as_much_on_either_side_within_bounds() -> None:
+    ms = 1_000 * US
+    assert padded(0, 10) == (-50 * US, 50 * US + 10)
+    assert padded(0, 2 * ms) == (-2 * ms, 4 * ms)
+    assert padded(0, 20 * ms) == (-5 * ms, 25 * ms)
+    assert padded(0, 200 * ms) == (-20 * ms, 220 * ms)
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=700))
+def test_the_worst_is_found_without_looking_at_all(rows: list[tuple[int, int]]) -> None:
+    length = np.array([a for a, _ in rows], np.int64)
+    lost = np.array([min(a, b) for a, b in rows], np.int64)
+    found = worst_of(length, lost.__getitem__)
+    most = int(lost.max(initial=0))
+    if most == 0:
+        assert found is None
+    else:
+        assert found is not None
+        assert (int(lost[found[0]]), found[1]) == (most, most)
+
+
+@given(st.lists(st.tuples(st.integers(0, 40), st.integers(1, 20)), max_size=12))
+def test_the_innermost_of_nested_ranges_is_on_top(spans: list[tuple[int, int]]) -> None:
+    # A range is cut where the one that it began in ends, so that they nest as on a thread.
+    nested: list[tuple[int, int]] = []
+    for start, length in sorted(spans):
+        end = min([start + length, *(e for s, e in nested if s <= start < e)])
+        nested.append((start, end))
+    start, end = (np.array([r[i] for r in nested] or [0], np.int64) for i in (0, 1))
+    kept = end > start
+    start, end = start[kept], end[kept]
+    order = np.lexsort((-end, start))
+    start, end = start[order], end[order]
+    pieces = paint(_by_depth(start, end, np.arange(len(start))), 0, 80)
+    for at in range(80):
+        inside = [i for i in range(len(start)) if start[i] <= at < end[i]]
+        shown = int(pieces.item[np.searchsorted(pieces.start_ns, at, "right") - 1])
+        assert shown == (inside[-1] if inside else -1)

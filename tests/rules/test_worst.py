@@ -1,0 +1,133 @@
+"""Where rules say that it is worst: planted instances, worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from pathlib import Path
+
+from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.steps.step_ledgers import LEAVES
+from perfdoc.diagnose_rules import rule_of
+from perfdoc.diagnosis import WorstInstance
+from perfdoc.rules.case import Case
+from perfdoc.rules.registry import run_rules
+from perfdoc.rules.worst import bubble, late_rank, worst_exposed, worst_instance
+from perfdoc.simulator.planted_spec import JobSpec
+from tests.analyzers.planted_ranks import Clock, Job
+from tests.rules.planted_cases import planted_case
+
+MS = 1_000_000
+
+
+def written(job: Job, folder: Path, clocks: list[Clock] | None = None) -> Case:
+    """The case of one file for each rank."""
+    return Case.of([measure_capture(path, WindowRequest()) for path in job.write_nsys(folder, clocks)])
+
+
+def one_late_rank(late: int = 2, steps: int = 12) -> Job:
+    """Four ranks, an all-reduce of 0.5 ms after 10 ms of work; `late` works 1 ms longer, in
+    step 7 3 ms, and in that step rank 1 works 1 ms longer than the others."""
+    job, at = Job(ranks=4), 0
+    for step in range(steps):
+        more = {late: 3 * MS, 1: MS} if step == 7 else {late: MS}
+        came = {rank: at + 10 * MS + more.get(rank, 0) for rank in range(4)}
+        for rank in range(4):
+            job.compute(rank, at, came[rank])
+        at = job.collective("dp", came, 500_000, step=step) + 100_000
+    return job
+
+
+def test_a_late_rank_is_shown_where_it_is_latest_on_its_own_clock(tmp_path: Path) -> None:
+    # Seven steps of 10 + 1 + 0.5 + 0.1 ms: step 7 begins at 81.2 ms. The first two ranks come at 91.2 ms,
+    # rank 1 at 92.2, rank 2 at 94.2: the first waited 3 ms, and it came 2 ms after everybody else. Its clock
+    # is 700 us ahead, and its capture's zero is at -1 ms of it.
+    clocks = [
+        Clock(zero_ns=-MS),
+        Clock(zero_ns=-MS),
+        Clock(offset_ns=700_000, zero_ns=-MS),
+        Clock(zero_ns=-MS),
+    ]
+    case = written(one_late_rank(), tmp_path, clocks)
+    (straggler,) = [s for s in case.job.skew.stragglers if s.rank == 2]
+    found = late_rank(case, straggler)
+    assert found is not None
+    shown = found.instance
+    local = 700_000 + MS
+    assert (shown.start_ns, shown.end_ns) == (91_200_000 + local, 94_200_000 + local)
+    assert (shown.cost_ns, shown.rank, shown.name) == (2 * MS, 2, "all_reduce")
+    assert found.says == (
+        "rank 2 came to this all_reduce 2 ms after everybody else; the first had waited for 3 ms by then."
+    )
+    # The late one first, then who waited longest; each on its own clock, at one time.
+    assert [r.rank for r in shown.ranks] == [2, 0, 3, 1]
+    low = shown.ranks[0].start_ns
+    assert low == 88_200_000 + local  # 3 ms before
+    assert [r.start_ns - low for r in shown.ranks] == [0, -700_000, -700_000, -700_000]
+    for rank, came in zip(shown.ranks, (94_200_000, 91_200_000, 91_200_000, 92_200_000), strict=True):
+        (comm,) = [t for t in rank.tracks if t.kind == "communication"]
+        assert [comm.codes[c] for c in comm.code] == ["dp"]
+        assert (comm.start_ns, comm.duration_ns) == ([came - 88_200_000], [94_700_000 - came])
+        (ledger,) = [t for t in rank.tracks if t.kind == "ledger"]
+        busy = [
+            (s, d)
+            for s, d, c in zip(ledger.start_ns, ledger.duration_ns, ledger.code, strict=True)
+            if c == LEAVES.index("compute")
+        ]
+        assert busy[0] == (0, came - 88_200_000)
+
+
+def test_an_exposed_collective_names_who_came_last_to_it(tmp_path: Path) -> None:
+    # The longest is of step 7 on ranks 0 and 3: 3 ms of waiting for rank 2, and 0.5 ms.
+    case = written(one_late_rank(), tmp_path)
+    found = worst_exposed(case, "dp")
+    assert found is not None
+    assert (found.instance.rank, found.instance.cost_ns) == (0, 3_500_000)
+    assert (found.instance.late, found.instance.late_ns) == ("rank 2", 3 * MS)
+    assert found.says == (
+        "all_reduce took 3.5 ms, all of it with no compute beside it; rank 2 came to it 3 ms after this rank."
+    )
+    assert [r.rank for r in found.instance.ranks] == [0, 2]
+
+
+def test_clocks_that_were_not_compared_are_not_drawn_under_one_another(tmp_path: Path) -> None:
+    case = written(one_late_rank(), tmp_path)
+    apart = [replace(c, component=i) for i, c in enumerate(case.job.clocks.clocks)]
+    case = replace(case, job=replace(case.job, clocks=replace(case.job.clocks, clocks=tuple(apart))))
+    found = late_rank(case, case.job.skew.stragglers[0])
+    assert found is None or len(found.instance.ranks) == 1
+
+
+def test_the_bubble_is_shown_in_all_stages_of_its_pipeline(tmp_path: Path) -> None:
+    case = planted_case(tmp_path, JobSpec(pp=2, micro_batches=2))
+    found = bubble(case)
+    assert found is not None
+    # By brute force: of the passes of every rank in the step of the timeline.
+    gaps = []
+    for rank in case.ranks:
+        p, names = rank.pipeline.passes, rank.pipeline.step_names
+        rows = [i for i in range(len(p)) if names[int(p.step[i])] == case.job.timeline.step]
+        gaps += [(int(p.start_ns[b] - p.end_ns[a]), int(p.end_ns[a])) for a, b in pairwise(rows)]
+    length, start = max(gaps)
+    assert (found.instance.end_ns - found.instance.start_ns, found.instance.start_ns) == (length, start)
+    assert sorted(r.rank or 0 for r in found.instance.ranks) == [0, 1]
+    assert any(t.kind == "passes" for t in found.instance.ranks[1].tracks)
+
+
+def test_what_fires_is_published_with_its_instance_and_the_rest_without(tmp_path: Path) -> None:
+    case = written(one_late_rank(), tmp_path)
+    published = {r.code: rule_of(r) for r in run_rules(case)}
+    assert published["PD303"].state == "fires"
+    assert isinstance(published["PD303"].worst, WorstInstance)
+    assert all(r.worst is None for r in published.values() if r.state != "fires")
+    for rule in published.values():
+        if rule.worst is not None:
+            assert sum(len(t.code) for rank in rule.worst.ranks for t in rank.tracks) <= 260
+            assert rule.worst.label == rule.worst.ranks[0].label
+
+
+def test_no_instance_of_what_no_rank_has(tmp_path: Path) -> None:
+    case = written(one_late_rank(), tmp_path)
+    assert worst_instance(case, "idle.gc") is None
+    assert worst_instance(case, "exposed.dp", label="nobody") is None
