@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median_low
 
 from perfdoc.diagnosis import Diagnosis, Gain, Mfu, Rank
 from perfdoc.reports.advice import rough
+from perfdoc.reports.against import notes_on
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import on_host
@@ -138,7 +139,17 @@ def verdict_figures(diagnosis: Diagnosis) -> list[Figure]:
     figures = [_mfu_figure(diagnosis.mfu)]
     if diagnosis.ranks:
         figures.append(_time_figure(diagnosis.ranks))
-    return [*figures, *_token_figures(diagnosis), *_memory_figures(diagnosis)]
+    figures += [*_token_figures(diagnosis), *_memory_figures(diagnosis)]
+    return [_compared(diagnosis, figure) for figure in figures]
+
+
+_ASKED = {"MFU": "mfu", "Step time": "step_time", "Peak memory": "peak_memory"}
+"""Figures that a baseline or a target may be about, by their labels; tokens have two."""
+
+
+def _compared(diagnosis: Diagnosis, figure: Figure) -> Figure:
+    name = _ASKED.get(figure.label, "tokens_per_s_per_gpu" if figure.label.startswith("Tokens") else "")
+    return replace(figure, notes=[*figure.notes, *notes_on(diagnosis, name)])
 
 
 def share_figures(diagnosis: Diagnosis) -> list[Figure]:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, headline, leaves, summary, units
 from perfdoc.reports.advice import RULE_NOTES, lines_of
+from perfdoc.reports.against import against_words, compared_lines
 from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.sections import sections_of
 
@@ -170,6 +171,8 @@ def render_markdown(diagnosis: Diagnosis) -> str:
     lines += _table([fig.label for fig in facts], "l" * len(facts), [[escape(fig.value) for fig in facts]])[
         1:
     ]
+    compared = [*compared_lines(diagnosis), *against_words(diagnosis)]
+    lines += [*(f"- {sentence(text)}" for text in compared), ""] if compared else []
     for item in diagnosis.quality[:_QUALITY]:
         remedy = f" *Do:* {sentence(item.remedy)}" if item.remedy else ""
         lines += [f"> **Mind** {code(shorten(item.code, 64))}: {sentence(item.message)}{remedy}", ""]

@@ -30,6 +30,7 @@ from perfdoc.traces.load import find_captures
 from perfdoc.work import Work
 
 if TYPE_CHECKING:
+    from perfdoc.against.asked import Asked
     from perfdoc.diagnosis import Diagnosis
     from perfdoc.early_hash import EarlyHash
 
@@ -57,6 +58,8 @@ class Options:
     force: bool
     nsys: Nsys | None
     """What to hold the figures against; None: nothing."""
+    asked: Asked | None = None
+    """What to show beside the headline figures."""
 
     @classmethod
     def parse(
@@ -74,6 +77,8 @@ class Options:
         force: bool,
         cross_check: bool = False,
         replay: bool = True,
+        baseline: Path | None = None,
+        targets: Sequence[str] = (),
     ) -> Options:
         """Check everything before any work is done. Raises UserError."""
         if window and step_range:
@@ -90,6 +95,7 @@ class Options:
             rest = [p for p in paths if Path(p) not in snapshots]
             captures = find_captures(rest) if rest or not snapshots else []
             nsys = nsys_to_check(captures) if cross_check else None
+            asked = _asked(baseline, targets)
         except (TraceError, ValueError) as error:
             raise UserError(str(error)) from error
         if output is None and json_file is None:
@@ -114,6 +120,7 @@ class Options:
             jobs=jobs or os.cpu_count() or 1,
             force=force,
             nsys=nsys,
+            asked=asked,
         )
 
 
@@ -140,6 +147,8 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
         facts = common_facts([c.facts for c in found.captures])
         settings = job_configuration(facts, options.config)
         diagnosis = diagnose(found.captures, found.silent, found.memory, settings)
+        if options.asked is not None:
+            diagnosis = options.asked.answered(diagnosis, found.captures, settings)
     except (TraceError, WorkerLostError) as error:
         raise UserError(str(error)) from error
     serial = to_json(diagnosis)
@@ -198,6 +207,15 @@ def _given(settings: Sequence[str], config: Path | None) -> JobFacts:
         if not holds_settings(config):
             raise
     return said
+
+
+def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
+    """Raises ValueError."""
+    if baseline is None and not targets:
+        return None
+    from perfdoc.against.asked import Asked
+
+    return Asked.of(baseline, targets)
 
 
 def _rendered(diagnosis: Diagnosis, format_: str, fail_on: frozenset[str]) -> str:

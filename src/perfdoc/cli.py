@@ -11,6 +11,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from perfdoc import __version__
+from perfdoc.against.options import BaselineOption, TargetOption
 from perfdoc.diff_command import diff
 from perfdoc.doctor_command import doctor, env
 from perfdoc.export_command import export
@@ -133,6 +134,8 @@ def analyze(
     replay: Annotated[
         bool, typer.Option("--replay/--no-replay", help="Run each window again, for its critical path.")
     ] = True,
+    baseline: BaselineOption = None,
+    target: TargetOption = None,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -158,6 +161,8 @@ def analyze(
             force=force,
             cross_check=cross_check,
             replay=replay,
+            baseline=baseline,
+            targets=target or [],
         )
         fired = run(options, format_.value, hashing)
     except UserError as error:

@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from perfdoc.diagnosis.against import Against, AgainstFigure, DifferentFact, Target
 from perfdoc.diagnosis.captures import CapabilityRow, Input, Quality
 from perfdoc.diagnosis.contention import DeviceContention, NormContentionAnalysis
 from perfdoc.diagnosis.host import HostGapsAnalysis
@@ -59,12 +60,15 @@ __all__ = [
     "IDLE_CAUSES",
     "SCHEMA_VERSION",
     "Advice",
+    "Against",
+    "AgainstFigure",
     "Analyses",
     "CapabilityRow",
     "Combined",
     "Communication",
     "DeviceContention",
     "Diagnosis",
+    "DifferentFact",
     "Evidence",
     "ExposedComm",
     "Gain",
@@ -98,6 +102,7 @@ __all__ = [
     "State",
     "Step",
     "StepTimes",
+    "Target",
     "Timeline",
     "TimelineRank",
     "TimelineTrack",
@@ -148,6 +153,8 @@ class Diagnosis:
     """None in a diagnosis of an earlier version."""
     job: Job | None = None
     """None in a diagnosis of a version that did not say."""
+    against: Against | None = None
+    """None where neither a baseline nor a target was given."""
 
 
 def to_json(diagnosis: Diagnosis) -> bytes:

@@ -83,20 +83,31 @@ def load(argument: str, *, config: Path | None, step_range: str | None, jobs: in
     facts = common_facts([c.facts for c in measured.captures])
     configuration = job_configuration(facts, config)
     diagnosis = diagnose(measured.captures, measured.silent, (), configuration)
+    return measured_side(argument, measured.captures, diagnosis, configuration)
+
+
+def measured_side(
+    name: str,
+    captures: Sequence[CaptureMeasurement],
+    diagnosis: Diagnosis,
+    configuration: Configuration,
+) -> Loaded:
+    """A side of captures that were measured, and diagnosed with these settings. Raises TraceError."""
+    facts = common_facts([c.facts for c in captures])
     manifest = _manifest(facts.run_directory)
     return Loaded(
-        path=encodable(argument),
+        path=encodable(name),
         kind="traces",
         diagnosis=diagnosis,
         facts=facts,
         world_size=facts.world_size
-        or max((c.world_size for c in measured.captures if c.world_size is not None), default=None),
+        or max((c.world_size for c in captures if c.world_size is not None), default=None),
         configuration=configuration if configuration.values or configuration.unknown else None,
         versions=dict(manifest.versions) if manifest else {},
-        kernels=_all_kernels(measured.captures),
+        kernels=_all_kernels(captures),
         logged_ns=steady_steps_ns(facts.run_directory),
         kernels_complete=True,
-        step_leaves=_step_leaves(diagnosis, measured.captures),
+        step_leaves=_step_leaves(diagnosis, captures),
     )
 
 

@@ -57,7 +57,7 @@ def read_baselines(folder: Path) -> dict[Path, Baseline]:
     found: dict[Path, Baseline] = {}
     holders: dict[str, Path] = {}
     for path in sorted(folder.glob("*.json")):
-        found[path] = _read(path)
+        found[path] = read_baseline(path)
         other = holders.setdefault(found[path].fingerprint, path)
         if other != path:
             what = f"has the same facts as {other.name}, so neither can be told to be the baseline."
@@ -65,7 +65,8 @@ def read_baselines(folder: Path) -> dict[Path, Baseline]:
     return found
 
 
-def _read(path: Path) -> Baseline:
+def read_baseline(path: Path) -> Baseline:
+    """One file. Raises TraceError for one that is no baseline."""
     require_regular(path)
     remedy = "Restore it from git, or remove it and record again."
     try:

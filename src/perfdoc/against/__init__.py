@@ -1,0 +1,1 @@
+"""`perfdoc analyze --baseline --target`: the headline figures held against an earlier measurement."""

@@ -1,0 +1,196 @@
+"""The figures of a diagnosis against a baseline, by the code of `perfdoc diff` and of the gate."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Literal
+
+from perfdoc.against.baseline import Given
+from perfdoc.against.targets import peak_memory_bytes, targets_of
+from perfdoc.diagnosis.against import Against, AgainstFigure, DifferentFact, FigureName, Target
+from perfdoc.diff.compare import compare
+from perfdoc.diff.load import Loaded
+from perfdoc.diff.pairing import NotComparableError
+from perfdoc.diff.result import Diff
+from perfdoc.gate.baseline import find, nearest
+from perfdoc.gate.decision import MIN_HISTORY, noise_frac
+from perfdoc.gate.facts import differences
+from perfdoc.gate.figures import RunFigures
+from perfdoc.gate.floors import Floor
+from perfdoc.gate.read_run import read_run
+from perfdoc.traces import TraceError
+
+_MORE_IS_BETTER: dict[FigureName, bool] = {
+    "mfu": True,
+    "step_time": False,
+    "tokens_per_s_per_gpu": True,
+    "peak_memory": False,
+}
+_MOST_FACTS = 50
+
+
+def against(
+    now: Loaded, given: Given | None, targets: Sequence[Floor], run_directory: Path | None
+) -> Against | None:
+    """None where neither a baseline nor a target was given. run_directory: of the captures, if known."""
+    aimed = targets_of(now.diagnosis, targets)
+    if given is None:
+        return _answer(Given(name=""), "no_baseline", "", targets=aimed) if aimed else None
+    if given.diagnosis is not None:
+        return _with_diagnosis(now, given, given.diagnosis, aimed)
+    return _with_runs(given, run_directory, aimed)
+
+
+def _with_diagnosis(now: Loaded, given: Given, before: Loaded, aimed: list[Target]) -> Against:
+    try:
+        found = compare(before, now)
+    except NotComparableError as error:
+        return _answer(given, "incomparable", str(error), targets=aimed)
+    figures = [_step_time(found)] if found.basis == "step" else []
+    one, two = before.diagnosis, now.diagnosis
+    same_work = one.mfu.flops_per_step is not None and one.mfu.flops_per_step == two.mfu.flops_per_step
+    # Of one step's FLOPs and tokens both follow from its time, and so does their noise.
+    noise = figures[0].noise_frac if figures and same_work else None
+    pairs: list[tuple[FigureName, float | None, float | None, float | None]] = [
+        ("mfu", one.mfu.value, two.mfu.value, noise),
+        (
+            "tokens_per_s_per_gpu",
+            one.job.tokens_per_s_per_gpu if one.job else None,
+            two.job.tokens_per_s_per_gpu if two.job else None,
+            noise,
+        ),
+        ("peak_memory", peak_memory_bytes(one), peak_memory_bytes(two), None),
+    ]
+    figures += [figure_of(n, a, b, spare) for n, a, b, spare in pairs if a is not None and b is not None]
+    settings = [
+        DifferentFact(fact=s.knob, before=_said(s.before, s.before_set), now=_said(s.after, s.after_set))
+        for s in found.configuration.settings
+    ]
+    notes = [flag.message for flag in found.flags]
+    return _answer(given, "compared", "", figures=figures, differences=settings, notes=notes, targets=aimed)
+
+
+def _step_time(found: Diff) -> AgainstFigure:
+    """The mean step; its noise is half of the interval in which its change lies."""
+    noise = found.noise
+    half = None
+    if noise.low_ns is not None and noise.high_ns is not None and found.mean.before_ns:
+        half = (noise.high_ns - noise.low_ns) / 2 / found.mean.before_ns
+    return figure_of("step_time", found.mean.before_ns, found.mean.after_ns, half)
+
+
+def figure_of(name: FigureName, before: float, now: float, noise: float | None) -> AgainstFigure:
+    """One figure: figure_of("mfu", 0.4, 0.42, 0.01) changed by 5 %, which is more than noise, and better."""
+    change = (now - before) / before if before else None
+    return AgainstFigure(
+        figure=name,
+        before=before,
+        now=now,
+        change_frac=change,
+        noise_frac=noise,
+        within_noise=None if noise is None or change is None else abs(change) <= noise,
+        better=None if now == before else (now > before) is _MORE_IS_BETTER[name],
+    )
+
+
+def _with_runs(given: Given, run_directory: Path | None, aimed: list[Target]) -> Against:
+    """The run that the captures are of, against the accepted ones of the same facts."""
+    accepted = given.accepted or {}
+    if run_directory is None:
+        reason = (
+            "the captures are of no run directory, and a baseline of the gate is matched by what run.json "
+            "and the log of steps say of the run"
+        )
+        return _answer(given, "incomparable", reason, targets=aimed)
+    try:
+        run = read_run(run_directory, label="", commit=None, peak_tflops=None)
+    except TraceError as error:
+        return _answer(
+            given, "incomparable", f"the run cannot be judged by its steps: {error}", targets=aimed
+        )
+    # A label is the user's word at recording; the run itself has none.
+    found = find(accepted, run.facts, ["label"])
+    if found is None:
+        _, closest = nearest(accepted, run.facts, ["label"]) or (None, None)
+        differ = differences(closest.facts, run.facts, ["label"]) if closest else {}
+        reason = f"no accepted run has the same facts; the nearest differs in {len(differ):,}"
+        facts = [DifferentFact(fact=n, before=_text(a), now=_text(b)) for n, (a, b) in differ.items()]
+        return _answer(given, "incomparable", reason, differences=facts, targets=aimed)
+    path, baseline = found
+    others = [r for r in baseline.runs if not r.is_same_run(run.figures)]
+    if not others:
+        return _answer(given, "incomparable", "the baseline holds this very run alone", targets=aimed)
+    notes = ["medians of unprofiled steps, and peaks of reserved memory", *run.notes]
+    if len(others) < len(baseline.runs):
+        notes.append("this run is in the baseline itself, and was left out of it")
+    return _answer(
+        Given(name=path.name, accepted=accepted),
+        "compared",
+        "",
+        runs=len(others),
+        figures=_of_runs(others, run.figures),
+        notes=notes,
+        targets=aimed,
+    )
+
+
+def _of_runs(accepted: Sequence[RunFigures], now: RunFigures) -> list[AgainstFigure]:
+    """Means of the accepted runs; a figure that one of them lacks is left out."""
+    columns: tuple[tuple[FigureName, str], ...] = (
+        ("mfu", "mfu_frac"),
+        ("step_time", "median_step_ns"),
+        ("tokens_per_s_per_gpu", "tokens_per_s_per_gpu"),
+        ("peak_memory", "peak_memory_bytes"),
+    )
+    found = []
+    for name, column in columns:
+        before = [getattr(run, column) for run in accepted]
+        here = getattr(now, column)
+        if here is not None and None not in before:
+            found.append(figure_of(name, statistics.fmean(before), here, _noise(before)))
+    return found
+
+
+def _noise(before: Sequence[float]) -> float | None:
+    """What noise alone makes of one new run, as the gate has it; None with too few runs."""
+    mean = statistics.fmean(before)
+    if len(before) < MIN_HISTORY or not mean:
+        return None
+    return noise_frac(statistics.stdev(before) / mean, len(before) - 1, len(before), 1)
+
+
+def _said(value: object, is_set: bool) -> str:
+    return _text(value) or "null" if is_set else f"{_text(value) or 'null'} by default"
+
+
+def _text(value: object) -> str | None:
+    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _answer(
+    given: Given,
+    state: Literal["compared", "incomparable", "no_baseline"],
+    reason: str,
+    *,
+    runs: int = 1,
+    figures: Sequence[AgainstFigure] = (),
+    differences: Sequence[DifferentFact] = (),
+    notes: Sequence[str] = (),
+    targets: Sequence[Target] = (),
+) -> Against:
+    kind: Literal["diagnosis", "gate", ""] = (
+        "diagnosis" if given.diagnosis is not None else "gate" if given.accepted is not None else ""
+    )
+    return Against(
+        state=state,
+        reason=reason,
+        baseline=given.name,
+        kind=kind,
+        runs=0 if state == "no_baseline" else runs,
+        figures=list(figures),
+        differences=list(differences[:_MOST_FACTS]),
+        notes=list(notes),
+        targets=list(targets),
+    )

@@ -1,0 +1,170 @@
+"""`perfdoc analyze --baseline --target`: figures against an earlier diagnosis, and against accepted runs."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from scipy.stats import t
+
+from perfdoc.against.baseline import Given, read_given
+from perfdoc.against.compare import against
+from perfdoc.against.targets import parse_target, targets_of
+from perfdoc.diagnosis import Diagnosis, to_json
+from perfdoc.diagnosis.against import Against, AgainstFigure
+from perfdoc.reports.against import against_words, compared_lines
+from perfdoc.reports.html import render_html
+from perfdoc.reports.markdown import render_markdown
+from perfdoc.reports.text import render_text
+from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.simulator.demo import write_demo
+from perfdoc.traces import TraceError
+from tests.cli.test_analyze import perfdoc
+from tests.diff.sides import rank_of_steps, side, side_of
+from tests.gate.commands import MS, MakeRun, record
+from tests.reports import build
+
+BEFORE = [100 * MS, 102 * MS, 98 * MS, 100 * MS]
+
+
+def only(found: Against | None, name: str) -> AgainstFigure:
+    assert found is not None
+    assert found.state == "compared", found.reason
+    (figure,) = [f for f in found.figures if f.figure == name]
+    return figure
+
+
+def test_steps_of_an_earlier_diagnosis_are_compared_by_their_scatter() -> None:
+    # Means 100 and 110 ms; both spread by the same 1.63 ms, so Welch has 6 degrees of freedom and the
+    # interval reaches t(0.995, 6) x 1.63 x sqrt(2/4) on either side.
+    before = side([rank_of_steps(0, BEFORE)])
+    after = side([rank_of_steps(0, [ns + 10 * MS for ns in BEFORE])])
+    found = against(after, Given(name="old", diagnosis=before), (), None)
+    step = only(found, "step_time")
+    assert (step.before, step.now, step.change_frac) == (100 * MS, 110 * MS, pytest.approx(0.1))
+    reach = t.ppf(0.995, 6) * statistics.stdev(BEFORE) * (2 / 4) ** 0.5
+    assert step.noise_frac == pytest.approx(reach / (100 * MS), abs=1e-8)
+    assert (step.within_noise, step.better) == (False, False)
+    close = side([rank_of_steps(0, [ns + MS for ns in BEFORE])])
+    step = only(against(close, Given(name="old", diagnosis=before), (), None), "step_time")
+    assert (step.within_noise, step.better) == (True, False)
+
+
+def test_other_hardware_is_not_comparable_and_says_so() -> None:
+    one = rank_of_steps(0, BEFORE)
+    other = replace(one, gpu=replace(one.gpu, name="NVIDIA Other"))
+    known = replace(one, gpu=replace(one.gpu, name="NVIDIA One"))
+    now = side([other])
+    found = against(now, Given(name="old", diagnosis=side([known])), (), None)
+    assert found is not None
+    assert (found.state, found.figures) == ("incomparable", [])
+    shown = replace(now.diagnosis, against=found)
+    (said,) = against_words(shown)
+    assert said.startswith("Not comparable with the baseline `old`: ")
+    assert "NVIDIA Other" in said
+    for text in (render_text(shown, width=400), render_markdown(shown), render_html(shown)):
+        assert "NVIDIA Other" in text
+        assert "Not comparable with the baseline" in text
+
+
+def test_settings_that_differ_are_named() -> None:
+    before = side([rank_of_steps(0, BEFORE)], configuration=Configuration(values={"micro_batch_size": 2}))
+    after = side([rank_of_steps(0, BEFORE)], configuration=Configuration(values={"micro_batch_size": 4}))
+    found = against(after, Given(name="old", diagnosis=before), (), None)
+    assert found is not None
+    assert [(d.fact, d.before, d.now) for d in found.differences] == [("micro_batch_size", "2", "4")]
+    assert only(found, "step_time").better is None
+    said = " ".join(against_words(replace(after.diagnosis, against=found)))
+    assert "Not the same: micro_batch_size (2, here 4)." in said
+
+
+def test_a_run_is_held_against_accepted_runs_of_the_same_facts(tmp_path: Path, make_run: MakeRun) -> None:
+    # Five runs of 100, 101, 99, 100, 100 ms: mean 100, spread sqrt(2 / 4) = 0.7071 ms. One new run may be off
+    # by t(0.99, 4) x 0.7071 % x sqrt(1 + 1/5).
+    baseline = record(tmp_path, make_run)
+    now = side_of(build.one_rank())
+    given = read_given(baseline.parent)
+    step = only(against(now, given, (), make_run("slow", 105)), "step_time")
+    assert (step.before, step.now) == (100 * MS, 105 * MS)
+    noise = t.ppf(0.99, 4) * 0.5**0.5 / 100 * (1 + 1 / 5) ** 0.5
+    assert step.noise_frac == pytest.approx(noise)
+    assert (step.within_noise, step.better) == (False, False)
+    step = only(against(now, read_given(baseline), (), make_run("fine", 101)), "step_time")
+    assert step.within_noise is True
+    # A run that is in the baseline is compared with the other four.
+    itself = against(now, given, (), tmp_path / "base1")
+    assert only(itself, "step_time").before == 99_750_000
+    assert itself is not None
+    assert itself.runs == 4
+    other = against(now, given, (), make_run("other", 100, bucket_size=2000))
+    assert other is not None
+    assert other.state == "incomparable"
+    assert [(d.fact, d.before, d.now) for d in other.differences] == [("config.bucket_size", "1000", "2000")]
+    nowhere = against(now, given, (), None)
+    assert nowhere is not None
+    assert (nowhere.state, "no run directory" in nowhere.reason) == ("incomparable", True)
+
+
+def test_targets_are_met_missed_or_not_known() -> None:
+    made = build.one_rank()
+    step = sorted(s.duration_ns for r in made.ranks for s in r.window.step_list)
+    middle = step[(len(step) - 1) // 2] / 1e6
+    floors = [parse_target(f"step_time_ms={middle + 1:.3f}"), parse_target(f"step_time_ms={middle - 1:.3f}")]
+    met, missed = targets_of(made, floors)
+    assert (met.state, missed.state) == ("met", "missed")
+    assert met.value == pytest.approx(middle)
+    unknown = replace(made, mfu=replace(made.mfu, value=None))
+    (target,) = targets_of(unknown, [parse_target("mfu=0.45")])
+    assert (target.state, target.value, target.at_least) == ("unknown", None, True)
+
+
+@pytest.mark.parametrize("text", ["mfu", "mfu=", "mfu=45", "mfu=x", "exposed_comm_frac_max=0.1", "speed=1"])
+def test_a_target_that_is_none_is_refused_in_a_line(text: str) -> None:
+    with pytest.raises(ValueError, match=r"^--target ") as caught:
+        parse_target(text)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path) -> None:
+    (odd := tmp_path / "odd.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    (broken := tmp_path / "broken").mkdir()
+    (broken / "diagnosis.json").write_text('{"schema_version": "1.3", "perfdoc_version": "0", "verdict": "')
+    for path in (odd, tmp_path / "empty", tmp_path / "nothing", broken):
+        with pytest.raises(TraceError) as caught:
+            read_given(path)
+        assert "\n" not in str(caught.value)
+
+
+def test_the_command_shows_the_baseline_in_the_strip(tmp_path: Path) -> None:
+    demo = write_demo(tmp_path / "demo")[0]
+    assert perfdoc("analyze", demo, "-o", tmp_path / "old", "--no-replay").returncode == 0
+    done = perfdoc(
+        *("analyze", demo, "-o", tmp_path / "new", "--no-replay"),
+        *("--baseline", tmp_path / "old", "--target", "mfu=0.45"),
+    )
+    assert done.returncode == 0, done.stderr
+    found = json.loads((tmp_path / "new" / "diagnosis.json").read_text())["against"]
+    assert (found["state"], found["baseline"], found["kind"]) == ("compared", "old", "diagnosis")
+    assert "Both sides are the same captures." in done.stdout
+    assert "the same as in the baseline" in (tmp_path / "new" / "report.html").read_text()
+    bad = perfdoc("analyze", demo, "-o", tmp_path / "bad", "--baseline", tmp_path / "nothing")
+    assert (bad.returncode, bad.stderr.count("\n")) == (2, 1)
+    assert not (tmp_path / "bad").exists()
+
+
+def test_nothing_is_said_where_nothing_was_asked() -> None:
+    made: Diagnosis = build.one_rank()
+    assert against(side_of(made), None, (), None) is None
+    assert compared_lines(made) == []
+    assert b'"against":null' in to_json(made).replace(b" ", b"")
+
+
+def test_the_older_report_of_a_run_directory_is_found(tmp_path: Path) -> None:
+    (tmp_path / "run" / "report").mkdir(parents=True)
+    (tmp_path / "run" / "report" / "diagnosis.json").write_bytes(to_json(build.one_rank()))
+    given = read_given(tmp_path / "run")
+    assert given.diagnosis is not None
