@@ -29,7 +29,7 @@ _LETTER_FRAC, _NAME_FRAC, _EDGE_FRAC = 0.03, 0.05, 0.006
 _LEAST_WIDTH = 0.12
 """Per cent: nothing is too short to be seen."""
 _TICKS_APART = 0.14
-_NAME = 160
+_NAME = 96
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,7 +79,8 @@ class ExcerptPicture:
     mark: tuple[str, str, str]
     """(where the instance begins, how wide it is, its length)."""
     start_ns: int
-    length_ns: int
+    """Of the instance, on its capture's clock."""
+    end_ns: int
     ticks: Sequence[tuple[str, str, str]]
     """(where, anchor, text)."""
     legend: Sequence[tuple[str, Look]]
@@ -115,7 +116,7 @@ def excerpt_picture(rule: RuleResult) -> ExcerptPicture | None:
         ranks=ranks,
         mark=(f"{short(left)}%", f"{short(wide)}%", duration(length)),
         start_ns=found.start_ns,
-        length_ns=length,
+        end_ns=found.end_ns,
         ticks=list(_ticks(begin, length, span)),
         legend=[(kind, look) for (kind, _), look in present.items()],
         notes=list(_notes(found, len(drawn))),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from perfdoc.reports.leaves import LEAVES
+from perfdoc.reports.names import shorten
 from perfdoc.reports.view import HATCHES
 
 KINDS = {
@@ -133,5 +134,5 @@ def _tables() -> dict[str, dict[str, Look]]:
 
 def look_of(kind: str, code: str) -> Look:
     """How a code looks; one that is not known looks like nothing known, under its own name."""
-    unknown = Look(code=code, label=code, letter="?", colour="idle-6", hatch=_HATCH["+"])
+    unknown = Look(code=code, label=shorten(code, 48), letter="?", colour="idle-6", hatch=_HATCH["+"])
     return _tables().get(kind, {}).get(code, unknown)

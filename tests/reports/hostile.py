@@ -8,6 +8,7 @@ from perfdoc.diagnosis import CapabilityRow, Diagnosis, Evidence, Quality, RuleR
 from tests.reports.build import analysed, one_rank
 from tests.reports.build_choices import with_choices
 from tests.reports.build_memory import with_memory_and_replay
+from tests.reports.build_worst import compared, worst_instance
 from tests.reports.fill import with_text
 
 HOSTILE = [
@@ -56,6 +57,7 @@ def _hostile(base: Diagnosis, text: str) -> Diagnosis:
         reason=text,
         evidence=[Evidence(label=text, value=text)],
         remedy=text,
+        worst=worst_instance(),
     )
     own = [rule for rule in base.rules if rule.advice]
     states = ("passes", "skipped", "not_applicable", "error")
@@ -63,6 +65,7 @@ def _hostile(base: Diagnosis, text: str) -> Diagnosis:
         base,
         quality=[Quality(code=text, message=text, remedy=text)],
         capabilities=[CapabilityRow(input=0, name=text, available=False, reason=text, remedy=text)],
+        against=compared(),
         rules=[*own, finding, *(replace(finding, state=state) for state in states)],
     )
     return replace(with_text(made, text), schema_version=made.schema_version)

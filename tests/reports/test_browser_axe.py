@@ -14,6 +14,7 @@ from tests.reports import build
 from tests.reports.browser import NARROW, WIDE, visit
 from tests.reports.build_choices import with_choices
 from tests.reports.build_memory import with_memory_and_replay
+from tests.reports.build_worst import with_worst
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -23,7 +24,7 @@ POLICY = re.compile(r'<meta http-equiv="Content-Security-Policy"[^>]*>')
 
 
 def _everything() -> Diagnosis:
-    return with_choices(with_memory_and_replay(build.analysed(build.many_ranks(6))))
+    return with_worst(with_choices(with_memory_and_replay(build.analysed(build.many_ranks(6)))))
 
 
 def violations(page: Any) -> list[str]:

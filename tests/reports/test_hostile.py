@@ -42,7 +42,7 @@ def test_html_shows_the_name_shortened_and_never_a_character_that_hides(text: st
     html.encode("utf-8")
     assert not [c for c in html if not c.isprintable() and c != "\n"]
     assert shorten(text) in Page(html).text
-    assert len(html) < 230_000
+    assert len(html) < 260_000
     assert _runs(html, "x") <= LONGEST_RUN
 
 
