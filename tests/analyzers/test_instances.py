@@ -137,6 +137,13 @@ def test_an_instance_has_as_much_on_either_side_within_bounds() -> None:
     assert padded(0, 200 * ms) == (-20 * ms, 220 * ms)
 
 
+def test_a_shorter_candidate_than_the_first_looked_at_may_be_the_worst() -> None:
+    # 300 of 100 ns that lose 1 each, and one of 50 ns that is lost as a whole.
+    length = np.array([100] * 300 + [50], np.int64)
+    lost = np.array([1] * 300 + [50], np.int64)
+    assert worst_of(length, lost.__getitem__) == (300, 50)
+
+
 @given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50)), max_size=700))
 def test_the_worst_is_found_without_looking_at_all(rows: list[tuple[int, int]]) -> None:
     length = np.array([a for a, _ in rows], np.int64)
