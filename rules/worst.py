@@ -81,10 +81,13 @@ def _length(w: WorstInstance) -> str:
     return _ms(w.end_ns - w.start_ns)
 
 
+def _part(w: WorstInstance) -> str:
+    return "all" if _ms(w.cost_ns) == _length(w) else _ms(w.cost_ns)
+
+
 def _exposed(w: WorstInstance) -> str:
     late = f"; {w.late} came to it {_ms(w.late_ns)} after this rank" if w.late else ""
-    part = "all" if _ms(w.cost_ns) == _length(w) else _ms(w.cost_ns)
-    return f"{w.name} took {_length(w)}, {part} of it with no compute beside it{late}."
+    return f"{w.name} took {_length(w)}, {_part(w)} of it with no compute beside it{late}."
 
 
 def _idle(w: WorstInstance) -> str:
@@ -100,10 +103,7 @@ def _idle(w: WorstInstance) -> str:
 
 
 def _copies(w: WorstInstance) -> str:
-    return (
-        f"Copies took {_length(w)}, {_ms(w.cost_ns)} of it with neither compute nor communication beside "
-        "them."
-    )
+    return f"Copies took {_length(w)}, {_part(w)} of it with neither compute nor communication beside them."
 
 
 def _contention(w: WorstInstance) -> str:
