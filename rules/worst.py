@@ -81,6 +81,10 @@ def _length(w: WorstInstance) -> str:
     return _ms(w.end_ns - w.start_ns)
 
 
+def _opening(label: str) -> str:
+    return label[:1].upper() + label[1:]
+
+
 def _part(w: WorstInstance) -> str:
     return "all" if _ms(w.cost_ns) == _length(w) else _ms(w.cost_ns)
 
@@ -115,13 +119,16 @@ def _contention(w: WorstInstance) -> str:
 
 def _late(w: WorstInstance) -> str:
     return (
-        f"{w.label} came to this {w.name} {_ms(w.cost_ns)} after everybody else; the first had waited for "
-        f"{_length(w)} by then."
+        f"{_opening(w.label)} came to this {w.name} {_ms(w.cost_ns)} after everybody else; the first had waited "
+        f"for {_length(w)} by then."
     )
 
 
 def _bubble(w: WorstInstance) -> str:
-    return f"{w.label} ran no pass for {_length(w)} between {w.name}, the longest such time of this step."
+    return (
+        f"{_opening(w.label)} ran no pass for {_length(w)} between {w.name}, the longest such time of this "
+        "step."
+    )
 
 
 _SAYS = {

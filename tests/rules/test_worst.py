@@ -58,7 +58,7 @@ def test_a_late_rank_is_shown_where_it_is_latest_on_its_own_clock(tmp_path: Path
     assert (shown.start_ns, shown.end_ns) == (91_200_000 + local, 94_200_000 + local)
     assert (shown.cost_ns, shown.rank, shown.name) == (2 * MS, 2, "all_reduce")
     assert found.says == (
-        "rank 2 came to this all_reduce 2 ms after everybody else; the first had waited for 3 ms by then."
+        "Rank 2 came to this all_reduce 2 ms after everybody else; the first had waited for 3 ms by then."
     )
     # The late one first, then who waited longest; each on its own clock, at one time.
     assert [r.rank for r in shown.ranks] == [2, 0, 3, 1]
