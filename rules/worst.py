@@ -119,8 +119,8 @@ def _contention(w: WorstInstance) -> str:
 
 def _late(w: WorstInstance) -> str:
     return (
-        f"{_opening(w.label)} came to this {w.name} {_ms(w.cost_ns)} after everybody else; the first had waited "
-        f"for {_length(w)} by then."
+        f"{_opening(w.label)} came to this {w.name} {_ms(w.cost_ns)} after everybody else; the first had "
+        f"waited for {_length(w)} by then."
     )
 
 
