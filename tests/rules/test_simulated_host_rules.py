@@ -44,9 +44,7 @@ def diagnosed(folder: Path, *faults: str, steps: int = 3) -> tuple[dict[str, d.R
     ("fault", "steps", "code", "knob"),
     [
         ("launch_starved=300", 3, "PD201", "cuda_graph_impl"),
-        # Ranks collect in turn, and a gain is not above what one rank itself idles for its collections: with
-        # one step, that is all of it.
-        ("gc=300", 1, "PD202", "manual_gc"),
+        ("gc=300", 3, "PD202", "manual_gc"),  # ranks collect in turn, and all of them wait for each
         ("slow_data=200", 3, "PD203", "dataloader_num_workers"),
     ],
 )
