@@ -65,6 +65,8 @@ class JobFacts:
     peak_flops_per_second: float | None = None
     """Dense peak of one device in `dtype`."""
     peak_source: str | None = None
+    torch_version: str | None = None
+    """PyTorch's, with what its builder put behind it: `2.7.1+cu128`."""
     groups: tuple[ProcessGroup, ...] = ()
     """Every process group of the run."""
     run_directory: Path | None = None
@@ -147,6 +149,7 @@ def facts_of_manifest(manifest: Manifest, run_directory: Path | None = None) -> 
         "flops_convention": manifest.flops.convention,
         "peak_flops_per_second": manifest.hardware.peak_flops_per_second,
         "peak_source": manifest.hardware.peak_source or None,
+        "torch_version": manifest.versions.get("torch"),
         "groups": layout.groups,
     }
     sources = {name: "run.json" for name, value in found.items() if value not in (None, ())}

@@ -186,8 +186,10 @@ def test_freed_memory_that_waits(tmp_path: Path, steps: Case) -> None:
     edge = pd508_pending_frees.MIN_FRAC * 60
 
     def of(pending_gib: float, settings: dict[str, Value] | None = None, **other: Any) -> RuleResult:
-        memory = layout(tmp_path, pending_gib, **other)
-        return result("PD508", remembering(given(steps, **(settings or {})), memory))
+        version = other.pop("version", "2.7.1+cu128")
+        case = remembering(given(steps, **(settings or {})), layout(tmp_path, pending_gib, **other))
+        facts = replace(case.job.facts, torch_version=version)
+        return result("PD508", replace(case, job=replace(case.job, facts=facts)))
 
     short = {"total_gib": 65.0}
     found = of(edge, **short)
@@ -198,6 +200,14 @@ def test_freed_memory_that_waits(tmp_path: Path, steps: Case) -> None:
     assert of(edge, total_gib=80.0, calls=retries(1)).state == "fires"
     assert of(edge, {"torch_nccl_avoid_record_streams": 1}, **short).state == "passes"
     assert result("PD508", steps).state == "skipped"
+    # From 2.8 on PyTorch ignores the variable; what is no release's version may be either way.
+    for version, settled in (("2.8.0", True), ("2.10.0+cu130", True), ("2.8.0a0+5228986.nv25.05", True),
+                             ("2.7.0a0+79aa17.nv25.04", False), (None, False), ("main", False)):  # fmt: skip
+        found = of(edge, version=version, **short)
+        assert (found.state, found.advice) == ("fires", [])
+        assert "record_stream" in found.remedy
+        assert ("TORCH_NCCL_AVOID_RECORD_STREAMS=1" in found.remedy) != settled
+    assert settings_of(of(edge, version="1.13.1", **short)) == {"torch_nccl_avoid_record_streams": 1}
 
 
 @pytest.mark.parametrize(
