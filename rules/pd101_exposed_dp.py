@@ -9,6 +9,7 @@ from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.gain import at_most, predicted
 from perfdoc.rules.gradient_sums import MANY_RANKS, can_accumulate_in_fp32, keeps_precision, summing_ranks
 from perfdoc.rules.hidden import hidden_frac
+from perfdoc.rules.precision import fp8_gather
 from perfdoc.rules.rule import Advice, Level, Meta, Verdict
 from perfdoc.rules.worst import worst_exposed
 
@@ -36,7 +37,6 @@ WORTH_FRAC = 0.02
 off."""
 HIDDEN_FRAC = 0.25
 """Of this communication: where less is hidden, it stays a problem."""
-_FP8_RECIPES = ("tensorwise", "delayed", "mxfp8")
 _TRIED = ("overlapped_dp", "buckets_x4", "buckets_x0.25")
 _VERIFY = "Run again: exposed DP communication in the ledger falls, and the step time by as much."
 _FALSE_ALARM = (
@@ -207,20 +207,16 @@ def _narrower_weights(case: Case) -> list[Advice]:
     """FP8 weights, where products are FP8 already, in a recipe whose weights can be gathered as they are, and
     weights are known to be gathered wider."""
     known, fp8 = case.setting("fp8")
-    recipe = case.setting("fp8_recipe")[1]
-    if (
-        not known
-        or fp8 is None
-        or recipe not in _FP8_RECIPES
-        or not case.is_set_to("fp8_param_gather", False)
-    ):
+    needs = fp8_gather(case)
+    if not known or fp8 is None or needs is None or not case.is_set_to("fp8_param_gather", False):
         return []
+    costs = f"needs {needs}" if needs else ""
     found = []
-    if recipe == "mxfp8" and not case.is_set_to("use_megatron_fsdp", True):
+    if case.is_set_to("fp8_recipe", "mxfp8") and not case.is_set_to("use_megatron_fsdp", True):
         why = "MXFP8 weights are gathered into the gradients' buffer"
         found.append(Advice(knob="reuse_grad_buf_for_mxfp8_param_ag", to=True, why=why))
     why = "gathers weights in 1 byte instead of 2, the same values that the products are fed anyway"
-    return [Advice(knob="fp8_param_gather", to=True, why=why), *found]
+    return [Advice(knob="fp8_param_gather", to=True, why=why, costs=costs), *found]
 
 
 def _held_back(case: Case, overlaps: Sequence[Advice]) -> list[str]:

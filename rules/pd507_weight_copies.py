@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.case import Case
 from perfdoc.rules.memory_room import gib, rooms
 from perfdoc.rules.model_memory import parameters_per_rank
-from perfdoc.rules.precision import fp8_on
+from perfdoc.rules.precision import fp8_gather, fp8_on
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -55,6 +55,12 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(state="passes")
 
 
+_WHICH = (
+    "Which recipe scales the weights is not known, or it is one of the program's own. Where its weights can "
+    "be kept in FP8 (delayed, tensorwise, blockwise, mxfp8), set fp8_param_gather."
+)
+
+
 def _copies(case: Case, fine: bool) -> Verdict:
     count = parameters_per_rank(case)
     evidence = []
@@ -63,9 +69,10 @@ def _copies(case: Case, fine: bool) -> Verdict:
     held = max((r.category_bytes("parameters") for r in rooms(case)), default=0)
     if held:
         evidence.append(Evidence(label="parameters at the peak, at least", value=gib(held)))
-    advice = [
-        Advice(knob=_GATHER, to=True, why="weights are cast once, by the optimizer, and gathered in FP8")
-    ]
+    needs = fp8_gather(case)
+    costs = f"needs {needs}" if needs else ""
+    why = "weights are cast once, by the optimizer, and gathered in FP8"
+    advice = [] if needs is None else [Advice(knob=_GATHER, to=True, why=why, costs=costs)]
     if fine:
         advice.append(
             Advice(knob=_REUSE, to=True, why="mxfp8 needs the gradient buffer for the gathered weights")
@@ -76,6 +83,7 @@ def _copies(case: Case, fine: bool) -> Verdict:
         reason="weights are kept in bf16 and multiplied in FP8",
         evidence=evidence,
         advice=advice,
+        remedy="" if advice else _WHICH,
         verify="Record a snapshot: parameters are smaller; all-gathers carry half the bytes.",
         false_alarm="Weights that are kept in bf16 on purpose, for the accuracy of the first steps.",
     )

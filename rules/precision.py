@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 import statistics
+from collections.abc import Mapping
+from types import MappingProxyType
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.kernels_seen import why_hidden
 
+GATHERS_FP8: Mapping[str, str] = MappingProxyType(
+    {
+        "delayed": "",
+        "tensorwise": "Transformer Engine 2.2 or later",
+        "blockwise": "Transformer Engine 2.4 or later, on Hopper",
+        "mxfp8": "Transformer Engine 2.3 or later, on Blackwell",
+    }
+)
+"""Recipes whose weights are kept and gathered as FP8 (megatron-core's tests of --fp8-param-gather), and what
+that needs. A custom recipe may do anything, and is not here."""
 PEAK_RATIO = 2.0
 """FP8's dense peak by that of bf16, on every GPU that has both."""
 
@@ -17,6 +29,13 @@ def fp8_on(case: Case) -> bool | None:
     if known:
         return value is not None
     return None if case.job.facts.dtype is None else case.job.facts.dtype == "fp8"
+
+
+def fp8_gather(case: Case) -> str | None:
+    """What gathering FP8 weights needs in this recipe, maybe nothing: empty. None where no FP8 weights can be
+    gathered, or where that is not known."""
+    known, recipe = case.setting("fp8_recipe")
+    return GATHERS_FP8.get(recipe) if known and isinstance(recipe, str) and fp8_on(case) else None
 
 
 def dtype_of(case: Case) -> str | None:

@@ -112,7 +112,8 @@ def test_pd101_narrow_sums_over_many_ranks(
             {"fp8_param_gather": True, "reuse_grad_buf_for_mxfp8_param_ag": True},
         ),
         ({"fp8": None, "fp8_param_gather": False}, {}),
-        ({"fp8": "hybrid", "fp8_param_gather": False, "fp8_recipe": "blockwise"}, {}),
+        ({"fp8": "hybrid", "fp8_param_gather": False, "fp8_recipe": "blockwise"}, {"fp8_param_gather": True}),
+        ({"fp8": "hybrid", "fp8_param_gather": False, "fp8_recipe": "custom"}, {}),
         ({"fp8": "hybrid", "fp8_param_gather": False}, {}),
         ({"fp8": "hybrid", "fp8_recipe": "delayed"}, {}),
     ],
@@ -120,7 +121,13 @@ def test_pd101_narrow_sums_over_many_ranks(
 def test_pd101_gathers_fp8_weights(
     exposed: Case, settings: dict[str, Value], advised: dict[str, Value]
 ) -> None:
-    assert settings_of(result("PD101", having(exposed, {**SHARDED, **settings}))) == advised
+    case = having(exposed, {**SHARDED, **settings})
+    assert settings_of(result("PD101", case)) == advised
+    # What can be gathered is one fact: the rule of memory says the same.
+    weights = result("PD507", case)
+    assert settings_of(weights) == advised
+    if settings.get("fp8_recipe") == "custom":
+        assert (weights.state, "one of the program's own" in weights.remedy) == ("fires", True)
 
 
 def test_pd102(exposed: Case) -> None:

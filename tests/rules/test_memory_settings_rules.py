@@ -248,6 +248,8 @@ def test_pipeline_outputs(steps: Case) -> None:
 def test_weights_under_fp8(steps: Case) -> None:
     gather, reuse = "fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"
     settings: dict[str, Value] = {"fp8": "hybrid", gather: False, "use_distributed_optimizer": True}
+    assert result("PD507", given(steps, **settings)).advice == []  # in which recipe is not known
+    settings |= {"fp8_recipe": "delayed"}
     found = result("PD507", knowing(given(steps, **settings), model=dense(), tp=2, pp=1))
     assert (found.state, found.level, settings_of(found)) == ("fires", "information", {gather: True})
     assert evidence_of(found) == ["0.50 GiB"]
