@@ -8,7 +8,7 @@ from typing import Literal
 
 from perfdoc.diagnosis import Advice, Gain, RuleResult
 from perfdoc.reports import units
-from perfdoc.reports.names import shorten
+from perfdoc.reports.names import prose, shorten
 
 _MS_NS = 1e6
 RULE_NOTES = {"error": " (failed to run)", "information": " (information)"}
@@ -64,6 +64,24 @@ def by_gain(rules: list[RuleResult]) -> list[RuleResult]:
     return sorted(rules, key=key)
 
 
+def related_words(rule: RuleResult) -> list[str]:
+    """What other rules that fire have to do with this one, a sentence for each way."""
+    found = [
+        f"Not together with {shorten(other.code, 48)}: {prose(other.why)}."
+        for other in rule.related
+        if other.how == "not_together"
+    ]
+    same: dict[str, list[str]] = {}
+    for other in rule.related:
+        if other.how == "same_time":
+            same.setdefault(other.why, []).append(shorten(other.code, 48))
+    found += [
+        f"Same time as {', '.join(codes)}: {prose(why)}. Either gain is of it, not both."
+        for why, codes in same.items()
+    ]
+    return found
+
+
 def lines_of(rule: RuleResult) -> Iterator[tuple[str, str]]:
     """(label, words) of everything that a rule says beside its reason and evidence."""
     for advice in rule.advice:
@@ -75,6 +93,8 @@ def lines_of(rule: RuleResult) -> Iterator[tuple[str, str]]:
         yield "gain", words
         if rule.gain is not None and rule.gain.assumptions:
             yield "assuming", "; ".join(rule.gain.assumptions)
+    for words in related_words(rule):
+        yield "mind", words
     if rule.verify:
         yield "verify", rule.verify
     if rule.false_alarm:

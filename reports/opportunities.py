@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdoc.diagnosis import Advice, Combined, Diagnosis, Gain, Prediction, RuleResult
-from perfdoc.reports.advice import by_gain, gain_words, rough
+from perfdoc.reports.advice import by_gain, gain_words, related_words, rough
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.units import UNKNOWN, plural, share
 
@@ -58,6 +58,8 @@ class Opportunity:
     effort: str
     settings: list[Setting]
     gain_words: str
+    related: list[str]
+    """What other rules that fire have to do with it."""
     choice: int | None
     """Its change among those of which every set was simulated."""
 
@@ -115,6 +117,7 @@ def _opportunity(rule: RuleResult, anchor: str, choice: int | None) -> Opportuni
         effort=_effort(rule),
         settings=[_setting(advice) for advice in rule.advice],
         gain_words=gain_words(gain, rule.gain_per),
+        related=related_words(rule),
         choice=choice,
     )
 

@@ -20,6 +20,7 @@ META = Meta(
     "forward pass does. What is not hidden lengthens every step, on every rank.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
+    time=("exposed_comm.dp",),
     needs=("trace",),
     advice=(
         "dp_overlap",

@@ -24,6 +24,7 @@ META = Meta(
     "ring over all nodes or to messages of awkward sizes, and not to the number of bytes.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
+    time=("exposed_comm.dp",),
     needs=("trace", "settings", "hardware"),
     advice=(
         "dp_hierarchical",

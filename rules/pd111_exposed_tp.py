@@ -18,6 +18,7 @@ META = Meta(
     "product is paid in each layer, forward and backward.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),
     topic="comm_overlap",
+    time=("exposed_comm.tp",),
     needs=("trace",),
     advice=(
         "tp_overlap_enable",

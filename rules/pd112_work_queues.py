@@ -18,6 +18,7 @@ META = Meta(
     "gathers and overlapped expert parallelism need. The wrong number undoes an overlap without a word.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
+    time=("exposed_comm.tp",),
     needs=("settings", "hardware"),
     advice=("tp_overlap_hopper_conn", "mlm_ts_throughput", "fsdp_with_tp"),
 )

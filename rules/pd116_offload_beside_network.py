@@ -14,6 +14,7 @@ META = Meta(
     "activations that are offloaded share one way.",
     sources=("seed 000", "seed 001"),
     topic="network",
+    time=("exposed_memcpy",),
     needs=("trace", "settings", "hardware"),
     advice=("mem_offload_nccl_env",),
 )

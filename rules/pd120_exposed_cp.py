@@ -20,6 +20,7 @@ META = Meta(
     "heads stand in front of it.",
     sources=("seed 000", "seed 001", "seed 004"),
     topic="long_sequence",
+    time=("exposed_comm.cp",),
     needs=("trace",),
     advice=(
         "cp_configurable",

@@ -23,6 +23,7 @@ META = Meta(
     "work.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="host_overhead",
+    time=("idle.host",),
     needs=("trace",),
     advice=(
         "host_symptom_flops",

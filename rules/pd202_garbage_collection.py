@@ -17,6 +17,7 @@ META = Meta(
     "another: every rank's pause becomes everybody's.",
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
+    time=("idle.gc",),
     needs=("trace",),
     advice=("host_gc", "scale_jitter"),
 )

@@ -17,6 +17,7 @@ META = Meta(
     why="The next batch is not ready when the step wants it; no kernel runs meanwhile.",
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
+    time=("idle.data",),
     needs=("trace",),
 )
 

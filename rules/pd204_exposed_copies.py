@@ -17,6 +17,7 @@ META = Meta(
     "the next kernel waits for.",
     sources=("DESIGN section 3", "seed 000", "seed 001"),
     topic="memory",
+    time=("exposed_memcpy",),
     needs=("trace",),
     advice=("mem_offload_tune",),
 )

@@ -16,6 +16,7 @@ META = Meta(
     "another socket than their GPU, launch late at random, and collectives last longer on all other ranks.",
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
+    time=("waits",),
     needs=("ranks", "steps"),
     advice=("host_symptom_variation", "host_bind", "host_bind_divisor", "scale_jitter"),
 )

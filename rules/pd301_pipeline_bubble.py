@@ -19,6 +19,7 @@ META = Meta(
     "however fast the kernels are.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
     topic="pipeline",
+    time=("pipeline.bubble",),
     needs=("ranks", "steps"),
     advice=(
         "pp_raise_m_vpp",

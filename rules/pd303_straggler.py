@@ -17,6 +17,7 @@ META = Meta(
     why="A collective ends when its last rank comes: one slow rank sets the speed of all.",
     sources=("seed 000", "seed 001"),
     topic="scale",
+    time=("waits",),
     needs=("ranks",),
     advice=("host_symptom_variation",),
 )

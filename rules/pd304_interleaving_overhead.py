@@ -16,6 +16,7 @@ META = Meta(
     "multiplies the messages.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="pipeline",
+    time=("pipeline.transfer",),
     needs=("ranks", "steps"),
     advice=("pp_vpp_smaller_when_many_mb", "pp_vpp_adds_comm"),
 )

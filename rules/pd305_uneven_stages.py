@@ -19,6 +19,7 @@ META = Meta(
     "embedding of a large vocabulary loads the first stage, its output layer and the loss the last one.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="pipeline",
+    time=("pipeline.late_peer",),
     needs=("ranks", "steps"),
     advice=("pp_asymmetric", "pp_flexible_layout"),
 )

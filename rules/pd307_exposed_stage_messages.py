@@ -16,6 +16,7 @@ META = Meta(
     "messages run beside the passes of other micro-batches.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="pipeline",
+    time=("pipeline.transfer",),
     needs=("ranks", "steps"),
     advice=("pp_p2p_overlap_steady", "pp_p2p_exposed_warmup", "pp_p2p_modes"),
 )

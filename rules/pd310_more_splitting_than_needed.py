@@ -23,6 +23,7 @@ META = Meta(
     "parallelism communicates once a step. The least splitting that fits is the fastest start.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
     topic="parallel_mapping",
+    time=("exposed_comm.tp", "pipeline.bubble", "pipeline.transfer"),
     needs=("settings", "model", "hardware"),
     advice=(
         "pm_start_dp",

@@ -17,6 +17,7 @@ META = Meta(
     "collectives takes ten times as long as over NVLink, and compute waits for most of them.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="parallel_mapping",
+    time=("exposed_comm.tp",),
     needs=("settings", "hardware"),
     advice=("pm_tp_in_nvlink", "pm_table_too_big"),
 )

@@ -23,6 +23,7 @@ META = Meta(
     "each layer as it is. Beyond the point where the one covers the other, GPUs wait.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="parallel_mapping",
+    time=("exposed_comm.tp",),
     needs=("trace", "settings"),
     advice=("pm_tp_small_as_possible", "pm_combine_tp_cp", "pm_tp4pp2_over_tp8"),
 )

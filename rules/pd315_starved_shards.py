@@ -23,6 +23,7 @@ META = Meta(
     "point the host cannot launch as fast as the GPU finishes.",
     sources=("seed 000", "seed 001", "seed 002"),
     topic="parallel_mapping",
+    time=("idle.host",),
     needs=("trace", "settings"),
     advice=("pm_large_tp_cp_starves",),
 )

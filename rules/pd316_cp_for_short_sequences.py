@@ -17,6 +17,7 @@ META = Meta(
     "thin slices are left: weights are read for less work, and keys and values still travel.",
     sources=("seed 000", "seed 001", "seed 002"),
     topic="parallel_mapping",
+    time=("exposed_comm.cp",),
     needs=("settings", "model"),
     advice=("pm_cp_not_when_short", "pm_cp_shards_optimizer"),
 )

@@ -24,6 +24,7 @@ META = Meta(
     "for activations.",
     sources=("seed 000", "seed 001", "seed 002"),
     topic="parallel_mapping",
+    time=("exposed_comm.tp", "pipeline.bubble", "pipeline.transfer"),
     needs=("trace", "settings", "model"),
     advice=("fsdp_small_long", "pm_table_fsdp", "fsdp_megatron_better"),
 )

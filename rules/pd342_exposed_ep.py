@@ -17,6 +17,7 @@ META = Meta(
     "micro-batch's compute, or a shared expert's, can hide them.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),
     topic="moe",
+    time=("exposed_comm.ep",),
     needs=("trace",),
     advice=(
         "moe_ep_overlap_future",

@@ -16,6 +16,7 @@ META = Meta(
     "it once for each expert, over a link with a ninth of NVLink's bandwidth.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="moe",
+    time=("exposed_comm.ep",),
     needs=("settings", "hardware"),
     advice=("moe_ep_in_nvlink", "moe_deepep", "pm_table_moe", "moe_tldr"),
 )

@@ -30,6 +30,7 @@ META = Meta(
     "bubble; a pipeline pays with one.",
     sources=("seed 004",),
     topic="moe",
+    time=("pipeline.bubble",),
     needs=("ranks", "steps", "settings"),
     advice=("moe_ep_over_pp", "moe_ep_independent_tp"),
 )

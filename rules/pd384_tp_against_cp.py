@@ -24,6 +24,7 @@ META = Meta(
     "other hidden, ranks are on the wrong side.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="long_sequence",
+    time=("exposed_comm.tp",),
     needs=("trace", "settings"),
     advice=("ls_tp_cp_sweep",),
 )
@@ -80,6 +81,7 @@ def evaluate(case: Case) -> Verdict:
         advice=advice,
         remedy="Measure both mappings, and those around them: no trace of one shows how the other runs.",
         gain=ceiling_of_transfer(case, "tp" if to_cp else "cp"),
+        time=("exposed_comm.tp" if to_cp else "exposed_comm.cp",),
         verify="Run both for some steps and compare the step times: perfdoc diff BEFORE AFTER.",
         false_alarm="An overlap that is only switched off (PD111, PD120): switch it on first.",
     )

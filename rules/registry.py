@@ -14,6 +14,7 @@ import perfdoc.rules
 from perfdoc.rules.advise import proposed
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import kept_gain
+from perfdoc.rules.related import related
 from perfdoc.rules.rule import Meta, Rule, RuleResult, State, Verdict
 from perfdoc.simulator.replay.predict import Gain
 
@@ -76,8 +77,11 @@ def _foreign_rule(entry: EntryPoint, taken: frozenset[str]) -> Rule:
 
 
 def run_rules(case: Case, rules: Sequence[Rule] | None = None) -> list[RuleResult]:
-    """Apply every rule; one that throws, or gives no verdict, becomes an `error` row, never a crash."""
-    return [_applied(rule, case) for rule in (all_rules() if rules is None else rules)]
+    """Apply every rule; one that throws, or gives no verdict, becomes an `error` row, never a crash.
+
+    Those that fire know of one another, see `related`.
+    """
+    return related(case, [_applied(rule, case) for rule in (all_rules() if rules is None else rules)])
 
 
 def _applied(rule: Rule, case: Case) -> RuleResult:
@@ -109,6 +113,7 @@ def _applied(rule: Rule, case: Case) -> RuleResult:
         verify=verdict.verify,
         false_alarm=verdict.false_alarm,
         worst=verdict.worst if verdict.state == "fires" else None,
+        time=() if gain is None else rule.meta.time if verdict.time is None else verdict.time,
     )
 
 

@@ -32,6 +32,9 @@ class Meta:
     """Where the advice comes from."""
     topic: str = ""
     """Of `advice.entry.TOPICS`."""
+    time: tuple[str, ...] = ()
+    """Of whose time its gain is: ledger leaves (`exposed_comm.tp`), parts of a pipeline's waiting
+    (`pipeline.bubble`), `waits` for late ranks. Empty where its gain is of no time that others look at."""
     needs: tuple[Need, ...] = ()
     """What must be known; without it the rule is skipped."""
     advice: tuple[str, ...] = ()
@@ -82,6 +85,8 @@ class Verdict:
     gain: Gain | None = None
     """What the remedy in words gains; beside advice the most that there is to gain, a ceiling. None where
     nothing can be said."""
+    time: tuple[str, ...] | None = None
+    """As in Meta, where it depends on the case; None: as Meta says."""
     verify: str = ""
     """How to see whether it helped."""
     false_alarm: str = ""
@@ -106,6 +111,16 @@ class Proposed:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Related:
+    """Another rule that fires, and what it has to do with this one."""
+
+    code: str
+    how: Literal["not_together", "same_time"]
+    """not_together: what both advise excludes one another. same_time: both gains are of the same time."""
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RuleResult:
     """A verdict with the rule's identity."""
 
@@ -126,6 +141,10 @@ class RuleResult:
     verify: str
     false_alarm: str
     worst: Worst | None = None
+    time: tuple[str, ...] = ()
+    """Of whose time the gain is; empty where there is no gain."""
+    related: Sequence[Related] = ()
+    """Other rules that fire, by code."""
 
 
 @dataclass(frozen=True, kw_only=True)

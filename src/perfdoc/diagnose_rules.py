@@ -27,6 +27,7 @@ def rule_of(result: RuleResult) -> d.RuleResult:
         verify=result.verify,
         false_alarm=result.false_alarm,
         worst=None if result.worst is None else _worst(result.worst),
+        related=[copied(other, d.Related) for other in result.related],
     )
 
 

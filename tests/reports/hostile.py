@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdoc.diagnosis import CapabilityRow, Diagnosis, Evidence, Quality, RuleResult
+from perfdoc.diagnosis import CapabilityRow, Diagnosis, Evidence, Quality, Related, RuleResult
 from tests.reports.build import analysed, one_rank
 from tests.reports.build_choices import with_choices
 from tests.reports.build_memory import with_memory_and_replay
@@ -58,6 +58,7 @@ def _hostile(base: Diagnosis, text: str) -> Diagnosis:
         evidence=[Evidence(label=text, value=text)],
         remedy=text,
         worst=worst_instance(),
+        related=[Related(code=text, how=how, why=text) for how in ("not_together", "same_time")],  # type: ignore[arg-type]
     )
     own = [rule for rule in base.rules if rule.advice]
     states = ("passes", "skipped", "not_applicable", "error")

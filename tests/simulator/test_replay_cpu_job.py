@@ -119,10 +119,10 @@ def test_the_root_of_a_broadcast_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_thread_that_is_late_after_its_wait(tmp_path: Path) -> None:
-    """An all-reduce from 100 to 300, whose wait returns at 305 on rank 0, but at 500 on rank 1, whose core was
-    taken: 195 us of its own time. With reductions of half the length it is done at 200 and rank 1 back at 400.
-    It comes to the second at 700 in place of 800, where rank 0 waits; that takes 25 us and not 50, the return
-    5 us, the rest 145: 875."""
+    """An all-reduce from 100 to 300, whose wait returns at 305 on rank 0, but at 500 on rank 1, whose core
+    was taken: 195 us of its own time. With reductions of half the length it is done at 200 and rank 1 back at
+    400. It comes to the second at 700 in place of 800, where rank 0 waits; that takes 25 us and not 50, the
+    return 5 us, the rest 145: 875."""
 
     def rank(back: int, again: int) -> list[Span]:
         return [

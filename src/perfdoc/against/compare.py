@@ -15,10 +15,11 @@ from perfdoc.diff.load import Loaded
 from perfdoc.diff.pairing import NotComparableError
 from perfdoc.diff.result import Diff
 from perfdoc.gate.baseline import find, nearest
-from perfdoc.gate.decision import MIN_HISTORY, noise_frac
+from perfdoc.gate.decision import MIN_HISTORY
 from perfdoc.gate.facts import differences
 from perfdoc.gate.figures import RunFigures
 from perfdoc.gate.floors import Floor
+from perfdoc.gate.noise import noise_frac
 from perfdoc.gate.read_run import read_run
 from perfdoc.traces import TraceError
 

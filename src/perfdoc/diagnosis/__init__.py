@@ -44,7 +44,7 @@ from perfdoc.diagnosis.replay import (
     Replay,
     ReplayAnalysis,
 )
-from perfdoc.diagnosis.rules import Advice, Evidence, RuleResult, WorstInstance
+from perfdoc.diagnosis.rules import Advice, Evidence, Related, RuleResult, WorstInstance
 from perfdoc.diagnosis.skew import SkewAnalysis
 from perfdoc.diagnosis.state import NotMeasured, State
 from perfdoc.diagnosis.step_times import StepTimes
@@ -95,6 +95,7 @@ __all__ = [
     "Quality",
     "Rank",
     "RankReplay",
+    "Related",
     "Replay",
     "ReplayAnalysis",
     "RuleResult",

@@ -64,6 +64,16 @@ class WorstInstance:
 
 
 @dataclass(frozen=True, kw_only=True)
+class Related:
+    """Another rule that fires, and what it has to do with this one."""
+
+    code: str
+    how: Literal["not_together", "same_time"]
+    """not_together: what both advise excludes one another. same_time: both gains are of the same time."""
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class RuleResult:
     """What one rule found."""
 
@@ -91,3 +101,5 @@ class RuleResult:
     """What would make this none of a problem."""
     worst: WorstInstance | None = None
     """Where in the captures it is worst; None where it is of no single moment, or none is known."""
+    related: list[Related] = field(default_factory=list)
+    """Other rules that fire. Of problems with the same time one stays a problem."""
