@@ -35,6 +35,8 @@ def proposed(case: Case, advice: Sequence[Advice]) -> list[Proposed]:
                 why=piece.why,
                 costs=piece.costs,
                 forbidden=against[0].words if against else "",
+                gain=piece.gain,
+                together=tuple(piece.together),
             )
         )
     return found

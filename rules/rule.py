@@ -108,6 +108,10 @@ class Proposed:
     costs: str
     forbidden: str
     """The rule of the catalogue that speaks against it; empty where none does."""
+    gain: Gain | None = None
+    """Of this piece; None where nothing was predicted for it."""
+    together: Sequence[str] = ()
+    """Other knobs advised that the gain was predicted with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,41 +10,25 @@ from __future__ import annotations
 import gc
 import signal
 import sys
-from types import FrameType
+
+from perfdoc.interrupt import STOPS, Stopped, raise_stopped
 
 EXIT_ERROR = 2
 EXIT_CLOSED_PIPE = 141
-_STOPS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
 _GARBAGE_THRESHOLD = 100_000
 """New objects before they are looked through for cycles. Python's 700 cost 4 % of an analysis, which makes
 few cycles and keeps most of what it makes."""
 
 
-class Stopped(BaseException):
-    """A signal. Not KeyboardInterrupt, which the option parser turns into exit codes of its own."""
-
-    def __init__(self, number: int = signal.SIGINT) -> None:
-        super().__init__(number)
-        self.number = signal.Signals(number)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_DFL)  # a second one ends the clearing up
-    raise Stopped(number)
-
-
 def main() -> None:
     """Run the command line and leave with its exit code; a traceback is shown under --debug only."""
     gc.set_threshold(_GARBAGE_THRESHOLD, 50, 50)
-    for number in _STOPS:
-        # Else it is ignored, as under nohup.
-        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, _stop)
+    raise_stopped()
     try:
         code = _run()
     except (Stopped, KeyboardInterrupt) as stop:
         number = stop.number if isinstance(stop, Stopped) else signal.SIGINT
-        sys.stderr.write(f"perfdoc: {_STOPS[number]}\n")
+        sys.stderr.write(f"perfdoc: {STOPS[number]}\n")
         code = 128 + number
     gc.freeze()  # what is left goes with the process: looking through it takes 0.05 s
     sys.exit(code)

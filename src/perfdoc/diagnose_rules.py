@@ -57,6 +57,8 @@ def _advice(piece: Proposed) -> d.Advice:
         costs=piece.costs,
         dialects={dialect: text for dialect, text in snippets.items() if text},
         forbidden=piece.forbidden,
+        gain=None if piece.gain is None else copied(piece.gain, d.Gain),
+        together=list(piece.together),
     )
 
 

@@ -2,17 +2,13 @@
 
 from __future__ import annotations
 
-import signal
 import sqlite3
 import sys
-import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
-from types import FrameType
 from typing import TypeVar
 
 from perfdoc.profiling.manifest import ModelShape
@@ -26,7 +22,6 @@ from perfdoc.traces.known_models import known_models
 
 T = TypeVar("T")
 STEPS_MAX = 100
-_STOPS = (signal.SIGTERM, signal.SIGHUP)
 
 
 class SimulateError(ValueError):
@@ -74,15 +69,14 @@ def run(request: Request) -> SimulatedJob:
         planted = parse_faults(request.faults)
         check_work(shape, layout, planted, request.steps)
         job = simulate(shape, layout, planted=planted, gpu=gpu, steps=request.steps)
-        with _stops_clear_up():
-            size = write_job(
-                job,
-                out,
-                ranks=ranks,
-                clock_error_ns=request.clock_error_us * 1000,
-                force=request.force,
-                progress=_progress if sys.stderr.isatty() else None,
-            )
+        size = write_job(
+            job,
+            out,
+            ranks=ranks,
+            clock_error_ns=request.clock_error_us * 1000,
+            force=request.force,
+            progress=_progress if sys.stderr.isatty() else None,
+        )
     except SimulateError:
         raise
     except ValueError as error:
@@ -93,25 +87,6 @@ def run(request: Request) -> SimulatedJob:
         raise SimulateError(f"{out}: cannot be written: {error}.") from error
     sys.stdout.write(_told(job, request, len(ranks), size, time.monotonic() - begin))
     return job
-
-
-@contextmanager
-def _stops_clear_up() -> Iterator[None]:
-    """A stop other than an interrupt ends the command too by way of what clears up: nothing half written is
-    left beside the job. What was ignored (a hangup, under nohup) stays so."""
-
-    def stop(number: int, frame: FrameType | None) -> None:
-        raise SystemExit(128 + number)
-
-    before = {}
-    if threading.current_thread() is threading.main_thread():
-        stops = (s for s in _STOPS if signal.getsignal(s) is signal.SIG_DFL)
-        before = {s: signal.signal(s, stop) for s in stops}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _progress(done: int, count: int) -> None:

@@ -45,10 +45,26 @@ def fires(code: str, *advice: Advice, gain: Gain | None = None, remedy: str = ""
     )
 
 
-def setting(knob: str, to: str, *, now: str | None = None, forbidden: str = "") -> Advice:
+def setting(
+    knob: str,
+    to: str,
+    *,
+    now: str | None = None,
+    forbidden: str = "",
+    gain: Gain | None = None,
+    together: Sequence[str] = (),
+) -> Advice:
     """One piece of advice."""
     return Advice(
-        knob=knob, from_value=now, to_value=to, why="why", costs="", dialects={}, forbidden=forbidden
+        knob=knob,
+        from_value=now,
+        to_value=to,
+        why="why",
+        costs="",
+        dialects={},
+        forbidden=forbidden,
+        gain=gain,
+        together=list(together),
     )
 
 

@@ -52,6 +52,40 @@ def test_all_that_is_allowed_is_made_and_the_first_of_several_for_one_knob(diagn
     assert one_piece.predicted.high_ms == 3
 
 
+def test_a_piece_that_is_made_gains_what_was_predicted_for_it(tmp_path: Path) -> None:
+    both = ("overlap_grad_reduce", "overlap_param_gather")
+    pieces = [
+        setting("bucket_size", "100", gain=replayed(1, 2, 3)),
+        setting("bucket_size", "1", gain=replayed(7, 8, 9)),  # not made: the first for a knob is
+        *(setting(k, "true", gain=replayed(4, 5, 6), together=[o for o in both if o != k]) for k in both),
+        setting("grad_reduce_in_fp32", "false"),
+    ]
+    found = diagnosis_of(tmp_path / "x", fires("PD101", *pieces, gain=replayed(7, 8, 9)))
+
+    def of(*knobs: str) -> tuple[str, float | None, float | None]:
+        said = taken(found, "PD101", *knobs).predicted
+        return said.method, said.mid_ms, said.high_ms
+
+    assert of("bucket_size") == ("replay", 2, 3)
+    assert of(*both) == ("replay", 5, 6)
+    assert of(both[0]) == ("ceiling", None, 6)  # predicted with the other
+    assert of("bucket_size", *both) == ("replay", 5, 6)
+    assert of("grad_reduce_in_fp32") == ("none", None, None)
+
+
+def test_what_changes_the_work_of_a_step_is_not_measured_by_its_time(tmp_path: Path) -> None:
+    """Twice the batch takes twice as long, whatever it gains."""
+    batch = setting("global_batch_size", "64")
+    chunks = setting("overlap_p2p_comm", "true", gain=replayed(1, 2, 3))
+    found = diagnosis_of(tmp_path / "x", fires("PD301", chunks, batch), fires("PD380", batch))
+    made = taken(found, "PD301")
+    assert (made.changes, made.left_out) == ({"overlap_p2p_comm": True}, ["global_batch_size"])
+    assert made.predicted.method == "replay"
+    for codes, knobs in (("PD380", ()), ("PD301", ("global_batch_size",))):
+        with pytest.raises(VerifyError, match="global_batch_size: changes how much a step does"):
+            taken(found, codes, *knobs)
+
+
 def test_gains_of_several_rules_are_not_added(diagnosis: Diagnosis) -> None:
     # 8 to 12 ms and 1 to 3 ms: no less than the best of them, no more than all; nothing in the middle.
     found = taken(diagnosis, "PD203,PD202").predicted

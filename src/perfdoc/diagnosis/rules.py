@@ -33,6 +33,10 @@ class Advice:
     """Ready to paste, by dialect; frameworks that have no such setting are left out."""
     forbidden: str
     """What speaks against it in this configuration; empty where nothing that is known does."""
+    gain: Gain | None = None
+    """Of this piece, for the rule's `gain_per`; None where nothing was predicted for it."""
+    together: list[str] = field(default_factory=list)
+    """Other knobs of this rule's advice that the gain was predicted with."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,7 +19,6 @@ from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.export.writer import Clock, PerfettoFile, Written
 from perfdoc.measuring import WorkerLostError, measure_all
-from perfdoc.orderly_end import ended_in_order
 from perfdoc.output import may_write, written_whole
 from perfdoc.setting_words import split_settings
 from perfdoc.traces import TraceError
@@ -205,7 +204,7 @@ def _title(view: DeviceView) -> str:
 @contextmanager
 def _opened(output: Path) -> Iterator[IO[bytes]]:
     """The file asked for, compressed where its name says so; there when it is whole."""
-    with ended_in_order(), written_whole(output) as raw:
+    with written_whole(output) as raw:
         if output.suffix != ".gz":
             yield raw
             return

@@ -14,7 +14,6 @@ from pathlib import Path
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.analyzers.measure import measure_trace
-from perfdoc.orderly_end import ended_in_order
 from perfdoc.output import made, may_write
 from perfdoc.redact.kineto import copy_kineto
 from perfdoc.redact.nsys import Copied, copy_nsys
@@ -55,7 +54,7 @@ def redact(
         _require_free(source, target, captures, force=force)
     names = Names(keep)
     staged: list[tuple[Path, Copy]] = []
-    with ended_in_order(), ExitStack() as undo:
+    with ExitStack() as undo:
         if len(captures) > 1:
             undo.enter_context(made(output))
         # Where a link leads to; the link stays.

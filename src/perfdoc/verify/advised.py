@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from perfdoc import diagnosis as d
 from perfdoc.rules.knobs.check import check
@@ -12,9 +12,13 @@ from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.knobs.load import catalogue
 from perfdoc.rules.knobs.values import Opaque, read_value
 from perfdoc.verify.errors import VerifyError
-from perfdoc.verify.record import Predicted, RulePrediction
+from perfdoc.verify.record import Measured, Predicted, RulePrediction
 
 CODES_MOST = 20
+ANOTHER_FRAC = 0.1
+"""Steps whose times differ by more are not those that were predicted for."""
+WORK_OF_A_STEP = frozenset({"global_batch_size", "seq_length", "sequence_packing_size"})
+"""Advised settings after which a step does more work or less: its time is no measure of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -26,6 +30,10 @@ class Advised:
     """Canonical id → value."""
     predicted: Predicted
     """Of all changes together."""
+    step_ms: float | None
+    """Of the steps that it was predicted for; None where that is not known."""
+    left_out: Sequence[str] = ()
+    """Settings that are advised and allowed and that a step's time says nothing of."""
 
 
 def rule_codes(text: str) -> list[str]:
@@ -47,20 +55,57 @@ def advised(
     settings together must fit. Raises VerifyError where a rule did not fire, or nothing is left to change.
     """
     changes: dict[str, Value] = {}
+    left_out: list[str] = []
     found = []
     for code in codes:
         rule = fired(diagnosis, code)
         for piece in _allowed(rule, knobs):
+            if piece.knob in WORK_OF_A_STEP:
+                left_out.append(piece.knob)
+                continue
             to = value_of(piece)
             if piece.knob in changes and changes[piece.knob] != to:
                 raise VerifyError(f"{code}: another rule wants another {piece.knob}: apply them one by one.")
             changes[piece.knob] = to
         found.append(prediction_of(rule, changes))
+    if left_out and (not changes or set(left_out) & set(knobs)):
+        raise VerifyError(
+            f"{left_out[0]}: changes how much a step does, so that its time says nothing. Compare tokens per "
+            "second of two runs instead."
+        )
     if missing := sorted(set(knobs) - set(changes)):
         raise VerifyError(f"--knob {missing[0]}: {', '.join(codes)} advise no such setting that is allowed.")
     if against := check(configuration, changes):
         raise VerifyError(f"{', '.join(changes)}: the settings do not go together: {against[0].words}.")
-    return Advised(rules=found, changes=changes, predicted=together([r.predicted for r in found]))
+    return Advised(
+        rules=found,
+        changes=changes,
+        predicted=together([r.predicted for r in found]),
+        step_ms=step_ms([fired(diagnosis, code) for code in codes]),
+        left_out=left_out,
+    )
+
+
+def step_ms(rules: Sequence[d.RuleResult]) -> float | None:
+    """The step that gains were predicted for, in milliseconds: a gain by its share of it."""
+    for rule in rules:
+        if rule.gain is not None and rule.gain_frac and rule.gain_per == "step":
+            gain = rule.gain.mid_ms if rule.gain.method == "replay" else rule.gain.high_ms
+            return None if gain is None else gain / rule.gain_frac
+    return None
+
+
+def of_another_step(predicted_for_ms: float | None, measured: Measured | None) -> list[str]:
+    """What to mind where the steps that were predicted for, under a profiler, took another time than those
+    that were measured: milliseconds of the one are not quite those of the other."""
+    if predicted_for_ms is None or measured is None:
+        return []
+    if abs(measured.before_ms / predicted_for_ms - 1) <= ANOTHER_FRAC:
+        return []
+    return [
+        f"predicted for steps of {predicted_for_ms:.4g} ms, as they were profiled; without the change they "
+        f"took {measured.before_ms:.4g} ms here"
+    ]
 
 
 def fired(diagnosis: d.Diagnosis, code: str) -> d.RuleResult:
@@ -75,32 +120,60 @@ def fired(diagnosis: d.Diagnosis, code: str) -> d.RuleResult:
 
 
 def prediction_of(rule: d.RuleResult, made: Collection[str]) -> RulePrediction:
-    """What a rule said that its advice gains, for a step.
+    """What a rule said that its advice gains, for a step. made: settings that are made.
 
-    A diagnosis holds the gain of a rule's best piece of advice, and not which piece that is. made: settings
-    that are made. Where a piece is left out, the gain is a ceiling of what the others gain alone; where
-    several are made, they may gain more than the best one.
+    Of several pieces that are made the best one's; they may gain more together. Older diagnoses hold only the
+    gain of a rule's best piece, and not which that is: where a piece is left out, it is a ceiling.
     """
-    gain = rule.gain
-    allowed = {p.knob for p in rule.advice if not p.forbidden}
+    pieces = _first_of_each([p for p in rule.advice if not p.forbidden])
+    own = [p for p in pieces if p.gain is not None]
+    gain = best_of(_of_piece(p, made) for p in own if p.knob in made) if own else rule.gain
     if gain is None or gain.method == "none" or rule.gain_per != "step":
-        said = [] if gain is None else [*gain.assumptions]
+        said = ["for what is made of it nothing was predicted"] if gain is None and own else []
+        said += [] if gain is None else gain.assumptions
         said += ["the gain is of a window, not of a step"] if gain and rule.gain_per != "step" else []
-        predicted = Predicted(method="none", low_ms=None, mid_ms=None, high_ms=None, assumptions=said)
-    else:
-        predicted = Predicted(
-            method=gain.method,
-            low_ms=gain.low_ms,
-            mid_ms=gain.mid_ms,
-            high_ms=gain.high_ms,
-            assumptions=list(gain.assumptions),
-        )
-        if allowed - set(made):
-            why = "the best piece of the advice may be one that was left out: at most its gain"
-            predicted = _ceiling_of(predicted, why)
-        elif len(allowed) > 1:
-            predicted.assumptions.append("of the best piece of the advice; together they may gain more")
+        nothing = Predicted(method="none", low_ms=None, mid_ms=None, high_ms=None, assumptions=said)
+        return RulePrediction(code=rule.code, title=rule.title, predicted=nothing)
+    predicted = Predicted(
+        method=gain.method,
+        low_ms=gain.low_ms,
+        mid_ms=gain.mid_ms,
+        high_ms=gain.high_ms,
+        assumptions=list(gain.assumptions),
+    )
+    if not own and {p.knob for p in pieces} - set(made):
+        why = "the best piece of the advice may be one that was left out: at most its gain"
+        predicted = _ceiling_of(predicted, why)
+    elif len({p.knob for p in pieces} & set(made)) > 1:
+        predicted.assumptions.append("of the best piece of the advice; together they may gain more")
     return RulePrediction(code=rule.code, title=rule.title, predicted=predicted)
+
+
+def _of_piece(piece: d.Advice, made: Collection[str]) -> d.Gain:
+    """Its gain; at most that where what it was predicted with is not made."""
+    gain = piece.gain
+    assert gain is not None
+    missing = [knob for knob in piece.together if knob not in made]
+    if not missing or gain.method != "replay":
+        return gain
+    why = f"predicted together with {', '.join(missing)}, which was left out"
+    return replace(
+        gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[why, *gain.assumptions], key=""
+    )
+
+
+def _first_of_each(pieces: Sequence[d.Advice]) -> list[d.Advice]:
+    """Of several for one knob, the first: they come best first."""
+    return list({p.knob: p for p in reversed(pieces)}.values())[::-1]
+
+
+def best_of(gains: Iterable[d.Gain]) -> d.Gain | None:
+    """The largest of predictions; of ceilings where there is no prediction; else None."""
+    known = [g for g in gains if g.method != "none"]
+    replayed = [g for g in known if g.method == "replay"]
+    if replayed:
+        return max(replayed, key=lambda g: (g.mid_ms or 0.0, g.low_ms or 0.0))
+    return max(known, key=lambda g: g.high_ms or 0.0, default=None)
 
 
 def _ceiling_of(predicted: Predicted, why: str) -> Predicted:
@@ -150,10 +223,10 @@ def _allowed(rule: d.RuleResult, knobs: Collection[str]) -> list[d.Advice]:
         instead = f" It says: {rule.remedy}" if rule.remedy else ""
         raise VerifyError(f"{rule.code} advises no setting here, so nothing can be applied.{instead}")
     wanted = [p for p in rule.advice if not knobs or p.knob in knobs]
-    allowed = {p.knob: p for p in reversed(wanted) if not p.forbidden}
+    allowed = _first_of_each([p for p in wanted if not p.forbidden])
     if wanted and not allowed:
         piece = wanted[0]
         raise VerifyError(
             f"{rule.code}: {piece.knob} = {piece.to_value} is forbidden here: {piece.forbidden}."
         )
-    return [p for p in wanted if allowed.get(p.knob) is p]
+    return allowed

@@ -8,17 +8,18 @@ from pathlib import Path
 
 from perfdoc import __version__
 from perfdoc.gate.facts import Facts, differences, facts_of, fingerprint
+from perfdoc.interrupt import Stopped
 from perfdoc.output import write_all
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import utc_now
 from perfdoc.rules.knobs.configured import read_configuration
-from perfdoc.verify.advised import Advised, advised
+from perfdoc.verify.advised import Advised, advised, of_another_step
 from perfdoc.verify.arms import Arms, arms_of
 from perfdoc.verify.errors import VerifyError
 from perfdoc.verify.interval import of_pairs
 from perfdoc.verify.outcome import Outcome, judge
 from perfdoc.verify.record import Arm, Record, RunTimes, Statistic, checked, encode
-from perfdoc.verify.rounds import StoppedError, clear_runs, rounds
+from perfdoc.verify.rounds import StoppedError, clear_runs, rounds, startable
 from perfdoc.verify.source import Diagnosed, diagnosed, run_manifest
 from perfdoc.verify.store import RECORD_NAME
 
@@ -79,6 +80,7 @@ def prepared(wanted: Wanted) -> Prepared:
     configuration = read_configuration(wanted.run)
     what = advised(found.diagnosis, wanted.codes, wanted.knobs, configuration)
     arms = arms_of(manifest, what.changes, steps=wanted.steps)
+    startable(arms)
     return Prepared(wanted=wanted, manifest=manifest, diagnosed=found, advised=what, arms=arms)
 
 
@@ -101,6 +103,8 @@ def measured(ready: Prepared, say: Callable[[str], None]) -> Record:
     runs: list[RunTimes] = []
     facts: Facts = {}
     notes = [wanted.note] if wanted.note else []
+    if ready.advised.left_out:
+        notes.append(f"left out, since it changes the work of a step: {', '.join(ready.advised.left_out)}")
     stopped = False
     try:
         for made in rounds(
@@ -116,7 +120,7 @@ def measured(ready: Prepared, say: Callable[[str], None]) -> Record:
             runs.append(made.times)
             say(f"{made.times.directory}: {made.times.by(ready.statistic):.4g} ms a step ({ready.statistic})")
             write_all({folder / RECORD_NAME: encode(_record(ready, runs, facts, notes, complete=False))})
-    except (StoppedError, KeyboardInterrupt):
+    except (StoppedError, KeyboardInterrupt, Stopped):  # within a run, or between two
         stopped = True
     record = _record(ready, runs, facts, notes, complete=not stopped)
     write_all({folder / RECORD_NAME: encode(record)})
@@ -149,7 +153,7 @@ def _record(
         facts=facts,
         fingerprint=fingerprint(facts),
         runs=list(runs),
-        notes=[*notes, *_busy(runs)],
+        notes=[*notes, *of_another_step(ready.advised.step_ms, found), *_busy(runs)],
     )
     return checked(record)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import tempfile
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,8 +14,9 @@ import numpy as np
 from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
 from perfdoc.gate.figures import MAX_STEP_NS, TooFewStepsError, steady
 from perfdoc.profiling.manifest import Manifest
-from perfdoc.run_command import RunError, prepare
+from perfdoc.run_command import Plan, RunError, prepare
 from perfdoc.run_process import EXIT_STOPPED, train
+from perfdoc.verify.arms import Arms
 from perfdoc.verify.busy import cpu_times, others_frac
 from perfdoc.verify.errors import VerifyError
 from perfdoc.verify.record import Arm, RunTimes
@@ -49,6 +51,19 @@ def rounds(
             yield _run(configurations[arm], folder / name, arm, pair, world_size, debug=debug)
 
 
+def startable(arms: Arms) -> None:
+    """Check that both sides can be started, before hours are spent on one of them. Raises VerifyError."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in (("before", arms.before), ("after", arms.after)):
+            config = Path(folder) / f"{name}.yaml"
+            config.write_text(text, encoding="utf-8")
+            try:
+                _planned(config, Path(folder) / "run", arms.world_size, dry_run=True)
+            except RunError as error:
+                said = str(error).replace(str(config), f"{name}.yaml")
+                raise VerifyError(f"{name}.yaml would not run: {said}") from error
+
+
 def clear_runs(folder: Path) -> None:
     """Remove the runs of an earlier verification; nothing else."""
     for entry in folder.glob("*-*"):
@@ -79,17 +94,7 @@ def steady_times(path: Path) -> dict[str, float]:
 
 def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, debug: bool) -> Made:
     try:
-        planned = prepare(
-            config=str(config),
-            overrides=(),
-            output=folder,
-            profiler="none",
-            profile_start=1,
-            profile_steps=1,
-            profile_ranks=None,
-            torchrun=("--standalone", f"--nproc-per-node={world_size}"),
-            dry_run=False,
-        )
+        planned = _planned(config, folder, world_size)
         began = cpu_times()
         outcome = train(planned.command, debug=debug)
     except RunError as error:
@@ -114,3 +119,17 @@ def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, de
         **figures,  # type: ignore[arg-type]
     )
     return Made(times=times, manifest=manifest)
+
+
+def _planned(config: Path, folder: Path, world_size: int, *, dry_run: bool = False) -> Plan:
+    return prepare(
+        config=str(config),
+        overrides=(),
+        output=folder,
+        profiler="none",
+        profile_start=1,
+        profile_steps=1,
+        profile_ranks=None,
+        torchrun=("--standalone", f"--nproc-per-node={world_size}"),
+        dry_run=dry_run,
+    )

@@ -14,11 +14,19 @@ from perfdoc.profiling.run_directory import utc_now
 from perfdoc.rules.knobs.configured import read_configuration
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.knobs.reading.entry import NotAConfigurationError
-from perfdoc.verify.advised import fired, prediction_of, together, value_of
+from perfdoc.verify.advised import (
+    WORK_OF_A_STEP,
+    fired,
+    of_another_step,
+    prediction_of,
+    step_ms,
+    together,
+    value_of,
+)
 from perfdoc.verify.arms import as_text
 from perfdoc.verify.errors import VerifyError
 from perfdoc.verify.interval import of_two_runs
-from perfdoc.verify.outcome import judge
+from perfdoc.verify.outcome import Outcome, judge
 from perfdoc.verify.record import ChangedSetting, Measured, Record, checked
 from perfdoc.verify.rounds import steady_times
 from perfdoc.verify.source import Diagnosed, diagnosed, run_manifest
@@ -26,6 +34,7 @@ from perfdoc.verify.source import Diagnosed, diagnosed, run_manifest
 _Kind = Literal["unprofiled", "analysed"]
 _ASIDE = frozenset({"train_iters", "log_interval", "eval_interval", "eval_iters", "save", "load", "seed"})
 """Settings that no steady step feels."""
+_NAMED = 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +84,9 @@ def compared(pair: Pair) -> Record:
     found = [prediction_of(rule, made) for rule in rules]
     predicted = together([r.predicted for r in found])
     measured = _measured(before, after)
-    outcome = judge(predicted, measured)
+    others = [s for s in differ if s.knob not in asked]
+    machine = _machine(before, after)
+    outcome = _attributed(judge(predicted, measured), differ, others, machine)
     facts = {k: v for k, v in before.facts.items() if not k.startswith("config.")}
     record = Record(
         kind="two runs",
@@ -85,7 +96,7 @@ def compared(pair: Pair) -> Record:
         diagnosis_sha256=predicting.sha256,
         rules=found,
         settings=[s for s in differ if s.knob in asked],
-        other_differences=[s for s in differ if s.knob not in asked],
+        other_differences=others,
         predicted=predicted,
         measured=measured,
         verdict=outcome.verdict,
@@ -93,9 +104,29 @@ def compared(pair: Pair) -> Record:
         complete=True,
         facts=facts,
         fingerprint=fingerprint(facts),
-        notes=_notes(pair, before, after),
+        notes=[*_notes(pair, machine), *of_another_step(step_ms(rules), measured)],
     )
     return checked(record)
+
+
+def _attributed(
+    outcome: Outcome,
+    differ: Sequence[ChangedSetting],
+    others: Sequence[ChangedSetting],
+    machine: Sequence[str],
+) -> Outcome:
+    """The verdict where nothing but the advice can have made the difference; inconclusive where more is known
+    to differ: one comparison cannot tell which of several causes it was."""
+    more = [s.knob for s in others]
+    if work := sorted({s.knob for s in differ} & WORK_OF_A_STEP):
+        why = f"a step does other work ({', '.join(work)}): compare tokens per second"
+    elif more:
+        why = f"{', '.join(more[:_NAMED])} differ{'s' if len(more) == 1 else ''} as well and may be the cause"
+    elif machine:
+        why = f"not of the same machine or versions ({', '.join(machine[:_NAMED])}), which may be the cause"
+    else:
+        return outcome
+    return Outcome(verdict="inconclusive", reason=f"{why}; by the times alone: {outcome.verdict}")
 
 
 def _side(path: Path, known: d.Diagnosis | None, config: Path | None) -> Side:
@@ -192,14 +223,20 @@ def _measured(before: Side, after: Side) -> Measured:
     )
 
 
-def _notes(pair: Pair, before: Side, after: Side) -> list[str]:
+def _notes(pair: Pair, machine: Sequence[str]) -> list[str]:
     notes = [pair.note] if pair.note else []
     notes.append("one run on either side: how runs scatter is not known, so 5 % of a step may be noise")
-    machine = [
-        f"{name}: {a} → {b}"
-        for name, (a, b) in differences(before.facts, after.facts).items()
-        if not name.startswith("config.") and before.facts and after.facts
-    ]
     if machine:
         notes.append(f"not of the same machine or versions: {', '.join(machine[:5])}")
     return notes
+
+
+def _machine(before: Side, after: Side) -> list[str]:
+    """What differs of hardware and versions, where both are known."""
+    if not before.facts or not after.facts:
+        return []
+    return [
+        f"{name}: {a} → {b}"
+        for name, (a, b) in differences(before.facts, after.facts).items()
+        if not name.startswith("config.")
+    ]
