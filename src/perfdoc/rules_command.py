@@ -10,6 +10,7 @@ import msgspec
 
 from perfdoc.explain_text import rule_text
 from perfdoc.rules.registry import all_rules
+from perfdoc.verify.outcome import follows
 from perfdoc.verify.store import given_records, of_rule, records_in, state_folder
 from perfdoc.verify.words import track_record_text
 
@@ -39,6 +40,6 @@ def explain_rule(code: str, *, as_json: bool, records: Path | None = None) -> st
     kept = [] if own is None else records_in(own)
     track = of_rule([*kept, *(given_records(records) if records else [])], meta.code)
     if as_json:
-        document = {**asdict(meta), "track_record": track}
+        document = {**asdict(meta), "track_record": [r for r in track if follows(r)]}
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
     return f"{rule_text(meta)}\n{track_record_text(track)}"

@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 
 import pytest
+from msgspec.structs import replace
 
 from perfdoc.verify.busy import CpuTimes, cpu_times, others_frac
 from perfdoc.verify.interval import of_pairs, of_two_runs
-from perfdoc.verify.outcome import judge
+from perfdoc.verify.outcome import follows, judge
 from perfdoc.verify.record import Measured, Predicted, RunTimes
+from perfdoc.verify.words import track_record_text
+from tests.verify.planted import record
 
 REPLAY = Predicted(method="replay", low_ms=8.0, mid_ms=10.0, high_ms=12.0)
 CEILING = Predicted(method="ceiling", low_ms=0.0, mid_ms=None, high_ms=12.0)
@@ -55,6 +58,43 @@ def test_verdicts(predicted: Predicted, low: float, high: float, verdict: str) -
     found = judge(predicted, measured(low, high))
     assert found.verdict == verdict
     assert found.reason
+
+
+def test_an_interval_that_says_little_of_how_much_says_so() -> None:
+    assert "stays open" in judge(REPLAY, measured(1, 40)).reason
+    assert "stays open" not in judge(REPLAY, measured(5, 16)).reason
+
+
+def test_a_verdict_has_to_follow_from_its_figures() -> None:
+    """8.5 to 9.5 ms of 8 to 12 predicted. Runs of 100 and 90 ms do not give 9 ms."""
+    found = record()
+    assert follows(found)
+    assert follows(replace(found, verdict="inconclusive"))  # another cause, or stopped
+    assert not follows(replace(found, verdict="larger"))
+    assert found.measured is not None
+    nothing = replace(found.measured, low_ms=-1.0, gain_ms=0.0, high_ms=1.0)
+    assert not follows(replace(found, measured=nothing))
+    assert not follows(replace(found, measured=replace(found.measured, low_ms=9.2)))
+    assert not follows(replace(found, measured=None))
+    runs = [run(i, arm, ms) for i in range(3) for arm, ms in (("before", 100.0), ("after", 90.0 + i / 10))]
+    again = of_pairs(runs, "median")
+    assert follows(replace(found, measured=again, runs=runs))
+    assert not follows(replace(found, runs=runs))
+    assert not follows(replace(found, measured=again, runs=runs[:2]))
+
+
+def test_what_a_track_record_rests_on() -> None:
+    bold = replace(record(), verdict="larger")
+    text = track_record_text([record(), record("inconclusive"), bold])
+    assert text.startswith("Track record: 1 confirmed, 1 inconclusive\n  2 verifications of 1 prediction.\n")
+    assert "1 record not counted: the verdict does not follow" in text
+    measured_ = replace(record().measured, method="two runs")
+    open_ = replace(record(), predicted=NOTHING, measured=measured_, diagnosis_sha256="1" * 64)
+    text = track_record_text([open_, record()])
+    assert "1 of those confirmed in direction only" in text
+    assert "1 by one run on either side" in text
+    assert "verifications of" not in text
+    assert track_record_text([bold]).startswith("Track record: none yet")
 
 
 def test_without_runs_nothing_is_said() -> None:

@@ -6,12 +6,13 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
 from perfdoc.cli import app
 from perfdoc.diagnosis import to_json
-from perfdoc.verify.record import encode, read_record
+from perfdoc.verify.record import Record, encode, read_record
 from perfdoc.verify.store import state_folder
 from tests.cli.test_analyze import perfdoc
 from tests.verify.planted import WORKERS, diagnosis_of, fires, record, replayed, run_directory, setting
@@ -114,6 +115,15 @@ def test_what_else_differs_may_be_the_cause(tmp_path: Path, override: str, words
     assert words in found["reason"]
 
 
+def test_a_setting_changed_to_what_was_not_advised_is_another_change(tmp_path: Path) -> None:
+    before = run_directory(tmp_path / "before", 100, rules=[ADVICE])
+    after = run_directory(tmp_path / "after", 90, f"{WORKERS}=4")
+    words = ["verify", str(before), str(after), "--format", "json", "--rule", "PD203"]
+    found = json.loads(CliRunner().invoke(app, words).stdout)
+    assert (found["verdict"], found["settings"]) == ("inconclusive", [])
+    assert f"{WORKERS} differs as well" in found["reason"]
+
+
 def test_another_machine_may_be_the_cause(tmp_path: Path) -> None:
     before = run_directory(tmp_path / "before", 100, rules=[ADVICE])
     after = run_directory(tmp_path / "after", 90, f"{WORKERS}=2")
@@ -176,6 +186,14 @@ def test_a_diagnosis_that_somebody_else_wrote_is_not_trusted(tmp_path: Path, own
     assert (refused.exit_code, "impossible figures" in refused.stderr) == (2, True)
 
 
+def unmoved(utc: str) -> Record:
+    """8 to 12 ms predicted, -1 to 1 measured."""
+    found = record("no effect", utc=utc)
+    assert found.measured is not None
+    gain = msgspec.structs.replace(found.measured, gain_ms=0.0, low_ms=-1.0, high_ms=1.0)
+    return msgspec.structs.replace(found, measured=gain)
+
+
 def test_a_rules_track_record(tmp_path: Path, own_state: Path) -> None:
     explained = perfdoc("explain", "PD203", cwd=tmp_path)
     assert "Track record: none yet" in explained.stdout
@@ -185,7 +203,7 @@ def test_a_rules_track_record(tmp_path: Path, own_state: Path) -> None:
     (own_state / "verify" / "torn.json").write_text('{"schema_version": 1')
     given = tmp_path / "given" / "one"
     given.mkdir(parents=True)
-    (given / "verify.json").write_bytes(encode(record("no effect", utc="2026-11-22T00:00:00Z")))
+    (given / "verify.json").write_bytes(encode(unmoved(utc="2026-11-22T00:00:00Z")))
     (given / "copy.json").write_bytes(encode(record()))  # counts once
     text = perfdoc("explain", "pd203", "--records", tmp_path / "given", cwd=tmp_path).stdout
     assert "Track record: 1 confirmed, 1 no effect" in text

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -80,7 +80,9 @@ def compared(pair: Pair) -> Record:
     differ = _differences(before, after)
     rules = [fired(predicting.diagnosis, code) for code in pair.rules] or _followed(predicting, after, differ)
     asked = {piece.knob for rule in rules for piece in rule.advice}
-    made = {s.knob for s in differ} or asked
+    if differ:
+        asked &= _made(rules, after, {s.knob for s in differ})
+    made = asked
     found = [prediction_of(rule, made) for rule in rules]
     predicted = together([r.predicted for r in found])
     measured = _measured(before, after)
@@ -176,6 +178,17 @@ def _differences(before: Side, after: Side) -> list[ChangedSetting]:
     ]
 
 
+def _made(rules: Sequence[d.RuleResult], after: Side, changed: Collection[str]) -> set[str]:
+    """Settings that were changed to what is advised; to anything else, they are another change."""
+    settings = after.settings or {}
+    return {
+        piece.knob
+        for rule in rules
+        for piece in rule.advice
+        if piece.knob in changed and not piece.forbidden and settings.get(piece.knob) == value_of(piece)
+    }
+
+
 def _text(settings: Mapping[str, Value], name: str) -> str | None:
     return as_text(settings[name]) if name in settings else None
 
@@ -188,15 +201,8 @@ def _followed(predicting: Diagnosed, after: Side, differ: Sequence[ChangedSettin
             "PD…, or give the settings of both (--before-config, --after-config)."
         )
     changed = {s.knob for s in differ}
-    found = [
-        rule
-        for rule in predicting.diagnosis.rules
-        if rule.state == "fires"
-        and any(
-            p.knob in changed and not p.forbidden and after.settings.get(p.knob) == value_of(p)
-            for p in rule.advice
-        )
-    ]
+    fires = [rule for rule in predicting.diagnosis.rules if rule.state == "fires"]
+    found = [rule for rule in fires if _made([rule], after, changed)]
     if not found:
         raise VerifyError(
             f"no rule of BEFORE advised what differs ({', '.join(sorted(changed)[:8])}): name it by --rule."

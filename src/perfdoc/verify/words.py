@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import get_args
 
 from perfdoc.reports.names import PROSE_LIMIT, shorten
+from perfdoc.reports.units import plural
+from perfdoc.verify.outcome import follows
 from perfdoc.verify.record import ChangedSetting, Predicted, Record, Verdict
 
 SHOWN = 10
@@ -27,12 +29,20 @@ def record_text(record: Record) -> str:
 
 
 def track_record_text(records: Sequence[Record]) -> str:
-    """How often a rule's advice held, and the last cases."""
-    if not records:
-        return "Track record: none yet. perfdoc verify RUN --apply CODE makes one.\n"
+    """How often a rule's advice held, what that rests on, and the last cases. Records whose verdict does not
+    follow from their figures do not count."""
+    sound = [r for r in records if follows(r)]
+    wrong = len(records) - len(sound)
+    left_out = f"  {plural(wrong, 'record')} not counted: the verdict does not follow from the figures.\n"
+    if not sound:
+        none = "Track record: none yet. perfdoc verify RUN --apply CODE makes one.\n"
+        return none + (left_out if wrong else "")
+    records = sound
     counts = Counter(r.verdict for r in records)
     said = ", ".join(f"{counts[v]} {v}" for v in get_args(Verdict) if counts[v])
-    lines = [f"Track record: {said}"]
+    lines = [f"Track record: {said}", *_rests_on(records)]
+    if wrong:
+        lines.append(left_out.rstrip("\n"))
     if len(records) > SHOWN:
         lines.append(f"  the last {SHOWN} of {len(records)}:")
     for record in records[-SHOWN:]:
@@ -41,6 +51,23 @@ def track_record_text(records: Sequence[Record]) -> str:
         lines.append(f"  {_clean(record.utc)[:10]} {record.verdict}{with_others}: {settings}")
         lines.append(f"    predicted {predicted_text(record.predicted)}; measured {measured_text(record)}")
     return "\n".join(lines) + "\n"
+
+
+def _rests_on(records: Sequence[Record]) -> list[str]:
+    """What a count does not show: verdicts that say less, and several on one prediction."""
+    open_ = sum(r.verdict == "confirmed" and r.predicted.method in ("ceiling", "none") for r in records)
+    single = sum(r.measured is not None and r.measured.method == "two runs" for r in records)
+    predictions = len({r.diagnosis_sha256 for r in records})
+    lines = []
+    if open_:
+        lines.append(
+            f"  {open_} of those confirmed in direction only: how large the gain is was not predicted."
+        )
+    if single:
+        lines.append(f"  {single} by one run on either side.")
+    if predictions < len(records):
+        lines.append(f"  {plural(len(records), 'verification')} of {plural(predictions, 'prediction')}.")
+    return lines
 
 
 def predicted_text(predicted: Predicted) -> str:
