@@ -126,14 +126,14 @@ def main() -> int:
         print(JOB_HEAD, flush=True)
         for kind in chosen:
             if kind.limited and why_not:
-                print(f"| {kind.name} | skipped: {why_not} | | | | |", flush=True)
+                print(f"| {kind.name} | skipped: {why_not} | | | | | |", flush=True)
                 continue
             for i in range(kind.runs):
                 name = kind.name + (f", run {i + 1}" if kind.runs > 1 else "")
                 try:
                     error, line = row_of(runner, kind, name)
                 except RuntimeError as failure:
-                    error, line = None, f"| {name} | failed: {failure} | | | | |"
+                    error, line = None, f"| {name} | failed: {failure} | | | | | |"
                 off += error is None or abs(error) > ERROR_MAX_FRAC
                 print(line, flush=True)
     print(f"\n{off} off by more than {ERROR_MAX_FRAC:.0%} or not replayed")

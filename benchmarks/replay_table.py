@@ -23,7 +23,7 @@ from perfdoc.traces.job_facts import JobFacts
 from perfdoc.work import Work
 
 _ENDINGS = re.compile(r"(?:\.pt)?(?:\.trace)?\.(?:json(?:\.gz)?|sqlite)$")
-JOB_HEAD = "| job | ranks | matched | error | worst rank | predicts |\n|---|---|---|---|---|---|"
+JOB_HEAD = "| job | ranks | matched | error | worst rank | unexplained (ms) | predicts |\n" + "|---" * 7 + "|"
 _RANK = re.compile(r"_rank\d+$")
 
 
@@ -78,11 +78,11 @@ def job_row(name: str, captures: Sequence[CaptureMeasurement]) -> tuple[float | 
     kept = [r.also.rebuilt for r in ranks if isinstance(r.also, KeptRank) and r.also.rebuilt is not None]
     found, _ = replay_job(kept, [r.calls for r in ranks], job.matches, job.clocks)
     if found.error_frac is None or found.worst_error_frac is None:
-        return None, f"| {name} | {len(ranks)} | | not joined: {found.reason} | | no |"
+        return None, f"| {name} | {len(ranks)} | | not joined: {found.reason} | | | no |"
     complete = int(job.matches.is_complete.sum())
     return found.worst_error_frac, (
         f"| {name} | {len(ranks)} | {complete} of {len(job.matches)} | {found.error_frac:+.3%} | "
-        f"{found.worst_error_frac:+.3%} | {_predicts(found)} |"
+        f"{found.worst_error_frac:+.3%} | {(found.unexplained_ns or 0) / 1e6:.1f} | {_predicts(found)} |"
     )
 
 

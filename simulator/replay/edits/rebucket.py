@@ -12,6 +12,7 @@ import numpy as np
 
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
+from perfdoc.simulator.replay.edits.beside import with_less_beside
 from perfdoc.simulator.replay.edits.bucket_calls import without_merged_calls
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations
 from perfdoc.simulator.replay.edits.latency import bucket_lines
@@ -74,7 +75,8 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
             duration[mine[carrier]] = takes
             whole[mine] = mine[carrier[bucket]]
             first[mine] = begins
-        made = without_merged_calls(with_durations(rebuilt, duration), whole)
+        free = with_less_beside(rebuilt, rows, duration)
+        made = without_merged_calls(with_durations(rebuilt, free), whole)
         return _awaited_anew(made, whole, first, duration)
 
     return Edit(
@@ -85,6 +87,7 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         assumptions=(
             "a collective takes latency + bytes / bandwidth, as those of its kind in the capture do",
             "a reduction starts when the last of what it holds would have, a gather one bucket ahead",
+            "a CPU rank computes slower beside communication as long as that lasts, as it does now",
             "only collectives of one pass, or between the same two starts of step or optimizer, are merged",
         ),
         may_cost=True,
