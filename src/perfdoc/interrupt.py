@@ -1,7 +1,7 @@
 """A signal that ends a command by way of what clears up, so that nothing half written is left.
 
-In a module of its own: `python -m perfdoc` runs `__main__` under another name than the one it is imported by, and
-who clears up behind a signal must know the same class.
+In a module of its own: `python -m perfdoc` runs `__main__` under another name than the one it is imported by,
+and who clears up behind a signal must know the same class.
 """
 
 from __future__ import annotations
