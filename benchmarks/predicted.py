@@ -36,12 +36,12 @@ from perfdoc.analyzers.device.window_request import WindowRequest  # noqa: E402
 from perfdoc.analyzers.job import measure_job  # noqa: E402
 from perfdoc.analyzers.steps.step_times_log import LoggedSteps, read_logged_steps  # noqa: E402
 from perfdoc.measuring import measure_all  # noqa: E402
-from perfdoc.simulator.replay.gains import Basis  # noqa: E402
 from perfdoc.simulator.replay.kept import KeptRank  # noqa: E402
 from perfdoc.simulator.replay.predict import Gain  # noqa: E402
 from perfdoc.simulator.replay.proposals import Proposal  # noqa: E402
 from perfdoc.simulator.replay.replay import replay_job  # noqa: E402
-from perfdoc.simulator.replay.unprofiled import as_unprofiled, gc_keep_frac  # noqa: E402
+from perfdoc.simulator.replay.unprofiled import gc_keep_frac  # noqa: E402
+from perfdoc.simulator.replay.whole import basis_of  # noqa: E402
 from perfdoc.traces.job_facts import JobFacts  # noqa: E402
 from perfdoc.work import Work  # noqa: E402
 
@@ -175,12 +175,7 @@ def predict_from(run: Path, change: Change) -> Predicted:
     found, joined = replay_job(kept, [r.calls for r in ranks], job.matches, job.clocks)
     if joined is None or found.error_frac is None or found.measured_ns is None:
         raise RuntimeError(f"{change.name}: not replayed: {found.reason}")
-    basis = Basis(
-        rebuilt=joined,
-        replay=found,
-        ledgers=[r.ledger for r in ranks],
-        unprofiled=as_unprofiled(joined, gc_keep_frac(read_logged_steps(run))),
-    )
+    basis = basis_of(joined, found, [r.ledger for r in ranks], gc_keep_frac(read_logged_steps(run)))
     proposed = [Proposal(key=e.name, family=e.name, edit=e) for e in change.edits(joined)]
     gain = basis.of(proposed)
     if gain.method == "none":

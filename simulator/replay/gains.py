@@ -13,7 +13,6 @@ from perfdoc.simulator.replay.predict import Gain, predict
 from perfdoc.simulator.replay.proposals import Proposal, proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.replay import Replay
-from perfdoc.simulator.replay.unprofiled import Unprofiled
 
 _MS = 1e6
 _EACH_ALONE = (
@@ -101,17 +100,16 @@ class Basis:
     replay: Replay
     ledgers: Sequence[Ledger]
     """Of its ranks."""
-    unprofiled: Unprofiled | None = None
-    """The same tasks as they are without the profiler, where that is known."""
+    length_ns: int | None = None
+    """Of the replay of `rebuilt`, where that is not the window as it was measured."""
+    assumptions: Sequence[str] = ()
+    """Of all predictions from it."""
 
     def of(self, chosen: Iterable[Proposal]) -> Gain:
         """The gain of these together."""
         edits = [p.edit for p in chosen if p.edit is not None]
-        free = self.unprofiled
-        if free is None:
-            return predict(self.rebuilt, self.replay, edits, self.ledgers)
-        gain = predict(free.rebuilt, self.replay, edits, self.ledgers, before_ns=free.length_ns)
-        return replace(gain, assumptions=[*gain.assumptions, free.assumption])
+        gain = predict(self.rebuilt, self.replay, edits, self.ledgers, before_ns=self.length_ns)
+        return replace(gain, assumptions=[*gain.assumptions, *self.assumptions])
 
 
 def predict_all(bases: Sequence[Basis]) -> Gains:

@@ -14,6 +14,7 @@ from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, KeptRank
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.replay import Replay, not_replayed, replay_job
 from perfdoc.simulator.replay.unprofiled import as_unprofiled
+from perfdoc.simulator.replay.waits import ASSUMED, without_waits
 
 _FEWER_STEPS = "Analyse fewer steps, with --window START,END."
 
@@ -47,21 +48,31 @@ def replay_whole(
     if len(ranks) > 1:
         job, joined = _job(ranks, kept, calls, matches, clocks, tasks_max)
     if job is not None and joined is not None:
-        free = as_unprofiled(joined, gc_keep_frac)
-        basis = Basis(rebuilt=joined, replay=job, ledgers=ledgers, unprofiled=free)
-        return WholeReplay(job=job, gains=predict_all([basis]))
+        return WholeReplay(job=job, gains=predict_all([basis_of(joined, job, ledgers, gc_keep_frac)]))
     if len(kept) < len(ranks) or _tasks(kept) > tasks_max:
         return WholeReplay(job=job, gains=no_gains(*_why_none(ranks, tasks_max)))
     bases = [
-        Basis(
-            rebuilt=rebuilt,
-            replay=r.replay,
-            ledgers=[ledger],
-            unprofiled=as_unprofiled(rebuilt, gc_keep_frac),
-        )
+        basis_of(rebuilt, r.replay, [ledger], gc_keep_frac)
         for rebuilt, r, ledger in zip(kept, ranks, ledgers, strict=True)
     ]
     return WholeReplay(job=job, gains=predict_all(bases))
+
+
+def basis_of(
+    rebuilt: Rebuilt, replay: Replay, ledgers: Sequence[Ledger], gc_keep_frac: float | None
+) -> Basis:
+    """What changes are tried on: the window without the profiler, and without waits for ranks that are not
+    here, as far as either is known."""
+    said, length_ns = [], None
+    free = as_unprofiled(rebuilt, gc_keep_frac)
+    if free is not None:
+        rebuilt, length_ns = free.rebuilt, free.length_ns
+        said.append(free.assumption)
+    alone = without_waits(rebuilt)
+    if alone is not None:
+        rebuilt, length_ns = alone.rebuilt, alone.length_ns
+        said.append(ASSUMED)
+    return Basis(rebuilt=rebuilt, replay=replay, ledgers=ledgers, length_ns=length_ns, assumptions=said)
 
 
 def _job(

@@ -1,0 +1,83 @@
+"""Captures of some ranks only: what they waited for the others is no transfer that a change shortens."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.simulator.forward.faults import parse_faults, planted_in
+from perfdoc.simulator.forward.job import lay_job
+from perfdoc.simulator.forward.layout import parse_layout
+from perfdoc.simulator.replay.edits import Edit, overlapped, rebucketed, without_queueing
+from perfdoc.simulator.replay.predict import Gain
+from perfdoc.simulator.replay.proposals import Proposal
+from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
+from perfdoc.simulator.replay.replay import replay
+from perfdoc.simulator.replay.waits import ASSUMED, without_waits
+from perfdoc.simulator.replay.whole import basis_of
+from perfdoc.traces.load import read_trace
+from tests.simulator.rebuilt_of import views_of
+from tests.simulator.simulated import DENSE, facts_of, replayed, simulated, written
+
+
+def of_rank_0(folder: Path, layout: str, *faults: str) -> Rebuilt:
+    job = simulated(layout, *faults)
+    (view,) = views_of(read_trace(written(job, folder)[0]), facts_of(job))
+    return rebuild_rank(view)
+
+
+def gain_of(rebuilt: Rebuilt, edit: Edit) -> Gain:
+    basis = basis_of(rebuilt, replay(rebuilt), [], None)
+    return basis.of([Proposal(key="it", family="it", edit=edit)])
+
+
+def cost_ms(layout: str, fault: str, others: Sequence[str]) -> float:
+    """Per step, of one fault beside others, by jobs laid out apart."""
+    lay = parse_layout(f"seq=4096,{layout}")
+    with_it, without = (
+        lay_job(DENSE, planted_in(lay, parse_faults(f)), simulated("dp=2").gpu, 2).makespan_ns
+        for f in ([fault, *others], others)
+    )
+    return (with_it - without) / 2e6
+
+
+@pytest.mark.parametrize(
+    ("layout", "fault", "edit"),
+    [
+        ("dp=4", "no_overlap=dp", overlapped("dp")),
+        ("tp=2,dp=2", "max_connections", without_queueing("tp")),
+        ("dp=4", "small_buckets=10", rebucketed(20_000_000)),
+    ],
+)
+def test_a_late_rank_that_is_not_here_is_not_gained(
+    layout: str, fault: str, edit: Edit, tmp_path: Path
+) -> None:
+    """Rank 0 of a job whose rank 2 or 3 is slow: every bucket waits for it, 40 ms at the end of each step."""
+    late = f"late_rank={3 if 'tp' in layout else 2}:1.3"
+    rebuilt = of_rank_0(tmp_path, layout, fault, late)
+    found = gain_of(rebuilt, edit)
+    cost = cost_ms(layout, fault, [late])
+    assert found.mid_ms is not None
+    assert found.low_ms is not None
+    assert found.high_ms is not None
+    assert cost > 1
+    assert found.low_ms <= cost <= found.high_ms
+    assert found.mid_ms == pytest.approx(cost, rel=0.25)
+    assert ASSUMED in found.assumptions
+
+
+def test_where_nobody_is_late_nothing_changes(tmp_path: Path) -> None:
+    rebuilt = of_rank_0(tmp_path, "dp=4", "no_overlap=dp")
+    found = without_waits(rebuilt)
+    waits = 0 if found is None else int((rebuilt.graph.duration_ns - found.rebuilt.graph.duration_ns).sum())
+    assert waits < 1e-4 * rebuilt.span(rebuilt.end_ns)
+    assert np.all(rebuilt.graph.duration_ns >= 0)
+
+
+def test_matched_collectives_are_left(tmp_path: Path) -> None:
+    """All ranks are here: who waited for whom is known."""
+    _, rebuilt = replayed(simulated("dp=2", "late_rank=1:1.5", steps=1), tmp_path)
+    assert without_waits(rebuilt) is None
