@@ -164,6 +164,7 @@ def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> Job
             raise ValueError(
                 f"{config}: holds no key that perfdoc knows, such as {', '.join(list(_JOB)[:6])}."
             )
+    said: dict[str, str] = {}
     for word in settings:
         for part in word.replace(",", " ").split():
             key, equals, value = part.partition("=")
@@ -177,7 +178,10 @@ def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> Job
                     else f". Keys: {', '.join((*_JOB, 'model', *_MODEL))}."
                 )
                 raise ValueError(f"--set {part!r}: there is no key {key!r}{hint}")
-            _take(values, sources, _NAMES.get(key, key), key, value, "--set")
+            name = _NAMES.get(key, key)
+            if (before := said.setdefault(name, value)) != value:
+                raise ValueError(f"--set {part}: {name} is given before as {before}; give it once.")
+            _take(values, sources, name, key, value, "--set")
     return replace(_facts(values, sources), left_out=left_out)
 
 

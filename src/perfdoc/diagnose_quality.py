@@ -12,6 +12,9 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.profiling.encodable import encodable
 from perfdoc.traces import NoGpuActivityError
 
+_CLOCK_ERROR_NS = 60_000_000_000
+"""Machines of one job disagree on UTC by less."""
+
 
 def quality_of(
     captures: Sequence[CaptureMeasurement],
@@ -21,11 +24,36 @@ def quality_of(
 ) -> list[d.Quality]:
     """Notes of the captures, ranks that are missing, and captures that showed no GPU activity."""
     return (
-        _notes(captures)
+        _apart(captures)
+        + _notes(captures)
         + _missing_ranks(job.world_size or 0, ranks)
         + _left_out(job)
         + [_silent(e) for e in silent]
     )
+
+
+def _apart(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
+    """Said where no moment can have been common to all captures: then they are hardly of one run."""
+    spans = [
+        (r.calls.utc_origin_ns + r.window.start_ns, r.calls.utc_origin_ns + r.window.end_ns, c.path.name)
+        for c in captures
+        for r in c.ranks
+        if r.calls.utc_origin_ns is not None
+    ]
+    if not spans:
+        return []
+    earliest, latest = min(spans, key=lambda s: s[1]), max(spans, key=lambda s: s[0])
+    if latest[0] - earliest[1] <= _CLOCK_ERROR_NS:
+        return []
+    minutes = (latest[0] - earliest[1]) / 60e9
+    return [
+        d.Quality(
+            code="captures-apart",
+            message=f"What is analysed of {encodable(earliest[2])} ended {minutes:,.0f} minutes before "
+            f"that of {encodable(latest[2])} began, by their clocks.",
+            remedy="Give the captures of one run together; compare two runs with perfdoc diff.",
+        )
+    ]
 
 
 def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:

@@ -246,22 +246,6 @@ def test_ranks_that_were_not_given_are_missed(demo: Path, tmp_path: Path) -> Non
     assert (done.returncode, "rank1.json.gz: is empty" in done.stderr) == (2, True)
 
 
-@pytest.mark.parametrize("same", [True, False], ids=["a copy", "another capture"])
-def test_one_rank_given_twice_is_refused(tmp_path: Path, same: bool) -> None:
-    """It would count twice in every sum over ranks."""
-    timeline, _ = demo_timeline()
-    pid = timeline.processes[0].pid
-    write_kineto(timeline, tmp_path / "first.json", pid)
-    write_kineto(timeline, tmp_path / "second.json", pid)
-    if not same:
-        with (tmp_path / "second.json").open("a") as file:
-            file.write("\n")
-    done = perfdoc("analyze", tmp_path)
-    what = "is a copy of" if same else "says that it is rank 0, as"
-    assert (done.returncode, done.stderr.count("second.json: " + what)) == (2, 1)
-    assert not (tmp_path / "perfdoc-report").exists()
-
-
 def test_a_process_without_kernels_is_a_gap_too(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     busy, idle = builder.process(pid=1), builder.process(pid=2)

@@ -51,6 +51,12 @@ def test_a_file_is_read_by_the_last_name_of_each_key(tmp_path: Path) -> None:
     assert facts.left_out == ("context_parallel_size", "topk")
 
 
+def test_what_is_said_twice_is_said_alike() -> None:
+    assert given_facts(["tp=2", "tensor_model_parallel_size=2"]).tp == 2
+    with pytest.raises(ValueError, match="--set tp=4: tp is given before as 2; give it once"):
+        given_facts(["tp=2", "tp=4"])
+
+
 def test_a_known_model_may_be_changed() -> None:
     facts = given_facts(["model=llama3-8b", "layers=16", "seq=4096"])
     assert facts.model is not None

@@ -1,0 +1,48 @@
+"""Captures that are given together: of one run, and each rank once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfdoc.simulator.demo import demo_timeline
+from perfdoc.simulator.kineto_json import write_kineto
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.timeline import TimelineBuilder
+from tests.cli.test_analyze import perfdoc
+
+
+@pytest.mark.parametrize("same", [True, False], ids=["a copy", "another capture"])
+def test_one_rank_given_twice_is_refused(tmp_path: Path, same: bool) -> None:
+    """It would count twice in every sum over ranks."""
+    timeline, _ = demo_timeline()
+    pid = timeline.processes[0].pid
+    write_kineto(timeline, tmp_path / "first.json", pid)
+    write_kineto(timeline, tmp_path / "second.json", pid)
+    if not same:
+        with (tmp_path / "second.json").open("a") as file:
+            file.write("\n")
+    done = perfdoc("analyze", tmp_path)
+    what = "is a copy of" if same else "says that it is rank 0, as"
+    assert (done.returncode, done.stderr.count("second.json: " + what)) == (2, 1)
+    assert not (tmp_path / "perfdoc-report").exists()
+
+
+def test_captures_of_different_hours_are_hardly_one_run(tmp_path: Path) -> None:
+    def capture(name: str, utc_s: int) -> None:
+        builder = TimelineBuilder(utc_origin_ns=utc_s * 1_000_000_000)
+        builder.process().device().kernel("gemm", 0, 30_000_000_000)
+        write_nsys_sqlite(builder.build(), tmp_path / name)
+
+    def notes() -> list[str]:
+        found = json.loads(perfdoc("analyze", tmp_path, "--json", "-").stdout)["quality"]
+        return [q["message"] for q in found if q["code"] == "captures-apart"]
+
+    capture("a.sqlite", 1_000)
+    capture("b.sqlite", 1_090)  # 60 s after a's end: clocks of machines may differ by so much
+    assert notes() == []
+    capture("c.sqlite", 1_030 + 7_200)
+    (note,) = notes()
+    assert "of a.sqlite ended 120 minutes before that of c.sqlite began" in note
