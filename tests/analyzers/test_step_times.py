@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import msgspec
@@ -214,6 +215,9 @@ def test_analysed_times_are_held_against_the_log(late: int, agrees: bool) -> Non
 
 
 def test_steps_without_numbers_cannot_be_compared() -> None:
+    rank = device(0, [{"compute": 100}] * 3, first=5)
+    bracketed = replace(rank, ledgers=replace(rank.ledgers, names=[f"step ({i})" for i in (5, 6, 7)]))
+    assert measure_step_times([bracketed], {0: log([100.0] * 10)}).agreement.steps == 3
     rank = device(0, [{"compute": 100}] * 3, first=500)
     found = measure_step_times([rank], {0: log([100.0] * 10)}).agreement
     assert (found.state, found.agrees, found.steps) == ("not_measured", None, None)
