@@ -76,8 +76,8 @@ class Contention:
     """Norms, by falling cost, then by time beside communication."""
     other_signatures: Sequence[ContendedKernel]
     """Matrix products and attention, likewise."""
-    norms: int
-    """Runs of norm kernels in the window."""
+    norms: int | None
+    """Runs of norm kernels in the window; None: not measured."""
     norm_cost: Cost | None
     """Sum over the norms whose verdict is `slower`; None where no verdict could be reached."""
     other_cost: Cost | None
@@ -111,7 +111,7 @@ def not_measured(reason: str, remedy: str) -> Contention:
         remedy=remedy,
         signatures=(),
         other_signatures=(),
-        norms=0,
+        norms=None,
         norm_cost=None,
         other_cost=None,
         stalled_starts=None,

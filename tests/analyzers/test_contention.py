@@ -111,6 +111,7 @@ def test_without_communication_or_on_a_cpu_it_abstains(tmp_path: Path) -> None:
     plan.slot(10_000)
     found = plan.measure(tmp_path)
     assert (found.state, found.stalled_starts, found.norm_cost) == ("not_measured", None, None)
+    assert found.norms is None  # One ran: a zero would be wrong.
     assert "no communication" in found.reason
     assert found.remedy
     view = view_of(planted().builder, tmp_path)

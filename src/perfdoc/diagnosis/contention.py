@@ -73,8 +73,8 @@ class DeviceContention:
     """Norms."""
     other_signatures: list[DeviceContendedKernel]
     """Matrix products and attention."""
-    norms: int
-    """Runs of norm kernels in the window."""
+    norms: int | None
+    """Runs of norm kernels in the window; null where it is not measured."""
     norm_cost: ContentionCost | None
     """None where no verdict could be reached."""
     other_cost: ContentionCost | None
