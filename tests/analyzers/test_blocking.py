@@ -123,6 +123,18 @@ def test_edges_go_on_through_a_stream_that_runs_nothing(tmp_path: Path) -> None:
     assert since(trace_of(builder, tmp_path)) == [40]
 
 
+def test_who_starts_before_the_end_has_not_waited(tmp_path: Path) -> None:
+    # Recorded and awaited, and still the gemm runs from 1500 on: what it waited for was something else.
+    builder = TimelineBuilder()
+    process = builder.process(rank=0)
+    thread, device = process.thread(), process.device()
+    device.kernel(ALL_REDUCE, 1000, 2000, stream=20, launch=(thread, 0, 10))
+    record = device.record_event(20, launch=(thread, 20, 25))
+    device.wait_event(7, record, launch=(thread, 30, 35))
+    device.kernel(GEMM, 1500, 2500, launch=(thread, 40, 50))
+    assert since(trace_of(builder, tmp_path)) == [NEVER]
+
+
 def test_a_record_with_nothing_before_it_awaits_nothing(tmp_path: Path) -> None:
     # Stream 20 had run nothing when the event was recorded; what runs first, on stream 21, is not meant.
     builder = TimelineBuilder()

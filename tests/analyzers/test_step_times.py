@@ -158,6 +158,15 @@ def test_an_outlier_is_explained_by_the_leaf_that_grew_on_the_rank_to_blame() ->
     assert (found.analysed.count, found.analysed.max_ns) == (7, 130 * MS)
 
 
+def test_of_two_ranks_that_grew_the_one_with_the_largest_leaf_is_to_blame() -> None:
+    usual = {"compute": 80, "idle.host": 5, "exposed_comm.dp": 15}
+    first = {**usual, "idle.gc": 17, "idle.data": 10, "exposed_comm.dp": 18}
+    second = {**usual, "idle.host": 20, "exposed_comm.dp": 30}
+    devices = [device(i, [usual] * 6 + [late]) for i, late in enumerate((first, second))]
+    (outlier,) = measure_step_times(devices, {}).outliers
+    assert (outlier.label, outlier.leaf, outlier.leaf_growth_ns) == ("rank 0", "idle.gc", 17 * MS)
+
+
 def test_an_outlier_without_one_leaf_stays_unexplained() -> None:
     usual = {"compute": 80, "idle.host": 20}
     spread = {"compute": 90, "idle.host": 30, "exposed_memcpy": 10}
