@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Literal
 
-from perfdoc.diagnosis import Advice, Gain, RuleResult
+from perfdoc.diagnosis import Advice, Gain, RuleResult, WorstInstance
 from perfdoc.reports import units
 from perfdoc.reports.names import prose, shorten
 
@@ -82,11 +82,19 @@ def related_words(rule: RuleResult) -> list[str]:
     return found
 
 
+def worst_words(found: WorstInstance) -> str:
+    """What is to be seen of the worst instance, and where: on which rank and in which step."""
+    step = f", in `{shorten(found.step, 64)}`" if found.step else ""
+    return f"{found.says} (on {shorten(found.label, 48)}{step}, from {found.start_ns:,} ns on)"
+
+
 def lines_of(rule: RuleResult) -> Iterator[tuple[str, str]]:
     """(label, words) of everything that a rule says beside its reason and evidence."""
     for advice in rule.advice:
         change, why = setting_words(advice)
         yield ("not set" if advice.forbidden else "set"), f"{change} ({why})"
+    if rule.worst is not None:
+        yield "worst", worst_words(rule.worst)
     if rule.remedy:
         yield "do", rule.remedy
     if words := gain_words(rule.gain, rule.gain_per):

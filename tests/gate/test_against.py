@@ -168,3 +168,4 @@ def test_the_older_report_of_a_run_directory_is_found(tmp_path: Path) -> None:
     (tmp_path / "run" / "report" / "diagnosis.json").write_bytes(to_json(build.one_rank()))
     given = read_given(tmp_path / "run")
     assert given.diagnosis is not None
+    assert given.name == "run"

@@ -11,6 +11,7 @@ import pytest
 from perfdoc.diagnosis import Diagnosis, TimelineTrack, WorstInstance
 from perfdoc.reports.charts.excerpt_picture import excerpt_picture
 from perfdoc.reports.html import render_html
+from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.text import render_text
 from perfdoc.reports.units import duration
 from tests.reports import build
@@ -87,6 +88,15 @@ def test_without_an_instance_there_is_none(worst: WorstInstance | None) -> None:
     html = render_html(with_instance(worst))
     assert "The worst instance" not in html
     assert 'class="cut"' not in html
+
+
+def test_other_renderings_say_it_in_words() -> None:
+    said = "Nothing ran for 50 us while the host waited for data (perfdoc.data)."
+    made = with_instance(worst_instance())
+    text = " ".join(render_text(made, width=200).split())
+    assert f"worst: {said} (on rank 0, in `perfdoc.step 2`, from 5,020,000 ns on)" in text
+    # The comment on a pull request is short.
+    assert "5,020,000 ns" not in render_markdown(made)
 
 
 def test_columns_that_lie_break_nothing() -> None:

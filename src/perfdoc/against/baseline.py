@@ -26,21 +26,22 @@ class Given:
 def read_given(path: Path) -> Given:
     """Read it before any work is done. Raises TraceError."""
     try:
+        name = path.resolve().name or str(path)
         if path.is_dir() and (path / "report" / "diagnosis.json").is_file():
             path = path / "report"  # of a run directory, whose captures were analysed
         if path.is_dir() and not (path / "diagnosis.json").is_file():
             found = read_baselines(path)
             if not found:
                 raise TraceError(path, "holds neither a diagnosis nor a baseline.", _REMEDY)
-            return Given(name=path.name, accepted=found)
+            return Given(name=name, accepted=found)
         inner = path / "diagnosis.json" if path.is_dir() else path
         if not inner.exists():
             raise TraceError(path, "is not there.", _REMEDY)
         if _is_diagnosis(inner):
-            return Given(name=path.name, diagnosis=load(str(inner), config=None, step_range=None, jobs=1))
-        return Given(name=path.name, accepted={inner: read_baseline(inner)})
-    except OSError as error:
-        raise TraceError(path, f"cannot be read: {error.strerror}.", _REMEDY) from error
+            return Given(name=name, diagnosis=load(str(inner), config=None, step_range=None, jobs=1))
+        return Given(name=name, accepted={inner: read_baseline(inner)})
+    except (OSError, RuntimeError) as error:  # A loop of links is a RuntimeError of resolve.
+        raise TraceError(path, f"cannot be read: {error}.", _REMEDY) from error
 
 
 def _is_diagnosis(path: Path) -> bool:

@@ -123,7 +123,7 @@ def _with_runs(given: Given, run_directory: Path | None, aimed: list[Target]) ->
     others = [r for r in baseline.runs if not r.is_same_run(run.figures)]
     if not others:
         return _answer(given, "incomparable", "the baseline holds this very run alone", targets=aimed)
-    notes = ["medians of unprofiled steps, and peaks of reserved memory", *run.notes]
+    notes = ["medians of unprofiled steps; memory is the most reserved, or resident on a CPU", *run.notes]
     if len(others) < len(baseline.runs):
         notes.append("this run is in the baseline itself, and was left out of it")
     return _answer(
