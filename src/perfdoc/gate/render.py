@@ -36,12 +36,12 @@ def as_text(result: Result) -> str:
     if result.grown:
         lines += ["", "where steps changed (ms, mean over runs):"]
         lines += [
-            f"  {_line(g.part):<28}{g.before_ns / 1e6:>12.3f} -> {g.after_ns / 1e6:<12.3f}"
+            f"  {_line(g.part):<32}{g.before_ns / 1e6:>12.3f} -> {g.after_ns / 1e6:<12.3f}"
             f"{(g.after_ns - g.before_ns) / 1e6:>+10.3f}"
             for g in result.grown[:_MAX_PARTS]
         ]
     if result.differences:
-        lines += ["", f"differs from the nearest baseline{_line(_of(result))} in:"]
+        lines += ["", f"differs from {_line(_other(result))} in:"]
         lines += [
             f"  {_line(d.fact)}: {_fact(d.baseline)} -> {_fact(d.here)}"
             for d in result.differences[:_MAX_DIFFERENCES]
@@ -58,7 +58,7 @@ def as_markdown(result: Result) -> str:
     lines += ["| check | state | found |", "|---|---|---|"]
     lines += [f"| {_cell(c.name)} | {_MARK[c.state]} | {_cell(c.message)} |" for c in result.checks]
     if result.grown:
-        lines += ["", "| part of a profiled step | before | after | change |", "|---|---:|---:|---:|"]
+        lines += ["", "| part of a step | before | after | change |", "|---|---:|---:|---:|"]
         lines += [
             f"| {_cell(g.part)} | {g.before_ns / 1e6:.3f} ms | {g.after_ns / 1e6:.3f} ms "
             f"| {(g.after_ns - g.before_ns) / 1e6:+.3f} ms |"
@@ -67,7 +67,7 @@ def as_markdown(result: Result) -> str:
     if result.differences:
         lines += [
             "",
-            f"| differs from the nearest baseline{_cell(_of(result))} | there | here |",
+            f"| differs from {_cell(_other(result))} | there | here |",
             "|---|---|---|",
         ]
         lines += [
@@ -120,8 +120,8 @@ RENDERINGS: dict[str, Callable[[Result], str]] = {
 }
 
 
-def _of(result: Result) -> str:
-    return f" ({result.baseline})" if result.baseline else ""
+def _other(result: Result) -> str:
+    return f"the nearest baseline ({result.baseline})" if result.baseline else "the runs beside"
 
 
 def _fact(value: Fact) -> str:
