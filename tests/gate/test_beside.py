@@ -96,8 +96,14 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     assert "5.0% slower than the old runs' 67.1" in out
     assert not (tmp_path / "perfdoc-baselines").exists()
     other = made("other", 1, bucket_size=7)
-    assert gate(tmp_path, "check", *other, *beside(old))[0] == 3
-    assert gate(tmp_path, "check", *other, *beside(old), "--ignore", "config.bucket_size")[0] == 0
+    code, out, _ = gate(tmp_path, "check", *other, *beside(old))
+    assert (code, out.splitlines()[0]) == (
+        3,
+        "INCOMPARABLE: The runs beside differ in config.bucket_size. Let facts differ with --ignore.",
+    )
+    assert "differs from the runs beside in:\n  config.bucket_size: 1000 -> 7" in out
+    code, out, _ = gate(tmp_path, "check", *other, *beside(old), "--ignore", "config.bucket_size")
+    assert (code, "the runs beside in what was to be ignored: config.bucket_size" in out) == (0, True)
     for words, said in (
         ([*same, *beside(old[:5])], "give as many of both"),
         ([*same[:5], old[0], *beside(old)], "are one run"),

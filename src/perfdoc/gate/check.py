@@ -61,8 +61,7 @@ def check_runs(
             notes=notes,
         )
     path, baseline = found
-    if let := differences(baseline.facts, facts):
-        notes.append(f"differs from the baseline in what was to be ignored: {', '.join(let)}")
+    notes += _let(baseline.facts, facts, "the baseline")
     refuse_known(path, baseline, figures, "a run is not compared with itself")
     old = baseline.runs
     notes += together(old)
@@ -109,6 +108,7 @@ def check_beside(
     if differ := _differ(beside[0].facts, runs[0].facts, ignored):
         why = f"The runs beside differ in {_named(differ)}. Let facts differ with --ignore."
         return incomparable(why, limits, baseline=None, differences=differ, runs=new, notes=notes)
+    notes += _let(beside[0].facts, runs[0].facts, "the runs beside")
     pairs = in_turn(old, new)
     sides = (step_times(Path(old[0].source), side, statistic) for side in zip(*pairs, strict=True))
     decision = decide_pairs(list(zip(*sides, strict=True)), practical_frac)
@@ -169,6 +169,12 @@ def _why_not(
 def _differ(baseline: Facts, here: Facts, ignored: Sequence[str]) -> list[Difference]:
     found = differences(baseline, here, ignored)
     return [Difference(fact=name, baseline=a, here=b) for name, (a, b) in found.items()]
+
+
+def _let(others: Facts, here: Facts, whose: str) -> list[str]:
+    """A note on facts that differ and were let."""
+    let = differences(others, here)
+    return [f"differs from {whose} in what was to be ignored: {', '.join(let)}"] if let else []
 
 
 def _named(differ: Sequence[Difference]) -> str:

@@ -14,8 +14,8 @@ from itertools import count
 MOST_BY_CHANCE = 0.01
 
 
-def slower_by_order(baseline: Sequence[float], new: Sequence[float]) -> bool:
-    """Whether the order of the runs is one that chance makes in 1 % of cases or less.
+def slower_by_order(baseline: Sequence[float], new: Sequence[float], most: float = MOST_BY_CHANCE) -> bool:
+    """Whether the order of the runs is one that chance makes in a share of `most` of cases or less.
 
     Few runs have no such order (5 and 3 have 56 choices of places): then the clearest one is asked for, every
     new run slower than every baseline run. Equal figures count against it.
@@ -27,7 +27,7 @@ def slower_by_order(baseline: Sequence[float], new: Sequence[float]) -> bool:
     slower = sum(x > y for x in new for y in baseline)
     ways = math.comb(n + k, k)
     as_clear = sum(_ways(n, k, n * k - slower))
-    return as_clear <= max(MOST_BY_CHANCE * ways, 1)
+    return as_clear <= max(most * ways, 1)
 
 
 def few_orders(baseline_runs: int, new_runs: int) -> list[str]:

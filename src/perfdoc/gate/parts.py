@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from perfdoc.gate.decision import MIN_HISTORY
 from perfdoc.gate.figures import RunFigures
 from perfdoc.gate.noise import CONFIDENCE, noise_frac, spread_of
-from perfdoc.gate.order import slower_by_order
+from perfdoc.gate.order import MOST_BY_CHANCE, slower_by_order
 from perfdoc.gate.session import shared_noise_frac
 
 
@@ -76,7 +76,7 @@ def told_by_parts(
         return None
     grew: list[PartChange] = []
     for split, of_split in zip(_SPLITS, names, strict=True):
-        changed = _changed(split, of_split, baseline, new, 1 - (1 - CONFIDENCE) / looked_at)
+        changed = _changed(split, of_split, baseline, new, looked_at)
         if sum(p.grew_frac for p in changed) > practical_frac:
             grew += [p for p in changed if p.grew_frac > practical_frac]
     return PartsTold(looked_at=looked_at, grew=sorted(grew, key=lambda p: (-p.grew_frac, p.name)))
@@ -93,12 +93,13 @@ def _changed(
     names: Sequence[str],
     baseline: Sequence[RunFigures],
     new: Sequence[RunFigures],
-    confidence: float,
+    looked_at: int,
 ) -> list[PartChange]:
     """Parts that changed beyond noise, either way."""
     if not names or (step := statistics.fmean(map(split.step_ns, baseline))) <= 0:
         return []
     n, k, changed = len(baseline), len(new), []
+    confidence = 1 - (1 - CONFIDENCE) / looked_at
     for name in names:
         old, now = ([split.parts(run).get(name, 0) for run in side] for side in (baseline, new))
         before, after = statistics.fmean(old), statistics.fmean(now)
@@ -107,7 +108,8 @@ def _changed(
             noise_frac(spread, n - 1, n, k, new_spread_frac=new_spread, confidence=confidence),
             shared_noise_frac(baseline, old, new, now, of_ns=step, confidence=confidence),
         )
-        clear = slower_by_order(old, now) if after > before else slower_by_order(now, old)
+        slower, quicker = (now, old) if after > before else (old, now)
+        clear = slower_by_order(quicker, slower, MOST_BY_CHANCE / looked_at)
         if clear and abs(after - before) > noise * step:
             changed.append(
                 PartChange(
