@@ -63,7 +63,7 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         worst=worst_exposed(case, "dp"),
         level=_level(case, advice),
-        reason="compute does not hide it",
+        reason=_reason(case, advice),
         evidence=evidence,
         advice=advice,
         remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case, overlaps)) if w),
@@ -83,6 +83,19 @@ def _level(case: Case, advice: Sequence[Advice]) -> Level:
     off = any(a.knob in (_GRADIENTS, _WEIGHTS) for a in advice)
     little = (hidden_frac(case, "dp") or 0.0) < HIDDEN_FRAC
     return "problem" if off or not tried or worth or little else "information"
+
+
+def _reason(case: Case, advice: Sequence[Advice]) -> str:
+    """Whose price it is: that of too little compute beside it, where it is overlapped already and nothing
+    that is advised takes the better part of it away."""
+    exposed = ceiling_of_transfer(case, "dp")
+    best = max((a.gain.mid_ms or 0.0 for a in advice if a.gain is not None), default=0.0)
+    mended = exposed is None or best >= (exposed.high_ms or 0.0) / 2
+    if mended or not case.is_set_to(_GRADIENTS, True) or case.is_set_to(_WEIGHTS, False):
+        return "compute does not hide it"
+    count = case.micro_batches
+    of = "" if count is None else f" of {count} micro-batch{'es' if count != 1 else ''}"
+    return f"it is overlapped, and the compute{of} beside it is too short to hide it"
 
 
 _NO_CONFIGURATION = "Give the job's configuration (--config FILE): without it no setting can be advised."

@@ -33,6 +33,8 @@ META = Meta(
 
 MIN_FRAC = 0.05
 """Of the step."""
+OWN_PRICE_FRAC = 0.01
+"""Of the step: a bubble that is no larger than the schedule's own by more is the layout's price."""
 MAX_VPP = 8
 """Chunks of a stage: never more are advised."""
 
@@ -56,7 +58,7 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         worst=bubble(case),
         level="problem" if _too_large(case) else "information",
-        reason="stages wait for the pipeline to fill and drain",
+        reason=_reason(case),
         evidence=evidence,
         remedy="More micro-batches per step make the bubble smaller (a guide says micro-batch size and means "
         "their number); so does a smaller micro-batch at the same global batch, as long as its kernels stay "
@@ -65,6 +67,27 @@ def evaluate(case: Case) -> Verdict:
         gain=bubble_ceiling(case),
         verify="Run again: the bubble in the pipeline section falls by more than transfers grow.",
         false_alarm="Stages of unequal length make idle time that more virtual stages do not remove.",
+    )
+
+
+def _reason(case: Case) -> str:
+    """Whose price it is: of the layout and the batch alone, where no more than that was measured."""
+    found = case.job.pipeline
+    reason = "stages wait for the pipeline to fill and drain"
+    if (
+        found.pp is None
+        or found.vpp is None
+        or found.micro_batches is None
+        or found.ideal_bubble_frac is None
+    ):
+        return reason
+    if (found.bubble_frac or 0.0) > found.ideal_bubble_frac + OWN_PRICE_FRAC:
+        return reason
+    chunks = f" of {found.vpp} chunks" if found.vpp > 1 else ""
+    count = f"{found.micro_batches} micro-batch{'es' if found.micro_batches != 1 else ''}"
+    return (
+        f"{reason}, which is the price of {found.pp} stages{chunks} with {count}: faster kernels do not "
+        "change its share"
     )
 
 

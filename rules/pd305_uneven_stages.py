@@ -11,6 +11,7 @@ from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.stage_split import as_settings, balanced, excess_layers, layers_by_stage, own_ns_by_stage
 from perfdoc.rules.together import all_or_none
 from perfdoc.rules.worst import bubble
+from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD305",
@@ -28,11 +29,16 @@ MIN_FRAC = 0.03
 """Of the step: what stages wait because their mean times differ."""
 EVEN_ENOUGH = 1.02
 """Longest stage over the mean: layers are whole, so that no split is even."""
+HALF_A_LAYER = 0.5
+"""Above the mean, in layers' time: with less, another stage would be as far above it with a layer more."""
+MOSTLY_FRAC = 0.5
+"""Of what the slowest stage takes beyond the mean."""
 _MTP_MAX = 8
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where unequal stages cost `MIN_FRAC` of it, in all replicas of the slow one. Layers are spread
+    """Fires where unequal stages cost `MIN_FRAC` of it, in all replicas of the slow one, and it is not their
+    hosts that hold them up; as information where no split of whole layers is more even. Layers are spread
     anew where the settings say how they are spread now and it is the first or the last stage that is slow."""
     if nothing := no_pipeline(case):
         return nothing
@@ -54,21 +60,72 @@ def evaluate(case: Case) -> Verdict:
     if _some_replicas_only(case, found.slowest_stage):
         reason = f"other replicas of stage {found.slowest_stage} are as fast as other stages: see PD303"
         return Verdict(state="passes", reason=reason, evidence=evidence)
+    if (host := _held_up(case, found.slowest_stage)) is not None:
+        reason = (
+            f"stage {found.slowest_stage} takes longer since {host}: more or fewer layers do not change that"
+        )
+        return Verdict(state="passes", reason=reason, evidence=evidence)
     at_end = found.slowest_stage in (0, (found.pp or 0) - 1)
     where = "first" if found.slowest_stage == 0 else "last" if at_end else "a middle"
+    advice = _split(case) if at_end else []
+    whole = excess is not None and excess < HALF_A_LAYER
+    reason = f"{'the ' if at_end else ''}{where} stage{_HOLDS.get(where, '')} takes longer than the others"
     return Verdict(
         state="fires",
         worst=bubble(case),
-        reason=f"{'the ' if at_end else ''}{where} stage takes longer than the others",
+        level="information" if whole else "problem",
+        reason=f"{reason}; no split of whole layers is more even" if whole else reason,
         evidence=evidence,
-        advice=_split(case) if at_end else [],
-        remedy=_WORDS if at_end else _MIDDLE,
+        advice=advice,
+        remedy=_WORDS if at_end and not whole else "" if whole else _MIDDLE,
         otherwise="" if at_end else _MIDDLE,
-        gain=late_peer_ceiling(case),
+        gain=late_peer_ceiling(case) if advice or whole else _moved(case),
         verify="Run again: own time of the stages in the pipeline section comes closer, and late_peer falls.",
         false_alarm="One slow GPU looks like a slow stage: with several replicas, compare the same stage of "
         "each (PD303).",
     )
+
+
+def _moved(case: Case) -> Gain | None:
+    """What whole layers that are spread by hand gain; else no more than even stages would."""
+    whole, even = predicted(case, "balanced_layers"), predicted(case, "even_stages")
+    if whole is not None and whole.method == "replay":
+        return whole
+    ceilings = [late_peer_ceiling(case), at_most(even, "predicted for even stages, and layers are whole")]
+    return min((g for g in ceilings if g is not None), key=lambda g: g.high_ms or 0.0, default=None)
+
+
+def _held_up(case: Case, stage: int) -> str | None:
+    """What holds up the hosts of a stage, where that is most of what it takes beyond the mean stage."""
+    own = own_ns_by_stage(case.job.pipeline)
+    of_rank = {row.rank: row.stage for row in case.job.pipeline.stages}
+    if own is None:
+        return None
+    beyond = own[stage] - sum(own) / len(own)
+    lost = {}
+    for cause, words in _HOSTS.items():
+        idle: dict[int, list[float]] = {}
+        for rank, device in zip(case.ranks, case.job.devices, strict=False):
+            where = None if device.rank is None else of_rank.get(device.rank)
+            if rank.window.steps and where is not None:
+                idle.setdefault(where, []).append(rank.ledger.idle_ns[cause] / len(rank.window.steps))
+        if sorted(idle) == list(range(len(own))):
+            means = [sum(idle[s]) / len(idle[s]) for s in range(len(own))]
+            lost[words] = means[stage] - sum(means) / len(means)
+    if beyond <= 0 or not lost or sum(lost.values()) < MOSTLY_FRAC * beyond:
+        return None
+    return max(lost, key=lambda words: lost[words])
+
+
+_HOLDS = {
+    "first": ", which holds the embedding,",
+    "last": ", which holds the output layer and the loss,",
+}
+_HOSTS = {
+    "host": "its host launches late (PD201)",
+    "gc": "its host collects garbage (PD202)",
+    "data": "its host loads data (PD203)",
+}
 
 
 def _some_replicas_only(case: Case, stage: int) -> bool:

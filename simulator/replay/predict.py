@@ -63,7 +63,7 @@ def predict(
     """
     edits = list({edit.name: edit for edit in edits}.values())  # the same change twice is one change
     steps = max(replay.steps, 1)
-    cap_ns = max(_cap(edits, ledgers), _by_turns(edits, ledgers, replay)) / steps if ledgers else None
+    cap_ns = _cap(edits, ledgers) / steps if ledgers else None
     try:
         after = _length(rebuilt, [edit.apply for edit in edits])
     except ValueError as error:
@@ -145,28 +145,6 @@ def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger], without: frozenset[st
 
 def _held(ledger: Ledger, leaves: set[str]) -> int:
     return sum(ns for name, ns in ledger.by_leaf.items() if _named(name, leaves))
-
-
-def _by_turns(edits: Sequence[Edit], ledgers: Sequence[Ledger], replay: Replay) -> int:
-    """The most that edits of the hosts' own time can gain a job whose ranks were replayed together, and the
-    most on any rank of the other leaves; 0 where they were not, or nothing of it is a host's own.
-
-    Hosts may lose their time one after another, and the job waits for each of them: the leaves of the worst
-    rank are no bound then. What shortens the critical path shortens it on the rank where it lies, so of each
-    rank counts what its leaves hold, but no more than the path spends there.
-
-    Worked: two ranks collect garbage for 120 ms, in one step each, while the path goes by whoever collects.
-    No rank's leaf is above 120 ms, and over both steps 240 ms can be gained.
-    """
-    leaves = {leaf for edit in edits for leaf in edit.leaves}
-    own = frozenset(leaf for leaf in leaves if leaf.startswith("idle."))
-    if not own or replay.scope != "job" or len(ledgers) != len(replay.ranks):
-        return 0
-    each = (
-        min(_cap(edits, [ledger], frozenset(leaves - own)), sum(rank.critical_path.values()))
-        for ledger, rank in zip(ledgers, replay.ranks, strict=True)
-    )
-    return sum(each) + _cap(edits, ledgers, own)
 
 
 def _named(name: str, leaves: set[str]) -> bool:

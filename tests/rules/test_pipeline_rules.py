@@ -199,7 +199,8 @@ def test_pd304_needs_chunks_to_take_away(even: Case) -> None:
 def test_pd305_names_the_stage_and_spreads_layers(heavy: Case, even: Case) -> None:
     found = result("PD305", predicting(under(heavy, EVEN), even_stages=(3.0, 3.5, 4.0)))
     assert (found.state, found.level, found.reason) == (
-        "fires", "problem", "the last stage takes longer than the others",
+        "fires", "problem",
+        "the last stage, which holds the output layer and the loss, takes longer than the others",
     )  # fmt: skip
     # 18.72 ms for 8 layers is 2.34 ms for one; the last stage has 4.8 ms, two layers' worth, besides.
     # (23.52 - 19.92) / 2.34 layers above the mean.

@@ -59,7 +59,7 @@ def test_uneven_stages(tmp_path: Path) -> None:
     assert (found.state, found.level, found.reason) == (
         "fires",
         "problem",
-        "the last stage takes longer than the others",
+        "the last stage, which holds the output layer and the loss, takes longer than the others",
     )
     assert [(a.knob, a.to_value) for a in found.advice] == [
         ("num_layers_in_first_pipeline_stage", "4"),

@@ -81,27 +81,6 @@ def test_a_gain_is_not_above_what_the_leaf_holds(slow: tuple[Replay, Rebuilt]) -
     assert (gain.mid_ms, gain.high_ms) == (0.8, 0.8)
 
 
-def test_hosts_that_lose_their_time_by_turns_are_added_as_far_as_the_path_lies_on_them(
-    slow: tuple[Replay, Rebuilt],
-) -> None:
-    """2 x 2.15 ms of data in three steps. By their leaves two ranks idle 0.9 and 0.6 ms for it; the path
-    spends more on the first and 0.3 ms on the second: 1.2 / 3 = 0.4 ms. Where ranks were not replayed
-    together the worst one's, 0.3 ms; so too where two ledgers are not of the ranks of the replay."""
-    replay, rebuilt = slow
-    first = replay.ranks[0]  # of four
-    second = replace(first, critical_path={"host": 200_000, "data": 100_000})
-    first = replace(first, critical_path={"data": 3_000_000})
-    job = replace(replay, scope="job", ranks=[first, second])
-    ledgers = [ledger(data=900_000), ledger(data=400_000, host=200_000)]
-    gone = [without_host_time("data")]
-    assert predict(rebuilt, job, gone, ledgers).high_ms == 0.4
-    assert predict(rebuilt, replace(job, scope="rank"), gone, ledgers).high_ms == 0.3
-    assert predict(rebuilt, replace(job, ranks=[first]), gone, ledgers).high_ms == 0.3
-    # What communication holds is of all ranks alike, so the worst rank's of it bounds the other part.
-    mixed = [replace(longer(-0.9), leaves=("idle.data", "exposed_comm.dp"))]
-    assert predict(rebuilt, job, mixed, [ledger(data=900_000), ledger(data=400_000)]).high_ms == 0.4
-
-
 def test_graphs_save_no_more_than_what_the_host_holds_up(slow: tuple[Replay, Rebuilt]) -> None:
     """host 0.3 and launches on their way 0.15 ms over 3 steps; other idle time is not the launches'."""
     replay, rebuilt = slow

@@ -1,0 +1,86 @@
+"""PD305, PD301 and PD101 on simulated jobs: what is the layout's own price is called so, and what a host
+loses is no matter of layers."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from perfdoc.rules import pd305_uneven_stages
+from perfdoc.rules.case import Case
+from tests.rules.cases import evidence_of, result
+from tests.rules.simulated_cases import simulated_case
+
+LAYOUT = "pp=2,micro_batches=4"
+
+
+def test_a_stage_whose_host_is_late_has_no_layers_too_many() -> None:
+    """Stage 0 is launched late and takes longer: by the replay, fewer layers on it would cost time."""
+    case = simulated_case("dense", LAYOUT, "launch_starved=3000")
+    whole = case.prediction("balanced_layers")
+    assert whole is not None
+    assert (whole.gain.high_ms or 0.0) < 0
+    found = result("PD305", case)
+    assert (found.state, found.reason) == (
+        "passes",
+        "stage 0 takes longer since its host launches late (PD201): more or fewer layers do not change that",
+    )
+    assert result("PD201", case).state == "fires"
+
+
+def test_layers_that_are_moved_by_hand_gain_what_the_replay_says() -> None:
+    """The output layer of 128,256 words takes about as long as two layers."""
+    case = simulated_case("dense", LAYOUT)
+    found, whole = result("PD305", case), case.prediction("balanced_layers")
+    assert (found.state, found.level, found.advice) == ("fires", "problem", [])
+    assert "which holds the output layer and the loss" in found.reason
+    assert whole is not None
+    assert found.gain == whole.gain
+    assert found.gain.method == "replay"
+    # Where whole layers could not be tried, no more than even stages gain, nor than what others waited.
+    chunks = simulated_case("dense", "pp=2,vpp=2,micro_batches=16")
+    gain = result("PD305", chunks).gain
+    even = chunks.prediction("even_stages")
+    assert gain is not None
+    assert even is not None
+    assert gain.method == "ceiling"
+    assert (gain.high_ms or 0.0) <= (even.gain.high_ms or 0.0)
+
+
+def loaded(case: Case, excess_layers: float) -> Case:
+    """The last of two stages of four layers has so much more than the mean, in layers' time."""
+    pipeline = case.job.pipeline
+    first, last = pipeline.stages
+    own = round(first.own_ns * (1 + 2 * excess_layers / 4))
+    stages = (first, replace(last, own_ns=own))
+    return replace(case, job=replace(case.job, pipeline=replace(pipeline, stages=stages)))
+
+
+@pytest.mark.parametrize(("layers", "level"), [(0.49, "information"), (0.51, "problem")])
+def test_less_than_half_a_layer_cannot_be_spread(layers: float, level: str) -> None:
+    assert pd305_uneven_stages.HALF_A_LAYER == 0.5
+    found = result("PD305", loaded(simulated_case("dense", LAYOUT), layers))
+    assert evidence_of(found)[-1] == f"about {layers}"
+    assert (found.state, found.level) == ("fires", level)
+    assert ("no split of whole layers is more even" in found.reason) == (level == "information")
+    assert bool(found.remedy) == (level == "problem")
+
+
+def test_a_bubble_that_the_schedule_must_have_is_its_price() -> None:
+    case = simulated_case("dense", LAYOUT)
+    assert result("PD301", case).reason == (
+        "stages wait for the pipeline to fill and drain, which is the price of 2 stages with 4 "
+        "micro-batches: faster kernels do not change its share"
+    )
+    pipeline = replace(case.job.pipeline, bubble_frac=0.3)  # 20 % would be the schedule's own
+    larger = replace(case, job=replace(case.job, pipeline=pipeline))
+    assert result("PD301", larger).reason == "stages wait for the pipeline to fill and drain"
+
+
+def test_communication_that_is_overlapped_and_too_long_for_the_compute_beside_it_says_so() -> None:
+    words = "it is overlapped, and the compute of 4 micro-batches beside it is too short to hide it"
+    assert result("PD101", simulated_case("dense", "cp=4")).reason == words
+    # Small buckets are mended by larger ones, and gradients that are reduced at the end by overlap.
+    for layout, fault in (("dp=2", "small_buckets"), ("dp=2,micro_batches=2", "no_overlap=dp")):
+        assert result("PD101", simulated_case("dense", layout, fault)).reason == "compute does not hide it"
