@@ -50,8 +50,8 @@ PHASES = (
     ("  replay", "perfdoc.measuring", "replay_and_keep"),
     ("diagnose", "perfdoc.diagnose", "diagnose"),
     ("JSON", "perfdoc.diagnosis", "to_json"),
-    ("HTML, Markdown and files", "perfdoc.analyze_command", "_write"),
-    ("text", "perfdoc.analyze_command", "_rendered"),
+    ("HTML, Markdown and files", "perfdoc.analyze_work", "_write"),
+    ("text", "perfdoc.analyze_work", "_rendered"),
 )
 """Label, module and name as the caller knows it."""
 
@@ -63,7 +63,7 @@ def peak_mb() -> float:
 
 def main() -> None:
     path = Path(sys.argv[1])
-    command = importlib.import_module("perfdoc.analyze_command")
+    command = importlib.import_module("perfdoc.analyze_work")
     found = {"imports": [(time.perf_counter() - BEGIN) * 1e3, peak_mb()]}
     reads: dict[str, set[str]] = {}
     for label, module, name in PHASES:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc import __version__
-from perfdoc.analyze_command import Options, UserError
+from perfdoc.analyze_work import Options, UserError
 from perfdoc.analyzers.distinct import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.diagnose import diagnose

@@ -1,0 +1,335 @@
+"""`perfdoc analyze`: read, measure, diagnose, write."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.cross_check_command import cross_check_and_write, nsys_to_check
+from perfdoc.memory_inputs import memory_files, snapshot_paths
+from perfdoc.output import is_stream, may_write, write_all
+from perfdoc.profiling.nsys import Nsys
+from perfdoc.reports.names import shorten
+from perfdoc.setting_words import split_settings
+from perfdoc.streams import write_bytes
+from perfdoc.traces import TraceError
+from perfdoc.traces.ahead import Ahead
+from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import JobFacts, common_facts
+from perfdoc.traces.load import find_captures
+from perfdoc.work import Work
+
+if TYPE_CHECKING:
+    from perfdoc.against.asked import Asked
+    from perfdoc.diagnosis import Diagnosis
+    from perfdoc.early_hash import EarlyHash
+
+DEFAULT_OUTPUT = "perfdoc-report"
+_BUNDLE = ("report.html", "report.md", "diagnosis.json")
+"""What is written into the folder of -o."""
+_UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+class UserError(ValueError):
+    """Something the user can mend; shown as one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What was asked for, checked."""
+
+    work: Work
+    output: Path | None
+    json_file: str | None
+    config: Path | None
+    """The file of --config: settings beside facts."""
+    fail_on: frozenset[str]
+    jobs: int
+    force: bool
+    nsys: Nsys | None
+    """What to hold the figures against; None: nothing."""
+    asked: Asked | None = None
+    """What to show beside the headline figures."""
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        paths: Sequence[str],
+        output: Path | None,
+        json_file: str | None,
+        window: str | None,
+        step_range: str | None,
+        settings: Sequence[str] = (),
+        config: Path | None = None,
+        fail_on: str | None,
+        jobs: int | None,
+        force: bool,
+        cross_check: bool = False,
+        replay: bool = True,
+        baseline: Path | None = None,
+        targets: Sequence[str] = (),
+    ) -> Options:
+        """Check everything before any work is done. Raises UserError."""
+        if window and step_range:
+            raise UserError("--window and --step-range exclude one another: give one.")
+        request = (
+            _window_request(window)
+            if window
+            else WindowRequest(step_pattern=_pattern("--step-range", step_range))
+        )
+        paths, words = split_settings(paths)
+        try:
+            given = _given([*settings, *words], config)
+            snapshots = snapshot_paths(paths)
+            rest = [p for p in paths if Path(p) not in snapshots]
+            captures = find_captures(rest) if rest or not snapshots else []
+            nsys = nsys_to_check(captures) if cross_check else None
+            asked = _asked(baseline, targets)
+        except (TraceError, ValueError) as error:
+            raise UserError(str(error)) from error
+        if output is None and json_file is None:
+            output = _free_folder(Path(DEFAULT_OUTPUT))
+        try:
+            _check_targets(output, json_file, force=force)
+            _spare_inputs(output, json_file, [*captures, *snapshots])
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+        return cls(
+            work=Work(
+                captures=captures,
+                memory=memory_files(snapshots, captures),
+                request=request,
+                given=given,
+                replay=replay,
+            ),
+            output=output,
+            json_file=json_file,
+            config=config,
+            fail_on=_rule_codes(fail_on),
+            jobs=jobs or os.cpu_count() or 1,
+            force=force,
+            nsys=nsys,
+            asked=asked,
+        )
+
+
+def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> list[str]:
+    """Analyse and write. hashing: of a capture, where it was begun with.
+
+    Returns the codes of --fail-on that fired. Raises UserError.
+    """
+    begin = time.monotonic()
+    # Whatever reading does not need is imported beside it: it leaves the interpreter free.
+    files = len(options.work.captures) + len(options.work.memory)
+    ahead = Ahead(options.work.captures[0], hashing) if files == 1 and options.work.captures else None
+    from perfdoc.measuring import WorkerLostError, measure_all
+
+    threading.Thread(target=_import_the_rest, args=(options.output is not None,), daemon=True).start()
+    try:
+        found = measure_all(options.work, options.jobs, ahead)
+        if not found.captures and found.silent:
+            raise UserError(str(found.silent[0]))
+        from perfdoc.diagnose import diagnose
+        from perfdoc.diagnosis import to_json
+        from perfdoc.job_configuration import job_configuration
+
+        facts = common_facts([c.facts for c in found.captures])
+        settings = job_configuration(facts, options.config)
+        diagnosis = diagnose(found.captures, found.silent, found.memory, settings)
+        if options.asked is not None:
+            diagnosis = options.asked.answered(diagnosis, found.captures, settings)
+    except (TraceError, WorkerLostError) as error:
+        raise UserError(str(error)) from error
+    serial = to_json(diagnosis)
+    try:
+        _write(options, diagnosis, serial)
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+    if options.json_file == "-" or format_ == "json":
+        write_bytes(serial)
+    else:
+        sys.stdout.write(_rendered(diagnosis, format_, options.fail_on))
+    sys.stdout.flush()
+    if options.output is not None:
+        took = time.monotonic() - begin
+        page = shorten(str(options.output / "report.html"), 1000)
+        sys.stderr.write(f"perfdoc: wrote {page} ({took:.1f} s)\n")
+    if options.nsys is not None:
+        try:
+            text = cross_check_and_write(options.nsys, options.work.captures, options.output)
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+        shown = sys.stdout if format_ == "text" and options.json_file != "-" else sys.stderr
+        shown.write(text)
+    return sorted(
+        r.code
+        for r in diagnosis.rules
+        if r.state == "fires" and (r.code in options.fail_on or "ANY" in options.fail_on)
+    )
+
+
+def _import_the_rest(page: bool) -> None:
+    """Modules, and templates where a page will be written.
+
+    What goes wrong here goes wrong again, and is told, where they are used.
+    """
+    with contextlib.suppress(Exception):
+        for name in ("diagnose", "reports.markdown", "reports.text"):
+            importlib.import_module(f"perfdoc.{name}")
+        importlib.import_module("perfdoc.rules.registry").all_rules()
+        importlib.import_module("perfdoc.rules.knobs.load").catalogue()
+        if page:
+            importlib.import_module("perfdoc.reports.html").prepare()
+
+
+def _given(settings: Sequence[str], config: Path | None) -> JobFacts:
+    """Facts of the words and the file. A file without facts is fine where it holds settings that rules read,
+    as a script of flags does. Raises ValueError."""
+    if config is None:
+        return given_facts(settings)
+    from perfdoc.job_configuration import holds_settings
+
+    said = given_facts(settings)  # what is wrong with the words is no fault of the file
+    try:
+        return given_facts(settings, config)
+    except ValueError:
+        if not holds_settings(config):
+            raise
+    return said
+
+
+def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
+    """Raises ValueError."""
+    if baseline is None and not targets:
+        return None
+    from perfdoc.against.asked import Asked
+
+    return Asked.of(baseline, targets)
+
+
+def _rendered(diagnosis: Diagnosis, format_: str, fail_on: frozenset[str]) -> str:
+    from perfdoc.reports.github import render_github
+    from perfdoc.reports.junit import render_junit
+    from perfdoc.reports.markdown import render_markdown
+    from perfdoc.reports.text import render_text
+
+    if format_ == "junit":
+        return render_junit(diagnosis, fail_on)
+    if format_ == "github":
+        return render_github(diagnosis, fail_on)
+    if format_ == "markdown":
+        return render_markdown(diagnosis)
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return render_text(diagnosis, colour=colour)
+
+
+def _check_targets(output: Path | None, json_file: str | None, *, force: bool) -> None:
+    """Refuse what writing would fail at after all the work. Raises UserError and OSError."""
+    taken = "is there already. Choose another {}, or overwrite with --force."
+    if output is not None:
+        filled = output.exists() and (not output.is_dir() or any(output.iterdir()))
+        if filled and not force:
+            raise UserError(f"{output}: {taken.format('-o')}")
+        if output.is_dir():
+            for name in _BUNDLE:
+                may_write(output / name)
+    if json_file not in (None, "-"):
+        path = Path(str(json_file))
+        if path.exists() and not force and not is_stream(path):
+            raise UserError(f"{json_file}: {taken.format('--json')}")
+        if output is None or path.absolute().parent != output.absolute():  # which will be made
+            may_write(path)
+
+
+def _spare_inputs(output: Path | None, json_file: str | None, inputs: Sequence[Path]) -> None:
+    """Refuse to replace what is to be read, by any name of it. Raises UserError and OSError."""
+    targets = [output / name for name in _BUNDLE] if output is not None else []
+    targets += [Path(json_file)] if json_file not in (None, "-") and json_file else []
+    for target in targets:
+        if target.exists() and any(target.samefile(path) for path in inputs):
+            raise UserError(f"{target}: is what is to be analysed. Choose another -o or --json.")
+
+
+def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> None:
+    contents: dict[Path, bytes] = {}
+    if options.output is not None:
+        from perfdoc.reports.html import render_html
+        from perfdoc.reports.markdown import render_markdown
+
+        rendered = (render_html(diagnosis).encode(), render_markdown(diagnosis).encode(), serial)
+        contents = {options.output / name: text for name, text in zip(_BUNDLE, rendered, strict=True)}
+    if options.json_file not in (None, "-"):
+        contents[Path(str(options.json_file))] = serial
+    write_all(contents, options.output)
+
+
+def _window_request(text: str) -> WindowRequest:
+    if text == "capture":
+        return WindowRequest(whole_capture=True)
+    if text.startswith("range:"):
+        return WindowRequest(range_pattern=_pattern("--window range:", text.removeprefix("range:")))
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise UserError(f"--window {text!r}: give START,END (such as 4.2s,4300ms), range:REGEX or capture.")
+    start, end = (_time_ns(p) for p in parts)
+    if end <= start:
+        raise UserError(f"--window {text!r}: the end does not lie after the start.")
+    return WindowRequest(bounds_ns=(start, end))
+
+
+def _time_ns(text: str) -> int:
+    """Exact integer nanoseconds of a decimal with a unit."""
+    match = re.fullmatch(r"\s*(\d{1,19})(?:\.(\d{1,9}))?\s*(ns|us|µs|ms|s|)\s*", text)
+    if match is None:
+        raise UserError(f"--window: {text!r} is not a time. Write 1234567890, 1234.5ms or 1.2s.")
+    whole, fraction, unit = match[1], match[2] or "", _UNITS_NS[match[3]]
+    scaled = int(whole + fraction) * unit
+    if scaled % 10 ** len(fraction):
+        raise UserError(f"--window: {text!r} is finer than a nanosecond.")
+    value: int = scaled // 10 ** len(fraction)
+    if value >= 2**62:
+        raise UserError(f"--window: {text!r} is out of range.")
+    return value
+
+
+def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UserError(f"{option} {text!r}: is not a regular expression: {error}.") from error
+
+
+def _rule_codes(text: str | None) -> frozenset[str]:
+    if text is None:
+        return frozenset()
+    from perfdoc.rules.registry import all_rules
+
+    codes = frozenset(c.strip().upper() for c in text.split(",") if c.strip())
+    if not codes:
+        raise UserError("--fail-on: names no rule. Give codes with commas, or any. See: perfdoc rules")
+    known = {r.meta.code for r in all_rules()} | {"ANY"}
+    if unknown := sorted(codes - known):
+        raise UserError(f"--fail-on: there is no rule {', '.join(unknown)}. See: perfdoc rules")
+    return codes
+
+
+def _free_folder(folder: Path) -> Path:
+    """The folder, or the next free name, so that a second analysis needs no option."""
+    candidate, n = folder, 1
+    while candidate.exists():
+        n += 1
+        candidate = folder.with_name(f"{folder.name}-{n}")
+    return candidate
