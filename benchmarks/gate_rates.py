@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from perfdoc.gate.figures import RunFigures, Statistic
 
 SETTINGS = [
-    *("data_parallel_size=1", "global_batch_size=8", "micro_batch_size=4", "train_iters=40"),
+    *("data_parallel_size=1", "global_batch_size=8", "micro_batch_size=4"),
     *("eval_interval=1000", "manual_gc_interval=1000", "log_interval=1000"),
 ]
 SIZES = ((5, 3), (5, 4), (10, 5))
@@ -44,28 +44,28 @@ SAMPLES = 8
 SLOW_DATA = Path(__file__).resolve().parent / "slow_data"
 
 
-def train(folder: Path, name: str, delay_s: float = 0.0) -> int:
+def train(folder: Path, name: str, steps: int, delay_s: float = 0.0) -> int:
     """One run; the median of its steady steps in ns, as the gate takes it."""
     environment = dict(os.environ)
     if delay_s:
         paths = [str(SLOW_DATA), *filter(None, [environment.get("PYTHONPATH")])]
         environment["PYTHONPATH"] = os.pathsep.join(paths)
         environment["PERFDOC_DATA_DELAY_MS"] = str(delay_s * 1e3)
-    line = [sys.executable, "-m", "perfdoc", "run", "tiny", *SETTINGS, f"data_cache={folder / 'data'}"]
-    line += ["--profiler", "none", "-o", str(folder / name)]
+    line = [sys.executable, "-m", "perfdoc", "run", "tiny", *SETTINGS, f"train_iters={steps}"]
+    line += [f"data_cache={folder / 'data'}", "--profiler", "none", "-o", str(folder / name)]
     subprocess.run(line, check=True, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return figures(folder / name).median_step_ns
 
 
-def train_all(folder: Path, runs: int, planted: int, loss: float) -> None:
+def train_all(folder: Path, runs: int, planted: int, loss: float, steps: int) -> None:
     """Equal runs, evenly among them late ones; each late one right after an equal one."""
-    train(folder, "warm-up")
-    delay_s = train(folder, "equal0") * loss / SAMPLES / 1e9
+    train(folder, "warm-up", steps)
+    delay_s = train(folder, "equal0", steps) * loss / SAMPLES / 1e9
     every, late = max(1, (runs - 1) // max(1, planted)), 0
     for i in range(1, runs):
-        train(folder, f"equal{i}")
+        train(folder, f"equal{i}", steps)
         if i % every == 0 and late < planted:
-            train(folder, f"late{i}", delay_s)
+            train(folder, f"late{i}", steps, delay_s)
             late += 1
 
 
@@ -212,6 +212,7 @@ def main() -> int:
     parser.add_argument("--runs", type=int, default=30, help="equal runs")
     parser.add_argument("--planted", type=int, default=6, help="runs with a delay")
     parser.add_argument("--loss", type=float, default=0.05, help="the delay, as a fraction of a step")
+    parser.add_argument("--steps", type=int, default=40, help="of a run; more make runs more alike")
     parser.add_argument("--keep", type=Path, help="an empty folder that keeps the run directories")
     parser.add_argument("--kept", type=Path, help="count over the runs that --keep kept; train none")
     options = parser.parse_args()
@@ -222,7 +223,7 @@ def main() -> int:
         parser.error(f"--runs: {2 * PAIRS} equal runs are the least to draw from")
     with tempfile.TemporaryDirectory(prefix="perfdoc-gate-") as name:
         folder = Path(options.keep or name)
-        train_all(folder, options.runs, options.planted, options.loss)
+        train_all(folder, options.runs, options.planted, options.loss, options.steps)
         report(folder)
     return 0
 
