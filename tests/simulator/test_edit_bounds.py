@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 from perfdoc.simulator.engine import TaskKind, schedule
-from perfdoc.simulator.replay.edits import norms_alone, without_launches, without_recompute
+from perfdoc.simulator.replay.edits import norms_alone, overlapped, without_launches, without_recompute
+from perfdoc.simulator.replay.passes import NO_PASSES
+from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
+from perfdoc.simulator.replay.replay import replay
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM, trace_of
 from tests.simulator.rebuilt_of import views_of
+from tests.simulator.simulated import replayed, simulated
 
 US = 1_000
 
@@ -23,11 +27,12 @@ def length(rebuilt: Rebuilt) -> int:
     return rebuilt.span(schedule(rebuilt.graph).end_ns)
 
 
-@pytest.mark.parametrize("between", ["nothing", "data", "step", "allocation"])
+@pytest.mark.parametrize("between", ["nothing", "data", "step", "allocation", "collection"])
 def test_what_ends_a_stretch_of_launches(between: str, tmp_path: Path) -> None:
     """Launches [0, 10), [60, 70), [120, 130); a kernel starts 8 us after its call began and runs for 5; the
     window begins at 8. Together: [0, 10) and then two at 10, kernels one behind the other until 23. Where the
-    third begins a stretch of its own, 50 us after the second: at 60, its kernel [68, 73)."""
+    third begins a stretch of its own, 50 us after the second: at 60, its kernel [68, 73). No graph collects
+    the garbage: of the 50 us 40 stay, and the third is launched at 50."""
     builder = TimelineBuilder()
     process = builder.process()
     thread, device = process.thread(), process.device()
@@ -38,13 +43,39 @@ def test_what_ends_a_stretch_of_launches(between: str, tmp_path: Path) -> None:
         at = i * 60 * US
         if i == 2 and between == "data":
             thread.range("perfdoc.data", 75 * US, 115 * US)
+        if i == 2 and between == "collection":
+            thread.range("perfdoc.gc generation=2", 75 * US, 115 * US)
         if i == 2 and between == "allocation":
             thread.api("cudaMalloc", 80 * US, 110 * US)
         device.kernel(GEMM, at + 8 * US, at + 13 * US, stream=7, launch=(thread, at, at + 10 * US))
     rebuilt = rebuild_rank(view_of(builder, tmp_path))
     assert length(rebuilt) == 125 * US
     edited = length(without_launches().apply(rebuilt))
-    assert edited == (15 if between == "nothing" else 65) * US
+    assert edited == {"nothing": 15, "collection": 47}.get(between, 65) * US
+
+
+def test_a_long_pause_may_be_none_that_a_graph_takes_away(tmp_path: Path) -> None:
+    """Two launches 20 ms apart: by the middle all of it goes, by the lower end of the band none."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for at in (0, 20_000):
+        launch = (thread, at * US, (at + 10) * US)
+        device.kernel(GEMM, (at + 8) * US, (at + 13) * US, stream=7, launch=launch)
+    rebuilt = rebuild_rank(view_of(builder, tmp_path))
+    gain = predict(rebuilt, replay(rebuilt), [without_launches()])
+    assert gain.low_ms == 0
+    assert gain.mid_ms == pytest.approx(20, abs=0.1)
+
+
+def test_where_no_range_shows_passes_all_may_be_overlapped_already(tmp_path: Path) -> None:
+    """A job that overlaps, of which only its steps are known: what is exposed may be the last bucket."""
+    found, rebuilt = replayed(simulated("dp=2"), tmp_path)
+    bare = tuple(replace(r, passes=NO_PASSES, optimizer_starts_ns=np.empty(0, int)) for r in rebuilt.ranks)
+    gain = predict(replace(rebuilt, ranks=bare), found, [overlapped("dp")])
+    assert gain.mid_ms is not None
+    assert gain.low_ms is not None
+    assert gain.low_ms <= 0 < gain.mid_ms
 
 
 def test_norms_that_take_longer_alone_are_left(tmp_path: Path) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 
 from perfdoc.analyzers.host.host_calls import CallKind
@@ -12,6 +14,8 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt
 _UNCERTAINTY_FRAC = 0.2
 """Inside a graph kernels also follow one another faster, which is not assumed; on the other hand not
 everything can be captured."""
+_PAUSE_NS = 10_000_000
+"""Python between two launches takes some microseconds to milliseconds."""
 _STAYS = (CallKind.ALLOCATION, CallKind.SYNCHRONISING, CallKind.MODULE_LOAD)
 
 
@@ -19,11 +23,12 @@ def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Ed
     """Between the first and the last launch of every unbroken stretch of launches the host takes no time.
 
     A stretch is broken by a call that waits for the device, allocates or loads code, by data loading, and by
-    a step's start. Its first launch stays as it is: it stands for the launch of the graph.
+    a step's start. Its first launch stays as it is: it stands for the launch of the graph. Collections of
+    garbage stay.
     from_ns, to_ns: host time in which calls are taken; None is no bound.
     """
 
-    def apply(rebuilt: Rebuilt) -> Rebuilt:
+    def apply(rebuilt: Rebuilt, *, pause_ns: int | None = None) -> Rebuilt:
         graph, edges = rebuilt.graph, rebuilt.graph.edges
         if not (rebuilt.call == CallKind.LAUNCH).any():
             raise ValueError("the capture shows no launch of the host")
@@ -35,6 +40,9 @@ def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Ed
         source, target = edges.source, edges.target
         order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
         between = order & taken[source] & taken[target]
+        if pause_ns is not None:
+            between &= edges.lag_ns <= pause_ns
+        kept = np.zeros(len(source), np.int64)
         for i, frame in enumerate(rebuilt.ranks):
             mine = np.flatnonzero(between & (graph.rank[target] == i))
             begin, end = rebuilt.start_ns[source[mine]], rebuilt.start_ns[target[mine]]
@@ -42,10 +50,11 @@ def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Ed
             crossed = np.searchsorted(steps, end, "right") > np.searchsorted(steps, begin, "right")
             crossed |= frame.host["data"].covered_within(begin, end) > 0
             between[mine[crossed]] = False
+            kept[mine] = frame.held_ns("gc", rebuilt.end_ns[source[mine]], end)
         # A call that follows one of its stretch takes no time; the first of a stretch does.
         follows = np.zeros(len(graph.duration_ns), bool)
         follows[target[between]] = True
-        lag = np.where(between, np.minimum(edges.lag_ns, 0), edges.lag_ns)
+        lag = np.where(between, np.minimum(edges.lag_ns, kept), edges.lag_ns)
         duration = np.where(follows, 0, graph.duration_ns)
         return with_durations(with_lags(rebuilt, lag), duration)
 
@@ -58,5 +67,7 @@ def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Ed
             "everything between two waits of the host can be captured in one CUDA graph",
             "the first launch of a stretch takes as long as the launch of the graph",
             "the gaps between kernels that are queued stay as measured",
+            f"a pause of the host of more than {_PAUSE_NS // 10**6} ms may be none that a graph takes away",
         ),
+        variants=(partial(apply, pause_ns=_PAUSE_NS),),
     )

@@ -56,7 +56,8 @@ def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
     if dimension == "dp":
         share = _WEIGHTS_FRAC
         apply = partial(_weights, bucket_bytes=bucket_bytes)
-        variants = tuple(partial(_weights, bucket_bytes=bucket_bytes, ends_layers=n) for n in _ENDS_LAYERS)
+        ends = (partial(_weights, bucket_bytes=bucket_bytes, ends_layers=n) for n in _ENDS_LAYERS)
+        variants = (*ends, _as_it_is)
         said = (
             "gradients of a bucket are reduced once all are ready, weights gathered one bucket ahead",
             "layers have as many parameters as the model says; all alike where it is not known",
@@ -96,6 +97,14 @@ def _weights(rebuilt: Rebuilt, *, bucket_bytes: int | None, ends_layers: float =
     if ends_layers and all(r.facts.model is not None for r in rebuilt.ranks):
         raise ValueError("the model is known: its ends hold what they hold")
     return weights_overlapped(in_buckets(rebuilt, bucket_bytes), ends_layers=ends_layers)
+
+
+def _as_it_is(rebuilt: Rebuilt) -> Rebuilt:
+    """Where no range shows passes, it may be overlapped as far as can be: what is exposed may be the last
+    bucket, which the optimizer waits for."""
+    if all(len(r.passes) for r in rebuilt.ranks):
+        raise ValueError("passes show what is overlapped")
+    return rebuilt
 
 
 def _until_optimizer(rebuilt: Rebuilt, *, dimension: str) -> Rebuilt:
