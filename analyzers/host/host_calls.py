@@ -11,6 +11,7 @@ from functools import lru_cache
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.kept import kept
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.window import Window
@@ -135,9 +136,10 @@ def step_at(window: Window, time_ns: I64) -> I64:
     return np.where(inside, step, -1)
 
 
-def host_calls(view: DeviceView) -> HostCalls:
+def host_calls(view: DeviceView, *, from_ns: int | None = None) -> HostCalls:
     """The calls that reach into the window, on the host's time or the device's, on launching threads.
 
+    from_ns: earlier ones too, from then on (what launched the window's first work is before its start).
     A thread that launches nothing on the device (NCCL's watchdog, a data loader) holds up nothing by waiting.
     """
     api = view.trace.api_calls
@@ -145,9 +147,9 @@ def host_calls(view: DeviceView) -> HostCalls:
     threads = threads[threads >= 0]
     host_start, host_end = host_bounds(view.window)
     low, high = min(host_start, view.window.start_ns), max(host_end, view.window.end_ns)
+    low = low if from_ns is None else min(low, from_ns)
     rows = view.trace.calls_of(threads)
-    inside = (api.start_ns[rows] < high) & (api.end_ns[rows] > low)
-    rows = rows if inside.all() else rows[np.flatnonzero(inside)]
+    (rows,) = kept((api.start_ns[rows] < high) & (api.end_ns[rows] > low), rows)
 
     kind = kinds_of_calls(view.trace)[api.name[rows]]
     if len(rows):

@@ -61,7 +61,7 @@ def rank_tasks(view: DeviceView) -> RankTasks:
     inside = np.flatnonzero((activity.start_ns >= window.start_ns) & (activity.start_ns < window.end_ns))
     launched = activity.launch_start_ns[inside]
     first_call = int(launched[launched >= 0].min(initial=window.start_ns))
-    host = host_tasks(host_calls(view), first_call, window.end_ns)
+    host = host_tasks(host_calls(view, from_ns=first_call), first_call, window.end_ns)
 
     calls, work = len(host.start_ns), len(inside)
     returns = np.flatnonzero(host.waits)
