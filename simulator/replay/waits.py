@@ -48,10 +48,10 @@ def _waits_ns(rebuilt: Rebuilt) -> I64:
     graph, edges = rebuilt.graph, rebuilt.graph.edges
     matched = np.zeros(len(rebuilt.start_ns), bool)
     matched[edges.target[graph.kind[edges.source] == TaskKind.MEETING]] = True
-    ours = (graph.kind == TaskKind.COMMUNICATION) & ~matched & (rebuilt.bytes > 0) & ~rebuilt.on_host
+    ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes > 0) & ~rebuilt.on_host
     rows = np.flatnonzero(ours)
     found = np.zeros(len(matched), np.int64)
-    if not len(rows):
+    if matched[rows].all():
         return found
     alike = (graph.rank, graph.resource, rebuilt.dimension, rebuilt.reduces)
     keys = np.stack([np.asarray(column, np.int64)[rows] for column in alike])
@@ -68,6 +68,6 @@ def _waits_ns(rebuilt: Rebuilt) -> I64:
         if len(mine) >= _FEWEST:
             larger_ns = float(np.percentile(took, _QUICK_PERCENTILE, method="lower"))
             larger_bytes = held
-        waited = took > larger_ns
+        waited = (took > larger_ns) & ~matched[mine]
         found[mine[waited]] = (took[waited] - larger_ns * held / larger_bytes).astype(np.int64)
     return found

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.forward.faults import parse_faults, planted_in
 from perfdoc.simulator.forward.job import lay_job
 from perfdoc.simulator.forward.layout import parse_layout
@@ -81,3 +83,21 @@ def test_matched_collectives_are_left(tmp_path: Path) -> None:
     """All ranks are here: who waited for whom is known."""
     _, rebuilt = replayed(simulated("dp=2", "late_rank=1:1.5", steps=1), tmp_path)
     assert without_waits(rebuilt) is None
+
+
+def test_one_that_the_window_cuts_is_measured_by_those_that_were_matched(tmp_path: Path) -> None:
+    """A single reduction without its peers, twice as long as all others of its size: the half is waiting."""
+    _, rebuilt = replayed(simulated("dp=2,overlap_grad_reduce=off", steps=1), tmp_path)
+    graph, edges = rebuilt.graph, rebuilt.graph.edges
+    after = edges.target[graph.kind[edges.source] == TaskKind.MEETING]
+    (cut,) = after[(graph.rank[after] == 0) & (rebuilt.reduces[after] == 1)][4:5]
+    kind = graph.kind.copy()
+    kind[edges.source[(edges.target == cut) & (edges.kind == EdgeKind.COLLECTIVE)]] = TaskKind.HOST
+    duration = graph.duration_ns.copy()
+    usual = int(duration[cut])
+    duration[cut] *= 2
+    found = without_waits(replace(rebuilt, graph=replace(graph, kind=kind, duration_ns=duration)))
+    assert found is not None
+    changed = np.flatnonzero(found.rebuilt.graph.duration_ns != duration)
+    assert changed.tolist() == [cut]
+    assert found.rebuilt.graph.duration_ns[cut] == pytest.approx(usual, abs=2)
