@@ -6,11 +6,10 @@ from typing import Literal
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.memory_room import tightest
-from perfdoc.rules.model_memory import pp_of
+from perfdoc.rules.model_memory import pp_of, vpp_of
+from perfdoc.rules.more_micro_batches import few
 from perfdoc.rules.rule import Advice
 
-STAGE_MICRO_BATCHES = 4
-"""Of a step, for each pipeline stage: with fewer, the bubble grows by more than larger kernels save."""
 KNOB = "micro_batch_size"
 
 
@@ -25,13 +24,14 @@ def fits_doubled(case: Case) -> Literal["yes", "no", "unknown"]:
 
 
 def doubled(case: Case) -> int | None:
-    """Twice the micro-batch, where the step's micro-batches halve and a pipeline keeps enough of them; None
-    where that is not known or packing fixes it at 1."""
+    """Twice the micro-batch, where the step's micro-batches halve and a pipeline keeps enough of them: with
+    few the bubble grows by more than larger kernels save. None where that is not known or packing fixes it at
+    1."""
     now, count, pp = case.number(KNOB), case.micro_batches, pp_of(case)
     packed = case.number("sequence_packing_size") or 0
     if now is None or count is None or count % 2 or pp is None or packed > 0:
         return None
-    if pp > 1 and count // 2 < STAGE_MICRO_BATCHES * pp:
+    if pp > 1 and few(pp=pp, vpp=vpp_of(case) or 1, micro_batches=count // 2):
         return None
     return 2 * now
 

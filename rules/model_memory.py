@@ -6,6 +6,8 @@ attention); Korthikanti et al., arXiv:2205.05198 (without sequence parallelism).
 
 from __future__ import annotations
 
+import math
+
 from perfdoc.analyzers.memory import memory_formula
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.configuration import Undecided, View
@@ -88,12 +90,13 @@ def layer_input_bytes(case: Case) -> int | None:
     tp, sbh = tp_of(case), _tokens_by_hidden(case)
     if sbh is None or not tp:
         return None
-    return 2 * sbh // (tp if sequence_parallel_of(case) else 1)
+    divided = sequence_parallel_of(case) is True
+    return int(memory_formula.layer_input_bytes(sbh, tp, sequence_parallel=divided))
 
 
 def micro_batches_in_flight(case: Case) -> int | None:
-    """Micro-batches whose activations the first stage holds at once under 1F1B: min(m, pp), and with virtual
-    stages more by 1 + (pp - 1) / (pp x vpp), rounded up."""
+    """Micro-batches whose activations the first stage holds at once, rounded up; of many where their number
+    is not known."""
     pp, m = pp_of(case), case.micro_batches
     if not pp:
         return None
@@ -102,5 +105,5 @@ def micro_batches_in_flight(case: Case) -> int | None:
     vpp = vpp_of(case)
     if vpp is None:
         return None
-    some = pp if m is None else min(m, pp)
-    return some if vpp == 1 else some + -(-some * (pp - 1) // (pp * vpp))
+    many = pp if m is None else m
+    return math.ceil(memory_formula.micro_batches_in_flight(pp=pp, vpp=vpp, micro_batches=many))

@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.memory_room import gib, tightest
+from perfdoc.rules.model_memory import vpp_of
+from perfdoc.rules.more_micro_batches import few, wanted
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -30,8 +32,6 @@ META = Meta(
 LOW_MFU = 0.30
 """Upper end of what a guide calls naive (20 to 30 %; well tuned 50 to 65 %); it does not say how that was
 measured, so the band sorts and predicts nothing."""
-PER_STAGE = 4
-"""Micro-batches for each pipeline stage, at least."""
 
 
 def evaluate(case: Case) -> Verdict:
@@ -96,8 +96,11 @@ def _is_exposed(case: Case, dimension: str) -> bool:
 
 def _words(case: Case) -> Iterator[str]:
     pp, count = case.degree("pipeline_model_parallel_size"), case.micro_batches
-    if pp is not None and pp > 1 and count is not None and count < PER_STAGE * pp:
+    vpp = vpp_of(case)
+    if pp and pp > 1 and count and vpp and few(pp=pp, vpp=vpp, micro_batches=count):
+        chunks = f" of {vpp} chunks" if vpp > 1 else ""
+        least = wanted(pp=pp, vpp=vpp)
         yield (
-            f"{count} micro-batches on {pp} stages leave a large bubble: have {PER_STAGE * pp} or more, by a "
-            "larger global batch, fewer replicas or a smaller micro-batch (PD301)."
+            f"{count} micro-batches on {pp} stages{chunks} leave a large bubble: have {least} or more, "
+            "by a larger global batch, fewer replicas or a smaller micro-batch (PD301)."
         )

@@ -140,14 +140,26 @@ def layer_activation_bytes(shape: ModelShape, elements: float, tp: int, *, seque
     return elements * ((10 + inner) / tp if sequence_parallel else 10 + inner / tp)
 
 
+def layer_input_bytes(elements: float, tp: int, *, sequence_parallel: bool) -> float:
+    """What a layer keeps that is wholly recomputed: its input, in 16 bits. elements: as above."""
+    return 2 * elements / (tp if sequence_parallel else 1)
+
+
+def micro_batches_in_flight(*, pp: int, vpp: int, micro_batches: int) -> float:
+    """Micro-batches whose activations the first stage holds at once under 1F1B: min(m, pp), and with virtual
+    stages more by 1 + (pp - 1) / (pp x vpp). 4 stages of 2 chunks and many micro-batches: 4 x 1.375 = 5.5."""
+    some = min(micro_batches, pp)
+    return some if vpp == 1 else some + some * (pp - 1) / (pp * vpp)
+
+
 def activation_bytes(shape: ModelShape, at: Degrees, batch: Batch) -> int:
     """Of the fullest stage: what its layers keep of the micro-batches in flight, and the logits."""
     h = shape.hidden_size
     elements = batch.sequence / at.cp * batch.micro_sequences * h
     whole = layer_activation_bytes(shape, elements, at.tp, sequence_parallel=batch.sequence_parallel)
-    kept = 2 * elements / at.tp if batch.recompute and batch.sequence_parallel else 2 * elements
+    kept = layer_input_bytes(elements, at.tp, sequence_parallel=batch.sequence_parallel)
     layers = math.ceil(shape.layers / at.pp)
-    flying = min(batch.micro_batches, at.pp) * (1 + (at.pp - 1) / (at.pp * at.vpp) if at.vpp > 1 else 1)
+    flying = micro_batches_in_flight(pp=at.pp, vpp=at.vpp, micro_batches=batch.micro_batches)
     stage = layers * flying * (kept if batch.recompute else whole) + (whole if batch.recompute else 0)
     logits = _LOGIT_BYTES * elements / h * shape.vocabulary / at.tp
     last = stage / flying + logits

@@ -19,7 +19,7 @@ from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
 from perfdoc.rules.pd380_few_micro_batches import FEW, MIN_FRAC
-from perfdoc.rules.pd382_low_mfu import LOW_MFU, PER_STAGE
+from perfdoc.rules.pd382_low_mfu import LOW_MFU
 from perfdoc.rules.registry import run_rules
 from tests.rules.cases import predicting, result
 from tests.rules.communicating import communicating, having, of_job, with_exposed
@@ -128,10 +128,14 @@ def test_pd382_threshold(exposed: Case) -> None:
 
 
 def test_pd382_counts_micro_batches(exposed: Case) -> None:
-    settings: dict[str, Value] = {**MANY, **BASICS}
-    for count, few in ((4 * PER_STAGE - 1, True), (4 * PER_STAGE, False)):
-        found = result("PD382", of_job(at_mfu(exposed, 0.1, settings), micro_batches=count))
-        assert ("have 16 or more" in found.remedy) == few
+    """Four for each of four stages; of two chunks each, half as many (as PD301 counts them)."""
+    for vpp, least in ((None, 16), (2, 8)):
+        settings: dict[str, Value] = {**MANY, **BASICS, "virtual_pipeline_model_parallel_size": vpp}
+        for count, few in ((least - 1, True), (least, False)):
+            found = result("PD382", of_job(at_mfu(exposed, 0.1, settings), micro_batches=count))
+            assert (f"have {least} or more" in found.remedy) == few
+    unknown = of_job(at_mfu(exposed, 0.1, {**MANY, **BASICS}), micro_batches=2, vpp=None)
+    assert "bubble" not in result("PD382", unknown).remedy
 
 
 def test_pd101_is_information_where_nothing_is_to_be_gained(exposed: Case, tmp_path: Path) -> None:

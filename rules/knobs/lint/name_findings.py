@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfdoc.rules.knobs.knob import DIALECT_TITLES, Dialect
-from perfdoc.rules.knobs.lint.finding import Finding, Severity
-from perfdoc.rules.knobs.lint.settings import Setting
+from perfdoc.rules.knobs.lint.finding import Finding
+from perfdoc.rules.knobs.lint.settings import Setting, finding_of
 from perfdoc.rules.knobs.lint.writing import as_written, at_path, like
 from perfdoc.rules.knobs.naming.places import BRIDGE_CLASSES
 from perfdoc.rules.knobs.reading.entry import Entry
@@ -24,7 +24,7 @@ def name_findings(settings: Sequence[Setting], dialect: Dialect | None) -> Itera
         knob = setting.knob
         if found.how == "former" and found.former is not None:
             renamed = found.former.kind == "renamed"
-            yield _finding(
+            yield finding_of(
                 setting,
                 "PL102" if renamed else "PL101",
                 "warning" if renamed else "error",
@@ -35,26 +35,26 @@ def name_findings(settings: Sequence[Setting], dialect: Dialect | None) -> Itera
             )
         elif found.how == "near":
             message = f"{_last(entry.name)} is no known name; {_last(found.instead)} is"
-            yield _finding(setting, "PL101", "error", message, _instead(setting, own), _LOST)
+            yield finding_of(setting, "PL101", "error", message, _instead(setting, own), _LOST)
         elif found.how == "misplaced":
             message = f"{_last(entry.name)} is not read at {entry.name.rpartition('.')[0] or entry.name}"
             why = f"{DIALECT_TITLES.get(own or '', 'this framework')} has it as {found.instead}"
-            yield _finding(setting, "PL103", "error", message, _instead(setting, own), why)
+            yield finding_of(setting, "PL103", "error", message, _instead(setting, own), why)
         elif found.how == "misnamed":
             written = entry.name.rpartition(".")[0].rpartition(".")[2]
             message = f"{written} is no class that has {_last(entry.name)}"
-            yield _finding(setting, "PL103", "error", message, _instead(setting, own), _owners(found.path))
+            yield finding_of(setting, "PL103", "error", message, _instead(setting, own), _owners(found.path))
         elif found.how == "absent" and knob.kind == "knob":
             where = DIALECT_TITLES.get(own or "", "this framework")
             why = knob.notes[0] if knob.notes else f"{where} decides it by other settings"
             message = f"{where} has no setting {_last(entry.name)}"
-            yield _finding(setting, "PL105", "warning", message, "", why)
+            yield finding_of(setting, "PL105", "warning", message, "", why)
         elif not knob.spellings and knob.kind == "knob" and own in _SETTABLE_NOWHERE:
             message = f"{knob.id} is derived, no setting of any framework"
-            yield _finding(setting, "PL105", "note", message, "", knob.what)
+            yield finding_of(setting, "PL105", "note", message, "", knob.what)
         if knob.deprecated and own != "nemo" and setting.value is not False:
             message = f"{knob.id} is going away"
-            yield _finding(setting, "PL104", "warning", message, knob.deprecated, knob.what)
+            yield finding_of(setting, "PL104", "warning", message, knob.deprecated, knob.what)
 
 
 def unknown_findings(entries: Sequence[Entry], settings: Sequence[Setting]) -> Iterator[Finding]:
@@ -72,21 +72,6 @@ def unknown_findings(entries: Sequence[Entry], settings: Sequence[Setting]) -> I
                 instead="",
                 why="frameworks have hundreds of settings that are no performance knobs",
             )
-
-
-def _finding(
-    setting: Setting, code: str, severity: Severity, message: str, instead: str, why: str
-) -> Finding:
-    return Finding(
-        code=code,
-        severity=severity,
-        line=setting.entry.line,
-        key=setting.entry.name,
-        knob=setting.knob.id,
-        message=message,
-        instead=instead,
-        why=why,
-    )
 
 
 def _instead(setting: Setting, dialect: Dialect | None) -> str:

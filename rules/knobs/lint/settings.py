@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from perfdoc.rules.knobs.knob import Dialect, Former, Knob, Value
 from perfdoc.rules.knobs.lint.dialects import is_megatron_command
+from perfdoc.rules.knobs.lint.finding import Finding, Severity
 from perfdoc.rules.knobs.naming.names import Meaning, meaning
 from perfdoc.rules.knobs.reading.entry import Entry
 from perfdoc.rules.knobs.values import OPAQUE, Opaque, Raw, read_value
@@ -105,3 +106,19 @@ def _old_value(former: Former, raw: Raw) -> Value | Opaque:
         if str(raw).lower() == str(old).lower():
             return new
     return OPAQUE
+
+
+def finding_of(
+    setting: Setting, code: str, severity: Severity, message: str, instead: str, why: str
+) -> Finding:
+    """What is wrong with one setting."""
+    return Finding(
+        code=code,
+        severity=severity,
+        line=setting.entry.line,
+        key=setting.entry.name,
+        knob=setting.knob.id,
+        message=message,
+        instead=instead,
+        why=why,
+    )

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from perfdoc.rules.knobs.knob import Dialect
 from perfdoc.rules.knobs.lint.finding import Finding, Severity
-from perfdoc.rules.knobs.lint.settings import Setting, repeated
+from perfdoc.rules.knobs.lint.settings import Setting, finding_of, repeated
 from perfdoc.rules.knobs.lint.writing import as_written, like
 from perfdoc.rules.knobs.naming.places import placed
 from perfdoc.rules.knobs.reading.entry import Entry
@@ -42,7 +42,7 @@ def value_findings(
         if setting.problem:
             message = f"{setting.knob.id} {setting.problem}"
             why = f"{setting.knob.title}: {allowed(setting.knob)}"
-            yield _finding(setting, "PL201", "error", message, _rewritten(setting, dialect), why)
+            yield finding_of(setting, "PL201", "error", message, _rewritten(setting, dialect), why)
         yield from _unit(setting, lines)
     yield from _twice(settings)
     if dialect is not None:
@@ -56,7 +56,7 @@ def _unit(setting: Setting, lines: Sequence[str]) -> Iterator[Finding]:
     if len(remark) == 2 and (unit := _BYTES.search(remark[1])):
         message = f"{setting.knob.id} counts elements, and the line speaks of {unit.group().strip()}"
         why = "a bucket of bf16 gradients has 2 bytes per element, one of fp32 gradients 4"
-        yield _finding(setting, "PL202", "warning", message, "", why)
+        yield finding_of(setting, "PL202", "warning", message, "", why)
 
 
 def _twice(settings: Sequence[Setting]) -> Iterator[Finding]:
@@ -66,7 +66,7 @@ def _twice(settings: Sequence[Setting]) -> Iterator[Finding]:
         before = last.get(key)
         if before is not None and before.value != setting.value and repeated(before, setting):
             message = f"{setting.entry.name} is there twice, and line {before.entry.line} says something else"
-            yield _finding(setting, "PL304", "warning", message, "", "the last one wins")
+            yield finding_of(setting, "PL304", "warning", message, "", "the last one wins")
         last[key] = setting
 
 
@@ -96,7 +96,7 @@ def _overwritten(
         message = f"{written} is overwritten by {place}{whether}"
         value = None if isinstance(setting.value, Opaque) else setting.value
         instead = as_written(setting.knob.id, value, dialect) if value is not None else spelled[0].name
-        yield _finding(setting, "PL305", severity, message, like(instead, setting.entry.name), why)
+        yield finding_of(setting, "PL305", severity, message, like(instead, setting.entry.name), why)
 
 
 def _rewritten(setting: Setting, dialect: Dialect | None) -> str:
@@ -107,18 +107,3 @@ def _rewritten(setting: Setting, dialect: Dialect | None) -> str:
     own: Dialect | None = "megatron_lm" if setting.entry.form == "flag" else dialect
     written = as_written(setting.knob.id, int(number.group(1)), own)
     return like(written, setting.entry.name) if setting.entry.form == "path" else written
-
-
-def _finding(
-    setting: Setting, code: str, severity: Severity, message: str, instead: str, why: str
-) -> Finding:
-    return Finding(
-        code=code,
-        severity=severity,
-        line=setting.entry.line,
-        key=setting.entry.name,
-        knob=setting.knob.id,
-        message=message,
-        instead=instead,
-        why=why,
-    )

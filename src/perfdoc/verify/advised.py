@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from perfdoc import diagnosis as d
+from perfdoc.rules.gain import best_of
 from perfdoc.rules.knobs.check import check
 from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.rules.knobs.knob import Value
@@ -165,15 +166,6 @@ def _of_piece(piece: d.Advice, made: Collection[str]) -> d.Gain:
 def _first_of_each(pieces: Sequence[d.Advice]) -> list[d.Advice]:
     """Of several for one knob, the first: they come best first."""
     return list({p.knob: p for p in reversed(pieces)}.values())[::-1]
-
-
-def best_of(gains: Iterable[d.Gain]) -> d.Gain | None:
-    """The largest of predictions; of ceilings where there is no prediction; else None."""
-    known = [g for g in gains if g.method != "none"]
-    replayed = [g for g in known if g.method == "replay"]
-    if replayed:
-        return max(replayed, key=lambda g: (g.mid_ms or 0.0, g.low_ms or 0.0))
-    return max(known, key=lambda g: g.high_ms or 0.0, default=None)
 
 
 def _ceiling_of(predicted: Predicted, why: str) -> Predicted:
