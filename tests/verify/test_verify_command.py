@@ -79,7 +79,8 @@ def test_refusals_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 def test_two_runs_that_differ_by_what_a_rule_advised(tmp_path: Path, own_state: Path) -> None:
     # 100 ms before, 90 after, 8 to 12 predicted: 10 ms less, surely more than 5 % of a step.
     before = run_directory(tmp_path / "before", 100, rules=[ADVICE])
-    after = run_directory(tmp_path / "after", 90, f"{WORKERS}=2", utc="2026-11-22T00:00:00Z")
+    # No steady step feels another learning rate.
+    after = run_directory(tmp_path / "after", 90, f"{WORKERS}=2", "lr=1e-5", utc="2026-11-22T00:00:00Z")
     code, out, err = verify(tmp_path, before, after, "-o", "out")
     assert code == 0, err
     assert "PD203 on before: confirmed" in out

@@ -32,7 +32,14 @@ from perfdoc.verify.rounds import steady_times
 from perfdoc.verify.source import Diagnosed, diagnosed, run_manifest
 
 _Kind = Literal["unprofiled", "analysed"]
-_ASIDE = frozenset({"train_iters", "log_interval", "eval_interval", "eval_iters", "save", "load", "seed"})
+_ASIDE = frozenset(
+    {
+        *("train_iters", "log_interval", "eval_interval", "eval_iters", "seed", "data_cache"),
+        *("save", "save_interval", "keep_checkpoints", "load", "load_step", "load_weights_only"),
+        *("lr", "min_lr", "lr_warmup_iters", "lr_decay_iters", "lr_decay_style"),
+        *("weight_decay", "adam_beta1", "adam_beta2", "adam_eps"),
+    }
+)
 """Settings that no steady step feels."""
 _NAMED = 3
 
