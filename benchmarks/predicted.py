@@ -5,10 +5,10 @@
 Each change is predicted from one profiled run as it is, before anything else is known of it; then runs as it
 is and runs with the change are measured in turn, without the profiler. A run counts as the quickest quarter
 of its steps, which other work on the machine disturbs least. Predictions are made as `perfdoc analyze` makes
-them: capped by the ledger, withheld where the replay is off. They are those of profiled steps, except that
-garbage collections are taken to last as long as in the unprofiled steps of the same run. Errors are
-shares of the measured step before. Changes of communication run in two network namespaces with a limited link
-between them, and are left out with the reason where those cannot be made.
+them: capped by the ledger, withheld where the replay is off, with computation and collections as long as in
+the unprofiled steps of the same run. Errors are shares of the measured step before. Changes of communication
+run in two network namespaces with a limited link between them, and are left out with the reason where those
+cannot be made.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from perfdoc.simulator.replay.kept import KeptRank  # noqa: E402
 from perfdoc.simulator.replay.predict import Gain  # noqa: E402
 from perfdoc.simulator.replay.proposals import Proposal  # noqa: E402
 from perfdoc.simulator.replay.replay import replay_job  # noqa: E402
-from perfdoc.simulator.replay.unprofiled import gc_keep_frac  # noqa: E402
+from perfdoc.simulator.replay.unprofiled import free_lengths  # noqa: E402
 from perfdoc.simulator.replay.whole import basis_of  # noqa: E402
 from perfdoc.traces.job_facts import JobFacts  # noqa: E402
 from perfdoc.work import Work  # noqa: E402
@@ -175,7 +175,7 @@ def predict_from(run: Path, change: Change) -> Predicted:
     found, joined = replay_job(kept, [r.calls for r in ranks], job.matches, job.clocks)
     if joined is None or found.error_frac is None or found.measured_ns is None:
         raise RuntimeError(f"{change.name}: not replayed: {found.reason}")
-    basis = basis_of(joined, found, [r.ledger for r in ranks], gc_keep_frac(read_logged_steps(run)))
+    basis = basis_of(joined, found, [r.ledger for r in ranks], free_lengths(read_logged_steps(run)))
     proposed = [Proposal(key=e.name, family=e.name, edit=e) for e in change.edits(joined)]
     gain = basis.of(proposed)
     if gain.method == "none":

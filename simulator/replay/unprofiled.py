@@ -1,20 +1,45 @@
 """A profiled window as it would be without the profiler, as far as the run's step log tells.
 
 Collections of garbage look at every object that is alive, the profiler's records among them: of a run of the
-trainer they took 374 ms under the profiler and 194 ms without. What removing them saves is the latter.
+trainer they took 374 ms under the profiler and 194 ms without. What removing them saves is the latter. And on
+a rank that trains on the CPU the profiler writes down every operator: there steps of 290 ms took 330.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.step_times_log import LoggedSteps
-from perfdoc.simulator.engine import schedule
+from perfdoc.simulator.engine import TaskKind, schedule
+from perfdoc.simulator.replay.edits.edit import with_durations
 from perfdoc.simulator.replay.edits.host_time import without_host_time
+from perfdoc.simulator.replay.path import path_parts
 from perfdoc.simulator.replay.rebuilt import Rebuilt
+
+_FREE_STEPS_MIN = 3
+"""Of fewer steps the usual length is not known: the first one of a run is longer."""
+_KEEP_MIN_FRAC = 0.5
+"""Less is not believed of computation: other work on the machine made the difference."""
+_APART_FRAC = 0.5
+"""A piece of the host's time that is so much of collection or loading is that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FreeLengths:
+    """Lengths without the profiler over those with it, medians over the steps of all ranks; 1 at the most.
+    None where the log does not show both."""
+
+    gc_frac: float | None = None
+    """Of a collection, over steps that collect."""
+    step_frac: float | None = None
+    """Of a step less its collection and its loading of data."""
+
+
+NOT_LOGGED = FreeLengths()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,32 +49,81 @@ class Unprofiled:
     rebuilt: Rebuilt
     length_ns: int
     """Of its replay."""
-    assumption: str
-    """What was changed; empty where nothing was."""
+    assumptions: tuple[str, ...]
+    """What was changed."""
 
 
-def gc_keep_frac(logs: Mapping[int, LoggedSteps]) -> float | None:
-    """Length of a collection without the profiler over that with it, medians over steps that collect; 1 at
-    the most. None where the log shows neither or only one kind."""
-    profiled, free = (
-        np.concatenate(
-            [log.garbage_ns[(log.garbage_ns > 0) & getattr(log, which)] for log in logs.values()]
-            or [np.empty(0, np.int64)]
+def free_lengths(logs: Mapping[int, LoggedSteps]) -> FreeLengths:
+    """What the ranks' logs tell."""
+    gc = {w: _of(logs, w, lambda x: x.garbage_ns[x.garbage_ns > 0]) for w in _WHICH}
+    rest = {w: _of(logs, w, _rest_ns) for w in _WHICH}
+    enough = len(rest["unprofiled"]) >= _FREE_STEPS_MIN * max(len(logs), 1)
+    return FreeLengths(
+        gc_frac=_ratio(gc["unprofiled"], gc["profiled"]),
+        step_frac=_ratio(rest["unprofiled"], rest["profiled"]) if enough else None,
+    )
+
+
+def as_unprofiled(rebuilt: Rebuilt, free: FreeLengths) -> Unprofiled | None:
+    """The window with collections, and computation on a CPU, of that length; None where there is nothing to
+    change."""
+    made, said = rebuilt, []
+    if free.gc_frac is not None and any(len(r.host["gc"]) for r in rebuilt.ranks):
+        made = without_host_time("gc", keep_frac=free.gc_frac).apply(made)
+        said.append(
+            f"collections last {free.gc_frac:.0%} of what they do under the profiler, says the step log"
         )
-        for which in ("profiled", "unprofiled")
-    )
-    if not len(profiled) or not len(free):
+    if free.step_frac is not None and free.step_frac < 1 and all(r.on_host for r in rebuilt.ranks):
+        keep = _keep_frac(made, free.step_frac)
+        made = _shorter(made, keep)
+        said.append(
+            f"computation on the CPU takes {keep:.0%} of what it does under the profiler, since steps of the "
+            f"step log take {free.step_frac:.0%}"
+        )
+    if not said:
         return None
-    return min(float(np.median(free) / np.median(profiled)), 1.0)
+    length_ns = made.span(schedule(made.graph).end_ns)
+    return Unprofiled(rebuilt=made, length_ns=length_ns, assumptions=tuple(said))
 
 
-def as_unprofiled(rebuilt: Rebuilt, keep_frac: float | None) -> Unprofiled | None:
-    """The window with collections of that share of their length; None where there is nothing to change."""
-    if keep_frac is None or not any(len(r.host["gc"]) for r in rebuilt.ranks):
+_WHICH = ("unprofiled", "profiled")
+
+
+def _of(logs: Mapping[int, LoggedSteps], which: str, take: Callable[[LoggedSteps], I64]) -> I64:
+    parts = [take(log.of(getattr(log, which))) for log in logs.values()]
+    return np.concatenate(parts) if parts else np.empty(0, np.int64)
+
+
+def _rest_ns(log: LoggedSteps) -> I64:
+    rest: I64 = log.duration_ns - np.maximum(log.garbage_ns, 0) - np.maximum(log.data_ns, 0)
+    return rest[rest > 0]
+
+
+def _ratio(free_ns: I64, profiled_ns: I64) -> float | None:
+    if not len(free_ns) or not len(profiled_ns):
         return None
-    made = without_host_time("gc", keep_frac=keep_frac).apply(rebuilt)
-    return Unprofiled(
-        rebuilt=made,
-        length_ns=made.span(schedule(made.graph).end_ns),
-        assumption=f"collections last {keep_frac:.0%} of what they do under the profiler, says the step log",
-    )
+    return min(float(np.median(free_ns) / np.median(profiled_ns)), 1.0)
+
+
+def _keep_frac(rebuilt: Rebuilt, step_frac: float) -> float:
+    """The share of the host's own time that makes a step as much shorter: waits and transfers of other ranks'
+    data are as long without the profiler."""
+    _, parts = path_parts(rebuilt, schedule(rebuilt.graph))
+    apart = sum(p.total_ns for p in parts if p.name in ("gc", "data"))
+    whole = sum(p.total_ns for p in parts)
+    own = sum(p.total_ns for p in parts if p.name in ("compute", "host"))
+    return max(1 - (1 - step_frac) * (whole - apart) / own, _KEEP_MIN_FRAC) if own > 0 else 1.0
+
+
+def _shorter(rebuilt: Rebuilt, keep_frac: float) -> Rebuilt:
+    """Computation and what else the host does, collections and loading of data aside, of that share."""
+    graph = rebuilt.graph
+    mine = rebuilt.on_host & np.isin(graph.kind, (TaskKind.COMPUTE, TaskKind.HOST))
+    took = rebuilt.end_ns - rebuilt.start_ns
+    for i, frame in enumerate(rebuilt.ranks):
+        rows = np.flatnonzero(mine & (graph.rank == i))
+        for known in frame.host.values():
+            inside = known.covered_within(rebuilt.start_ns[rows], rebuilt.end_ns[rows])
+            mine[rows[inside > _APART_FRAC * took[rows]]] = False
+    duration = np.where(mine, np.round(graph.duration_ns * keep_frac), graph.duration_ns).astype(np.int64)
+    return with_durations(rebuilt, duration)

@@ -13,7 +13,7 @@ from perfdoc.simulator.replay.gains import Basis, Gains, no_gains, predict_all
 from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, KeptRank
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.replay import Replay, not_replayed, replay_job
-from perfdoc.simulator.replay.unprofiled import as_unprofiled
+from perfdoc.simulator.replay.unprofiled import NOT_LOGGED, FreeLengths, as_unprofiled
 from perfdoc.simulator.replay.waits import ASSUMED, without_waits
 
 _FEWER_STEPS = "Analyse fewer steps, with --window START,END."
@@ -35,39 +35,40 @@ def replay_whole(
     clocks: ClockAlignment,
     ledgers: Sequence[Ledger],
     *,
-    gc_keep_frac: float | None = None,
+    free: FreeLengths = NOT_LOGGED,
     tasks_max: int = KEPT_TASKS_MAX,
 ) -> WholeReplay:
     """The job's replay where there are several ranks, and predictions from it; from each rank alone where the
     ranks cannot be joined. All arguments in the same order of ranks.
 
-    gc_keep_frac: see unprofiled.gc_keep_frac.
+    free: what the step log says of steps without the profiler.
     """
     kept = [r.rebuilt for r in ranks if r.rebuilt is not None]
     job, joined = None, None
     if len(ranks) > 1:
         job, joined = _job(ranks, kept, calls, matches, clocks, tasks_max)
     if job is not None and joined is not None:
-        return WholeReplay(job=job, gains=predict_all([basis_of(joined, job, ledgers, gc_keep_frac)]))
+        return WholeReplay(job=job, gains=predict_all([basis_of(joined, job, ledgers, free)]))
     if len(kept) < len(ranks) or _tasks(kept) > tasks_max:
         return WholeReplay(job=job, gains=no_gains(*_why_none(ranks, tasks_max)))
     bases = [
-        basis_of(rebuilt, r.replay, [ledger], gc_keep_frac)
+        basis_of(rebuilt, r.replay, [ledger], free)
         for rebuilt, r, ledger in zip(kept, ranks, ledgers, strict=True)
     ]
     return WholeReplay(job=job, gains=predict_all(bases))
 
 
 def basis_of(
-    rebuilt: Rebuilt, replay: Replay, ledgers: Sequence[Ledger], gc_keep_frac: float | None
+    rebuilt: Rebuilt, replay: Replay, ledgers: Sequence[Ledger], free: FreeLengths = NOT_LOGGED
 ) -> Basis:
     """What changes are tried on: the window without the profiler, and without waits for ranks that are not
     here, as far as either is known."""
-    said, length_ns = [], None
-    free = as_unprofiled(rebuilt, gc_keep_frac)
-    if free is not None:
-        rebuilt, length_ns = free.rebuilt, free.length_ns
-        said.append(free.assumption)
+    said: list[str] = []
+    length_ns = None
+    unprofiled = as_unprofiled(rebuilt, free)
+    if unprofiled is not None:
+        rebuilt, length_ns = unprofiled.rebuilt, unprofiled.length_ns
+        said += unprofiled.assumptions
     alone = without_waits(rebuilt)
     if alone is not None:
         rebuilt, length_ns = alone.rebuilt, alone.length_ns

@@ -13,7 +13,7 @@ from perfdoc.analyzers.steps.step_times_log import read_logged_steps
 from perfdoc.diagnose_copy import copied
 from perfdoc.simulator.replay.gains import Gains, no_gains
 from perfdoc.simulator.replay.kept import KeptRank
-from perfdoc.simulator.replay.unprofiled import gc_keep_frac
+from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
 
 _LEAVE_OUT = "Leave --no-replay out."
@@ -54,7 +54,7 @@ def replays_of(
         job.matches,
         job.clocks,
         [r.ledger for r in measured],
-        gc_keep_frac=gc_keep_frac(read_logged_steps(job.facts.run_directory)),
+        free=free_lengths(read_logged_steps(job.facts.run_directory)),
     )
     return ReplayTopic(
         replay=_replay(ranks, whole),
