@@ -79,6 +79,9 @@ def read_document(path: Path, max_bytes: int = MAX_JSON_BYTES) -> Document:
         raise TraceError(path, f"the JSON cannot be read: {first}.", _RECAPTURE) from None
 
 
+_GIVE_CAPTURE = "Give the captures themselves, or the run directory; perfdoc diff compares diagnoses."
+
+
 def _decode(path: Path, data: bytes | bytearray, *, repaired: bool) -> Document:
     try:
         if data[:64].lstrip().startswith(b"["):
@@ -88,6 +91,8 @@ def _decode(path: Path, data: bytes | bytearray, *, repaired: bool) -> Document:
         else:
             file = _FILE.decode(data)
             if not bytes(memoryview(file.events)[:1]):
+                if b'"perfdoc_version"' in data[:4096]:
+                    raise TraceError(path, "is what perfdoc wrote, and no trace.", _GIVE_CAPTURE)
                 raise TraceError(path, "JSON without traceEvents is no profiler trace.", _NOT_A_TRACE)
             events = _EVENTS.decode(file.events)
     except msgspec.ValidationError as error:

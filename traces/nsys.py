@@ -137,7 +137,9 @@ def read_nsys(source: NsysSource) -> Trace:
             "PyTorch profiler traces hold them (PyTorch 2.4 and later)",
         ),
         "gpu_identity": _have(
-            any(d.gpu_name for d in devices), "the export names no GPU for the devices", "nsys 2022 or later"
+            any(d.gpu_name for d in devices),
+            "the export names no GPU for the devices",
+            "a whole export (nsys export --type sqlite) by nsys 2022 or later",
         ),
         "utc_clock": _have(
             meta.utc_origin_ns is not None, "no UTC start time in the export", "nsys 2022 or later"

@@ -130,7 +130,7 @@ def schema(
 
 @app.command("ranges")
 def list_ranges(
-    path: Annotated[Path, typer.Argument(help="A capture.")],
+    path: Annotated[Path, typer.Argument(help="A capture; a folder or run directory shows its first.")],
     most: Annotated[int, typer.Option(min=1, help="Names to show.")] = 40,
     debug: Debug = False,
 ) -> None:

@@ -10,12 +10,16 @@ import numpy as np
 from perfdoc.analyzers.kernels.kernels import sum_by
 from perfdoc.reports.names import shorten
 from perfdoc.reports.units import duration
-from perfdoc.traces.load import read_trace
+from perfdoc.traces.load import find_captures, read_trace
 
 
 def print_ranges(path: Path, most: int) -> None:
-    """Names with count and total host time. Raises TraceError."""
-    trace = read_trace(path)
+    """Names with count and total host time; of several captures, those of the first. Raises TraceError."""
+    captures = find_captures([str(path)])
+    if len(captures) > 1:
+        first = f"{shorten(captures[0].name, 200)}, the first of {len(captures):,} captures"
+        sys.stderr.write(f"perfdoc: these are the ranges of {first}\n")
+    trace = read_trace(captures[0])
     name = trace.ranges.name.astype(np.int64)
     count = np.bincount(name, minlength=len(trace.strings))
     total = sum_by(name, trace.ranges.end_ns - trace.ranges.start_ns, len(trace.strings))

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 
 from perfdoc import __version__
@@ -33,6 +34,21 @@ def test_ranges_lists_names_by_time(tmp_path: Path) -> None:
     assert lines[1].endswith(("perfdoc.step 0", "perfdoc.step 1", "perfdoc.step 2", "perfdoc.step 3"))
     assert lines[-1].startswith("… and ")
     assert perfdoc("ranges", tmp_path / "none").returncode == 2
+    (tmp_path / "empty").mkdir()
+    empty = perfdoc("ranges", tmp_path / "empty")
+    assert (empty.returncode, "is a folder without traces" in empty.stderr) == (2, True)
+    shutil.copy(path, tmp_path / "demo" / "other.sqlite")
+    folder = perfdoc("ranges", tmp_path / "demo", "--most", "3")
+    assert folder.stdout == done.stdout
+    assert folder.stderr == "perfdoc: these are the ranges of demo.sqlite, the first of 2 captures\n"
+
+
+def test_what_perfdoc_wrote_is_no_trace(tmp_path: Path) -> None:
+    path, _ = write_demo(tmp_path / "demo")
+    assert perfdoc("analyze", path, "-o", tmp_path / "out").returncode == 0
+    done = perfdoc("analyze", tmp_path / "out" / "diagnosis.json")
+    assert (done.returncode, "is what perfdoc wrote" in done.stderr) == (2, True), done.stderr
+    assert "perfdoc diff" in done.stderr
 
 
 def test_rules_and_explain() -> None:
