@@ -26,7 +26,8 @@ EXIT_BAD_INPUT = 2
 
 app = typer.Typer(
     name="perfdoc",
-    help="Says where the time of a training step goes.",
+    help="Says where the time of a training step goes, and which knob to turn.",
+    epilog="Begin with: perfdoc analyze TRACE (Nsight Systems or PyTorch profiler), or perfdoc run.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     add_completion=True,
@@ -75,7 +76,7 @@ def _root(
 app.command()(analyze)
 
 
-@app.command()
+@app.command(short_help="Write a small capture whose answer is known, to try it on.")
 def demo(
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Folder for demo.sqlite and answer.json.")
@@ -128,7 +129,7 @@ def schema(
     sys.stdout.write(msgspec.json.format(msgspec.json.encode(json_schema()), indent=2).decode() + "\n")
 
 
-@app.command("ranges")
+@app.command("ranges", short_help="List the names of the ranges in a capture, longest first.")
 def list_ranges(
     path: Annotated[Path, typer.Argument(help="A capture; a folder or run directory shows its first.")],
     most: Annotated[int, typer.Option(min=1, help="Names to show.")] = 40,
@@ -157,7 +158,7 @@ def rules(
     sys.stdout.write(list_rules(as_json=format_ is DataFormat.JSON))
 
 
-@app.command()
+@app.command(short_help="Say what a rule looks for, why, and how its advice fared.")
 def explain(
     code: Annotated[str, typer.Argument(help="A rule's code, such as PD901.")],
     records: Annotated[
@@ -177,13 +178,14 @@ def explain(
         fail(str(error))
 
 
-@app.command()
+@app.command(short_help="Train the reference model with profiling on, and analyse it.")
 def run(
     words: Annotated[
         list[str] | None,
         typer.Argument(
             metavar="[CONFIG] [KEY=VALUE]… [-- TORCHRUN…]",
-            help="A configuration's name or .yaml file (tiny if not given), overrides, torchrun's arguments.",
+            help="A configuration (tiny if not given, gpt_125m, llama3_8b, mixtral_8x7b, or a .yaml file), "
+            "overrides (see: perfdoc config show), torchrun's arguments.",
         ),
     ] = None,
     output: Annotated[
@@ -233,21 +235,24 @@ def run(
 
 
 config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(config_app, name="config")
-app.add_typer(gate_app, name="gate")
-app.add_typer(nsys_app, name="nsys")
-app.command()(diff)
-app.command()(export)
-app.command()(doctor)
-app.command()(env)
-app.command()(knobs)
-app.command()(lint)
-app.command()(redact)
-app.command()(simulate)
-app.command()(verify)
+app.add_typer(config_app, name="config", short_help="Show the settings of the trainer's configurations.")
+app.add_typer(gate_app, name="gate", short_help="Fail a CI job when training gets slower.")
+app.add_typer(nsys_app, name="nsys", short_help="Make perfdoc a recipe of Nsight Systems.")
+for _command, _short in (
+    (diff, "Explain what changed between two measurements of one job."),
+    (export, "Write the timeline with ledger and causes, for ui.perfetto.dev."),
+    (doctor, "Say what this machine can do and what is missing."),
+    (env, "Print versions and hardware for a bug report."),
+    (knobs, "List what can be set, or show one knob in every spelling."),
+    (lint, "Find misspelt, ineffective and contradictory settings."),
+    (redact, "Write a copy of a capture that may be shared."),
+    (simulate, "Write captures of a simulated job whose answer is known."),
+    (verify, "Follow a rule's advice and measure what it gains."),
+):
+    app.command(short_help=_short)(_command)
 
 
-@config_app.command("show")
+@config_app.command("show", short_help="Print every setting with its value and origin.")
 def config_show(
     config: Annotated[str, typer.Argument(help="A configuration's name or .yaml file.")] = "tiny",
     overrides: Annotated[list[str] | None, typer.Argument(help="key=value")] = None,

@@ -117,7 +117,7 @@ def record(
         say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
 
 
-@gate_app.command()
+@gate_app.command(short_help="Begin a new level: an improvement, or an accepted loss.")
 def promote(
     runs: Runs,
     reason: Annotated[str, typer.Option(help="Why the new level is right; kept in the baseline.")],

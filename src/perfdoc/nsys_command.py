@@ -11,7 +11,7 @@ import typer
 nsys_app = typer.Typer(help="perfdoc inside Nsight Systems.", no_args_is_help=True, rich_markup_mode=None)
 
 
-@nsys_app.command("install-recipe")
+@nsys_app.command("install-recipe", short_help="Then: nsys recipe perfdoc --input REPORTS.")
 def install_recipe(
     nsys: Annotated[
         Path | None,

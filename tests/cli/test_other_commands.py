@@ -9,11 +9,21 @@ from perfdoc import __version__
 from perfdoc.explain_text import rule_text
 from perfdoc.rules.registry import all_rules
 from perfdoc.simulator.demo import write_demo
+from perfdoc.trainer.config.resolve import named_configs
 from tests.cli.test_analyze import perfdoc
 
 
 def test_version() -> None:
     assert perfdoc("--version").stdout == f"perfdoc {__version__}\n"
+
+
+def test_the_list_of_commands_is_whole_sentences_and_names_every_configuration() -> None:
+    """At 80 columns, on which a longer line would end in dots."""
+    for command in ([], ["gate"], ["config"], ["nsys"]):
+        shown = perfdoc(*command, "--help").stdout
+        assert not [line for line in shown.splitlines()[1:] if line.endswith("...")], shown
+    shown = " ".join(perfdoc("run", "--help").stdout.split())
+    assert all(name in shown for name in named_configs())
 
 
 def test_demo_writes_and_does_not_overwrite(tmp_path: Path) -> None:
