@@ -10,6 +10,7 @@ from typing import cast
 import msgspec
 
 from perfdoc.reports.names import PROSE_LIMIT, shorten
+from perfdoc.reports.units import plural
 from perfdoc.rules.knobs.knob import Dialect
 from perfdoc.rules.knobs.lint.finding import Finding, Report
 from perfdoc.rules.knobs.lint.lint import lint, title
@@ -71,7 +72,7 @@ def _text(path: str, finding: Finding) -> str:
 def _summary(path: str, report: Report) -> str:
     counts = {s: sum(f.severity == s for f in report.findings) for s in ("error", "warning", "note")}
     found = ", ".join(f"{n} {s}{'s' if n > 1 else ''}" for s, n in counts.items() if n) or "nothing found"
-    what = f"{path}: {report.entries} settings, {report.known} of them known"
+    what = f"{path}: {plural(report.entries, 'setting')}, {report.known} of them known"
     if report.known == 0:
         return f"{what}: {found}; there is no performance knob in it (--all lists the names)"
     if report.dialect is None:

@@ -56,6 +56,10 @@ def test_lint_reads_standard_input_and_prints_nothing_of_a_terminals(tmp_path: P
     )
     assert done.returncode == 1
     assert done.stdout.startswith("-:1: error PL101")
+    one = subprocess.run(
+        [sys.executable, "-m", "perfdoc", "lint", "-"], input="a_word=4\n", text=True, capture_output=True
+    )
+    assert (one.returncode, "-: 1 setting, 0 of them known" in one.stderr) == (3, True), one.stderr
     assert "\x1b" not in done.stdout + done.stderr
 
 
