@@ -75,6 +75,7 @@ def test_a_planted_step(tmp_path: Path) -> None:
     # Products 20 + 60 + 30 + 100 + 61; fused attention 40 + 80 + 41.
     assert (found.linear_ns, found.linear_frac) == (271_000, 271 / 477)
     assert (found.attention_ns, found.grouped_linear_ns) == (161_000, 0)
+    assert (found.attention_frac, found.grouped_linear_frac) == (161 / 477, 0.0)
     assert found.linear_reason == ""
     # The MLP's forward is in a range, that of attention has only its name: more may have been recomputed.
     assert (found.recompute_ns, found.recompute_frac) == (102_000, 102 / 477)

@@ -96,10 +96,12 @@ def test_nested_ranges_of_one_form_count_once(tmp_path: Path) -> None:
     thread.range("step 1", 0, 100)
     thread.range("iteration 0", 10, 20)
     thread.range("iteration 1", 30, 40)
+    thread.range("iteration 2", 90, 100)  # ends with the step
     device.kernel(GEMM, 200, 210, launch=(thread, 15, 16))
     device.kernel(GEMM, 220, 230, launch=(thread, 35, 36))
+    device.kernel(GEMM, 240, 250, launch=(thread, 95, 96))
     trace = trace_of(builder, tmp_path)
-    assert steps_of(window_of(trace, activity_of(trace), AUTO)) == [(200, 230)]
+    assert steps_of(window_of(trace, activity_of(trace), AUTO)) == [(200, 250)]
 
 
 def test_each_process_has_its_own_steps(tmp_path: Path) -> None:
