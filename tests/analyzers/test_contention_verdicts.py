@@ -50,6 +50,8 @@ def test_verdicts(tmp_path: Path, alone: list[int], beside: list[int], verdict: 
     expected = {"no_difference": zero, "slower": norm.cost}
     assert found.norm_cost == expected.get(verdict)
     assert (norm.verdict_reason == "") == (verdict in expected)
+    if verdict == "undecided":
+        assert norm.verdict_reason == "the runs are too few, or spread too far, to tell"
 
 
 def test_no_margin_where_communication_fills_the_device(tmp_path: Path) -> None:
