@@ -30,6 +30,8 @@ from tests.analyzers.tiny import GEMM
         # However slow they are beside: what spreads so alone is different work.
         ([10_000, 20_000] * 5, [90_000] * 10, "mixed_work"),
         ([10_000] * 8 + [13_000] * 8, [18_000] * 10, "mixed_work"),  # two groups, 1.3 times apart
+        ([10_000 + 500 * i for i in range(18)], [25_000] * 10, "mixed_work"),  # 10.85 to 17.65: 1.6 times
+        ([10_000 + 300 * i for i in range(18)], [25_000] * 10, "slower"),  # 10.51 to 14.59: 1.4 times
         ([10_000] * 19 + [13_000], [18_000] * 10, "slower"),  # one odd run is no group
         ([10_000, 11_500] * 4, [10_500, 11_300] * 4, "undecided"),  # neither 5 % nor none is proven
     ],

@@ -17,7 +17,13 @@ from perfdoc.analyzers.ledger.mfu import Mfu, MfuRank, measure_mfu
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
 
-FACTS = JobFacts(world_size=2, flops_per_step=10**12, dtype="bf16", peak_flops_per_second=100e12)
+FACTS = JobFacts(
+    world_size=2,
+    flops_per_step=10**12,
+    dtype="bf16",
+    peak_flops_per_second=100e12,
+    sources=dict.fromkeys(("world_size", "flops_per_step", "peak_flops_per_second"), "--set"),
+)
 """A step is 10^12 FLOPs over two GPUs of 10^14 a second: 5 ms at the peak."""
 
 
@@ -85,6 +91,8 @@ def test_more_than_the_hardware_can_do_is_an_error_and_no_value() -> None:
     ("facts", "gpu_name", "word"),
     [
         (replace(FACTS, flops_per_step=None), "NVIDIA H100", "model, gbs, seq"),
+        (given_facts(["model=llama3-8b", "seq=8192", "world_size=1"]), "NVIDIA H100", "known: gbs not given"),
+        (given_facts(["gbs=8", "seq=8192", "world_size=1"]), "NVIDIA H100", "known: model not given"),
         (replace(FACTS, world_size=None), "NVIDIA H100", "how many GPUs"),
         (replace(FACTS, peak_flops_per_second=None, dtype=None), "NVIDIA H100", "dtype"),
         (replace(FACTS, peak_flops_per_second=None), "NVIDIA RTX A1000", "no bf16 peak"),
@@ -97,6 +105,10 @@ def test_an_unknown_factor_is_named(facts: JobFacts, gpu_name: str | None, word:
     assert mfu.value is None
     assert word in mfu.reason
     assert mfu.remedy
+    # What is known has its source all the same, and what is not has none.
+    assert (mfu.flops_source == "") == (mfu.flops_per_step is None)
+    assert (mfu.gpus_source == "") == (mfu.gpus is None)
+    assert (mfu.peak_source == "") == (mfu.peak_flops is None)
 
 
 def test_windows_without_steps_have_no_step_time() -> None:
@@ -126,6 +138,7 @@ def test_flops_follow_from_model_batch_and_length() -> None:
     facts = given_facts(["model=llama3-8b", "gbs=2", "seq=8192", "world_size=2", "dtype=bf16"])
     mfu = measured([rank()], facts)
     assert mfu.flops_per_step == pytest.approx(2 * 8192 * 51.47e9, rel=1e-3)
+    assert mfu.flops_source == "computed from model, gbs and seq"
 
 
 def test_the_contract_takes_it() -> None:

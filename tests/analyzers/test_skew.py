@@ -106,7 +106,7 @@ def test_a_rank_that_is_late_without_computing_longer() -> None:
     job, _ = one_late_rank(computing=False)
     skew = skew_of(job.columns(sequences=True, steps=True))
     (late,) = skew.stragglers
-    assert (late.rank, late.extra_compute_ns, late.cause) == (2, 0, "other")
+    assert (late.rank, late.lateness_ns, late.extra_compute_ns, late.cause) == (2, 40 * 3 * MS, 0, "other")
     # Steps count from 0; all spreads are 3 ms, so the first ones are shown.
     assert [s.step for s in skew.largest_spreads] == list(range(20))
 
