@@ -1,0 +1,21 @@
+"""How late a rank came, where the others did not come together either."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.skew.skew import analyse_skew
+from perfdoc.traces.job_facts import JobFacts
+from tests.analyzers.planted_ranks import Job
+
+MS = 1_000_000
+
+
+def test_lateness_is_against_the_mean_of_the_others_and_delay_against_the_second_last() -> None:
+    # Ten all-reduces of 0.1 ms, to which ranks come at 0, 1 and 3 ms: rank 2 is 2.5 ms later than the others'
+    # mean, and 2 ms later than the second last. They wait 3 + 2 ms for it.
+    job = Job(ranks=3)
+    for i in range(10):
+        job.collective("dp", {0: 10 * MS * i, 1: 10 * MS * i + MS, 2: 10 * MS * i + 3 * MS}, 100_000)
+    (late,) = analyse_skew(job.columns(sequences=True), JobFacts()).stragglers
+    assert (late.rank, late.collectives) == (2, 10)
+    assert (late.lateness_ns, late.delay_ns, late.typical_delay_ns) == (25 * MS, 20 * MS, 2 * MS)
+    assert late.wait_caused_ns == 50 * MS
