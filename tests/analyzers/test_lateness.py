@@ -19,3 +19,14 @@ def test_lateness_is_against_the_mean_of_the_others_and_delay_against_the_second
     assert (late.rank, late.collectives) == (2, 10)
     assert (late.lateness_ns, late.delay_ns, late.typical_delay_ns) == (25 * MS, 20 * MS, 2 * MS)
     assert late.wait_caused_ns == 50 * MS
+
+
+def test_who_is_often_last_by_next_to_nothing_is_no_straggler() -> None:
+    # Rank 1 comes last to 60 of 100, by 10 us; to the others somebody else does, by 5 ms: 0.1 % of what is
+    # waited for is waited for rank 1.
+    job = Job(ranks=4)
+    for i in range(100):
+        last, by = (1, 10_000) if i % 10 < 6 else ((0, 0, 2, 3)[i % 10 - 6], 5 * MS)
+        job.collective("dp", {r: 20 * MS * i + by * (r == last) for r in range(4)}, 100_000)
+    skew = analyse_skew(job.columns(sequences=True), JobFacts())
+    assert (skew.distinguishable, skew.stragglers_state, skew.stragglers) == (100, "none", [])
