@@ -30,3 +30,18 @@ def test_who_is_often_last_by_next_to_nothing_is_no_straggler() -> None:
         job.collective("dp", {r: 20 * MS * i + by * (r == last) for r in range(4)}, 100_000)
     skew = analyse_skew(job.columns(sequences=True), JobFacts())
     assert (skew.distinguishable, skew.stragglers_state, skew.stragglers) == (100, "none", [])
+
+
+def test_five_times_are_a_habit_and_who_costs_most_comes_first() -> None:
+    # Rank 3 is 1 ms late to five all-reduces of one group, rank 7 is 5 ms late to five of another.
+    job = Job(ranks=8)
+    for i in range(5):
+        for late, by in ((3, MS), (7, 5 * MS)):
+            job.collective(
+                "dp", {r: 20 * MS * i + by * (r == late) for r in range(late - 3, late + 1)}, 100_000
+            )
+    stragglers = analyse_skew(job.columns(sequences=True), JobFacts()).stragglers
+    assert [(s.rank, s.collectives, s.wait_caused_ns) for s in stragglers] == [
+        (7, 5, 75 * MS),
+        (3, 5, 15 * MS),
+    ]
