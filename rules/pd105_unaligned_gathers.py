@@ -6,6 +6,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.gradient_sums import summing_ranks
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD105",
@@ -56,6 +57,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "dp"),
         level="information",
         reason="stages gather weights when each likes"
         if aligned == (True, False)

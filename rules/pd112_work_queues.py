@@ -9,6 +9,7 @@ from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.gain import ceiling, predicted
 from perfdoc.rules.hidden import QUEUES, only_for_gpus, queues
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD112",
@@ -78,6 +79,7 @@ def evaluate(case: Case) -> Verdict:
         gain = ceiling(case, lambda r: sum(exposed_ns(d)(r) for d in wanted.dimensions), most)
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, *wanted.dimensions),
         level="problem" if exposed or wanted.certain else "information",
         reason=wanted.why,
         evidence=evidence,

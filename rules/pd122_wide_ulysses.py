@@ -6,6 +6,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import exposed_ns
 from perfdoc.rules.relayout import divisors, key_value_heads
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD122",
@@ -49,6 +50,7 @@ def evaluate(case: Case) -> Verdict:
     to = [d for d in divisors(degree) if d <= most and shared % d == 0][-1]
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "cp"),
         level="information",
         reason=f"more than {most} ranks exchange heads",
         evidence=evidence,

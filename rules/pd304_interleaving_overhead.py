@@ -7,6 +7,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import VPP
 from perfdoc.rules.gain import predicted
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
@@ -59,6 +60,7 @@ def evaluate(case: Case) -> Verdict:
     why = f"{best} chunks, not {now}: {1 - best / now:.0%} fewer messages, {now / best:.3g} times the bubble"
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "pp"),
         reason="messages between stages cost more than the bubble that interleaving saves",
         evidence=evidence,
         advice=[Advice(knob=VPP, to=best, why=why, gain=replayed)],

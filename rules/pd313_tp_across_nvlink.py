@@ -9,6 +9,7 @@ from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidenc
 from perfdoc.rules.no_tensor_ranks import switched_off
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD313",
@@ -53,6 +54,7 @@ def evaluate(case: Case) -> Verdict:
     advice, words = all_or_none(case, _advice(case, tp, domain, share)), _words(domain)
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "tp"),
         level="problem" if share >= MIN_FRAC else "information",
         reason="these GPUs have no NVLink"
         if domain == 1

@@ -15,6 +15,7 @@ from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.pd111_exposed_tp import overlap_allowed
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD314",
@@ -61,6 +62,7 @@ def evaluate(case: Case) -> Verdict:
             return Verdict(state="passes", reason=f"{reason}: see {code}", evidence=evidence)
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "tp"),
         level="information",
         reason=f"products of a group of {now.tp} do not cover its communication",
         evidence=evidence,

@@ -15,6 +15,7 @@ from perfdoc.rules.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.time_evidence import time_evidence
 from perfdoc.rules.together import all_or_none
+from perfdoc.rules.worst import worst_instance
 
 META = Meta(
     code="PD315",
@@ -68,6 +69,7 @@ def evaluate(case: Case) -> Verdict:
     knob, other = (TP, now.tp) if now.tp >= now.cp else (CP, now.cp)
     return Verdict(
         state="fires",
+        worst=worst_instance(case, "idle.host"),
         level="information",
         reason="the host is late with launches of kernels that many ranks share",
         evidence=evidence,

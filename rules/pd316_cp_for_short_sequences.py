@@ -9,6 +9,7 @@ from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidenc
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD316",
@@ -69,6 +70,7 @@ def evaluate(case: Case) -> Verdict:
         advice.append(Advice(knob=CP, to=1, why=why, costs=costs))
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "cp"),
         level="problem" if share >= MIN_FRAC else "information",
         reason=f"sequences of {sequence:,} tokens are divided over {cp} ranks of a model {hidden:,} wide",
         evidence=evidence,

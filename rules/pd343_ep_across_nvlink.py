@@ -8,6 +8,7 @@ from perfdoc.rules.degrees import EP, UNKNOWN, degrees_of, has_experts, nvlink_d
 from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns, seen
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD343",
@@ -63,6 +64,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason=f"{_DISPATCHER} is not known")
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "ep"),
         level="problem" if share >= MIN_FRAC else "information",
         reason=f"groups of {now.ep * now.etp} ranks span NVLink domains of {domain}",
         evidence=evidence,

@@ -8,6 +8,7 @@ from perfdoc.rules.exposed import ceiling_of_transfer, exposed_ns, seen
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.pd342_exposed_ep import overlap_allowed
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.worst import worst_exposed
 
 META = Meta(
     code="PD344",
@@ -61,6 +62,7 @@ def evaluate(case: Case) -> Verdict:
     gain = ceiling_of_transfer(case, "ep")
     return Verdict(
         state="fires",
+        worst=worst_exposed(case, "ep"),
         level="information",
         reason="the shared expert is not overlapped with the exchange",
         evidence=evidence,

@@ -16,9 +16,10 @@ from perfdoc.analyzers.instances.spots import worst_of
 from perfdoc.analyzers.ledger.ledger import build_ledger
 from perfdoc.analyzers.steps.step_ledgers import LEAVES
 from perfdoc.analyzers.timeline.paint import paint
-from perfdoc.analyzers.timeline.tracks import HOST_CODES
+from perfdoc.analyzers.timeline.tracks import COMPUTE_CODES, HOST_CODES
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.nsys import read_nsys_sqlite
+from tests.analyzers.contention_plan import NORM, Plan
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.planted_ranks import Clock, Job
 from tests.analyzers.tiny import GEMM
@@ -174,3 +175,27 @@ def test_the_innermost_of_nested_ranges_is_on_top(spans: list[tuple[int, int]]) 
         inside = [i for i in range(len(start)) if start[i] <= at < end[i]]
         shown = int(pieces.item[np.searchsorted(pieces.start_ns, at, "right") - 1])
         assert shown == (inside[-1] if inside else -1)
+
+
+def test_the_worst_norm_is_the_one_slowed_most_beside_communication(tmp_path: Path) -> None:
+    # Slots of 100 us: 8 norms alone, 8 of 15 us beside an all-reduce, the 12th slot 22 us; products
+    # likewise, but no longer than alone; and one norm of 80 us beside other compute, which tells
+    # nothing of communication.
+    plan = Plan()
+    for _ in range(8):
+        plan.slot(10_000)
+    for i in range(8):
+        plan.slot(22_000 if i == 3 else 15_000, comm=22_000)
+    for i in range(16):
+        plan.slot(20_000, name=GEMM, comm=20_000 if i % 2 else 0)
+    plan.slot(80_000, comm=80_000, crowd=40_000)
+    view = view_of(plan.builder, tmp_path)
+    found = instances_of(view)
+    worst = found["contention.norm"].spot
+    assert (worst.start_ns, worst.end_ns, worst.cost_ns) == (1_100_000, 1_122_000, 12_000)
+    assert worst.name == NORM
+    assert "contention.other" not in found
+    kept = found["contention.norm"]
+    # 50 us on either side.
+    assert (kept.first_ns, kept.last_ns) == (1_050_000, 1_172_000)
+    assert bars(kept, "compute", COMPUTE_CODES.index("norm")) == [(1_100_000, 1_122_000)]
