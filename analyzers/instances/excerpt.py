@@ -9,36 +9,18 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.instances.nearby import Nearby
 from perfdoc.analyzers.timeline import tracks
 from perfdoc.analyzers.timeline.paint import Layer, paint
 from perfdoc.analyzers.timeline.pool import Segments, pool, segments_of
 from perfdoc.analyzers.timeline.rank_timeline import Track, named
-from perfdoc.traces import ApiCalls, Kernels, RangeKind, Ranges
+from perfdoc.traces import RangeKind
 
 LIMITS = {"ledger": 60, "compute": 50, "communication": 40, "host": 40, "ranges": 30}
 """Bars of each kind at most, of communication over all dimensions: together 220."""
-_BEFORE = 4_096
-"""Rows that began before the excerpt and are looked at: who began earlier and still runs is known as compute,
-without its name."""
 _MOST_ROWS = 400_000
 """Of an excerpt that holds more, the kernels' classes are not drawn: a bar would stand for thousands."""
 _DEPTH = 16
-
-
-class Nearby:
-    """Rows of a table by time, so that an excerpt costs no pass over all of them."""
-
-    def __init__(self, table: Kernels | ApiCalls | Ranges, rows: I64) -> None:
-        starts = table.start_ns[rows]
-        if (starts[1:] < starts[:-1]).any():
-            order = np.argsort(starts, kind="stable")
-            rows, starts = rows[order], starts[order]
-        self._rows, self._starts = rows, starts
-
-    def rows(self, start_ns: int, end_ns: int) -> I64:
-        """Those that begin in [start, end), and the _BEFORE before them, by start."""
-        first, last = np.searchsorted(self._starts, (start_ns, end_ns)).tolist()
-        return self._rows[max(0, first - _BEFORE) : last]
 
 
 class Excerpts:

@@ -15,6 +15,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.instances.nearby import Nearby
 from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.traces import RangeKind
 
@@ -97,7 +98,7 @@ def _exposed(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
 
 def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
     gaps, bounds = view.gaps, (view.window.start_ns, view.window.end_ns)
-    start, handed, end = (np.clip(t, *bounds) for t in (gaps.start_ns, gaps.host_end_ns, gaps.end_ns))
+    start, handed, end = (_clipped(t, *bounds) for t in (gaps.start_ns, gaps.host_end_ns, gaps.end_ns))
     pauses = view.idle_inputs.gc_or_data
     if _matters(ledger, "idle.host", ledger.idle_ns["host"]):
 
@@ -117,13 +118,20 @@ def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
             yield _pause(view, cause, rows)
 
 
+def _clipped(times: I64, low: int, high: int) -> I64:
+    """Ascending times inside the bounds; mostly all of them are, and then nothing is copied."""
+    inside = not len(times) or (times[0] >= low and times[-1] <= high)
+    return times if inside else np.clip(times, low, high)
+
+
 def _launched(view: DeviceView, following: I64) -> Callable[[int], str]:
     """Name of the call that ended each gap, as far as it is known."""
 
     def name(gap: int) -> str:
         api, at = view.trace.api_calls, int(view.activity.launch_start_ns[following[gap]])
         thread = int(view.activity.launch_thread[following[gap]])
-        rows = np.flatnonzero((api.start_ns == at) & (api.thread == thread))
+        rows = Nearby(api, view.trace.calls_of(np.array([thread]))).rows(at, at + 1)
+        rows = rows[api.start_ns[rows] == at]
         return view.trace.strings[int(api.name[rows[0]])] if at >= 0 and len(rows) else ""
 
     return name
