@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Literal
 
 from perfdoc.diagnosis import Advice, Gain, RuleResult, WorstInstance
@@ -62,6 +62,22 @@ def by_gain(rules: list[RuleResult]) -> list[RuleResult]:
         return (informs, -rule.gain_frac, 0.0) if replayed else (informs, 0.0, -rule.gain_frac)
 
     return sorted(rules, key=key)
+
+
+def excluding(rules: Sequence[RuleResult]) -> dict[frozenset[str], tuple[str, str]]:
+    """Pairs of changes, by the keys of their predictions, whose rules' advice cannot be made together; with
+    the codes of the two rules."""
+    keys = {r.code: r.gain.key for r in rules if r.state == "fires" and r.gain is not None and r.gain.key}
+    return {
+        frozenset({keys[r.code], keys[other.code]}): (r.code, other.code)
+        for r in rules
+        if r.code in keys
+        for other in r.related
+        if other.how == "not_together"
+        and other.code in keys
+        and r.code < other.code
+        and keys[r.code] != keys[other.code]
+    }
 
 
 def related_words(rule: RuleResult) -> list[str]:

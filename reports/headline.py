@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 
 from perfdoc.diagnosis import Diagnosis, Gain, Mfu, Rank
-from perfdoc.reports.advice import rough
+from perfdoc.reports.advice import excluding, rough
 from perfdoc.reports.against import notes_on
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
 from perfdoc.reports.names import prose, shorten
@@ -190,7 +190,12 @@ def outlook(diagnosis: Diagnosis) -> str:
         return f"One change that was simulated ({names[0]}) is predicted to save {saves}."
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     listed = ", ".join(names[:_NAMED]) + more
-    return f"{len(names)} changes that were simulated together ({listed}) are predicted to save {saves}."
+    said = f"{len(names)} changes that were simulated together ({listed}) are predicted to save {saves}"
+    apart = [codes for pair, codes in excluding(diagnosis.rules).items() if pair <= set(both.accepted)]
+    if apart:
+        pairs = ", ".join(f"{shorten(a, 48)} with {shorten(b, 48)}" for a, b in apart[:_NAMED])
+        said += f"; not all of it, since not all of their settings go together ({pairs})"
+    return said + "."
 
 
 def _nothing_gained(diagnosis: Diagnosis) -> str:

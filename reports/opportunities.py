@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdoc.diagnosis import Advice, Combined, Diagnosis, Gain, Prediction, RuleResult
-from perfdoc.reports.advice import by_gain, gain_words, related_words, rough
+from perfdoc.reports.advice import by_gain, excluding, gain_words, related_words, rough
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.units import UNKNOWN, plural, share
 
@@ -204,6 +204,12 @@ def choices(diagnosis: Diagnosis) -> Choices | None:
     predictions = {p.key: p for p in diagnosis.analyses.gains.predictions}
     names = [_name(key, predictions) for key in keys]
     step_ns = max((p.step_ns for p in predictions.values() if p.step_ns), default=None)
+    excluded = excluding(diagnosis.rules)
+    possible = [s for s in combined.sets if not any(pair <= set(s.keys) for pair in excluded)]
+    reasons = [combined.sets_reason] if combined.sets_reason else []
+    if len(possible) < len(combined.sets):
+        pairs = ", ".join(f"{shorten(a, 48)} with {shorten(b, 48)}" for a, b in excluded.values())
+        reasons.append(f"advice that excludes other advice is in no set: {pairs}")
     alone = {s.keys[0]: _figures(s.gain)[0] for s in combined.sets if len(s.keys) == 1}
     return Choices(
         changes=[(name, alone.get(key, UNKNOWN)) for key, name in zip(keys, names, strict=True)],
@@ -215,9 +221,9 @@ def choices(diagnosis: Diagnosis) -> Choices | None:
                 band=_figures(s.gain)[1],
                 share=share((s.gain.mid_ms or 0.0) * 1e6 / step_ns) if step_ns else "",
             )
-            for s in combined.sets
+            for s in possible
         ],
-        reason=combined.sets_reason,
+        reason="; ".join(reasons),
     )
 
 

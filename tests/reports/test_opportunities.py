@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.diagnosis import Gain
+from perfdoc.diagnosis import Gain, Related
 from perfdoc.reports.headline import headline, outlook
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
@@ -166,3 +166,25 @@ def test_known_facts_of_the_job_are_listed_with_their_source() -> None:
     cpu = replace(MADE.ranks[0], gpu=replace(MADE.ranks[0].gpu, name="CPU"))
     figures = {f.label: f.value for f in headline(replace(MADE, ranks=[cpu]))}
     assert figures["Tokens/s per rank"] == "9,150"
+
+
+def test_a_set_whose_settings_exclude_one_another_is_not_offered() -> None:
+    """Of seven sets of three changes two hold both."""
+    made = with_choices(build.one_rank())
+    whole = choices(made)
+    assert whole is not None
+    assert len(whole.sets) == 7
+    assert "go together" not in outlook(made)
+    apart = {"PD202": "PD203", "PD203": "PD202"}
+    rules = [
+        replace(r, related=[Related(code=apart[r.code], how="not_together", why="why")])
+        if r.code in apart
+        else r
+        for r in made.rules
+    ]
+    found = choices(replace(made, rules=rules))
+    assert found is not None
+    assert [s.members for s in found.sets] == ["0", "1", "2", "0,2", "1,2"]
+    assert found.reason.endswith("advice that excludes other advice is in no set: PD202 with PD203")
+    said = outlook(replace(made, rules=rules))
+    assert said.endswith("not all of it, since not all of their settings go together (PD202 with PD203).")
