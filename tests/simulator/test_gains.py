@@ -252,7 +252,7 @@ def test_gains_are_of_the_window_without_the_profiler(tmp_path: Path) -> None:
     free = as_unprofiled(rebuilt, FreeLengths(gc_frac=1 / 3))
     assert free is not None
     assert free.length_ns == 980_000
-    basis = whole.basis_of(rebuilt, replay(rebuilt), [], 1 / 3)
+    basis = whole.basis_of(rebuilt, replay(rebuilt), [], FreeLengths(gc_frac=1 / 3))
     (gc,) = [p for p in predict_all([basis]).predictions if p.key == "without_gc"]
     assert gc.mid_ns == 10_000
     assert "33% of what they do under the profiler" in gc.gain.assumptions[-1]

@@ -7,7 +7,7 @@ import pytest
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits import without_host_time
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.simulator.replay.unprofiled import as_unprofiled
+from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled
 from tests.simulator.simulated import replayed, simulated
 
 
@@ -26,7 +26,7 @@ def collecting(tmp_path_factory: pytest.TempPathFactory) -> Rebuilt:
 def test_what_is_left_is_taken_once(collecting: Rebuilt, keep_frac: float) -> None:
     """Whatever share of them lasts without the profiler: without collections the step is as long."""
     gc = without_host_time("gc")
-    free = as_unprofiled(collecting, keep_frac)
+    free = as_unprofiled(collecting, FreeLengths(gc_frac=keep_frac))
     assert free is not None
     without = length(gc.apply(collecting))
     assert length(collecting) - without > 2_000_000

@@ -32,7 +32,7 @@ def of_rank_0(folder: Path, layout: str, *faults: str) -> Rebuilt:
 
 
 def gain_of(rebuilt: Rebuilt, edit: Edit) -> Gain:
-    basis = basis_of(rebuilt, replay(rebuilt), [], None)
+    basis = basis_of(rebuilt, replay(rebuilt), [])
     return basis.of([Proposal(key="it", family="it", edit=edit)])
 
 
