@@ -108,20 +108,26 @@ def small_kernels(view: DeviceView, idle: HostIdle) -> SmallKernels:
 def _idle_before(idle: HostIdle, start: I64) -> I64:
     """Host idle of the gap that each of these starts ended; of several at once the first has it."""
     found = np.zeros(len(start), np.int64)
-    if not len(idle.gap_end_ns):
+    if not len(idle.gap_end_ns) or not len(start):
         return found
-    at = np.minimum(np.searchsorted(idle.gap_end_ns, start), len(idle.gap_end_ns) - 1)
-    ended = np.flatnonzero(idle.gap_end_ns[at] == start)
-    first = np.full(len(idle.gap_end_ns), -1, np.int64)
-    first[at[ended[::-1]]] = ended[::-1]  # backwards, because the last assignment wins
-    found[first[first >= 0]] = idle.host_ns[first >= 0]
+    order = None if (start[1:] >= start[:-1]).all() else np.argsort(start, kind="stable")
+    ordered = start if order is None else start[order]
+    first = np.minimum(np.searchsorted(ordered, idle.gap_end_ns), len(ordered) - 1)
+    ended = np.flatnonzero(ordered[first] == idle.gap_end_ns)
+    rows = first[ended] if order is None else order[first[ended]]
+    found[rows] = idle.host_ns[ended]
     return found
 
 
 def _median_interval(launch_start: I64, thread: I64, bound: Bool) -> int | None:
-    order = np.lexsort((launch_start, thread))
-    interval = np.diff(launch_start[order])
-    wanted = bound[order][1:] & (np.diff(thread[order]) == 0)
+    later = (thread[1:] > thread[:-1]) | (
+        (thread[1:] == thread[:-1]) & (launch_start[1:] >= launch_start[:-1])
+    )
+    if not later.all():  # exports mostly are in that order
+        order = np.lexsort((launch_start, thread))
+        launch_start, thread, bound = launch_start[order], thread[order], bound[order]
+    interval = np.diff(launch_start)
+    wanted = bound[1:] & (thread[1:] == thread[:-1])
     return int(np.median(interval[wanted])) if wanted.any() else None
 
 
