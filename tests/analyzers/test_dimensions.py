@@ -152,6 +152,25 @@ def test_a_group_launches_what_was_queued_in_it(tmp_path: Path) -> None:
     assert activity_of(trace).communication.bytes.tolist() == [2000, 4000]
 
 
+@pytest.mark.parametrize(("kernels", "sizes"), [(2, (1000, 1000)), (1, (1000, -1))])
+def test_what_each_kernel_of_a_group_moves_may_be_unknown(
+    tmp_path: Path, kernels: int, sizes: tuple[int, int]
+) -> None:
+    """Two kernels for two messages: which moved what is not said. One whose group does not say all sizes."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    thread.range("ncclGroupStart", 0, 2, domain="NCCL")
+    for i, size in enumerate(sizes):
+        payload = NcclPayload(communicator=0xA, bytes=size if size >= 0 else None)
+        thread.range("ncclSend", 10 + 5 * i, 12 + 5 * i, domain="NCCL", payload=payload)
+    thread.range("ncclGroupEnd", 30, 60, domain="NCCL")
+    for i in range(kernels):
+        device.kernel(SEND_RECV, 100 + i, 200 + i, stream=20, launch=(thread, 40 + i, 41 + i))
+    comm = activity_of(trace_of(builder, tmp_path)).communication
+    assert (comm.communicator.tolist(), comm.bytes.tolist()) == ([0xA] * kernels, [-1] * kernels)
+
+
 def test_a_group_of_two_communicators_stays_unknown(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     process = builder.process()
