@@ -42,7 +42,7 @@ _CUTS = """() => [...document.querySelectorAll('figure.cut')].map(cut => [
 
 
 def _instances_shown(page: Any) -> list[tuple[int, ...]]:
-    """(start, end, bars, their nanoseconds) of every worst instance on the page. Times since 1970 come as text:
+    """(start, end, bars, their nanoseconds) of every worst instance on the page. Times come as text:
     a browser's numbers would round them."""
     return [tuple(map(int, row)) for row in page.evaluate(_CUTS)]
 
