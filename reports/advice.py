@@ -11,6 +11,8 @@ from perfdoc.reports import units
 from perfdoc.reports.names import prose, shorten
 
 _MS_NS = 1e6
+_WHY_LIMIT = 160
+"""Characters of why two rules have to do with one another."""
 RULE_NOTES = {"error": " (failed to run)", "information": " (information)"}
 """What is said behind a rule's title, by its state or level."""
 
@@ -83,7 +85,7 @@ def excluding(rules: Sequence[RuleResult]) -> dict[frozenset[str], tuple[str, st
 def related_words(rule: RuleResult) -> list[str]:
     """What other rules that fire have to do with this one, a sentence for each way."""
     found = [
-        f"Not together with {shorten(other.code, 48)}: {prose(other.why)}."
+        f"Not together with {shorten(other.code, 48)}: {prose(other.why, _WHY_LIMIT)}."
         for other in rule.related
         if other.how == "not_together"
     ]
@@ -92,7 +94,7 @@ def related_words(rule: RuleResult) -> list[str]:
         if other.how == "same_time":
             same.setdefault(other.why, []).append(shorten(other.code, 48))
     found += [
-        f"Same time as {', '.join(codes)}: {prose(why)}. Either gain is of it, not both."
+        f"Same time as {', '.join(codes)}: {prose(why, _WHY_LIMIT)}. Either gain is of it, not both."
         for why, codes in same.items()
     ]
     return found
