@@ -68,7 +68,7 @@ def evaluate(case: Case) -> Verdict:
     at_end = found.slowest_stage in (0, (found.pp or 0) - 1)
     where = "first" if found.slowest_stage == 0 else "last" if at_end else "a middle"
     advice = _split(case) if at_end else []
-    whole = excess is not None and excess < HALF_A_LAYER
+    whole = at_end and not advice and excess is not None and excess < HALF_A_LAYER
     reason = f"{'the ' if at_end else ''}{where} stage{_HOLDS.get(where, '')} takes longer than the others"
     return Verdict(
         state="fires",
@@ -77,7 +77,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"{reason}; no split of whole layers is more even" if whole else reason,
         evidence=evidence,
         advice=advice,
-        remedy=_WORDS if at_end and not whole else "" if whole else _MIDDLE,
+        remedy=_WHOLE if whole else _WORDS if at_end else _MIDDLE,
         otherwise="" if at_end else _MIDDLE,
         gain=late_peer_ceiling(case) if advice or whole else _moved(case),
         verify="Run again: own time of the stages in the pipeline section comes closer, and late_peer falls.",
@@ -143,6 +143,10 @@ _WORDS = (
     "Give this stage a layer or two less (num_layers_in_first/last_pipeline_stage); where layers plus one or "
     "two divide over the stages, account_for_embedding/loss_in_pipeline_split does it. Layers of different "
     "kinds (dense and experts, multi-token prediction) need pipeline_model_parallel_layout."
+)
+_WHOLE = (
+    "There is nothing to move: a layer less here is more than half a layer too much elsewhere. Another number "
+    "of stages or a smaller vocabulary changes it."
 )
 _MIDDLE = (
     "A middle stage holds neither embedding nor loss: look for layers that do more (experts beside dense "
