@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -140,5 +140,6 @@ def _of_ranks(rebuilt: Rebuilt) -> Iterator[Proposal]:
     for dimension in ("dp", "tp", "cp", "ep", "unknown"):
         late = straggler_of(rebuilt, dimension)
         if late is not None:
-            edit = without_straggler(late, dimension)
+            name = f"{rebuilt.ranks[late].name} as fast as its {dimension} peers"
+            edit = replace(without_straggler(late, dimension), name=name)
             yield Proposal(key=f"without_straggler_{dimension}", family="straggler", edit=edit)

@@ -11,6 +11,7 @@ import pytest
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits import without_straggler
 from perfdoc.simulator.replay.edits.even_ranks import last_to_arrive, straggler_of
+from perfdoc.simulator.replay.proposals import proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from tests.simulator.simulated import replayed, simulated
 
@@ -31,6 +32,15 @@ def test_a_victim_is_not_taken_for_the_culprit(tmp_path: Path) -> None:
     for other in (0, 1, 3, 4):
         with pytest.raises(ValueError, match="computes no longer than its dp peers"):
             without_straggler(other, "dp").apply(rebuilt)
+
+
+def test_a_late_rank_is_called_by_its_name(tmp_path: Path) -> None:
+    """Not by its place among the captures that are here."""
+    _, rebuilt = replayed(simulated("dp=4", "late_rank=3:1.3", steps=1), tmp_path)
+    swapped = replace(rebuilt, ranks=tuple(replace(r, name=f"node{r.rank}") for r in rebuilt.ranks))
+    (late,) = (p for p in proposals(swapped) if p.key == "without_straggler_dp")
+    assert late.edit is not None
+    assert late.edit.name == "node3 as fast as its dp peers"
 
 
 def test_who_has_more_kernels_is_compared_as_a_whole(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ def without_straggler(rank: int, dimension: str) -> Edit:
         rows, which, own, peers = _compared(rebuilt, rank, _meetings(rebuilt, DIMENSIONS.index(dimension)))
         usual = np.median(peers, axis=0)
         if usual.sum() >= own.sum():
-            raise ValueError(f"rank {rank} computes no longer than its {dimension} peers")
+            raise ValueError(f"{rebuilt.ranks[rank].name} computes no longer than its {dimension} peers")
         factor = np.where(own > 0, usual / np.maximum(own, 1), 1.0)
         if alike:
             factor[:] = usual.sum() / own.sum()
@@ -78,7 +78,7 @@ def _compared(rebuilt: Rebuilt, rank: int, meetings: list[I64]) -> tuple[I64, I6
         raise ValueError(f"rank {rank} has no matched collective of this kind")
     peers = [i for i, o in enumerate(meetings) if i != rank and np.array_equal(o[:, 0], mine[:, 0])]
     if not peers:
-        raise ValueError(f"no rank has all collectives in common with rank {rank}")
+        raise ValueError(f"no rank has all collectives in common with {rebuilt.ranks[rank].name}")
     rows = _compute_of(rebuilt, rank)
     theirs = [_compute_of(rebuilt, i) for i in peers]
     which = _stretch(rebuilt, rows, mine[:, 1])
