@@ -19,7 +19,8 @@ class RankReplay:
     error_frac: float
     """replayed / measured - 1."""
     unexplained_ns: int
-    """Delays that nothing in the capture explains, and that the replay does not have."""
+    """Delays that nothing in the capture explains. The replay of a GPU does not have them; that of a rank
+    that trains on the CPU does: late returns from waits."""
     critical_path: dict[str, int]
     """What of the critical path lies on this rank, by part."""
 
