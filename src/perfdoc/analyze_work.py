@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -50,6 +50,8 @@ class Options:
 
     work: Work
     output: Path | None
+    output_is_named: bool
+    """False: the next free name is as good."""
     json_file: str | None
     config: Path | None
     """The file of --config: settings beside facts."""
@@ -98,6 +100,7 @@ class Options:
             asked = _asked(baseline, targets)
         except (TraceError, ValueError) as error:
             raise UserError(str(error)) from error
+        output_is_named = output is not None
         if output is None and json_file is None:
             output = _free_folder(Path(DEFAULT_OUTPUT))
         try:
@@ -114,6 +117,7 @@ class Options:
                 replay=replay,
             ),
             output=output,
+            output_is_named=output_is_named,
             json_file=json_file,
             config=config,
             fail_on=_rule_codes(fail_on),
@@ -153,6 +157,7 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
         raise UserError(str(error)) from error
     serial = to_json(diagnosis)
     try:
+        options = _still_free(options)
         _write(options, diagnosis, serial)
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
@@ -324,6 +329,18 @@ def _rule_codes(text: str | None) -> frozenset[str]:
     if unknown := sorted(codes - known):
         raise UserError(f"--fail-on: there is no rule {', '.join(unknown)}. See: perfdoc rules")
     return codes
+
+
+def _still_free(options: Options) -> Options:
+    """The options, looked at again before writing, since another analysis may have ended meanwhile.
+
+    Where no folder was named the next free one is taken. Raises UserError where what was named is there by
+    now, and OSError.
+    """
+    if options.output is not None and not options.output_is_named:
+        return replace(options, output=_free_folder(Path(DEFAULT_OUTPUT)))
+    _check_targets(options.output, options.json_file, force=options.force)
+    return options
 
 
 def _free_folder(folder: Path) -> Path:
