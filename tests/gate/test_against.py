@@ -126,6 +126,7 @@ def test_a_target_that_is_none_is_refused_in_a_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^--target ") as caught:
         parse_target(text)
     assert "\n" not in str(caught.value)
+    assert "mfu_min" not in str(caught.value), "a name of the gate's"
 
 
 def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path) -> None:

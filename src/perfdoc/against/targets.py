@@ -29,6 +29,8 @@ def parse_target(text: str) -> Floor:
         return parse_floor(f"{floor}={value}")
     except ValueError as error:
         what = str(error).partition(": ")[2]
+        if what.startswith("give "):  # of the gate's names, which are not the option's
+            what = f"{value!r} is no number."
         raise ValueError(f"--target {text}: {what.replace(floor, name)}") from error
 
 
