@@ -202,6 +202,8 @@ def _nothing_gained(diagnosis: Diagnosis) -> str:
     tried = [p for p in diagnosis.analyses.gains.predictions if p.gain.method == "replay"]
     if not tried:
         return ""
+    if len(tried) == 1:
+        return "The one change that was simulated is not predicted to gain anything for sure."
     return f"None of the {len(tried)} changes that were simulated is predicted to gain anything for sure."
 
 

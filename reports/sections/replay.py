@@ -15,7 +15,7 @@ _RANKS_MOST = 16
 _WORDS = {
     "compute": "compute",
     "copy": "copies",
-    "host": "the host between CUDA calls",
+    "host": "the host between calls",
     "host_call": "inside CUDA calls",
     "host_return": "the host waking up after the device",
     "launch_latency": "launch latency",

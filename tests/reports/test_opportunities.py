@@ -126,6 +126,10 @@ def test_where_nothing_gains_the_sentence_says_so() -> None:
     assert outlook(replace(MADE, combined=none)) == (
         "None of the 3 changes that were simulated is predicted to gain anything for sure."
     )
+    gains = MADE.analyses.gains
+    replayed = [p for p in gains.predictions if p.gain.method == "replay"]
+    analyses = replace(MADE.analyses, gains=replace(gains, predictions=replayed[:1]))
+    assert outlook(replace(MADE, combined=none, analyses=analyses)).startswith("The one change that was")
 
 
 def test_a_change_that_costs_time_says_so() -> None:
