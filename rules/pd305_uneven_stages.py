@@ -145,8 +145,8 @@ _WORDS = (
     "kinds (dense and experts, multi-token prediction) need pipeline_model_parallel_layout."
 )
 _WHOLE = (
-    "There is nothing to move: a layer less here is more than half a layer too much elsewhere. Another number "
-    "of stages or a smaller vocabulary changes it."
+    "There is nothing to move: a layer less here is more than half a layer too much elsewhere. Another "
+    "number of stages or a smaller vocabulary changes it."
 )
 _MIDDLE = (
     "A middle stage holds neither embedding nor loss: look for layers that do more (experts beside dense "
