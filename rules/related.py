@@ -83,7 +83,8 @@ _WORDS = {
 
 def _owners(firing: Sequence[RuleResult]) -> dict[str, str]:
     """Problem -> the problem that keeps its time; itself where no surer one looks at any of it."""
-    problems = sorted((r for r in firing if r.level == "problem" and r.time), key=_surest_first)
+    claiming = [r for r in firing if r.level == "problem" and r.time]
+    problems = sorted(sorted(claiming, key=lambda r: r.code, reverse=True), key=_surest_first)
     taken: dict[str, str] = {}
     owners = {}
     for result in problems:
@@ -93,9 +94,11 @@ def _owners(firing: Sequence[RuleResult]) -> dict[str, str]:
     return owners
 
 
-def _surest_first(result: RuleResult) -> tuple[int, float, str]:
+def _surest_first(result: RuleResult) -> tuple[int, float]:
+    """Of equal gains the later code's comes first: rules of a whole dimension (PD342) have lower ones than
+    those of one cause of its time (PD343), which say more."""
     gain = result.gain
     if gain is None:
-        return len(_METHODS), 0.0, result.code
+        return len(_METHODS), 0.0
     most = gain.mid_ms if gain.method == "replay" else gain.high_ms
-    return _METHODS[gain.method], -(most or 0.0), result.code
+    return _METHODS[gain.method], -(most or 0.0)

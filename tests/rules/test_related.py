@@ -81,6 +81,8 @@ def test_a_nanosecond_is_the_problem_of_the_rule_whose_gain_is_surest(tmp_path: 
     assert related_in(found)["PD999"] == []
     said = dict(lines_of(rule_of(found[0])))["mind"]
     assert said == "Same time as PD997, PD998: waiting for late ranks. Either gain is of it, not both."
+    # Of equal gains the later code's, which is the more exact one.
+    assert levels(case, ceiling, rule("PD997", time="waits", gain=gain(9.0)))["PD996"] == "information"
     # Alone each is a problem, and a rule without a gain claims no time.
     assert levels(case, ceiling) == {"PD996": "problem"}
     assert levels(case, ceiling, rule("PD997", time="waits")) == {"PD996": "problem", "PD997": "problem"}
