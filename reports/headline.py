@@ -30,6 +30,8 @@ class Figure:
     """Colour family of the ledger, or empty."""
     ns: int | None
     known: bool
+    against: Sequence[str] = ()
+    """How it compares with a baseline and a target."""
 
 
 def _range(low: str, high: str) -> str:
@@ -149,7 +151,7 @@ _ASKED = {"MFU": "mfu", "Step time": "step_time", "Peak memory": "peak_memory"}
 
 def _compared(diagnosis: Diagnosis, figure: Figure) -> Figure:
     name = _ASKED.get(figure.label, "tokens_per_s_per_gpu" if figure.label.startswith("Tokens") else "")
-    return replace(figure, notes=[*figure.notes, *notes_on(diagnosis, name)])
+    return replace(figure, against=notes_on(diagnosis, name))
 
 
 def share_figures(diagnosis: Diagnosis) -> list[Figure]:

@@ -241,7 +241,9 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
         page.say(promised, "")
     page.say(summary.source_line(diagnosis), "")
     page.lines.append("")
-    facts = [[fig.label, fig.value, "; ".join(fig.notes)] for fig in headline.headline(diagnosis)]
+    facts = [
+        [fig.label, fig.value, "; ".join([*fig.notes, *fig.against])] for fig in headline.headline(diagnosis)
+    ]
     page.lines += ["  " + line for line in grid(["", "", ""], facts, align="lrl", width=page.width)[1:]]
     for text in against_words(diagnosis):
         page.say(text)
