@@ -1,10 +1,11 @@
 from __future__ import annotations
 
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfdoc.analyzers.contention.contention import norm_contention
@@ -199,3 +200,45 @@ def test_the_worst_norm_is_the_one_slowed_most_beside_communication(tmp_path: Pa
     # 50 us on either side.
     assert (kept.first_ns, kept.last_ns) == (1_050_000, 1_172_000)
     assert bars(kept, "compute", COMPUTE_CODES.index("norm")) == [(1_100_000, 1_122_000)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.integers(0, 400), st.integers(0, 60), st.integers(0, 1), st.integers(0, 80)),
+        min_size=1,
+        max_size=14,
+    ),
+    st.lists(st.tuples(st.integers(0, 400), st.integers(0, 200), st.booleans()), max_size=6),
+)
+def test_whatever_the_trace_an_instance_is_a_part_of_it(
+    kernels: list[tuple[int, int, int, int]], ranges: list[tuple[int, int, bool]]
+) -> None:
+    # Kernels that overlap, are empty or of another stream, calls that nest, ranges that cross.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i, (start, length, stream, before) in enumerate(kernels):
+        began = 100 * US + start * US
+        name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL" if i % 3 == 2 else GEMM
+        launch = (thread, began - before * US - 5, began - before * US)
+        device.kernel(name, began, began + length * US, stream=7 + 13 * stream, launch=launch)
+    for start, length, is_gc in ranges:
+        thread.range("perfdoc.gc" if is_gc else "perfdoc.data", start * US, (start + length) * US)
+    with tempfile.TemporaryDirectory() as folder:
+        view = view_of(builder, Path(folder))
+    window = view.window
+    ledger = build_ledger(view.activity, window.start_ns, window.end_ns, view.idle_inputs, view.gaps)
+    for key, found in instances_of(view).items():
+        spot = found.spot
+        assert 0 < spot.cost_ns <= spot.end_ns - spot.start_ns
+        assert found.first_ns <= spot.start_ns
+        assert spot.end_ns <= found.last_ns
+        if key.startswith("idle."):
+            assert spot.cost_ns <= sum(ledger.idle_ns.values())
+        for name, track in found.tracks.items():
+            s = track.segments
+            assert s.start_ns[0] == found.first_ns, name
+            assert s.start_ns[-1] + s.duration_ns[-1] == found.last_ns
+            assert (s.start_ns[1:] == (s.start_ns + s.duration_ns)[:-1]).all()
+            assert s.item.max(initial=-1) < max(1, len(track.names))
