@@ -1,8 +1,8 @@
 """Communication whose other members are in no capture: the wait for them is no transfer to be shortened.
 
 A collective's kernel runs from its own rank's arrival, so that it also lasts while a late rank is waited for.
-A matched one is known to transfer for as long as the shortest of its members took. Of one that was not
-matched the quick ones of its size on the same stream tell it: what it takes beyond is taken for waiting. One
+One of which all members are here is known to transfer for as long as the shortest of them took. Of another
+the quick ones of its size on the same stream tell it: what it takes beyond is taken for waiting. One
 of a rare size waited where it took longer than the quick ones of the next larger size; it then gets its share
 of their time. The late rank is late whatever becomes of the message, so changes are tried on the step without
 those waits. Where every message waits alike (for a rank that is always late) nothing tells.
@@ -44,10 +44,13 @@ def without_waits(rebuilt: Rebuilt) -> Unwaited | None:
 
 
 def _waits_ns(rebuilt: Rebuilt) -> I64:
-    """By task: what communication that was not matched took beyond the quick ones; of GPU ranks."""
+    """By task: what communication that was not matched (of some ranks of a job: all of it) took beyond the
+    quick ones; of GPU ranks."""
     graph, edges = rebuilt.graph, rebuilt.graph.edges
     matched = np.zeros(len(rebuilt.start_ns), bool)
-    matched[edges.target[graph.kind[edges.source] == TaskKind.MEETING]] = True
+    # Where ranks of the job are not here, all that are may have waited for one of those.
+    if (rebuilt.ranks[0].facts.world_size or 0) <= len(rebuilt.ranks):
+        matched[edges.target[graph.kind[edges.source] == TaskKind.MEETING]] = True
     ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes > 0) & ~rebuilt.on_host
     rows = np.flatnonzero(ours)
     found = np.zeros(len(matched), np.int64)

@@ -21,7 +21,7 @@ from perfdoc.simulator.replay.replay import replay
 from perfdoc.simulator.replay.waits import ASSUMED, without_waits
 from perfdoc.simulator.replay.whole import basis_of
 from perfdoc.traces.load import read_trace
-from tests.simulator.rebuilt_of import views_of
+from tests.simulator.rebuilt_of import job_of, views_of
 from tests.simulator.simulated import DENSE, facts_of, replayed, simulated, written
 
 
@@ -101,3 +101,16 @@ def test_one_that_the_window_cuts_is_measured_by_those_that_were_matched(tmp_pat
     changed = np.flatnonzero(found.rebuilt.graph.duration_ns != duration)
     assert changed.tolist() == [cut]
     assert found.rebuilt.graph.duration_ns[cut] == pytest.approx(usual, abs=2)
+
+
+def test_members_that_are_here_may_all_have_waited(tmp_path: Path) -> None:
+    """Of four replicas the captures of two, which are matched; a third collects garbage for 60 ms."""
+    job = simulated("dp=4", "gc=60", "late_rank=2:1.01")
+    facts, paths = facts_of(job), written(job, tmp_path)
+    views = [v for i in (2, 3) for v in views_of(read_trace(paths[i]), facts)]
+    found, joined = job_of(views, facts)
+    assert joined is not None
+    basis = basis_of(joined, found, [], None)
+    gain = basis.of([Proposal(key="it", family="it", edit=rebucketed(80_000_000))])
+    assert gain.mid_ms is not None
+    assert 0 < gain.mid_ms < 10
