@@ -55,6 +55,8 @@ def find_captures(paths: Sequence[str]) -> list[Path]:
 
 def _behind(text: str) -> list[Path]:
     """What one argument stands for. Raises TraceError where that is nothing."""
+    if not text:  # which Path takes for the current folder
+        raise TraceError("''", "is no path.", "Is a variable of the shell empty?")
     path = Path(text)
     try:
         if path.is_dir():

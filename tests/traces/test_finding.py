@@ -58,6 +58,14 @@ def test_a_name_longer_than_any_file_system_takes() -> None:
         read_trace(Path("x" * 300 + ".sqlite"))
 
 
+def test_an_empty_word_is_not_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`perfdoc analyze "$TRACE"` with nothing in the variable."""
+    write_nsys_sqlite(TimelineBuilder().build(), tmp_path / "x.sqlite")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(TraceError, match="'': is no path"):
+        find_captures([""])
+
+
 def test_digits_that_are_no_numbers_are_sorted_too(tmp_path: Path) -> None:
     for name in ("1²2.json", "10.json", "9.json"):
         (tmp_path / name).write_bytes(KINETO)
