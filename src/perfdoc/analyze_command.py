@@ -84,7 +84,8 @@ def analyze(
     hashing = begin_hash(paths)
     # Before numpy is imported: its library for matrices, which nothing here needs, has threads that spin.
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-    from perfdoc.analyze_work import Options, UserError, run
+    from perfdoc.analyze_work import Options, run
+    from perfdoc.window_text import UserError
 
     try:
         options = Options.parse(

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import re
 import sys
 import threading
 import time
@@ -27,6 +26,7 @@ from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts, common_facts
 from perfdoc.traces.load import find_captures
+from perfdoc.window_text import UserError, pattern_of, window_request
 from perfdoc.work import Work
 
 if TYPE_CHECKING:
@@ -37,11 +37,6 @@ if TYPE_CHECKING:
 DEFAULT_OUTPUT = "perfdoc-report"
 _BUNDLE = ("report.html", "report.md", "diagnosis.json")
 """What is written into the folder of -o."""
-_UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
-
-
-class UserError(ValueError):
-    """Something the user can mend; shown as one line."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,9 +81,9 @@ class Options:
         if window and step_range:
             raise UserError("--window and --step-range exclude one another: give one.")
         request = (
-            _window_request(window)
+            window_request(window)
             if window
-            else WindowRequest(step_pattern=_pattern("--step-range", step_range))
+            else WindowRequest(step_pattern=pattern_of("--step-range", step_range))
         )
         paths, words = split_settings(paths)
         try:
@@ -277,44 +272,6 @@ def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> None:
     if options.json_file not in (None, "-"):
         contents[Path(str(options.json_file))] = serial
     write_all(contents, options.output)
-
-
-def _window_request(text: str) -> WindowRequest:
-    if text == "capture":
-        return WindowRequest(whole_capture=True)
-    if text.startswith("range:"):
-        return WindowRequest(range_pattern=_pattern("--window range:", text.removeprefix("range:")))
-    parts = text.split(",")
-    if len(parts) != 2:
-        raise UserError(f"--window {text!r}: give START,END (such as 4.2s,4300ms), range:REGEX or capture.")
-    start, end = (_time_ns(p) for p in parts)
-    if end <= start:
-        raise UserError(f"--window {text!r}: the end does not lie after the start.")
-    return WindowRequest(bounds_ns=(start, end))
-
-
-def _time_ns(text: str) -> int:
-    """Exact integer nanoseconds of a decimal with a unit."""
-    match = re.fullmatch(r"\s*(\d{1,19})(?:\.(\d{1,9}))?\s*(ns|us|µs|ms|s|)\s*", text)
-    if match is None:
-        raise UserError(f"--window: {text!r} is not a time. Write 1234567890, 1234.5ms or 1.2s.")
-    whole, fraction, unit = match[1], match[2] or "", _UNITS_NS[match[3]]
-    scaled = int(whole + fraction) * unit
-    if scaled % 10 ** len(fraction):
-        raise UserError(f"--window: {text!r} is finer than a nanosecond.")
-    value: int = scaled // 10 ** len(fraction)
-    if value >= 2**62:
-        raise UserError(f"--window: {text!r} is out of range.")
-    return value
-
-
-def _pattern(option: str, text: str | None) -> re.Pattern[str] | None:
-    if text is None:
-        return None
-    try:
-        return re.compile(text)
-    except re.error as error:
-        raise UserError(f"{option} {text!r}: is not a regular expression: {error}.") from error
 
 
 def _rule_codes(text: str | None) -> frozenset[str]:

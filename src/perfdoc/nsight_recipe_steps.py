@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc import __version__
-from perfdoc.analyze_work import Options, UserError
+from perfdoc.analyze_work import Options
 from perfdoc.analyzers.distinct import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.diagnose import diagnose
@@ -24,6 +24,7 @@ from perfdoc.output import write_all
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.traces import NoGpuActivityError, TraceError
+from perfdoc.window_text import UserError
 
 _REPORTS = 16
 """Ranks of more reports are not joined if their windows are large."""
