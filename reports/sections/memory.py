@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.diagnosis.memory import DeviceMemory, ProcessMemory
@@ -24,7 +25,6 @@ def build(diagnosis: Diagnosis) -> Section | None:
     if memory.state != "measured" or not (devices or processes):
         return None
     grids = []
-    picture = memory_picture(devices[0], _label(devices[0])) if devices else None
     if devices:
         grids = [_composition(devices[0]), _sites(devices[0])]
         if len(devices) > 1:
@@ -36,7 +36,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
         title="Memory",
         sentences=[*_sentences(devices), *_of_processes(devices, processes)],
         grids=[grid for grid in grids if grid.rows],
-        pictures=[] if picture is None else [picture],
+        draw=partial(memory_picture, devices[0], _label(devices[0])) if devices else None,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from perfdoc.diagnosis import Diagnosis, PipelineAnalysis
 from perfdoc.diagnosis.pipeline import PipelineStage
@@ -22,13 +23,12 @@ def build(diagnosis: Diagnosis) -> Section | None:
     if found.state != "measured":
         return None
     grids = (_idle(found), _stages(found))
-    picture = schedule_picture(diagnosis)
     return Section(
         key="pipeline",
         title="Pipeline",
         sentences=[*_lost(found), *_slowest(found, diagnosis), *_limits(found)],
         grids=[grid for grid in grids if grid.rows],
-        pictures=[] if picture is None else [picture],
+        draw=partial(schedule_picture, diagnosis),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from markupsafe import Markup
@@ -42,8 +42,15 @@ class Section:
     sentences: Sequence[str] = field(default_factory=list)
     """Prose of ours; quoted names stand in `code` quotes."""
     grids: Sequence[Grid] = field(default_factory=list)
-    pictures: Sequence[Markup] = field(default_factory=list)
-    """For the page alone; what they show is said in words or tables as well."""
+    draw: Callable[[], Markup | None] | None = None
+    """A picture for the page alone, drawn when it is asked for; what it shows is said in words or tables as
+    well."""
+
+    @property
+    def pictures(self) -> Sequence[Markup]:
+        """What there is to be seen."""
+        picture = self.draw() if self.draw is not None else None
+        return [] if picture is None else [picture]
 
 
 def opening(text: str) -> str:

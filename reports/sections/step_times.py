@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 from perfdoc.diagnosis import Diagnosis, StepTimes
 from perfdoc.diagnosis.step_times import Distribution, OutlierStep
@@ -24,14 +25,13 @@ def build(diagnosis: Diagnosis) -> Section | None:
         return None
     # One distribution alone is in the sentence already.
     spreads = kinds if len(kinds) > 1 else []
-    picture = steps_picture(diagnosis)
     grids = (_distributions(spreads, len(times.ranks)), _outliers(times))
     return Section(
         key="step-times",
         title="Step times",
         sentences=[*_length(times), *_slowest(times), *_overhead(times), *_warm_up(times), *_log(times)],
         grids=[grid for grid in grids if grid.rows],
-        pictures=[] if picture is None else [picture],
+        draw=partial(steps_picture, diagnosis),
     )
 
 
