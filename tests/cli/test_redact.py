@@ -72,5 +72,5 @@ def test_what_a_scheduler_ends_leaves_nothing(tmp_path: Path) -> None:
         time.sleep(0.005)
     process.send_signal(signal.SIGTERM)
     _, err = process.communicate(timeout=60)
-    assert (process.returncode, err) == (143, "")
+    assert (process.returncode, err) == (143, "perfdoc: terminated\n")
     assert sorted(p.name for p in tmp_path.iterdir()) == before
