@@ -78,13 +78,11 @@ def figures(path: Path) -> RunFigures:
 
 def outcome(decision: Decision, old: Sequence[RunFigures], new: Sequence[RunFigures]) -> str:
     """What `gate check` says: parts are asked where the step cannot be told."""
-    from perfdoc.gate.decision import PRACTICAL_FRAC, Verdict
-    from perfdoc.gate.parts import told_by_parts
+    from perfdoc.gate.decision import PRACTICAL_FRAC
+    from perfdoc.gate.parts import where_inconclusive
 
-    if decision.verdict is Verdict.INCONCLUSIVE:
-        told = told_by_parts(old, new, PRACTICAL_FRAC)
-        return "fail by a part" if told and told.grew else "inconclusive"
-    return decision.verdict.value
+    told = where_inconclusive(decision, old, new, PRACTICAL_FRAC)
+    return "fail by a part" if told and told.grew else decision.verdict.value
 
 
 def drawn(

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
 
 import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.gate.beside import decide_pairs, in_turn
+from perfdoc.gate.beside import decide_pairs, in_turn, same_place
 from perfdoc.gate.decision import Verdict
 from perfdoc.gate.figures import RunFigures
+from perfdoc.gate.order import slower_in_pairs
 from tests.gate.commands import MakeRun, gate, megatron_log
 from tests.gate.scatter import EXCHANGEABLE, STRETCHED, Draw
 from tests.gate.test_changed_baselines import run
@@ -49,6 +51,36 @@ def test_false_alarms_also_where_runs_side_by_side_are_alike(shape: str, draw: D
     assert wrong / trials <= 0.01 + 3 * math.sqrt(0.01 * 0.99 / trials), shape
 
 
+SIZES = ([1.0, 1, 1, 1, 1], [1.0, 1, 1, 1, 0], [1.0, 2, 3, 4, 5], [1, 1, 1, 1, 1, 1, 0.01], list(range(1, 9)))
+"""Of changes, in units of 20 %."""
+
+
+@pytest.mark.parametrize("sizes", SIZES, ids=str)
+def test_no_shape_makes_more_false_alarms_than_signs_allow(sizes: list[float]) -> None:
+    """Every choice of signs, which are all as likely where nothing changed."""
+    signed = [[a * b for a, b in zip(sizes, s, strict=True)] for s in product((1, -1), repeat=len(sizes))]
+    most = max(0.01 * len(signed), 1)
+    assert 1 <= sum(map(slower_in_pairs, signed)) <= most or 0 in sizes
+    fails = sum(
+        decide_pairs([(10**9, round(10**9 * math.exp(c / 5))) for c in row]).verdict is Verdict.FAIL
+        for row in signed
+    )
+    assert fails <= most
+
+
+def test_one_pair_of_seven_the_other_way_round_is_one_too_many() -> None:
+    # Signs: 2 of 128 outcomes are as clear (none, or the smallest), of 8 pairs 2 of 256.
+    assert slower_in_pairs([1, 2, 3, 4, 5, 6, 7])
+    assert not slower_in_pairs([-1, 2, 3, 4, 5, 6, 7])
+    assert slower_in_pairs([-1, 2, 3, 4, 5, 6, 7, 8])
+    assert not slower_in_pairs([1, -2, 3, 4, 5, 6, 7, 8])
+    # Of equal sizes the places are shared: any of the four is as clear.
+    assert not slower_in_pairs([-1, 1, 1, 1, 5, 6, 7, 8])
+    found = decide_pairs([(1000, 999), *[(1000, 1100)] * 6])
+    assert (found.verdict, found.slower_frac > found.limit_frac) == (Verdict.INCONCLUSIVE, True)
+    assert "too few of the pairs agree" in found.reason
+
+
 def began(number: int, minute: int | None) -> RunFigures:
     return msgspec.structs.replace(
         run(number), utc=None if minute is None else f"2026-11-21T10:{minute:02}:00Z"
@@ -70,6 +102,16 @@ def test_pairs_are_neighbours_in_time() -> None:
         in_turn(old[:2], new)
     unknown = in_turn([began(i, None) for i in range(3)], [began(i, 9) for i in range(3, 6)])
     assert [(a.source, b.source) for a, b in unknown] == [("r0", "r3"), ("r1", "r4"), ("r2", "r5")]
+
+
+def test_who_is_always_first_is_said() -> None:
+    runs = [began(i, i) for i in range(6)]
+    turns = [(runs[0], runs[1]), (runs[3], runs[2]), (runs[4], runs[5])]
+    firsts = list(zip(runs[::2], runs[1::2], strict=True))
+    assert same_place(turns) == []
+    assert "the old run is the first one of every pair" in same_place(firsts)[0]
+    assert "the new run is the first one of every pair" in same_place([(b, a) for a, b in firsts])[0]
+    assert same_place([*firsts[:2], (began(4, None), runs[5])]) == []
 
 
 def beside(runs: list[Path]) -> list[str | Path]:
@@ -94,6 +136,8 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     assert code == 1, out
     assert out.startswith("FAIL: A step of the quickest quarter takes 70.5")
     assert "5.0% slower than the old runs' 67.1" in out
+    assert "note: of 6 pairs of equal runs the new one is the slower one of each in 1 of 64 cases" in out
+    assert "first one of every pair" not in out
     assert not (tmp_path / "perfdoc-baselines").exists()
     other = made("other", 1, bucket_size=7)
     code, out, _ = gate(tmp_path, "check", *other, *beside(old))

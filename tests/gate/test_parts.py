@@ -15,7 +15,7 @@ import pytest
 from perfdoc.gate.decision import Verdict, decide
 from perfdoc.gate.figures import RunFigures
 from perfdoc.gate.growth import growth
-from perfdoc.gate.parts import told_by_parts
+from perfdoc.gate.parts import told_by_parts, where_inconclusive
 from tests.gate.commands import MS, MakeRun, gate, record
 from tests.gate.scatter import EXCHANGEABLE
 from tests.gate.test_changed_baselines import run
@@ -75,6 +75,18 @@ def test_what_only_moved_is_no_loss() -> None:
     assert not told_by_parts(old, moved, 0.02).grew  # type: ignore[union-attr]
     (part,) = told_by_parts(old, lost, 0.02).grew  # type: ignore[union-attr]
     assert (part.name, part.grew_frac) == ("exposed_comm.dp", pytest.approx(0.1))
+
+
+def test_who_computes_faster_and_waits_for_data_loses_nothing() -> None:
+    # s = 30 % of a step: 3.747 * 30 % * 0.730, and that of both sides together, is 80 % or so.
+    old = logged([1000, 1400, 600, 1000, 1000], [20] * 5)
+    late, quick = logged([1000, 1450, 700], [60] * 3), logged([500, 520, 510], [60] * 3)
+    for new, told in ((late, True), (quick, False)):
+        decision = decide([r.median_step_ns for r in old], [r.median_step_ns for r in new])
+        assert decision.verdict is Verdict.INCONCLUSIVE
+        found = where_inconclusive(decision, old, new, 0.02)
+        assert (found is not None and bool(found.grew)) is told
+    assert where_inconclusive(decide([1000] * 5, [1000] * 3), old, late, 0.02) is None
 
 
 def test_nothing_is_said_where_nothing_is_known() -> None:

@@ -117,5 +117,10 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     code, out, _ = gate(tmp_path, "check", *hour)
     assert (code, "the limit is 6.5%" in out) == (3, True), out
     assert "other hours too, or old ones beside them" in out
+    # What is no loss by that limit joins the baseline too.
+    later = [make_run(f"l{i}", 105 + i / 100, utc=f"2026-11-25T09:0{i}:00Z") for i in range(3)]
     others = [make_run(f"o{i}", 105 + i / 100, utc=f"2026-11-2{i}T20:00:00Z") for i in range(3)]
     assert gate(tmp_path, "check", *others)[0] == 1
+    assert gate(tmp_path, "record", *others)[0] == 2
+    code, _, err = gate(tmp_path, "record", *later)
+    assert (code, "8 runs, 3 of them new" in err) == (0, True), err

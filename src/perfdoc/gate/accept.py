@@ -21,6 +21,7 @@ from perfdoc.gate.facts import differences
 from perfdoc.gate.figures import Statistic
 from perfdoc.gate.read_run import Run
 from perfdoc.gate.result import change
+from perfdoc.gate.session import shared_noise_frac
 from perfdoc.traces import TraceError
 
 
@@ -42,14 +43,15 @@ def recorded(
     path, old = found
     refuse_known(path, old, figures, "it is recorded already, and one run counts once")
     known, new = (step_times(path, side, statistic) for side in (old.runs, figures))
-    decision = decide(known, new, practical_frac)
+    shared = shared_noise_frac(old.runs, known, figures, new)
+    decision = decide(known, new, practical_frac, shared_noise_frac=shared)
     if decision.verdict in (Verdict.FAIL, Verdict.IMPROVED):
         what = f"does not take these runs: they are {change(decision.slower_frac)} its own, beyond the limit"
         remedy = "A new level is for perfdoc gate promote --reason WHY RUN…"
         if len(known) < MIN_HISTORY:
             remedy = "A larger --practical takes runs of a noisy machine; a new level is for promote."
         raise TraceError(path, f"{what} of {decision.limit_frac:.1%}.", remedy)
-    drifted = drift(known, new, practical_frac)
+    drifted = drift(known, new, practical_frac, shared_noise_frac=shared)
     if drifted is not None and drifted.beyond:
         what = (
             f"does not take these runs: they are {change(drifted.slower_frac)} its first "

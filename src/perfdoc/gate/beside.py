@@ -3,8 +3,9 @@
 A machine that is quick or slow for minutes or hours makes runs alike that lie side by side. Runs of a
 baseline were made at another time, and no figure of theirs says how that time differed. In a pair both runs
 meet the same stretch, which falls out of their ratio. Where nothing changed, either run of a pair is as
-likely the slower one, so that the ratios scatter evenly about 1 however runs scatter, and Student's t is no
-less safe than it is for normal ones.
+likely the slower one, so that the ratios scatter evenly about 1 however runs scatter. Two things must hold of
+a loss, as in `decision`: the mean of the ratios lies beyond what their scatter explains (Student's t), and
+their signs are as clear (`order`), which holds whatever the distribution.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Sequence
 from perfdoc.gate.decision import MAX_NOISE_FRAC, MOST_RUNS, PRACTICAL_FRAC, Decision, Verdict
 from perfdoc.gate.figures import RunFigures
 from perfdoc.gate.noise import MIN_SPREAD_FRAC, student_t
+from perfdoc.gate.order import slower_in_pairs
 from perfdoc.gate.session import began
 
 MIN_PAIRS = 3
@@ -47,6 +49,23 @@ def in_turn(old: Sequence[RunFigures], new: Sequence[RunFigures]) -> list[tuple[
     return pairs
 
 
+def same_place(pairs: Sequence[tuple[RunFigures, RunFigures]]) -> list[str]:
+    """A note where the old run is the first one of every pair, or the new one is: more than code differs.
+
+    pairs: (old, new). Nothing where it is not known when runs began.
+    """
+    known = [(a, b) for old, new in pairs if (a := began(old)) is not None and (b := began(new)) is not None]
+    if len(known) < len(pairs):
+        return []
+    for first, earlier in (("old", [a < b for a, b in known]), ("new", [b < a for a, b in known])):
+        if all(earlier):
+            return [
+                f"the {first} run is the first one of every pair: what being first does to a run counts as a "
+                "change; take turns, old, new, new, old, and so on"
+            ]
+    return []
+
+
 def decide_pairs(pairs_ns: Sequence[tuple[int, int]], practical_frac: float = PRACTICAL_FRAC) -> Decision:
     """Compare pairs (old, new) of step times; two pairs or more.
 
@@ -62,10 +81,13 @@ def decide_pairs(pairs_ns: Sequence[tuple[int, int]], practical_frac: float = PR
     slower = math.expm1(statistics.fmean(ratios))
     noise = _noise_frac(spread, n)
     limit, bearable = max(practical_frac, noise), max(MAX_NOISE_FRAC, practical_frac)
-    if slower > limit:
+    if slower > limit and slower_in_pairs(ratios):
         verdict, reason = Verdict.FAIL, "slower in pairs than noise and the practical limit allow"
-    elif slower < -limit:
+    elif slower < -limit and slower_in_pairs([-r for r in ratios]):
         verdict, reason = Verdict.IMPROVED, "faster in pairs than noise explains"
+    elif abs(slower) > limit:
+        verdict = Verdict.INCONCLUSIVE
+        reason = "too few of the pairs agree on which side is the slower one; add pairs"
     elif noise > bearable:
         enough = next((r for r in range(n + 1, MOST_RUNS + 1) if _noise_frac(spread, r) <= bearable), None)
         more = f"{enough} pairs would do" if enough else "make longer runs, or measure on a quieter machine"

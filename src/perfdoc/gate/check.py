@@ -6,15 +6,15 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc.gate.baseline import Baseline, find, nearest, read_baselines, refuse_known
-from perfdoc.gate.beside import decide_pairs, in_turn
+from perfdoc.gate.beside import decide_pairs, in_turn, same_place
 from perfdoc.gate.decision import Decision, Verdict, decide
 from perfdoc.gate.drift import drift, promoted_since
 from perfdoc.gate.facts import Facts, differences
 from perfdoc.gate.figures import RunFigures, Statistic, twice
 from perfdoc.gate.floors import Floor, Level, check_floors
 from perfdoc.gate.growth import growth
-from perfdoc.gate.order import few_orders
-from perfdoc.gate.parts import told_by_parts
+from perfdoc.gate.order import few_orders, few_pairs
+from perfdoc.gate.parts import where_inconclusive
 from perfdoc.gate.read_run import Run
 from perfdoc.gate.result import (
     Check,
@@ -110,8 +110,11 @@ def check_beside(
         return incomparable(why, limits, baseline=None, differences=differ, runs=new, notes=notes)
     notes += _let(beside[0].facts, runs[0].facts, "the runs beside")
     pairs = in_turn(old, new)
+    notes += same_place(pairs)
     sides = (step_times(Path(old[0].source), side, statistic) for side in zip(*pairs, strict=True))
     decision = decide_pairs(list(zip(*sides, strict=True)), practical_frac)
+    if decision.verdict is Verdict.FAIL:
+        notes += few_pairs(len(pairs))
     return compared(
         decision,
         [*_by_parts(decision, old, new, practical_frac), *limits],
@@ -138,9 +141,7 @@ def _by_parts(
     decision: Decision, old: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
 ) -> list[Check]:
     """What parts say where the step as a whole cannot be told."""
-    if decision.verdict is not Verdict.INCONCLUSIVE:
-        return []
-    told = told_by_parts(old, new, practical_frac)
+    told = where_inconclusive(decision, old, new, practical_frac)
     return [parts_check(told, practical_frac)] if told else []
 
 

@@ -47,6 +47,46 @@ def few_orders(baseline_runs: int, new_runs: int) -> list[str]:
     ]
 
 
+def slower_in_pairs(changes: Sequence[float], most: float = MOST_BY_CHANCE) -> bool:
+    """The same of pairs: changes that are positive where the new run is the slower one of its pair.
+
+    Where nothing changed each is as likely to have the other sign, so every choice of signs for these sizes
+    is as likely, whatever the sizes (Wilcoxon's signed ranks). Of fewer than 7 pairs all must be slower. A
+    change of 0 counts against it.
+
+    >>> slower_in_pairs([1, 2, 3, 4, 5]), slower_in_pairs([-1, 2, 3, 4, 5])
+    (True, False)
+    """
+    n = len(changes)
+    sizes = [abs(c) for c in changes]
+    # Twice the mean of the places that equal sizes share, so that it is whole.
+    ranks = [sum(s < size for s in sizes) + sum(s <= size for s in sizes) + 1 for size in sizes]
+    against = sum(r for r, c in zip(ranks, changes, strict=True) if c <= 0)
+    if 2 * against >= sum(ranks):
+        return False
+    ways = [1] + [0] * against
+    for rank in ranks:
+        for j in range(against, rank - 1, -1):
+            ways[j] += ways[j - rank]
+    as_clear = sum(ways)
+    return as_clear <= max(most * (1 << n), 1)
+
+
+def few_pairs(pairs: int) -> list[str]:
+    """A note where even the clearest outcome of so many pairs comes by chance in more than 1 % of cases.
+
+    >>> few_pairs(7)
+    []
+    """
+    ways, enough = 2**pairs, math.ceil(-math.log2(MOST_BY_CHANCE))
+    if pairs >= enough:
+        return []
+    return [
+        f"of {pairs} pairs of equal runs the new one is the slower one of each in 1 of {ways} cases: so "
+        f"likely may a false alarm be where scatter is not normal, and at most 1 % with {enough} pairs"
+    ]
+
+
 def _ways(n: int, k: int, most: int) -> list[int]:
     """Of the choices of k places among n + k, how many have 0, 1, … `most` pairs the wrong way round.
 

@@ -12,7 +12,7 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from perfdoc.gate.decision import MIN_HISTORY
+from perfdoc.gate.decision import MIN_HISTORY, Decision, Verdict
 from perfdoc.gate.figures import RunFigures
 from perfdoc.gate.noise import CONFIDENCE, noise_frac, spread_of
 from perfdoc.gate.order import MOST_BY_CHANCE, slower_by_order
@@ -55,6 +55,21 @@ _SPLITS = (
     _Split(parts=lambda r: r.parts_ns, step_ns=lambda r: sum(r.parts_ns.values())),
 )
 """The log of unprofiled steps, and the ledger of profiled ones."""
+
+
+def where_inconclusive(
+    decision: Decision, baseline: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
+) -> PartsTold | None:
+    """What parts say where the step cannot be told; None where it can, or where it looks quicker.
+
+    Where a step looks quicker by more than half of its noise, the rest of it most likely became quicker: who
+    computes faster waits for data longer, and loses nothing.
+    """
+    if decision.verdict is not Verdict.INCONCLUSIVE:
+        return None
+    if decision.slower_frac < -(decision.noise_frac or 0.0) / 2:
+        return None
+    return told_by_parts(baseline, new, practical_frac)
 
 
 def told_by_parts(
