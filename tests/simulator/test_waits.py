@@ -110,7 +110,7 @@ def test_members_that_are_here_may_all_have_waited(tmp_path: Path) -> None:
     views = [v for i in (2, 3) for v in views_of(read_trace(paths[i]), facts)]
     found, joined = job_of(views, facts)
     assert joined is not None
-    basis = basis_of(joined, found, [], None)
+    basis = basis_of(joined, found, [])
     gain = basis.of([Proposal(key="it", family="it", edit=rebucketed(80_000_000))])
     assert gain.mid_ms is not None
     assert 0 < gain.mid_ms < 10
