@@ -42,7 +42,8 @@ def split_gathers(rebuilt: Rebuilt, ratio: float, latency_ns: float, dimension: 
         here, later = mine[:-1], rebuilt.launch_ns[mine[1:]]
         at_wait = (waiting[here] >= 0) & (before_ns[here] <= later)
         at_wait &= later <= rebuilt.launch_ns[waiting[here]]
-        ahead = np.append(at_wait, at_wait[-1:]) & (waiting[mine] >= 0)
+        # The last one is as the one before it; a single one tells nothing, and stays as it is sent for now.
+        ahead = np.append(at_wait, at_wait[-1:].any()) & (waiting[mine] >= 0)
         duration[mine] = np.where(ahead, part_ns, parts * part_ns)
         extra[mine] = np.where(ahead, (parts - 1) * part_ns, 0)
         behind[here[at_wait]] = mine[1:][at_wait]
