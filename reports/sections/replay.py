@@ -8,6 +8,7 @@ from perfdoc.diagnosis import Diagnosis, Replay, ReplayAnalysis
 from perfdoc.reports import units
 from perfdoc.reports.advice import rough
 from perfdoc.reports.names import shorten
+from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
 
 _RANKS_MOST = 16
@@ -44,7 +45,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
     return Section(
         key="path",
         title="Critical path and predicted gains",
-        sentences=[*_how_well(found, replays), *_together(diagnosis)],
+        sentences=[*_how_well(found, replays), *_by_construction(diagnosis), *_together(diagnosis)],
         grids=grids,
     )
 
@@ -71,6 +72,17 @@ def _how_well(found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]
         yield f"The ranks were not run together: {job.reason}."
     if withheld := sum(not r.predicts for r in replays):
         yield f"For {units.plural(withheld, 'rank')} that is too far off to predict from."
+
+
+def _by_construction(diagnosis: Diagnosis) -> Iterator[str]:
+    """What that distance is worth: of ranks that train on the CPU it is none whatever they did."""
+    of_host = sum(on_host(rank) for rank in diagnosis.ranks)
+    if of_host:
+        whose = "ranks" if of_host == len(diagnosis.ranks) else "the ranks"
+        yield (
+            f"Of {whose} that train on the CPU every piece of time is run again as long as it was, so that "
+            "that distance is near nothing by construction: it does not show how good predictions are."
+        )
 
 
 def _together(diagnosis: Diagnosis) -> Iterator[str]:
