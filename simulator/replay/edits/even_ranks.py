@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cache, partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +30,8 @@ def without_straggler(rank: int, dimension: str) -> Edit:
         raise ValueError(f"without_straggler: {dimension!r} is none of {', '.join(DIMENSIONS)}")
 
     def apply(rebuilt: Rebuilt, *, alike: bool = False) -> Rebuilt:
-        rows, which, own, peers = _compared(rebuilt, rank, _meetings(rebuilt, DIMENSIONS.index(dimension)))
+        ours = _Computed(rebuilt, DIMENSIONS.index(dimension))
+        rows, which, own, peers = ours.compared(rank)
         usual = np.median(peers, axis=0)
         if usual.sum() >= own.sum():
             raise ValueError(f"{rebuilt.ranks[rank].name} computes no longer than its {dimension} peers")
@@ -54,44 +57,51 @@ def straggler_of(rebuilt: Rebuilt, dimension: str) -> int | None:
     """The rank (index) that computes longest beyond its peers; where none does, or none can be compared, the
     one that others waited for longest. Who arrives last may have waited for another itself, as all stages of
     a pipeline do for the slow one. None where no collective of the dimension was matched."""
-    meetings = _meetings(rebuilt, DIMENSIONS.index(dimension))
-    longer = np.zeros(len(meetings))
-    for i in range(len(meetings)):
-        try:
-            _, _, own, peers = _compared(rebuilt, i, meetings)
-        except ValueError:
-            continue
-        longer[i] = own.sum() - np.median(peers.sum(axis=1))
+    ours = _Computed(rebuilt, DIMENSIONS.index(dimension))
+    longer = np.zeros(len(rebuilt.ranks))
+    for i in range(len(longer)):
+        with suppress(ValueError):
+            _, _, own, peers = ours.compared(i)
+            longer[i] = own.sum() - np.median(peers.sum(axis=1))
     return int(np.argmax(longer)) if longer.max(initial=0) > 0 else last_to_arrive(rebuilt, dimension)
 
 
-def _compared(rebuilt: Rebuilt, rank: int, meetings: list[I64]) -> tuple[I64, I64, F64, F64]:
-    """(computations of a rank, in which stretch between its collectives each is, how long it computed in each
-    stretch, (peers, stretches) how long peers did the same). ValueError, one line, where nobody compares.
+class _Computed:
+    """What ranks compute between their matched collectives of a dimension; of each rank it is looked up once,
+    since with n ranks it is compared n times."""
 
-    On a GPU collectives run beside kernels, and whose come first differs: there the n-th computation of a
-    rank is compared with the n-th of its peers, and where they have more or fewer, all with all. On a CPU
-    rank collectives come in order, and pieces differ.
-    """
-    mine = meetings[rank] if 0 <= rank < len(meetings) else np.empty((0, 2), np.int64)
-    if not len(mine):
-        raise ValueError(f"rank {rank} has no matched collective of this kind")
-    peers = [i for i, o in enumerate(meetings) if i != rank and np.array_equal(o[:, 0], mine[:, 0])]
-    if not peers:
-        raise ValueError(f"no rank has all collectives in common with {rebuilt.ranks[rank].name}")
-    rows = _compute_of(rebuilt, rank)
-    theirs = [_compute_of(rebuilt, i) for i in peers]
-    which = _stretch(rebuilt, rows, mine[:, 1])
-    if rebuilt.ranks[rank].on_host:
-        of = [_stretch(rebuilt, t, meetings[i][:, 1]) for i, t in zip(peers, theirs, strict=True)]
-    else:
-        if any(len(t) != len(rows) for t in theirs):
-            which = np.zeros(len(rows), np.int64)
-        of = [which if len(t) == len(rows) else np.zeros(len(t), np.int64) for t in theirs]
-    took = rebuilt.graph.duration_ns
-    both = zip((which, *of), (rows, *theirs), strict=True)
-    sums = np.stack([np.bincount(w, took[t], len(mine) + 1) for w, t in both]).astype(np.float64)
-    return rows, which, sums[0], sums[1:]
+    def __init__(self, rebuilt: Rebuilt, dimension: int) -> None:
+        self._rebuilt = rebuilt
+        self._meetings = _meetings(rebuilt, dimension)
+        self._rows = cache(partial(_compute_of, rebuilt))
+        self._stretch = cache(partial(_stretch_of, rebuilt, self._meetings, self._rows))
+
+    def compared(self, rank: int) -> tuple[I64, I64, F64, F64]:
+        """(computations of a rank, in which stretch between its collectives each is, how long it computed in
+        each stretch, (peers, stretches) how long peers did the same). ValueError, one line, where nobody
+        compares.
+
+        On a GPU collectives run beside kernels, and whose come first differs: there the n-th computation of a
+        rank is compared with the n-th of its peers, and where they have more or fewer, all with all. On a CPU
+        rank collectives come in order, and pieces differ.
+        """
+        meetings, rebuilt = self._meetings, self._rebuilt
+        mine = meetings[rank] if 0 <= rank < len(meetings) else np.empty((0, 2), np.int64)
+        if not len(mine):
+            raise ValueError(f"rank {rank} has no matched collective of this kind")
+        peers = [i for i, o in enumerate(meetings) if i != rank and np.array_equal(o[:, 0], mine[:, 0])]
+        if not peers:
+            raise ValueError(f"no rank has all collectives in common with {rebuilt.ranks[rank].name}")
+        rows = self._rows(rank)
+        which = {i: self._stretch(i) for i in (rank, *peers)} if rebuilt.ranks[rank].on_host else {}
+        if not which:
+            alike = all(len(self._rows(i)) == len(rows) for i in peers)
+            own = self._stretch(rank)
+            which = {i: own if alike else np.zeros(len(self._rows(i)), np.int64) for i in (rank, *peers)}
+        took = rebuilt.graph.duration_ns
+        sums = [np.bincount(w, took[self._rows(i)], len(mine) + 1) for i, w in which.items()]
+        totals = np.stack(sums).astype(np.float64)
+        return rows, which[rank], totals[0], totals[1:]
 
 
 def last_to_arrive(rebuilt: Rebuilt, dimension: str) -> int | None:
@@ -135,6 +145,6 @@ def _compute_of(rebuilt: Rebuilt, rank: int) -> I64:
     return rows[np.lexsort((rebuilt.start_ns[rows], rebuilt.launch_ns[rows]))]
 
 
-def _stretch(rebuilt: Rebuilt, rows: I64, arrivals_ns: I64) -> I64:
-    """How many of these arrivals came before each computation began."""
-    return np.searchsorted(arrivals_ns, rebuilt.start_ns[rows], "right")
+def _stretch_of(rebuilt: Rebuilt, meetings: Sequence[I64], rows_of: Callable[[int], I64], rank: int) -> I64:
+    """How many of its arrivals came before each computation of a rank began."""
+    return np.searchsorted(meetings[rank][:, 1], rebuilt.start_ns[rows_of(rank)], "right")
