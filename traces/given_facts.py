@@ -158,8 +158,9 @@ def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> Job
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     left_out: tuple[str, ...] = ()
+    unclear: frozenset[str] = frozenset()
     if config is not None:
-        left_out = _take_file(values, sources, config)
+        left_out, unclear = _take_file(values, sources, config)
         if not values and not left_out:
             raise ValueError(
                 f"{config}: holds no key that perfdoc knows, such as {', '.join(list(_JOB)[:6])}."
@@ -182,12 +183,15 @@ def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> Job
             if (before := said.setdefault(name, value)) != value:
                 raise ValueError(f"--set {part}: {name} is given before as {before}; give it once.")
             _take(values, sources, name, key, value, "--set")
-    return replace(_facts(values, sources), left_out=left_out)
+    return replace(_facts(values, sources, unclear), left_out=left_out)
 
 
-def _take_file(values: dict[str, Any], sources: dict[str, str], config: Path) -> tuple[str, ...]:
+def _take_file(
+    values: dict[str, Any], sources: dict[str, str], config: Path
+) -> tuple[tuple[str, ...], frozenset[str]]:
     """Every known key of a file; returns those that are left out, since they say several things or nothing
-    that can be read. A framework's file holds the same names for several models."""
+    that can be read. A framework's file holds the same names for several models. Then: what they stand for,
+    but for those that say 0, which is none."""
     found: dict[str, dict[str, Any]] = {}
     spelled: dict[str, str] = {}
     for key, value in _of_file(config):
@@ -195,7 +199,7 @@ def _take_file(values: dict[str, Any], sources: dict[str, str], config: Path) ->
         if name is not None and value is not None and not isinstance(value, (Mapping, list)):
             found.setdefault(name, {})[str(value)] = value
             spelled[name] = key
-    left_out = []
+    left_out, unclear = [], set()
     for name, said in found.items():
         try:
             if len(said) > 1:
@@ -203,7 +207,9 @@ def _take_file(values: dict[str, Any], sources: dict[str, str], config: Path) ->
             _take(values, sources, name, spelled[name], next(iter(said.values())), f"--config {config.name}")
         except ValueError:
             left_out.append(spelled[name])
-    return tuple(sorted(left_out))
+            if set(said) != {"0"}:
+                unclear.add(name)
+    return tuple(sorted(left_out)), frozenset(unclear)
 
 
 def _take(
@@ -252,18 +258,20 @@ def _of_file(path: Path) -> Iterable[tuple[str, Any]]:
                 todo.append(value)
 
 
-def _facts(values: dict[str, Any], sources: dict[str, str]) -> JobFacts:
+def _facts(values: dict[str, Any], sources: dict[str, str], unclear: frozenset[str]) -> JobFacts:
     job = {name: values[name] for name in _JOB if name in values}
     job |= derived_sizes(job)
     model = {name: values[name] for name in _MODEL if name in values}
     shape = values.get("model")
-    if shape is None and all(name in model for name in _SHAPE_NEEDS):
+    # What a file leaves open must not count as the default: two models' numbers of experts are not none.
+    unclear &= _MODEL.keys() - model.keys()
+    if shape is None and not unclear and all(name in model for name in _SHAPE_NEEDS):
         model.setdefault("kv_channels", model["hidden_size"] // model["attention_heads"])
         shape = ModelShape(name="", sequence_length=0, **model)
     elif shape is not None:
         shape = msgspec.structs.replace(shape, **model)
     elif model:
-        missing = [n for n in _SHAPE_NEEDS if n not in model]
+        missing = [n for n in (*_SHAPE_NEEDS, *sorted(unclear)) if n not in model]
         if any(sources[n] == "--set" for n in model):
             raise ValueError(f"--set {next(iter(model))}: a model's shape needs {', '.join(missing)} too.")
     if shape is not None:

@@ -8,6 +8,8 @@ left is idle: garbage collection and data loading by their ranges, the rest the 
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
@@ -15,13 +17,15 @@ from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIME
 from perfdoc.analyzers.device.dimension_names import dimension_of_group
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass, KernelKind
 from perfdoc.profiling import vocabulary
-from perfdoc.profiling.collective_name import CollectiveName, parse_collective
+from perfdoc.profiling.collective_name import CollectiveName, format_group, parse_collective
 from perfdoc.profiling.marks import parse_group_mark
 from perfdoc.traces import RangeKind, Trace
 
 NEVER = np.iinfo(np.int64).max
 TRANSPORT = "gloo"
 """The backend of CPU ranks (the trainer starts no other)."""
+_ONE_RANK = re.compile(rf"^{re.escape(vocabulary.GROUP_MARK)} .* ranks=\d+(?: |$)")
+"""Before a mark is parsed: that of a large group takes long."""
 
 
 def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
@@ -50,17 +54,18 @@ def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
     compute = work - covered(
         vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT, vocabulary.DATA, vocabulary.GC
     )
-    alone = _of_one_rank(trace)
+    alone = _of_one_rank(trace, device)
 
-    def shared(rows: I64) -> I64:
-        return rows[[_group_of(trace.strings[i]) not in alone for i in trace.ranges.name[rows].tolist()]]
+    def shared(*prefixes: str) -> I64:
+        wanted = [i for i, p in prefix.items() if p in prefixes and _group_of(trace.strings[i]) not in alone]
+        return mine[np.isin(trace.ranges.name[mine], wanted)]
 
-    runs = shared(rows_of(vocabulary.COLLECTIVE_RUN))
+    runs = shared(vocabulary.COLLECTIVE_RUN)
     name, start_ns, end_ns = (
         c[runs] for c in (trace.ranges.name, trace.ranges.start_ns, trace.ranges.end_ns)
     )
     done = {_facts_of(trace.strings[i]) for i in np.unique(name).tolist()}
-    handled = shared(rows_of(vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT))
+    handled = shared(vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT)
     pending = _pending(trace, handled, done)
     communication = _communication(
         trace,
@@ -104,16 +109,25 @@ def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
     return activity, len(pending)
 
 
-def _of_one_rank(trace: Trace) -> frozenset[tuple[str, str]]:
-    """Groups, by description and name, that have one member: megatron-core calls their collectives too, and
-    nothing moves between ranks. What such a call takes is the host's."""
-    marks = (parse_group_mark(text) for text in trace.strings if text.startswith(vocabulary.GROUP_MARK))
-    return frozenset((m.description, m.name) for m in marks if m is not None and len(m.ranks) == 1)
+def _of_one_rank(trace: Trace, device: int) -> frozenset[str]:
+    """Groups, as names of collectives write them, whose one member is this rank: megatron-core calls their
+    collectives too, and nothing moves between ranks. What such a call takes is the host's.
+
+    Another rank's group may have the name of one of this rank's, and does not speak for it.
+    """
+    rank = trace.devices[device].rank
+    names = (trace.strings[i] for i in trace.range_names().tolist())
+    marks = (parse_group_mark(text) for text in names if _ONE_RANK.search(text))
+    return frozenset(
+        format_group(m.description, m.name)
+        for m in marks
+        if m is not None and len(m.ranks) == 1 and rank in (None, *m.ranks)
+    )
 
 
-def _group_of(text: str) -> tuple[str, str] | None:
-    fact = parse_collective(text)
-    return None if fact is None else (fact.group, fact.group_name)
+def _group_of(text: str) -> str:
+    """`group=… pg=…` of a collective's name, which has it in front of the size."""
+    return text[text.find("group=") :].partition(" bytes=")[0]
 
 
 def _main_thread(trace: Trace, steps: I64, threads: I64) -> int:

@@ -10,6 +10,7 @@ from perfdoc import diagnosis as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.profiling.encodable import encodable
+from perfdoc.reports.units import plural
 from perfdoc.traces import NoGpuActivityError
 
 _CLOCK_ERROR_NS = 60_000_000_000
@@ -34,26 +35,29 @@ def quality_of(
 
 def _apart(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
     """Said where no moment can have been common to all captures: then they are hardly of one run."""
-    spans = [
-        (r.calls.utc_origin_ns + r.window.start_ns, r.calls.utc_origin_ns + r.window.end_ns, c.path.name)
-        for c in captures
-        for r in c.ranks
-        if r.calls.utc_origin_ns is not None
-    ]
+    spans = [_span(c) for c in captures if any(r.calls.utc_origin_ns is not None for r in c.ranks)]
     if not spans:
         return []
     earliest, latest = min(spans, key=lambda s: s[1]), max(spans, key=lambda s: s[0])
     if latest[0] - earliest[1] <= _CLOCK_ERROR_NS:
         return []
-    minutes = (latest[0] - earliest[1]) / 60e9
+    minutes = plural(round((latest[0] - earliest[1]) / 60e9), "minute")
     return [
         d.Quality(
             code="captures-apart",
-            message=f"What is analysed of {encodable(earliest[2])} ended {minutes:,.0f} minutes before "
+            message=f"What is analysed of {encodable(earliest[2])} ended {minutes} before "
             f"that of {encodable(latest[2])} began, by their clocks.",
             remedy="Give the captures of one run together; compare two runs with perfdoc diff.",
         )
     ]
+
+
+def _span(capture: CaptureMeasurement) -> tuple[int, int, str]:
+    """When what is analysed of a capture began and ended (UTC), and its name. Ranks of one capture are of
+    one run, however far apart they worked."""
+    origins = [(r.calls.utc_origin_ns, r.window) for r in capture.ranks]
+    known = [(origin + w.start_ns, origin + w.end_ns) for origin, w in origins if origin is not None]
+    return min(start for start, _ in known), max(end for _, end in known), capture.path.name
 
 
 def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:

@@ -100,6 +100,14 @@ def test_a_group_of_one_rank_communicates_with_nobody(tmp_path: Path) -> None:
         assert [c.dimension for c in rank.communication] == list(left)
 
 
+def test_the_mark_of_another_ranks_group_does_not_speak_for_an_own_one(tmp_path: Path) -> None:
+    """Names of groups are unique within a process only: rank 5 alone in its `2`, rank 3 in a larger one."""
+    mark = "perfdoc.group group=TENSOR_MODEL_PARALLEL_GROUP pg=2 ranks=5"
+    path = write_kineto(planted(operators=True, mark=mark).build(), tmp_path / "rank3.json", 77)
+    ((rank,), _) = measure_trace(read_kineto(path), WindowRequest())
+    assert rank.ledger.exposed_comm_ns["tp"] == 50
+
+
 def test_marks_name_the_rank_of_a_gpu_too(tmp_path: Path) -> None:
     builder = TimelineBuilder()
     process = builder.process()

@@ -51,6 +51,26 @@ def test_a_file_is_read_by_the_last_name_of_each_key(tmp_path: Path) -> None:
     assert facts.left_out == ("context_parallel_size", "topk")
 
 
+@pytest.mark.parametrize(
+    ("experts", "known"), [("0", True), ("8", True), ("[0, 8]", False), ("'${experts}'", False)]
+)
+def test_a_file_that_leaves_experts_open_describes_no_dense_model(
+    tmp_path: Path, experts: str, known: bool
+) -> None:
+    """None of them is the default; of two models' numbers neither is known to be this job's."""
+    config = tmp_path / "job.yaml"
+    said = experts.strip("[]").split(", ")
+    config.write_text(
+        "num_layers: 4\nhidden_size: 64\nffn_hidden_size: 128\nnum_attention_heads: 4\nnum_query_groups: 4\n"
+        "swiglu: true\nvocab_size: 256\nmoe_router_topk: 2\nmoe_ffn_hidden_size: 32\n"
+        + "".join(f"model{i}: {{num_moe_experts: {number}}}\n" for i, number in enumerate(said))
+    )
+    facts = JobFacts().updated(given_facts([], config))
+    assert ((facts.model is not None), facts.ep) == (known, 1 if experts == "0" else None)
+    assert (facts.left_out == ()) == (experts == "8")
+    assert given_facts(["experts=8"], config).model is not None
+
+
 def test_what_is_said_twice_is_said_alike() -> None:
     assert given_facts(["tp=2", "tensor_model_parallel_size=2"]).tp == 2
     with pytest.raises(ValueError, match="--set tp=4: tp is given before as 2; give it once"):
