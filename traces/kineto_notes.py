@@ -23,7 +23,7 @@ def notes(
     if repaired_file or rows.repaired:
         found.append(
             Note(
-                code="json_repaired",
+                code="json-repaired",
                 message="The file is not valid JSON (control characters, bad escapes, nan or inf); it was "
                 "read after repair, and some names may differ from the program's.",
                 remedy="Use a newer PyTorch; it writes valid JSON.",
@@ -31,24 +31,24 @@ def notes(
         )
     if rows.ignored:
         found.append(
-            Note(code="ignored_events", message=f"{rows.ignored} entries of traceEvents are no events.")
+            Note(code="ignored-events", message=f"{rows.ignored} entries of traceEvents are no events.")
         )
     if rows.unknown_on_device:
         found.append(
             Note(
-                code="unknown_device_rows",
+                code="unknown-device-rows",
                 message="Rows with a stream are of categories that are not read, so the device may have "
                 f"been busy where it looks idle: {_counts(rows.unknown_on_device)}.",
             )
         )
     if host_only := rows.unknown - rows.unknown_on_device:
         found.append(
-            Note(code="unknown_categories", message=f"Categories that are not read: {_counts(host_only)}.")
+            Note(code="unknown-categories", message=f"Categories that are not read: {_counts(host_only)}.")
         )
     if kernels > launched_kernels:
         found.append(
             Note(
-                code="kernels_without_launch",
+                code="kernels-without-launch",
                 message=f"{kernels - launched_kernels} of {kernels} kernels have no API call in the capture "
                 "(launched before it began, or through calls that are not recorded).",
             )
@@ -56,7 +56,7 @@ def notes(
     if host_processes > 1:
         found.append(
             Note(
-                code="several_processes",
+                code="several-processes",
                 message=f"{host_processes} host processes share the file, so its rank goes to none of them.",
                 remedy="Profile each rank into a file of its own.",
             )
@@ -64,7 +64,7 @@ def notes(
     if clock_disagrees:
         found.append(
             Note(
-                code="clock_origin_unclear",
+                code="clock-origin-unclear",
                 message="The file states baseTimeNanoseconds but its times are epoch times already, or the "
                 "base is no time: UTC is unknown.",
             )

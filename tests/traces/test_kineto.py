@@ -161,9 +161,9 @@ def test_capabilities_and_notes(tmp_path: Path) -> None:
     trace = planted(tmp_path)
     assert all(trace.capabilities[name].available for name in CAPABILITIES)
     notes = {note.code: note.message for note in trace.notes}
-    assert set(notes) == {"ignored_events", "unknown_device_rows", "unknown_categories"}
-    assert "'hpu_op' (1)" in notes["unknown_device_rows"]
-    assert "'odd_host' (1)" in notes["unknown_categories"]
+    assert set(notes) == {"ignored-events", "unknown-device-rows", "unknown-categories"}
+    assert "'hpu_op' (1)" in notes["unknown-device-rows"]
+    assert "'odd_host' (1)" in notes["unknown-categories"]
     empty = planted(tmp_path, '{"traceEvents": []}')
     assert len(empty.kernels) == 0
     missing = {n for n in CAPABILITIES if not empty.capabilities[n].available}
@@ -203,7 +203,7 @@ def test_old_category_names_bare_list_epoch_times_and_inf(tmp_path: Path) -> Non
     assert trace.threads[0].tid == 140
     assert len(trace.operators) == 3
     assert trace.names(trace.ranges.name) == ["ProfilerStep#5", "enumerate(DataLoader)#_Iter.__next__"]
-    assert [note.code for note in trace.notes] == ["json_repaired"]
+    assert [note.code for note in trace.notes] == ["json-repaired"]
 
 
 def test_gzip_is_told_by_its_bytes_not_its_name(tmp_path: Path) -> None:
@@ -225,7 +225,7 @@ def test_relative_times_without_a_base_have_no_utc(tmp_path: Path) -> None:
         f'{{"baseTimeNanoseconds": 1711964646000000000, "traceEvents":[{kernel % 1711964646000001}]}}',
     )
     assert both.utc_origin_ns is None
-    assert "clock_origin_unclear" in {note.code for note in both.notes}
+    assert "clock-origin-unclear" in {note.code for note in both.notes}
 
 
 def test_undefined_is_no_description(tmp_path: Path) -> None:
@@ -258,7 +258,7 @@ def test_several_processes_are_told_apart_by_correlation(tmp_path: Path) -> None
     owners = [(trace.devices[i].process, trace.devices[i].ordinal) for i in trace.kernels.device.tolist()]
     assert owners == [(1, 0), (1, 0), (2, 1), (1, 1), (-1, 1)]
     assert {device.rank for device in trace.devices} == {None}
-    assert {"several_processes", "kernels_without_launch"} <= {note.code for note in trace.notes}
+    assert {"several-processes", "kernels-without-launch"} <= {note.code for note in trace.notes}
 
 
 def test_groups_in_their_older_text_form(tmp_path: Path) -> None:

@@ -115,28 +115,28 @@ def test_a_gzip_bomb_stops_at_the_bound(tmp_path: Path) -> None:
 
 
 ODD_BUT_READ = {
-    "events that are no objects": (trace_of("7", "null", '"x"', "[]", GOOD), {"ignored_events"}),
-    "category that is no text": (trace_of(kernel(cat=["kernel"]), GOOD), {"ignored_events"}),
-    "phase that is no text": (trace_of(kernel(ph=1), GOOD), {"ignored_events"}),
+    "events that are no objects": (trace_of("7", "null", '"x"', "[]", GOOD), {"ignored-events"}),
+    "category that is no text": (trace_of(kernel(cat=["kernel"]), GOOD), {"ignored-events"}),
+    "phase that is no text": (trace_of(kernel(ph=1), GOOD), {"ignored-events"}),
     "arguments that are null": (trace_of(GOOD.replace('{"stream":7}', "null")), set()),
     "no arguments": (trace_of(GOOD.replace(',"args":{"stream":7}', "")), set()),
     "odd grid": (trace_of(GOOD.replace('"stream":7', '"stream":7,"grid":"x","block":[1,2,3,4]')), set()),
     "unknown keys": (trace_of(GOOD.replace('"pid"', '"zz":[{"a":{}}],"pid"')), set()),
     "extra top-level keys": (FULL[:-1] + b',"x":{"traceEvents":1}}', set()),
-    "control character in a name": (trace_of(GOOD, GOOD.replace('"k"', '"k\x01\n"')), {"json_repaired"}),
-    "not UTF-8": (trace_of(GOOD).replace(b'"k"', b'"k\xff\xc3"'), {"json_repaired"}),
+    "control character in a name": (trace_of(GOOD, GOOD.replace('"k"', '"k\x01\n"')), {"json-repaired"}),
+    "not UTF-8": (trace_of(GOOD).replace(b'"k"', b'"k\xff\xc3"'), {"json-repaired"}),
     "UTF-8 cut short in args": (trace_of(GOOD).replace(b'{"stream', b'{"a":"\xff","stream'), set()),
-    "bad escape": (trace_of(GOOD.replace('"k"', r'"C:\path\k"')), {"json_repaired"}),
-    "lone surrogate": (trace_of(GOOD.replace('"k"', r'"k\ud800"')), {"json_repaired"}),
+    "bad escape": (trace_of(GOOD.replace('"k"', r'"C:\path\k"')), {"json-repaired"}),
+    "lone surrogate": (trace_of(GOOD.replace('"k"', r'"k\ud800"')), {"json-repaired"}),
     "inf in arguments": (
         trace_of(GOOD.replace('"stream":7', '"stream":7,"b":inf,"c":-nan')),
-        {"json_repaired"},
+        {"json-repaired"},
     ),
     "odd deviceProperties": (FULL[:-1] + b',"deviceProperties":[1,{},{"id":-1},{"id":0,"name":5}]}', set()),
     "odd distributedInfo": (FULL[:-1] + b',"distributedInfo":[1]}', set()),
     "odd pg_config": (FULL[:-1] + b',"distributedInfo":{"rank":true,"pg_config":["x",{}]}}', set()),
     "pg_config of broken text": (FULL[:-1] + b',"distributedInfo":{"pg_config":"[{"}}', set()),
-    "odd base time": (FULL[:-1] + b',"baseTimeNanoseconds":"now"}', {"clock_origin_unclear"}),
+    "odd base time": (FULL[:-1] + b',"baseTimeNanoseconds":"now"}', {"clock-origin-unclear"}),
 }
 
 
@@ -149,7 +149,7 @@ def test_odd_files_are_read(case: str, tmp_path: Path) -> None:
     assert set(trace.kernels.start_ns.tolist()) == {5_000}
     assert set(trace.kernels.end_ns.tolist()) == {6_000}
     assert set(trace.kernels.stream.tolist()) == {7}
-    assert codes <= {note.code for note in trace.notes} <= codes | {"kernels_without_launch"}
+    assert codes <= {note.code for note in trace.notes} <= codes | {"kernels-without-launch"}
 
 
 @pytest.mark.parametrize(

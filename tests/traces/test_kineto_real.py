@@ -121,7 +121,7 @@ def test_old_category_names() -> None:
     assert (len(bare_list.kernels), bare_list.schema, bare_list.notes[0].code) == (
         9484,
         None,
-        "kernels_without_launch",
+        "kernels-without-launch",
     )
 
 
