@@ -6,6 +6,7 @@ One page a rule, an index, and the coverage of the guides' advice. Only perfdoc'
 from __future__ import annotations
 
 import ast
+import importlib
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,6 +15,7 @@ from pathlib import Path
 from perfdoc.rules import registry
 from perfdoc.rules.advice.entry import TOPICS, Entry
 from perfdoc.rules.advice.load import entries
+from perfdoc.rules.guides import title_of
 from perfdoc.rules.rule import Rule
 
 _GENERATED = "<!-- Made by `make docs` from the rules' own files: change those. -->\n\n"
@@ -42,7 +44,8 @@ def rule_page(rule: Rule) -> str:
     meta = rule.meta
     source = sys.modules[rule.evaluate.__module__]
     text = Path(str(source.__file__)).read_text(encoding="utf-8")
-    parts = [f"{_GENERATED}# {meta.code}: {meta.title}", meta.why, _sentence(rule.evaluate.__doc__ or "")]
+    fires = _with_values(_sentence(rule.evaluate.__doc__ or ""))
+    parts = [f"{_GENERATED}# {meta.code}: {meta.title}", meta.why, fires]
     parts.append(f"Needs {', '.join(_NEEDS[n] for n in meta.needs)}. Status: {meta.status}.")
     if limits := list(_constants(text)):
         rows = [f"| `{name}` | {value} | {_cell(doc)} |" for name, value, doc in limits]
@@ -51,7 +54,7 @@ def rule_page(rule: Rule) -> str:
         says = [f"- `{id}`: {entries()[id].says}" for id in meta.advice]
         parts.append("\n".join(["## What the guides advise\n", *says]))
     if meta.sources:
-        parts.append(f"Sources: {', '.join(meta.sources)}.")
+        parts.append("\n".join(["## Sources\n", *(f"- {_cell(title_of(one))}" for one in meta.sources)]))
     return "\n\n".join(p for p in parts if p) + "\n"
 
 
@@ -110,6 +113,17 @@ def _constants(text: str) -> Iterator[tuple[str, str, str]]:
         if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
             doc = str(after.value.value)
         yield name, f"`{_cell(ast.unparse(node.value))}`", doc
+
+
+def _with_values(text: str) -> str:
+    """Thresholds that a rule takes from another file of the room as values: the page has no row for them."""
+    return re.sub(r"`(\w+)\.([A-Z][A-Z_]+)`", lambda found: _value_of(found[1], found[2]), text)
+
+
+def _value_of(module: str, name: str) -> str:
+    """`exposed`, `MIN_FRAC` → "5 %"."""
+    value = getattr(importlib.import_module(f"perfdoc.rules.{module}"), name)
+    return f"{100 * value:g} %" if name.endswith("_FRAC") else f"{value:,}"
 
 
 def _sentence(text: str) -> str:

@@ -17,7 +17,7 @@ META = Meta(
 )
 
 MAX_UNEXPLAINED_FRAC = 0.02
-"""DESIGN: more than this share of a window is a defect to look into."""
+"""Of the window: more than this is a defect to look into."""
 
 
 def evaluate(case: Case) -> Verdict:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from perfdoc.rules.advice.load import entries
+from perfdoc.rules.guides import title_of
 from perfdoc.rules.rule import Meta
 
 _WIDTH = 100
@@ -17,15 +18,6 @@ _NEEDS = {
     "hardware": "a GPU whose name is known",
     "model": "the model's shape (--set model=…)",
 }
-_GUIDES = {
-    "seed 000": "Megatron-Bridge, performance tuning guide",
-    "seed 001": "NeMo Framework, performance tuning guide",
-    "seed 002": "Megatron-Bridge, performance tuning guide for LLM training (an abridged form)",
-    "seed 003": "Megatron-LM, system optimizations",
-    "seed 004": "notes on megatron-core's performance options",
-    "DESIGN section 3": "perfdoc's own definitions (docs/ledger.md)",
-}
-"""What the rules call by a number."""
 
 
 def rule_text(meta: Meta) -> str:
@@ -37,5 +29,5 @@ def rule_text(meta: Meta) -> str:
         parts += ["", "What the guides advise"]
         parts += [textwrap.fill(f"- {one}", _WIDTH, subsequent_indent="  ") for one in says]
     if meta.sources:
-        parts += ["", "Sources", *(f"- {_GUIDES.get(source, source)}" for source in meta.sources)]
+        parts += ["", "Sources", *(f"- {title_of(source)}" for source in meta.sources)]
     return "\n".join(parts) + "\n"

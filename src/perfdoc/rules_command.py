@@ -5,11 +5,14 @@ from __future__ import annotations
 import difflib
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from perfdoc.explain_text import rule_text
+from perfdoc.rules.guides import title_of
 from perfdoc.rules.registry import all_rules
+from perfdoc.rules.rule import Meta
 from perfdoc.verify.outcome import follows
 from perfdoc.verify.store import given_records, of_rule, records_in, state_folder
 from perfdoc.verify.words import track_record_text
@@ -19,7 +22,9 @@ def list_rules(*, as_json: bool) -> str:
     """Every rule, a line each, or as a JSON array."""
     metas = [r.meta for r in all_rules()]
     if as_json:
-        return msgspec.json.format(msgspec.json.encode([asdict(m) for m in metas]), indent=2).decode() + "\n"
+        return (
+            msgspec.json.format(msgspec.json.encode([_published(m) for m in metas]), indent=2).decode() + "\n"
+        )
     return "".join(f"{m.code}  {m.title}\n" for m in metas)
 
 
@@ -40,6 +45,11 @@ def explain_rule(code: str, *, as_json: bool, records: Path | None = None) -> st
     kept = [] if own is None else records_in(own)
     track = of_rule([*kept, *(given_records(records) if records else [])], meta.code)
     if as_json:
-        document = {**asdict(meta), "track_record": [r for r in track if follows(r)]}
+        document = {**_published(meta), "track_record": [r for r in track if follows(r)]}
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
     return f"{rule_text(meta)}\n{track_record_text(track)}"
+
+
+def _published(meta: Meta) -> dict[str, Any]:
+    """With the titles of guides in place of their numbers."""
+    return {**asdict(meta), "sources": [title_of(source) for source in meta.sources]}

@@ -66,6 +66,7 @@ def test_rules_and_explain() -> None:
     assert all(r.meta.code in listed for r in all_rules())
     as_json = json.loads(perfdoc("rules", "--format", "json").stdout)
     assert [r["code"] for r in as_json] == [r.meta.code for r in all_rules()]
+    assert not [r["code"] for r in as_json if re.search("seed 0|DESIGN", str(r["sources"]))]
     assert "Unexplained idle time" in perfdoc("explain", "pd901").stdout
     assert json.loads(perfdoc("explain", "PD901", "--format", "json").stdout)["code"] == "PD901"
     whole = perfdoc("explain", "PD101").stdout

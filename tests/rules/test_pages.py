@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,12 @@ def test_every_entry_of_the_guides_is_there() -> None:
         pytest.skip("shared/knowledge/advice.yaml is not beside the project")
     known = yaml.safe_load(facts.read_text(encoding="utf-8"))["advice"]
     assert set(entries()) == {entry["id"] for entry in known}
+
+
+def test_a_page_needs_no_look_into_the_source() -> None:
+    """Guides by title, thresholds of other files by value; `exposed.MIN_FRAC` is 0.05."""
+    made = dict(pages())
+    assert [name for name, text in made.items() if "seed 0" in text or "DESIGN" in text] == []
+    assert [name for name, text in made.items() if re.search(r"`\w+\.[A-Z][A-Z_]+`", text)] == []
+    assert "Fires at 5 % of the window" in made["PD342.md"]
+    assert "- NeMo Framework, performance tuning guide\n" in made["PD303.md"]
