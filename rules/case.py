@@ -73,9 +73,13 @@ class Case:
         return bool(self.ranks) and all(rank.on_host for rank in self.ranks)
 
     def share(self, of: Callable[[RankMeasurement], int]) -> float | None:
-        """Mean over ranks of some nanoseconds by the window's; None where every window is empty."""
-        shares = [of(r) / r.ledger.window_ns for r in self.ranks if r.ledger.window_ns]
-        return statistics.fmean(shares) if shares else None
+        """Some nanoseconds by the window's, mean over ranks; None where every window is empty.
+
+        Longer windows weigh more, so that it is the share which the report prints for all ranks together:
+        1 of 10 ns on one rank and 9 of 30 ns on another are 25 %.
+        """
+        whole = sum(r.ledger.window_ns for r in self.ranks)
+        return sum(of(r) for r in self.ranks if r.ledger.window_ns) / whole if whole else None
 
     def per_step_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
         """Mean over ranks of some nanoseconds for a step; None where a window is not made of steps."""

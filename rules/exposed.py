@@ -7,6 +7,7 @@ from collections.abc import Callable
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Verdict
 from perfdoc.rules.time_evidence import time_evidence
 from perfdoc.simulator.replay.predict import Gain
@@ -54,7 +55,7 @@ def exposed_evidence(case: Case, dimension: str, share: float) -> Evidence:
     """What is exposed of a dimension, or that none of it was seen, which is no measured zero."""
     label = f"exposed {dimension.upper()} communication, mean over ranks"
     return Evidence(
-        label=label, value=f"{share:.1%}" if seen(case, dimension) else "none known in the capture"
+        label=label, value=per_cent(share) if seen(case, dimension) else "none known in the capture"
     )
 
 
@@ -66,8 +67,8 @@ def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
         return Verdict(state="skipped", reason="every window is empty"), []
     unknown = case.share(exposed_ns("unknown")) or 0.0
     if share < MIN_FRAC <= share + unknown:
-        known = f"{share:.1%} is known to be" if rows else "none is known to be"
-        reason = f"{unknown:.1%} of the time is exposed communication of unknown dimension; {known} "
+        known = f"{per_cent(share)} is known to be" if rows else "none is known to be"
+        reason = f"{per_cent(unknown)} of the time is exposed communication of unknown dimension; {known} "
         return Verdict(state="skipped", reason=reason + dimension.upper()), []
     if not rows:
         return Verdict(state="not_applicable", reason=f"no {dimension.upper()} communication was seen"), []
@@ -76,13 +77,13 @@ def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
     total = sum(row.total_ns for row in rows)
     if total:
         hidden = 1 - sum(row.exposed_ns for row in rows) / total
-        evidence.append(Evidence(label="of this communication hidden by compute", value=f"{hidden:.0%}"))
+        evidence.append(Evidence(label="of this communication hidden by compute", value=per_cent(hidden, 0)))
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence), evidence
     transfer = case.share(transfer_ns(case, dimension)) or 0.0
     if transfer < share:
         evidence.append(
-            Evidence(label="of the time is waiting for late ranks", value=f"{share - transfer:.1%}")
+            Evidence(label="of the time is waiting for late ranks", value=per_cent(share - transfer))
         )
     if transfer < MIN_FRAC:
         reason = "what is exposed is waiting for late ranks, see PD303"

@@ -14,6 +14,7 @@ from perfdoc.rules.gradient_sums import summing_ranks
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.links import Link, reached_gbps, usual_link
 from perfdoc.rules.memory_room import gib
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_exposed
 
@@ -68,7 +69,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason=reason, evidence=evidence)
     share = gbps / link.gbps
     evidence.append(Evidence(label="bus bandwidth of DP collectives", value=f"{gbps:,.3g} GB/s"))
-    value = f"{link.gbps:,.3g} GB/s, of which {share:.0%} is reached"
+    value = f"{link.gbps:,.3g} GB/s, of which {per_cent(share, 0)} is reached"
     evidence.append(Evidence(label=f"{ranks:,} ranks over {link.words}", value=value))
     reason = ""
     if share >= LOW_LINK_FRAC:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.gradient_sums import summing_ranks
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_exposed
 
@@ -42,7 +43,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = [Evidence(label="stages x chunks", value=f"{pp} x {vpp}")]
     share = case.share(exposed_ns("dp"))
     if share is not None:
-        evidence.append(Evidence(label="exposed DP communication, mean over ranks", value=f"{share:.1%}"))
+        evidence.append(Evidence(label="exposed DP communication, mean over ranks", value=per_cent(share)))
     aligned = case.setting(_ALIGN)
     advice = []
     if aligned == (True, False):

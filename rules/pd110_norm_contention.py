@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import predicted
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_instance
 
@@ -37,7 +38,9 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason="every window is empty")
     share = found.norm_cost.low_ns / windows
     worst = next((k for k in found.signatures if k.slower_devices), None)
-    evidence = [Evidence(label="time that norms lose beside communication", value=f"{share:.2%} or more")]
+    evidence = [
+        Evidence(label="time that norms lose beside communication", value=f"{per_cent(share, 2)} or more")
+    ]
     if worst is not None and worst.alone_ns is not None and worst.contended_ns is not None:
         evidence.append(
             Evidence(

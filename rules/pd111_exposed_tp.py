@@ -8,6 +8,7 @@ from perfdoc.rules.advise import proposed
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.hidden import hidden_frac, level_of, only_for_gpus, queues, surely_saved, time_ns
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_exposed
 
@@ -171,4 +172,6 @@ def _products(case: Case) -> list[Evidence]:
     ratio = _communication_over_products(case)
     if ratio is None:
         return []
-    return [Evidence(label="TP communication by the time of linear layers' products", value=f"{ratio:.0%}")]
+    return [
+        Evidence(label="TP communication by the time of linear layers' products", value=per_cent(ratio, 0))
+    ]

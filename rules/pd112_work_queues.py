@@ -8,6 +8,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.gain import ceiling, predicted
 from perfdoc.rules.hidden import QUEUES, only_for_gpus, queues
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_exposed
 
@@ -69,7 +70,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     share = case.share(lambda r: sum(exposed_ns(d)(r) for d in wanted.dimensions)) or 0.0
     names = " and ".join(d.upper() for d in wanted.dimensions)
-    evidence.append(Evidence(label=f"exposed {names} communication, mean over ranks", value=f"{share:.1%}"))
+    evidence.append(Evidence(label=f"exposed {names} communication, mean over ranks", value=per_cent(share)))
     ruled_out = wanted.one and _none_queues(case)
     if ruled_out:
         evidence.append(Evidence(label="TP collectives that begin behind a later kernel", value="none"))

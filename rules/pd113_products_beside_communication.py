@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.hidden import only_for_gpus
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_instance
 
@@ -54,7 +55,9 @@ def evaluate(case: Case) -> Verdict:
         reason = found.reason if found.state != "measured" and found.reason else few
         return Verdict(state="skipped", reason=reason)
     share = found.other_cost.low_ns / windows
-    evidence = [Evidence(label="time that products lose beside communication", value=f"{share:.2%} or more")]
+    evidence = [
+        Evidence(label="time that products lose beside communication", value=f"{per_cent(share, 2)} or more")
+    ]
     worst = next((k for k in found.other_signatures if k.slower_devices), None)
     if worst is not None and worst.alone_ns and worst.contended_ns:
         label = f"{worst.kernel_class}, {worst.samples_alone} runs alone, {worst.samples_contended} beside"

@@ -8,6 +8,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import has_experts
 from perfdoc.rules.exposed import exposed_ns
 from perfdoc.rules.hidden import only_for_gpus
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -60,7 +61,7 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(Evidence(label=label, value=f"{n:,}"))
         if share := case.share(exposed_ns(kind)):
             label = f"exposed {kind.upper()} communication, mean over ranks"
-            evidence.append(Evidence(label=label, value=f"{share:.1%}"))
+            evidence.append(Evidence(label=label, value=per_cent(share)))
     return Verdict(
         state="fires",
         level="information",

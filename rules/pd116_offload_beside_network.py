@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC
 from perfdoc.rules.hidden import only_for_gpus
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -46,9 +47,9 @@ def evaluate(case: Case) -> Verdict:
     share = case.share(lambda r: sum(r.ledger.exposed_comm_ns.values()))
     if share is None:
         return Verdict(state="skipped", reason="every window is empty")
-    evidence = [Evidence(label="exposed communication, mean over ranks", value=f"{share:.1%}")]
+    evidence = [Evidence(label="exposed communication, mean over ranks", value=per_cent(share))]
     copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
-    evidence.append(Evidence(label="exposed copies, mean over ranks", value=f"{copies:.1%}"))
+    evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
     direct = case.is_set_to(_LEVEL, "PHB") or case.is_set_to(_LEVEL, "SYS") or case.is_set_to(_C2C, 1)
     if direct or share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)

@@ -8,6 +8,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.context_sizing import covered_cp, transfer_over_attention, two_levels
 from perfdoc.rules.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.hidden import level_of, only_for_gpus, surely_saved
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_exposed
 from perfdoc.simulator.replay.predict import Gain
@@ -72,7 +73,7 @@ def evaluate(case: Case) -> Verdict:
     if scheme is not None:
         evidence.append(Evidence(label="scheme (cp_comm_type)", value=scheme))
     if ratio is not None:
-        evidence.append(Evidence(label="CP communication by the time of attention", value=f"{ratio:.0%}"))
+        evidence.append(Evidence(label="CP communication by the time of attention", value=per_cent(ratio, 0)))
     held = _held_up(case, exposed) if scheme in ("p2p", None) else None
     advice = [] if cp is None or scheme is None or held else list(_advice(case, scheme, cp, ratio))
     return Verdict(
@@ -146,8 +147,8 @@ def _advice(case: Case, scheme: str, cp: int, ratio: float | None) -> Iterator[A
         yield Advice(
             knob=_CP,
             to=smaller,
-            why=f"the largest degree at which attention covers the ring: {ratio:.0%} of its time now, "
-            f"{(ratio or 0.0) * (smaller - 1) / (cp - 1):.0%} then",
+            why=f"the largest degree at which attention covers the ring: {per_cent(ratio or 0.0, 0)} of its "
+            f"time now, {per_cent((ratio or 0.0) * (smaller - 1) / (cp - 1), 0)} then",
             costs=f"{cp // smaller} times the activations on each GPU",
             gain=gain,
         )

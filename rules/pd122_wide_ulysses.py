@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import exposed_ns
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.relayout import divisors, key_value_heads
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_exposed
@@ -43,7 +44,7 @@ def evaluate(case: Case) -> Verdict:
     ]
     share = case.share(exposed_ns("cp"))
     if share:
-        evidence.append(Evidence(label="exposed CP communication, mean over ranks", value=f"{share:.1%}"))
+        evidence.append(Evidence(label="exposed CP communication, mean over ranks", value=per_cent(share)))
     if degree <= most:
         return Verdict(state="passes", evidence=evidence)
     # Each rank gets whole heads of keys; those of queries are a multiple of them.

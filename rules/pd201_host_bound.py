@@ -11,6 +11,7 @@ from perfdoc.rules.gain import at_most, ceiling, predicted, worth_frac
 from perfdoc.rules.graphs import graph_advice, why_no_room
 from perfdoc.rules.micro_batch import fits_doubled, larger
 from perfdoc.rules.model_memory import cp_of, tp_of
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 from perfdoc.rules.start_up import why_start_up_counts
 from perfdoc.rules.time_evidence import time_evidence
@@ -62,7 +63,7 @@ def evaluate(case: Case) -> Verdict:
     if max(share, worth_frac(case, "without_launches")) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     if case.job.mfu.value is not None:
-        evidence.append(Evidence(label="MFU", value=f"{case.job.mfu.value:.1%}"))
+        evidence.append(Evidence(label="MFU", value=per_cent(case.job.mfu.value)))
     evidence += _small_kernels(case)
     gain = predicted(case, "without_launches")
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside")
@@ -91,7 +92,9 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
     if not case.ranks or any(r.host.small_kernels.state != "measured" for r in case.ranks):
         return
     share = case.share(_before_small_ns) or 0.0
-    yield Evidence(label="of the window, idle before kernels shorter than their launch", value=f"{share:.1%}")
+    yield Evidence(
+        label="of the window, idle before kernels shorter than their launch", value=per_cent(share)
+    )
     worst = max(case.ranks, key=_before_small_ns).host.small_kernels
     for label, ns in (
         ("median kernel", worst.median_kernel_ns),

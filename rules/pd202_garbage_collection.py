@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling, predicted, worth_frac
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_instance
 from perfdoc.simulator.replay.predict import Gain
@@ -45,7 +46,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason="every window is empty")
     count = sum(r.host.gc.count or 0 for r in case.ranks)
     evidence = [
-        Evidence(label="idle behind garbage collection, mean over ranks", value=f"{share:.1%}"),
+        Evidence(label="idle behind garbage collection, mean over ranks", value=per_cent(share)),
         Evidence(label="collections, all ranks", value=str(count)),
     ]
     factor, said = _as_often_as_set(case)

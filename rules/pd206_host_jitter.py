@@ -6,6 +6,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.host_binding import binding
 from perfdoc.rules.pd202_garbage_collection import MIN_FRAC as PD202_FRAC
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_instance
 
@@ -48,7 +49,7 @@ def evaluate(case: Case) -> Verdict:
     beyond = max(0, found.median_spread_ns - found.noise_spread_ns)
     share = found.median_spread_ns / found.median_host_ns
     evidence = [
-        Evidence(label="longest less shortest host time of a step, median", value=f"{share:.1%}"),
+        Evidence(label="longest less shortest host time of a step, median", value=per_cent(share)),
         Evidence(label="that is", value=f"{found.median_spread_ns / 1e6:.3g} ms"),
         Evidence(label="each host's own variation explains", value=f"{found.noise_spread_ns / 1e6:.3g} ms"),
     ]
@@ -64,11 +65,11 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", reason=reason, evidence=evidence)
     if slow:
         evidence.append(
-            Evidence(label=f"{slow[0].label} is slowest in", value=f"{slow[0].recurrence_frac:.0%}")
+            Evidence(label=f"{slow[0].label} is slowest in", value=per_cent(slow[0].recurrence_frac, 0))
         )
     wait = None if slow or case.on_host else _wait_frac(case)
     if wait is not None:
-        evidence.append(Evidence(label="waiting for one another, mean over ranks", value=f"{wait:.1%}"))
+        evidence.append(Evidence(label="waiting for one another, mean over ranks", value=per_cent(wait)))
         if wait < MIN_WAIT_FRAC:
             reason = f"{_TURNS}, and ranks hardly wait for one another"
             return Verdict(state="passes", reason=reason, evidence=evidence)

@@ -9,6 +9,7 @@ from perfdoc.rules.exposed import MIN_FRAC as EXPOSED_MIN_FRAC
 from perfdoc.rules.exposed import exposed_ns
 from perfdoc.rules.gain import predicted, worth_frac
 from perfdoc.rules.more_micro_batches import few, more
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import bubble
 
@@ -47,10 +48,10 @@ def evaluate(case: Case) -> Verdict:
     if found.state != "measured" or found.bubble_frac is None:
         nothing = no_pipeline(case)
         return nothing or Verdict(state="skipped", reason=found.reason or "the bubble was not measured")
-    evidence = [Evidence(label="bubble, of the step", value=f"{found.bubble_frac:.1%}")]
+    evidence = [Evidence(label="bubble, of the step", value=per_cent(found.bubble_frac))]
     if found.ideal_bubble_frac is not None:
         evidence.append(
-            Evidence(label="with equal stages it would be", value=f"{found.ideal_bubble_frac:.1%}")
+            Evidence(label="with equal stages it would be", value=per_cent(found.ideal_bubble_frac))
         )
     if found.bubble_frac < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
@@ -134,7 +135,6 @@ def _reduce_meanwhile(case: Case) -> list[Advice]:
     exposed = case.share(exposed_ns("dp")) or 0.0
     if exposed < EXPOSED_MIN_FRAC or not case.is_set_to("overlap_grad_reduce", False):
         return []
-    why = (
-        f"reduces gradients while the pipeline drains; {exposed:.1%} of the time is exposed DP communication"
-    )
+    share = per_cent(exposed)
+    why = f"reduces gradients while the pipeline drains; {share} of the time is exposed DP communication"
     return [Advice(knob="overlap_grad_reduce", to=True, why=why, gain=predicted(case, "overlapped_dp"))]

@@ -6,6 +6,7 @@ from perfdoc.rules.bubble import PER_STAGE, ideal_frac, no_pipeline
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP, VPP
 from perfdoc.rules.more_micro_batches import OTHERWISE, few, more, wanted
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 from perfdoc.rules.worst import bubble
 
@@ -37,7 +38,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = [
         Evidence(label="micro-batches of a step", value=str(micro_batches)),
         Evidence(label="stages x chunks", value=f"{pp} x {vpp}"),
-        Evidence(label="bubble of the step that follows, at least", value=f"{ideal:.1%}"),
+        Evidence(label="bubble of the step that follows, at least", value=per_cent(ideal)),
     ]
     if not few(pp=pp, vpp=vpp, micro_batches=micro_batches):
         return Verdict(state="passes", evidence=evidence)

@@ -6,6 +6,7 @@ from perfdoc.analyzers.skew.stragglers import FEWEST, Straggler
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP
 from perfdoc.rules.gain import ceiling
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 from perfdoc.rules.worst import late_rank
 from perfdoc.simulator.replay.gains import Prediction
@@ -59,8 +60,8 @@ def evaluate(case: Case) -> Verdict:
         worst=late_rank(case, worst),
         reason=f"{worst.name} comes last to {worst.dimension.upper()} collectives",
         evidence=[
-            Evidence(label="comes last to", value=f"{worst.recurrence_frac:.0%} of them"),
-            Evidence(label="by chance it would be", value=f"{worst.chance_frac:.0%}"),
+            Evidence(label="comes last to", value=f"{per_cent(worst.recurrence_frac, 0)} of them"),
+            Evidence(label="by chance it would be", value=per_cent(worst.chance_frac, 0)),
             Evidence(
                 label="others waited for it, summed over collectives that may overlap",
                 value=f"{worst.delay_ns / 1e6:.3g} ms",

@@ -6,6 +6,7 @@ from perfdoc.rules.bubble import no_pipeline, transfer_ceiling
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import VPP
 from perfdoc.rules.gain import predicted
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_exposed
 from perfdoc.simulator.replay.predict import Gain
@@ -42,8 +43,8 @@ def evaluate(case: Case) -> Verdict:
         reason = "there are no virtual stages" if now == 1 else "two chunks: with one, messages hide no more"
         return Verdict(state="not_applicable", reason=reason)
     evidence = [
-        Evidence(label="messages between stages that nothing hides", value=f"{found.transfer_frac:.1%}"),
-        Evidence(label="bubble, of the step", value=f"{found.bubble_frac:.1%}"),
+        Evidence(label="messages between stages that nothing hides", value=per_cent(found.transfer_frac)),
+        Evidence(label="bubble, of the step", value=per_cent(found.bubble_frac)),
         Evidence(label="chunks of a stage", value=str(now)),
     ]
     saved = {to: _saved(found.transfer_frac, found.bubble_frac, now, to) for to in _fewer(now)}
@@ -57,7 +58,8 @@ def evaluate(case: Case) -> Verdict:
     if replayed is not None and not (replayed.mid_ms or 0.0) > 0:
         reason = "fewer chunks gain nothing by the replay"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    why = f"{best} chunks, not {now}: {1 - best / now:.0%} fewer messages, {now / best:.3g} times the bubble"
+    fewer = per_cent(1 - best / now, 0)
+    why = f"{best} chunks, not {now}: {fewer} fewer messages, {now / best:.3g} times the bubble"
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "pp"),

@@ -7,6 +7,7 @@ import math
 from perfdoc.rules.bubble import late_peer_ceiling, no_pipeline
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import at_most, predicted
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.stage_split import as_settings, balanced, excess_layers, layers_by_stage, own_ns_by_stage
 from perfdoc.rules.together import all_or_none
@@ -46,7 +47,7 @@ def evaluate(case: Case) -> Verdict:
     if found.state != "measured" or found.imbalance_ns is None or not found.window_ns:
         return Verdict(state="skipped", reason=found.reason or "the stages' passes are not known")
     share = found.imbalance_ns / found.window_ns
-    evidence = [Evidence(label="waiting for slower stages, of the step", value=f"{share:.1%}")]
+    evidence = [Evidence(label="waiting for slower stages, of the step", value=per_cent(share))]
     if found.slowest_over_mean is not None and found.slowest_stage is not None:
         evidence.append(
             Evidence(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
 from perfdoc.rules.bubble import no_pipeline
 from perfdoc.rules.case import Case
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -50,7 +51,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         level="problem" if failed else "information",
-        reason=f"stage {fullest} is full while stage {emptiest} needs {least / most:.0%} of it",
+        reason=f"stage {fullest} is full while stage {emptiest} needs {per_cent(least / most, 0)} of it",
         evidence=evidence,
         remedy=f"Give stage {fullest} fewer layers with pipeline_model_parallel_layout, or recompute on that "
         "stage only. The first stage of 1F1B keeps as many micro-batches in flight as there are stages, the "

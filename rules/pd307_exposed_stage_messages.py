@@ -6,6 +6,7 @@ from perfdoc.rules import pd304_interleaving_overhead as pd304
 from perfdoc.rules.bubble import no_pipeline, transfer_ceiling
 from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import VPP
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_exposed
 
@@ -37,8 +38,8 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason=found.reason or "messages were not measured")
     share = found.transfer_frac + found.handover_frac
     evidence = [
-        Evidence(label="messages on their way, of the step", value=f"{found.transfer_frac:.1%}"),
-        Evidence(label="handing them to and from compute", value=f"{found.handover_frac:.1%}"),
+        Evidence(label="messages on their way, of the step", value=per_cent(found.transfer_frac)),
+        Evidence(label="handing them to and from compute", value=per_cent(found.handover_frac)),
     ]
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)

@@ -13,6 +13,7 @@ from perfdoc.rules.exposed import exposed_ns
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes, fits
 from perfdoc.rules.no_tensor_ranks import switched_off
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -63,7 +64,7 @@ def evaluate(case: Case) -> Verdict:
     if share is None:
         return Verdict(state="skipped", reason="every window is empty")
     label = "exposed TP and PP communication, but for waiting for late stages, mean over ranks"
-    evidence = [Evidence(label=label, value=f"{share:.1%}")]
+    evidence = [Evidence(label=label, value=per_cent(share))]
     if share < MIN_FRAC:
         return Verdict(state="passes", reason="splitting costs little here", evidence=evidence)
     found = _smallest_that_fits(case, now, share)
@@ -82,7 +83,7 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         level="information",
         reason=f"TP {now.tp} x PP {now.pp}, where TP {then.tp} x PP {then.pp} is estimated to fit in "
-        f"{FIT_FRAC:.0%} of the memory",
+        f"{per_cent(FIT_FRAC, 0)} of the memory",
         evidence=evidence,
         advice=advice,
         remedy="" if advice else _OTHERWISE,

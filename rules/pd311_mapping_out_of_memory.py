@@ -22,6 +22,7 @@ from perfdoc.rules.degrees import (
     sequence_of,
     uses_fsdp,
 )
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -73,7 +74,7 @@ def evaluate(case: Case) -> Verdict:
     ]
     free = [f for d in measured if (f := _free_frac(d)) is not None]
     if free:
-        evidence.append(Evidence(label="of the fullest device never reserved", value=f"{min(free):.1%}"))
+        evidence.append(Evidence(label="of the fullest device never reserved", value=per_cent(min(free))))
     advice = all_or_none(case, _next(case, worst))
     return Verdict(
         state="fires",

@@ -7,6 +7,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import PP, TP, batch_divides, heads_of, layers_of, nvlink_domain
 from perfdoc.rules.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns
 from perfdoc.rules.no_tensor_ranks import switched_off
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 from perfdoc.rules.worst import worst_exposed
@@ -99,6 +100,6 @@ def _advice(case: Case, tp: int, domain: int, share: float) -> list[Advice]:
     found = [Advice(knob=TP, to=to, why=why)]
     found += switched_off(case) if to == 1 else []
     why = "splits the weights as far as before, by layers"
-    costs = f"a bubble of {bubbles[1]:.1%} of the step instead of {bubbles[0]:.1%}"
+    costs = f"a bubble of {per_cent(bubbles[1])} of the step instead of {per_cent(bubbles[0])}"
     found.append(Advice(knob=PP, to=stages, why=why, costs=costs))
     return found

@@ -13,6 +13,7 @@ from perfdoc.rules.exposed import ceiling_of_transfer, judged, transfer_ns
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.pd111_exposed_tp import overlap_allowed
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 from perfdoc.rules.worst import worst_exposed
@@ -117,7 +118,7 @@ def _with_stages(case: Case, now: Degrees) -> list[Advice]:
     if bubble >= exposed / 2:
         return []
     why = f"TP {now.tp // 2} x PP 2 instead of TP {now.tp}: the bubble of {micro_batches} micro-batches is "
-    why += f"{bubble:.1%} of the step"
+    why += f"{per_cent(bubble)} of the step"
     found = [
         Advice(knob=TP, to=now.tp // 2, why=why),
         Advice(knob=PP, to=2, why="keeps the weights of a GPU as they are", costs="a bubble, messages"),

@@ -13,6 +13,7 @@ from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes
 from perfdoc.rules.no_tensor_ranks import switched_off
 from perfdoc.rules.pd310_more_splitting_than_needed import splits_too_far
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -62,7 +63,7 @@ def evaluate(case: Case) -> Verdict:
     parameters = shape.parameters or dense + experts + 2 * embedding
     tokens = sequence * size // now.cp
     evidence = [
-        Evidence(label="exposed TP and PP communication, mean over ranks", value=f"{share:.1%}"),
+        Evidence(label="exposed TP and PP communication, mean over ranks", value=per_cent(share)),
         Evidence(label="parameters", value=f"{parameters / 1e9:.3g} billion"),
         Evidence(label="tokens of a micro-batch on a GPU", value=f"{tokens:,}"),
     ]

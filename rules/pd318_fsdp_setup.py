@@ -6,6 +6,7 @@ from perfdoc.rules import pd112_work_queues as pd112
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.hidden import only_for_gpus
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -37,7 +38,7 @@ def evaluate(case: Case) -> Verdict:
     share = case.share(exposed_ns("dp"))
     if share is None:
         return Verdict(state="skipped", reason="every window is empty")
-    evidence = [Evidence(label="exposed DP communication, mean over ranks", value=f"{share:.1%}")]
+    evidence = [Evidence(label="exposed DP communication, mean over ranks", value=per_cent(share))]
     advice, reasons = [], []
     one_queue = case.is_set_to(_QUEUES, 1) and pd112.evaluate(case).state != "fires"
     if one_queue:
@@ -45,7 +46,7 @@ def evaluate(case: Case) -> Verdict:
         reasons.append("gathers share one hardware queue with compute")
     if torch is True:
         copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
-        evidence.append(Evidence(label="exposed copies, mean over ranks", value=f"{copies:.1%}"))
+        evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
         advice += [
             Advice(knob=_TORCH, to=False, why="the two kinds exclude each other"),
             Advice(knob=_MEGATRON, to=True, why="communicates from buffers that it keeps, with fewer copies"),

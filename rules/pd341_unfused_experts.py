@@ -7,6 +7,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import EP, experts_of, has_experts
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.hidden import only_for_gpus
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.simulator.replay.predict import Gain
 
@@ -52,7 +53,7 @@ def evaluate(case: Case) -> Verdict:
     for label, of in (("products of experts", _products_ns), ("sorting tokens", _sorting_ns)):
         share = case.share(lambda r, of=of: of(r) or 0)  # type: ignore[misc]
         if share:
-            evidence.append(Evidence(label=f"{label}, of the window, mean over ranks", value=f"{share:.1%}"))
+            evidence.append(Evidence(label=f"{label}, of the window, mean over ranks", value=per_cent(share)))
     if not advice:
         return Verdict(state="passes", evidence=evidence)
     return Verdict(

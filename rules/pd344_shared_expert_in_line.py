@@ -7,6 +7,7 @@ from perfdoc.rules.degrees import EP, has_experts
 from perfdoc.rules.exposed import ceiling_of_transfer, exposed_ns, seen
 from perfdoc.rules.hidden import only_for_gpus
 from perfdoc.rules.pd342_exposed_ep import overlap_allowed
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_exposed
 
@@ -52,7 +53,7 @@ def evaluate(case: Case) -> Verdict:
     share = case.share(exposed_ns("ep"))
     if share is None or not seen(case, "ep"):
         return Verdict(state="skipped", reason="no EP communication is known in the capture")
-    evidence = [Evidence(label="exposed EP communication, mean over ranks", value=f"{share:.1%}")]
+    evidence = [Evidence(label="exposed EP communication, mean over ranks", value=per_cent(share))]
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     if overlap_allowed(case):

@@ -20,6 +20,7 @@ from perfdoc.rules.degrees import (
 from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.pd301_pipeline_bubble import MIN_FRAC
 from perfdoc.rules.pd310_more_splitting_than_needed import splits_too_far
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
 
@@ -51,7 +52,7 @@ def evaluate(case: Case) -> Verdict:
     found, now = case.job.pipeline, degrees_of(case)
     if found.state != "measured" or found.bubble_frac is None:
         return Verdict(state="skipped", reason=found.reason or "the bubble was not measured")
-    evidence = [Evidence(label="bubble, of the step", value=f"{found.bubble_frac:.1%}")]
+    evidence = [Evidence(label="bubble, of the step", value=per_cent(found.bubble_frac))]
     if found.bubble_frac < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     domain = nvlink_domain(case)
@@ -69,12 +70,12 @@ def evaluate(case: Case) -> Verdict:
     after = bubble_at(case, then)
     evidence += [
         Evidence(label="expert ranks and stages", value=f"{now.ep} and {now.pp}"),
-        Evidence(label=f"bubble of equal stages with EP {then.ep}, PP {then.pp}", value=f"{after:.1%}"),
+        Evidence(label=f"bubble of equal stages with EP {then.ep}, PP {then.pp}", value=per_cent(after)),
     ]
     advice = []
     if then.vpp < now.vpp:
         advice += without_chunks(case)
-    why = f"a bubble of {after:.1%} instead of {bubble_at(case, now):.1%} with equal stages"
+    why = f"a bubble of {per_cent(after)} instead of {per_cent(bubble_at(case, now))} with equal stages"
     advice.append(Advice(knob=PP, to=then.pp, why=why, costs="a GPU holds more of the attention's weights"))
     why = "as many expert weights on a GPU as before, inside the NVLink domain"
     advice.append(Advice(knob=EP, to=then.ep, why=why, costs="tokens travel among more ranks"))

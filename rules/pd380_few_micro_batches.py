@@ -8,6 +8,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.exposed import exposed_ns, transfer_ns, waited_ns
 from perfdoc.rules.hidden import only_for_gpus
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -48,8 +49,8 @@ def evaluate(case: Case) -> Verdict:
     exposed = case.share(exposed_ns("dp"))
     if share is None or exposed is None:
         return Verdict(state="skipped", reason="every window is empty")
-    evidence.append(Evidence(label="DP transfer, at least, mean over ranks", value=f"{share:.1%}"))
-    evidence.append(Evidence(label="exposed DP communication", value=f"{exposed:.1%}"))
+    evidence.append(Evidence(label="DP transfer, at least, mean over ranks", value=per_cent(share)))
+    evidence.append(Evidence(label="exposed DP communication", value=per_cent(exposed)))
     if case.dp is not None:
         evidence.append(Evidence(label="replicas (DP)", value=f"{case.dp:,}"))
     if share < MIN_FRAC:

@@ -9,6 +9,7 @@ from perfdoc.rules.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.memory_room import gib, tightest
 from perfdoc.rules.model_memory import vpp_of
 from perfdoc.rules.more_micro_batches import few, wanted
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -42,11 +43,11 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="not_applicable", reason="no GPU was captured")
     if mfu.value is None:
         return Verdict(state="skipped", reason=f"MFU is not known: {mfu.reason}")
-    evidence = [Evidence(label="MFU", value=f"{mfu.value:.1%}")]
+    evidence = [Evidence(label="MFU", value=per_cent(mfu.value))]
     exposed = case.share(lambda r: sum(r.ledger.exposed_comm_ns.values()))
     idle = case.share(lambda r: sum(r.ledger.idle_ns.values()))
     if exposed is not None and idle is not None:
-        value = f"{exposed:.1%}, {idle:.1%}"
+        value = f"{per_cent(exposed)}, {per_cent(idle)}"
         evidence.append(Evidence(label="exposed communication, idle time, mean over ranks", value=value))
     room = tightest(case)
     if room is not None and room.free_bytes is not None:
@@ -60,7 +61,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         level="information",
-        reason=f"MFU is {mfu.value:.1%}; a guide calls 20 to 30 % naive and 50 to 65 % well tuned",
+        reason=f"MFU is {per_cent(mfu.value)}; a guide calls 20 to 30 % naive and 50 to 65 % well tuned",
         evidence=evidence,
         remedy=" ".join([*words, "The waterfall of the MFU section shows what takes most; begin there."]),
         verify="Run again: MFU rises by as much as the step gets shorter.",

@@ -13,6 +13,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.degrees import degrees_of, sequence_of
 from perfdoc.rules.gain import at_most, ceiling, predicted
 from perfdoc.rules.memory_need import FIT_FRAC, batch_of, device_bytes
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.relayout import sequence_allows
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
@@ -55,7 +56,7 @@ def evaluate(case: Case) -> Verdict:
             Evidence(label="state-space layers", value="yes: context parallelism divides these too")
         )
     if share is not None:
-        evidence.append(Evidence(label="computed again, mean over ranks", value=f"{share:.1%}"))
+        evidence.append(Evidence(label="computed again, mean over ranks", value=per_cent(share)))
     if share is not None and share >= MIN_FRAC:
         needless = pd504.evaluate(case)
         if needless.state == "fires" and needless.level == "problem":

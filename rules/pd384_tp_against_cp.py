@@ -12,6 +12,7 @@ from perfdoc.rules.memory_need import too_large
 from perfdoc.rules.no_tensor_ranks import switched_off
 from perfdoc.rules.pd111_exposed_tp import overlap_allowed
 from perfdoc.rules.pd310_more_splitting_than_needed import splits_too_far
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.relayout import sequence_allows
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.together import all_or_none
@@ -51,8 +52,8 @@ def evaluate(case: Case) -> Verdict:
     if of_tp is None or of_cp is None:
         return Verdict(state="skipped", reason="every window is empty")
     evidence = [
-        Evidence(label=f"exposed transfer of TP {tp}, mean over ranks", value=f"{of_tp:.1%}"),
-        Evidence(label=f"exposed transfer of CP {cp}, mean over ranks", value=f"{of_cp:.1%}"),
+        Evidence(label=f"exposed transfer of TP {tp}, mean over ranks", value=per_cent(of_tp)),
+        Evidence(label=f"exposed transfer of CP {cp}, mean over ranks", value=per_cent(of_cp)),
     ]
     more, less = max(of_tp, of_cp), min(of_tp, of_cp)
     if more < MIN_FRAC or more < TIMES * less:

@@ -9,6 +9,7 @@ from perfdoc.rules.gain import ceiling, predicted
 from perfdoc.rules.hardware import Gpu
 from perfdoc.rules.kernels_seen import why_hidden
 from perfdoc.rules.model_memory import cp_of, micro_batch_of, tp_of
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.precision import PEAK_RATIO, dtype_of, linear_share, speed_up
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.start_up import why_start_up_counts
@@ -59,7 +60,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)
     most = speed_up(share)
     evidence = [
-        Evidence(label="linear layers' products, of the window", value=f"{share:.1%}"),
+        Evidence(label="linear layers' products, of the window", value=per_cent(share)),
         Evidence(
             label=f"a step with them {PEAK_RATIO:g} times as fast", value=f"{most:.2f} times as fast at most"
         ),
@@ -71,7 +72,7 @@ def evaluate(case: Case) -> Verdict:
         reason = "linear layers take too little of the time for FP8 to bring the guides' 1.2"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     if host >= MAX_HOST_FRAC:
-        evidence.append(Evidence(label="idle behind the host", value=f"{host:.1%}"))
+        evidence.append(Evidence(label="idle behind the host", value=per_cent(host)))
         reason = "the device waits for its host: shorter products would only wait longer, see PD201 first"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     most_ms = ceiling(case, _half_of_linear_ns, "half of the time in which products of linear layers run")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.kernels_seen import why_hidden
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.precision import PEAK_RATIO, fp8_on, linear_share
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 from perfdoc.rules.start_up import why_start_up_counts
@@ -44,9 +45,9 @@ def evaluate(case: Case) -> Verdict:
     # In 16 bits the same products would have taken PEAK_RATIO times as long, at most.
     most = 1 + share * (PEAK_RATIO - 1)
     evidence = [
-        Evidence(label="linear layers' products, of the window", value=f"{share:.1%}"),
+        Evidence(label="linear layers' products, of the window", value=per_cent(share)),
         Evidence(label="FP8 made the step faster by a factor of", value=f"{most:.2f} at most"),
-        Evidence(label="idle behind the host", value=f"{host:.1%}"),
+        Evidence(label="idle behind the host", value=per_cent(host)),
     ]
     waits, small = host >= MIN_HOST_FRAC, most < LEAST_SPEED_UP
     if not waits and not small:

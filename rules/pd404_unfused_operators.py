@@ -12,6 +12,7 @@ from perfdoc.rules.gain import ceiling
 from perfdoc.rules.kernels_seen import why_hidden
 from perfdoc.rules.memory_room import gib
 from perfdoc.rules.model_memory import cp_of, micro_batch_of, tp_of
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.time_evidence import time_evidence
 
@@ -96,7 +97,7 @@ def _measured(case: Case, evidence: list[Evidence], found: list[_Found], off: li
     evidence = [
         *evidence,
         *(
-            Evidence(label=f"{f.pattern.replace('_', ' ')}, {f.count:,} times", value=f"{f.share:.1%}")
+            Evidence(label=f"{f.pattern.replace('_', ' ')}, {f.count:,} times", value=per_cent(f.share))
             for f in found
         ),
     ]

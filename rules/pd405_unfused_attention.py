@@ -7,6 +7,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
 from perfdoc.rules.gain import ceiling
 from perfdoc.rules.kernels_seen import fused_attention_runs, why_hidden
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.time_evidence import time_evidence
 
@@ -79,7 +80,7 @@ def evaluate(case: Case) -> Verdict:
     gpu = case.gpu
     if attention is not None and gpu is not None and backend in ("flash", "fused"):
         faster = _FASTER[gpu.architecture]
-        evidence.append(Evidence(label="attention, of kernel time", value=f"{attention:.1%}"))
+        evidence.append(Evidence(label="attention, of kernel time", value=per_cent(attention)))
         if attention >= MIN_ATTENTION_FRAC and backend != faster:
             why = f"Transformer Engine then takes what is usually fastest on {gpu.architecture} ({faster})"
             return Verdict(

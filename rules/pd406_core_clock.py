@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.kernels_seen import why_hidden
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.precision import linear_share
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
@@ -35,7 +36,7 @@ def evaluate(case: Case) -> Verdict:
     share = linear_share(case)
     if share is None:
         return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)
-    evidence = [Evidence(label="linear layers' products, of the window", value=f"{share:.1%}")]
+    evidence = [Evidence(label="linear layers' products, of the window", value=per_cent(share))]
     if share < MIN_LINEAR_FRAC:
         reason = "products do not fill the step: a higher core clock would do little"
         return Verdict(state="passes", reason=reason, evidence=evidence)

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.memory_room import is_short, rooms
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -48,7 +49,7 @@ def evaluate(case: Case) -> Verdict:
     assert device.layout is not None
     assert device.layout.reserved_bytes is not None
     evidence = [
-        Evidence(label="unused pieces of split segments, of reserved at the peak", value=f"{worst:.1%}"),
+        Evidence(label="unused pieces of split segments, of reserved at the peak", value=per_cent(worst)),
         Evidence(label="reserved at the peak", value=f"{device.layout.reserved_bytes / 2**30:.2f} GiB"),
     ]
     if worst < MIN_FRAC:

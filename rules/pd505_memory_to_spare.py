@@ -6,6 +6,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.memory_room import gib, tightest, why_unknown
 from perfdoc.rules.micro_batch import fits_doubled, larger
 from perfdoc.rules.model_memory import cp_of, pp_of, tp_of
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -32,7 +33,9 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason=why_unknown(case))
     share = room.free_bytes / room.total_bytes
     evidence = [
-        Evidence(label="never reserved, on the fullest GPU", value=f"{share:.0%}, {gib(room.free_bytes)}"),
+        Evidence(
+            label="never reserved, on the fullest GPU", value=f"{per_cent(share, 0)}, {gib(room.free_bytes)}"
+        ),
     ]
     if share < MIN_FREE_FRAC:
         return Verdict(state="passes", evidence=evidence)

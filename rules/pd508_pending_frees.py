@@ -6,6 +6,7 @@ import re
 
 from perfdoc.rules.case import Case
 from perfdoc.rules.memory_room import gib, is_short, rooms, why_unknown
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -52,7 +53,8 @@ def evaluate(case: Case) -> Verdict:
     size = room.device.layout.pending_free_bytes or 0
     evidence = [
         Evidence(
-            label="freed but waiting for a stream, of reserved at the peak", value=f"{share:.1%}, {gib(size)}"
+            label="freed but waiting for a stream, of reserved at the peak",
+            value=f"{per_cent(share)}, {gib(size)}",
         )
     ]
     if share < MIN_FRAC:

@@ -8,6 +8,7 @@ from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.analyzers.steps.step_ledgers import distinct_names
 from perfdoc.rules.case import Case
 from perfdoc.rules.model_memory import micro_batch_of, pp_of
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 
 META = Meta(
@@ -39,9 +40,9 @@ def evaluate(case: Case) -> Verdict:
     evidence = []
     if uneven is not None:
         label = "compute of the busiest rank above the mean, in turn, median over steps"
-        evidence.append(Evidence(label=label, value=f"{uneven:.1%}"))
+        evidence.append(Evidence(label=label, value=per_cent(uneven)))
     if padded:
-        evidence.append(Evidence(label="tokens that are padding", value=f"{padded:.1%}"))
+        evidence.append(Evidence(label="tokens that are padding", value=per_cent(padded)))
     if (uneven or 0.0) >= MIN_FRAC:
         return Verdict(
             state="fires",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.rules.case import Case
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_instance
 
@@ -34,7 +35,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = [
         Evidence(
             label=f"largest share (device {rank.device.ordinal}, process {rank.device.process})",
-            value=f"{worst:.1%}",
+            value=per_cent(worst),
         )
     ]
     if worst <= MAX_UNEXPLAINED_FRAC:

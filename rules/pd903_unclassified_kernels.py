@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.rules.case import Case
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence, Meta, Verdict
 
 META = Meta(
@@ -28,7 +29,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="not_applicable", reason="no kernel rows in the window")
     others = [k for k in times if k.kernel_class is KernelClass.OTHER]
     share = sum(k.total_ns for k in others) / total
-    evidence = [Evidence(label="share of kernel time", value=f"{share:.1%}")]
+    evidence = [Evidence(label="share of kernel time", value=per_cent(share))]
     if share <= MAX_OTHER_FRAC:
         return Verdict(state="passes", evidence=evidence)
     largest = max(others, key=lambda k: k.total_ns)

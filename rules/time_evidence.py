@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.case import Case
+from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Evidence
 
 
@@ -16,7 +17,7 @@ def time_evidence(
 
     share: what `case.share(of)` gave.
     """
-    evidence = [Evidence(label=f"{label}, mean over ranks", value=f"{share:.1%}")]
+    evidence = [Evidence(label=f"{label}, mean over ranks", value=per_cent(share))]
     if (ms := case.per_step_ms(of)) is not None:
         evidence.append(Evidence(label="of a step", value=f"{ms:.3g} ms"))
     return evidence

@@ -145,7 +145,8 @@ def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignme
     if len({c.cluster for c in clocks.clocks}) > 1 and open_ns > CLOCKS_MAX_FRAC * shortest:
         return (
             f"the clocks of some ranks are known only to within {open_ns / 1e6:.3g} ms, more than "
-            f"{CLOCKS_MAX_FRAC:.0%} of the window, since no collective that all await ties them together",
+            f"{100 * CLOCKS_MAX_FRAC:.0f} % of the window, since no collective that all await ties them "
+            "together",
             "Give the captures of all ranks of a model replica, over more steps.",
         )
     return "", ""
@@ -153,11 +154,13 @@ def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignme
 
 def _withheld(error_frac: float, fixed_frac: float) -> str:
     if abs(error_frac) > ERROR_MAX_FRAC:
-        return f"the unedited replay is off by {error_frac:+.1%}, more than {ERROR_MAX_FRAC:.0%}"
+        return (
+            f"the unedited replay is off by {100 * error_frac:+.1f} %, more than {100 * ERROR_MAX_FRAC:.0f} %"
+        )
     if fixed_frac > FIXED_MAX_FRAC:
         return (
-            f"nothing in the capture holds up what begins {fixed_frac:.0%} into the window, so no change "
-            "would show"
+            f"nothing in the capture holds up what begins {100 * fixed_frac:.0f} % into the window, so no "
+            "change would show"
         )
     return ""
 

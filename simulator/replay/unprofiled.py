@@ -71,14 +71,15 @@ def as_unprofiled(rebuilt: Rebuilt, free: FreeLengths) -> Unprofiled | None:
     if free.gc_frac is not None and any(len(r.host["gc"]) for r in rebuilt.ranks):
         made = without_host_time("gc", keep_frac=free.gc_frac).apply(made)
         said.append(
-            f"collections last {free.gc_frac:.0%} of what they do under the profiler, says the step log"
+            f"collections last {100 * free.gc_frac:.0f} % of what they do under the profiler, says the step "
+            "log"
         )
     if free.step_frac is not None and free.step_frac < 1 and all(r.on_host for r in rebuilt.ranks):
         keep = _keep_frac(made, free.step_frac)
         made = _shorter(made, keep)
         said.append(
-            f"computation on the CPU takes {keep:.0%} of what it does under the profiler, since steps of the "
-            f"step log take {free.step_frac:.0%}"
+            f"computation on the CPU takes {100 * keep:.0f} % of what it does under the profiler, since "
+            f"steps of the step log take {100 * free.step_frac:.0f} %"
         )
     if not said:
         return None

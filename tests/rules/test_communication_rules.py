@@ -28,7 +28,7 @@ def test_pd101_threshold(tmp_path: Path) -> None:
     fires = result("PD101", case_of(tmp_path, step_with_communication(50)))
     assert fires.state == "fires", fires.reason
     # 50 us of each step of 1 ms are exposed, of an all-reduce of 150 us: two thirds are hidden.
-    assert [e.value for e in fires.evidence] == ["5.0%", "0.05 ms", "67%"]
+    assert [e.value for e in fires.evidence] == ["5.0 %", "0.05 ms", "67 %"]
     assert result("PD101", case_of(tmp_path, step_with_communication(49))).state == "passes"
 
 
@@ -38,7 +38,7 @@ def test_pd101_without_dp_communication(tmp_path: Path) -> None:
     unknown = result("PD101", case_of(tmp_path, step_with_communication(80, name="")))
     assert unknown.state == "skipped"
     assert unknown.reason == (
-        "8.0% of the time is exposed communication of unknown dimension; none is known to be DP"
+        "8.0 % of the time is exposed communication of unknown dimension; none is known to be DP"
     )
 
 
@@ -81,7 +81,7 @@ def test_pd101_leaves_waiting_for_late_ranks_to_pd303(tmp_path: Path) -> None:
     """100 us of each step of 1 ms are exposed. Of 50 us of waiting 5 % are left, of 50.5 not."""
     case = case_of(tmp_path, step_with_communication(100))
     found = result("PD101", waiting(case, 100))
-    assert (found.state, found.evidence[-1].value) == ("fires", "5.0%")
+    assert (found.state, found.evidence[-1].value) == ("fires", "5.0 %")
     assert found.gain is not None
     assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05))
     found = result("PD101", waiting(case, 101))

@@ -32,7 +32,7 @@ def test_threshold(tmp_path: Path, code: str, range_name: str, edge_us: int) -> 
     more = 0 if not range_name else 1
     fires = result(code, case_of(tmp_path, step_with_gap(edge_us + more, range_name)))
     assert fires.state == "fires"
-    assert evidence_of(fires)[0] == f"{(edge_us + more) / 1000:.1%}"
+    assert evidence_of(fires)[0] == f"{100 * ((edge_us + more) / 1000):.1f} %"
     assert result(code, case_of(tmp_path, step_with_gap(edge_us - 1, range_name))).state == "passes"
 
 

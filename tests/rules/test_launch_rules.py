@@ -162,12 +162,12 @@ def test_kernels_shorter_than_their_launches(tmp_path: Path) -> None:
     # 10 kernels of 2 us behind 5 us of idle time each, launched by calls of 4 us: 50 of 1,000 us.
     found = result("PD201", case_of(tmp_path, small(2, 4, 5)))
     assert (found.state, found.level) == ("fires", "problem")
-    assert evidence_of(found)[:3] == ["5.0%", "0.05 ms", "5.0%"]
+    assert evidence_of(found)[:3] == ["5.0 %", "0.05 ms", "5.0 %"]
     assert "small, 20 times" in evidence_of(found)
     assert "fuse operators (PD404)" in found.remedy
     # As long as their launches: the host is late, but not because they are small.
     long = result("PD201", case_of(tmp_path, small(5, 4, 5)))
-    assert (long.state, evidence_of(long)[2], "PD404" in long.remedy) == ("fires", "0.0%", False)
+    assert (long.state, evidence_of(long)[2], "PD404" in long.remedy) == ("fires", "0.0 %", False)
 
 
 @pytest.fixture(scope="module")
@@ -200,7 +200,7 @@ def test_a_host_that_is_slow_again_and_again(hosts: Case) -> None:
     assert result("PD206", hosts).state == "passes"
     edge, label = round(pd206_host_jitter.MIN_FRAC * 1_000_000), hosts.job.labels[1]
     found = result("PD206", always_slow(hosts, spread_ns=edge, label=label))
-    assert (found.state, found.level, evidence_of(found)[0]) == ("fires", "problem", "5.0%")
+    assert (found.state, found.level, evidence_of(found)[0]) == ("fires", "problem", "5.0 %")
     assert f"beside {label}" in found.remedy
     assert "numactl --cpunodebind=$((SLURM_LOCALID/4))" in found.remedy
     assert result("PD206", always_slow(hosts, spread_ns=edge - 1, label=label)).state == "passes"
@@ -242,7 +242,7 @@ def test_hosts_that_are_slow_by_turns(hosts: Case) -> None:
     assert result("PD206", jittery(hosts, spread_ns=50_000, noise_spread_ns=None)).state == "skipped"
     edge = pd206_host_jitter.MIN_WAIT_FRAC
     known = result("PD206", waiting(jittery(hosts, spread_ns=50_000), edge))
-    assert (known.state, known.level, evidence_of(known)[-1]) == ("fires", "problem", "2.0%")
+    assert (known.state, known.level, evidence_of(known)[-1]) == ("fires", "problem", "2.0 %")
     assert known.gain is not None
     assert (known.gain.method, known.gain.high_ms) == ("ceiling", pytest.approx(0.02))
     less = result("PD206", waiting(jittery(hosts, spread_ns=50_000), edge - 0.001))

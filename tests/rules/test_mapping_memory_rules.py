@@ -59,7 +59,7 @@ def test_pd306_one_full_stage(job: Case, device: MemoryMeasurement) -> None:
     last = 800
     found = result("PD306", remembering(job, device, (1000, 111), (900, 211), (last, 311), (700, 411)))
     assert (found.state, found.level) == ("fires", "information")
-    assert "stage 0 is full while stage 1 needs 80%" in found.reason
+    assert "stage 0 is full while stage 1 needs 80 %" in found.reason
     assert evidence_of(found)[0].endswith("GiB")
     for peaks, failed, state in (
         (((1000, 112), (900, 0), (800, 0), (700, 0)), 0, "passes"),  # a tenth of 1,112 and more is free

@@ -225,7 +225,7 @@ def test_the_device_that_is_short_is_the_one_that_counts(
 
     roomy, full, sound = device(80, 12), device(61, 7.5), device(61, 0.1)
     found = result(code, remembering(steps, roomy, full))
-    assert (found.state, evidence_of(found)[0].startswith("12.5%")) == ("fires", True)
+    assert (found.state, evidence_of(found)[0].startswith("12.5 %")) == ("fires", True)
     assert result(code, remembering(steps, roomy, sound)).state == "passes"
 
 

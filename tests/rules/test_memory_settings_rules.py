@@ -76,7 +76,7 @@ def test_recomputation_is_measured_first(again: dict[tuple[int, str], Case], ste
     assert result("PD504", given(again[19, GEMM], **FULL)).state == "passes"
     found = result("PD504", given(again[20, GEMM], **FULL))
     assert (found.state, found.level, found.advice) == ("fires", "information", [])
-    assert evidence_of(found) == ["2.0%", "0.02 ms"]
+    assert evidence_of(found) == ["2.0 %", "0.02 ms"]
     assert "snapshot" in found.remedy
     assert result("PD504", given(again[200, GEMM], recompute_granularity=None)).state == "not_applicable"
     assert result("PD504", given(steps, recompute_granularity="full")).state == "skipped"
@@ -229,7 +229,7 @@ def test_memory_to_spare(tmp_path: Path, steps: Case) -> None:
 def test_the_gpu_s_memory_is_known_from_the_capture(tmp_path: Path, steps: Case) -> None:
     memory = device_memory(tmp_path, total_gib=None, reserved_gib=40)
     found = result("PD505", remembering(steps, memory))
-    assert (found.state, evidence_of(found)) == ("fires", ["50%, 40.00 GiB"])
+    assert (found.state, evidence_of(found)) == ("fires", ["50 %, 40.00 GiB"])
 
 
 def test_pipeline_outputs(steps: Case) -> None:

@@ -88,7 +88,7 @@ def test_ranks_that_take_turns(tmp_path: Path) -> None:
     assert pd602_uneven_batches.MIN_FRAC == 0.05
     found = result("PD602", given(uneven(tmp_path, 43), **PADDED))
     assert (found.state, found.level) == ("fires", "problem")
-    assert evidence_of(found) == ["5.1%"]
+    assert evidence_of(found) == ["5.1 %"]
     assert settings_of(found) == {"sequence_packing_size": 8192, "micro_batch_size": 1}
     assert result("PD602", uneven(tmp_path, 42)).state == "passes"
     unknown = result("PD602", uneven(tmp_path, 100))

@@ -114,7 +114,7 @@ def test_pd302_wants_four_a_stage(even: Case, vpp: int, micro_batches: int, stat
     found = result("PD302", case)
     assert (found.state, PER_STAGE) == (state, 4)
     # 15 micro-batches, 4 stages: 3 / 18 of the step.
-    assert evidence_of(found)[2] == f"{3 / (vpp * micro_batches + 3):.1%}"
+    assert evidence_of(found)[2] == f"{100 * (3 / (vpp * micro_batches + 3)):.1f} %"
     if state == "fires":
         assert found.level == "information"
         assert "want 16 to 32" in found.reason

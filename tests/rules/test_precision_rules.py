@@ -44,7 +44,7 @@ def test_fp8_pays_where_linear_layers_take_a_third(measured: Measured) -> None:
     assert pytest.approx(1 / 3) == pd401_bf16_products.MIN_LINEAR_FRAC
     found = result("PD401", given(measured(GEMM, 334), **BF16))
     assert (found.state, found.level) == ("fires", "information")
-    assert evidence_of(found) == ["33.4%", "1.20 times as fast at most"]
+    assert evidence_of(found) == ["33.4 %", "1.20 times as fast at most"]
     assert settings_of(found) == {"fp8": "hybrid", "fp8_recipe": "tensorwise"}
     assert found.gain is not None
     assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.167))
@@ -129,7 +129,7 @@ def test_casts(measured: Measured) -> None:
     settings: dict[str, Value] = {**FP8, "fp8_recipe": "mxfp8"}
     found = result("PD403", given(measured(CAST, edge), **settings))
     assert (found.state, found.level) == ("fires", "problem")
-    assert evidence_of(found) == ["5.0%", "0.05 ms", "mxfp8"]
+    assert evidence_of(found) == ["5.0 %", "0.05 ms", "mxfp8"]
     assert settings_of(found) == {"fp8_recipe": "tensorwise"}
     assert "accuracy" in found.advice[0].costs
     assert found.gain is not None

@@ -26,8 +26,8 @@ def test_attention_and_norms_written_by_hand(shared_traces: Path) -> None:
     """A transformer of a course's exercise: softmax of its own, RMS norms of six kernels each."""
     case = case_of(shared_traces, "nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite")
     attention, unfused = result("PD405", case), result("PD404", case)
-    assert (attention.state, evidence_of(attention)[0]) == ("fires", "5.7%")
-    assert (unfused.state, evidence_of(unfused)[:2]) == ("fires", ["1.4%", "1.3%"])
+    assert (attention.state, evidence_of(attention)[0]) == ("fires", "5.7 %")
+    assert (unfused.state, evidence_of(unfused)[:2]) == ("fires", ["1.4 %", "1.3 %"])
     assert unfused.evidence[1].label == "rms norm by hand, 375 times"
     assert (attention.advice, unfused.advice) == ([], [])  # nobody said that megatron-core trains it
     communication = [r for r in run_rules(case) if r.code.startswith("PD1") and r.state == "fires"]
@@ -38,13 +38,13 @@ def test_a_host_that_is_too_slow(shared_traces: Path) -> None:
     """Three steps of 220 ms in which the GPU computes for 40: 166 ms wait for launches."""
     case = case_of(shared_traces, "kineto/ddp_nccl_metadata_a100_rank0of2.json.gz")
     starved = result("PD201", case)
-    assert (starved.state, evidence_of(starved)[0]) == ("fires", "75.3%")
-    assert "20.8%" in evidence_of(starved), "before kernels shorter than their launches"
+    assert (starved.state, evidence_of(starved)[0]) == ("fires", "75.3 %")
+    assert "20.8 %" in evidence_of(starved), "before kernels shorter than their launches"
     assert {r.state for r in (result("PD404", case), result("PD405", case))} == {"passes"}
 
 
 @pytest.mark.parametrize(
-    ("tokens", "share", "state"), [(256, "78%, 30.86 GiB", "fires"), (1024, "41%, 16.04 GiB", "fires")]
+    ("tokens", "share", "state"), [(256, "78 %, 30.86 GiB", "fires"), (1024, "41 %, 16.04 GiB", "fires")]
 )
 def test_memory_of_an_a100_that_is_half_empty(
     shared_traces: Path, tokens: int, share: str, state: str

@@ -42,7 +42,7 @@ def with_gap(gap_ns: int, *, launched: bool = True, kernel_ns: int = 50_000) -> 
 def test_pd901_counts_against_the_window(tmp_path: Path) -> None:
     # 25 us of 125 us is 20 %; the remedy differs where launches are missing altogether.
     fires = result("PD901", measured(tmp_path, with_gap(25_000)))
-    assert (fires.state, fires.evidence[0].value) == ("fires", "20.0%")
+    assert (fires.state, fires.evidence[0].value) == ("fires", "20.0 %")
     assert "batches" in fires.remedy
     assert result("PD901", measured(tmp_path, with_gap(15_000))).state == "passes"
     no_launches = result("PD901", measured(tmp_path, with_gap(25_000, launched=False)))
@@ -77,7 +77,7 @@ def test_pd903_names_the_largest_unknown_kernel(tmp_path: Path) -> None:
     device.kernel("zzz_large", 92, 100)
     fires = result("PD903", measured(tmp_path, builder))
     assert (fires.state, fires.level) == ("fires", "information")
-    assert [e.value for e in fires.evidence] == ["10.0%", "zzz_large"]
+    assert [e.value for e in fires.evidence] == ["10.0 %", "zzz_large"]
     for other, state in ((50, "passes"), (51, "fires")):
         edge = TimelineBuilder()
         device = edge.process().device()

@@ -111,7 +111,7 @@ def test_pd382(exposed: Case, settings: dict[str, Value], off: str) -> None:
     named = f"Known to be off: {off}. " in found.remedy if off else "Known to be off" not in found.remedy
     assert named, found.remedy
     assert found.gain is None
-    assert [e.value for e in found.evidence] == ["29.9%", "10.0%, 0.0%"]
+    assert [e.value for e in found.evidence] == ["29.9 %", "10.0 %, 0.0 %"]
 
 
 def test_pd382_names_the_overlap_of_what_is_exposed(exposed: Case) -> None:

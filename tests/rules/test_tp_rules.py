@@ -85,7 +85,7 @@ def test_pd111_tunes_what_is_on(exposed: Case) -> None:
     }
     found = result("PD111", having(exposed, known))
     # 200 us of communication beside 900 of products.
-    assert found.evidence[-1].value == "22%"
+    assert found.evidence[-1].value == "22 %"
     assert settings_of(found) == {"tp_overlap_num_splits": USUAL_SPLITS, "tp_overlap_num_sm": USUAL_SM}
     short = with_parts(having(exposed, known), linear_ns=399_999)
     assert settings_of(result("PD111", short))["tp_overlap_fp8_buf"] is True

@@ -255,7 +255,7 @@ def test_gains_are_of_the_window_without_the_profiler(tmp_path: Path) -> None:
     basis = whole.basis_of(rebuilt, replay(rebuilt), [], FreeLengths(gc_frac=1 / 3))
     (gc,) = [p for p in predict_all([basis]).predictions if p.key == "without_gc"]
     assert gc.mid_ns == 10_000
-    assert "33% of what they do under the profiler" in gc.gain.assumptions[-1]
+    assert "33 % of what they do under the profiler" in gc.gain.assumptions[-1]
     assert as_unprofiled(rebuilt, FreeLengths()) is None
 
 
@@ -265,4 +265,4 @@ def test_computation_is_shorter_without_the_profiler(tmp_path: Path) -> None:
     free = as_unprofiled(cpu_step(tmp_path), FreeLengths(step_frac=0.9))
     assert free is not None
     assert free.length_ns == pytest.approx(913_000, abs=10)
-    assert "86% of what it does under the profiler" in free.assumptions[0]
+    assert "86 % of what it does under the profiler" in free.assumptions[0]

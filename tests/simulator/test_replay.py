@@ -151,7 +151,7 @@ def test_an_end_that_nothing_in_the_capture_moves_withholds_predictions(tmp_path
     assert found.error_frac == 0
     assert found.critical_path == {"before": 900 * US, "compute": 100 * US}
     assert not found.predicts
-    assert "90% into the window" in found.withheld
+    assert "90 % into the window" in found.withheld
 
 
 def test_a_wait_that_returns_as_the_next_call_begins_still_holds_it_up(tmp_path: Path) -> None:

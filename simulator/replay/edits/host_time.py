@@ -45,7 +45,7 @@ def without_host_time(what: Literal["gc", "data"], *, keep_frac: float = 0.0) ->
         return replace(with_durations(with_lags(rebuilt, lag), duration), ranks=left)
 
     return Edit(
-        name=f"without {what}" if keep_frac == 0 else f"{keep_frac:.0%} of {what}",
+        name=f"without {what}" if keep_frac == 0 else f"{100 * keep_frac:.0f} % of {what}",
         apply=apply,
         uncertainty_frac=_UNCERTAINTY_FRAC,
         # What the host loses in it may show as launches that come late, also long after.
