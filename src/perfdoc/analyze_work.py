@@ -152,8 +152,7 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
         raise UserError(str(error)) from error
     serial = to_json(diagnosis)
     try:
-        options = _still_free(options)
-        _write(options, diagnosis, serial)
+        options = _write(options, diagnosis, serial)
     except OSError as error:
         raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
     if options.json_file == "-" or format_ == "json":
@@ -261,17 +260,22 @@ def _spare_inputs(output: Path | None, json_file: str | None, inputs: Sequence[P
             raise UserError(f"{target}: is what is to be analysed. Choose another -o or --json.")
 
 
-def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> None:
-    contents: dict[Path, bytes] = {}
+def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> Options:
+    """Write everything; where it went. Raises UserError and OSError."""
+    rendered: tuple[bytes, ...] = ()
     if options.output is not None:
         from perfdoc.reports.html import render_html
         from perfdoc.reports.markdown import render_markdown
 
         rendered = (render_html(diagnosis).encode(), render_markdown(diagnosis).encode(), serial)
+    options = _still_free(options)  # only now: making the page takes a while
+    contents: dict[Path, bytes] = {}
+    if options.output is not None:
         contents = {options.output / name: text for name, text in zip(_BUNDLE, rendered, strict=True)}
     if options.json_file not in (None, "-"):
         contents[Path(str(options.json_file))] = serial
     write_all(contents, options.output)
+    return options
 
 
 def _rule_codes(text: str | None) -> frozenset[str]:
