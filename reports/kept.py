@@ -8,6 +8,7 @@ every time.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import sys
 import tempfile
@@ -18,6 +19,11 @@ from pathlib import Path
 from jinja2 import FileSystemBytecodeCache
 from jinja2.bccache import Bucket
 
+_DIGEST_BYTES = 32
+"""SHA-256 of the content, before it: a machine that lost power may have kept the name without the bytes."""
+_MODE = 0o644
+"""Who else uses this installation may read it: nothing in it is private."""
+
 
 def folder_beside(source: Path) -> Path:
     """The folder of compiled modules for those that lie beside this file; it need not be there."""
@@ -25,16 +31,19 @@ def folder_beside(source: Path) -> Path:
 
 
 def kept_or_made(file: Path, make: Callable[[], bytes]) -> bytes:
-    """The content of a file of such a folder; made, and kept if that can be, where it is not there.
+    """The content of a file of such a folder; made, and kept if that can be, where it is not there or spoilt.
 
     file: named by everything that the content follows from.
     """
     with contextlib.suppress(OSError):
-        return file.read_bytes()
+        stored = file.read_bytes()
+        content = stored[_DIGEST_BYTES:]
+        if hashlib.sha256(content).digest() == stored[:_DIGEST_BYTES]:
+            return content
     content = make()
     if not sys.dont_write_bytecode:
         with contextlib.suppress(OSError):
-            _replace(file, content)
+            _replace(file, hashlib.sha256(content).digest() + content)
     return content
 
 
@@ -44,6 +53,7 @@ def _replace(file: Path, content: bytes) -> None:
     try:
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(content)
+        Path(name).chmod(_MODE)
         Path(name).replace(file)
     except BaseException:
         Path(name).unlink()

@@ -46,7 +46,7 @@ def library() -> Library | None:
         return None
     text = file.read_bytes()
     sha256 = hashlib.sha256(text)
-    file = folder_beside(Path(__file__)) / f"plotly-{sha256.hexdigest()[:32]}-{_LEVEL}.packed"
+    file = folder_beside(Path(__file__)) / f"plotly-{sha256.hexdigest()[:32]}-{_LEVEL}.kept"
     packed = kept_or_made(file, lambda: b64encode(zlib.compress(text, _LEVEL)))
     digest = b64encode(sha256.digest()).decode()
     return Library(packed=Markup(packed.decode("ascii")), source=f"'sha256-{digest}'")

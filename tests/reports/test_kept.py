@@ -28,6 +28,16 @@ def test_what_is_kept_is_made_once(tmp_path: Path) -> None:
     assert [p.name for p in file.parent.iterdir()] == ["x.packed"], "nothing half-written is left"
 
 
+def test_a_spoilt_content_is_made_again(tmp_path: Path) -> None:
+    file = tmp_path / "x.packed"
+    assert kept_or_made(file, lambda: b"content") == b"content"
+    assert file.stat().st_mode & 0o777 == 0o644
+    for spoilt in (b"", b"<script>", file.read_bytes()[:-1], file.read_bytes() + b"x"):
+        file.write_bytes(spoilt)
+        assert kept_or_made(file, lambda: b"new") == b"new"
+        assert kept_or_made(file, lambda: b"newer") == b"new"
+
+
 def test_where_nothing_can_be_kept_it_is_made_every_time(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
