@@ -8,12 +8,13 @@ worse.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import cache
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64, Intervals
+from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.base.spot import Spot
-from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.instances.nearby import Nearby
 from perfdoc.analyzers.ledger.ledger import Ledger
@@ -167,17 +168,29 @@ def _copy(view: DeviceView) -> Spot | None:
     activity, window = view.activity, view.window
     copies = activity.copies.clip(window.start_ns, window.end_ns)
 
+    @cache
+    def all_else() -> Intervals:
+        return activity.compute | activity.comm
+
     def lost(rows: I64) -> I64:
-        return np.array([_alone_ns(view, *bounds) for bounds in _pairs(copies, rows)], np.int64)
+        # Of few stretches only what ran within them is looked at; of many all of it, in one pass.
+        beside = _within(activity, copies, rows) if len(rows) <= _FIRST else all_else()
+        start, end = copies.start_ns[rows], copies.end_ns[rows]
+        found: I64 = end - start - beside.covered_within(start, end)
+        return found
 
     worst = worst_of(copies.end_ns - copies.start_ns, lost)
     return _spot("exposed_memcpy", copies.start_ns, copies.end_ns, worst, lambda _: "copies")
 
 
-def _pairs(found: Intervals, rows: I64) -> list[tuple[int, int]]:
-    return list(zip(found.start_ns[rows].tolist(), found.end_ns[rows].tolist(), strict=True))
-
-
-def _alone_ns(view: DeviceView, start: int, end: int) -> int:
-    beside = view.activity.compute.clip(start, end) | view.activity.comm.clip(start, end)
-    return end - start - beside.total_ns
+def _within(activity: Activity, stretches: Intervals, rows: I64) -> Intervals:
+    """When anything computed or communicated in these stretches."""
+    pieces = [
+        ran.clip(start, end)
+        for start, end in zip(stretches.start_ns[rows].tolist(), stretches.end_ns[rows].tolist(), strict=True)
+        for ran in (activity.compute, activity.comm)
+    ]
+    return union(
+        np.concatenate([piece.start_ns for piece in pieces]),
+        np.concatenate([piece.end_ns for piece in pieces]),
+    )

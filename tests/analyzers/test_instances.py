@@ -92,6 +92,25 @@ def test_the_worst_collective_is_the_one_that_compute_hid_least(tmp_path: Path) 
     assert bars(worst, "communication dp", 0) == [(1400 * US, 1500 * US)]
 
 
+@pytest.mark.parametrize("count", [20, 600])
+def test_the_worst_copy_is_the_one_that_least_ran_beside(tmp_path: Path, count: int) -> None:
+    # Copies of 6 us, each with compute beside its first 4 us and communication beside 1 us more; without that
+    # communication the one but last. Beside none of them nothing ran, so that all have to be looked at.
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(count):
+        start = i * 10 * US
+        device.kernel(GEMM, start, start + 6 * US, launch=(thread, start, start))
+        device.copy("host_to_device", 1000, start + 2 * US, start + 8 * US, stream=9)
+        if i != count - 2:
+            name = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL"
+            device.kernel(name, start + 7 * US, start + 8 * US, stream=11)
+    worst = instances_of(view_of(builder, tmp_path))["exposed_memcpy"].spot
+    start = (count - 2) * 10 * US + 2 * US
+    assert (worst.start_ns, worst.end_ns, worst.cost_ns) == (start, start + 6 * US, 2 * US)
+
+
 def test_what_takes_little_of_the_window_is_not_looked_for(tmp_path: Path) -> None:
     # One gap of 10 us in 1 ms: 1 % of it, half of what a rule could fire on.
     builder = TimelineBuilder()
