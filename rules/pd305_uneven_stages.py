@@ -9,7 +9,7 @@ from perfdoc.rules.case import Case
 from perfdoc.rules.gain import at_most, predicted
 from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.stage_split import as_settings, balanced, excess_layers, layers_by_stage, own_ns_by_stage
+from perfdoc.rules.stage_split import as_settings, balanced, layers_apart, layers_by_stage, own_ns_by_stage
 from perfdoc.rules.together import all_or_none
 from perfdoc.rules.worst import bubble
 from perfdoc.simulator.replay.predict import Gain
@@ -30,8 +30,8 @@ MIN_FRAC = 0.03
 """Of the step: what stages wait because their mean times differ."""
 EVEN_ENOUGH = 1.02
 """Longest stage over the mean: layers are whole, so that no split is even."""
-HALF_A_LAYER = 0.5
-"""Above the mean, in layers' time: with less, another stage would be as far above it with a layer more."""
+A_LAYER = 1.0
+"""Slowest stage over the fastest, in layers' time: with less, that would be slower with a layer more."""
 MOSTLY_FRAC = 0.5
 """Of what the slowest stage takes beyond the mean."""
 _MTP_MAX = 8
@@ -54,8 +54,8 @@ def evaluate(case: Case) -> Verdict:
                 label=f"stage {found.slowest_stage}, over the mean", value=f"{found.slowest_over_mean:.3g}"
             )
         )
-    if (excess := excess_layers(case)) is not None:
-        evidence.append(Evidence(label="above the mean, in layers' time", value=f"about {excess:.2g}"))
+    if (apart := layers_apart(case)) is not None:
+        evidence.append(Evidence(label="above the fastest, in layers' time", value=f"about {apart:.2g}"))
     if share < MIN_FRAC or found.slowest_stage is None:
         return Verdict(state="passes", evidence=evidence)
     if _some_replicas_only(case, found.slowest_stage):
@@ -69,7 +69,7 @@ def evaluate(case: Case) -> Verdict:
     at_end = found.slowest_stage in (0, (found.pp or 0) - 1)
     where = "first" if found.slowest_stage == 0 else "last" if at_end else "a middle"
     advice = _split(case) if at_end else []
-    whole = at_end and not advice and excess is not None and excess < HALF_A_LAYER
+    whole = at_end and not advice and apart is not None and apart < A_LAYER
     reason = f"{'the ' if at_end else ''}{where} stage{_HOLDS.get(where, '')} takes longer than the others"
     return Verdict(
         state="fires",
@@ -146,8 +146,8 @@ _WORDS = (
     "kinds (dense and experts, multi-token prediction) need pipeline_model_parallel_layout."
 )
 _WHOLE = (
-    "There is nothing to move: a layer less here is more than half a layer too much elsewhere. Another "
-    "number of stages or a smaller vocabulary changes it."
+    "There is nothing to move: with a layer more, even the fastest stage would be slower than this one is. "
+    "Another number of stages or a smaller vocabulary changes it."
 )
 _MIDDLE = (
     "A middle stage holds neither embedding nor loss: look for layers that do more (experts beside dense "

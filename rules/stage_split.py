@@ -31,16 +31,16 @@ def own_ns_by_stage(found: Pipeline) -> list[float] | None:
     return [own[s] / steps[s] for s in range(found.pp)]
 
 
-def excess_layers(case: Case) -> float | None:
-    """By how many layers' time the slowest stage is above the mean one, about: a layer takes what the fastest
-    stage has for each. None where that is not known.
+def layers_apart(case: Case) -> float | None:
+    """By how many layers' time the slowest stage is above the fastest, about: a layer takes what that has for
+    each. None where that is not known.
 
-    Four stages of 8 layers, 16, 16, 16 and 20 ms: (20 - 17) / 2 = 1.5.
+    Four stages of 8 layers, 16, 16, 16 and 20 ms: (20 - 16) / 2 = 2.
     """
     own, layers = own_ns_by_stage(case.job.pipeline), layers_of(case)
     if own is None or not layers or min(own) <= 0:
         return None
-    return (max(own) - sum(own) / len(own)) * layers / len(own) / min(own)
+    return (max(own) - min(own)) * layers / len(own) / min(own)
 
 
 def layers_by_stage(case: Case, pp: int) -> list[int] | None:

@@ -9,6 +9,7 @@ import pytest
 
 from perfdoc.rules import pd305_uneven_stages
 from perfdoc.rules.case import Case
+from perfdoc.rules.knobs.configuration import Configuration
 from tests.rules.cases import evidence_of, result
 from tests.rules.simulated_cases import simulated_case
 
@@ -48,20 +49,32 @@ def test_layers_that_are_moved_by_hand_gain_what_the_replay_says() -> None:
     assert (gain.high_ms or 0.0) <= (even.gain.high_ms or 0.0)
 
 
-def loaded(case: Case, excess_layers: float) -> Case:
-    """The last of two stages of four layers has so much more than the mean, in layers' time."""
+def loaded(case: Case, *layers: float) -> Case:
+    """Stages of equal layers that take so much more than the fastest, in layers' time (four layers each)."""
     pipeline = case.job.pipeline
-    first, last = pipeline.stages
-    own = round(first.own_ns * (1 + 2 * excess_layers / 4))
-    stages = (first, replace(last, own_ns=own))
-    return replace(case, job=replace(case.job, pipeline=replace(pipeline, stages=stages)))
+    rows = tuple(
+        replace(row, stage=stage, own_ns=round(pipeline.stages[0].own_ns * (1 + more / 4)))
+        for stage, (row, more) in enumerate(zip((pipeline.stages[0],) * len(layers), layers, strict=True))
+    )
+    slowest = layers.index(max(layers))
+    found = replace(pipeline, stages=rows, pp=len(rows), slowest_stage=slowest)
+    job = replace(case.job, pipeline=found)
+    return replace(case, job=job, configuration=Configuration(values={"num_layers": 4 * len(rows)}))
 
 
-@pytest.mark.parametrize(("layers", "level"), [(0.49, "information"), (0.51, "problem")])
-def test_less_than_half_a_layer_cannot_be_spread(layers: float, level: str) -> None:
-    assert pd305_uneven_stages.HALF_A_LAYER == 0.5
-    found = result("PD305", loaded(simulated_case("dense", LAYOUT), layers))
-    assert evidence_of(found)[-1] == f"about {layers}"
+@pytest.mark.parametrize(
+    ("layers", "level"),
+    [
+        ((0, 0.98), "information"),
+        ((0, 1.02), "problem"),
+        ((0.9, 0, 0, 0), "information"),  # 0.7 above the mean, and no better off with a layer less
+        ((1.4, 1.2, 1.2, 0), "problem"),  # 0.45 above the mean; the last stage has room for a layer
+    ],
+)
+def test_less_than_a_layer_cannot_be_spread(layers: tuple[float, ...], level: str) -> None:
+    assert pd305_uneven_stages.A_LAYER == 1
+    found = result("PD305", loaded(simulated_case("dense", LAYOUT), *layers))
+    assert evidence_of(found)[-1] == f"about {max(layers):.2g}"
     assert (found.state, found.level) == ("fires", level)
     assert ("no split of whole layers is more even" in found.reason) == (level == "information")
     assert found.remedy.startswith(
