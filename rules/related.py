@@ -96,9 +96,12 @@ def _owners(firing: Sequence[RuleResult]) -> dict[str, str]:
 
 def _surest_first(result: RuleResult) -> tuple[int, float]:
     """Of equal gains the later code's comes first: rules of a whole dimension (PD342) have lower ones than
-    those of one cause of its time (PD343), which say more."""
+    those of one cause of its time (PD343), which say more. What was simulated and saves nothing takes none of
+    the time away, and comes behind what may."""
     gain = result.gain
     if gain is None:
         return len(_METHODS), 0.0
     most = gain.mid_ms if gain.method == "replay" else gain.high_ms
+    if gain.method == "replay" and (most or 0.0) <= 0:
+        return _METHODS["none"], 0.0
     return _METHODS[gain.method], -(most or 0.0)

@@ -83,6 +83,10 @@ def test_a_nanosecond_is_the_problem_of_the_rule_whose_gain_is_surest(tmp_path: 
     assert said == "Same time as PD997, PD998: waiting for late ranks. Either gain is of it, not both."
     # Of equal gains the later code's, which is the more exact one.
     assert levels(case, ceiling, rule("PD997", time="waits", gain=gain(9.0)))["PD996"] == "information"
+    # What was simulated and saves nothing leaves the time to who may mend it.
+    for nothing in (0.0, -2.0):
+        found = levels(case, ceiling, rule("PD997", time="waits", gain=gain(nothing, "replay")))
+        assert found == {"PD996": "problem", "PD997": "information"}
     # Alone each is a problem, and a rule without a gain claims no time.
     assert levels(case, ceiling) == {"PD996": "problem"}
     assert levels(case, ceiling, rule("PD997", time="waits")) == {"PD996": "problem", "PD997": "problem"}
