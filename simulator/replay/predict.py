@@ -58,8 +58,8 @@ def predict(
     Band: the edits' own uncertainty (their shares of the gain, or of _FLOOR_FRAC of the waiting in their
     leaves where that is more; independent errors add as squares), the gains of their variants, which may be
     off by the same shares, and the noise that all three figures are rounded to: the replay's error, or on a
-    CPU rank the delays without a cause that it keeps, where they are more. Below zero it goes only where a
-    change may cost.
+    CPU rank the delays without a cause that it keeps, where they are more. Where the leaves hold less than
+    the middle, the lower end is less by the same share. Below zero it goes only where a change may cost.
     """
     edits = list({edit.name: edit for edit in edits}.values())  # the same change twice is one change
     steps = max(replay.steps, 1)
@@ -82,6 +82,8 @@ def predict(
     half = [max(abs(g), floor) * share + noise_ns for g, floor in zip(gains, least, strict=True)]
     low = min(g - h for g, h in zip(gains, half, strict=True))
     high = max(g + h for g, h in zip(gains, half, strict=True))
+    if cap_ns is not None and low > 0 and gains[0] > cap_ns:
+        low *= cap_ns / gains[0]  # the replay and the ledger differ: neither is sure to the last
     low, mid, high = (_within(ns, least_ns, cap_ns) for ns in (low, gains[0], high))
     return Gain(
         low_ms=_rounded(low, noise_ns, math.floor),

@@ -74,11 +74,12 @@ def test_several_edits_are_simulated_together(slow: tuple[Replay, Rebuilt]) -> N
 
 
 def test_a_gain_is_not_above_what_the_leaf_holds(slow: tuple[Replay, Rebuilt]) -> None:
-    """data 2.1 + host 0.3 ms of the worst rank, over 3 steps: 0.8 ms."""
+    """data 2.1 + host 0.3 ms of the worst rank, over 3 steps: 0.8 ms, of the 1.433 (from 1.217) that the
+    replay says: 0.679 to 0.8."""
     replay, rebuilt = slow
     ledgers = [ledger(data=2_100_000, host=300_000, gc=9_000_000), ledger(data=1_000_000)]
     gain = predict(rebuilt, replay, [without_host_time("data")], ledgers)
-    assert (gain.mid_ms, gain.high_ms) == (0.8, 0.8)
+    assert (gain.low_ms, gain.mid_ms, gain.high_ms) == (0.679, 0.8, 0.8)
 
 
 def test_graphs_save_no_more_than_what_the_host_holds_up(slow: tuple[Replay, Rebuilt]) -> None:
