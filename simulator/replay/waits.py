@@ -50,7 +50,9 @@ def _waits_ns(rebuilt: Rebuilt) -> I64:
     matched = np.zeros(len(rebuilt.start_ns), bool)
     # Where ranks of the job are not here, all that are may have waited for one of those.
     if (rebuilt.ranks[0].facts.world_size or 0) <= len(rebuilt.ranks):
-        matched[edges.target[graph.kind[edges.source] == TaskKind.MEETING]] = True
+        # Behind its own arrival is who left before the others came: it waited for nobody.
+        known = np.isin(graph.kind[edges.source], (TaskKind.MEETING, TaskKind.ARRIVAL))
+        matched[edges.target[known]] = True
     ours = (graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes > 0) & ~rebuilt.on_host
     rows = np.flatnonzero(ours)
     found = np.zeros(len(matched), np.int64)

@@ -14,6 +14,7 @@ from perfdoc.simulator.forward.faults import parse_faults, planted_in
 from perfdoc.simulator.forward.job import lay_job
 from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.replay.edits import Edit, overlapped, rebucketed, without_queueing
+from perfdoc.simulator.replay.edits.rewiring import arrivals
 from perfdoc.simulator.replay.predict import Gain
 from perfdoc.simulator.replay.proposals import Proposal
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
@@ -101,6 +102,20 @@ def test_one_that_the_window_cuts_is_measured_by_those_that_were_matched(tmp_pat
     changed = np.flatnonzero(found.rebuilt.graph.duration_ns != duration)
     assert changed.tolist() == [cut]
     assert found.rebuilt.graph.duration_ns[cut] == pytest.approx(usual, abs=2)
+
+
+def test_who_left_before_the_others_came_waited_for_nobody(tmp_path: Path) -> None:
+    """As a sender may: its transfer follows its own arrival, and is as long as it is, with all ranks here."""
+    _, rebuilt = replayed(simulated("dp=2,overlap_grad_reduce=off", steps=1), tmp_path)
+    graph, edges = rebuilt.graph, rebuilt.graph.edges
+    after = edges.target[graph.kind[edges.source] == TaskKind.MEETING]
+    (sent,) = after[(graph.rank[after] == 0) & (rebuilt.reduces[after] == 1)][4:5]
+    source = edges.source.copy()
+    source[(edges.target == sent) & (edges.kind == EdgeKind.COLLECTIVE)] = arrivals(rebuilt)[sent]
+    duration = graph.duration_ns.copy()
+    duration[sent] *= 2
+    left = replace(graph, edges=replace(edges, source=source), duration_ns=duration)
+    assert without_waits(replace(rebuilt, graph=left)) is None
 
 
 def test_members_that_are_here_may_all_have_waited(tmp_path: Path) -> None:
