@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.forward.job import SimulatedJob
-from perfdoc.simulator.replay.edits import virtual_stages
+from perfdoc.simulator.replay.edits import balanced_layers, even_layers, virtual_stages
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from tests.simulator.simulated import replayed, simulated
 
@@ -29,6 +30,19 @@ def test_layers_are_not_cut(layout: str, chunks: int, said: str, tmp_path: Path)
     _, rebuilt = replayed(simulated(layout), tmp_path)
     with pytest.raises(ValueError, match=said):
         virtual_stages(chunks).apply(rebuilt)
+
+
+@pytest.mark.parametrize(
+    ("world", "pp", "said"),
+    [(0, 2, "which rank is which stage"), (10**15, 10**15, "not every stage"), (1, 1, "one pipeline stage")],
+)
+def test_whatever_is_given_of_a_job_there_is_one_line(world: int, pp: int, said: str, tmp_path: Path) -> None:
+    _, rebuilt = replayed(simulated("pp=2", steps=1), tmp_path)
+    facts = replace(rebuilt.ranks[0].facts, world_size=world, pp=pp)
+    given = replace(rebuilt, ranks=tuple(replace(r, facts=facts) for r in rebuilt.ranks))
+    for edit in (virtual_stages(2), even_layers(), balanced_layers()):
+        with pytest.raises(ValueError, match=said):
+            edit.apply(given)
 
 
 @pytest.mark.parametrize(

@@ -25,6 +25,7 @@ from perfdoc.traces.table import Bool
 _UNCERTAINTY_FRAC = 0.1
 """Layers differ a little from one another; the replay runs the schedule as it is."""
 _LEAST_BYTES = 1024
+_NOT_ALL = "not every stage of the pipeline is among the ranks that were joined"
 _CHUNKS_MOST = 4096
 Place = tuple[int, int]
 """(stage, chunk)."""
@@ -103,7 +104,7 @@ def _stage_times(rebuilt: Rebuilt, now: Mapping[Place, int]) -> tuple[dict[int, 
 
 def _stage(frame: RankFrame) -> int:
     facts = frame.facts
-    if facts.pp is None or facts.world_size is None or frame.rank is None or facts.world_size % facts.pp:
+    if not facts.pp or not facts.world_size or frame.rank is None or facts.world_size % facts.pp:
         raise ValueError("which rank is which stage is not known: give pp with --set pp=N")
     if facts.pp < 2:
         raise ValueError("the job has one pipeline stage")
@@ -128,15 +129,17 @@ def _chunk_layers(frame: RankFrame) -> list[I64]:
 def _counts(rebuilt: Rebuilt) -> dict[Place, int]:
     """Layers by place. ValueError where the capture does not show every stage's."""
     found: dict[Place, int] = {}
+    stages = rebuilt.ranks[0].facts.pp or 0
+    if stages > len(rebuilt.ranks):  # which may be any number, if somebody gave it
+        raise ValueError(_NOT_ALL)
     for frame in rebuilt.ranks:
         stage = _stage(frame)
         for chunk, layers in enumerate(_chunk_layers(frame)):
             if found.setdefault((stage, chunk), len(layers)) != len(layers):
                 raise ValueError(f"ranks of stage {stage} show different numbers of layers")
-    stages = rebuilt.ranks[0].facts.pp or 0
     chunks = {sum(1 for s, _ in found if s == stage) for stage in range(stages)}
     if len(chunks) != 1 or len(found) > _CHUNKS_MOST:
-        raise ValueError("not every stage of the pipeline is among the ranks that were joined")
+        raise ValueError(_NOT_ALL)
     return found
 
 

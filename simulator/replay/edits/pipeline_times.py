@@ -71,8 +71,6 @@ def pipeline_of(rebuilt: Rebuilt) -> Pipeline:
     if pp < 2:
         raise ValueError("the job has one pipeline stage")
     stages = stages_of(rebuilt, pp)
-    if not all(stages):
-        raise ValueError("not every stage of the pipeline is among the ranks that were joined")
     if any(not len(r.passes) for r in rebuilt.ranks):
         raise ValueError("no range of the capture shows the passes of micro-batches")
     times = schedule(rebuilt.graph)
@@ -110,15 +108,18 @@ def _replicas(rebuilt: Rebuilt, stages: Stages) -> list[Stages]:
 
 
 def stages_of(rebuilt: Rebuilt, pp: int) -> Stages:
-    """Indices of ranks by stage; stages are the slowest of Megatron's rank order."""
+    """Indices of ranks by stage, of each one at least; stages are the slowest of Megatron's rank order."""
     world = rebuilt.ranks[0].facts.world_size
-    if world is None or world % pp or any(r.rank is None for r in rebuilt.ranks):
+    if not world or world % pp or any(r.rank is None for r in rebuilt.ranks):
         raise ValueError("which rank is which stage is not known")
     per_stage = world // pp
-    return tuple(
-        tuple(i for i, r in enumerate(rebuilt.ranks) if r.rank is not None and r.rank // per_stage == stage)
-        for stage in range(pp)
-    )
+    found: dict[int, list[int]] = {}
+    for i, r in enumerate(rebuilt.ranks):
+        found.setdefault((r.rank or 0) // per_stage, []).append(i)
+    # What is given of a job may be any number; the ranks that are here are few.
+    if len(found) < pp or max(found) >= pp:
+        raise ValueError("not every stage of the pipeline is among the ranks that were joined")
+    return tuple(tuple(found[stage]) for stage in range(pp))
 
 
 def _pass_ns(rebuilt: Rebuilt, times: Schedule, rank: int, per_step: int) -> tuple[float, float, I64, I64]:
