@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from perfdoc.simulator.engine import schedule
@@ -9,6 +11,7 @@ from perfdoc.simulator.replay.edits import without_host_time
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled
 from tests.simulator.simulated import replayed, simulated
+from tests.simulator.test_replay_cpu import step as cpu_step
 
 
 def length(rebuilt: Rebuilt) -> int:
@@ -42,3 +45,20 @@ def test_taking_a_share_twice_is_taking_both(collecting: Rebuilt) -> None:
     gone = without_host_time("gc").apply(collecting)
     with pytest.raises(ValueError, match="no range of the capture shows gc"):
         without_host_time("gc").apply(gone)
+
+
+@pytest.mark.parametrize(("step_frac", "length_ns", "said"), [(0.9, 913_000, "86%"), (0.2, 692_500, "50%")])
+def test_computation_on_a_cpu_is_as_long_as_without_the_profiler(
+    step_frac: float, length_ns: int, said: str, tmp_path: Path
+) -> None:
+    """Of the 1000 us of test_replay_cpu data and collection are 130. A tenth of the other 870 is 87 less, all
+    of it of the 615 that the host computes and launches; the transfer's 255 stay. Less than half of those 615
+    is not believed."""
+    free = as_unprofiled(cpu_step(tmp_path), FreeLengths(step_frac=step_frac))
+    assert free is not None
+    assert free.length_ns == pytest.approx(length_ns, abs=10)
+    assert f"takes {said} of what it does under the profiler" in free.assumptions[0]
+
+
+def test_computation_on_a_gpu_is_as_long_under_the_profiler(collecting: Rebuilt) -> None:
+    assert as_unprofiled(collecting, FreeLengths(step_frac=0.5)) is None
