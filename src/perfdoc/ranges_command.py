@@ -24,6 +24,11 @@ def print_ranges(path: Path, most: int) -> None:
     count = np.bincount(name, minlength=len(trace.strings))
     total = sum_by(name, trace.ranges.end_ns - trace.ranges.start_ns, len(trace.strings))
     used = np.flatnonzero(count)
+    if not len(used):
+        sys.stderr.write(
+            f"perfdoc: {shorten(captures[0].name, 200)} holds no ranges: open some (torch.cuda.nvtx, "
+            "torch.profiler.record_function, profiler.step()), and trace them (nsys: --trace=cuda,nvtx).\n"
+        )
     order = used[np.argsort(-total[used], kind="stable")][:most]
     sys.stdout.write(f"{'count':>9}  {'total':>12}  name\n")
     for i in order.tolist():

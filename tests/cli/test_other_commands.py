@@ -9,6 +9,8 @@ from perfdoc import __version__
 from perfdoc.explain_text import rule_text
 from perfdoc.rules.registry import all_rules
 from perfdoc.simulator.demo import write_demo
+from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.trainer.config.resolve import named_configs
 from tests.cli.test_analyze import perfdoc
 
@@ -51,6 +53,14 @@ def test_ranges_lists_names_by_time(tmp_path: Path) -> None:
     folder = perfdoc("ranges", tmp_path / "demo", "--most", "3")
     assert folder.stdout == done.stdout
     assert folder.stderr == "perfdoc: these are the ranges of demo.sqlite, the first of 2 captures\n"
+
+
+def test_a_capture_without_ranges_is_said_to_be_one(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    builder.process().device().kernel("gemm", 0, 1000)
+    done = perfdoc("ranges", write_nsys_sqlite(builder.build(), tmp_path / "bare.sqlite"))
+    assert (done.returncode, len(done.stdout.splitlines())) == (0, 1)
+    assert done.stderr.startswith("perfdoc: bare.sqlite holds no ranges: open some")
 
 
 def test_what_perfdoc_wrote_is_no_trace(tmp_path: Path) -> None:
