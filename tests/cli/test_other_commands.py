@@ -7,6 +7,7 @@ from pathlib import Path
 
 from perfdoc import __version__
 from perfdoc.explain_text import rule_text
+from perfdoc.rules.pages import pages
 from perfdoc.rules.registry import all_rules
 from perfdoc.simulator.demo import write_demo
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
@@ -85,6 +86,8 @@ def test_rules_and_explain() -> None:
     assert "- Megatron-Bridge, performance tuning guide\n" in whole
     assert max(map(len, whole.splitlines())) <= 100
     unclear = [r.meta.code for r in all_rules() if re.search(r"- (seed|DESIGN) ", rule_text(r.meta))]
+    unclear += [r["code"] for r in as_json if re.search(r"seed|DESIGN", " ".join(r["sources"]))]
+    unclear += [name for name, text in pages().items() if re.search(r"\b(seed|DESIGN) ", text)]
     assert not unclear, "a source that only its authors can look up"
     wrong = perfdoc("explain", "PD9O1")
     assert (wrong.returncode, "did you mean PD901" in wrong.stderr) == (2, True)
