@@ -228,6 +228,25 @@ def test_a_copy_that_nccl_launches_is_communication(tmp_path: Path) -> None:
     assert [(r.count, r.bytes, r.bus_bandwidth_gbps) for r in rows] == [(1, 4096, None), (2, 64, None)]
 
 
+def test_a_copy_of_a_group_that_was_created_with_one_rank_is_none(tmp_path: Path) -> None:
+    """NCCL says how many ranks there are where it creates a communicator, and not in each call."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 0, 100, stream=7)
+    for at, communicator, ranks in ((1000, 77, 1), (3000, 78, 2), (5000, 79, None)):
+        if ranks is not None:
+            made = NcclPayload(communicator=communicator, ranks=ranks, rank=0, device=0)
+            thread.range("ncclCommInitRank", at - 300, at - 200, domain="NCCL", payload=made)
+        payload = NcclPayload(communicator=communicator, bytes=64)
+        thread.range("ncclAllGather", at, at + 500, domain="NCCL", payload=payload)
+        launch = (thread, at + 100, at + 140)
+        device.copy("device_to_device", 64, at + 600, at + 800, stream=20, launch=launch)
+    activity = activity_of(trace_of(builder, tmp_path))
+    assert activity.communication.start_ns.tolist() == [3600, 5600]
+    assert activity.copies.total_ns == 200
+
+
 def test_a_stream_and_a_communicator_are_different_groups(tmp_path: Path) -> None:
     """dp=2, pp=2: what a stream without payloads sends is pp's, what a communicator scatters is dp's. If the
     two counted as one group, nothing would be left for either."""
