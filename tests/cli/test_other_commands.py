@@ -91,3 +91,10 @@ def test_rules_and_explain() -> None:
     assert not unclear, "a source that only its authors can look up"
     wrong = perfdoc("explain", "PD9O1")
     assert (wrong.returncode, "did you mean PD901" in wrong.stderr) == (2, True)
+
+
+def test_settings_without_a_capture_are_no_measurement_of_nothing(tmp_path: Path) -> None:
+    for command in (["analyze"], ["export", "--perfetto", "-o", tmp_path / "x.pftrace"]):
+        done = perfdoc(*command, "tp=8", "pp=2", cwd=tmp_path)
+        assert (done.returncode, done.stderr) == (2, "perfdoc: tp=8: does not exist. Check the path.\n")
+    assert list(tmp_path.iterdir()) == []
