@@ -9,6 +9,7 @@ from perfdoc.rules.gain import ceiling, predicted, worth_frac
 from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_instance
+from perfdoc.simulator.replay.occasional import RARE_STEPS as INTERVAL_STEPS
 from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
@@ -26,9 +27,6 @@ META = Meta(
 MIN_FRAC = 0.01
 """Of the window, mean over ranks; or what the replay says that the step would save, waits of other ranks
 included."""
-INTERVAL_STEPS = 100
-"""Between collections that all ranks make at the same step."""
-
 
 _BY_HAND = f"Call gc.disable(), and gc.collect() every {INTERVAL_STEPS} steps on all ranks at once."
 _OTHERS = (
@@ -49,16 +47,20 @@ def evaluate(case: Case) -> Verdict:
         Evidence(label="idle behind garbage collection, mean over ranks", value=per_cent(share)),
         Evidence(label="collections, all ranks", value=str(count)),
     ]
-    factor, said = _as_often_as_set(case)
-    if max(share, worth_frac(case, "without_gc")) * factor < MIN_FRAC:
+    factor, said = _as_often(case)
+    # Where a log says how often the run collects, what was predicted is of that already.
+    logged = case.gains.collections is not None
+    worth = worth_frac(case, "without_gc") * (1.0 if logged else factor)
+    if max(share * factor, worth) < MIN_FRAC:
         return Verdict(state="passes", reason=said, evidence=evidence)
+    gain = predicted(case, "without_gc")
     return Verdict(
         state="fires",
         worst=worst_instance(case, "idle.gc"),
         reason="collections run while the device has nothing to do",
         evidence=evidence,
         remedy="" if case.configuration.values else _BY_HAND,
-        advice=_advice(case, _scaled(predicted(case, "without_gc"), factor, said)),
+        advice=_advice(case, gain if logged else _scaled(gain, factor, said), logged=logged),
         otherwise=_OTHERS,
         gain=_scaled(
             ceiling(case, lambda r: r.ledger.idle_ns["gc"], "the idle time behind collections"), factor, said
@@ -76,6 +78,12 @@ def _interval(case: Case) -> int | None:
     if not known or not case.is_set_to("manual_gc", True):
         return None
     return interval if isinstance(interval, int) and not isinstance(interval, bool) else None
+
+
+def _as_often(case: Case) -> tuple[float, str]:
+    """By what the window's collections are scaled, and why: as the step log has them, else as is set."""
+    logged = case.gains.collections
+    return _as_often_as_set(case) if logged is None else (logged.factor, logged.said)
 
 
 def _as_often_as_set(case: Case) -> tuple[float, str]:
@@ -101,8 +109,9 @@ def _scaled(gain: Gain | None, factor: float, said: str) -> Gain | None:
     return replace(gain, low_ms=low, mid_ms=mid, high_ms=high, assumptions=assumptions, key="")
 
 
-def _advice(case: Case, gain: Gain | None) -> list[Advice]:
-    """Rarer collections, never more of them: an interval of 0 under manual_gc means never."""
+def _advice(case: Case, gain: Gain | None, *, logged: bool) -> list[Advice]:
+    """Rarer collections, never more of them: an interval of 0 under manual_gc means never. logged: of what
+    is predicted those that stay are left out already."""
     manual = Advice(knob="manual_gc", to=True, why="Python no longer decides when", gain=gain)
     rarer = Advice(
         knob="manual_gc_interval",
@@ -115,6 +124,8 @@ def _advice(case: Case, gain: Gain | None) -> list[Advice]:
     if case.is_set_to("manual_gc", True):
         if not known or not isinstance(now, int) or not 0 < now < INTERVAL_STEPS:
             return []
+        if logged:
+            return [rarer]
         rest = f"one collection stays every {INTERVAL_STEPS} steps, instead of every {now}"
         return [replace(rarer, gain=_scaled(gain, 1 - now / INTERVAL_STEPS, rest))]
     if known and isinstance(now, int) and now >= INTERVAL_STEPS:

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Literal
 
-from perfdoc.analyzers.ledger.ledger import Ledger
-from perfdoc.simulator.replay.predict import Gain, predict
+from perfdoc.simulator.replay.basis import Basis
+from perfdoc.simulator.replay.occasional import AsOften
+from perfdoc.simulator.replay.predict import Gain
 from perfdoc.simulator.replay.proposals import Proposal, proposals
-from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.replay import Replay
 
 _MS = 1e6
 _EACH_ALONE = (
     "each rank was replayed alone, so waits for other ranks stay as they were; the band spans the ranks"
 )
+
+_BY_CHANCE = "the rank is not found to be late beyond chance: this is in no set of changes"
 
 _SET_CHANGES = 4
 """Of so many changes every set is simulated: 2^4 - 1 sets, of which those of one change are known already."""
@@ -90,30 +92,16 @@ class Gains:
     remedy: str
     predictions: list[Prediction]
     combined: Combined
+    collections: AsOften | None = None
+    """How often the run collects garbage, where a log says so: what `without_gc` gains is of that already."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Basis:
-    """One replay that changes are predicted from, and its tasks."""
+def predict_all(bases: Sequence[Basis], stragglers: Collection[tuple[str, str]] = ()) -> Gains:
+    """Every proposal on the basis of a job, or on each of several ranks where they could not be joined.
 
-    rebuilt: Rebuilt
-    replay: Replay
-    ledgers: Sequence[Ledger]
-    """Of its ranks."""
-    length_ns: int | None = None
-    """Of the replay of `rebuilt`, where that is not the window as it was measured."""
-    assumptions: Sequence[str] = ()
-    """Of all predictions from it."""
-
-    def of(self, chosen: Iterable[Proposal]) -> Gain:
-        """The gain of these together."""
-        edits = [p.edit for p in chosen if p.edit is not None]
-        gain = predict(self.rebuilt, self.replay, edits, self.ledgers, before_ns=self.length_ns)
-        return replace(gain, assumptions=[*gain.assumptions, *self.assumptions])
-
-
-def predict_all(bases: Sequence[Basis]) -> Gains:
-    """Every proposal on the basis of a job, or on each of several ranks where they could not be joined."""
+    stragglers: (name, dimension) of ranks that others wait for beyond chance. That another rank computes as
+    fast as its peers is predicted as well, and is in no set: the next run may have another one late.
+    """
     if not bases:
         raise ValueError("predict_all: nothing to predict from")
     tried = [{p.key: p for p in proposals(b.rebuilt)} for b in bases]
@@ -128,12 +116,16 @@ def predict_all(bases: Sequence[Basis]) -> Gains:
     }
     said = {key: next(some[key] for some in tried if key in some) for key in keys}
     predictions = [_prediction(said[key], found[key], bases) for key in keys]
+    by_chance = {key for key in keys if said[key].late and said[key].late not in stragglers}
+    predictions = [_by_chance(p) if p.key in by_chance else p for p in predictions]
+    promised = [p for p in predictions if p.key not in by_chance]
     return Gains(
         state="measured",
         reason="",
         remedy="",
         predictions=predictions,
-        combined=_combined(predictions, said, bases, tried),
+        combined=_combined(promised, said, bases, tried),
+        collections=next((b.occasional.often for b in bases if b.occasional is not None), None),
     )
 
 
@@ -167,6 +159,13 @@ def _prediction(proposal: Proposal, gains: Sequence[Gain], bases: Sequence[Basis
         exact=proposal.exact,
         reason="" if gain.method == "replay" else gain.assumptions[0],
     )
+
+
+def _by_chance(prediction: Prediction) -> Prediction:
+    if prediction.gain.method != "replay":
+        return prediction
+    gain = prediction.gain
+    return replace(prediction, gain=replace(gain, assumptions=[*gain.assumptions, _BY_CHANCE]))
 
 
 def _over_ranks(gains: Sequence[Gain]) -> Gain:
@@ -218,7 +217,8 @@ def _combined(
 
     gain = together(accepted)
     failed = gain.method != "replay"
-    sets, sets_reason = _sets(predictions, accepted, together, sum(len(b.rebuilt.start_ns) for b in bases))
+    tasks = sum(len(b.rebuilt.start_ns) * (1 if b.occasional is None else 2) for b in bases)
+    sets, sets_reason = _sets(predictions, accepted, together, tasks)
     return Combined(
         accepted=accepted,
         gain=None if failed else gain,

@@ -55,6 +55,8 @@ class Proposal:
     """False where training computes something else with it (a narrower type)."""
     bound: bool = False
     """Whether no setting does just this: it says how much there is to gain, and is combined with nothing."""
+    late: tuple[str, str] | None = None
+    """(name, dimension) of the rank that it takes the lateness of."""
 
 
 def proposals(rebuilt: Rebuilt) -> list[Proposal]:
@@ -140,6 +142,7 @@ def _of_ranks(rebuilt: Rebuilt) -> Iterator[Proposal]:
     for dimension in ("dp", "tp", "cp", "ep", "unknown"):
         late = straggler_of(rebuilt, dimension)
         if late is not None:
-            name = f"{rebuilt.ranks[late].name} as fast as its {dimension} peers"
-            edit = replace(without_straggler(late, dimension), name=name)
-            yield Proposal(key=f"without_straggler_{dimension}", family="straggler", edit=edit)
+            who = rebuilt.ranks[late].name
+            edit = replace(without_straggler(late, dimension), name=f"{who} as fast as its {dimension} peers")
+            key = f"without_straggler_{dimension}"
+            yield Proposal(key=key, family="straggler", edit=edit, late=(who, dimension))

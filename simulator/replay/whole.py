@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
 from perfdoc.analyzers.calls.matches import Matches
 from perfdoc.analyzers.clocks.clocks import ClockAlignment
 from perfdoc.analyzers.ledger.ledger import Ledger
-from perfdoc.simulator.replay.gains import Basis, Gains, no_gains, predict_all
+from perfdoc.simulator.replay.basis import Basis
+from perfdoc.simulator.replay.gains import Gains, no_gains, predict_all
 from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, KeptRank
+from perfdoc.simulator.replay.occasional import occasional
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.replay import Replay, not_replayed, replay_job
 from perfdoc.simulator.replay.unprofiled import NOT_LOGGED, FreeLengths, as_unprofiled
@@ -36,33 +38,35 @@ def replay_whole(
     ledgers: Sequence[Ledger],
     *,
     free: FreeLengths = NOT_LOGGED,
+    stragglers: Collection[tuple[str, str]] = (),
     tasks_max: int = KEPT_TASKS_MAX,
 ) -> WholeReplay:
     """The job's replay where there are several ranks, and predictions from it; from each rank alone where the
     ranks cannot be joined. All arguments in the same order of ranks.
 
-    free: what the step log says of steps without the profiler.
+    free: what the step log says of steps without the profiler. stragglers: (name, dimension) of ranks that
+    others wait for beyond chance: without the lateness of any other rank nothing is promised.
     """
     kept = [r.rebuilt for r in ranks if r.rebuilt is not None]
     job, joined = None, None
     if len(ranks) > 1:
         job, joined = _job(ranks, kept, calls, matches, clocks, tasks_max)
     if job is not None and joined is not None:
-        return WholeReplay(job=job, gains=predict_all([basis_of(joined, job, ledgers, free)]))
+        return WholeReplay(job=job, gains=predict_all([basis_of(joined, job, ledgers, free)], stragglers))
     if len(kept) < len(ranks) or _tasks(kept) > tasks_max:
         return WholeReplay(job=job, gains=no_gains(*_why_none(ranks, tasks_max)))
     bases = [
         basis_of(rebuilt, r.replay, [ledger], free)
         for rebuilt, r, ledger in zip(kept, ranks, ledgers, strict=True)
     ]
-    return WholeReplay(job=job, gains=predict_all(bases))
+    return WholeReplay(job=job, gains=predict_all(bases, stragglers))
 
 
 def basis_of(
     rebuilt: Rebuilt, replay: Replay, ledgers: Sequence[Ledger], free: FreeLengths = NOT_LOGGED
 ) -> Basis:
     """What changes are tried on: the window without the profiler, and without waits for ranks that are not
-    here, as far as either is known."""
+    here, as far as either is known, with collections as often as the run makes them."""
     said: list[str] = []
     length_ns = None
     unprofiled = as_unprofiled(rebuilt, free)
@@ -73,7 +77,15 @@ def basis_of(
     if alone is not None:
         rebuilt, length_ns = alone.rebuilt, alone.length_ns
         said.append(ASSUMED)
-    return Basis(rebuilt=rebuilt, replay=replay, ledgers=ledgers, length_ns=length_ns, assumptions=said)
+    alone_here = len(rebuilt.ranks) == 1
+    return Basis(
+        rebuilt=rebuilt,
+        replay=replay,
+        ledgers=ledgers,
+        length_ns=length_ns,
+        assumptions=said,
+        occasional=occasional(rebuilt, free.gc_rank if alone_here else free.gc_job),
+    )
 
 
 def _job(

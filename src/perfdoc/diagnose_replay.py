@@ -55,6 +55,7 @@ def replays_of(
         job.clocks,
         [r.ledger for r in measured],
         free=free_lengths(read_logged_steps(job.facts.run_directory)),
+        stragglers=_late(job),
     )
     return ReplayTopic(
         replay=_replay(ranks, whole),
@@ -62,6 +63,17 @@ def replays_of(
         combined=copied(whole.gains.combined, d.Combined),
         predicted=whole.gains,
     )
+
+
+def _late(job: JobMeasurement) -> list[tuple[str, str]]:
+    """Ranks that are late of themselves: not because they waited for others, nor by the order in which stages
+    of a pipeline end, which groups of unknown dimension may join."""
+    pipeline = (job.facts.pp or job.pipeline.pp or 1) > 1
+    return [
+        (s.name, s.dimension)
+        for s in job.skew.stragglers
+        if s.cause != "waiting" and not (pipeline and s.dimension == "unknown")
+    ]
 
 
 def _named(kept: KeptRank, rank: int | None, label: str) -> KeptRank:

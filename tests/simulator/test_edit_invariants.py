@@ -10,6 +10,7 @@ import pytest
 
 from perfdoc.simulator.engine import EdgeKind, TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
+from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.edits import (
     micro_batches,
     other_bytes,
@@ -19,7 +20,7 @@ from perfdoc.simulator.replay.edits import (
     virtual_stages,
     without_host_time,
 )
-from perfdoc.simulator.replay.gains import Basis, predict_all
+from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.proposals import Proposal, proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt

@@ -16,6 +16,7 @@ from perfdoc.diagnosis import Combined, Diagnosis
 from perfdoc.measuring import Work, measure_all
 from perfdoc.simulator.demo import write_demo
 from perfdoc.simulator.replay import gains
+from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.gains import Prediction
 from perfdoc.simulator.replay.predict import Gain
 from perfdoc.simulator.replay.proposals import proposals
@@ -46,7 +47,9 @@ def _combined(found: Diagnosis) -> Combined:
 def test_every_set_of_what_is_accepted_is_there_once(tmp_path: Path) -> None:
     found = _of_demo(tmp_path)
     both = _combined(found)
-    assert {"without_gc", "without_data"} <= set(both.accepted)
+    # One of the four steps collects, which may be chance: the band reaches down to none.
+    assert {"without_data", "norms_alone"} <= set(both.accepted)
+    assert "without_gc" not in both.accepted
     sizes = range(1, len(both.accepted) + 1)
     assert [s.keys for s in both.sets] == [list(k) for n in sizes for k in combinations(both.accepted, n)]
     assert both.sets_reason == ""
@@ -55,7 +58,9 @@ def test_every_set_of_what_is_accepted_is_there_once(tmp_path: Path) -> None:
     assert [s.gain for s in both.sets if len(s.keys) == 1] == [alone[key] for key in both.accepted]
     # On the demonstration's one host thread pauses come one after the other: together, what both are.
     mid = {tuple(s.keys): s.gain.mid_ms for s in both.sets}
-    assert mid["without_gc", "without_data"] == pytest.approx(0.775 + 2.037)
+    assert mid["without_data", "norms_alone"] == pytest.approx(
+        alone["without_data"].mid_ms + alone["norms_alone"].mid_ms
+    )
     # A rule's gain says which prediction it is, so that a reader's choice can be looked up.
     fires = {r.code: r.gain.key for r in found.rules if r.gain is not None and r.state == "fires"}
     assert fires["PD202"] == "without_gc"
@@ -113,7 +118,7 @@ def test_stages_of_just_the_same_work_are_no_change_to_make(tmp_path: Path) -> N
     """Eight layers and an output as long as four of them on four stages: evened out a quarter of the step
     goes, but layers move whole. It is said, and not counted on."""
     _, rebuilt = replayed(simulated("pp=4"), tmp_path)
-    found = gains.predict_all([gains.Basis(rebuilt=rebuilt, replay=replay(rebuilt), ledgers=[])])
+    found = gains.predict_all([Basis(rebuilt=rebuilt, replay=replay(rebuilt), ledgers=[])])
     even = next(p for p in found.predictions if p.key == "even_stages")
     assert even.low_frac is not None
     assert even.low_frac > 0.1
@@ -125,7 +130,7 @@ def test_of_changes_that_exclude_one_another_the_best_is_taken(tmp_path: Path) -
     """More chunks, as many layers on each stage, and layers by what stages take are three answers to one
     question. Whichever gains most is accepted, and no other of them, wherever it stands in the list."""
     _, rebuilt = replayed(simulated("pp=2,dp=2", "uneven_stages=1"), tmp_path)
-    basis = gains.Basis(rebuilt=rebuilt, replay=replay(rebuilt), ledgers=[])
+    basis = Basis(rebuilt=rebuilt, replay=replay(rebuilt), ledgers=[])
     found = gains.predict_all([basis]).predictions
     tried = {p.key: p for p in proposals(rebuilt)}
     rivals = [p.key for p in found if tried[p.key].family == "schedule" and (p.low_ns or 0) > 0]

@@ -18,7 +18,8 @@ from perfdoc.reports.sections import sections_of
 from perfdoc.simulator.planted_job import KINDS, JobSpec, planted_job
 from perfdoc.simulator.planted_spec import Late
 from perfdoc.simulator.replay import whole
-from perfdoc.simulator.replay.gains import Basis, no_gains, predict_all
+from perfdoc.simulator.replay.basis import Basis
+from perfdoc.simulator.replay.gains import no_gains, predict_all
 from perfdoc.simulator.replay.kept import KeptRank, replay_and_keep
 from perfdoc.simulator.replay.replay import replay
 from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled, free_lengths

@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 from perfdoc.simulator.engine import TaskKind, schedule
+from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.edits import without_straggler
 from perfdoc.simulator.replay.edits.even_ranks import last_to_arrive, straggler_of
+from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.proposals import proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from tests.simulator.simulated import replayed, simulated
@@ -75,3 +77,18 @@ def test_chance_is_no_straggler(tmp_path: Path) -> None:
         longer = abs(int(duration[rows[0]].sum()) - int(duration[rows[1]].sum()))
         (alike,) = without_straggler(late, "dp").variants
         assert 0 < length(varied) - length(alike(varied)) <= 1.01 * longer
+
+
+def test_lateness_by_chance_is_in_no_set(tmp_path: Path) -> None:
+    """The same late rank, whether the arrivals of the run name it, or another one, or nobody."""
+    found, rebuilt = replayed(simulated("dp=4", "late_rank=3:1.3"), tmp_path)
+    basis = Basis(rebuilt=rebuilt, replay=found, ledgers=[])
+    name = rebuilt.ranks[3].name
+    for named, counted in (((name, "dp"), True), ((name, "tp"), False), (("rank 0", "dp"), False)):
+        gains = predict_all([basis], [named])
+        (late,) = (p for p in gains.predictions if p.key == "without_straggler_dp")
+        assert (late.low_ns or 0) > 0
+        assert (late.key in gains.combined.accepted) == counted
+        assert any(late.key in s.keys for s in gains.combined.sets) == counted
+        assert ("beyond chance" in late.gain.assumptions[-1]) != counted
+    assert "without_straggler_dp" not in predict_all([basis]).combined.accepted
