@@ -184,7 +184,7 @@ def outlook(diagnosis: Diagnosis) -> str:
     known = {p.key: p.change for p in gains.predictions}
     worth = {p.key: p.mid_ns or 0 for p in gains.predictions}
     best = sorted(both.accepted, key=lambda key: -worth.get(key, 0))
-    names = [shorten(known.get(key, key), 64) for key in best]
+    names = [shorten(known.get(key, key), 96) for key in best]
     if (both.gain.mid_ms or 0.0) <= 0:
         return f"{len(names)} changes gain something alone and, simulated together, nothing."
     saves = _of_step(both.gain, steps, diagnosis)

@@ -34,7 +34,7 @@ class Prediction:
     key: str
     """Stable name, such as `without_gc`."""
     change: str
-    """What was changed, with its parameters."""
+    """What was changed, with its parameters, as `change_words` calls it."""
     scope: Literal["rank", "job"]
     """job: over all ranks together. rank: over each alone."""
     ranks: int
@@ -144,7 +144,7 @@ def _prediction(proposal: Proposal, gains: Sequence[Gain], bases: Sequence[Basis
     }
     return Prediction(
         key=proposal.key,
-        change=proposal.edit.name if proposal.edit is not None else proposal.key,
+        change=proposal.change,
         scope=bases[0].replay.scope,
         ranks=sum(len(b.rebuilt.ranks) for b in bases),
         gain=gain,

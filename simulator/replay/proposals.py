@@ -11,6 +11,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
 from perfdoc.profiling.gpu_peaks import peak_flops
 from perfdoc.simulator.engine import TaskKind
+from perfdoc.simulator.replay.change_words import change_words
 from perfdoc.simulator.replay.edits import (
     Edit,
     balanced_layers,
@@ -55,8 +56,15 @@ class Proposal:
     """False where training computes something else with it (a narrower type)."""
     bound: bool = False
     """Whether no setting does just this: it says how much there is to gain, and is combined with nothing."""
+    tried_with: str = ""
+    """Its parameters, as they stand in what it is called."""
     late: tuple[str, str] | None = None
     """(name, dimension) of the rank that it takes the lateness of."""
+
+    @property
+    def change(self) -> str:
+        """What it is called where somebody reads of it."""
+        return change_words(self.key, self.tried_with)
 
 
 def proposals(rebuilt: Rebuilt) -> list[Proposal]:
@@ -108,16 +116,18 @@ def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
                 yield Proposal(key="without_queueing_tp", family="overlap_tp", edit=without_queueing("tp"))
     size = rebuilt.bytes[ours & (rebuilt.bytes > 0)]
     usual = int(np.median(size[size * 2 > size.max()])) if len(size) else 0
-    edits: list[tuple[str, str, Edit]] = []
+    edits: list[tuple[str, str, Edit, str]] = []
     if usual:
         least = max(usual // 2, 1)
+        large, small = round(_LARGER * usual), max(round(_SMALLER * usual), 1)
+        half = other_bytes("dp", 0.5, at_least_bytes=least, reducing=True)
         edits = [
-            ("buckets_x4", "buckets", rebucketed(round(_LARGER * usual))),
-            ("buckets_x0.25", "buckets", split_buckets(max(round(_SMALLER * usual), 1))),
-            ("dp_half_bytes", "dp_bytes", other_bytes("dp", 0.5, at_least_bytes=least, reducing=True)),
+            ("buckets_x4", "buckets", rebucketed(large), f" of {large:,} bytes"),
+            ("buckets_x0.25", "buckets", split_buckets(small), f" of at most {small:,} bytes"),
+            ("dp_half_bytes", "dp_bytes", half, ""),
         ]
-    for key, family, edit in edits:
-        yield Proposal(key=key, family=family, edit=edit, exact=family != "dp_bytes")
+    for key, family, edit, tried_with in edits:
+        yield Proposal(key=key, family=family, edit=edit, exact=family != "dp_bytes", tried_with=tried_with)
     if not edits:
         reason = "the capture shows no dp communication whose size is known"
         for key in ("buckets_x4", "buckets_x0.25", "dp_half_bytes"):
@@ -127,13 +137,18 @@ def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
 def _of_layout(rebuilt: Rebuilt) -> Iterator[Proposal]:
     chunks = rebuilt.ranks[0].facts.vpp or 1
     yield Proposal(key="without_recompute", family="recompute", edit=without_recompute())
-    yield Proposal(key="more_virtual_stages", family="schedule", edit=virtual_stages(2 * chunks))
+    yield _virtual_stages("more_virtual_stages", 2 * chunks)
     if chunks > 1:
         fewer = chunks // 2 if chunks % 2 == 0 else 1
-        yield Proposal(key="fewer_virtual_stages", family="schedule", edit=virtual_stages(fewer))
+        yield _virtual_stages("fewer_virtual_stages", fewer)
     yield Proposal(key="even_stages", family="schedule", edit=even_stages(), bound=True)
     yield Proposal(key="even_layers", family="schedule", edit=even_layers())
     yield Proposal(key="balanced_layers", family="schedule", edit=balanced_layers())
+
+
+def _virtual_stages(key: str, chunks: int) -> Proposal:
+    tried_with = f", {chunks} on each" if chunks > 1 else ", none"
+    return Proposal(key=key, family="schedule", edit=virtual_stages(chunks), tried_with=tried_with)
 
 
 def _of_ranks(rebuilt: Rebuilt) -> Iterator[Proposal]:
@@ -145,4 +160,4 @@ def _of_ranks(rebuilt: Rebuilt) -> Iterator[Proposal]:
             who = rebuilt.ranks[late].name
             edit = replace(without_straggler(late, dimension), name=f"{who} as fast as its {dimension} peers")
             key = f"without_straggler_{dimension}"
-            yield Proposal(key=key, family="straggler", edit=edit, late=(who, dimension))
+            yield Proposal(key=key, family="straggler", edit=edit, tried_with=who, late=(who, dimension))

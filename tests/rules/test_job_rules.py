@@ -17,6 +17,7 @@ from perfdoc.rules.rule import RuleResult
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.planted_job import planted_job
 from perfdoc.simulator.planted_spec import JobSpec, Late
+from perfdoc.simulator.replay.change_words import change_words
 from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
 
@@ -90,7 +91,10 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
 def _without_rank(case: Case, rank: int) -> Case:
     """The replay tried the lateness of this one."""
     case = predicting(case, without_straggler_dp=(1.0, 2.0, 3.0))
-    tried = [replace(p, change=f"rank {rank} as fast as its dp peers") for p in case.gains.predictions]
+    tried = [
+        replace(p, change=change_words("without_straggler_dp", f"rank {rank}"))
+        for p in case.gains.predictions
+    ]
     return replace(case, gains=replace(case.gains, predictions=tried))
 
 

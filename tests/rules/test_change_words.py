@@ -1,0 +1,69 @@
+"""Changes are called what their reader knows: each has words, and their settings are in the catalogue."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from perfdoc.rules.knobs.load import catalogue
+from perfdoc.simulator.replay.change_words import CHANGE_WORDS, change_words
+from perfdoc.simulator.replay.proposals import Proposal, proposals
+from tests.simulator.simulated import MOE, replayed, simulated
+
+_EDITS_OWN = ("without ", "launched together", "norms alone", "peers", " x ", "overlapped")
+"""Of the names by which edits know themselves."""
+
+
+@pytest.fixture(scope="module")
+def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Proposal]:
+    """All that is tried on jobs which between them split in every way."""
+    jobs = (
+        simulated("pp=2,dp=2,vpp=2", steps=1),
+        simulated("tp=2,cp=2,dp=2", "late_rank=1:1.3", steps=1),
+        simulated("ep=2,dp=2", shape=MOE, steps=1),
+    )
+    found: dict[str, Proposal] = {}
+    for i, job in enumerate(jobs):
+        _, rebuilt = replayed(job, tmp_path_factory.mktemp(str(i)))
+        found = {p.key: p for p in proposals(rebuilt)} | found
+    return found
+
+
+def test_every_change_has_its_words(tried: dict[str, Proposal]) -> None:
+    assert set(tried) <= set(CHANGE_WORDS)
+    missing = {key for key in CHANGE_WORDS if not key.startswith("without_straggler_")} - set(tried)
+    assert not missing
+    for key, proposal in tried.items():
+        assert "{" not in proposal.change, key
+        assert not any(own in proposal.change for own in _EDITS_OWN), proposal.change
+        assert proposal.change != key
+    assert len({p.change for p in tried.values()}) == len(tried)
+
+
+def test_settings_in_brackets_are_in_the_catalogue() -> None:
+    named = [knob for words in CHANGE_WORDS.values() for knob in _bracketed(words)]
+    assert len(named) > 10
+    assert set(named) <= set(catalogue())
+
+
+def _bracketed(words: str) -> list[str]:
+    found = re.search(r"\(([^)]*)\)\Z", words)
+    return found[1].split(", ") if found else []
+
+
+def test_parameters_stand_in_the_words(tried: dict[str, Proposal]) -> None:
+    """Two chunks are doubled, or given up."""
+    assert tried["more_virtual_stages"].change.startswith("more virtual stages, 4 on each (")
+    assert tried["fewer_virtual_stages"].change.startswith("fewer virtual stages, none (")
+    assert re.fullmatch(r"larger DP buckets of [\d,]+ bytes \(bucket_size\)", tried["buckets_x4"].change)
+    late = tried["without_straggler_dp"]
+    assert late.late is not None
+    assert late.change == f"{late.late[0]} computing as fast as the rest of its DP group"
+
+
+def test_a_rank_may_have_any_name() -> None:
+    """Names come from captures: nothing in them is filled in."""
+    name = "{0.__class__} {} (manual_gc)"
+    assert change_words("without_straggler_dp", name).startswith(name + " computing")
+    assert change_words("none of them {}", "x") == "none of them x"
