@@ -25,6 +25,11 @@ _WORDS = {
     "before": "nothing known holds it up",
 }
 
+_EARLIER = "begun before the window"
+"""Instead of `before`, where the first on the path is under way when the window begins: less than nothing."""
+_LEAST_BEFORE = 0.001
+"""Of the path: a smaller part that nothing holds up is how exact the replay is, and no row."""
+
 
 def build(diagnosis: Diagnosis) -> Section | None:
     """Parts of the critical path, how well the windows could be run again, and what changes would gain."""
@@ -34,8 +39,9 @@ def build(diagnosis: Diagnosis) -> Section | None:
         return None
     total = sum(found.critical_path.values())
     rows = [
-        [word(_word(part)), share(taken / total if total else None), time(taken)]
+        [word(_word(part) if taken >= 0 else _EARLIER), share(taken / total if total else None), time(taken)]
         for part, taken in found.critical_path.items()
+        if part != "before" or abs(taken) >= _LEAST_BEFORE * total
     ]
     grids = [Grid(head=["spent on", "share", "time"], align="lrr", rows=rows)]
     joined = found.job is not None and found.job.state == "measured"

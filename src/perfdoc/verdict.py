@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.diagnosis import IDLE_CAUSES, MemoryAnalysis, Rank
-from perfdoc.reports.units import partition, size
+from perfdoc.reports.units import partition, share, size
 
 _WORDS = {
     "host": "the host launching work too late",
@@ -17,9 +17,17 @@ _WORDS = {
     "unexplained": "causes that the capture does not show",
 }
 
+_WORTH_A_CAUSE = 0.001
+"""Of the window: of less idle time, which is printed as <0.1 %, no cause is named."""
+
 
 def verdict_of(ranks: Sequence[Rank]) -> str:
-    """Summed over all ranks' windows; the largest loss is named first."""
+    """Summed over all ranks' windows; the largest loss is named first. Where CUDA graphs were traced as a
+    whole, a second sentence says what they may hide."""
+    return f"{_where_it_went(ranks)}{_hidden_in_graphs(ranks)}"
+
+
+def _where_it_went(ranks: Sequence[Rank]) -> str:
     window = sum(r.window.duration_ns for r in ranks)
     if not window:
         return "The window is empty: nothing ran in it."
@@ -30,7 +38,7 @@ def verdict_of(ranks: Sequence[Rank]) -> str:
         "compute": sum(r.ledger_ns.compute for r in ranks),
         "communication that no compute hides": sum(r.ledger_ns.exposed_comm.total for r in ranks),
         "copies that nothing hides": sum(r.ledger_ns.exposed_memcpy for r in ranks),
-        f"idle, mostly {_WORDS['python' if on_host and cause == 'host' else cause]}": sum(idle.values()),
+        "idle": sum(idle.values()),
     }
     # The report prints the same four shares: rounded together, so that both agree and add up.
     shares = dict(zip(times, partition(list(times.values())), strict=True))
@@ -42,8 +50,23 @@ def verdict_of(ranks: Sequence[Rank]) -> str:
     losses = sorted((name for name in shares if times[name]), key=lambda name: -times[name])
     if not losses:
         return f"The {what} {verb} for all of the {scope}."
-    parts = ", ".join(f"{shares[name]} is {name}" for name in losses)
+    mostly = f", mostly {_WORDS['python' if on_host and cause == 'host' else cause]}"
+    names = {"idle": f"idle{mostly if times['idle'] >= _WORTH_A_CAUSE * window else ''}"}
+    parts = ", ".join(f"{shares[name]} is {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
+
+
+def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
+    """With the space before it; nothing where the kernels of graphs were seen."""
+    graphs = [r.host.graphs for r in ranks if r.host.graphs.whole_graphs]
+    kernel_ns = sum(r.host.graphs.kernel_ns or 0 for r in ranks)
+    if not graphs or not kernel_ns:
+        return ""
+    inside = share(sum(g.graph_ns or 0 for g in graphs) / kernel_ns)
+    return (
+        f" But {inside} of the kernel time are CUDA graphs that were traced as a whole: communication and "
+        "idle time inside of them are not seen and count as compute."
+    )
 
 
 def memory_verdict(memory: MemoryAnalysis) -> str:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from perfdoc.verdict import verdict_of
@@ -30,6 +32,28 @@ def test_the_sentence(leaves: dict[str, int], expected: str) -> None:
 def test_several_ranks_and_steps() -> None:
     ranks = [rank(i, ledger(compute=1000), steps=2) for i in range(2)]
     assert verdict_of(ranks) == "The 2 GPUs compute for all of the steps."
+
+
+def test_a_trace_of_idle_time_has_no_cause() -> None:
+    """1 of 2,000 is less than 0.1 %, 2 are not."""
+    said = [verdict_of([rank(0, ledger(compute=2000 - ns, idle_host=ns))]) for ns in (1, 2)]
+    assert said == [
+        "The GPU computes for 100.0 % of the window; <0.1 % is idle.",
+        "The GPU computes for 99.9 % of the window; 0.1 % is idle, mostly the host launching work too late.",
+    ]
+
+
+def test_whole_graphs_may_hide_what_is_no_compute() -> None:
+    """Of 2 x 100 ns in kernels 150 are in graphs, of which one rank's are whole."""
+    ranks = [rank(i, ledger(compute=100)) for i in range(2)]
+    for i, whole in enumerate((1, 0)):
+        seen = replace(ranks[i].host.graphs, whole_graphs=whole, kernel_ns=100, graph_ns=75)
+        ranks[i] = replace(ranks[i], host=replace(ranks[i].host, graphs=seen))
+    assert verdict_of(ranks[1:]) == "The GPU computes for all of the window."
+    assert verdict_of(ranks) == (
+        "The 2 GPUs compute for all of the window. But 37.5 % of the kernel time are CUDA graphs that were "
+        "traced as a whole: communication and idle time inside of them are not seen and count as compute."
+    )
 
 
 def test_an_empty_window() -> None:
