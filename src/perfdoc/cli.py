@@ -64,13 +64,23 @@ def _version(value: bool) -> None:
         raise typer.Exit
 
 
+_LOAD_TORCH = frozenset({"doctor", "env", "run"})
+"""Commands whose process, or one of whose processes, imports PyTorch. In a folder that is gone its libraries
+end the process with a message about themselves."""
+
+
 @app.callback()
 def _root(
+    context: typer.Context,
     version: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and stop.")
     ] = False,
 ) -> None:
-    pass
+    if context.invoked_subcommand in _LOAD_TORCH:
+        try:
+            Path.cwd()
+        except OSError:
+            fail("the current folder is gone: it was deleted or moved. Change to another (cd) and try again.")
 
 
 app.command()(analyze)

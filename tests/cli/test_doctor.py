@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SECRETS = {
     "HF_TOKEN": "hf_plantedplantedplanted",
@@ -64,3 +67,19 @@ def test_env_has_versions_and_no_secret(tmp_path: Path) -> None:
     assert found["knobs"]["CUDA_VISIBLE_DEVICES"] == "GPU-…"
     for secret in (*SECRETS.values(), str(tmp_path)):
         assert secret not in text.stdout + json.dumps(found)
+
+
+@pytest.mark.parametrize("command", ["doctor", "env", "run"])
+def test_a_folder_that_is_gone_is_named(tmp_path: Path, command: str) -> None:
+    gone = tmp_path / "gone"
+    gone.mkdir()
+    line = f"rmdir {shlex.quote(str(gone))} && exec {shlex.quote(sys.executable)} -m perfdoc {command}"
+    path = os.pathsep.join(str(Path(p).absolute()) for p in sys.path if p)
+    env = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(
+        line, shell=True, cwd=gone, env=env, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.splitlines() == [
+        "perfdoc: the current folder is gone: it was deleted or moved. Change to another (cd) and try again."
+    ]
