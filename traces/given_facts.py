@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -176,7 +176,7 @@ def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> Job
                 hint = (
                     f"; did you mean {near[0]}?"
                     if near
-                    else f". Keys: {', '.join((*_JOB, 'model', *_MODEL))}."
+                    else f". Keys: {', '.join((*_shown(_JOB), 'model', *_shown(_MODEL)))}."
                 )
                 raise ValueError(f"--set {part!r}: there is no key {key!r}{hint}")
             name = _NAMES.get(key, key)
@@ -184,6 +184,13 @@ def given_facts(settings: Sequence[str] = (), config: Path | None = None) -> Job
                 raise ValueError(f"--set {part}: {name} is given before as {before}; give it once.")
             _take(values, sources, name, key, value, "--set")
     return replace(_facts(values, sources, unclear), left_out=left_out)
+
+
+def _shown(table: Mapping[str, tuple[Any, tuple[str, ...]]]) -> Iterator[str]:
+    """Every key of a table, with its shortest other name where that is shorter: `sequence_length (seq)`."""
+    for name, (_, others) in table.items():
+        short = min(others, key=len, default=name)
+        yield f"{name} ({short})" if len(short) < len(name) else name
 
 
 def _take_file(

@@ -81,8 +81,30 @@ def _behind(text: str) -> list[Path]:
 def _in_folder(folder: Path) -> list[Path]:
     captures = _captures_in(folder)
     if not captures:
+        _require_profiled(folder)
         raise TraceError(folder, "is a folder without traces.", _ACCEPTED)
     return captures
+
+
+def _require_profiled(folder: Path) -> None:
+    """Raise TraceError where it is the directory of a run without a profiler, or the folder of its traces."""
+    from perfdoc.profiling.errors import CaptureError
+    from perfdoc.profiling.manifest import read_manifest
+
+    real = _real(folder)
+    run = real.parent if real.name == "traces" else real
+    if not (run / "run.json").is_file():
+        return
+    try:
+        profile = read_manifest(run / "run.json").profile
+    except CaptureError:  # none of perfdoc's
+        return
+    if profile.profiler == "none":
+        raise TraceError(
+            folder,
+            f"is a run that was not profiled ({profile.reason}), so it holds no traces.",
+            "Run it again with --profiler torch or nsys.",
+        )
 
 
 def _real(path: Path) -> Path:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from perfdoc.simulator.nsys_parquet import write_nsys_parquet
@@ -16,6 +17,7 @@ from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import Timeline, TimelineBuilder
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import content_sha256, find_captures, read_trace
+from tests.profiling.build import a_manifest
 
 KINETO = (
     b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "k", "pid": 0, "tid": 7, "ts": 1, "dur": 1}]}'
@@ -147,3 +149,20 @@ def test_a_trace_and_its_compressed_copy_are_one_capture(tmp_path: Path) -> None
     shutil.copyfile(packed, tmp_path / "other" / "ok.json.gz")
     # The same name in another folder is another rank's.
     assert found(plain, tmp_path / "other" / "ok.json.gz") == ["ok.json", "ok.json.gz"]
+
+
+def test_a_run_that_was_not_profiled_says_so(tmp_path: Path) -> None:
+    (tmp_path / "traces").mkdir()
+    made = a_manifest()
+    for profiler, words in (("torch", "is a folder without traces"), ("none", "not profiled (asked for)")):
+        profile = msgspec.structs.replace(made.profile, profiler=profiler)
+        content = msgspec.json.encode(msgspec.structs.replace(made, profile=profile))
+        (tmp_path / "run.json").write_bytes(content)
+        for folder in (tmp_path, tmp_path / "traces"):
+            with pytest.raises(TraceError) as refused:
+                find_captures([str(folder)])
+            assert words in str(refused.value)
+            assert ("--profiler torch" in str(refused.value)) == (profiler == "none")
+    (tmp_path / "run.json").write_text("{}")
+    with pytest.raises(TraceError, match="is a folder without traces"):
+        find_captures([str(tmp_path)])

@@ -87,6 +87,7 @@ def test_a_known_model_may_be_changed() -> None:
     ("words", "line"),
     [
         (["tpp=8"], "did you mean tp?"),
+        (["zzzz=8"], "global_batch_sequences (gbs), sequence_length (seq), dtype, recompute"),
         (["tp=x"], "--set tp=x: is not a number."),
         (["tp=0"], "is no whole number from 1"),
         (["tp=1.5"], "is no whole number from 1"),
