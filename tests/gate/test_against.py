@@ -15,6 +15,7 @@ from perfdoc.against.compare import against
 from perfdoc.against.targets import parse_target, targets_of
 from perfdoc.diagnosis import Diagnosis, to_json
 from perfdoc.diagnosis.against import Against, AgainstFigure
+from perfdoc.diff.load import Loaded
 from perfdoc.reports.against import against_words, compared_lines
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
@@ -26,6 +27,7 @@ from tests.cli.test_analyze import perfdoc
 from tests.diff.sides import rank_of_steps, side, side_of
 from tests.gate.commands import MS, MakeRun, record
 from tests.reports import build
+from tests.reports.build_choices import job as known_job
 
 BEFORE = [100 * MS, 102 * MS, 98 * MS, 100 * MS]
 
@@ -68,6 +70,47 @@ def test_other_hardware_is_not_comparable_and_says_so() -> None:
     for text in (render_text(shown, width=400), render_markdown(shown), render_html(shown)):
         assert "NVIDIA Other" in text
         assert "Not comparable with the baseline" in text
+
+
+def worked(flops: float, tokens: int, step_ns: int, sequence: int = 128) -> Loaded:
+    """A side that knows what its steps do."""
+    made = side([rank_of_steps(0, [step_ns, step_ns])]).diagnosis
+    job = replace(
+        known_job(),
+        sequence_length=sequence,
+        tokens_per_step=tokens,
+        tokens_per_s_per_gpu=tokens * 1e9 / step_ns,
+    )
+    mfu = replace(made.mfu, value=0.4, flops_per_step=flops, convention="one")
+    return side_of(replace(made, job=job, mfu=mfu))
+
+
+def test_a_diagnosis_of_another_model_is_not_comparable_though_no_shape_is_known() -> None:
+    # 1,000 tokens of 6 GFLOP each, against 1,000 of 9: no shape crosses into a diagnosis, this does.
+    before, now = worked(6e12, 1000, 100 * MS), worked(9e12, 1000, 100 * MS)
+    found = against(now, Given(name="old", diagnosis=before), (), None)
+    assert found is not None
+    assert (found.state, found.figures) == ("incomparable", [])
+    assert found.reason == "the models differ: a token takes 6 GFLOP there and 9 GFLOP here"
+    # Of longer sequences a token takes more in the same model.
+    longer = against(worked(9e12, 1000, 100 * MS, 256), Given(name="old", diagnosis=before), (), None)
+    assert longer is not None
+    assert longer.state == "compared"
+
+
+def test_steps_of_another_batch_are_not_held_against_one_another() -> None:
+    # Twice the tokens in 1.9 times the time: the step is no 90 % worse, and tokens per second are 5 % better.
+    before, now = worked(6e12, 1000, 100 * MS), worked(12e12, 2000, 190 * MS)
+    found = against(now, Given(name="old", diagnosis=before), (), None)
+    assert found is not None
+    assert [f.figure for f in found.figures] == ["mfu", "tokens_per_s_per_gpu"]
+    assert only(found, "tokens_per_s_per_gpu").change_frac == pytest.approx(2 / 1.9 - 1)
+    assert (
+        found.notes[0]
+        == "a step has 1,000 tokens there and 2,000 here, so the times of steps are not compared"
+    )
+    same = against(worked(6e12, 1000, 190 * MS), Given(name="old", diagnosis=before), (), None)
+    assert only(same, "step_time").change_frac == pytest.approx(0.9)
 
 
 def test_settings_that_differ_are_named() -> None:
@@ -121,7 +164,19 @@ def test_targets_are_met_missed_or_not_known() -> None:
     assert (target.state, target.value, target.at_least) == ("unknown", None, True)
 
 
-@pytest.mark.parametrize("text", ["mfu", "mfu=", "mfu=45", "mfu=x", "exposed_comm_frac_max=0.1", "speed=1"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "mfu",
+        "mfu=",
+        "mfu=45",
+        "mfu=x",
+        "mfu=0.45:off",
+        "mfu=0.45:warn",
+        "exposed_comm_frac_max=0.1",
+        "speed=1",
+    ],
+)
 def test_a_target_that_is_none_is_refused_in_a_line(text: str) -> None:
     with pytest.raises(ValueError, match=r"^--target ") as caught:
         parse_target(text)
@@ -138,6 +193,7 @@ def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path) -> None:
         with pytest.raises(TraceError) as caught:
             read_given(path)
         assert "\n" not in str(caught.value)
+        assert "remove" not in str(caught.value), "it may be a capture"
 
 
 def test_the_command_shows_the_baseline_in_the_strip(tmp_path: Path) -> None:

@@ -39,9 +39,19 @@ def read_given(path: Path) -> Given:
             raise TraceError(path, "is not there.", _REMEDY)
         if _is_diagnosis(inner):
             return Given(name=name, diagnosis=load(str(inner), config=None, step_range=None, jobs=1))
-        return Given(name=name, accepted={inner: read_baseline(inner)})
+        return Given(name=name, accepted={inner: _accepted(inner)})
     except (OSError, RuntimeError) as error:  # A loop of links is a RuntimeError of resolve.
         raise TraceError(path, f"cannot be read: {error}.", _REMEDY) from error
+
+
+def _accepted(path: Path) -> Baseline:
+    """A file of the gate. What is none may be anything, a capture too: nobody is told to remove it."""
+    try:
+        return read_baseline(path)
+    except TraceError as error:
+        raise TraceError(
+            path, f"is no diagnosis, and no baseline of the gate: {error.what}", _REMEDY
+        ) from error
 
 
 def _is_diagnosis(path: Path) -> bool:

@@ -9,6 +9,7 @@ from typing import Literal
 
 from perfdoc.against.baseline import Given
 from perfdoc.against.targets import peak_memory_bytes, targets_of
+from perfdoc.diagnosis import Diagnosis
 from perfdoc.diagnosis.against import Against, AgainstFigure, DifferentFact, FigureName, Target
 from perfdoc.diff.compare import compare
 from perfdoc.diff.load import Loaded
@@ -30,6 +31,8 @@ _MORE_IS_BETTER: dict[FigureName, bool] = {
     "peak_memory": False,
 }
 _MOST_FACTS = 50
+_SAME_MODEL_FRAC = 0.01
+"""Of the FLOPs of a token: versions of perfdoc may count a little otherwise, models differ by more."""
 
 
 def against(
@@ -49,8 +52,15 @@ def _with_diagnosis(now: Loaded, given: Given, before: Loaded, aimed: list[Targe
         found = compare(before, now)
     except NotComparableError as error:
         return _answer(given, "incomparable", str(error), targets=aimed)
-    figures = [_step_time(found)] if found.basis == "step" else []
     one, two = before.diagnosis, now.diagnosis
+    if models := _other_model(one, two):
+        return _answer(given, "incomparable", models, targets=aimed)
+    notes = [flag.message for flag in found.flags]
+    figures = []
+    if batches := _other_batch(one, two):
+        notes.insert(0, batches)
+    elif found.basis == "step":
+        figures.append(_step_time(found))
     same_work = one.mfu.flops_per_step is not None and one.mfu.flops_per_step == two.mfu.flops_per_step
     # Of one step's FLOPs and tokens both follow from its time, and so does their noise.
     noise = figures[0].noise_frac if figures and same_work else None
@@ -69,8 +79,36 @@ def _with_diagnosis(now: Loaded, given: Given, before: Loaded, aimed: list[Targe
         DifferentFact(fact=s.knob, before=_said(s.before, s.before_set), now=_said(s.after, s.after_set))
         for s in found.configuration.settings
     ]
-    notes = [flag.message for flag in found.flags]
     return _answer(given, "compared", "", figures=figures, differences=settings, notes=notes, targets=aimed)
+
+
+def _other_model(one: Diagnosis, two: Diagnosis) -> str:
+    """Why the models cannot be the same; empty where nothing says so. A diagnosis holds no shape, but what a
+    token costs follows from it, the sequence and the convention."""
+    jobs = one.job, two.job
+    if None in jobs or one.mfu.convention != two.mfu.convention:
+        return ""
+    lengths = {job.sequence_length for job in jobs if job is not None}
+    per_token = [_flops_per_token(d) for d in (one, two)]
+    if len(lengths) > 1 or None in lengths or None in per_token:
+        return ""
+    a, b = (f or 0.0 for f in per_token)
+    if abs(b - a) <= _SAME_MODEL_FRAC * a:
+        return ""
+    return f"the models differ: a token takes {a / 1e9:,.3g} GFLOP there and {b / 1e9:,.3g} GFLOP here"
+
+
+def _flops_per_token(found: Diagnosis) -> float | None:
+    tokens = found.job.tokens_per_step if found.job is not None else None
+    return found.mfu.flops_per_step / tokens if found.mfu.flops_per_step and tokens else None
+
+
+def _other_batch(one: Diagnosis, two: Diagnosis) -> str:
+    """That steps do not do the same work; empty where they do, or nothing tells."""
+    a, b = (d.job.tokens_per_step if d.job is not None else None for d in (one, two))
+    if a is None or b is None or a == b:
+        return ""
+    return f"a step has {a:,} tokens there and {b:,} here, so the times of steps are not compared"
 
 
 def _step_time(found: Diff) -> AgainstFigure:

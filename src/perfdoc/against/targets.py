@@ -25,6 +25,8 @@ def parse_target(text: str) -> Floor:
     floor = _FLOORS[name][0] if name in _FLOORS else name
     if floor not in _BY_FLOOR or not equals:
         raise ValueError(f"--target {text}: give NAME=VALUE, NAME one of {', '.join(_FLOORS)}.")
+    if ":" in value:  # The gate's levels: a target fails nothing, and one that is off would be none.
+        raise ValueError(f"--target {text}: {value!r} is no number.")
     try:
         return parse_floor(f"{floor}={value}")
     except ValueError as error:
