@@ -17,6 +17,7 @@ from perfdoc.analyzers.base.row_keys import row_keys
 from perfdoc.analyzers.communication.group_peers import peers_of_groups
 from perfdoc.analyzers.communication.known_groups import CallGroup, known_groups
 from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION, Communication
+from perfdoc.analyzers.device.cpu_rank import group_of, groups_of_one_rank
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.dimension_names import dimension_of_group
 from perfdoc.analyzers.device.enclosing import innermost_at_launch
@@ -177,13 +178,16 @@ def _groups(view: DeviceView, comm: Communication) -> tuple[I64, tuple[CallGroup
 
 
 def host_rows(view: DeviceView) -> CallRows:
-    """Collectives of a CPU rank whose completion is known, from the ranges that the trainer names."""
+    """Collectives of a CPU rank whose completion is known, from the ranges that the trainer names; as in its
+    ledger without those of groups that have one member."""
     trace = view.trace
+    alone = groups_of_one_rank(trace, view.activity.device)
     wanted = {
         i: fact
         for i in trace.range_names().tolist()
         if trace.strings[i].startswith(COLLECTIVE_RUN)
         and (fact := parse_collective(trace.strings[i])) is not None
+        and group_of(trace.strings[i]) not in alone
     }
     table = np.full(len(trace.strings), -1, np.int64)
     table[list(wanted)] = np.arange(len(wanted))

@@ -54,10 +54,10 @@ def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
     compute = work - covered(
         vocabulary.COLLECTIVE_ISSUE, vocabulary.COLLECTIVE_WAIT, vocabulary.DATA, vocabulary.GC
     )
-    alone = _of_one_rank(trace, device)
+    alone = groups_of_one_rank(trace, device)
 
     def shared(*prefixes: str) -> I64:
-        wanted = [i for i, p in prefix.items() if p in prefixes and _group_of(trace.strings[i]) not in alone]
+        wanted = [i for i, p in prefix.items() if p in prefixes and group_of(trace.strings[i]) not in alone]
         return mine[np.isin(trace.ranges.name[mine], wanted)]
 
     runs = shared(vocabulary.COLLECTIVE_RUN)
@@ -109,7 +109,7 @@ def cpu_activity(trace: Trace, device: int) -> tuple[Activity, int] | None:
     return activity, len(pending)
 
 
-def _of_one_rank(trace: Trace, device: int) -> frozenset[str]:
+def groups_of_one_rank(trace: Trace, device: int) -> frozenset[str]:
     """Groups, as names of collectives write them, whose one member is this rank: megatron-core calls their
     collectives too, and nothing moves between ranks. What such a call takes is the host's.
 
@@ -125,7 +125,7 @@ def _of_one_rank(trace: Trace, device: int) -> frozenset[str]:
     )
 
 
-def _group_of(text: str) -> str:
+def group_of(text: str) -> str:
     """`group=… pg=…` of a collective's name, which has it in front of the size."""
     return text[text.find("group=") :].partition(" bytes=")[0]
 

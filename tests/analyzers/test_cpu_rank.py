@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.window_request import WindowRequest
@@ -98,6 +99,8 @@ def test_a_group_of_one_rank_communicates_with_nobody(tmp_path: Path) -> None:
         # What the call took is the host's: 380, or with [750, 800) 430.
         assert rank.ledger.idle_ns["host"] == 540 - sum(left.values())
         assert [c.dimension for c in rank.communication] == list(left)
+        # What other ranks are matched with, and excerpts draw, is the same communication.
+        assert {DIMENSIONS[d] for d in rank.calls.dimension.tolist()} == set(left)
 
 
 def test_the_mark_of_another_ranks_group_does_not_speak_for_an_own_one(tmp_path: Path) -> None:
