@@ -48,3 +48,20 @@ def test_a_full_disk(tmp_path: Path, arguments: tuple[str, ...], said: str) -> N
     )
     assert (done.returncode, done.stderr) == (2, f"perfdoc: {said}\n")
     assert done.stdout == "", "what is left on the disk"
+
+
+def test_a_limit_of_a_file_is_no_fault_of_the_capture(tmp_path: Path) -> None:
+    write_demo(tmp_path / "demo")
+    command = 'ulimit -f 100; exec "$@"'
+    redact = ("redact", "demo/demo.sqlite", "-o", "copy.sqlite")
+    done = subprocess.run(
+        ["sh", "-c", command, "sh", sys.executable, "-B", "-m", "perfdoc", *redact],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    said = "perfdoc: copy.sqlite: cannot be written: disk I/O error. Is there room on the disk?\n"
+    assert (done.returncode, done.stdout, done.stderr) == (2, "", said)
+    assert [p.name for p in tmp_path.iterdir()] == ["demo"]

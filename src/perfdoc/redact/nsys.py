@@ -23,6 +23,15 @@ _BLOB = ("NVTX_EVENTS", "binaryData")
 _MAX_INT = 2**63
 
 
+_OF_WRITING = frozenset(
+    {
+        *(sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_WRITE),
+        *(sqlite3.SQLITE_IOERR_FSYNC, sqlite3.SQLITE_IOERR_TRUNCATE),
+    }
+)
+"""No room on the disk, or no more of it for this user or process."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Copied:
     """What went into a copy."""
@@ -48,7 +57,7 @@ def copy_nsys(source: Path, target: Path, names: Names) -> Copied:
         finally:
             connection.close()
     except sqlite3.DatabaseError as error:
-        if error.sqlite_errorcode == sqlite3.SQLITE_FULL:  # which is no fault of the original
+        if getattr(error, "sqlite_errorcode", None) in _OF_WRITING:  # which is no fault of the original
             raise
         raise TraceError(source, f"cannot be copied: {error}.", "Export the report again.") from error
     finally:
