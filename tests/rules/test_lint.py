@@ -30,6 +30,7 @@ BRIDGE: Dialect = "megatron_bridge"
 @pytest.mark.parametrize(
     ("text", "dialect", "code", "severity", "instead"),
     [
+        ("comm_overlap.bucket_sz=1000", BRIDGE, "PL101", "error", "comm_overlap.bucket_size=1000"),
         ("model.recompute_metod=null", BRIDGE, "PL101", "error", "model.recompute_method=null"),
         ("model.enable_cuda_graph=false", BRIDGE, "PL102", "warning", "model.cuda_graph_impl=none"),
         ("ddp.use_custom_fsdp=true", BRIDGE, "PL102", "warning", "dist.use_megatron_fsdp=true"),
