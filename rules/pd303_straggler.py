@@ -27,6 +27,10 @@ MIN_FRAC = 0.01
 """Of the time: what its lateness costs, by replay where there is one."""
 _ACROSS_STAGES = ("pp", "other", "unknown")
 """Groups of these may join stages of a pipeline: the schedule lets its first stage end last in every step."""
+_NAMELESS = {
+    "unknown": "collectives of a group whose dimension is not known",
+    "other": "collectives of a group of no one dimension",
+}
 
 
 def evaluate(case: Case) -> Verdict:
@@ -58,7 +62,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         worst=late_rank(case, worst),
-        reason=f"{worst.name} comes last to {worst.dimension.upper()} collectives",
+        reason=f"{worst.name} comes last to {_collectives(worst.dimension)}",
         evidence=[
             Evidence(label="comes last to", value=f"{per_cent(worst.recurrence_frac, 0)} of them"),
             Evidence(label="by chance it would be", value=per_cent(worst.chance_frac, 0)),
@@ -82,6 +86,11 @@ _WHERE = {
 }
 
 
+def _collectives(dimension: str) -> str:
+    """`dp` → "DP collectives"."""
+    return _NAMELESS.get(dimension) or f"{dimension.upper()} collectives"
+
+
 def _by_schedule(case: Case, straggler: Straggler) -> bool:
     """Whether the group may hold several stages of a pipeline. Where nobody says whether there is one, groups
     of embeddings and norms may, and groups of unknown dimension are taken not to."""
@@ -92,7 +101,7 @@ def _by_schedule(case: Case, straggler: Straggler) -> bool:
 
 
 def _excused(case: Case, straggler: Straggler) -> str:
-    who = f"{straggler.name} comes last to {straggler.dimension.upper()} collectives"
+    who = f"{straggler.name} comes last to {_collectives(straggler.dimension)}"
     if _by_schedule(case, straggler):
         return f"{who}, which stages of a pipeline share: its schedule lets them end one after another"
     return f"{who} because it waited for others itself"

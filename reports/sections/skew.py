@@ -60,11 +60,17 @@ def _cost(found: SkewAnalysis, ranks: Iterable[Rank]) -> Iterator[str]:
     )
 
 
+def _collectives(dimension: str) -> str:
+    if dimension == "unknown":
+        return "collectives of a group whose dimension is not known"
+    return f"{shorten(dimension, 48)} collectives"
+
+
 def _last(found: SkewAnalysis) -> Iterator[str]:
     if found.stragglers:
         worst = max(found.stragglers, key=lambda row: row.wait_caused_ns)
         who = opening(shorten(worst.name, 64))
-        where = f"{units.share(worst.recurrence_frac)} of the {shorten(worst.dimension, 48)} collectives"
+        where = f"{units.share(worst.recurrence_frac)} of the {_collectives(worst.dimension)}"
         waits, known = units.duration(worst.wait_caused_ns), units.duration(worst.resolution_ns)
         if worst.delay_ns != worst.wait_caused_ns:
             waits += f" together, {units.duration(worst.delay_ns)} of wall time"

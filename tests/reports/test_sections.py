@@ -161,6 +161,11 @@ def test_skew() -> None:
         "Rank 0 comes last to 80.0 % of the tp collectives (by chance 50.0 %) and makes others wait 9.000 ms"
         in said
     )
+    found = TWO.analyses.skew
+    nameless = replace(found, stragglers=[replace(s, dimension="unknown") for s in found.stragglers])
+    assert "of the collectives of a group whose dimension is not known (by" in says(
+        with_analyses(skew=nameless), "skew"
+    )
     assert "4.500 ms of wall time (arrivals known to 4.000 µs each); it computes longer meanwhile." in said
     assert "Ends of one collective lie -3.000 µs to 4.000 µs apart" in said
     assert "Differences up to 4.000 µs are not told from none." in said

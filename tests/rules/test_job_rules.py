@@ -120,6 +120,8 @@ def test_pd303_leaves_out_who_is_late_by_schedule_or_through_others(tmp_path: Pa
         found = having(pp, dimension=dimension)
         assert found.state == state, (pp, dimension)
         assert ("schedule" in found.reason) == (state == "passes")
+        assert "UNKNOWN" not in found.reason
+        assert ("dimension is not known" in found.reason) == (dimension == "unknown")
     through = having(1, cause="waiting")
     assert (through.state, "waited for others itself" in through.reason) == ("passes", True)
 
