@@ -40,11 +40,15 @@ META = Meta(
 MIN_FRAC = 0.05
 """Of the window, mean over ranks; or what the replay says that the step would save, waits of other ranks
 included."""
+MOST_FRAC = 0.5
+"""The same from where on it is worth a look in a window without steps: of less, nobody knows whether it is
+start-up."""
 _LARGER = "each launch brings more work, so that fewer of them fill the same time"
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where the host holds the device up for `MIN_FRAC` of the window."""
+    """Fires where the host holds the device up for `MIN_FRAC` of the window; where that is the whole capture,
+    start-up included, only from `MOST_FRAC` on and as information."""
     if case.on_host:
         return Verdict(state="not_applicable", reason="the ranks train on the CPU: nothing is launched")
     if not all(c.capabilities["launch_correlation"].available for c in case.captures):
@@ -54,11 +58,12 @@ def evaluate(case: Case) -> Verdict:
             if not c.capabilities["launch_correlation"].available
         )
         return Verdict(state="skipped", reason=reason)
-    if reason := why_start_up_counts(case):
-        return Verdict(state="skipped", reason=reason)
+    start_up = why_start_up_counts(case)
     share = case.share(lambda r: r.ledger.idle_ns["host"])
     if share is None:
         return Verdict(state="skipped", reason="every window is empty")
+    if start_up and share < MOST_FRAC:
+        return Verdict(state="skipped", reason=start_up)
     evidence = time_evidence(case, "idle behind the host", share, lambda r: r.ledger.idle_ns["host"])
     if max(share, worth_frac(case, "without_launches")) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
@@ -70,7 +75,9 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         worst=worst_instance(case, "idle.host"),
-        reason="kernels are launched later than the device could take them",
+        level="information" if start_up else "problem",
+        reason="kernels are launched later than the device could take them"
+        + (f"; {start_up}" if start_up else ""),
         evidence=evidence,
         remedy=_remedy(case),
         advice=[*graph_advice(case, gain, part), *larger(case, _LARGER)],

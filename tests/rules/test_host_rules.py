@@ -200,3 +200,11 @@ def test_pd201_abstains_where_start_up_is_in_the_window(tmp_path: Path) -> None:
         assert (found.state, found.gain_per) == ("fires", "window")
         assert found.gain is not None
         assert found.gain.method == "ceiling"
+
+
+@pytest.mark.parametrize(("gap_us", "state"), [(499, "skipped"), (501, "fires")])
+def test_pd201_informs_where_half_of_a_capture_waits(tmp_path: Path, gap_us: int, state: str) -> None:
+    """In each ms of a capture without steps: how much of it is start-up is for the reader to know."""
+    found = result("PD201", case_of(tmp_path, step_with_gap(gap_us, step="not a st")))
+    assert (found.state, "start-up included" in found.reason) == (state, True)
+    assert state == "skipped" or found.level == "information"
