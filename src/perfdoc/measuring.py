@@ -19,6 +19,7 @@ from perfdoc.analyzers.distinct import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.measure_device import Also
 from perfdoc.analyzers.memory.memory_files import RankMemory, measure_rank_memory
+from perfdoc.reports.units import plural
 from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, replay_and_keep
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.ahead import Ahead
@@ -57,7 +58,7 @@ def measure_all(work: Work, jobs: int, ahead: Ahead | None = None, also: Also | 
     ]
     tasks += [partial(measure_rank_memory, files) for files in work.memory]
     workers = 1 if ahead is not None else min(jobs, len(tasks))
-    results = _run(tasks, workers)
+    results = _run(tasks, workers, of_them(len(work.captures), len(work.memory)))
     captures = [r for r in results if isinstance(r, CaptureMeasurement)]
     check_distinct(captures)
     return Found(
@@ -65,6 +66,17 @@ def measure_all(work: Work, jobs: int, ahead: Ahead | None = None, also: Also | 
         silent=[r for r in results if isinstance(r, NoGpuActivityError)],
         memory=[r for r in results if isinstance(r, RankMemory)],
     )
+
+
+def of_them(captures: int, memory: int) -> str:
+    """What the files are, where they are not all captures: a rank's record of memory is counted as one.
+
+    >>> of_them(2, 2)
+    ' (2 captures, memory of 2 ranks)'
+    """
+    if not memory:
+        return ""
+    return f" ({plural(captures, 'capture')}, memory of {plural(memory, 'rank')})"
 
 
 def replaying(captures: int) -> Also:
@@ -75,9 +87,9 @@ def replaying(captures: int) -> Also:
     return partial(replay_and_keep, keep_tasks=KEPT_TASKS_MAX // max(captures, 1))
 
 
-def _run(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:
+def _run(tasks: Sequence[Callable[[], _Result]], workers: int, of: str = "") -> list[_Result]:
     if workers <= 1:
-        return list(_told((task() for task in tasks), len(tasks)))
+        return list(_told((task() for task in tasks), len(tasks), of))
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
@@ -92,7 +104,7 @@ def _run(tasks: Sequence[Callable[[], _Result]], workers: int) -> list[_Result]:
                 futures = [pool.submit(task) for task in tasks]
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            return list(_told((f.result() for f in futures), len(tasks)))
+            return list(_told((f.result() for f in futures), len(tasks), of))
         except BrokenProcessPool as error:
             raise WorkerLostError(
                 "a worker process ended by itself, perhaps for want of memory. Try fewer: --jobs 1."
@@ -150,12 +162,12 @@ class _OwnWorkers(SpawnContext):
         return self.workers[-1]
 
 
-def _told(results: Iterable[_Result], count: int) -> Iterator[_Result]:
+def _told(results: Iterable[_Result], count: int, of: str) -> Iterator[_Result]:
     """Pass results on; say what is done once the work has lasted."""
     said = time.monotonic()
     for i, result in enumerate(results, 1):
         yield result
         if time.monotonic() - said > _QUIET_S and i < count:
             said = time.monotonic()
-            sys.stderr.write(f"perfdoc: {i} of {count} files analysed\n")
+            sys.stderr.write(f"perfdoc: {i} of {count} files analysed{of}\n")
             sys.stderr.flush()

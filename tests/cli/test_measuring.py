@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.device.window_request import WindowRequest
-from perfdoc.measuring import measure_all
+from perfdoc.measuring import measure_all, of_them
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError
 from perfdoc.traces.job_facts import JobFacts
@@ -35,3 +35,11 @@ def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:
     finally:
         other.terminate()
         other.join()
+
+
+def test_what_is_counted_beside_captures_is_said() -> None:
+    assert [of_them(2, 0), of_them(1, 1), of_them(2, 2)] == [
+        "",
+        " (1 capture, memory of 1 rank)",
+        " (2 captures, memory of 2 ranks)",
+    ]
