@@ -28,6 +28,8 @@ _LETTER_FRAC, _NAME_FRAC, _EDGE_FRAC = 0.03, 0.05, 0.006
 """Of the width: narrower bars have no letter, no name, no edge."""
 _LEAST_WIDTH = 0.12
 """Per cent: nothing is too short to be seen."""
+_SLIM_FRAC = 0.1
+"""Below, text has no room on a narrow screen."""
 _TICKS_APART = 0.14
 _NAME = 96
 
@@ -48,6 +50,19 @@ class Bar:
     """A name, or a letter; empty where the bar is too narrow."""
     is_name: bool
     edged: bool
+    slim: bool
+    """Without text on a narrow screen."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tick:
+    """A time below the tracks."""
+
+    x: str
+    anchor: str
+    text: str
+    slim: bool
+    """Left out on a narrow screen."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,8 +96,7 @@ class ExcerptPicture:
     start_ns: int
     """Of the instance, on its capture's clock."""
     end_ns: int
-    ticks: Sequence[tuple[str, str, str]]
-    """(where, anchor, text)."""
+    ticks: Sequence[Tick]
     legend: Sequence[tuple[str, Look]]
     """(kind of track, what occurs in it), without names alone."""
     notes: Sequence[str]
@@ -185,6 +199,7 @@ def _bars(track: TimelineTrack, span: int) -> Iterator[Bar]:
             text=called if show_name else look.letter if part >= _LETTER_FRAC else "",
             is_name=bool(show_name),
             edged=part >= _EDGE_FRAC,
+            slim=part < _SLIM_FRAC,
         )
 
 
@@ -199,16 +214,19 @@ def _where(found: WorstInstance) -> str:
     )
 
 
-def _ticks(begin: int, length: int, span: int) -> Iterator[tuple[str, str, str]]:
+def _ticks(begin: int, length: int, span: int) -> Iterator[Tick]:
     """Times from when the instance begins; the outer ones only where there is room for them."""
     a, b = begin / span, (begin + length) / span
     if a >= _TICKS_APART:
-        yield "0%", "start", duration(-begin)
-    yield f"{short(_per_cent(begin, span))}%", "start" if a < 0.05 else "middle", "0"
+        yield Tick(x="0%", anchor="start", text=duration(-begin), slim=True)
+    anchor = "start" if a < 0.05 else "middle"
+    yield Tick(x=f"{short(_per_cent(begin, span))}%", anchor=anchor, text="0", slim=False)
     if b - a >= _TICKS_APART / 2 and b <= 1:
-        yield f"{short(_per_cent(begin + length, span))}%", "end" if b > 0.9 else "middle", duration(length)
+        anchor = "end" if b > 0.9 else "middle"
+        x, slim = f"{short(_per_cent(begin + length, span))}%", b - a < 2 * _TICKS_APART
+        yield Tick(x=x, anchor=anchor, text=duration(length), slim=slim)
     if 1 - b >= _TICKS_APART:
-        yield "100%", "end", duration(span - begin)
+        yield Tick(x="100%", anchor="end", text=duration(span - begin), slim=True)
 
 
 def _notes(found: WorstInstance, drawn: int) -> Iterator[str]:

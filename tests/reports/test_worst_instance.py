@@ -67,7 +67,7 @@ def test_the_instance_is_marked_where_it_lies() -> None:
     found = excerpt_picture(rule)
     assert found is not None
     assert found.mark == ("20%", "50%", "50.000 µs")
-    assert [(x, text) for x, _, text in found.ticks] == [
+    assert [(tick.x, tick.text) for tick in found.ticks] == [
         ("0%", duration(-20_000)),
         ("20%", "0"),
         ("70%", "50.000 µs"),
@@ -166,3 +166,30 @@ def test_without_scripts_it_is_drawn_all_the_same(browser: Browser, tmp_path: Pa
     with visit(browser, tmp_path, render_html(shown()), scripts=False) as seen:
         seen.page.locator("#opportunities summary").first.click()
         assert seen.page.locator("figure.cut").first.is_visible()
+
+
+_CROWDED = """() => {
+  // Headline figures wider than their card, and times below an instance that lie on one another.
+  const wide = [...document.querySelectorAll('.verdict .value')].filter(
+    e => e.getBoundingClientRect().right > e.closest('.figure').getBoundingClientRect().right);
+  const over = [...document.querySelectorAll('.cut .axis')].flatMap(axis => {
+    const at = [...axis.querySelectorAll('text')].map(e => e.getBoundingClientRect()).filter(r => r.width);
+    return at.slice(1).map((r, i) => r.left < at[i].right).filter(crossed => crossed);
+  });
+  return [...wide.map(e => e.textContent), ...over];
+}"""
+
+
+def test_a_narrow_screen_has_room_for_figures_and_times(browser: Browser, tmp_path: Path) -> None:
+    # [0, 50) us of an excerpt from -20 to 80 us: four times on a wide screen.
+    times = ".cut .axis text:visible"
+    with visit(browser, tmp_path, render_html(with_instance(worst_instance()))) as seen:
+        seen.page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
+        wide = seen.page.locator(times).all_text_contents()
+        assert wide == [duration(-20_000), "0", "50.000 µs", "80.000 µs"]
+        seen.page.set_viewport_size({"width": 340, "height": 800})
+        assert seen.page.locator(times).all_text_contents() == ["0", "50.000 µs"]
+        # As long as a figure gets.
+        longest = "for (const e of document.querySelectorAll('.verdict .value')) e.textContent = '358.774 ms'"
+        seen.page.evaluate(longest)
+        assert seen.page.evaluate(_CROWDED) == []
