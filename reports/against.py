@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Literal
 
 from perfdoc.diagnosis import Against, AgainstFigure, Diagnosis, Target
@@ -81,6 +81,14 @@ def _limit(target: Target) -> str:
 def compared_lines(diagnosis: Diagnosis) -> list[str]:
     """The notes of all figures, each with its name, for renderings that have no room beside a figure."""
     return [f"{title}: {note}" for name, title in _TITLES.items() for note in notes_on(diagnosis, name)]
+
+
+def changes_beside(diagnosis: Diagnosis, shown: Collection[str]) -> list[str]:
+    """What the baseline says of figures that are not among those shown: the gate knows the memory of runs
+    whose captures do not."""
+    found = diagnosis.against
+    figures = [] if found is None else [f for f in found.figures if f.figure not in shown]
+    return [f"{_TITLES[f.figure]}: {_change(found, f)}." for f in figures if found is not None]
 
 
 def against_words(diagnosis: Diagnosis) -> Iterator[str]:

@@ -8,7 +8,7 @@ from statistics import median_low
 
 from perfdoc.diagnosis import Diagnosis, Gain, Mfu, Rank
 from perfdoc.reports.advice import excluding, rough
-from perfdoc.reports.against import notes_on
+from perfdoc.reports.against import against_words, changes_beside, notes_on
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import on_host
@@ -149,9 +149,18 @@ _ASKED = {"MFU": "mfu", "Step time": "step_time", "Peak memory": "peak_memory"}
 """Figures that a baseline or a target may be about, by their labels; tokens have two."""
 
 
+def _asked(figure: Figure) -> str:
+    return _ASKED.get(figure.label, "tokens_per_s_per_gpu" if figure.label.startswith("Tokens") else "")
+
+
 def _compared(diagnosis: Diagnosis, figure: Figure) -> Figure:
-    name = _ASKED.get(figure.label, "tokens_per_s_per_gpu" if figure.label.startswith("Tokens") else "")
-    return replace(figure, against=notes_on(diagnosis, name))
+    return replace(figure, against=notes_on(diagnosis, _asked(figure)))
+
+
+def against_lines(diagnosis: Diagnosis) -> list[str]:
+    """Sentences below the figures on what they are held against, also of figures that are not shown."""
+    shown = {_asked(figure) for figure in verdict_figures(diagnosis)}
+    return [*changes_beside(diagnosis, shown), *against_words(diagnosis)]
 
 
 def share_figures(diagnosis: Diagnosis) -> list[Figure]:

@@ -13,7 +13,6 @@ from markupsafe import Markup, escape
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, headline, summary, units, view
 from perfdoc.reports.advice import lines_of
-from perfdoc.reports.against import against_words
 from perfdoc.reports.charts.excerpt_picture import excerpt_looks, excerpt_picture
 from perfdoc.reports.charts.looks import Look
 from perfdoc.reports.charts.page_parts import CHART_STYLE, TimelineParts, timeline_parts
@@ -161,7 +160,7 @@ def render_html(diagnosis: Diagnosis) -> str:
             figures=headline.verdict_figures(diagnosis),
             shares=headline.share_figures(diagnosis),
             outlook=headline.outlook(diagnosis),
-            against=list(against_words(diagnosis)),
+            against=headline.against_lines(diagnosis),
             opportunities=found,
             dialects=dialects,
             dialect=diagnosis.job.dialect if diagnosis.job is not None else None,

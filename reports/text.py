@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from perfdoc.diagnosis import Diagnosis, Rank
 from perfdoc.reports import comm, gaps, headline, leaves, summary, units
 from perfdoc.reports.advice import RULE_NOTES, lines_of
-from perfdoc.reports.against import against_words
 from perfdoc.reports.grid import grid, paragraph
 from perfdoc.reports.names import base_name, prose, shorten
 from perfdoc.reports.sections import sections_of
@@ -245,7 +244,7 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
         [fig.label, fig.value, "; ".join([*fig.notes, *fig.against])] for fig in headline.headline(diagnosis)
     ]
     page.lines += ["  " + line for line in grid(["", "", ""], facts, align="lrl", width=page.width)[1:]]
-    for text in against_words(diagnosis):
+    for text in headline.against_lines(diagnosis):
         page.say(text)
     if diagnosis.quality:
         page.lines += ["", page.paint("Mind when reading these figures", "warn")]

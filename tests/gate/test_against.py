@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import t
 
 from perfdoc.against.baseline import Given, read_given
-from perfdoc.against.compare import against
+from perfdoc.against.compare import against, figure_of
 from perfdoc.against.targets import parse_target, targets_of
 from perfdoc.diagnosis import Diagnosis, to_json
 from perfdoc.diagnosis.against import Against, AgainstFigure
@@ -149,6 +149,32 @@ def test_a_run_is_held_against_accepted_runs_of_the_same_facts(tmp_path: Path, m
     nowhere = against(now, given, (), None)
     assert nowhere is not None
     assert (nowhere.state, "no run directory" in nowhere.reason) == ("incomparable", True)
+
+
+def test_a_figure_that_only_the_run_knows_is_compared_on_the_page_too() -> None:
+    made = build.one_rank()
+    assert not any(d.peak_allocated_bytes for d in made.analyses.memory.devices)
+    found = Against(
+        state="compared",
+        reason="",
+        baseline="runs",
+        kind="gate",
+        runs=3,
+        figures=[
+            figure_of("peak_memory", 2 * 2**30, 3 * 2**30, 0.1),
+            figure_of("step_time", MS, 2 * MS, None),
+        ],
+        differences=[],
+        notes=[],
+        targets=[],
+    )
+    shown = replace(made, against=found)
+    said = "Peak memory: 3.0 GiB unprofiled: 50.0 % worse than the baseline (2.0 GiB, mean of 3 runs)"
+    for written in (render_text(shown, width=400), render_markdown(shown), render_html(shown)):
+        text = written.replace("&nbsp;", " ")
+        assert text.count(said) == 1
+        # The step has a figure of its own, and is said there alone.
+        assert text.count("2.000 ms unprofiled") == 1
 
 
 def test_targets_are_met_missed_or_not_known() -> None:
