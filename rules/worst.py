@@ -73,8 +73,11 @@ def _told(found: WorstInstance) -> Worst:
 
 
 def _ms(ns: int) -> str:
-    """Three digits in a unit that fits: 12.3 ms, 45.6 us."""
-    return f"{ns / 1e6:.3g} ms" if ns >= 100_000 else f"{ns / 1e3:.3g} us"
+    """Three digits in a unit that fits: 45.6 us, 393 us, 12.3 ms, 5.25 s."""
+    for of_unit, unit in ((1e3, "us"), (1e6, "ms")):
+        if float(f"{ns / of_unit:.3g}") < 1_000:
+            return f"{ns / of_unit:.3g} {unit}"
+    return f"{ns / 1e9:.3g} s" if ns < 999.5e9 else f"{ns / 1e9:,.0f} s"
 
 
 def _length(w: WorstInstance) -> str:

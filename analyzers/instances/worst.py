@@ -129,9 +129,15 @@ class Ranks:
     def late_arrival(self, collective: int, late: int) -> WorstInstance | None:
         """One collective to which one member came late, over the members that waited longest for it.
 
-        From when the first of them came to when the late one did, on the late one's clock.
+        From when the first of them came to when the late one did, on the late one's clock. None where no
+        other member's clock was compared with it.
         """
-        arrivals = self._arrivals(collective)
+        component = self.clocks.clocks[late].component
+        arrivals = {
+            m: at
+            for m, at in self._arrivals(collective).items()
+            if self.clocks.clocks[m].component == component
+        }
         came = arrivals.get(late)
         if came is None or len(arrivals) < 2:
             return None

@@ -6,7 +6,11 @@ from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
+import pytest
+
+from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.instances.instance import Instance
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.steps.step_ledgers import LEAVES
 from perfdoc.diagnose_rules import rule_of
@@ -95,8 +99,8 @@ def test_clocks_that_were_not_compared_are_not_drawn_under_one_another(tmp_path:
     case = written(one_late_rank(), tmp_path)
     apart = [replace(c, component=i) for i, c in enumerate(case.job.clocks.clocks)]
     case = replace(case, job=replace(case.job, clocks=replace(case.job.clocks, clocks=tuple(apart))))
-    found = late_rank(case, case.job.skew.stragglers[0])
-    assert found is None or len(found.instance.ranks) == 1
+    # Nothing tells who came before whom.
+    assert late_rank(case, case.job.skew.stragglers[0]) is None
 
 
 def test_the_bubble_is_shown_in_all_stages_of_its_pipeline(tmp_path: Path) -> None:
@@ -131,3 +135,30 @@ def test_no_instance_of_what_no_rank_has(tmp_path: Path) -> None:
     case = written(one_late_rank(), tmp_path)
     assert worst_instance(case, "idle.gc") is None
     assert worst_instance(case, "exposed.dp", label="nobody") is None
+
+
+@pytest.mark.parametrize(
+    ("ns", "said"),
+    [
+        (940, "0.94 us"),
+        (45_600, "45.6 us"),
+        (393_000, "393 us"),
+        (999_600, "1 ms"),
+        (15_700_000, "15.7 ms"),
+        (1_234_000_000, "1.23 s"),
+        (5_000_000_000, "5 s"),
+        (3_600_000_000_000, "3,600 s"),
+    ],
+)
+def test_lengths_have_a_unit_that_fits(tmp_path: Path, ns: int, said: str) -> None:
+    # One gap of the host in a job of two ranks, made so long.
+    case = written(one_late_rank(), tmp_path)
+    everyone = case.together
+    assert everyone is not None
+    spot = Spot(key="idle.gc", start_ns=0, end_ns=ns, cost_ns=ns, name="")
+    instance = Instance(spot=spot, step="", first_ns=0, last_ns=ns, tracks={})
+    rank = replace(case.ranks[0], instances=(instance,))
+    capture = replace(case.captures[0], ranks=(rank,))
+    found = worst_instance(replace(case, captures=[capture, *case.captures[1:]]), "idle.gc")
+    assert found is not None
+    assert found.says == f"Nothing ran for {said} while the host collected garbage."
