@@ -158,6 +158,7 @@ def _of_ranks(rebuilt: Rebuilt) -> Iterator[Proposal]:
         late = straggler_of(rebuilt, dimension)
         if late is not None:
             who = rebuilt.ranks[late].name
-            edit = replace(without_straggler(late, dimension), name=f"{who} as fast as its {dimension} peers")
+            peers = "peers" if dimension == "unknown" else f"{dimension} peers"
+            edit = replace(without_straggler(late, dimension), name=f"{who} as fast as its {peers}")
             key = f"without_straggler_{dimension}"
             yield Proposal(key=key, family="straggler", edit=edit, tried_with=who, late=(who, dimension))

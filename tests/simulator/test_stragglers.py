@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.device.activity import DIMENSIONS, UNKNOWN_DIMENSION
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.edits import without_straggler
@@ -43,6 +44,10 @@ def test_a_late_rank_is_called_by_its_name(tmp_path: Path) -> None:
     (late,) = (p for p in proposals(swapped) if p.key == "without_straggler_dp")
     assert late.edit is not None
     assert late.edit.name == "node3 as fast as its dp peers"
+    nameless = np.where(rebuilt.dimension == DIMENSIONS.index("dp"), UNKNOWN_DIMENSION, rebuilt.dimension)
+    (late,) = (p for p in proposals(replace(swapped, dimension=nameless)) if p.key.startswith("without_stra"))
+    assert late.edit is not None
+    assert late.edit.name == "node3 as fast as its peers"
 
 
 def test_who_has_more_kernels_is_compared_as_a_whole(tmp_path: Path) -> None:
