@@ -111,7 +111,7 @@ def record(
     from perfdoc.reports.units import plural
 
     with _one_line(debug):
-        read = _read(runs, label, commit, peak_tflops)
+        read = _read(runs, label, _commit(commit), peak_tflops)
         path, new = recorded(baselines, read, practical, statistic.value)
         _write(path, new)
         say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
@@ -141,7 +141,7 @@ def promote(
     with _one_line(debug):
         if not reason.strip():
             fail("--reason is empty: say why the new level is right.")
-        read = _read(runs, label, commit, peak_tflops)
+        read = _read(runs, label, _commit(commit), peak_tflops)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         old_path, path, new = replaced(baselines, read, ignore or (), encodable(reason.strip()), now, few=few)
         _write(path, new)
@@ -201,11 +201,11 @@ def check(
             raise ValueError(f"{json_file}: is named by --json and by --junit. Give each a file of its own.")
         check_targets(list(targets), inputs=[*runs, *(beside or ()), baselines], force=force)
         floors = [parse_floor(text) for text in floor or ()]
-        read = _read(runs, label, commit, peak_tflops)
+        read = _read(runs, label, _commit(commit), peak_tflops)
         if beside:
             result = check_beside(
                 read,
-                _read(beside, label, None, peak_tflops),
+                _read(beside, label, None, peak_tflops),  # the job's commit is not that of old code
                 ignored=ignore or (),
                 floors=floors,
                 practical_frac=practical,
@@ -235,6 +235,10 @@ def _exit_code(result: Result, inconclusive: Inconclusive) -> int:
     return 1 if inconclusive is Inconclusive.FAIL else 0
 
 
+def _commit(given: str | None) -> str | None:
+    return given or os.environ.get("GITHUB_SHA") or os.environ.get("CI_COMMIT_SHA")
+
+
 def _read(runs: Sequence[Path], label: str, commit: str | None, peak_tflops: float | None) -> list[Run]:
     """All runs; they must be runs of one thing. Raises TraceError."""
     from perfdoc.gate.facts import differences
@@ -245,7 +249,6 @@ def _read(runs: Sequence[Path], label: str, commit: str | None, peak_tflops: flo
     if peak_tflops is not None and not math.isfinite(peak_tflops):
         raise ValueError(f"--peak-tflops {peak_tflops}: give a finite number.")
 
-    commit = commit or os.environ.get("GITHUB_SHA") or os.environ.get("CI_COMMIT_SHA")
     if len({p.resolve() for p in runs}) < len(runs):
         raise ValueError("a run is given twice: it counts once.")
     read = [read_run(p, label=label, commit=commit, peak_tflops=peak_tflops) for p in runs]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from itertools import product
 from pathlib import Path
@@ -155,6 +156,18 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
         code, out, err = gate(tmp_path, "check", *words)
         assert (code, out, err.count("\n")) == (2, "", 1), err
         assert said in err
+
+
+def test_old_code_is_not_of_the_commit_of_the_job(
+    tmp_path: Path, make_run: MakeRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GITHUB_SHA", "c0ffee")
+    new = [make_run(f"new{i}", 100 + i / 7, utc=f"2026-11-21T10:0{i}:00Z") for i in (1, 2, 5)]
+    old = [make_run(f"old{i}", 100 + i / 9, utc=f"2026-11-21T10:0{i}:00Z") for i in (0, 3, 4)]
+    _, out, _ = gate(tmp_path, "check", *new, *beside(old), "--format", "json")
+    found = json.loads(out)
+    assert [r["commit"] for r in found["runs"]] == ["c0ffee"] * 3
+    assert [r["commit"] for r in found["baseline_runs"]] == [None] * 3
 
 
 def test_logs_are_paired_as_given(tmp_path: Path) -> None:
