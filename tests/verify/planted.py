@@ -85,8 +85,10 @@ def run_directory(
     rules: Sequence[RuleResult] = (),
     nodes: int = 1,
     utc: str = "2026-11-21T00:00:00Z",
+    fifth_ms: float = 0.0,
 ) -> Path:
-    """A run of `tiny` with some settings: 30 steps of about `step_ms`, and a report of these rules."""
+    """A run of `tiny` with some settings: 30 steps of about `step_ms`, every fifth so much longer, and a
+    report of these rules."""
     run = RunDirectory.create(folder)
     manifest = tiny_manifest(bucket_size=1, created_utc=utc)
     rows = resolve("tiny", overrides).rows()
@@ -97,11 +99,9 @@ def run_directory(
     for rank in (0, 1):
         log = StepLog(run.steps_path(rank))
         for i in range(30):
-            wobble = 1 + 0.01 * ((i % 3) - 1)
+            takes_ms = step_ms * (1 + 0.01 * ((i % 3) - 1)) + (fifth_ms if i % 5 == 4 else 0.0)
             log.write(
-                StepRecord(
-                    step=i, start_ns=i, duration_ns=round(step_ms * wobble * MS), tokens=9, profiled=False
-                )
+                StepRecord(step=i, start_ns=i, duration_ns=round(takes_ms * MS), tokens=9, profiled=False)
             )
         log.close()
     if rules:

@@ -116,6 +116,25 @@ def test_what_else_differs_may_be_the_cause(tmp_path: Path, override: str, words
     assert words in found["reason"]
 
 
+def test_what_only_some_steps_do_is_seen_by_the_mean(tmp_path: Path) -> None:
+    """A collection of 60 ms in every fifth step is 12 of 112 ms, and nothing of the median step. Of diagnoses
+    nothing but the median is known: that there is no effect cannot be said by it."""
+    rarer = fires("PD202", setting("manual_gc_interval", "100", now="5"), gain=replayed(10.0, 12.0, 14.0))
+    before = run_directory(tmp_path / "a", 100, "manual_gc_interval=5", rules=[rarer], fifth_ms=60)
+    after = run_directory(tmp_path / "b", 100, "manual_gc_interval=100")
+    done = CliRunner().invoke(app, ["verify", str(before), str(after), "--format", "json"])
+    found = json.loads(done.stdout)
+    assert (found["verdict"], found["measured"]["statistic"]) == ("confirmed", "mean")
+    assert found["measured"]["gain_ms"] == pytest.approx(12, abs=0.2)
+    paths = [tmp_path / f"{name}.json" for name in ("c", "d")]
+    for path in paths:
+        path.write_bytes(to_json(diagnosis_of(tmp_path / path.stem, rarer)))
+    done = CliRunner().invoke(app, ["verify", *map(str, paths), "--rule", "PD202", "--format", "json"])
+    found = json.loads(done.stdout)
+    assert (done.exit_code, found["verdict"]) == (3, "inconclusive")
+    assert "which median steps do not show: give two run directories" in found["reason"]
+
+
 def test_a_setting_changed_to_what_was_not_advised_is_another_change(tmp_path: Path) -> None:
     before = run_directory(tmp_path / "before", 100, rules=[ADVICE])
     after = run_directory(tmp_path / "after", 90, f"{WORKERS}=4")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,9 +18,11 @@ from perfdoc.verify.record import Measured, Predicted, RulePrediction
 
 CODES_MOST = 20
 ANOTHER_FRAC = 0.1
-"""Steps whose times differ by more are not those that were predicted for."""
+"""Steps whose times differ by more are not those that were predicted from."""
 WORK_OF_A_STEP = frozenset({"global_batch_size", "seq_length", "sequence_packing_size"})
 """Advised settings after which a step does more work or less: its time is no measure of them."""
+NOT_IN_EVERY_STEP = frozenset({"manual_gc", "manual_gc_interval"})
+"""Settings of what only some steps do: the median step does not see it, the mean does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class Advised:
     predicted: Predicted
     """Of all changes together."""
     step_ms: float | None
-    """Of the steps that it was predicted for; None where that is not known."""
+    """Of the steps that it was predicted from; None where that is not known."""
     left_out: Sequence[str] = ()
     """Settings that are advised and allowed and that a step's time says nothing of."""
 
@@ -75,7 +78,8 @@ def advised(
             "second of two runs instead."
         )
     if missing := sorted(set(knobs) - set(changes)):
-        raise VerifyError(f"--knob {missing[0]}: {', '.join(codes)} advise no such setting that is allowed.")
+        verb = "advises" if len(codes) == 1 else "advise"
+        raise VerifyError(f"--knob {missing[0]}: {', '.join(codes)} {verb} no such setting that is allowed.")
     if against := check(configuration, changes):
         raise VerifyError(f"{', '.join(changes)}: the settings do not go together: {against[0].words}.")
     return Advised(
@@ -88,23 +92,24 @@ def advised(
 
 
 def step_ms(rules: Sequence[d.RuleResult]) -> float | None:
-    """The step that gains were predicted for, in milliseconds: a gain by its share of it."""
+    """The step that gains were predicted from, in milliseconds: a gain by its share of it."""
     for rule in rules:
         if rule.gain is not None and rule.gain_frac and rule.gain_per == "step":
             gain = rule.gain.mid_ms if rule.gain.method == "replay" else rule.gain.high_ms
-            return None if gain is None else gain / rule.gain_frac
+            step = 0.0 if gain is None else gain / rule.gain_frac
+            return step if 0 < step < math.inf else None
     return None
 
 
-def of_another_step(predicted_for_ms: float | None, measured: Measured | None) -> list[str]:
-    """What to mind where the steps that were predicted for, under a profiler, took another time than those
+def of_another_step(predicted_from_ms: float | None, measured: Measured | None) -> list[str]:
+    """What to mind where the steps that were predicted from, under a profiler, took another time than those
     that were measured: milliseconds of the one are not quite those of the other."""
-    if predicted_for_ms is None or measured is None:
+    if predicted_from_ms is None or measured is None:
         return []
-    if abs(measured.before_ms / predicted_for_ms - 1) <= ANOTHER_FRAC:
+    if abs(measured.before_ms / predicted_from_ms - 1) <= ANOTHER_FRAC:
         return []
     return [
-        f"predicted for steps of {predicted_for_ms:.4g} ms, as they were profiled; without the change they "
+        f"predicted from steps of {predicted_from_ms:.4g} ms, as they were profiled; without the change they "
         f"took {measured.before_ms:.4g} ms here"
     ]
 

@@ -55,9 +55,15 @@ def of_pairs(runs: Sequence[RunTimes], statistic: Statistic) -> Measured | None:
 
 
 def of_two_runs(
-    before_ms: float, after_ms: float, *, deviation_ms: tuple[float, float], steps: tuple[int, int]
+    before_ms: float,
+    after_ms: float,
+    *,
+    deviation_ms: tuple[float, float],
+    steps: tuple[int, int],
+    statistic: Statistic = "median",
 ) -> Measured:
-    """The gain by one run on either side: medians of their steps, with the deviation and number of the steps.
+    """The gain by one run on either side: medians or means of their steps, with the deviation and number of
+    the steps.
 
     The interval is Welch's, over steps, and never narrower than 5 % of a step on either side: how runs
     scatter among themselves is not known from one of each, and the gate allows as much.
@@ -69,7 +75,7 @@ def of_two_runs(
     gain = before_ms - after_ms
     return Measured(
         method="two runs",
-        statistic="median",
+        statistic=statistic,
         before_ms=before_ms,
         gain_ms=gain,
         low_ms=gain - half,

@@ -13,7 +13,7 @@ from perfdoc.output import write_all
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import utc_now
 from perfdoc.rules.knobs.configured import read_configuration
-from perfdoc.verify.advised import Advised, advised, of_another_step
+from perfdoc.verify.advised import NOT_IN_EVERY_STEP, Advised, advised, of_another_step
 from perfdoc.verify.arms import Arms, arms_of
 from perfdoc.verify.errors import VerifyError
 from perfdoc.verify.interval import of_pairs
@@ -27,8 +27,6 @@ MIN_REPEATS, MAX_REPEATS = 3, 50
 MIN_STEPS, MAX_STEPS = 16, 100_000
 BUSY_FRAC = 0.1
 """Of the CPUs' time: where other work took more, the record says so."""
-_NOT_IN_EVERY_STEP = frozenset({"manual_gc", "manual_gc_interval"})
-"""Settings of what only some steps do: the median step does not see it, the mean does."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,7 +60,7 @@ class Prepared:
     @property
     def statistic(self) -> Statistic:
         """Of a run's steps."""
-        rare = _NOT_IN_EVERY_STEP & set(self.advised.changes)
+        rare = NOT_IN_EVERY_STEP & set(self.advised.changes)
         return self.wanted.statistic or ("mean" if rare else "median")
 
 

@@ -15,6 +15,7 @@ from perfdoc.rules.knobs.configured import read_configuration
 from perfdoc.rules.knobs.knob import Value
 from perfdoc.rules.knobs.reading.entry import NotAConfigurationError
 from perfdoc.verify.advised import (
+    NOT_IN_EVERY_STEP,
     WORK_OF_A_STEP,
     fired,
     of_another_step,
@@ -49,6 +50,8 @@ class Steps:
     """Step times of one kind."""
 
     median_ms: float
+    mean_ms: float | None
+    """None: not known, of a diagnosis."""
     deviation_ms: float
     count: int
 
@@ -92,10 +95,13 @@ def compared(pair: Pair) -> Record:
     made = asked
     found = [prediction_of(rule, made) for rule in rules]
     predicted = together([r.predicted for r in found])
-    measured = _measured(before, after)
+    rare = sorted(NOT_IN_EVERY_STEP & made)
+    measured = _measured(before, after, "mean" if rare else "median")
     others = [s for s in differ if s.knob not in asked]
     machine = _machine(before, after)
     outcome = _attributed(judge(predicted, measured), differ, others, machine)
+    if rare and measured.statistic != "mean":
+        outcome = _unseen(rare[0], outcome)
     facts = {k: v for k, v in before.facts.items() if not k.startswith("config.")}
     record = Record(
         kind="two runs",
@@ -138,6 +144,12 @@ def _attributed(
     return Outcome(verdict="inconclusive", reason=f"{why}; by the times alone: {outcome.verdict}")
 
 
+def _unseen(knob: str, outcome: Outcome) -> Outcome:
+    """The verdict on a change that median steps do not see."""
+    why = f"{knob} is of what only some steps do, which median steps do not show: give two run directories"
+    return Outcome(verdict="inconclusive", reason=f"{why}; by the medians: {outcome.verdict}")
+
+
 def _side(path: Path, known: d.Diagnosis | None, config: Path | None) -> Side:
     """Step times and settings. known: the diagnosis, where it was read already."""
     steps: dict[_Kind, Steps] = {}
@@ -147,7 +159,10 @@ def _side(path: Path, known: d.Diagnosis | None, config: Path | None) -> Side:
         facts = facts_of(run_manifest(path))
         figures = steady_times(path)
         steps["unprofiled"] = Steps(
-            median_ms=figures["median_ms"], deviation_ms=figures["deviation_ms"], count=int(figures["steps"])
+            median_ms=figures["median_ms"],
+            mean_ms=figures["mean_ms"],
+            deviation_ms=figures["deviation_ms"],
+            count=int(figures["steps"]),
         )
     else:
         times = (known or diagnosed(path).diagnosis).analyses.step_times
@@ -156,7 +171,10 @@ def _side(path: Path, known: d.Diagnosis | None, config: Path | None) -> Side:
             if (found := getattr(times, kind)) is not None and found.count > 0:
                 median = found.median_ns / 1e6
                 steps[kind] = Steps(
-                    median_ms=median, deviation_ms=found.variation_frac * median, count=found.count
+                    median_ms=median,
+                    mean_ms=None,
+                    deviation_ms=found.variation_frac * median,
+                    count=found.count,
                 )
     where = config or (path if is_run else None)
     return Side(path=path, steps=steps, settings=_settings(where), facts=facts)
@@ -217,8 +235,9 @@ def _followed(predicting: Diagnosed, after: Side, differ: Sequence[ChangedSettin
     return found
 
 
-def _measured(before: Side, after: Side) -> Measured:
-    """Like is compared with like: a profiled step is no measure of an unprofiled one."""
+def _measured(before: Side, after: Side, statistic: Literal["median", "mean"]) -> Measured:
+    """Like is compared with like: a profiled step is no measure of an unprofiled one. By medians where the
+    means of either side are not known."""
     kinds: tuple[_Kind, _Kind] = ("unprofiled", "analysed")
     kind = next((k for k in kinds if k in before.steps and k in after.steps), None)
     if kind is None:
@@ -228,12 +247,10 @@ def _measured(before: Side, after: Side) -> Measured:
             "with step ranges."
         )
     a, b = before.steps[kind], after.steps[kind]
-    return of_two_runs(
-        a.median_ms,
-        b.median_ms,
-        deviation_ms=(a.deviation_ms, b.deviation_ms),
-        steps=(a.count, b.count),
-    )
+    deviations, counts = (a.deviation_ms, b.deviation_ms), (a.count, b.count)
+    if statistic == "mean" and a.mean_ms is not None and b.mean_ms is not None:
+        return of_two_runs(a.mean_ms, b.mean_ms, deviation_ms=deviations, steps=counts, statistic="mean")
+    return of_two_runs(a.median_ms, b.median_ms, deviation_ms=deviations, steps=counts)
 
 
 def _notes(pair: Pair, machine: Sequence[str]) -> list[str]:
