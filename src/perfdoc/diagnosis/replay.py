@@ -17,7 +17,7 @@ class RankReplay:
     measured_ns: int
     replayed_ns: int
     error_frac: float
-    """replayed / measured - 1."""
+    """replayed / measured - 1; of a rank that trains on the CPU near 0 by construction."""
     unexplained_ns: int
     """Delays that nothing in the capture explains. The replay of a GPU does not have them; that of a rank
     that trains on the CPU does: late returns from waits."""
@@ -93,7 +93,8 @@ class Prediction:
     mid_frac: float | None
     high_frac: float | None
     replay_error_frac: float | None
-    """Of the unedited replay that it was predicted from; the rank that is furthest off."""
+    """Of the unedited replay that it was predicted from; the rank that is furthest off. Of CPU ranks near
+    0 by construction."""
     exact: bool
     """False where training computes something else with it (a narrower type)."""
     reason: str
@@ -145,7 +146,8 @@ class ReplayAnalysis:
     reason: str
     remedy: str
     error_frac: float | None
-    """Of the rank that is furthest off, either way."""
+    """Of the rank that is furthest off, either way. Of ranks that train on the CPU it is near 0 by
+    construction, and does not show how good predictions are."""
     critical_path: dict[str, int]
     """Nanoseconds by part: of the job's one path, else summed over the ranks' own."""
     job: Replay | None
