@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -134,6 +135,24 @@ def test_a_band_spans_what_is_left_open(slow: tuple[Replay, Rebuilt]) -> None:
     assert gain.mid_ms == alone[0.1]
     assert gain.low_ms == pytest.approx(0.9 * least, abs=0.003)
     assert gain.high_ms == pytest.approx(1.1 * most, abs=0.003)
+
+
+def test_a_doubtful_change_makes_no_sure_one_doubtful(slow: tuple[Replay, Rebuilt]) -> None:
+    """Data is sure to 15 %; of computation, a little of which goes, all is doubtful. Together they are unsure
+    by the root of both squares, and gain no less for sure than the data alone, about."""
+    replay, rebuilt = slow
+    sure, doubtful = without_host_time("data"), replace(longer(-0.01), uncertainty_frac=1.0)
+    alone, little = predict(rebuilt, replay, [sure]), predict(rebuilt, replay, [doubtful])
+    both = predict(rebuilt, replay, [sure, doubtful])
+    for gain in (alone, little, both):
+        assert gain.low_ms is not None
+        assert gain.mid_ms is not None
+        assert gain.high_ms is not None
+    own = (both.mid_ms or 0.0) - (alone.mid_ms or 0.0)
+    assert 0 < own < 0.2 * (alone.mid_ms or 0.0)
+    half = math.hypot(0.15 * (alone.mid_ms or 0.0), own)
+    assert both.low_ms == pytest.approx((both.mid_ms or 0.0) - half, abs=0.004)
+    assert both.high_ms == pytest.approx((both.mid_ms or 0.0) + half, abs=0.004)
 
 
 def test_nothing_gained_is_not_believed_to_the_last(slow: tuple[Replay, Rebuilt]) -> None:
