@@ -8,8 +8,9 @@ names of collectives.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
@@ -19,6 +20,9 @@ from perfdoc.profiling.vocabulary import GROUP_MARK, RANK_MARK
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]
 MAX_RANKS = 1 << 20
 """No group of more ranks is written or read."""
+MOST_RANKS_OF_ALL = 1 << 22
+"""Ranks of all groups of a capture together that are read: a mark of a few bytes may name a million, and a
+capture may hold any number of marks."""
 
 _INT = r"(?:0|[1-9][0-9]{0,6})"
 _RANKS = rf"{_INT}(?:-{_INT}(?:/[1-9][0-9]{{0,6}})?)?"
@@ -70,6 +74,12 @@ def format_group_mark(
 
 def parse_group_mark(text: str) -> GroupMark | None:
     """The facts of a group mark; None for any other name."""
+    found = _read_group(text)
+    return found[0] if found is not None and found[1] else None
+
+
+def _read_group(text: str) -> tuple[GroupMark, bool] | None:
+    """The facts of what looks like a group mark, and whether it is written as `format_group_mark` does."""
     found = _GROUP.fullmatch(text) if len(text) <= 16 * MAX_RANKS else None
     if found is None:
         return None
@@ -84,9 +94,24 @@ def parse_group_mark(text: str) -> GroupMark | None:
         name=unquote(name, errors="replace"),
     )
     if max(len(mark.description), len(mark.name)) > MAX_TEXT:
-        return None
+        return mark, False
     again = format_group_mark(mark.description, mark.ranks, mark.communicator, name=mark.name)
-    return mark if again == text else None
+    return mark, again == text
+
+
+def parse_group_marks(texts: Iterable[str]) -> Iterator[GroupMark]:
+    """The group marks among these names, in their order; none behind the one that goes beyond
+    MOST_RANKS_OF_ALL."""
+    left = MOST_RANKS_OF_ALL
+    for text in texts:
+        found = _read_group(text) if text.startswith(GROUP_MARK) else None
+        if found is not None:
+            mark, is_exact = found
+            left -= len(mark.ranks)
+            if left < 0:
+                return
+            if is_exact:
+                yield mark
 
 
 def format_rank_mark(rank: int, world_size: int, device: DeviceKind) -> str:
@@ -124,17 +149,13 @@ def _shortened(ranks: tuple[int, ...]) -> str:
 
 def _expanded(text: str) -> tuple[int, ...] | None:
     """Ranks of a shortened list; None where it is too long or runs backwards."""
-    ranks: list[int] = []
+    runs: list[range] = []
     for part in text.split(",") if text else ():
         span, _, distance = part.partition("/")
         first, _, last = span.partition("-")
         run = range(int(first), int(last or first) + 1, int(distance or 1))
-        if (
-            len(ranks) + len(run) > MAX_RANKS
-            or not run
-            or run[-1] != int(last or first)
-            or run[-1] >= MAX_RANKS
-        ):
+        if not run or run[-1] != int(last or first) or run[-1] >= MAX_RANKS:
             return None
-        ranks += run
-    return tuple(ranks)
+        runs.append(run)
+    # Counted before any is made: what is refused must cost nothing either.
+    return None if sum(map(len, runs)) > MAX_RANKS else tuple(chain.from_iterable(runs))

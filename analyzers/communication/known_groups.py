@@ -15,7 +15,7 @@ import numpy as np
 from perfdoc.analyzers.base.row_keys import row_keys
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.profiling import vocabulary
-from perfdoc.profiling.marks import parse_group_mark
+from perfdoc.profiling.marks import parse_group_marks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,8 +98,8 @@ def _marked(view: DeviceView) -> list[CallGroup]:
     threads = trace.threads_of(view.device.process)
     rows = np.flatnonzero(np.isin(trace.ranges.name, names) & np.isin(trace.ranges.thread, threads))
     own = np.unique(trace.ranges.name[rows]).tolist()
-    marks = (parse_group_mark(trace.strings[i]) for i in own)
-    return [_of_ranks(m.ranks, m.communicator or 0, m.name, m.description) for m in marks if m is not None]
+    marks = parse_group_marks(trace.strings[i] for i in own)
+    return [_of_ranks(m.ranks, m.communicator or 0, m.name, m.description) for m in marks]
 
 
 def _listed(view: DeviceView) -> list[CallGroup]:

@@ -12,7 +12,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.dimension_names import RANGE_HINTS, dimension_of_group, dimension_of_range
 from perfdoc.profiling import vocabulary
-from perfdoc.profiling.marks import parse_group_mark
+from perfdoc.profiling.marks import parse_group_marks
 from perfdoc.traces import RangeKind, Trace
 
 STEP_PATTERNS: tuple[tuple[str, str], ...] = (
@@ -98,10 +98,9 @@ def ranges_matching(trace: Trace, matches: Callable[[str], object]) -> I64:
 
 def _communicators(names: Iterable[str]) -> dict[int, str]:
     found: dict[int, str] = {}
-    for text in names:
-        mark = parse_group_mark(text) if text.startswith(vocabulary.GROUP_MARK) else None
-        dimension = dimension_of_group(mark.description) if mark is not None else None
-        if mark is not None and mark.communicator is not None and dimension is not None:
+    for mark in parse_group_marks(names):
+        dimension = dimension_of_group(mark.description)
+        if mark.communicator is not None and dimension is not None:
             found[mark.communicator] = dimension
     return found
 

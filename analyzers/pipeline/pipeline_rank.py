@@ -16,8 +16,7 @@ from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.ledger.ledger import exposed_pieces
 from perfdoc.analyzers.pipeline.pipeline_messages import Messages, find_messages
 from perfdoc.analyzers.pipeline.pipeline_passes import Passes, find_passes
-from perfdoc.profiling import vocabulary
-from perfdoc.profiling.marks import parse_group_mark
+from perfdoc.profiling.marks import parse_group_marks
 
 GROUP = "PIPELINE_MODEL_PARALLEL_GROUP"
 """megatron-core's description of a pipeline's process group."""
@@ -212,14 +211,10 @@ def _idle(activity: Activity, messages: Messages, phase_start: I64, phase_end: I
 def _group(view: DeviceView) -> tuple[tuple[int, ...], str]:
     """The ranks of this device's pipeline, and who says so."""
     rank, trace = view.device.rank, view.trace
-    marks = (
-        parse_group_mark(trace.strings[i])
-        for i in trace.range_names().tolist()
-        if trace.strings[i].startswith(vocabulary.GROUP_MARK)
-    )
+    marks = parse_group_marks(trace.strings[i] for i in trace.range_names().tolist())
     sources = (
         ("run.json", [(g.description, g.ranks) for g in view.facts.groups]),
-        ("group marks", [(m.description, m.ranks) for m in marks if m is not None]),
+        ("group marks", [(m.description, m.ranks) for m in marks]),
         ("process groups of the capture", [(g.description, g.ranks) for g in trace.groups]),
     )
     for source, groups in sources:
