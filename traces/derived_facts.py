@@ -6,6 +6,8 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+_SIZES = ("dp", "tp", "cp", "pp")
+
 
 def derived_sizes(job: Mapping[str, Any]) -> dict[str, int]:
     """Replicas, world size, micro-batches and sizes of 1 that follow from given fields of JobFacts.
@@ -28,6 +30,11 @@ def derived_sizes(job: Mapping[str, Any]) -> dict[str, int]:
             raise ValueError(f"dp={job['dp']} contradicts world_size={world} over tp x cp x pp = {shards}.")
     elif "dp" in job and all(sizes):
         found["world_size"] = job["dp"] * shards
+    elif "world_size" in job:
+        given = {name: job[name] for name in _SIZES if name in job}
+        if job["world_size"] % math.prod(given.values()):
+            named = " x ".join(f"{name}={size}" for name, size in given.items())
+            raise ValueError(f"world_size={job['world_size']} does not divide by {named}.")
     if "ep" not in job and "model" in job and job["model"].experts is None:
         found["ep"] = 1
     whole, micro = job.get("global_batch_sequences"), job.get("micro_batch_sequences")
@@ -42,7 +49,7 @@ def derived_sizes(job: Mapping[str, Any]) -> dict[str, int]:
 
 
 def _sizes_of_one(job: Mapping[str, Any]) -> dict[str, int]:
-    given = [job[name] for name in ("dp", "tp", "cp", "pp") if name in job]
+    given = [job[name] for name in _SIZES if name in job]
     if not given or math.prod(given) != job.get("world_size"):
         return {}
-    return dict.fromkeys((name for name in ("dp", "tp", "cp", "pp") if name not in job), 1)
+    return dict.fromkeys((name for name in _SIZES if name not in job), 1)

@@ -85,7 +85,8 @@ def _missing_ranks(world: int, ranks: Sequence[d.Rank]) -> list[d.Quality]:
     return [
         d.Quality(
             code="missing-ranks",
-            message=f"The job had {world:,} ranks; {len(known):,} of them are analysed here.",
+            message=f"The job had {world:,} ranks; {len(known):,} of them "
+            f"{'is' if len(known) == 1 else 'are'} analysed here.",
             remedy="Give the captures of the others too, as far as there are any.",
         )
     ]

@@ -240,7 +240,7 @@ def test_ranks_that_were_not_given_are_missed(demo: Path, tmp_path: Path) -> Non
     write_kineto(timeline, tmp_path / "rank0.json", timeline.processes[0].pid)
     alone = json.loads(perfdoc("analyze", tmp_path, "--json", "-").stdout)
     (note,) = [q for q in alone["quality"] if q["code"] == "missing-ranks"]
-    assert note["message"] == "The job had 2 ranks; 1 of them are analysed here."
+    assert note["message"] == "The job had 2 ranks; 1 of them is analysed here."
     (tmp_path / "rank1.json.gz").write_bytes(b"")
     done = perfdoc("analyze", tmp_path)
     assert (done.returncode, "rank1.json.gz: is empty" in done.stderr) == (2, True)

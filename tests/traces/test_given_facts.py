@@ -201,6 +201,13 @@ def test_sizes_that_leave_no_rank_over_are_the_whole_layout() -> None:
     assert world.updated(given_facts(["dp=8"])).sources["tp"] == "derived"
 
 
+def test_sizes_that_do_not_fit_the_world_are_refused_though_others_are_unknown() -> None:
+    for words in (["tp=4"], ["tp=2", "dp=2"], ["cp=3"]):
+        with pytest.raises(ValueError, match=f"world_size=2 does not divide by .*{words[0]}"):
+            JobFacts(world_size=2).updated(given_facts(words))
+    assert JobFacts(world_size=8).updated(given_facts(["tp=4"])).dp is None
+
+
 def test_a_model_without_experts_has_none_to_spread() -> None:
     assert JobFacts().updated(given_facts(["model=llama3-8b"])).ep == 1
     assert JobFacts().updated(given_facts(["model=mixtral-8x7b"])).ep is None
