@@ -9,7 +9,6 @@ from perfdoc.rules.gain import ceiling, predicted, worth_frac
 from perfdoc.rules.per_cent import per_cent
 from perfdoc.rules.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.worst import worst_instance
-from perfdoc.simulator.replay.occasional import RARE_STEPS as INTERVAL_STEPS
 from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
@@ -27,6 +26,8 @@ META = Meta(
 MIN_FRAC = 0.01
 """Of the window, mean over ranks; or what the replay says that the step would save, waits of other ranks
 included."""
+INTERVAL_STEPS = 100
+"""Between collections that all ranks make at the same step."""
 
 _BY_HAND = f"Call gc.disable(), and gc.collect() every {INTERVAL_STEPS} steps on all ranks at once."
 _OTHERS = (

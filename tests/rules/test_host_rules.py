@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,9 @@ from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.rules.case import Case
 from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.pd202_garbage_collection import INTERVAL_STEPS
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.replay.occasional import RARE_STEPS, AsOften
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of, step_with_gap
 
 DENSE: dict[str, Value] = {
@@ -101,6 +104,26 @@ def test_collections_are_never_made_more_frequent(
     assert (found.state, settings_of(found)) == ("fires", advised)
     assert found.gain is not None
     assert found.gain.method == ("replay" if advised else "ceiling")
+
+
+def test_what_a_log_tells_is_scaled_once(tmp_path: Path) -> None:
+    """A quarter of the window's collections, says the log, of which the prediction is already, and of which
+    none that stay are in it. What is set is asked no more; of the share of the window a quarter counts."""
+    assert INTERVAL_STEPS == RARE_STEPS
+    settings: dict[str, Value] = {"manual_gc": True, "manual_gc_interval": 10}
+    often = AsOften(factor=0.25, said="one in twelve")
+
+    def logged(gap_us: int, mid_ms: float) -> Case:
+        case = case_of(tmp_path, step_with_gap(gap_us, "perfdoc.gc"), settings=settings)
+        case = predicting(case, without_gc=(0.5 * mid_ms, mid_ms, 2 * mid_ms))
+        return replace(case, gains=replace(case.gains, collections=often))
+
+    found = result("PD202", logged(30, 0.02))
+    assert found.gain is not None
+    assert (found.gain.low_ms, found.gain.mid_ms, found.gain.high_ms) == (0.01, 0.02, 0.04)
+    assert settings_of(found) == {"manual_gc_interval": 100}
+    passes = result("PD202", logged(30, 0.009))
+    assert (passes.state, passes.reason) == ("passes", "one in twelve")
 
 
 def test_gc_without_settings(tmp_path: Path) -> None:
