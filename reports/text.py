@@ -230,10 +230,10 @@ def _rules(page: _Page, diagnosis: Diagnosis) -> None:
 def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False) -> str:
     """The diagnosis as text for people, ending with a newline.
 
-    width: columns to break sentences and shorten names at (at least 60); tables of many columns may be
+    width: columns to break sentences and shorten names at (at least 40); tables of many columns may be
     wider. colour: add terminal colours; without it the text holds no control character but the newline.
     """
-    page = _Page(max(60, width), colour)
+    page = _Page(max(40, width), colour)
     labels = summary.rank_labels(diagnosis.ranks)
     page.lines += [page.paint(line, "head") for line in paragraph(prose(diagnosis.verdict), width=page.width)]
     if promised := headline.outlook(diagnosis):

@@ -20,7 +20,7 @@ from perfdoc.output import is_stream, may_write, write_all
 from perfdoc.profiling.nsys import Nsys
 from perfdoc.reports.names import shorten
 from perfdoc.setting_words import split_settings
-from perfdoc.streams import write_bytes
+from perfdoc.streams import columns, write_bytes
 from perfdoc.traces import TraceError
 from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.given_facts import given_facts
@@ -230,7 +230,7 @@ def _rendered(diagnosis: Diagnosis, format_: str, fail_on: frozenset[str]) -> st
     if format_ == "markdown":
         return render_markdown(diagnosis)
     colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-    return render_text(diagnosis, colour=colour)
+    return render_text(diagnosis, width=columns(), colour=colour)
 
 
 def _check_targets(output: Path | None, json_file: str | None, *, force: bool) -> None:

@@ -93,7 +93,7 @@ def _print_and_write(found: Diff, format_: DiffFormat, output: Path | None) -> N
     from perfdoc.diff.render_text import render_text
     from perfdoc.diff.result import to_json
     from perfdoc.output import write_all
-    from perfdoc.streams import write_bytes
+    from perfdoc.streams import columns, write_bytes
 
     serial = to_json(found)
     if output is not None:
@@ -102,5 +102,7 @@ def _print_and_write(found: Diff, format_: DiffFormat, output: Path | None) -> N
     if format_ is DiffFormat.JSON:
         write_bytes(serial)
     else:
-        sys.stdout.write(render_markdown(found) if format_ is DiffFormat.MARKDOWN else render_text(found))
+        sys.stdout.write(
+            render_markdown(found) if format_ is DiffFormat.MARKDOWN else render_text(found, width=columns())
+        )
     sys.stdout.flush()

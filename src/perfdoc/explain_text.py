@@ -8,7 +8,6 @@ from perfdoc.rules.advice.load import entries
 from perfdoc.rules.guides import title_of
 from perfdoc.rules.rule import Meta
 
-_WIDTH = 100
 _NEEDS = {
     "trace": "a trace",
     "steps": "ranges that name steps",
@@ -20,14 +19,15 @@ _NEEDS = {
 }
 
 
-def rule_text(meta: Meta) -> str:
+def rule_text(meta: Meta, width: int = 100) -> str:
     """Title, reason, needs, the advice that it decides, and sources; wrapped, ends with a new line."""
-    parts = [f"{meta.code}  {meta.title} ({meta.status})", "", textwrap.fill(meta.why, _WIDTH)]
+    parts = [f"{meta.code}  {meta.title} ({meta.status})", "", textwrap.fill(meta.why, width)]
     if meta.needs:
-        parts += ["", f"Needs: {', '.join(_NEEDS.get(need, need) for need in meta.needs)}"]
+        needs = f"Needs: {', '.join(_NEEDS.get(need, need) for need in meta.needs)}"
+        parts += ["", textwrap.fill(needs, width, subsequent_indent="  ")]
     if says := [entries()[name].says for name in meta.advice if name in entries()]:
         parts += ["", "What the guides advise"]
-        parts += [textwrap.fill(f"- {one}", _WIDTH, subsequent_indent="  ") for one in says]
+        parts += [textwrap.fill(f"- {one}", width, subsequent_indent="  ") for one in says]
     if meta.sources:
         parts += ["", "Sources", *(f"- {title_of(source)}" for source in meta.sources)]
     return "\n".join(parts) + "\n"

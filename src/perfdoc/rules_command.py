@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import textwrap
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from perfdoc.explain_text import rule_text
 from perfdoc.rules.guides import title_of
 from perfdoc.rules.registry import all_rules
 from perfdoc.rules.rule import Meta
+from perfdoc.streams import columns
 from perfdoc.verify.outcome import follows
 from perfdoc.verify.store import given_records, of_rule, records_in, state_folder
 from perfdoc.verify.words import track_record_text
@@ -47,7 +49,9 @@ def explain_rule(code: str, *, as_json: bool, records: Path | None = None) -> st
     if as_json:
         document = {**_published(meta), "track_record": [r for r in track if follows(r)]}
         return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
-    return f"{rule_text(meta)}\n{track_record_text(track)}"
+    width = columns()
+    lines = f"{rule_text(meta, width)}\n{track_record_text(track)}".splitlines()
+    return "".join(f"{textwrap.fill(one, width, subsequent_indent='    ')}\n" for one in lines)
 
 
 def _published(meta: Meta) -> dict[str, Any]:

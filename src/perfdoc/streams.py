@@ -6,10 +6,12 @@ import contextlib
 import errno
 import io
 import os
+import shutil
 import sys
 from typing import Any, TextIO
 
 STDOUT, STDERR = 1, 2
+_LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
 
 
 class StdoutError(Exception):
@@ -64,6 +66,13 @@ def write_bytes(content: bytes) -> None:
     """Bytes as they are to standard output: JSON is UTF-8 whatever the terminal's encoding."""
     sys.stdout.flush()
     sys.stdout.buffer.write(content)
+
+
+def columns() -> int:
+    """Columns to write text in: what the terminal has, 40 to 100; 100 where standard output is none."""
+    if not sys.stdout.isatty():
+        return _MOST_COLUMNS
+    return min(_MOST_COLUMNS, max(_LEAST_COLUMNS, shutil.get_terminal_size((_MOST_COLUMNS, 24)).columns))
 
 
 def _occupy() -> None:

@@ -13,16 +13,15 @@ from perfdoc.reports.units import count, duration, plural, share
 MOST_KERNELS = 12
 MOST_RANKS = 16
 _NAME = 64
-_WIDTH = 100
 _NOISE = {True: "noise", False: "", None: "?"}
 
 
-def render_text(diff: Diff) -> str:
+def render_text(diff: Diff, *, width: int = 100) -> str:
     """All sections that hold something; durations keep three decimals, the exact figures are in diff.json."""
-    lines = [*textwrap.wrap(prose(diff.verdict), _WIDTH), *_sides(diff), *_leaves(diff)]
+    lines = [*textwrap.wrap(prose(diff.verdict), width), *_sides(diff), *_leaves(diff)]
     lines += [*_dimensions(diff), *_kernels(diff.kernels), *_kernels_only(diff), *_ranks(diff)]
     lines += [*_configuration(diff), *_rules(diff)]
-    notes = [textwrap.wrap(f"note: {prose(f.message)}", _WIDTH, subsequent_indent="  ") for f in diff.flags]
+    notes = [textwrap.wrap(f"note: {prose(f.message)}", width, subsequent_indent="  ") for f in diff.flags]
     lines += ["", *(line for note in notes for line in note)] if notes else []
     return "\n".join(lines) + "\n"
 

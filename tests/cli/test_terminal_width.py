@@ -1,0 +1,58 @@
+"""Text is as wide as the terminal, within limits, and as wide as ever where there is none."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import pty
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from perfdoc.simulator.demo import write_demo
+from tests.cli.test_analyze import perfdoc
+
+
+def shown(width: int, *words: str | Path) -> list[str]:
+    """The lines of perfdoc's output on a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, width, 0, 0))
+    env = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "LINES")} | {"NO_COLOR": "1"}
+    command = [sys.executable, "-m", "perfdoc", *map(str, words)]
+    with subprocess.Popen(command, stdout=theirs, stderr=subprocess.DEVNULL, env=env) as process:
+        os.close(theirs)
+        read = b""
+        try:
+            while more := os.read(ours, 65536):
+                read += more
+        except OSError:  # how Linux tells that nobody writes any more
+            pass
+        os.close(ours)
+    assert process.returncode == 0
+    return read.decode().splitlines()
+
+
+@pytest.mark.parametrize(("width", "least", "most"), [(200, 90, 100), (60, 50, 60), (10, 30, 40)])
+def test_a_rule_is_explained_in_the_terminals_width(width: int, least: int, most: int) -> None:
+    assert least <= max(map(len, shown(width, "explain", "PD101"))) <= most
+
+
+@pytest.mark.parametrize(("width", "wide"), [(60, 60), (300, 100)])
+def test_the_report_follows_the_terminal(tmp_path: Path, width: int, wide: int) -> None:
+    """Sentences break there and bars end there; tables of many columns may need more."""
+    path, _ = write_demo(tmp_path)
+    lines = shown(width, "analyze", path, "-o", tmp_path / "out", "--no-replay")
+    bars = [len(line) for line in lines if line.startswith("  [")]
+    assert bars
+    assert set(bars) == {wide}
+    sentences = lines[lines.index("What could not be measured") : lines.index("Findings")]
+    assert wide - 20 <= max(map(len, sentences)) <= wide
+
+
+def test_without_a_terminal_it_is_100_columns() -> None:
+    shown = perfdoc("explain", "PD101").stdout
+    assert 90 <= max(map(len, shown.splitlines())) <= 100
