@@ -39,8 +39,9 @@ _MTP_MAX = 8
 
 def evaluate(case: Case) -> Verdict:
     """Fires where unequal stages cost `MIN_FRAC` of it, in all replicas of the slow one, and it is not their
-    hosts that hold them up; as information where no split of whole layers is more even. Layers are spread
-    anew where the settings say how they are spread now and it is the first or the last stage that is slow."""
+    hosts that hold them up; as information where no split of whole layers is more even, or the most even one
+    is predicted to gain nothing. Layers are spread anew where the settings say how they are spread now and it
+    is the first or the last stage that is slow."""
     if nothing := no_pipeline(case):
         return nothing
     found = case.job.pipeline
@@ -70,21 +71,29 @@ def evaluate(case: Case) -> Verdict:
     where = "first" if found.slowest_stage == 0 else "last" if at_end else "a middle"
     advice = _split(case) if at_end else []
     whole = at_end and not advice and apart is not None and apart < A_LAYER
+    vain = at_end and not advice and not whole and _moves_in_vain(case)
+    why = "; no split of whole layers is more even" if whole else _VAIN if vain else ""
     reason = f"{'the ' if at_end else ''}{where} stage{_HOLDS.get(where, '')} takes longer than the others"
     return Verdict(
         state="fires",
         worst=bubble(case),
-        level="information" if whole else "problem",
-        reason=f"{reason}; no split of whole layers is more even" if whole else reason,
+        level="information" if whole or vain else "problem",
+        reason=f"{reason}{why}",
         evidence=evidence,
         advice=advice,
-        remedy=_WHOLE if whole else _WORDS if at_end else _MIDDLE,
+        remedy=_WHOLE if whole else _STAY if vain else _WORDS if at_end else _MIDDLE,
         otherwise="" if at_end else _MIDDLE,
         gain=late_peer_ceiling(case) if advice or whole else _moved(case),
         verify="Run again: own time of the stages in the pipeline section comes closer, and late_peer falls.",
         false_alarm="One slow GPU looks like a slow stage: with several replicas, compare the same stage of "
         "each (PD303).",
     )
+
+
+def _moves_in_vain(case: Case) -> bool:
+    """Whether the replay of the most even split of whole layers gains nothing."""
+    whole = predicted(case, "balanced_layers")
+    return whole is not None and whole.method == "replay" and (whole.mid_ms or 0.0) <= 0
 
 
 def _moved(case: Case) -> Gain | None:
@@ -148,6 +157,11 @@ _WORDS = (
 _WHOLE = (
     "There is nothing to move: with a layer more, even the fastest stage would be slower than this one is. "
     "Another number of stages or a smaller vocabulary changes it."
+)
+_VAIN = "; spreading whole layers otherwise is predicted to gain nothing"
+_STAY = (
+    "Leave the layers where they are, and look at what else the ranks of this stage do: late ranks (PD303), "
+    "exposed communication."
 )
 _MIDDLE = (
     "A middle stage holds neither embedding nor loss: look for layers that do more (experts beside dense "

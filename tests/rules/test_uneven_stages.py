@@ -49,6 +49,23 @@ def test_layers_that_are_moved_by_hand_gain_what_the_replay_says() -> None:
     assert (gain.high_ms or 0.0) <= (even.gain.high_ms or 0.0)
 
 
+@pytest.mark.parametrize(
+    ("mid_ms", "level"), [(-1.41, "information"), (0.0, "information"), (1.41, "problem")]
+)
+def test_layers_that_gain_nothing_elsewhere_are_not_to_be_moved(mid_ms: float, level: str) -> None:
+    case = simulated_case("dense", LAYOUT)
+    predictions = [
+        replace(p, gain=replace(p.gain, low_ms=mid_ms - 4, mid_ms=mid_ms, high_ms=mid_ms + 4))
+        if p.key == "balanced_layers"
+        else p
+        for p in case.gains.predictions
+    ]
+    found = result("PD305", replace(case, gains=replace(case.gains, predictions=predictions)))
+    assert (found.state, found.level) == ("fires", level)
+    assert found.remedy.startswith("Leave the layers" if level == "information" else "Give this stage")
+    assert ("is predicted to gain nothing" in found.reason) == (level == "information")
+
+
 def loaded(case: Case, *layers: float) -> Case:
     """Stages of equal layers that take so much more than the fastest, in layers' time (four layers each)."""
     pipeline = case.job.pipeline
