@@ -105,6 +105,8 @@ def set_at(tree: Any, path: str, value: object) -> None:
         ("analyses/kernels/top/0/count", 10**400, "impossible kernel times"),
         ("analyses/kernels/classes/0/total_ns", -7, "impossible kernel times"),
         ("ranks", [], "holds no rank"),
+        ("schema_version", "2.0", "has schema version 2.0; this perfdoc reads 1"),
+        ("schema_version", "", "has schema version"),
     ],
 )
 def test_a_diagnosis_that_lies_is_refused(diagnosis: Path, path: str, value: object, said: str) -> None:

@@ -65,8 +65,9 @@ def test_other_hardware_is_not_comparable_and_says_so() -> None:
     assert (found.state, found.figures) == ("incomparable", [])
     shown = replace(now.diagnosis, against=found)
     (said,) = against_words(shown)
-    assert said.startswith("Not comparable with the baseline `old`: ")
-    assert "NVIDIA Other" in said
+    assert said == (
+        "Not comparable with the baseline `old`: one ran on NVIDIA One, the other on NVIDIA Other."
+    )
     for text in (render_text(shown, width=400), render_markdown(shown), render_html(shown)):
         assert "NVIDIA Other" in text
         assert "Not comparable with the baseline" in text
@@ -79,7 +80,7 @@ def worked(flops: float, tokens: int, step_ns: int, sequence: int = 128) -> Load
         known_job(),
         sequence_length=sequence,
         tokens_per_step=tokens,
-        tokens_per_s_per_gpu=tokens * 1e9 / step_ns,
+        tokens_per_s_per_gpu=min(tokens, 10**9) * 1e9 / step_ns,
     )
     mfu = replace(made.mfu, value=0.4, flops_per_step=flops, convention="one")
     return side_of(replace(made, job=job, mfu=mfu))
@@ -96,6 +97,16 @@ def test_a_diagnosis_of_another_model_is_not_comparable_though_no_shape_is_known
     longer = against(worked(9e12, 1000, 100 * MS, 256), Given(name="old", diagnosis=before), (), None)
     assert longer is not None
     assert longer.state == "compared"
+
+
+def test_counts_that_are_none_tell_nothing() -> None:
+    now = worked(6e12, 1000, 100 * MS)
+    for flops, tokens in ((10**400, 1000), (6 * 10**12, 10**400), (6 * 10**12, -5), (-1, 0)):
+        found = against(now, Given(name="old", diagnosis=worked(flops, tokens, 100 * MS)), (), None)
+        assert found is not None
+        assert found.state == "compared"
+        assert only(found, "step_time").better is None
+        assert "tokens there" not in " ".join(found.notes)
 
 
 def test_steps_of_another_batch_are_not_held_against_one_another() -> None:

@@ -31,6 +31,8 @@ _MORE_IS_BETTER: dict[FigureName, bool] = {
     "peak_memory": False,
 }
 _MOST_FACTS = 50
+_NO_COUNT = 2**100
+"""A diagnosis may come from elsewhere: nobody computes so many FLOPs in a step."""
 _SAME_MODEL_FRAC = 0.01
 """Of the FLOPs of a token: versions of perfdoc may count a little otherwise, models differ by more."""
 
@@ -51,7 +53,7 @@ def _with_diagnosis(now: Loaded, given: Given, before: Loaded, aimed: list[Targe
     try:
         found = compare(before, now)
     except NotComparableError as error:
-        return _answer(given, "incomparable", str(error), targets=aimed)
+        return _answer(given, "incomparable", error.why, targets=aimed)
     one, two = before.diagnosis, now.diagnosis
     if models := _other_model(one, two):
         return _answer(given, "incomparable", models, targets=aimed)
@@ -98,14 +100,20 @@ def _other_model(one: Diagnosis, two: Diagnosis) -> str:
     return f"the models differ: a token takes {a / 1e9:,.3g} GFLOP there and {b / 1e9:,.3g} GFLOP here"
 
 
-def _flops_per_token(found: Diagnosis) -> float | None:
+def _tokens(found: Diagnosis) -> int | None:
+    """Of a step; None where it is not known, or no number of tokens."""
     tokens = found.job.tokens_per_step if found.job is not None else None
-    return found.mfu.flops_per_step / tokens if found.mfu.flops_per_step and tokens else None
+    return tokens if tokens is not None and 0 < tokens < _NO_COUNT else None
+
+
+def _flops_per_token(found: Diagnosis) -> float | None:
+    tokens, flops = _tokens(found), found.mfu.flops_per_step
+    return flops / tokens if tokens is not None and flops is not None and 0 < flops < _NO_COUNT else None
 
 
 def _other_batch(one: Diagnosis, two: Diagnosis) -> str:
     """That steps do not do the same work; empty where they do, or nothing tells."""
-    a, b = (d.job.tokens_per_step if d.job is not None else None for d in (one, two))
+    a, b = _tokens(one), _tokens(two)
     if a is None or b is None or a == b:
         return ""
     return f"a step has {a:,} tokens there and {b:,} here, so the times of steps are not compared"

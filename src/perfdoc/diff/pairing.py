@@ -17,7 +17,11 @@ _NOT_THE_MODEL = frozenset({"name", "parameters", "sequence_length"})
 
 
 class NotComparableError(ValueError):
-    """Two sides whose difference would mean nothing; one line."""
+    """Two sides whose difference would mean nothing; one line. why: of it, what differs."""
+
+    def __init__(self, message: str, why: str) -> None:
+        super().__init__(message)
+        self.why = why
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -116,4 +120,5 @@ def _model_differences(one: ModelShape, two: ModelShape) -> list[str]:
 
 
 def _refusal(before: Loaded, after: Loaded, why: str, remedy: str) -> NotComparableError:
-    return NotComparableError(f"{before.path} and {after.path} are not comparable: {why}. {remedy}")
+    message = f"{before.path} and {after.path} are not comparable: {why}. {remedy}"
+    return NotComparableError(message, why)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import msgspec
 
-from perfdoc.diagnosis import DIMENSIONS, Diagnosis, from_json
+from perfdoc.diagnosis import DIMENSIONS, SCHEMA_VERSION, Diagnosis, from_json
 from perfdoc.reports.leaves import leaf_values
+from perfdoc.reports.names import shorten
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import find_captures
 from perfdoc.traces.regular_file import require_regular
@@ -83,6 +84,9 @@ def read_diagnosis(path: Path) -> Diagnosis:
         found = from_json(content)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise TraceError(path, f"is no diagnosis that this perfdoc reads: {error}.", again) from error
+    if found.schema_version.partition(".")[0] != SCHEMA_VERSION.partition(".")[0]:
+        what = f"has schema version {shorten(found.schema_version, 48)}; this perfdoc reads {SCHEMA_VERSION}."
+        raise TraceError(path, what, again)
     _require_sound(path, found, again)
     return found
 
