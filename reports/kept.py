@@ -56,7 +56,7 @@ def _replace(file: Path, content: bytes) -> None:
         Path(name).chmod(_MODE)
         Path(name).replace(file)
     except BaseException:
-        Path(name).unlink()
+        Path(name).unlink(missing_ok=True)  # a signal may come after the move
         raise
 
 
