@@ -96,8 +96,8 @@ def as_unprofiled(rebuilt: Rebuilt, free: FreeLengths) -> Unprofiled | None:
     ):
         made = without_host_time("data", keep_frac=free.data_frac).apply(made)
         said.append(
-            f"loading of data takes {free.data_frac:.0%} of what it does in the steps of the profiler, in "
-            "the mean over the step log"
+            f"loading of data takes {100 * free.data_frac:.0f} % of what it does in the steps of the "
+            "profiler, in the mean over the step log"
         )
     if free.step_frac is not None and free.step_frac < 1 and all(r.on_host for r in rebuilt.ranks):
         keep = _keep_frac(made, free.step_frac)

@@ -47,7 +47,7 @@ def test_taking_a_share_twice_is_taking_both(collecting: Rebuilt) -> None:
         without_host_time("gc").apply(gone)
 
 
-@pytest.mark.parametrize(("step_frac", "length_ns", "said"), [(0.9, 913_000, "86%"), (0.2, 692_500, "50%")])
+@pytest.mark.parametrize(("step_frac", "length_ns", "said"), [(0.9, 913_000, "86 %"), (0.2, 692_500, "50 %")])
 def test_computation_on_a_cpu_is_as_long_as_without_the_profiler(
     step_frac: float, length_ns: int, said: str, tmp_path: Path
 ) -> None:
