@@ -84,10 +84,10 @@ def _by_construction(diagnosis: Diagnosis) -> Iterator[str]:
     """What that distance is worth: of ranks that train on the CPU it is none whatever they did."""
     of_host = sum(on_host(rank) for rank in diagnosis.ranks)
     if of_host:
-        whose = "ranks" if of_host == len(diagnosis.ranks) else "the ranks"
+        whose = "Ranks" if of_host == len(diagnosis.ranks) else "The ranks"
         yield (
-            f"Of {whose} that train on the CPU every piece of time is run again as long as it was, so that "
-            "that distance is near nothing by construction: it does not show how good predictions are."
+            f"{whose} that train on the CPU are run again with every piece of time as long as it was. They "
+            "come out so by construction, which does not show how good predictions are."
         )
 
 

@@ -21,7 +21,7 @@ def on_cpu(made: Diagnosis, ranks: int) -> Diagnosis:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"), [(0, ""), (1, "Of the ranks that train on the CPU"), (2, "Of ranks that train")]
+    ("ranks", "said"), [(0, ""), (1, "The ranks that train on the CPU"), (2, "Ranks that train")]
 )
 def test_an_error_that_is_nothing_by_construction_is_said_to_be(ranks: int, said: str) -> None:
     section = section_of(on_cpu(MADE, ranks))
