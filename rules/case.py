@@ -98,6 +98,13 @@ class Case:
         each = (r.ledger.window_ns / (len(r.window.steps) if self.unit == "step" else 1) for r in self.ranks)
         return max(each, default=0.0) / 1e6 or None
 
+    @property
+    def predicted_unit_ms(self) -> float | None:
+        """What predicted gains are of: the step that changes were tried on, which need not be as long as
+        those of the window (simulator.replay.gains.Prediction.step_ns)."""
+        steps = [p.step_ns for p in self.gains.predictions if p.step_ns]
+        return max(steps) / 1e6 if steps else self.unit_ms
+
     def per_unit_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
         """Mean over ranks of some nanoseconds for a step, or for a window without steps."""
         if not self.ranks:

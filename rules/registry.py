@@ -124,7 +124,8 @@ def _in_words(verdict: Verdict) -> str:
 
 
 def _share(gain: Gain | None, case: Case) -> float | None:
-    if gain is None or case.unit_ms is None:
+    if gain is None:
         return None
-    most = gain.mid_ms if gain.method == "replay" else gain.high_ms
-    return None if most is None else most / case.unit_ms
+    replayed = gain.method == "replay"
+    most, unit = (gain.mid_ms, case.predicted_unit_ms) if replayed else (gain.high_ms, case.unit_ms)
+    return None if most is None or unit is None else most / unit

@@ -27,8 +27,20 @@ class Basis:
     """Of all predictions from it."""
     occasional: Occasional | None = None
     """Where the window holds more or fewer collections than the run does."""
+    unprofiled_ns: int | None = None
+    """Length of the window without the profiler, where the step log tells."""
     known: dict[tuple[bool, tuple[str, ...]], Gain] = field(default_factory=dict, compare=False)
     """What was replayed already, by window and keys."""
+
+    @property
+    def window_ns(self) -> int:
+        """What gains are a part of: the window as it was measured, or would be without the profiler, with
+        collections as often as the run makes them."""
+        length = self.replay.measured_ns or 0 if self.unprofiled_ns is None else self.unprofiled_ns
+        if self.occasional is None:
+            return length
+        before = (self.replay.replayed_ns or 0) if self.length_ns is None else self.length_ns
+        return round(length - (1 - self.occasional.usual) * (before - self.occasional.calm_ns))
 
     def of(self, chosen: Iterable[Proposal]) -> Gain:
         """The gain of these together."""

@@ -41,7 +41,8 @@ class Prediction:
     """How many ranks it was predicted from."""
     gain: Gain
     step_ns: int | None
-    """What the fractions are of: the mean measured step."""
+    """What the fractions are of: the mean measured step, or how long it would be without the profiler and
+    with collections as often as the run makes them, where its step log tells."""
     low_ns: int | None
     mid_ns: int | None
     high_ns: int | None
@@ -266,7 +267,7 @@ def _nothing(reason: str) -> Gain:
 
 
 def _step_ns(bases: Sequence[Basis]) -> int | None:
-    steps = [(b.replay.measured_ns or 0) // max(b.replay.steps, 1) for b in bases]
+    steps = [b.window_ns // max(b.replay.steps, 1) for b in bases]
     return max(steps) or None
 
 

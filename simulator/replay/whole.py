@@ -84,6 +84,7 @@ def basis_of(
         ledgers=ledgers,
         length_ns=length_ns,
         assumptions=said,
+        unprofiled_ns=None if unprofiled is None else unprofiled.length_ns,
         occasional=occasional(rebuilt, free.gc_rank if alone_here else free.gc_job),
     )
 

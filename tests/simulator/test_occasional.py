@@ -98,6 +98,9 @@ def test_one_of_three_here_and_one_of_twelve_in_the_log(tmp_path: Path) -> None:
     diagnosis = found(tmp_path, every=12)
     gc = of(diagnosis, "without_gc")
     assert (gc.low_ns, gc.mid_ns, gc.high_ns) == (11_480, 22_000, 25_520)
+    # Of a step of the run, 1000 + 300 / 12 us, and not of the window's 1200.
+    assert gc.step_ns == 1_025_000
+    assert gc.mid_frac == pytest.approx(22 / 1025)
     assert "3 of 36 steps of the step log, and in 1 of 3 steps of the window" in gc.gain.assumptions[-2]
     assert gc.gain.assumptions[-1] == "one collection stays every 100 steps"
     # Data are loaded in all steps alike, whichever collect.
@@ -107,6 +110,7 @@ def test_one_of_three_here_and_one_of_twelve_in_the_log(tmp_path: Path) -> None:
     # The rule, the box and the sentence say the same.
     (rule,) = [r for r in diagnosis.rules if r.code == "PD202"]
     assert (rule.state, rule.gain) == ("fires", gc.gain)
+    assert rule.gain_frac == pytest.approx(22 / 1025)
     (box,) = [o for o in opportunities(diagnosis) if o.rule.code == "PD202"]
     assert (box.gain, box.choice) == ("22 µs", 0)
     assert "save 122 µs per step" in outlook(diagnosis)

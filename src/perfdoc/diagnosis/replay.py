@@ -85,7 +85,8 @@ class Prediction:
     """How many ranks it was predicted from."""
     gain: Gain
     step_ns: int | None
-    """What the fractions are of: the mean measured step."""
+    """What the fractions are of: the mean measured step, or how long it would be without the profiler and
+    with collections as often as the run makes them, where its step log tells."""
     low_ns: int | None
     mid_ns: int | None
     high_ns: int | None
