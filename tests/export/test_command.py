@@ -114,11 +114,16 @@ def test_captures_without_a_gpu_are_left_out_as_by_analyze(tmp_path: Path) -> No
 def test_what_a_scheduler_ends_leaves_nothing(tmp_path: Path, name: str) -> None:
     script = (
         "import os, signal, sys; from pathlib import Path; from perfdoc.export import work\n"
-        "with work._opened(Path(sys.argv[1])) as file:\n"
-        "    file.write(b'half')\n"
-        "    assert len(os.listdir(os.path.dirname(sys.argv[1]))) == 1\n"
-        "    os.kill(os.getpid(), signal.SIGTERM)\n"
-        "    signal.pause()\n"
+        "from perfdoc.interrupt import Stopped, raise_stopped\n"
+        "raise_stopped()\n"
+        "try:\n"
+        "    with work._opened(Path(sys.argv[1])) as file:\n"
+        "        file.write(b'half')\n"
+        "        assert len(os.listdir(os.path.dirname(sys.argv[1]))) == 1\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "        signal.pause()\n"
+        "except Stopped as stop:\n"
+        "    sys.exit(128 + stop.number)\n"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / name)], capture_output=True, text=True, timeout=60
