@@ -163,9 +163,8 @@ def running_in(session: int) -> list[int]:
     return found
 
 
-@pytest.mark.parametrize("to_all", [True, False])
-@pytest.mark.parametrize("jobs", [1, 2])
-def test_an_interrupt_ends_it_at_once(demo: Path, tmp_path: Path, jobs: int, to_all: bool) -> None:
+def analysing(demo: Path, tmp_path: Path, jobs: int = 2) -> subprocess.Popen[str]:
+    """An analysis of many files, in a session of its own, that has begun and takes a while."""
     (tmp_path / "traces").mkdir()
     for i in range(400):
         os.link(demo, tmp_path / "traces" / f"{i}.sqlite")
@@ -179,6 +178,13 @@ def test_an_interrupt_ends_it_at_once(demo: Path, tmp_path: Path, jobs: int, to_
     )
     assert process.stderr is not None
     assert "of 400 files analysed" in process.stderr.readline()
+    return process
+
+
+@pytest.mark.parametrize("to_all", [True, False])
+@pytest.mark.parametrize("jobs", [1, 2])
+def test_an_interrupt_ends_it_at_once(demo: Path, tmp_path: Path, jobs: int, to_all: bool) -> None:
+    process = analysing(demo, tmp_path, jobs)
     begin = time.monotonic()
     (os.killpg if to_all else os.kill)(process.pid, signal.SIGINT)
     _, stderr = process.communicate(timeout=60)
@@ -226,18 +232,7 @@ def test_no_worker_outlives_what_started_it(
     demo: Path, tmp_path: Path, number: signal.Signals, code: int, last: str | None
 ) -> None:
     """A scheduler's SIGTERM, a terminal that is closed, and what nothing can answer."""
-    (tmp_path / "traces").mkdir()
-    for i in range(400):
-        os.link(demo, tmp_path / "traces" / f"{i}.sqlite")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "perfdoc", "analyze", str(tmp_path / "traces"), "--jobs", "2"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stderr is not None
-    assert "of 400 files analysed" in process.stderr.readline()
+    process = analysing(demo, tmp_path)
     os.kill(process.pid, number)
     begin = time.monotonic()
     _, stderr = process.communicate(timeout=60)
@@ -250,18 +245,7 @@ def test_no_worker_outlives_what_started_it(
 
 
 def test_a_worker_that_is_killed_ends_it_with_a_line(demo: Path, tmp_path: Path) -> None:
-    (tmp_path / "traces").mkdir()
-    for i in range(400):
-        os.link(demo, tmp_path / "traces" / f"{i}.sqlite")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "perfdoc", "analyze", str(tmp_path / "traces"), "--jobs", "2"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-    )
-    assert process.stderr is not None
-    assert "of 400 files analysed" in process.stderr.readline()
+    process = analysing(demo, tmp_path)
     workers = [
         pid for pid in running_in(process.pid) if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes()
     ]

@@ -14,7 +14,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from perfdoc.gate.decision import MAX_NOISE_FRAC, MOST_RUNS, PRACTICAL_FRAC, Decision, Verdict
+from perfdoc.gate.decision import MOST_RUNS, PRACTICAL_FRAC, Decision, Reasons, judged
 from perfdoc.gate.figures import RunFigures
 from perfdoc.gate.noise import MIN_SPREAD_FRAC, student_t
 from perfdoc.gate.order import slower_in_pairs
@@ -80,30 +80,27 @@ def decide_pairs(pairs_ns: Sequence[tuple[int, int]], practical_frac: float = PR
     spread = statistics.stdev(ratios)
     slower = math.expm1(statistics.fmean(ratios))
     noise = _noise_frac(spread, n)
-    limit, bearable = max(practical_frac, noise), max(MAX_NOISE_FRAC, practical_frac)
-    if slower > limit and slower_in_pairs(ratios):
-        verdict, reason = Verdict.FAIL, "slower in pairs than noise and the practical limit allow"
-    elif slower < -limit and slower_in_pairs([-r for r in ratios]):
-        verdict, reason = Verdict.IMPROVED, "faster in pairs than noise explains"
-    elif abs(slower) > limit:
-        verdict = Verdict.INCONCLUSIVE
-        reason = "too few of the pairs agree on which side is the slower one; add pairs"
-    elif noise > bearable:
+
+    def noisy(bearable: float) -> str:
         enough = next((r for r in range(n + 1, MOST_RUNS + 1) if _noise_frac(spread, r) <= bearable), None)
         more = f"{enough} pairs would do" if enough else "make longer runs, or measure on a quieter machine"
-        verdict = Verdict.INCONCLUSIVE
-        reason = f"pairs scatter so much that {noise:.1%} may be noise; {more}"
-    else:
-        verdict, reason = Verdict.PASS, "within noise and the practical limit, in pairs"
-    return Decision(
-        verdict=verdict,
+        return f"pairs scatter so much that {noise:.1%} may be noise; {more}"
+
+    return judged(
         slower_frac=slower,
-        limit_frac=limit,
         noise_frac=noise,
+        practical_frac=practical_frac,
         spread_frac=spread,
         baseline_runs=n,
         new_runs=n,
-        reason=reason,
+        in_order=lambda: slower_in_pairs(ratios if slower > 0 else [-r for r in ratios]),
+        reasons=Reasons(
+            slower="slower in pairs than noise and the practical limit allow",
+            faster="faster in pairs than noise explains",
+            disagree="too few of the pairs agree on which side is the slower one; add pairs",
+            noisy=noisy,
+            within="within noise and the practical limit, in pairs",
+        ),
     )
 
 

@@ -8,7 +8,7 @@ the new runs are the slower ones by their order as well (`order`), which holds h
 from __future__ import annotations
 
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -87,32 +87,84 @@ def decide(
     spread, new_spread = spread_of(baseline_ns, base), spread_of(new_ns, base)
     own_noise = noise_frac(spread, n - 1, n, k, new_spread_frac=new_spread)
     noise = max(own_noise, shared_noise_frac)
-    limit = max(practical_frac, noise)
-    if slower > limit and slower_by_order(baseline_ns, new_ns):
-        verdict, reason = Verdict.FAIL, "slower than noise and the practical limit allow"
-    elif slower < -limit and slower_by_order(new_ns, baseline_ns):
-        verdict, reason = Verdict.IMPROVED, "faster than noise explains"
-    elif abs(slower) > limit:
-        verdict = Verdict.INCONCLUSIVE
-        reason = (
-            "runs of both sides lie among each other, as where some of them met a slow stretch; add new runs"
-        )
-    elif noise > (bearable := max(MAX_NOISE_FRAC, practical_frac)):
-        verdict = Verdict.INCONCLUSIVE
-        reason = (
+
+    def noisy(bearable: float) -> str:
+        remedy = _remedy(n, max(spread, new_spread), k, bearable, of_session=shared_noise_frac > own_noise)
+        return (
             f"runs scatter so much that {noise:.1%} may be noise, and {practical_frac:.1%} cannot be seen; "
-            f"{_remedy(n, max(spread, new_spread), k, bearable, of_session=shared_noise_frac > own_noise)}"
+            f"{remedy}"
         )
-    else:
-        verdict, reason = Verdict.PASS, "within noise and the practical limit"
-    return Decision(
-        verdict=verdict,
+
+    return judged(
         slower_frac=slower,
-        limit_frac=limit,
         noise_frac=noise,
+        practical_frac=practical_frac,
         spread_frac=spread,
         baseline_runs=n,
         new_runs=k,
+        in_order=lambda: (
+            slower_by_order(baseline_ns, new_ns) if slower > 0 else slower_by_order(new_ns, baseline_ns)
+        ),
+        reasons=Reasons(
+            slower="slower than noise and the practical limit allow",
+            faster="faster than noise explains",
+            disagree="runs of both sides lie among each other, as where some of them met a slow stretch; "
+            "add new runs",
+            noisy=noisy,
+            within="within noise and the practical limit",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reasons:
+    """What is said of each way that a comparison may come out."""
+
+    slower: str
+    faster: str
+    disagree: str
+    """The mean is beyond the limit, and the order of the runs does not agree."""
+    noisy: Callable[[float], str]
+    """Given the noise that would be bearable."""
+    within: str
+
+
+def judged(
+    *,
+    slower_frac: float,
+    noise_frac: float,
+    practical_frac: float,
+    spread_frac: float,
+    baseline_runs: int,
+    new_runs: int,
+    in_order: Callable[[], bool],
+    reasons: Reasons,
+) -> Decision:
+    """The verdict on a difference: beyond noise and the practical limit, and by the order of the runs too.
+
+    in_order: whether the order agrees with the sign of slower_frac; asked only where the difference is beyond
+    the limit.
+    """
+    limit, bearable = max(practical_frac, noise_frac), max(MAX_NOISE_FRAC, practical_frac)
+    if abs(slower_frac) > limit:
+        if not in_order():
+            verdict, reason = Verdict.INCONCLUSIVE, reasons.disagree
+        elif slower_frac > 0:
+            verdict, reason = Verdict.FAIL, reasons.slower
+        else:
+            verdict, reason = Verdict.IMPROVED, reasons.faster
+    elif noise_frac > bearable:
+        verdict, reason = Verdict.INCONCLUSIVE, reasons.noisy(bearable)
+    else:
+        verdict, reason = Verdict.PASS, reasons.within
+    return Decision(
+        verdict=verdict,
+        slower_frac=slower_frac,
+        limit_frac=limit,
+        noise_frac=noise_frac,
+        spread_frac=spread_frac,
+        baseline_runs=baseline_runs,
+        new_runs=new_runs,
         reason=reason,
     )
 
