@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
-from threading import Thread
-from typing import Protocol, TypeVar
+from typing import Protocol
 
+from perfdoc.profiling.background import begun
 from perfdoc.traces.load import content_sha256, read_trace
 from perfdoc.traces.model import Trace
-
-_T = TypeVar("_T")
 
 
 class Hashing(Protocol):
@@ -31,20 +29,6 @@ class Ahead:
     def __init__(self, path: Path, hashing: Hashing | None = None) -> None:
         """hashing: of a file, where it was begun with earlier."""
         self.path = path
-        self.trace: Future[Trace] = _begun(read_trace, path)
+        self.trace: Future[Trace] = begun(partial(read_trace, path), "read")
         earlier = hashing.of(path) if hashing is not None else None
-        self.sha256: Future[str] = earlier or _begun(content_sha256, path)
-
-
-def _begun(function: Callable[[Path], _T], path: Path) -> Future[_T]:
-    """Daemons, unlike a pool's threads, so that an interrupt need not wait for them."""
-    future: Future[_T] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(function(path))
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever asks
-            future.set_exception(error)
-
-    Thread(target=work, daemon=True, name=f"perfdoc-{function.__name__}").start()
-    return future
+        self.sha256: Future[str] = earlier or begun(partial(content_sha256, path), "hash")

@@ -23,12 +23,9 @@ class Lookups:
         ranges: Ranges
         api_calls: ApiCalls
 
+    @cached_property
     def range_names(self) -> I64:
         """Indices into `strings` of every name that a range has, ascending."""
-        return self._range_names
-
-    @cached_property
-    def _range_names(self) -> I64:
         return self._used(self.ranges.name)
 
     @cached_property

@@ -73,7 +73,7 @@ def _add_groups(
 ) -> None:
     """Fill in the kernels that an ncclGroupEnd launched, from the calls queued in that group."""
     comm = activity.communication
-    used = ((trace.strings[i], i) for i in trace.range_names().tolist())
+    used = ((trace.strings[i], i) for i in trace.range_names.tolist())
     names = {text: i for text, i in used if text in (GROUP_START, GROUP_END)}
     if len(names) < 2:
         return

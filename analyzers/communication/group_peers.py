@@ -16,7 +16,7 @@ def peers_of_groups(trace: Trace, comm: Communication, rows: I64) -> I64:
     """For each of the rows the one peer of all calls that were queued in the group that launched it; -1 where
     they name several or none, or the group launched more than this kernel."""
     peers = np.full(len(rows), -1, np.int64)
-    names = [i for i in trace.range_names().tolist() if trace.strings[i] in (GROUP_START, GROUP_END)]
+    names = [i for i in trace.range_names.tolist() if trace.strings[i] in (GROUP_START, GROUP_END)]
     edges = np.flatnonzero(np.isin(trace.ranges.name, names))
     calls = np.flatnonzero((trace.payloads.range >= 0) & (trace.payloads.peer >= 0))
     call_range = trace.payloads.range[calls]

@@ -116,7 +116,7 @@ def groups_of_one_rank(trace: Trace, device: int) -> frozenset[str]:
     Another rank's group may have the name of one of this rank's, and does not speak for it.
     """
     rank = trace.devices[device].rank
-    names = (trace.strings[i] for i in trace.range_names().tolist())
+    names = (trace.strings[i] for i in trace.range_names.tolist())
     marks = (parse_group_mark(text) for text in names if _ONE_RANK.search(text))
     return frozenset(
         format_group(m.description, m.name)

@@ -24,7 +24,7 @@ def optimizer_starts(view: DeviceView) -> I64:
     trace = view.trace
     names = [
         i
-        for i in trace.range_names().tolist()
+        for i in trace.range_names.tolist()
         if trace.strings[i].startswith((vocabulary.OPTIMIZER, "Optimizer.step#"))
     ]
     rows = np.flatnonzero(np.isin(trace.ranges.name, names))
@@ -65,6 +65,6 @@ def _threads(view: DeviceView) -> I64:
 def _rows_of(view: DeviceView, prefix: str) -> I64:
     """Rows of the process's ranges with a prefix of the vocabulary."""
     trace = view.trace
-    named = [i for i in trace.range_names().tolist() if vocabulary.prefix_of(trace.strings[i]) == prefix]
+    named = [i for i in trace.range_names.tolist() if vocabulary.prefix_of(trace.strings[i]) == prefix]
     found = np.isin(trace.ranges.name, named) & np.isin(trace.ranges.thread, _threads(view))
     return np.flatnonzero(found & (trace.ranges.kind != RangeKind.MARK))

@@ -62,7 +62,7 @@ class KnownRanges:
 
 def find_known_ranges(trace: Trace) -> KnownRanges:
     """Look for every known form of name."""
-    used = trace.range_names()
+    used = trace.range_names
     lowered = [(i, trace.strings[i], trace.strings[i].lower()) for i in used.tolist()]
 
     def find(pattern: str, hints: Sequence[str]) -> I64:
@@ -92,7 +92,7 @@ def find_known_ranges(trace: Trace) -> KnownRanges:
 
 def ranges_matching(trace: Trace, matches: Callable[[str], object]) -> I64:
     """Rows of Trace.ranges whose name a user's test finds."""
-    used = trace.range_names()
+    used = trace.range_names
     return _rows_named(trace, [i for i in used.tolist() if matches(trace.strings[i])])
 
 

@@ -17,7 +17,7 @@ def marked_ranks(trace: Trace) -> dict[int, RankMark]:
     found: dict[int, RankMark] = {}
     marks = {
         i: mark
-        for i in trace.range_names().tolist()
+        for i in trace.range_names.tolist()
         if trace.strings[i].startswith(vocabulary.RANK_MARK)
         and (mark := parse_rank_mark(trace.strings[i])) is not None
     }

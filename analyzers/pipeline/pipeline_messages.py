@@ -210,7 +210,7 @@ def _of_groups(view: DeviceView, rows: I64, thread: int) -> tuple[I64, I64]:
     """Pairs (position in rows, payload) of the kernels that a group call launched on a thread."""
     trace, comm = view.trace, view.activity.communication
     ranges, strings = trace.ranges, trace.strings
-    names = {strings[i]: i for i in trace.range_names().tolist() if strings[i] in (GROUP_START, GROUP_END)}
+    names = {strings[i]: i for i in trace.range_names.tolist() if strings[i] in (GROUP_START, GROUP_END)}
     if len(names) < 2 or thread < 0:
         return _NONE, _NONE
     edges = np.flatnonzero(

@@ -73,7 +73,7 @@ def pass_ranges(view: DeviceView) -> tuple[I64, Bool]:
     """Rows of Trace.ranges that are passes on the host, by start, none inside another, and which of them are
     forward."""
     trace = view.trace
-    used = [(i, trace.strings[i]) for i in trace.range_names().tolist()]
+    used = [(i, trace.strings[i]) for i in trace.range_names.tolist()]
     used = [(i, text) for i, text in used if "forward" in text or "backward" in text]
     threads = trace.threads_of(view.device.process)
     for forms in _FORMS:
@@ -93,7 +93,7 @@ def layer_forwards(view: DeviceView) -> I64:
     """Rows of Trace.ranges that are the forward of a layer, by our own names, wherever they lie."""
     trace, ranges = view.trace, view.trace.ranges
     layer = f"{vocabulary.FORWARD} layer="
-    names = [i for i in trace.range_names().tolist() if trace.strings[i].startswith(layer)]
+    names = [i for i in trace.range_names.tolist() if trace.strings[i].startswith(layer)]
     rows = np.flatnonzero(np.isin(ranges.name, names) & (ranges.kind != RangeKind.MARK))
     return rows[np.isin(ranges.thread[rows], trace.threads_of(view.device.process))]
 
@@ -112,7 +112,7 @@ def _micro_batches(view: DeviceView, rows: I64) -> I64:
     trace = view.trace
     numbers = {
         i: int(found[1])
-        for i in trace.range_names().tolist()
+        for i in trace.range_names.tolist()
         if (found := _MICRO_BATCH.fullmatch(trace.strings[i])) is not None
     }
     table = np.full(len(trace.strings), -1, np.int64)

@@ -211,7 +211,7 @@ def _idle(activity: Activity, messages: Messages, phase_start: I64, phase_end: I
 def _group(view: DeviceView) -> tuple[tuple[int, ...], str]:
     """The ranks of this device's pipeline, and who says so."""
     rank, trace = view.device.rank, view.trace
-    marks = parse_group_marks(trace.strings[i] for i in trace.range_names().tolist())
+    marks = parse_group_marks(trace.strings[i] for i in trace.range_names.tolist())
     sources = (
         ("run.json", [(g.description, g.ranks) for g in view.facts.groups]),
         ("group marks", [(m.description, m.ranks) for m in marks]),

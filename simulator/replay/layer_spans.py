@@ -51,7 +51,7 @@ def layer_spans(view: DeviceView) -> LayerSpans:
     number = np.full(len(trace.strings), -1, np.int64)
     forward = np.zeros(len(trace.strings), bool)
     prefixes = (f"{vocabulary.FORWARD} layer=", f"{vocabulary.BACKWARD} layer=")
-    for i in trace.range_names().tolist():
+    for i in trace.range_names.tolist():
         text = trace.strings[i]
         if text.startswith(prefixes) and (place := parse_compute(text)) is not None:
             number[i] = -1 if place.layer is None else place.layer

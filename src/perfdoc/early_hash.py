@@ -11,8 +11,10 @@ import stat
 from collections.abc import Sequence
 from concurrent.futures import Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from threading import Thread
+
+from perfdoc.profiling.background import begun
 
 _CAPTURES = (".sqlite", ".json", ".gz")
 """What is analysed as it was named; of a .nsys-rep an export may be."""
@@ -41,15 +43,9 @@ def begin_hash(paths: Sequence[str]) -> EarlyHash | None:
             return None
     except (OSError, ValueError):
         return None
-    sha256: Future[str] = Future()
+    return EarlyHash(path=path, sha256=begun(partial(_sha256, path), "early-hash"))
 
-    def work() -> None:
-        try:
-            with path.open("rb") as file:
-                sha256.set_result(hashlib.file_digest(file, "sha256").hexdigest())
-        except BaseException as error:  # noqa: BLE001 - raised again by whoever asks
-            sha256.set_exception(error)
 
-    # A daemon, so that an interrupt need not wait for it.
-    Thread(target=work, daemon=True, name="perfdoc-early-hash").start()
-    return EarlyHash(path=path, sha256=sha256)
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
