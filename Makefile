@@ -52,7 +52,7 @@ test-all: lint
 
 # The pages that are made from the rules' own files; a test fails where they are stale.
 docs: install
-	$(BIN)/python -m perfdoc.rules.pages docs/rules
+	$(BIN)/python -m perfdoc.rules.engine.pages docs/rules
 
 bench: install-all
 	$(BIN)/python benchmarks/analyze.py

@@ -260,6 +260,3 @@ def _has_events(path: Path) -> bool:
 def _natural(path: Path) -> list[tuple[int, int, str]]:
     """rank2 before rank10."""
     return [(0, int(t), "") if t.isdecimal() else (1, 0, t) for t in re.split(r"(\d+)", str(path)) if t]
-
-
-__all__ = ["KINETO", "NSYS", "content_sha256", "find_captures", "read_trace", "tool_of"]

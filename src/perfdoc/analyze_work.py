@@ -186,8 +186,8 @@ def _import_the_rest(page: bool) -> None:
     with contextlib.suppress(Exception):
         for name in ("diagnose", "reports.markdown", "reports.text"):
             importlib.import_module(f"perfdoc.{name}")
-        importlib.import_module("perfdoc.rules.registry").all_rules()
-        importlib.import_module("perfdoc.rules.knobs.load").catalogue()
+        importlib.import_module("perfdoc.rules.engine.registry").all_rules()
+        importlib.import_module("perfdoc.knobs.load").catalogue()
         if page:
             importlib.import_module("perfdoc.reports.html").prepare()
 
@@ -281,7 +281,7 @@ def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> Options:
 def _rule_codes(text: str | None) -> frozenset[str]:
     if text is None:
         return frozenset()
-    from perfdoc.rules.registry import all_rules
+    from perfdoc.rules.engine.registry import all_rules
 
     codes = frozenset(c.strip().upper() for c in text.split(",") if c.strip())
     if not codes:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoc import diagnosis as d
 from perfdoc.analyzers.job import JobMeasurement
-from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.knobs.configuration import Configuration
 
 _SAME = (
     *("world_size", "tp", "cp", "pp", "dp", "vpp", "ep", "etp", "sequence_parallel", "micro_batches"),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from perfdoc import diagnosis as d
 from perfdoc.diagnose_copy import copied
-from perfdoc.rules.knobs.knob import DIALECTS, Value
-from perfdoc.rules.knobs.lint.writing import as_written
-from perfdoc.rules.rule import Proposed, RuleResult
-from perfdoc.rules.worst import Worst
+from perfdoc.knobs.knob import DIALECTS, Value
+from perfdoc.knobs.writing import as_written
+from perfdoc.rules.engine.rule import Proposed, RuleResult
+from perfdoc.rules.engine.worst import Worst
 
 
 def rule_of(result: RuleResult) -> d.RuleResult:

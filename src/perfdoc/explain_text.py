@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import textwrap
 
-from perfdoc.rules.advice.load import entries
-from perfdoc.rules.guides import title_of
-from perfdoc.rules.rule import Meta
+from perfdoc.rules.advice.entries import entries, title_of
+from perfdoc.rules.engine.rule import Meta
 
 _NEEDS = {
     "trace": "a trace",

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
 
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.configured import read_configuration
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.knobs.reading.entry import NotAConfigurationError
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.reading.entry import NotAConfigurationError
+from perfdoc.knobs.settings import read_configuration
 from perfdoc.traces.job_facts import JobFacts
 
 _KNOB_OF_FACT: Mapping[str, str] = MappingProxyType(

@@ -8,12 +8,12 @@ from typing import Any
 
 import msgspec
 
-from perfdoc.rules.knobs.check import constraints_of
-from perfdoc.rules.knobs.constraints.reads import knobs_of
-from perfdoc.rules.knobs.knob import DIALECT_TITLES, DIALECTS, Knob
-from perfdoc.rules.knobs.lint.writing import default_in
-from perfdoc.rules.knobs.load import TOPICS, catalogue
-from perfdoc.rules.knobs.values import allowed
+from perfdoc.knobs.check import constraints_of
+from perfdoc.knobs.constraints.definition import knobs_of
+from perfdoc.knobs.knob import DIALECT_TITLES, DIALECTS, Knob
+from perfdoc.knobs.load import TOPICS, catalogue
+from perfdoc.knobs.values import allowed
+from perfdoc.knobs.writing import default_in
 
 
 def list_knobs(*, as_json: bool) -> str:

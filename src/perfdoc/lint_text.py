@@ -9,13 +9,13 @@ from typing import cast
 
 import msgspec
 
+from perfdoc.knobs.knob import Dialect
+from perfdoc.knobs.lint.finding import Finding, Report
+from perfdoc.knobs.lint.text import lint, title
+from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
+from perfdoc.knobs.reading.file import as_text, read_text
 from perfdoc.reports.names import PROSE_LIMIT, shorten
 from perfdoc.reports.units import plural
-from perfdoc.rules.knobs.knob import Dialect
-from perfdoc.rules.knobs.lint.finding import Finding, Report
-from perfdoc.rules.knobs.lint.lint import lint, title
-from perfdoc.rules.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
-from perfdoc.rules.knobs.reading.read import as_text, read_text
 
 _PATH_LIMIT = 300
 

@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 
 from perfdoc.explain_text import rule_text
-from perfdoc.rules.guides import title_of
-from perfdoc.rules.registry import all_rules
-from perfdoc.rules.rule import Meta
+from perfdoc.rules.advice.entries import title_of
+from perfdoc.rules.engine.registry import all_rules
+from perfdoc.rules.engine.rule import Meta
 from perfdoc.streams import columns
 from perfdoc.verify.outcome import follows
 from perfdoc.verify.store import given_records, of_rule, records_in, state_folder

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from perfdoc.rules.knobs.load import catalogue
+from perfdoc.knobs.load import catalogue
 from tests.cli.test_analyze import perfdoc
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from perfdoc import __version__
 from perfdoc.explain_text import rule_text
-from perfdoc.rules.pages import pages
-from perfdoc.rules.registry import all_rules
+from perfdoc.rules.engine.pages import pages
+from perfdoc.rules.engine.registry import all_rules
 from perfdoc.simulator.demo import write_demo
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.rules.registry import all_rules
+from perfdoc.rules.engine.registry import all_rules
 from perfdoc.simulator.demo import write_demo
 
 GOOD = """
-from perfdoc.rules.rule import Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 META = Meta(code="{code}", title="A title", why="w", sources=())
 def evaluate(captures):
     return {verdict}

@@ -15,7 +15,7 @@ from perfdoc.diff.render_markdown import render_markdown
 from perfdoc.diff.render_text import render_text
 from perfdoc.diff.result import Diff, json_schema, to_json
 from perfdoc.diff.words import calls
-from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.knobs.configuration import Configuration
 from tests.diff.sides import rank_of_steps, side, side_of
 from tests.reports.build import one_rank
 from tests.reports.hostile import HOSTILE, hostile

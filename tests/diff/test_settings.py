@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoc.diff.compare import compare
 from perfdoc.diff.result import Configuration
-from perfdoc.rules.knobs.configuration import Configuration as Settings
+from perfdoc.knobs.configuration import Configuration as Settings
 from tests.diff.sides import rank_of_steps, side
 
 

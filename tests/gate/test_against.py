@@ -16,11 +16,11 @@ from perfdoc.against.targets import parse_target, targets_of
 from perfdoc.diagnosis import Diagnosis, to_json
 from perfdoc.diagnosis.against import Against, AgainstFigure
 from perfdoc.diff.load import Loaded
+from perfdoc.knobs.configuration import Configuration
 from perfdoc.reports.against import against_words, compared_lines
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.text import render_text
-from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError
 from tests.cli.test_analyze import perfdoc

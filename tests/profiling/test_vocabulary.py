@@ -191,8 +191,12 @@ def test_prefixes_cannot_be_taken_for_one_another() -> None:
 def test_names_and_manifest_need_no_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['nvtx'] = None\n"
-        "from perfdoc.profiling import vocabulary, collective_name, marks, manifest, run_directory\n"
-        "from perfdoc.profiling import step_log, collective_log, ranges, nsys, capture_check, session\n"
+        "import perfdoc.profiling.vocabulary, perfdoc.profiling.collective_name\n"
+        "import perfdoc.profiling.marks, perfdoc.profiling.manifest\n"
+        "import perfdoc.profiling.run_directory, perfdoc.profiling.step_log\n"
+        "import perfdoc.profiling.collective_log, perfdoc.profiling.nsys\n"
+        "import perfdoc.profiling.capture_check, perfdoc.profiling.session\n"
+        "from perfdoc.profiling import ranges\n"
         "print(ranges.enable() == '')"
     )
     shown = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)

@@ -8,11 +8,11 @@ from pathlib import Path
 
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.registry import run_rules
-from perfdoc.rules.rule import RuleResult
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.rule import RuleResult
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.replay.gains import Gains, Prediction
 from perfdoc.simulator.replay.predict import Gain

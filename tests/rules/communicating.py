@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.knob import Dialect, Value
+from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.rules.cases import STEP_US, US, case_of

@@ -10,10 +10,10 @@ from typing import Any
 
 from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
 from perfdoc.analyzers.memory.memory_result import AllocatorCalls, MemoryMeasurement, OutOfMemory
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.knob import Dialect, Value
+from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.memory_planted import a_step, one
 from tests.rules.cases import STEP_US, US

@@ -12,10 +12,10 @@ import msgspec
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.planted_job import planted_job
 from perfdoc.simulator.planted_spec import JobSpec

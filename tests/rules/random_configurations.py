@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import random
 
-from perfdoc.rules.knobs.check import violations
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.knob import DIALECTS, Knob, Value
-from perfdoc.rules.knobs.load import catalogue
+from perfdoc.knobs.check import violations
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import DIALECTS, Knob, Value
+from perfdoc.knobs.load import catalogue
 
 SIZES = (1, 2, 3, 4, 8, 16, 100, 1_000, 40_000_000)
 WORDS = ("a", "p2p", "DP", "expandable_segments:True")

@@ -15,11 +15,11 @@ from perfdoc.analyzers.memory.memory_files import job_memory
 from perfdoc.diagnose_rank import rank_of
 from perfdoc.diagnose_replay import replays_of
 from perfdoc.job_configuration import job_configuration
+from perfdoc.knobs.configuration import Configuration
 from perfdoc.measuring import measure_all
 from perfdoc.memory_inputs import memory_files
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.forward.faults import parse_faults
 from perfdoc.simulator.forward.job import simulate
 from perfdoc.simulator.forward.layout import parse_layout

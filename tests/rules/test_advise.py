@@ -6,12 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfdoc.diagnose_rules import rule_of
-from perfdoc.rules.advise import proposed
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.check import check
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.registry import run_rules
-from perfdoc.rules.rule import Advice, Meta, Proposed, Rule, RuleResult, Verdict
+from perfdoc.knobs.check import check
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.rules.engine.advise import proposed
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.rule import Advice, Meta, Proposed, Rule, RuleResult, Verdict
 from perfdoc.simulator.replay.predict import Gain
 from tests.rules.cases import case_of, step_with_gap
 

@@ -10,8 +10,8 @@ import types
 import typing
 from typing import Any
 
-from perfdoc.rules.knobs.knob import DIALECTS, Knob
-from perfdoc.rules.knobs.load import TOPICS, catalogue
+from perfdoc.knobs.knob import DIALECTS, Knob
+from perfdoc.knobs.load import TOPICS, catalogue
 from tests.megatron_core import import_core
 
 CLASSES = {

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from perfdoc.rules.knobs.load import catalogue
+from perfdoc.knobs.load import catalogue
 from perfdoc.simulator.replay.change_words import CHANGE_WORDS, change_words
 from perfdoc.simulator.replay.proposals import Proposal, proposals
 from tests.simulator.simulated import MOE, replayed, simulated

@@ -12,9 +12,9 @@ from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.skew.skew import RankWait
-from perfdoc.rules.case import Case
-from perfdoc.rules.exposed import exposed_ns
-from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.exposed import exposed_ns
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.planted_job import planted_job
 from perfdoc.simulator.planted_spec import JobSpec, Late

@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from perfdoc.job_configuration import job_configuration
+from perfdoc.knobs.configuration import Configuration, Undecided, View
+from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
-from perfdoc.rules.knobs.configured import read_configuration
+from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.replay.gains import no_gains
 from perfdoc.traces.job_facts import JobFacts
 from tests.gate.manifests import tiny_manifest

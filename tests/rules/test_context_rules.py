@@ -9,11 +9,11 @@ import msgspec
 import pytest
 
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
-from perfdoc.rules.case import Case
-from perfdoc.rules.context_sizing import two_levels
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.pd383_long_sequence_recompute import LONG, MIN_FRAC
-from perfdoc.rules.pd384_tp_against_cp import TIMES
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks.pd383_long_sequence_recompute import LONG, MIN_FRAC
+from perfdoc.rules.checks.pd384_tp_against_cp import TIMES
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.context_parallel import two_levels
 from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
 from tests.rules.communicating import (
     ATTENTION,

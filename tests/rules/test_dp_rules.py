@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.analyzers.skew.skew import RankWait
-from perfdoc.rules.case import Case
-from perfdoc.rules.gradient_sums import MANY_RANKS
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.pd103_slow_dp_links import LOW_LINK_FRAC, RING_RANKS
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks.pd103_slow_dp_links import LOW_LINK_FRAC, RING_RANKS
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.gradient_sums import MANY_RANKS
 from tests.rules.cases import predicting, result, settings_of
 from tests.rules.communicating import A100, LLAMA_8B, communicating, having, of_job, with_rows
 

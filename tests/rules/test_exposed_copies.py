@@ -8,8 +8,8 @@ import pytest
 
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.knob import Value
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, result, settings_of

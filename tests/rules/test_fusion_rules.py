@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.rules import pd404_unfused_operators, pd405_unfused_attention
-from perfdoc.rules.case import Case
-from perfdoc.rules.fusions import FUSIONS
-from perfdoc.rules.knobs.knob import Value
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks import pd404_unfused_operators, pd405_unfused_attention
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.fusions import FUSIONS
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, result, settings_of
 from tests.rules.laid import FLASH, MUL, SILU, SOFTMAX, dense, given, knowing, laid

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.rules.hardware import gpu_of
+from perfdoc.rules.facts.hardware import gpu_of
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.rule import RuleResult
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import RuleResult
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.planted_job import planted_job
 from perfdoc.simulator.planted_spec import JobSpec, Late

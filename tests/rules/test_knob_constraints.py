@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from perfdoc.rules.knobs.check import check, evaluate, violations
-from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
-from perfdoc.rules.knobs.constraints import CONSTRAINTS
-from perfdoc.rules.knobs.constraints.reads import knobs_of
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.knobs.load import catalogue
+from perfdoc.knobs.check import check, evaluate, violations
+from perfdoc.knobs.configuration import Configuration, Undecided, View
+from perfdoc.knobs.constraints import CONSTRAINTS
+from perfdoc.knobs.constraints.definition import knobs_of
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.load import catalogue
 from tests.megatron_core import import_core
 
 CHOICES: Mapping[str, tuple[Value, ...]] = {

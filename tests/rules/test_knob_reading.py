@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.rules.knobs.configured import read_configuration
-from perfdoc.rules.knobs.lint.lint import lint
-from perfdoc.rules.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
-from perfdoc.rules.knobs.reading.read import read_entries, read_text, syntax_of
+from perfdoc.knobs.lint.text import lint
+from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
+from perfdoc.knobs.reading.file import read_entries, read_text, syntax_of
+from perfdoc.knobs.settings import read_configuration
 
 SCRIPT = """#!/bin/bash
 export CUDA_DEVICE_MAX_CONNECTIONS=1   # for tensor parallelism

@@ -9,9 +9,10 @@ import pytest
 
 from perfdoc.analyzers.host.host_jitter import SlowestRank
 from perfdoc.analyzers.skew.skew import RankWait
-from perfdoc.rules import graphs, pd206_host_jitter
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.knob import Value
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks import pd206_host_jitter
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts import graphs
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import (

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from perfdoc.rules.knobs.knob import Dialect, Value
-from perfdoc.rules.knobs.lint.finding import CODES, Finding
-from perfdoc.rules.knobs.lint.lint import lint
-from perfdoc.rules.knobs.lint.writing import as_written
+from perfdoc.knobs.knob import Dialect, Value
+from perfdoc.knobs.lint.finding import CODES, Finding
+from perfdoc.knobs.lint.text import lint
+from perfdoc.knobs.writing import as_written
 from tests.conftest import ROOT
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
-from perfdoc.rules.knobs.lint.lint import lint
-from perfdoc.rules.knobs.reading.shell import shell_entries
+from perfdoc.knobs.configuration import Configuration, Undecided, View
+from perfdoc.knobs.lint.text import lint
+from perfdoc.knobs.reading.shell import shell_entries
 
 TP4 = "--tensor-model-parallel-size 4 --num-attention-heads 8 --bf16"
 LAYOUT = "--tensor-model-parallel-size 4 --pipeline-model-parallel-size 4"

@@ -9,11 +9,11 @@ import yaml
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfdoc.rules.knobs.knob import DIALECTS
-from perfdoc.rules.knobs.lint.lint import lint
-from perfdoc.rules.knobs.load import catalogue
-from perfdoc.rules.knobs.naming.nearest import nearest
-from perfdoc.rules.knobs.reading.entry import NotAConfigurationError
+from perfdoc.knobs.knob import DIALECTS
+from perfdoc.knobs.lint.text import lint
+from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.naming.meaning import nearest
+from perfdoc.knobs.reading.entry import NotAConfigurationError
 
 NAMES = sorted(
     {s.name for k in catalogue().values() for s in k.spellings}

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.rules.knobs.knob import Dialect
-from perfdoc.rules.knobs.lint.finding import Finding
-from perfdoc.rules.knobs.lint.lint import lint
+from perfdoc.knobs.knob import Dialect
+from perfdoc.knobs.lint.finding import Finding
+from perfdoc.knobs.lint.text import lint
 from tests.conftest import ROOT
 
 SEEDS = ROOT.parent / "shared" / "seeds"

@@ -9,11 +9,11 @@ import pytest
 
 from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
 from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
-from perfdoc.rules import pd306_uneven_stage_memory as pd306
-from perfdoc.rules import pd317_fsdp_candidate as pd317
-from perfdoc.rules.case import Case
-from perfdoc.rules.exposed import MIN_FRAC
-from perfdoc.rules.knobs.knob import Value
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks import pd306_uneven_stage_memory as pd306
+from perfdoc.rules.checks import pd317_fsdp_candidate as pd317
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.exposed import MIN_FRAC
 from perfdoc.simulator.planted_spec import JobSpec
 from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.rules.cases import evidence_of, result, settings_of

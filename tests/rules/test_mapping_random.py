@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from perfdoc.rules.advise import proposed
-from perfdoc.rules.case import Case
-from perfdoc.rules.degrees import degrees_of
-from perfdoc.rules.knobs.check import violations
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.registry import own_rules
+from perfdoc.knobs.check import violations
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.engine.advise import proposed
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.registry import own_rules
+from perfdoc.rules.facts.degrees import degrees_of
 from perfdoc.simulator.planted_spec import JobSpec
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, under, with_exposed
 

@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.rules import pd310_more_splitting_than_needed as pd310
-from perfdoc.rules.case import Case
-from perfdoc.rules.exposed import MIN_FRAC
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.memory_need import FIT_FRAC
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks import pd310_more_splitting_than_needed as pd310
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.exposed import MIN_FRAC
+from perfdoc.rules.facts.memory_need import FIT_FRAC
 from perfdoc.simulator.planted_spec import JobSpec
 from perfdoc.traces.known_models import known_models
 from tests.rules.cases import evidence_of, result, settings_of

@@ -10,11 +10,11 @@ import pytest
 
 from perfdoc.analyzers.memory.memory_files import JobMemory
 from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
-from perfdoc.rules import pd502_out_of_memory, pd508_pending_frees, pd509_memory_outside_pytorch
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.check import check
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.rule import RuleResult
+from perfdoc.knobs.check import check
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks import pd502_out_of_memory, pd508_pending_frees, pd509_memory_outside_pytorch
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import RuleResult
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, result, settings_of
 from tests.rules.laid import (

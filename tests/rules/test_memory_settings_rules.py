@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from perfdoc.rules import pd503_optimizer_state, pd504_recompute, pd505_memory_to_spare
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.knob import Value
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks import pd503_optimizer_state, pd504_recompute, pd505_memory_to_spare
+from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, predicting, result, settings_of

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.pd115_groups_across_racks import _cut
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks.pd115_groups_across_racks import _cut
+from perfdoc.rules.engine.case import Case
 from tests.rules.cases import result, settings_of
 from tests.rules.communicating import GB200, communicating, having, with_exposed
 

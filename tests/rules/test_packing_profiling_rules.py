@@ -9,9 +9,9 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.rules import pd602_uneven_batches, pd904_steps_captured
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.knob import Value
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks import pd602_uneven_batches, pd904_steps_captured
+from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM

@@ -8,10 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from perfdoc.rules.advice.entry import TOPICS
-from perfdoc.rules.advice.load import entries
-from perfdoc.rules.pages import pages, rules_by_entry
-from perfdoc.rules.registry import own_rules
+from perfdoc.rules.advice.entries import TOPICS, entries
+from perfdoc.rules.engine.pages import pages, rules_by_entry
+from perfdoc.rules.engine.registry import own_rules
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.rules import pd301_pipeline_bubble, pd304_interleaving_overhead, pd305_uneven_stages
-from perfdoc.rules import pd307_exposed_stage_messages as pd307
-from perfdoc.rules.bubble import PER_STAGE, ideal_frac
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.stage_split import as_settings, balanced, layers_by_stage
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks import pd301_pipeline_bubble, pd304_interleaving_overhead, pd305_uneven_stages
+from perfdoc.rules.checks import pd307_exposed_stage_messages as pd307
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.bubble import PER_STAGE, ideal_frac
+from perfdoc.rules.facts.stage_split import as_settings, balanced, layers_by_stage
 from perfdoc.simulator.planted_spec import JobSpec
 from tests.rules.cases import evidence_of, predicting, result, settings_of
 from tests.rules.planted_cases import planted_case, under, with_exposed

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.rules import (
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.checks import (
     pd401_bf16_products,
     pd402_fp8_gains_little,
     pd403_fp8_casts,
     pd406_core_clock,
 )
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of

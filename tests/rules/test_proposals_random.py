@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.check import may_read, violations
-from perfdoc.rules.knobs.configuration import Configuration, Undecided, View
-from perfdoc.rules.knobs.constraints import CONSTRAINTS
-from perfdoc.rules.knobs.load import catalogue
-from perfdoc.rules.knobs.values import check_value
-from perfdoc.rules.registry import run_rules
-from perfdoc.rules.rule import Advice, Meta, Rule, RuleResult, Verdict
+from perfdoc.knobs.check import may_read, violations
+from perfdoc.knobs.configuration import Configuration, Undecided, View
+from perfdoc.knobs.constraints import CONSTRAINTS
+from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.values import check_value
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.rule import Advice, Meta, Rule, RuleResult, Verdict
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, with_exposed
 from tests.rules.random_configurations import drawn
 from tests.rules.simulated_cases import simulated_case, with_settings

@@ -8,8 +8,8 @@ import pytest
 
 from perfdoc.diagnose_rules import rule_of
 from perfdoc.reports.advice import by_gain
-from perfdoc.rules.registry import run_rules
-from perfdoc.rules.rule import RuleResult
+from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.rule import RuleResult
 from tests.rules.simulated_cases import measured_case
 
 ONE_GPU = (

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from perfdoc.diagnose_rules import rule_of
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.load import catalogue
 from perfdoc.reports.advice import lines_of
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.knobs.load import catalogue
-from perfdoc.rules.registry import run_rules
-from perfdoc.rules.related import changes_of
-from perfdoc.rules.rule import Advice, Level, Meta, Rule, RuleResult, Verdict
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.related import changes_of
+from perfdoc.rules.engine.rule import Advice, Level, Meta, Rule, RuleResult, Verdict
 from perfdoc.simulator.replay.predict import Gain
 from tests.rules.cases import case_of, step_with_gap
 from tests.rules.planted_cases import with_exposed

@@ -13,14 +13,14 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.skew.skew import RankWait
 from perfdoc.diagnose import diagnose
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
 from perfdoc.measuring import replaying
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
-from perfdoc.rules.pd380_few_micro_batches import FEW, MIN_FRAC
-from perfdoc.rules.pd382_low_mfu import LOW_MFU
-from perfdoc.rules.registry import run_rules
+from perfdoc.rules.checks.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
+from perfdoc.rules.checks.pd380_step_beside_dp import FEW, MIN_FRAC
+from perfdoc.rules.checks.pd382_low_mfu import LOW_MFU
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.registry import run_rules
 from tests.rules.cases import predicting, result
 from tests.rules.communicating import communicating, having, of_job, with_exposed
 from tests.simulator.simulated import DENSE, facts_of, simulated, written

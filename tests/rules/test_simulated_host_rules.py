@@ -11,9 +11,9 @@ from perfdoc import diagnosis as d
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose import diagnose
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
 from perfdoc.measuring import replaying
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.knob import Value
 from tests.simulator.simulated import facts_of, simulated, written
 
 OURS = ("PD2", "PD4", "PD5", "PD6", "PD9")

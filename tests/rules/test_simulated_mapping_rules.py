@@ -11,10 +11,10 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import RuleResult
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
 from perfdoc.measuring import Work, measure_all
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.knob import Value
 from perfdoc.simulator.forward.job import SimulatedJob
 from tests.simulator.simulated import DENSE, MOE, facts_of, simulated, written
 

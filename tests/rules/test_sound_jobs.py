@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.registry import run_rules
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.registry import run_rules
 from tests.rules.simulated_cases import simulated_case, with_settings
 
 SOUND = (

@@ -8,9 +8,9 @@ import typing
 from types import UnionType
 from typing import Any
 
-from perfdoc.rules.knobs.check import violations
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.load import catalogue
+from perfdoc.knobs.check import violations
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.load import catalogue
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.layout import plan
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.rules import pd305_uneven_stages
-from perfdoc.rules.case import Case
-from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.rules.checks import pd305_uneven_stages
+from perfdoc.rules.engine.case import Case
 from tests.rules.cases import evidence_of, result
 from tests.rules.simulated_cases import simulated_case
 

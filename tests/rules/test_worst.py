@@ -15,9 +15,9 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.steps.step_ledgers import LEAVES
 from perfdoc.diagnose_rules import rule_of
 from perfdoc.diagnosis import WorstInstance
-from perfdoc.rules.case import Case
-from perfdoc.rules.registry import run_rules
-from perfdoc.rules.worst import bubble, late_rank, worst_exposed, worst_instance
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.worst import bubble, late_rank, worst_exposed, worst_instance
 from perfdoc.simulator.planted_spec import JobSpec
 from tests.analyzers.planted_ranks import Clock, Job
 from tests.rules.planted_cases import planted_case

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 
 from perfdoc.diagnosis import Diagnosis
-from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.knobs.configuration import Configuration
 from perfdoc.trainer.config.resolve import resolve
 from perfdoc.verify.advised import Advised, advised, rule_codes
 from perfdoc.verify.arms import arms_of

@@ -39,20 +39,30 @@ def prepare() -> None:
     if on_cpu:
         if "megatron.core" in sys.modules:
             raise RuntimeError("megatron.core was imported before the CPU adaptation was installed")
-        from perfdoc.trainer.adapt import device, jit, nvtx, rng, streams, tensors
+        from perfdoc.trainer.adapt.device import install_devices
+        from perfdoc.trainer.adapt.jit import import_without_compiling
+        from perfdoc.trainer.adapt.nvtx import install_nvtx
+        from perfdoc.trainer.adapt.rng import install_random_streams
+        from perfdoc.trainer.adapt.streams import install_streams
+        from perfdoc.trainer.adapt.tensors import install_tensors
 
-        for concern in (device, tensors, streams, rng, nvtx):
-            concern.install()
-        jit.import_without_compiling()
+        install_devices()
+        install_tensors()
+        install_streams()
+        install_random_streams()
+        install_nvtx()
+        import_without_compiling()
     with warnings.catch_warnings():
         # megatron-core says in a dozen places that Transformer Engine and Apex are missing.
         warnings.simplefilter("ignore")
         for name in ("megatron.core.models.gpt.gpt_layer_specs", "megatron.core.optimizer"):
             importlib.import_module(name)
     if not transformer_engine_available():
-        from perfdoc.trainer.adapt import checkpoint, moe, recompute
+        from perfdoc.trainer.adapt import checkpoint
+        from perfdoc.trainer.adapt.moe import install_moe
+        from perfdoc.trainer.adapt.recompute import install_recompute
 
-        moe.install(on_cpu=on_cpu)
+        install_moe(on_cpu=on_cpu)
         checkpoint.install()
-        recompute.install()
+        install_recompute()
     _done = True

@@ -64,7 +64,7 @@ def _set_device(device: Any) -> None:
     del device
 
 
-def install() -> None:
+def install_devices() -> None:
     """Replace torch's factories and the device queries."""
     for name in FACTORIES:
         setattr(torch, name, _on_cpu(getattr(torch, name)))

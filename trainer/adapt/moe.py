@@ -20,7 +20,7 @@ def _counts_as_numpy(tensor: Any, as_numpy: bool = False, record_stream: bool = 
     return tensor
 
 
-def install(*, on_cpu: bool) -> None:
+def install_moe(*, on_cpu: bool) -> None:
     """Bind the missing name; on a CPU also convert counts."""
     from megatron.core.transformer.moe import moe_utils, token_dispatcher
 

@@ -28,7 +28,7 @@ def _mark(message: str) -> None:
     ranges.mark(message)
 
 
-def install() -> None:
+def install_nvtx() -> None:
     """Replace the three functions of torch.cuda.nvtx that are used."""
     nvtx: Any = torch.cuda.nvtx
     nvtx.range_push = _push

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def install() -> None:
+def install_recompute() -> None:
     """Without Transformer Engine there is no FP8."""
     from megatron.core.tensor_parallel.random import CheckpointWithoutOutput
 

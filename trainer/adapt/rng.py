@@ -47,7 +47,7 @@ def _call_now(function: Callable[[], Any], **kwargs: Any) -> None:
     function()
 
 
-def install() -> None:
+def install_random_streams() -> None:
     """Point torch.cuda's random functions at the CPU's generator."""
     torch.cuda.default_generators = _Generators()
     for module in (torch.cuda, torch.cuda.random):

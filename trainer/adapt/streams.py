@@ -83,7 +83,7 @@ def _on_stream(stream: Any) -> contextlib.AbstractContextManager[None]:
     return contextlib.nullcontext()
 
 
-def install() -> None:
+def install_streams() -> None:
     """Replace the stream functions of torch.cuda."""
     torch.cuda.Stream = Stream
     torch.cuda.Event = Event

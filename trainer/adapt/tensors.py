@@ -47,7 +47,7 @@ def _nothing(self: torch.Tensor, stream: Any) -> None:
     del self, stream
 
 
-def install() -> None:
+def install_tensors() -> None:
     """Replace the methods on torch.Tensor."""
     torch.Tensor.type = _reported_type
     torch.Tensor.to = _moved

@@ -13,7 +13,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.diagnosis import Diagnosis
 from perfdoc.diff.load import measured_side
 from perfdoc.gate.floors import Floor
-from perfdoc.rules.knobs.configuration import Configuration
+from perfdoc.knobs.configuration import Configuration
 
 
 @dataclass(frozen=True, kw_only=True)

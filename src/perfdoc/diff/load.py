@@ -19,11 +19,11 @@ from perfdoc.diagnosis import Diagnosis
 from perfdoc.diff.sources import captures_or_diagnosis, read_diagnosis
 from perfdoc.diff.steady import steady_steps_ns
 from perfdoc.job_configuration import holds_settings, job_configuration
+from perfdoc.knobs.configuration import Configuration
 from perfdoc.measuring import measure_all
 from perfdoc.profiling.encodable import encodable
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.manifest import Manifest, read_manifest
-from perfdoc.rules.knobs.configuration import Configuration
 from perfdoc.traces import TraceError
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts, common_facts, facts_of_manifest

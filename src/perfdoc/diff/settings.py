@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from perfdoc.diff.load import Loaded
 from perfdoc.diff.result import Configuration, Setting
-from perfdoc.rules.knobs.configuration import Configuration as Settings
-from perfdoc.rules.knobs.configuration import Undecided, View
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.knobs.load import catalogue
+from perfdoc.knobs.configuration import Configuration as Settings
+from perfdoc.knobs.configuration import Undecided, View
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.load import catalogue
 
 _NAMED = 5
 """Settings that cannot be told, by name."""

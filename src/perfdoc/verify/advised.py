@@ -7,12 +7,12 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from perfdoc import diagnosis as d
-from perfdoc.rules.gain import best_of
-from perfdoc.rules.knobs.check import check
-from perfdoc.rules.knobs.configuration import Configuration
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.knobs.load import catalogue
-from perfdoc.rules.knobs.values import Opaque, read_value
+from perfdoc.knobs.check import check
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.values import Opaque, read_value
+from perfdoc.rules.engine.gain import best_of
 from perfdoc.verify.errors import VerifyError
 from perfdoc.verify.record import Measured, Predicted, RulePrediction
 

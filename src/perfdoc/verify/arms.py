@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 import yaml
 
+from perfdoc.knobs.knob import Value
 from perfdoc.profiling.manifest import Manifest
-from perfdoc.rules.knobs.knob import Value
 from perfdoc.trainer.config.resolve import KEYS
 from perfdoc.trainer.config.schema import Config
 from perfdoc.verify.errors import VerifyError

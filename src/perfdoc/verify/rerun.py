@@ -9,10 +9,10 @@ from pathlib import Path
 from perfdoc import __version__
 from perfdoc.gate.facts import Facts, differences, facts_of, fingerprint
 from perfdoc.interrupt import Stopped
+from perfdoc.knobs.settings import read_configuration
 from perfdoc.output import write_all
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import utc_now
-from perfdoc.rules.knobs.configured import read_configuration
 from perfdoc.verify.advised import NOT_IN_EVERY_STEP, Advised, advised, of_another_step
 from perfdoc.verify.arms import Arms, arms_of
 from perfdoc.verify.errors import VerifyError

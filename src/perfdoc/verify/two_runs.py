@@ -10,10 +10,10 @@ from typing import Literal
 from perfdoc import __version__
 from perfdoc import diagnosis as d
 from perfdoc.gate.facts import Facts, differences, facts_of, fingerprint
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.reading.entry import NotAConfigurationError
+from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.run_directory import utc_now
-from perfdoc.rules.knobs.configured import read_configuration
-from perfdoc.rules.knobs.knob import Value
-from perfdoc.rules.knobs.reading.entry import NotAConfigurationError
 from perfdoc.verify.advised import (
     NOT_IN_EVERY_STEP,
     WORK_OF_A_STEP,

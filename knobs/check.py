@@ -1,0 +1,108 @@
+"""Which rules a configuration breaks, and whether it may be changed in some way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache
+
+from perfdoc.knobs.configuration import DERIVED_FROM, Configuration, Undecided, View
+from perfdoc.knobs.constraints import CONSTRAINTS, Constraint
+from perfdoc.knobs.constraints.definition import knobs_of
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.values import check_value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Violation:
+    """A rule that a configuration breaks."""
+
+    constraint: Constraint | None
+    """None where the value itself is wrong."""
+    knob: str
+    words: str
+    read: frozenset[str] = frozenset()
+    """Settings that decided it."""
+    assumed: frozenset[str] = frozenset()
+    """Those of them that are defaults."""
+
+
+def violations(configuration: Configuration) -> tuple[Violation, ...]:
+    """Every rule that the settings break, without values of their own that are wrong.
+
+    A rule whose settings are not all known is not broken.
+    """
+    return tuple(found for c in CONSTRAINTS if (found := evaluate(c, configuration)) is not None)
+
+
+def check(configuration: Configuration, changes: Mapping[str, Value]) -> tuple[Violation, ...]:
+    """What speaks against making `changes` to a configuration; empty where nothing does.
+
+    A change is refused for a value of the wrong type or range, and for every rule that holds before and is
+    broken after, or that is broken after and reads a changed setting. Raises ValueError for an unknown id.
+
+    >>> check(Configuration(values={"tensor_model_parallel_size": 1}), {"sequence_parallel": True})[0].knob
+    'sequence_parallel'
+    """
+    changed = configuration.with_changes(changes)
+    wrong = [
+        Violation(constraint=None, knob=name, words=f"{name} {words}")
+        for name, value in changes.items()
+        if (words := check_value(catalogue()[name], value))
+    ]
+    if wrong:
+        return tuple(wrong)
+    found = (evaluate(c, changed) for c in CONSTRAINTS if may_read(c) & changes.keys())
+    return tuple(v for v in found if v is not None and v.read & changes.keys())
+
+
+def evaluate(
+    constraint: Constraint, configuration: Configuration, *, assume_defaults: bool = False
+) -> Violation | None:
+    """One rule; None where it holds, does not apply or cannot be decided."""
+    if constraint.dialects and configuration.dialect not in constraint.dialects:
+        return None
+    view = View(configuration, assume_defaults=assume_defaults)
+    try:
+        if not constraint.broken(view):
+            return None
+    except (Undecided, ValueError, TypeError, ArithmeticError):  # values that no reader lets pass
+        return None
+    given = view.read - view.assumed
+    if not given or (
+        constraint.kind == "ineffective" and _means_nothing(constraint.subject, view, configuration)
+    ):
+        return None
+    return Violation(
+        constraint=constraint,
+        knob=constraint.subject,
+        words=constraint.rule,
+        read=frozenset(view.read),
+        assumed=frozenset(view.assumed),
+    )
+
+
+def _means_nothing(subject: str, view: View, configuration: Configuration) -> bool:
+    """Whether nobody set the knob that has no effect, or only to what it is by default anyway."""
+    if subject not in view.read - view.assumed:
+        return True
+    knob, dialect = catalogue()[subject], configuration.dialect
+    return (
+        dialect is not None
+        and dialect in knob.defaults
+        and subject in configuration.values
+        and configuration.values[subject] == knob.defaults[dialect]
+    )
+
+
+@cache
+def may_read(constraint: Constraint) -> frozenset[str]:
+    """Every setting that may decide a rule: those in its code, and what they may follow from."""
+    named = knobs_of(constraint)
+    return named.union(*(DERIVED_FROM.get(name, frozenset()) for name in named))
+
+
+def constraints_of(name: str) -> Iterable[Constraint]:
+    """The rules that a knob takes part in; those that blame it come first."""
+    return sorted((c for c in CONSTRAINTS if name in knobs_of(c)), key=lambda c: c.subject != name)

@@ -1,0 +1,194 @@
+"""A configuration under canonical ids, and how constraints look at it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from types import MappingProxyType
+
+from perfdoc.knobs.knob import Dialect, Value
+from perfdoc.knobs.load import catalogue
+
+
+class Undecided(Exception):
+    """A constraint asked for a setting that nobody knows."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Configuration:
+    """Settings that somebody made, and what holds for the others."""
+
+    values: Mapping[str, Value] = field(default_factory=dict)
+    """Canonical id → what was set."""
+    dialect: Dialect | None = None
+    """Whose defaults hold; None: nobody knows which."""
+    complete: bool = False
+    """Whether a setting that is not there has its default. A recipe with overrides is not complete: what it
+    does not name, the recipe may have set."""
+    unknown: frozenset[str] = frozenset()
+    """Set, but to something that cannot be told, such as a variable."""
+
+    def __post_init__(self) -> None:
+        for name in (*self.values, *self.unknown):
+            if name not in catalogue():
+                raise ValueError(f"there is no knob {name}")
+
+    def with_changes(self, changes: Mapping[str, Value]) -> Configuration:
+        """The same with some settings made anew. Raises ValueError for an id that is not in the catalogue."""
+        return replace(
+            self,
+            values=MappingProxyType({**self.values, **changes}),
+            unknown=self.unknown - frozenset(changes),
+        )
+
+
+class View:
+    """A configuration as a constraint reads it: `view("bucket_size")`. It notes what was read.
+
+    A setting is what was set, else its default where the configuration is complete (or `assume_defaults`),
+    else unknown, which ends the constraint undecided.
+    """
+
+    def __init__(self, configuration: Configuration, *, assume_defaults: bool = False) -> None:
+        self._of = configuration
+        self._assume = assume_defaults or configuration.complete
+        self._assume_unset = assume_defaults
+        self.read: set[str] = set()
+        self.assumed: set[str] = set()
+        """Read, and not set: the default was taken."""
+
+    def __call__(self, name: str) -> Value:
+        """The value of a knob or fact. Raises Undecided."""
+        self.read.add(name)
+        if name in self._of.values:
+            return self._of.values[name]
+        derived = _derived(name, self._of.values, self._of.unknown)
+        if derived is not None:
+            value, sources = derived
+            self.read |= sources
+            return value
+        knob = catalogue()[name]
+        if name in self._of.unknown or not self._assume or self._of.dialect is None:
+            raise Undecided(name)
+        if "env" in {s.dialect for s in knob.spellings}:  # others than this file may set it
+            if not self._assume_unset:
+                raise Undecided(name)
+            self.assumed.add(name)
+            return None
+        if self._of.dialect not in knob.defaults:
+            raise Undecided(name)
+        self.assumed.add(name)
+        return knob.defaults[self._of.dialect]
+
+    @property
+    def dialect(self) -> Dialect | None:
+        """Whose settings these are."""
+        return self._of.dialect
+
+    def on(self, name: str) -> bool:
+        """A switch that is on."""
+        return self(name) is True
+
+    def number(self, name: str) -> int:
+        """A whole number. Raises Undecided where it is none."""
+        value = self(name)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Undecided(name)
+        return value
+
+    def degree(self, name: str) -> int:
+        """A parallel degree, of which null stands for 1."""
+        return 1 if self(name) is None else self.number(name)
+
+    def items(self, name: str) -> tuple[object, ...]:
+        """A list, empty where it is null; a single value stands for a list of it."""
+        value = self(name)
+        return () if value is None else value if isinstance(value, tuple) else (value,)
+
+    @property
+    def tp(self) -> int:
+        """Tensor-parallel degree."""
+        return self.degree("tensor_model_parallel_size")
+
+    @property
+    def pp(self) -> int:
+        """Pipeline-parallel degree."""
+        return self.degree("pipeline_model_parallel_size")
+
+    @property
+    def vpp(self) -> int:
+        """Chunks of layers per pipeline rank."""
+        return self.degree("virtual_pipeline_model_parallel_size")
+
+    @property
+    def cp(self) -> int:
+        """Context-parallel degree."""
+        return self.degree("context_parallel_size")
+
+    @property
+    def ep(self) -> int:
+        """Expert-parallel degree."""
+        return self.degree("expert_model_parallel_size")
+
+    @property
+    def etp(self) -> int:
+        """Tensor-parallel degree of experts; null follows the dense one."""
+        value = self("expert_tensor_parallel_size")
+        return self.tp if value is None else self.number("expert_tensor_parallel_size")
+
+    @property
+    def dp(self) -> int:
+        """Data-parallel degree, from the number of ranks where it is not given."""
+        if self._of.values.get("data_parallel_size") is not None:
+            return self.degree("data_parallel_size")
+        world, model = self.number("world_size"), self.tp * self.pp * self.cp
+        if world < 1 or model < 1 or world % model:  # `nproc_per_node: 0` leaves no rank at all
+            raise Undecided("data_parallel_size")
+        return world // model
+
+
+_VPP_SOURCES = frozenset(
+    {"num_layers", "pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"}
+)
+DERIVED_FROM: Mapping[str, frozenset[str]] = MappingProxyType(
+    {
+        "world_size": frozenset({"nnodes", "nproc_per_node"}),
+        "virtual_pipeline_model_parallel_size": _VPP_SOURCES,
+    }
+)
+"""Settings that may follow from others, and from which."""
+
+
+def _derived(
+    name: str, values: Mapping[str, Value], unknown: frozenset[str]
+) -> tuple[int, set[str] | frozenset[str]] | None:
+    """What follows from other settings by arithmetic, and from which; None where it does not.
+
+    Raises Undecided where it would follow from a setting that is made and cannot be told: neither a source's
+    default nor the default of `name` holds then.
+    """
+    if name == "world_size":
+        _known({"nnodes", "nproc_per_node"}, unknown)
+        ranks = _times(values.get("nnodes", 1), values.get("nproc_per_node"))
+        return None if ranks is None else (ranks, {"nnodes", "nproc_per_node"} & values.keys())
+    if name == "virtual_pipeline_model_parallel_size":
+        each_stage = "num_layers_per_virtual_pipeline_stage"
+        if each_stage in unknown or values.get(each_stage) is not None:
+            _known(_VPP_SOURCES, unknown)
+        layers = values.get("num_layers")
+        each = _times(values.get("pipeline_model_parallel_size"), values.get(each_stage))
+        if each and isinstance(layers, int) and layers % each == 0:
+            return layers // each, _VPP_SOURCES
+    return None
+
+
+def _known(sources: set[str] | frozenset[str], unknown: frozenset[str]) -> None:
+    """Raise Undecided for the first source that was set to what cannot be told."""
+    for source in sorted(sources & unknown):
+        raise Undecided(source)
+
+
+def _times(a: Value, b: Value) -> int | None:
+    if isinstance(a, bool) or isinstance(b, bool) or not isinstance(a, int) or not isinstance(b, int):
+        return None
+    return a * b

@@ -1,0 +1,15 @@
+"""The rules that tie settings together, in one table."""
+
+from __future__ import annotations
+
+from perfdoc.knobs.constraints.data_parallel import DATA_PARALLEL
+from perfdoc.knobs.constraints.definition import Constraint
+from perfdoc.knobs.constraints.environment import ENVIRONMENT
+from perfdoc.knobs.constraints.experts import EXPERTS
+from perfdoc.knobs.constraints.kernels import KERNELS
+from perfdoc.knobs.constraints.memory import MEMORY
+from perfdoc.knobs.constraints.parallel import PARALLEL
+
+CONSTRAINTS: tuple[Constraint, ...] = PARALLEL + DATA_PARALLEL + EXPERTS + MEMORY + KERNELS + ENVIRONMENT
+
+__all__ = ["CONSTRAINTS", "Constraint"]

@@ -1,0 +1,72 @@
+"""`perfdoc lint`: one text in, findings out."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
+from perfdoc.knobs.lint.constraints import rule_findings
+from perfdoc.knobs.lint.finding import Finding, Report
+from perfdoc.knobs.lint.names import name_findings, unknown_findings
+from perfdoc.knobs.lint.values import value_findings
+from perfdoc.knobs.settings import Scoped, Setting, read_scoped
+from perfdoc.knobs.values import Opaque
+
+MAX_FINDINGS = 500
+
+
+def lint(text: str, name: str = "", *, dialect: Dialect | None = None, unknown: bool = False) -> Report:
+    """What is wrong with a configuration.
+
+    `name` is the file's (its ending says how it is written). `dialect` overrides what the names say.
+    `unknown` reports names that nobody knows too, of which every framework has hundreds that are no knobs.
+    Raises NotAConfigurationError.
+    """
+    scoped = read_scoped(text, name, dialect)
+    entries, settings, scopes, detected = scoped.entries, scoped.settings, scoped.scopes, scoped.dialect
+    findings = list(name_findings(settings, detected))
+    findings += value_findings(settings, detected, text.splitlines(), entries)
+    for chosen in scopes.values():
+        configuration = _configuration(chosen.values(), scoped)
+        findings += rule_findings(configuration, chosen, resolved=scoped.manifest)
+    if unknown:
+        findings += unknown_findings(entries, settings)
+    values = {
+        f"{scope}:{k}" if scope and len(scopes) > 1 else k: s.value
+        for scope, chosen in scopes.items()
+        for k, s in chosen.items()
+        if not isinstance(s.value, Opaque)
+    }
+    return Report(
+        dialect=detected,
+        dialect_reason=scoped.reason,
+        entries=len(entries),
+        known=len(settings),
+        values=values,
+        findings=tuple(_sorted(findings)),
+    )
+
+
+def _configuration(chosen: Collection[Setting], scoped: Scoped) -> Configuration:
+    return Configuration(
+        values={s.knob.id: s.value for s in chosen if not isinstance(s.value, Opaque)},
+        unknown=frozenset(s.knob.id for s in chosen if isinstance(s.value, Opaque)),
+        dialect=scoped.defaults_of,
+        complete=scoped.complete,
+    )
+
+
+def _sorted(findings: Sequence[Finding]) -> Iterator[Finding]:
+    """By line, each once, and not without end."""
+    seen: set[tuple[int, str, str, str]] = set()
+    for finding in sorted(findings, key=lambda f: (f.line, f.code, f.key, f.message)):
+        key = (finding.line, finding.code, finding.key, finding.message)
+        if key not in seen and len(seen) < MAX_FINDINGS:
+            seen.add(key)
+            yield finding
+
+
+def title(dialect: str | None) -> str:
+    """A dialect's name for people."""
+    return DIALECT_TITLES.get(dialect or "", "no framework in particular")

@@ -1,0 +1,88 @@
+"""Reading the catalogue: one YAML file per topic beside this module."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any, get_args
+
+import yaml
+
+from perfdoc.knobs.knob import DIALECTS, Dialect, Former, Knob, Spelling, Type, Value
+
+_FOLDER = Path(__file__).resolve().with_name("catalogue")
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+TOPICS: Mapping[str, str] = MappingProxyType(
+    {
+        "parallel_mapping": "How ranks divide the model and the data",
+        "data_parallel": "Gradient reduction, parameter gathering, sharded optimizer, FSDP",
+        "nccl_buffers": "Communicators, registered buffers, switch reductions",
+        "tensor_overlap": "Tensor-parallel communication beside GEMMs",
+        "pipeline_messages": "Pipeline messages and deferred work",
+        "experts": "Mixture of experts",
+        "precision": "Number formats",
+        "recompute_offload": "Recomputation and offloading",
+        "host_graphs": "CUDA graphs, garbage collection, host work",
+        "kernels": "Fusions and attention",
+        "data_profiling": "Packing, data loading, profilers",
+        "environment": "Environment variables",
+        "commands": "Outside a configuration",
+        "model": "Facts of the model and the job that constraints read",
+    }
+)
+"""File of the catalogue → what it holds, in the order in which people are shown it."""
+
+
+@cache
+def catalogue() -> Mapping[str, Knob]:
+    """Every knob and fact by canonical id. Raises ValueError for an entry that is wrong."""
+    knobs: dict[str, Knob] = {}
+    for topic in TOPICS:
+        entries = yaml.load((_FOLDER / f"{topic}.yaml").read_text(encoding="utf-8"), Loader=_LOADER)
+        for entry in entries:
+            knob = _knob(topic, entry)
+            if knob.id in knobs:
+                raise ValueError(f"{topic}.yaml: {knob.id} is there twice")
+            knobs[knob.id] = knob
+    return MappingProxyType(knobs)
+
+
+def _knob(topic: str, entry: dict[str, Any]) -> Knob:
+    """One entry. Raises ValueError that names it."""
+    try:
+        rest = dict(entry)
+        spellings = tuple(_spellings(rest.pop("spellings", {})))
+        if "default" in rest:
+            rest["defaults"] = dict.fromkeys((s.dialect for s in spellings), rest.pop("default"))
+        rest["defaults"] = {_dialect(d): _frozen(v) for d, v in rest.get("defaults", {}).items()}
+        rest["former"] = tuple(
+            Former(**{**f, "current": tuple(f.get("current", ()))}) for f in rest.get("former", ())
+        )
+        for name in ("choices", "notes", "depends"):
+            rest[name] = tuple(rest.get(name, ()))
+        if rest["type"] not in get_args(Type):
+            raise ValueError(f"type {rest['type']}")
+        return Knob(topic=topic, spellings=spellings, **rest)
+    except (TypeError, ValueError, KeyError) as error:
+        raise ValueError(f"{topic}.yaml: {entry.get('id')}: {error}") from error
+
+
+def _spellings(spelled: dict[str, Any]) -> Iterator[Spelling]:
+    for dialect, names in spelled.items():
+        known = _dialect(dialect)
+        meant = names if isinstance(names, dict) else {}
+        for name in [names] if isinstance(names, str) else names:
+            yield Spelling(dialect=known, name=name, means=meant.get(name))
+
+
+def _dialect(name: str) -> Dialect:
+    for dialect in DIALECTS:
+        if dialect == name:
+            return dialect
+    raise ValueError(f"there is no dialect {name}")
+
+
+def _frozen(value: Any) -> Value:
+    return tuple(value) if isinstance(value, list) else value

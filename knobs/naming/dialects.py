@@ -1,0 +1,93 @@
+"""Whose dialect a file is written in; the run.json of `perfdoc run` is one of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+
+from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
+from perfdoc.knobs.naming.meaning import meaning, names_of
+from perfdoc.knobs.naming.places import PERFDOC_SECTIONS, placed
+from perfdoc.knobs.reading.entry import Entry
+
+_CONFIG, _VALUE = "config.", ".value"
+
+
+def is_manifest(entries: Sequence[Entry]) -> bool:
+    """Whether these are the entries of a run.json."""
+    names = {e.name for e in entries if e.form == "path"}
+    return {"perfdoc_version", "schema_version"} <= names
+
+
+def of_manifest(entries: Sequence[Entry]) -> Iterator[Entry]:
+    """The settings among them, under their canonical ids, and the variables."""
+    for entry in entries:
+        if entry.form == "env":
+            yield entry
+        elif entry.name.startswith(_CONFIG) and entry.name.endswith(_VALUE):
+            yield replace(entry, name=entry.name.removeprefix(_CONFIG).removesuffix(_VALUE))
+
+
+_OF_PATHS: tuple[Dialect, ...] = ("megatron_bridge", "nemo", "verl", "megatron_core")
+_LAUNCHER = frozenset({"nproc_per_node", "nnodes"})
+_ENOUGH_FLAGS = 2
+
+
+def is_megatron_command(entries: Sequence[Entry]) -> bool:
+    """Whether there are flags that only Megatron-LM has; one alone may be another program's."""
+    known = {
+        found.knob.id
+        for e in entries
+        if e.form == "flag" and (found := meaning(e, "megatron_lm")).how == "exact" and found.knob
+    }
+    return len(known - _LAUNCHER) >= _ENOUGH_FLAGS
+
+
+def dialect_of(entries: Sequence[Entry]) -> tuple[Dialect | None, str]:
+    """The dialect, or None, with the reason. A tie is not broken: the user has to say."""
+    paths = [e for e in entries if e.form == "path"]
+    if is_manifest(entries):
+        return "perfdoc", "a run.json"
+    scores = {d: s for d in _OF_PATHS if (s := _score(paths, d))}
+    ours = _own_score(paths)
+    if ours > max(scores.values(), default=0):
+        return "perfdoc", "the trainer's sections"
+    if scores:
+        best = max(scores.values())
+        first = [d for d, s in scores.items() if s == best]
+        if len(first) == 1:
+            return first[0], f"{round(best)} of its names"
+        return None, " or ".join(DIALECT_TITLES[d] for d in first)
+    if is_megatron_command(entries):
+        return "megatron_lm", "its flags"
+    if paths and any(meaning(e, None).how in ("bare", "former") for e in paths):
+        return None, "names without a place"
+    if any(e.form == "env" and meaning(e, None).how != "unknown" for e in entries):
+        return "env", "its variables"
+    return None, "nothing in it is known"
+
+
+def _score(paths: Sequence[Entry], dialect: Dialect) -> float:
+    """Names that a dialect knows at their place; a little less for one that is only like it."""
+    total = 0.0
+    parents = names_of(dialect).parents
+    for entry in paths:
+        found = meaning(entry, dialect)
+        if found.how == "exact":
+            literal = entry.name.endswith(found.path)
+            total += 1.0 if literal else 0.99
+        elif "." in entry.name and found.how != "unknown":
+            total += 0.5
+        elif "." in entry.name and placed(dialect, entry.name)[0].rpartition(".")[0] in parents:
+            total += 0.1
+    return total
+
+
+def _own_score(paths: Sequence[Entry]) -> float:
+    own: Mapping[str, str] = {e.name: e.name.partition(".")[0] for e in paths if e.name.count(".") == 1}
+    special = PERFDOC_SECTIONS - {"model", "optimizer", "data"}
+    return sum(
+        1.0 if section in special else 0.9
+        for name, section in own.items()
+        if section in PERFDOC_SECTIONS and name.partition(".")[2] in names_of("perfdoc").by_leaf
+    )

@@ -1,0 +1,286 @@
+"""Every known name of a dialect, and what a written one means by them, or nearly."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+
+import yaml
+
+from perfdoc.knobs.knob import Dialect, Former, Knob, Spelling
+from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.naming.places import placed
+from perfdoc.knobs.reading.entry import MAX_ENTRIES, Entry
+
+_LONG, _SHORT = 12, 8
+"""Letters from which two slips, or one, are more likely than another name. No name of 6,447 fields and
+arguments of four frameworks that is no knob's lies that near to one, but for those in neighbours.yaml. Nor
+does any of the 2,303 variables that their sources and PyTorch's name."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The only or the nearest known name within two slips of the pen; else None.
+
+    One for short names, unless it leaves letters out: `bucket_sz` is `bucket_size`.
+    """
+    plain = name.removeprefix("--")
+    found: list[tuple[int, str]] = []
+    for other in known:
+        target = other.removeprefix("--")
+        shorter = min(len(plain), len(target))
+        most = 2 if shorter >= _LONG or _abbreviates(plain, target) else 1
+        if shorter < _SHORT or abs(len(plain) - len(target)) > most:
+            continue
+        if not any(part in plain for part in _parts(target, 2 * most + 1)):
+            continue  # a slip spoils two neighbouring parts at most, so one of them would be whole
+        if _letters_apart(plain, target) > 2 * most:
+            continue
+        slips = _slips(plain, target, most)
+        if slips <= most:
+            found.append((slips, other))
+    return min(found)[1] if found else None
+
+
+def _abbreviates(short: str, name: str) -> bool:
+    """Whether one is the other without some letters; not the first, and no underscore. Of 52,000 identifiers
+    in PyTorch's and megatron-core's sources none abbreviates a known name by two letters so."""
+    letters = iter(name)
+    return (
+        short[:1] == name[:1]
+        and short.count("_") == name.count("_")
+        and all(letter in letters for letter in short)
+    )
+
+
+@cache
+def _parts(name: str, count: int) -> tuple[str, ...]:
+    """A name cut in pieces of about one length."""
+    cuts = [len(name) * n // count for n in range(count + 1)]
+    return tuple(name[a:b] for a, b in itertools.pairwise(cuts))
+
+
+def _letters_apart(a: str, b: str) -> int:
+    """Letters that only one of the two has; a bound that is quick to find."""
+    return sum(abs(a.count(c) - b.count(c)) for c in set(a) | set(b))
+
+
+def _slips(a: str, b: str, most: int) -> int:
+    """Letters added, left out, changed or swapped with the next (optimal string alignment)."""
+    before: list[int] = []
+    row = list(range(len(b) + 1))
+    for i, x in enumerate(a, start=1):
+        new = [i] + [0] * len(b)
+        for j, y in enumerate(b, start=1):
+            new[j] = min(row[j] + 1, new[j - 1] + 1, row[j - 1] + (x != y))
+            if i > 1 and j > 1 and x == b[j - 2] and a[i - 2] == y:
+                new[j] = min(new[j], before[j - 2] + 1)
+        if min(new) > most:
+            return most + 1
+        before, row = row, new
+    return row[-1]
+
+
+_NEIGHBOURS = Path(__file__).resolve().parents[1] / "catalogue" / "neighbours.yaml"
+How = Literal["exact", "bare", "former", "misplaced", "misnamed", "near", "absent", "unknown"]
+"""`bare`: the name without a place. `misnamed`: a class that does not exist. `absent`: the framework has no
+such knob."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Names:
+    """A dialect's names."""
+
+    by_path: Mapping[str, tuple[Knob, Spelling]]
+    by_leaf: Mapping[str, Knob]
+    """Last part of a path, or canonical id."""
+    former: Mapping[str, tuple[Knob, Former]]
+    """Old and wrong names, where the dialect does not use them still."""
+    parents: frozenset[str]
+    """Places in which some knob is set."""
+    other_places: frozenset[str]
+    old_but_current: Mapping[str, Former]
+    """Among the leaves: those that other dialects have given up."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meaning:
+    """What a written name stands for."""
+
+    how: How
+    knob: Knob | None = None
+    spelling: Spelling | None = None
+    former: Former | None = None
+    path: str = ""
+    scope: str = ""
+    instead: str = ""
+    """The name to write."""
+
+
+_MORE_PARENTS: Mapping[str, frozenset[str]] = MappingProxyType(
+    {"nemo": frozenset({"trainer", "model", "optim"})}
+)
+"""Places that hold no knob, in which people put some."""
+
+_OVERRIDES: Mapping[str, str] = MappingProxyType(
+    {
+        "override_transformer_config": "TransformerConfig",
+        "override_ddp_config": "DistributedDataParallelConfig",
+        "override_optimizer_config": "OptimizerConfig",
+    }
+)
+_UNKNOWN = Meaning(how="unknown")
+
+
+@cache
+def neighbours() -> tuple[frozenset[str], Mapping[str, frozenset[str]]]:
+    """Names that are no knob's although they look so, and other places by dialect."""
+    data = yaml.safe_load(_NEIGHBOURS.read_text(encoding="utf-8"))
+    places = {dialect: frozenset(paths) for dialect, paths in data["places"].items()}
+    return frozenset(data["names"]), MappingProxyType(places)
+
+
+@cache
+def names_of(dialect: Dialect | None) -> Names:
+    """The names of a dialect; for None, those that do not depend on one: canonical ids and fields' names."""
+    by_path: dict[str, tuple[Knob, Spelling]] = {}
+    by_leaf: dict[str, Knob] = {}
+    former: dict[str, tuple[Knob, Former]] = {}
+    current: dict[str, Former] = {}
+    for knob in catalogue().values():
+        for spelling in knob.spelled(dialect or "megatron_core"):
+            if dialect is not None:
+                by_path[spelling.name] = (knob, spelling)
+            by_leaf.setdefault(spelling.name.rpartition(".")[2], knob)
+        for old in knob.former:
+            if old.kind == "newer" or dialect in old.current:
+                by_leaf.setdefault(old.name, knob)
+                current[old.name] = old
+            else:
+                former[old.name] = (knob, old)
+    if dialect not in ("megatron_lm", "env"):
+        for knob in catalogue().values():
+            if knob.kind == "knob" or dialect == "perfdoc":
+                by_leaf.setdefault(knob.id, knob)
+    return Names(
+        by_path=MappingProxyType(by_path),
+        by_leaf=MappingProxyType(by_leaf),
+        former=MappingProxyType(former),
+        parents=(
+            frozenset(p.rpartition(".")[0] for p in by_path) | _MORE_PARENTS.get(dialect or "", frozenset())
+        )
+        - {""},
+        old_but_current=MappingProxyType(current),
+        other_places=neighbours()[1].get(dialect or "", frozenset()),
+    )
+
+
+def meaning(entry: Entry, dialect: Dialect | None) -> Meaning:
+    """What one entry sets, for a file in `dialect`."""
+    if entry.form == "env":
+        return _flat(entry.name, "env")
+    if entry.form == "flag":
+        return _flat(entry.name, "megatron_lm")
+    return _of_path(entry.name, entry.bare, dialect)
+
+
+@lru_cache(maxsize=2 * MAX_ENTRIES)
+def _of_path(name: str, bare: bool, dialect: Dialect | None) -> Meaning:
+    path, scope, wrong_class = placed(dialect, name) if dialect else (name, "", "")
+    names = names_of(dialect)
+    parent, _, leaf = path.rpartition(".")
+    if path in names.by_path:
+        knob, spelling = names.by_path[path]
+        if not wrong_class:
+            return Meaning(how="exact", knob=knob, spelling=spelling, path=path, scope=scope)
+        return Meaning(how="misnamed", knob=knob, spelling=spelling, path=path, scope=scope, instead=path)
+    if path in names.other_places:
+        return _UNKNOWN
+    if dialect == "verl" and (overridden := _override(path)) is not None:
+        return Meaning(how="exact", knob=overridden, path=path, scope=scope)
+    if not parent:
+        return _leaf(leaf, names, bare)
+    if parent not in names.parents:
+        return _UNKNOWN
+    found = _leaf(leaf, names, bare, at=parent)
+    if found.how in ("exact", "bare") and found.knob is not None and dialect is not None:
+        spelled = found.knob.spelled(dialect)
+        how: How = "misplaced" if spelled else "absent"
+        if leaf in names.old_but_current:
+            old = names.old_but_current[leaf]
+            return Meaning(how="exact", knob=found.knob, former=old, path=path, scope=scope)
+        if how == "absent" and found.knob.spelled("env"):
+            return _UNKNOWN
+        instead = spelled[0].name if spelled else ""
+        return Meaning(how=how, knob=found.knob, path=path, scope=scope, instead=instead)
+    if found.how in ("former", "near") and found.knob is not None and dialect is not None:
+        spelled = found.knob.spelled(dialect)
+        instead = spelled[0].name if spelled else found.knob.id
+        return Meaning(
+            how=found.how, knob=found.knob, former=found.former, path=path, scope=scope, instead=instead
+        )
+    return found
+
+
+def _override(path: str) -> Knob | None:
+    """verl's dictionaries that go over megatron-core's classes take every field of the class."""
+    parent, _, leaf = path.rpartition(".")
+    owner = _OVERRIDES.get(parent.rpartition(".")[2])
+    known = names_of("megatron_core").by_path.get(f"{owner}.{leaf}") if owner else None
+    return known[0] if known else None
+
+
+def _leaf(leaf: str, names: Names, bare: bool, at: str = "") -> Meaning:
+    if leaf in names.by_leaf:
+        old = names.old_but_current.get(leaf)
+        return Meaning(how="bare", knob=names.by_leaf[leaf], former=old, path=leaf)
+    if leaf in names.former:
+        knob, former = names.former[leaf]
+        return Meaning(how="former", knob=knob, former=former, path=leaf, instead=knob.id)
+    if bare or leaf in neighbours()[0]:
+        return _UNKNOWN
+    here = [p.rpartition(".")[2] for p in names.by_path if p.rpartition(".")[0] == at] if at else None
+    near = nearest(leaf, here if here is not None else names.by_leaf)
+    if near is None:
+        return _UNKNOWN
+    return Meaning(how="near", knob=names.by_leaf[near], path=leaf, instead=near)
+
+
+@lru_cache(maxsize=2 * MAX_ENTRIES)
+def _flat(name: str, dialect: Dialect) -> Meaning:
+    """A flag or a variable."""
+    names = names_of(dialect)
+    if name in names.by_path:
+        knob, spelling = names.by_path[name]
+        return Meaning(how="exact", knob=knob, spelling=spelling, path=name)
+    plain = name.removeprefix("--").replace("-", "_") if dialect == "megatron_lm" else name
+    if plain in names.former:
+        knob, former = names.former[plain]
+        spelled = knob.spelled(dialect)
+        return Meaning(
+            how="former", knob=knob, former=former, path=name, instead=spelled[0].name if spelled else knob.id
+        )
+    dashed = name.replace("_", "-") if dialect == "megatron_lm" else name
+    known = catalogue().get(plain)
+    if dialect == "megatron_lm" and known and known.kind == "knob" and dashed not in names.by_path:
+        knob = known
+        spelled = knob.spelled(dialect)
+        how: How = "misplaced" if spelled else "absent"
+        return Meaning(how=how, knob=knob, path=name, instead=spelled[0].name if spelled else "")
+    if name in neighbours()[0] or plain in neighbours()[0]:
+        return _UNKNOWN
+    near = dashed if dashed in names.by_path else nearest(dashed, names.by_path)
+    if near is None or (near != dashed and dialect == "megatron_lm" and _differ_by_no(near, dashed)):
+        return _UNKNOWN
+    if dialect == "env" and near.partition("_")[0] != name.partition("_")[0]:
+        return _UNKNOWN
+    knob, spelling = names.by_path[near]
+    return Meaning(how="near", knob=knob, spelling=spelling, path=name, instead=near)
+
+
+def _differ_by_no(a: str, b: str) -> bool:
+    return a.replace("--no-", "--") == b.replace("--no-", "--")

@@ -1,0 +1,92 @@
+"""Where each dialect keeps its settings: containers, classes and roles, brought to one form."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from perfdoc.knobs.knob import Dialect
+
+BRIDGE_CLASSES: Mapping[str, str] = MappingProxyType(
+    {
+        "TransformerConfig": "model",
+        "GPTModelProvider": "model",
+        "T5ModelProvider": "model",
+        "MambaModelProvider": "model",
+        "DistributedDataParallelConfig": "ddp",
+        "OptimizerConfig": "optimizer",
+        "TrainingConfig": "train",
+        "DistributedInitConfig": "dist",
+        "CommOverlapConfig": "comm_overlap",
+        "MixedPrecisionConfig": "mixed_precision",
+        "ProfilingConfig": "profiling",
+        "DataloaderConfig": "dataset",
+        "FinetuningDatasetConfig": "dataset",
+        "GPTDatasetConfig": "dataset",
+    }
+)
+"""Megatron-Bridge: class → the container's attribute that holds one."""
+
+WRONG_CLASSES: Mapping[str, str] = MappingProxyType(
+    {
+        "GPTProvider": "GPTModelProvider",
+        "T5Provider": "T5ModelProvider",
+        "TPOverlapCfg": "PipelineOverlapCfg",
+        "TransformerLayerTPOverlapCfg": "PipelineOverlapCfg",
+    }
+)
+"""Classes of guides that do not exist, or do not have the fields that guides give them."""
+
+_CORE_CLASSES = frozenset({"TransformerConfig", "DistributedDataParallelConfig", "OptimizerConfig"})
+_CALLABLES = frozenset(
+    {
+        *("PipelineOverlapCfg", "RingExchangeOverlapCfg", "BulkOverlapCfg", "MegatronCommOverlapCallback"),
+        *("MegatronMixedPrecision", "GarbageCollectionCallback"),
+    }
+)
+_NEMO_CLASSES: Mapping[str, str] = MappingProxyType(
+    {
+        "MegatronStrategy": "trainer.strategy",
+        "DistributedDataParallelConfig": "trainer.strategy.ddp",
+        "OptimizerConfig": "optim.config",
+        "GPTConfig": "model.config",
+        "garbageCollectionCallback": "GarbageCollectionCallback",
+    }
+)
+_VERL_ROLES = ("actor_rollout_ref.actor.", "actor_rollout_ref.ref.", "critic.", "reward_model.")
+PERFDOC_SECTIONS = frozenset(
+    {
+        *("model", "moe", "parallel", "overlap", "optimizer", "precision", "recompute", "kernels", "data"),
+        *("training", "checkpoint", "environment"),
+    }
+)
+STEMS = ("cfg.", "config.", "recipe.", "self.", "pretrain.", "finetune.")
+"""What stands before a path in a program, and nowhere else."""
+
+
+def placed(dialect: Dialect, name: str) -> tuple[str, str, str]:
+    """A written path as (path in the dialect's own form, scope, wrong class or ""). The scope is a role of
+    verl; settings of different roles do not belong together."""
+    parts = name.split(".")
+    wrong = next((p for p in parts[:-1] if p in WRONG_CLASSES), "")
+    if wrong:
+        parts = [WRONG_CLASSES[p] if p == wrong else p for p in parts]
+    for position in range(len(parts) - 2, -1, -1):
+        part, rest = parts[position], parts[position + 1 :]
+        if part in _CALLABLES:
+            return ".".join([part, *rest]), "", wrong
+        if dialect == "megatron_core" and part in _CORE_CLASSES:
+            return ".".join([part, *rest]), "", wrong
+        table = {"megatron_bridge": BRIDGE_CLASSES, "nemo": _NEMO_CLASSES}.get(dialect, {})
+        if part in table:
+            return ".".join([table[part], *rest]), "", wrong
+    path = ".".join(parts)
+    for stem in STEMS:
+        path = path.removeprefix(stem)
+    if dialect == "verl":
+        for role in _VERL_ROLES:
+            if path.startswith(role):
+                return _VERL_ROLES[0] + path.removeprefix(role), role.rstrip("."), wrong
+    if dialect == "perfdoc" and path.partition(".")[0] in PERFDOC_SECTIONS:
+        path = path.rpartition(".")[2]
+    return path, "", wrong

@@ -1,0 +1,46 @@
+"""What a reader finds in a file, before anybody asks which knob it is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from perfdoc.knobs.values import Raw
+
+MAX_BYTES = 1 << 20
+"""Of one file; the largest published configuration has a tenth of it."""
+MAX_ENTRIES = 20_000
+MAX_DEPTH = 40
+MAX_NAME = 300
+
+Form = Literal["path", "flag", "env"]
+
+
+class NotAConfigurationError(ValueError):
+    """A file that cannot be read as a configuration: one line that says why and what to give instead."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """One setting as it is written."""
+
+    form: Form
+    name: str
+    """A dotted path, a flag with its dashes, or a variable."""
+    raw: Raw
+    line: int
+    """From 1."""
+    command: int = 0
+    """Entries with the same number belong to one command line, where the last of two wins."""
+    bare: bool = False
+    """A variable of a program, which may be nobody's setting."""
+
+
+def bounded(entries: Iterable[Entry]) -> Iterator[Entry]:
+    """The entries with names of a sane length. Raises NotAConfigurationError where there are too many."""
+    for number, entry in enumerate(entries):
+        if number >= MAX_ENTRIES:
+            raise NotAConfigurationError(f"holds more than {MAX_ENTRIES} settings. Give a configuration.")
+        if len(entry.name) <= MAX_NAME:
+            yield entry

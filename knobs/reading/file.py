@@ -1,0 +1,104 @@
+"""A configuration file to entries: which way of writing it is, and the bounds on what is read."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal, get_args
+
+from perfdoc.knobs.reading import shell
+from perfdoc.knobs.reading.entry import MAX_BYTES, Entry, NotAConfigurationError, bounded
+from perfdoc.knobs.reading.python_text import parsed, python_entries
+from perfdoc.knobs.reading.shell import shell_entries
+from perfdoc.knobs.reading.yaml_text import yaml_entries
+
+Syntax = Literal["yaml", "python", "shell"]
+"""`shell` is every text of words: scripts, command lines, key=value lines, Dockerfiles, .env files."""
+
+_SUFFIXES: Mapping[str, Syntax] = MappingProxyType(
+    {".yaml": "yaml", ".yml": "yaml", ".json": "yaml", ".py": "python"}
+    | dict.fromkeys((".sh", ".bash", ".slurm", ".sbatch", ".env", ".conf", ".args"), "shell")  # type: ignore[arg-type]
+)
+_READERS: Mapping[Syntax, Callable[[str], Iterator[Entry]]] = MappingProxyType(
+    {"yaml": yaml_entries, "python": python_entries, "shell": shell_entries}
+)
+_SHELL_LINE = re.compile(
+    r"^\s*(#!|#SBATCH|export\s+\w+=|FROM\s|ENV\s+\w+|--[a-z][\w-]+|torchrun\b|srun\b)", re.M
+)
+_PYTHON_LINE = re.compile(
+    r"^\s*(from\s+[\w.]+\s+import\b|import\s+\w|def\s+\w+\(|[\w.]+\s*=\s*[A-Z]\w*\()", re.M
+)
+_KEY_VALUE = re.compile(r"^\s*\+{0,2}[\w./@-]+=\S", re.M)
+_YAML_KEY = re.compile(r"^\s*(- )?\+{0,2}[\w.\"'/@-]+\s*:(\s|$)", re.M)
+
+
+def takes_more(text: str, name: str = "") -> bool:
+    """Whether a text of words, such as a script, takes flags from elsewhere."""
+    return syntax_of(text, name) == "shell" and shell.takes_more(text)
+
+
+def read_text(path: Path) -> tuple[str, Path]:
+    """The text of a file, or of a run directory's run.json, and the file's path.
+
+    Raises NotAConfigurationError, without the path, for anything but some text.
+    """
+    try:
+        if path.is_dir():
+            path = path / "run.json"
+            if not path.exists():
+                raise NotAConfigurationError(
+                    "holds no run.json. Give a configuration file or a run directory."
+                )
+        if path.exists() and not path.is_file():
+            raise NotAConfigurationError("is no regular file. Give a configuration file.")
+        with path.open("rb") as file:
+            return as_text(file.read(MAX_BYTES + 1)), path
+    except OSError as error:
+        raise NotAConfigurationError(f"cannot be read: {error.strerror}. Check the path.") from error
+    except ValueError as error:
+        if isinstance(error, NotAConfigurationError):
+            raise
+        raise NotAConfigurationError("is no path. Check it.") from error
+
+
+def as_text(data: bytes) -> str:
+    """Bytes, at most one more than MAX_BYTES of them, as text. Raises NotAConfigurationError."""
+    if len(data) > MAX_BYTES:
+        raise NotAConfigurationError(f"is larger than {MAX_BYTES >> 20} MiB. Give a configuration file.")
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise NotAConfigurationError("is no UTF-8 text. Give a configuration file.") from error
+    if "\0" in text:
+        raise NotAConfigurationError("is no text. Give a configuration file.")
+    return text
+
+
+def syntax_of(text: str, name: str = "") -> Syntax:
+    """How a text is written: by the file's ending, else by what its lines look like."""
+    by_name = _SUFFIXES.get(Path(name).suffix.lower())
+    if by_name is not None:
+        return by_name
+    if text.lstrip()[:1] in ("{", "["):
+        return "yaml"
+    if _PYTHON_LINE.search(text):
+        try:
+            parsed(text)
+            return "python"
+        except NotAConfigurationError:
+            pass
+    if _SHELL_LINE.search(text) or len(_KEY_VALUE.findall(text)) > len(_YAML_KEY.findall(text)):
+        return "shell"
+    return "yaml"
+
+
+def read_entries(text: str, name: str = "") -> tuple[Entry, ...]:
+    """Every setting of a text. Raises NotAConfigurationError where there is none."""
+    syntax = syntax_of(text, name)
+    assert syntax in get_args(Syntax)
+    entries = tuple(bounded(_READERS[syntax](text)))
+    if not entries:
+        raise NotAConfigurationError("holds no settings. Give YAML, flags, key=value lines or variables.")
+    return entries

@@ -1,0 +1,199 @@
+"""What a file sets: names resolved, values read, repeats noticed, by scope or as one Configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Dialect, Former, Knob, Value
+from perfdoc.knobs.lint.finding import Finding, Severity
+from perfdoc.knobs.naming.dialects import dialect_of, is_manifest, is_megatron_command, of_manifest
+from perfdoc.knobs.naming.meaning import Meaning, meaning
+from perfdoc.knobs.reading.entry import Entry
+from perfdoc.knobs.reading.file import read_entries, read_text, takes_more
+from perfdoc.knobs.values import OPAQUE, Opaque, Raw, read_value
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """An entry with what it means."""
+
+    entry: Entry
+    meaning: Meaning
+    value: Value | Opaque
+    problem: str = ""
+    """What is wrong with the value."""
+
+    @property
+    def knob(self) -> Knob:
+        """The knob that it sets."""
+        assert self.meaning.knob is not None
+        return self.meaning.knob
+
+
+def settings_of(entries: Sequence[Entry], dialect: Dialect | None) -> Iterator[Setting]:
+    """Every entry that means a knob, in the file's order. Flags count where they are Megatron-LM's."""
+    flags = is_megatron_command(entries)
+    for entry in entries:
+        if entry.form == "flag" and not flags:
+            continue
+        found = meaning(entry, dialect)
+        if found.knob is None:
+            continue
+        try:
+            value = _value(found, entry.raw)
+            yield Setting(entry=entry, meaning=found, value=value)
+        except ValueError as error:
+            yield Setting(entry=entry, meaning=found, value=OPAQUE, problem=str(error))
+
+
+def by_scope(settings: Sequence[Setting]) -> Mapping[str, Mapping[str, Setting]]:
+    """Scope → canonical id → the setting that holds. Variables hold in every scope."""
+    scopes = {s.meaning.scope for s in settings if s.entry.form != "env"} or {""}
+    found: dict[str, dict[str, Setting]] = {scope: {} for scope in sorted(scopes)}
+    for setting in settings:
+        for scope, chosen in found.items():
+            if setting.entry.form == "env" or setting.meaning.scope == scope:
+                before = chosen.get(setting.knob.id)
+                chosen[setting.knob.id] = setting if before is None else _winner(before, setting)
+    return found
+
+
+def repeated(before: Setting, after: Setting) -> bool:
+    """Whether two settings are certainly made together, so that the later one wins."""
+    a, b = before.entry, after.entry
+    if a.command != b.command or a.form != b.form or a.bare or b.bare:
+        return False
+    return a.form == "flag" or (a.form == "path" and before.meaning.path == after.meaning.path)
+
+
+def _winner(before: Setting, after: Setting) -> Setting:
+    if before.value == after.value:
+        return before
+    rank = [_place(s) for s in (before, after)]
+    if rank[0] != rank[1]:  # Megatron-Bridge: one place overwrites the other
+        return before if rank[0] < rank[1] else after
+    if repeated(before, after):
+        return after
+    return Setting(entry=after.entry, meaning=after.meaning, value=OPAQUE)
+
+
+def _place(setting: Setting) -> int:
+    """Where its name stands among the names of its knob; the first one wins."""
+    spelling = setting.meaning.spelling
+    if spelling is None or setting.meaning.former is not None or setting.entry.form != "path":
+        return 0
+    return setting.knob.spelled(spelling.dialect).index(spelling)
+
+
+def _value(found: Meaning, raw: Raw) -> Value | Opaque:
+    """The value by its knob's type. Raises ValueError."""
+    knob = found.knob
+    assert knob is not None
+    if found.former is not None and found.former.values:
+        return _old_value(found.former, raw)
+    spelling = found.spelling
+    if spelling is not None and spelling.dialect == "megatron_lm" and knob.type == "bool":
+        if isinstance(raw, Opaque):
+            return OPAQUE
+        means = True if spelling.means is None else spelling.means
+        inline = str(raw).lower() in ("false", "0") if isinstance(raw, str) else False
+        return (not means) if inline else means
+    return read_value(knob, raw)
+
+
+def _old_value(former: Former, raw: Raw) -> Value | Opaque:
+    for old, new in former.values.items():
+        if str(raw).lower() == str(old).lower():
+            return new
+    return OPAQUE
+
+
+def finding_of(
+    setting: Setting, code: str, severity: Severity, message: str, instead: str, why: str
+) -> Finding:
+    """What is wrong with one setting."""
+    return Finding(
+        code=code,
+        severity=severity,
+        line=setting.entry.line,
+        key=setting.entry.name,
+        knob=setting.knob.id,
+        message=message,
+        instead=instead,
+        why=why,
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scoped:
+    """What a text sets."""
+
+    entries: Sequence[Entry]
+    """Of a run.json its settings alone."""
+    settings: Sequence[Setting]
+    scopes: Mapping[str, Mapping[str, Setting]]
+    """Scope, such as a role of verl, to canonical id to the setting that holds."""
+    dialect: Dialect | None
+    reason: str
+    """How the dialect is known."""
+    defaults_of: Dialect | None
+    """Whose defaults hold: a script with Megatron-LM's flags and variables is Megatron-LM's."""
+    manifest: bool
+    """Whether it is a run.json, which holds every setting."""
+    complete: bool
+    """Whether what is not set has its default: in a run.json, and in a script of Megatron-LM's flags that
+    takes none from elsewhere."""
+
+
+def read_scoped(text: str, name: str = "", dialect: Dialect | None = None) -> Scoped:
+    """`name` is the file's; `dialect` overrides what the names say. Raises NotAConfigurationError."""
+    entries = read_entries(text, name)
+    detected, reason = (dialect, "--dialect") if dialect is not None else dialect_of(entries)
+    manifest = is_manifest(entries)
+    if manifest:
+        entries = tuple(of_manifest(entries))
+    settings = tuple(settings_of(entries, detected))
+    flags = any(s.entry.form == "flag" for s in settings)
+    defaults_of: Dialect | None = "megatron_lm" if flags and detected in (None, "env") else detected
+    return Scoped(
+        entries=entries,
+        settings=settings,
+        scopes=by_scope(settings),
+        dialect=detected,
+        reason=reason,
+        defaults_of=defaults_of,
+        manifest=manifest,
+        complete=manifest or (defaults_of == "megatron_lm" and flags and not takes_more(text, name)),
+    )
+
+
+def read_configuration(path: Path, dialect: Dialect | None = None) -> Configuration:
+    """What a file (or a run directory's run.json) sets, under canonical ids.
+
+    Of several scopes, such as verl's roles, only what they agree on is known. Raises NotAConfigurationError.
+    """
+    text, file = read_text(path)
+    found = read_scoped(text, file.name, dialect)
+    chosen: dict[str, Setting | None] = {}
+    for scope in found.scopes.values():
+        for knob, setting in scope.items():
+            same = knob not in chosen or _told(chosen[knob]) == setting.value
+            chosen[knob] = setting if same else None
+    values = {
+        knob: setting.value
+        for knob, setting in chosen.items()
+        if setting is not None and not isinstance(setting.value, Opaque)
+    }
+    return Configuration(
+        values=values,
+        unknown=frozenset(chosen) - frozenset(values),
+        dialect=found.defaults_of,
+        complete=found.complete,
+    )
+
+
+def _told(setting: Setting | None) -> object:
+    return None if setting is None else setting.value

@@ -1,0 +1,73 @@
+"""Settings as text in a dialect, ready to paste."""
+
+from __future__ import annotations
+
+from perfdoc.knobs.knob import Dialect, Knob, Value
+from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.naming.places import STEMS
+
+
+def as_written(name: str, value: Value, dialect: Dialect | None) -> str:
+    """How to set a knob in a dialect; empty where that framework has no such knob.
+
+    >>> as_written("apply_rope_fusion", False, "megatron_lm")
+    '--no-rope-fusion'
+    """
+    knob = catalogue()[name]
+    if knob.spelled("env"):
+        variable = knob.spelled("env")[0].name
+        return f"unset {variable}" if value is None else f"{variable}={_text(value)}"
+    if dialect == "env":
+        return ""  # a name that no program looks for in its environment
+    if dialect in (None, "perfdoc"):
+        return f"{name}={_text(value)}"
+    spellings = knob.spelled(dialect or "")
+    if not spellings:
+        return ""
+    if dialect != "megatron_lm":
+        return at_path(spellings[0].name, value)
+    if knob.type == "bool":
+        for spelling in spellings:
+            if (spelling.means is None and value is True) or spelling.means is value:
+                return spelling.name
+        return "leave out " + " and ".join(s.name for s in spellings)
+    if value is None:
+        return f"leave out {spellings[0].name}"
+    words = " ".join(_text(v) for v in value) if isinstance(value, tuple) else _text(value)
+    return f"{spellings[0].name} {words}"
+
+
+def at_path(path: str, value: Value) -> str:
+    """A value at a dotted path: an argument where the path starts at a class, else an override.
+
+    >>> at_path("TransformerConfig.cuda_graph_impl", "local")
+    "TransformerConfig(cuda_graph_impl='local')"
+    """
+    owner, _, field = path.rpartition(".")
+    if owner and "." not in owner and (owner[0].isupper() or owner == "initialize_model_parallel"):
+        return f"{owner}({field}={list(value) if isinstance(value, tuple) else value!r})"
+    adds = "++" if ".override_" in path else ""  # a key that verl's own configuration does not have
+    return f"{adds}{path}={_text(value)}"
+
+
+def like(written: str, name: str) -> str:
+    """A path with the beginning that the user's own names have: `recipe.model.config.…`."""
+    stem = next((s for s in STEMS if name.startswith(s)), "")
+    return stem + written if stem and written[:1].islower() and "=" in written else written
+
+
+def default_in(knob: Knob, dialect: Dialect) -> str:
+    """What holds where it is not set, in words."""
+    if dialect in knob.depends:
+        return "depends on other settings"
+    return _text(knob.defaults[dialect]) if dialect in knob.defaults else ""
+
+
+def _text(value: Value) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, tuple):
+        return "[" + ",".join(_text(v) for v in value) + "]"
+    return str(value)

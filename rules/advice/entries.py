@@ -1,0 +1,84 @@
+"""The guides' advice, entry by entry: one YAML file per topic beside this module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import yaml
+
+TOPICS: Mapping[str, str] = MappingProxyType(
+    {
+        "comm_overlap": "Communication beside compute",
+        "comm_dtype": "Number formats of communication",
+        "network": "Network and topology",
+        "scale": "Many GPUs",
+        "parallel_mapping": "How ranks divide the model and the data",
+        "pipeline": "Pipeline parallelism",
+        "moe": "Mixture of experts",
+        "long_sequence": "Long sequences",
+        "host_overhead": "The host",
+        "low_precision": "Low precision",
+        "fusion": "Fusions and attention",
+        "memory": "Memory",
+        "packing": "Packing and padding",
+        "clock": "Clocks",
+        "profiling": "Profiling",
+        "capture": "Quality of the capture",
+    }
+)
+"""Topic → its heading, in the order in which pages show them; each is a file of entries."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Entry:
+    """What a guide says in one place. Either rules decide it, or it says why data cannot."""
+
+    id: str
+    topic: str
+    says: str
+    """The advice in a sentence."""
+    undecided: str = ""
+    """Why no rule decides it; empty where one does."""
+
+
+GUIDES = {
+    "seed 000": "Megatron-Bridge, performance tuning guide",
+    "seed 001": "NeMo Framework, performance tuning guide",
+    "seed 002": "Megatron-Bridge, performance tuning guide for LLM training (an abridged form)",
+    "seed 003": "Megatron-LM, system optimizations",
+    "seed 004": "notes on megatron-core's performance options",
+    "DESIGN section 3": "perfdoc's own definitions (docs/ledger.md)",
+}
+
+
+def title_of(source: str) -> str:
+    """The title behind one of `Meta.sources`; a source of another rule's, which has no number, as it is."""
+    return GUIDES.get(source, source)
+
+
+_FOLDER = Path(__file__).resolve().parent
+_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+
+
+@cache
+def entries() -> Mapping[str, Entry]:
+    """Every entry by id, topic after topic. Raises ValueError for one that is wrong."""
+    found: dict[str, Entry] = {}
+    for topic in TOPICS:
+        file = _FOLDER / f"{topic}.yaml"
+        if not file.exists():
+            continue
+        for row in yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER) or ():
+            try:
+                entry = Entry(topic=topic, **row)
+            except TypeError as error:
+                raise ValueError(f"{file.name}: {row}: {error}") from error
+            if entry.id in found:
+                raise ValueError(f"{file.name}: {entry.id} is there twice")
+            found[entry.id] = entry
+    return MappingProxyType(found)

@@ -1,0 +1,260 @@
+"""PD101: gradient and weight communication that no compute hides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import at_most, predicted
+from perfdoc.rules.engine.rule import Advice, Level, Meta, Verdict
+from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.facts.gradient_sums import (
+    MANY_RANKS,
+    can_accumulate_in_fp32,
+    keeps_precision,
+    summing_ranks,
+)
+from perfdoc.rules.facts.hidden import hidden_frac
+from perfdoc.rules.facts.precision import fp8_gather
+
+META = Meta(
+    code="PD101",
+    title="Exposed data-parallel communication",
+    why="Gradients can be reduced while the backward pass still computes, and weights gathered while the "
+    "forward pass does. What is not hidden lengthens every step, on every rank.",
+    sources=("seed 000", "seed 001", "seed 003"),
+    topic="comm_overlap",
+    time=("exposed_comm.dp",),
+    needs=("trace",),
+    advice=(
+        "dp_overlap",
+        "dp_bucket_bigger",
+        "dp_bucket_pp_fixed",
+        "fsdp_bucket_default",
+        "cd_bf16_reduce",
+        "cd_fp8_gather",
+        "scale_dp_three_levers",
+    ),
+)
+
+WORTH_FRAC = 0.02
+"""Of a step: the upper end of what the replay says that a change gains, where overlap is not known to be
+off."""
+HIDDEN_FRAC = 0.25
+"""Of this communication: where less is hidden, it stays a problem."""
+_TRIED = ("overlapped_dp", "buckets_x4", "buckets_x0.25")
+_VERIFY = "Run again: exposed DP communication in the ledger falls, and the step time by as much."
+_FALSE_ALARM = (
+    "One micro-batch; or ranks that were not compared and wait for a late one: then the wait, not the "
+    "transfer, is what is exposed."
+)
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires at `exposed.MIN_FRAC` of the window, mean over ranks.
+
+    Buckets are sized by the replay's line of time over bytes, in elements; not with a pipeline, whose later
+    stages and chunks ignore the size. Sums in bf16 over 128 ranks or more are advised only where something
+    keeps their precision.
+    """
+    nothing, evidence = judged(case, "dp")
+    if nothing is not None:
+        return nothing
+    overlaps = _overlaps(case)
+    advice = [*overlaps, *_buckets(case), *_narrower_sums(case), *_narrower_weights(case)]
+    unadvised = _UNADVISED if case.configuration.values else _NO_CONFIGURATION
+    return Verdict(
+        state="fires",
+        worst=worst_exposed(case, "dp"),
+        level=_level(case, advice),
+        reason=_reason(case, advice),
+        evidence=evidence,
+        advice=advice,
+        remedy=" ".join(w for w in ("" if advice else unadvised, *_held_back(case, overlaps)) if w),
+        otherwise=_UNADVISED,
+        gain=ceiling_of_transfer(case, "dp"),
+        verify=_VERIFY,
+        false_alarm=_FALSE_ALARM,
+    )
+
+
+def _level(case: Case, advice: Sequence[Advice]) -> Level:
+    """Information where part of it is hidden and the replay found that neither overlap, nor buckets, nor what
+    is advised can gain much: then it is the size of the job that leaves too little compute to hide it."""
+    tried = [p for key in _TRIED if (p := case.prediction(key)) is not None and p.high_ns is not None]
+    gains = [*(p.gain for p in tried), *(a.gain for a in advice if a.gain is not None)]
+    worth = any((g.high_ms or 0.0) >= WORTH_FRAC * (case.unit_ms or 0.0) for g in gains)
+    off = any(a.knob in (_GRADIENTS, _WEIGHTS) for a in advice)
+    little = (hidden_frac(case, "dp") or 0.0) < HIDDEN_FRAC
+    return "problem" if off or not tried or worth or little else "information"
+
+
+def _reason(case: Case, advice: Sequence[Advice]) -> str:
+    """Whose price it is: that of too little compute beside it, where it is overlapped already and nothing
+    that is advised takes the better part of it away."""
+    exposed = ceiling_of_transfer(case, "dp")
+    best = max((a.gain.mid_ms or 0.0 for a in advice if a.gain is not None), default=0.0)
+    mended = exposed is None or best >= (exposed.high_ms or 0.0) / 2
+    if mended or not case.is_set_to(_GRADIENTS, True) or case.is_set_to(_WEIGHTS, False):
+        return "compute does not hide it"
+    count = case.micro_batches
+    of = "" if count is None else f" of {count} micro-batch{'es' if count != 1 else ''}"
+    return f"it is overlapped, and the compute{of} beside it is too short to hide it"
+
+
+_NO_CONFIGURATION = "Give the job's configuration (--config FILE): without it no setting can be advised."
+_UNADVISED = (
+    "No setting that is known would help. Waiting for a late rank counts too: see the skew section. More "
+    "compute per step, such as more micro-batches, hides more."
+)
+_GRADIENTS, _WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
+
+
+def _overlaps(case: Case) -> list[Advice]:
+    """Only what is known to be off. The replay overlaps gradients and weights together."""
+    found = []
+    gain = predicted(case, "overlapped_dp")
+    sharded = case.is_set_to("use_distributed_optimizer", True)
+    if _overlap_costs(case):
+        return []  # what is exposed now costs less than what would be then
+    both = case.is_set_to(_GRADIENTS, False) and sharded and case.is_set_to(_WEIGHTS, False)
+    if case.is_set_to(_GRADIENTS, False):
+        why = "reduces each bucket of gradients while the backward pass goes on"
+        together = (_WEIGHTS,) if both else ()
+        alone = not both and _gathers(case) and not case.is_set_to(_WEIGHTS, True)
+        only = at_most(gain, "predicted with weights gathered ahead too") if alone else gain
+        found.append(Advice(knob=_GRADIENTS, to=True, why=why, gain=only, together=together))
+    if sharded and case.is_set_to(_WEIGHTS, False):
+        why = "gathers the weights of the next layers while the forward pass computes"
+        if not both:
+            gain = at_most(gain, "predicted with gradients overlapped anew, which they may be already")
+        together = (_GRADIENTS,) if both else ()
+        found.append(Advice(knob=_WEIGHTS, to=True, why=why, gain=gain, together=together))
+    return found
+
+
+def _gathers(case: Case) -> bool:
+    return any(
+        row.dimension == "dp" and row.collective == "all_gather"
+        for rank in case.ranks
+        for row in rank.communication
+    )
+
+
+def _overlap_costs(case: Case) -> bool:
+    gain = predicted(case, "overlapped_dp")
+    return gain is not None and gain.method == "replay" and (gain.mid_ms or 0.0) < 0
+
+
+def _piped(case: Case) -> bool:
+    return (case.degree("pipeline_model_parallel_size") or 1) > 1
+
+
+def _usual_elements(case: Case) -> int:
+    """max(40 M, 1 M x DP), megatron-core's default."""
+    return max(40_000_000, 1_000_000 * (case.dp or 1))
+
+
+def _bucket_elements(case: Case) -> int | None:
+    """What is set, or what megatron-core makes of null; Megatron-Bridge and NeMo put a number of theirs
+    there."""
+    known, size = case.setting("bucket_size")
+    if known and size is None and case.dp and case.configuration.dialect not in ("megatron_bridge", "nemo"):
+        return _usual_elements(case)
+    return size if known and isinstance(size, int) and not isinstance(size, bool) else None
+
+
+def _buckets(case: Case) -> list[Advice]:
+    """Another bucket size, where the replay says that it gains by the lower end of its band; for small ones
+    that it only may make better, megatron-core's own.
+
+    Not while the overlap is off: megatron-core then makes one bucket of all gradients whatever is set, and
+    what was replayed is no longer so once it is on.
+    """
+    size = _bucket_elements(case)
+    if size is None or _piped(case) or case.is_set_to(_GRADIENTS, False):
+        return []
+    if case.is_set_to("use_megatron_fsdp", True):
+        if case.is_set_to("bucket_size", None):
+            return []
+        why = "Megatron FSDP then moves each layer's weights and gradients beside that layer's compute"
+        return [Advice(knob="bucket_size", to=None, why=why)]
+    found = []
+    for key, factor in (("buckets_x4", 4.0), ("buckets_x0.25", 0.25)):
+        prediction = case.prediction(key)
+        if prediction is not None and (prediction.gain.low_ms or 0.0) > 0:
+            words = "fewer, larger messages" if factor > 1 else "messages that begin earlier"
+            to = max(1, round(size * factor))
+            found.append((words, to, prediction.gain))
+    found.sort(key=lambda f: -(f[2].mid_ms or 0.0))
+    larger, usual = case.prediction("buckets_x4"), _usual_elements(case)
+    if not found and larger is not None and (larger.mid_ns or 0) > 0 and size < usual:
+        why = f"megatron-core's own size instead of {size:,} elements: fewer messages, less latency"
+        return [Advice(knob="bucket_size", to=usual, why=why)]
+    return [
+        Advice(knob="bucket_size", to=to, why=f"{words}; the size counts elements, not bytes", gain=gain)
+        for words, to, gain in found[:1]
+    ]
+
+
+def _sums_in_fp32(case: Case) -> bool:
+    return case.is_set_to("grad_reduce_in_fp32", True) and case.job.facts.dtype not in (None, "fp32")
+
+
+def _many(case: Case) -> bool:
+    """So many ranks that bf16 sums need something that keeps their precision, and nothing is known to."""
+    return (summing_ranks(case) or 0) >= MANY_RANKS and not keeps_precision(case)
+
+
+def _narrower_sums(case: Case) -> list[Advice]:
+    if not _sums_in_fp32(case) or (_many(case) and not can_accumulate_in_fp32(case)):
+        return []
+    gain = predicted(case, "dp_half_bytes")
+    costs = "sums of gradients over ranks lose precision; compare the loss over some thousand steps"
+    found = []
+    if _many(case):
+        why = "adds in fp32 what was sent in bf16, so that sums over so many ranks keep their precision"
+        found.append(Advice(knob="reduce_scatter_with_fp32_accumulation", to=True, why=why))
+        costs = "an exchange and local sums take the place of NCCL's reduce-scatter; compare the loss"
+        gain = at_most(gain, "predicted for a reduce-scatter of half the bytes, not for the exchange")
+    why = "sends gradients in 2 bytes instead of 4"
+    return [*found, Advice(knob="grad_reduce_in_fp32", to=False, why=why, gain=gain, costs=costs)]
+
+
+def _narrower_weights(case: Case) -> list[Advice]:
+    """FP8 weights, where products are FP8 already, in a recipe whose weights can be gathered as they are, and
+    weights are known to be gathered wider."""
+    known, fp8 = case.setting("fp8")
+    needs = fp8_gather(case)
+    if not known or fp8 is None or needs is None or not case.is_set_to("fp8_param_gather", False):
+        return []
+    costs = f"needs {needs}" if needs else ""
+    found = []
+    if case.is_set_to("fp8_recipe", "mxfp8") and not case.is_set_to("use_megatron_fsdp", True):
+        why = "MXFP8 weights are gathered into the gradients' buffer"
+        found.append(Advice(knob="reuse_grad_buf_for_mxfp8_param_ag", to=True, why=why))
+    why = "gathers weights in 1 byte instead of 2, the same values that the products are fed anyway"
+    return [Advice(knob="fp8_param_gather", to=True, why=why, costs=costs), *found]
+
+
+def _held_back(case: Case, overlaps: Sequence[Advice]) -> list[str]:
+    """Why something is not advised that a reader may expect."""
+    found = []
+    if not overlaps and case.is_set_to(_GRADIENTS, False) and _overlap_costs(case):
+        found.append(
+            "Overlap is off and is not advised: the replay finds that with these buckets it costs more than "
+            "it hides."
+        )
+    known, size = case.setting("bucket_size")
+    if known and size is not None and _piped(case):
+        found.append(
+            "bucket_size is left as it is: with a pipeline only the first chunk of the first stage reads it, "
+            "elsewhere a chunk of layers is one bucket."
+        )
+    if _sums_in_fp32(case) and _many(case) and not can_accumulate_in_fp32(case):
+        found.append(
+            f"Sums in bf16 over {summing_ranks(case)} ranks are not advised: along a ring they lose "
+            "precision, unless a switch (use_sharp) or reduce_scatter_with_fp32_accumulation keeps it."
+        )
+    return found

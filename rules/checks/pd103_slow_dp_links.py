@@ -1,0 +1,159 @@
+"""PD103: data-parallel collectives that fill little of the links."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from perfdoc.analyzers.memory.memory_formula import states_bytes
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.gain import predicted
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.facts.degrees import degrees_of, has_experts
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.facts.gradient_sums import summing_ranks
+from perfdoc.rules.facts.hidden import only_for_gpus
+from perfdoc.rules.facts.links import Link, reached_gbps, usual_link
+from perfdoc.rules.facts.memory_room import gib
+
+META = Meta(
+    code="PD103",
+    title="Data-parallel collectives far below their links",
+    why="Exposed collectives that reach a part of the links' bandwidth lose time to latency, to one flat "
+    "ring over all nodes or to messages of awkward sizes, and not to the number of bytes.",
+    sources=("seed 000", "seed 001", "seed 003"),
+    topic="comm_overlap",
+    time=("exposed_comm.dp",),
+    needs=("trace", "settings", "hardware"),
+    advice=(
+        "dp_hierarchical",
+        "scale_hier",
+        "scale_dp_three_levers",
+        "mem_padding",
+        "mlm_02",
+        "mlm_05",
+        "mlm_nccl_debug",
+    ),
+)
+
+LOW_LINK_FRAC = 0.5
+"""Of what such links usually carry: large messages reach 80 % and more."""
+SMALL_FRAC = 0.25
+"""Of the exposed transfer: where buckets of four times the size are predicted to save as much, it is the
+messages that are small."""
+RING_RANKS = 16
+"""Smaller groups gain little from two levels, or from padded buckets."""
+_UNKNOWN_LINK = "what the links between these ranks carry is not known (GPU, layout, or experts' own groups)"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where exposed DP communication takes `exposed.MIN_FRAC` of the window and its
+    bus bandwidth is below `LOW_LINK_FRAC` of what the links usually carry. What would help is not
+    measured."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
+    nothing, evidence = judged(case, "dp")
+    if nothing is not None:
+        return nothing
+    ranks, tp = summing_ranks(case), case.degree("tensor_model_parallel_size")
+    dense = has_experts(case) is False or case.degree("expert_model_parallel_size") == 1
+    link = None if ranks is None or tp is None or not dense or ranks < 2 else usual_link(case, ranks, tp)
+    if link is None or ranks is None:
+        return Verdict(state="skipped", reason=_UNKNOWN_LINK, evidence=evidence)
+    gbps = reached_gbps(case, "dp")
+    if gbps is None:
+        reason = "the sizes of messages or groups are not in the capture, so that bandwidth is not known"
+        return Verdict(state="skipped", reason=reason, evidence=evidence)
+    share = gbps / link.gbps
+    evidence.append(Evidence(label="bus bandwidth of DP collectives", value=f"{gbps:,.3g} GB/s"))
+    value = f"{link.gbps:,.3g} GB/s, of which {per_cent(share, 0)} is reached"
+    evidence.append(Evidence(label=f"{ranks:,} ranks over {link.words}", value=value))
+    reason = ""
+    if share >= LOW_LINK_FRAC:
+        reason = "the links are well used: fewer bytes or more overlap help, see PD101"
+    elif _messages_are_small(case):
+        reason = "messages are too small to fill the links: larger buckets help, see PD101"
+    if reason:
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    return Verdict(
+        state="fires",
+        worst=worst_exposed(case, "dp"),
+        level="information",
+        reason="its collectives fill little of the links",
+        evidence=evidence,
+        advice=list(_advice(case, link, ranks)),
+        remedy="Look first at the log of NCCL (NCCL_DEBUG=INFO): a group on sockets, on one card of many or "
+        "without GPUDirect is slow whatever is set.",
+        gain=ceiling_of_transfer(case, "dp"),
+        verify="Run again: the bus bandwidth of DP rows in the communication table rises.",
+        false_alarm="Slower network cards than such servers usually have, ranks that are not placed node "
+        "after node, or waiting for late ranks where ranks were not compared.",
+    )
+
+
+def _messages_are_small(case: Case) -> bool:
+    """Whether larger buckets alone are predicted to save `SMALL_FRAC` of what is exposed."""
+    larger, exposed = predicted(case, "buckets_x4"), ceiling_of_transfer(case, "dp")
+    if larger is None or exposed is None or not (larger.low_ms or 0.0) > 0:
+        return False
+    return (larger.mid_ms or 0.0) >= SMALL_FRAC * (exposed.high_ms or 0.0)
+
+
+def _advice(case: Case, link: Link, ranks: int) -> Iterator[Advice]:
+    sharded = case.is_set_to("use_distributed_optimizer", True)
+    if sharded and ranks >= RING_RANKS and case.is_set_to("pad_buckets_for_high_nccl_busbw", False):
+        yield Advice(
+            knob="pad_buckets_for_high_nccl_busbw",
+            to=True,
+            why=f"pads buckets to 65,536 elements, so that a ring of {ranks:,} moves pieces of even size; a "
+            "guide claims 20 to 30 % of bandwidth",
+            costs="up to 65,535 elements more for each bucket: it takes memory, it saves none",
+        )
+    if link.crosses and sharded and ranks >= RING_RANKS:
+        yield from _two_levels(case, ranks)
+    if link.crosses and case.is_set_to("use_sharp", False):
+        why = "adds in the switches, where InfiniBand has SHARP: fewer bytes on the wire, fewer SMs"
+        yield Advice(knob="use_sharp", to=True, why=why, costs="one group of the job can have it")
+    if case.gpu is not None and case.gpu.architecture != "ampere" and case.is_set_to("nccl_ub", False):
+        where = "network cards, most of all with use_sharp," if link.crosses else "NVLink"
+        yield Advice(
+            knob="nccl_ub",
+            to=True,
+            why=f"registers the buffers, so that NCCL reduces over {where} with few SMs; a guide claims 20 % "
+            "on NVLink",
+            costs="buffers outside of PyTorch's allocator, not with expandable_segments; it sets "
+            "NCCL_NVLS_ENABLE=1 itself",
+        )
+    if not any(case.is_set_to("nccl_debug", level) for level in ("INFO", "TRACE")):
+        why = "prints for each group which transport, cards and channels it got; for one run"
+        yield Advice(knob="nccl_debug", to="INFO", why=why, costs="a long log")
+
+
+def _two_levels(case: Case, ranks: int) -> Iterator[Advice]:
+    """Two instances, the least that breaks the ring: each more doubles the optimizer's memory again."""
+    accumulates = case.is_set_to("reduce_scatter_with_fp32_accumulation", True)
+    if case.degree("num_distributed_optimizer_instances") != 1 or ranks % 2 or accumulates:
+        return
+    more = _more_bytes(case, ranks)
+    memory = "" if more is None else f": {gib(more)} more on each GPU, by formula"
+    yield Advice(
+        knob="num_distributed_optimizer_instances",
+        to=2,
+        why=f"scatters and gathers over {ranks // 2:,} ranks and only sums over the other half, instead of "
+        f"one ring of {ranks:,}; 4 and more where that helped. A guide claims 5 to 15 %",
+        costs=f"twice the memory of optimizer states{memory}",
+    )
+
+
+def _more_bytes(case: Case, ranks: int) -> int | None:
+    """What optimizer states take more where half of `ranks` share them; None where it is not known."""
+    shape, at = case.job.facts.model, degrees_of(case)
+    if shape is None or not shape.layers or at is None:
+        return None
+    now, then = (
+        states_bytes(shape, replace(at, dp=n, cp=1), sharded_optimizer=True) for n in (ranks, ranks // 2)
+    )
+    return None if now is None or then is None else then - now

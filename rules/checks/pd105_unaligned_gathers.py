@@ -1,0 +1,75 @@
+"""PD105: weights gathered at other moments on each pipeline stage."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
+from perfdoc.rules.facts.gradient_sums import summing_ranks
+
+META = Meta(
+    code="PD105",
+    title="Weights gathered out of step with the pipeline",
+    why="A gather beside compute slows it. Where each stage gathers at another moment, each slows the "
+    "pipeline in turn; where all do at once, it is paid once.",
+    sources=("seed 000", "seed 001", "seed 004"),
+    topic="comm_overlap",
+    needs=("settings",),
+    advice=("dp_overlap_pp_vpp", "dp_overlap_opt_step"),
+)
+
+_GATHER, _ALIGN = "overlap_param_gather", "align_param_gather"
+_WITH_STEP = "overlap_param_gather_with_optimizer_step"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where gathers are overlapped in an interleaved pipeline and known not to be
+    aligned; or not begun in the optimizer's step, where DP communication is exposed for 5 % of the window."""
+    pp = case.degree("pipeline_model_parallel_size")
+    vpp = case.degree("virtual_pipeline_model_parallel_size")
+    if pp is None or (pp > 1 and vpp is None):
+        return Verdict(state="skipped", reason="the sizes of the pipeline are not known")
+    if pp == 1 or vpp == 1:
+        return Verdict(state="not_applicable", reason="there are no interleaved pipeline stages")
+    if summing_ranks(case) == 1:
+        return Verdict(state="not_applicable", reason="there are no replicas to gather weights from")
+    known, overlapped = case.setting(_GATHER)
+    if not known:
+        return Verdict(state="skipped", reason=f"{_GATHER} is not known")
+    if overlapped is not True:
+        return Verdict(state="not_applicable", reason="gathers are not overlapped, see PD101")
+    evidence = [Evidence(label="stages x chunks", value=f"{pp} x {vpp}")]
+    share = case.share(exposed_ns("dp"))
+    if share is not None:
+        evidence.append(Evidence(label="exposed DP communication, mean over ranks", value=per_cent(share)))
+    aligned = case.setting(_ALIGN)
+    advice = []
+    if aligned == (True, False):
+        advice.append(Advice(knob=_ALIGN, to=True, why="all stages gather at the same moment"))
+    if (share or 0.0) >= MIN_FRAC and case.is_set_to(_WITH_STEP, False) and _step_works(case):
+        why = "gathers the first bucket while the optimizer still updates the others"
+        costs = "Megatron-LM refuses it with distributed checkpoints"
+        advice.append(Advice(knob=_WITH_STEP, to=True, why=why, costs=costs))
+    if not advice:
+        if not aligned[0]:
+            return Verdict(state="skipped", reason=f"{_ALIGN} is not known", evidence=evidence)
+        return Verdict(state="passes", evidence=evidence)
+    return Verdict(
+        state="fires",
+        worst=worst_exposed(case, "dp"),
+        level="information",
+        reason="stages gather weights when each likes"
+        if aligned == (True, False)
+        else "the first weights are gathered only after the optimizer's step",
+        evidence=evidence,
+        advice=advice,
+        verify="Run again with all stages captured: late peers in the pipeline section fall.",
+        false_alarm="Gathers that fit into the bubble already, which traces of all stages on one clock show.",
+    )
+
+
+def _step_works(case: Case) -> bool:
+    """Megatron-Bridge keeps it off for an open fault with checkpoints."""
+    return case.configuration.dialect != "megatron_bridge"

@@ -1,0 +1,107 @@
+"""PD113: matrix products that share SMs with communication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.facts.hidden import only_for_gpus
+
+META = Meta(
+    code="PD113",
+    title="Matrix products slowed by communication beside them",
+    why="Kernels of communication take SMs from the product that hides them: past some number the product "
+    "loses more than the transfer gains.",
+    sources=("seed 000", "seed 001"),
+    topic="comm_overlap",
+    needs=("trace",),
+    advice=("tp_overlap_sms", "tp_overlap_cga"),
+)
+
+MIN_FRAC = 0.01
+"""Of the windows of all ranks: what products lose by the lower end of the estimate."""
+USUAL_SM = 16
+"""SMs that guides give to a bulk or pipelined overlap, to be tuned from there."""
+MAX_CGA = 2
+"""Larger clusters of thread blocks leave gaps between the SMs that products get."""
+_SM, _CGA = "tp_overlap_num_sm", "tp_overlap_cga_size"
+_REMEDY = (
+    "Fewer channels leave products more SMs: max_ctas of the group in NCCL's communicator configuration "
+    "(nccl_communicator_config_path), or registered buffers (nccl_ub). Lower it step by step while the "
+    "communication stays hidden."
+)
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where products are provably slower beside communication and it costs `MIN_FRAC` of the windows;
+    as a problem where the settings of TP overlap go beyond what is usual, else as information, since every
+    overlap has a price. Without that measurement a cluster above `MAX_CGA` is worth a note."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
+    odd = list(_usual(case))
+    found = case.job.contention
+    windows = sum(r.ledger.window_ns for r in case.ranks)
+    if found.state != "measured" or found.other_cost is None or not windows:
+        if any(a.knob == _CGA for a in odd):
+            return _fires(case, [], [a for a in odd if a.knob == _CGA], measured=False)
+        if not any(r.communication for r in case.ranks):
+            return Verdict(state="not_applicable", reason="no communication was seen")
+        few = "too few products ran with and without communication beside them to tell"
+        reason = found.reason if found.state != "measured" and found.reason else few
+        return Verdict(state="skipped", reason=reason)
+    share = found.other_cost.low_ns / windows
+    evidence = [
+        Evidence(label="time that products lose beside communication", value=f"{per_cent(share, 2)} or more")
+    ]
+    worst = next((k for k in found.other_signatures if k.slower_devices), None)
+    if worst is not None and worst.alone_ns and worst.contended_ns:
+        label = f"{worst.kernel_class}, {worst.samples_alone} runs alone, {worst.samples_contended} beside"
+        value = f"{worst.alone_ns / 1e3:.3g} us, {worst.contended_ns / 1e3:.3g} us"
+        evidence.append(Evidence(label=label, value=value))
+    if found.occupied_blocks is not None:
+        label = "thread blocks that communication occupies at most"
+        evidence.append(Evidence(label=label, value=str(found.occupied_blocks)))
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    return _fires(case, evidence, odd, measured=True)
+
+
+def _fires(case: Case, evidence: list[Evidence], advice: list[Advice], *, measured: bool) -> Verdict:
+    cost = case.job.contention.other_cost
+    ranks = max(len(case.ranks), 1)
+    return Verdict(
+        state="fires",
+        worst=worst_instance(case, "contention.other"),
+        level="problem" if measured and advice else "information",
+        reason="the same products take longer while communication runs"
+        if measured
+        else "TP overlap runs in clusters larger than products stand well",
+        evidence=evidence,
+        advice=advice,
+        remedy="" if advice else _REMEDY,
+        otherwise=_REMEDY,
+        gain=ceiling(case, lambda _: cost.low_ns // ranks, "what products lose beside communication")
+        if measured and cost is not None
+        else None,
+        verify="Run again: products with and without communication come closer in the contention table, and "
+        "exposed communication does not grow by as much.",
+        false_alarm="Products of several sizes in one kernel and grid; or a transfer that would be exposed "
+        "if it had fewer SMs.",
+    )
+
+
+def _usual(case: Case) -> Iterator[Advice]:
+    if not case.is_set_to("tp_comm_overlap", True):
+        return
+    sms, cga = case.number(_SM), case.number(_CGA)
+    if sms is not None and sms > USUAL_SM:
+        why = f"gives products {sms - USUAL_SM} SMs back; tune from there by the profile"
+        yield Advice(knob=_SM, to=USUAL_SM, why=why, costs="the transfer takes longer, and its end may show")
+    if cga is not None and cga > MAX_CGA:
+        to = MAX_CGA if sms is None else max(1, min(MAX_CGA, sms))
+        yield Advice(knob=_CGA, to=to, why="leaves products SMs side by side")

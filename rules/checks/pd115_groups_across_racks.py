@@ -1,0 +1,130 @@
+"""PD115: groups that would fit into an NVL72 rack and lie across two."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.facts.degrees import has_experts
+from perfdoc.rules.facts.exposed import exposed_ns
+from perfdoc.rules.facts.hidden import only_for_gpus
+
+META = Meta(
+    code="PD115",
+    title="Communication groups across NVL72 racks",
+    why="A group of which one rank lies in the next rack runs at the speed of the network, not of NVLink; "
+    "and whoever waits for that group with it.",
+    sources=("seed 000", "seed 001", "seed 002"),
+    topic="network",
+    needs=("settings", "hardware"),
+    advice=("nvl72_confine", "nvl72_64", "nvl72_dp_only"),
+)
+
+RACK = 72
+"""GPUs of one NVLink domain."""
+TAKEN = 64
+"""GPUs of a rack that groups of 2, 4, 8 … divide."""
+_MAX_RANKS = 1 << 16
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where ranks placed rack after rack (TP innermost, PP outermost) put a group that
+    fits into a rack across two. 72 ranks of TP 4 x DP 16 hold one and an eighth of such blocks."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
+    gpu = case.gpu
+    if gpu is None:
+        return Verdict(state="skipped", reason="which GPUs these are is not known")
+    domain = case.number("nvlink_domain_size") or gpu.nvlink_domain
+    if domain != RACK:
+        return Verdict(state="not_applicable", reason="these GPUs are not in NVL72 racks")
+    if case.is_set_to("use_tp_pp_dp_mapping", True):
+        reason = "ranks are placed with PP inside DP (use_tp_pp_dp_mapping), which is not followed here"
+        return Verdict(state="skipped", reason=reason)
+    blocks, world = _blocks(case), _world(case)
+    if blocks is None or world is None:
+        return Verdict(state="skipped", reason="the sizes of the parallel groups are not known")
+    evidence = [Evidence(label="ranks", value=f"{world:,}")]
+    if world <= RACK:
+        return Verdict(state="passes", reason="one rack holds them all", evidence=evidence)
+    if not any(n > 1 for kind, n in _degrees(case).items() if kind != "dp"):
+        reason = "data parallelism alone uses a rack's bandwidth however it is cut"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    cut = {kind: n for kind, block in blocks.items() if (n := _cut(block, world, RACK))}
+    if not cut:
+        return Verdict(state="passes", evidence=evidence)
+    for kind, n in cut.items():
+        label = f"blocks of {blocks[kind]} ranks that hold {kind.upper()} groups, cut by a rack's end"
+        evidence.append(Evidence(label=label, value=f"{n:,}"))
+        if share := case.share(exposed_ns(kind)):
+            label = f"exposed {kind.upper()} communication, mean over ranks"
+            evidence.append(Evidence(label=label, value=per_cent(share)))
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=f"{' and '.join(kind.upper() for kind in cut)} groups lie across racks",
+        evidence=evidence,
+        remedy=_remedy(blocks),
+        verify="Run again: bus bandwidth of these groups' rows in the communication table is alike on all "
+        "ranks.",
+        false_alarm="A scheduler that places ranks otherwise, or racks that are not NVL72 (NVL4, NVL36x2).",
+    )
+
+
+def _degrees(case: Case) -> Mapping[str, int]:
+    """By dimension; those that are not known are left out."""
+    knobs = {
+        "tp": "tensor_model_parallel_size",
+        "cp": "context_parallel_size",
+        "pp": "pipeline_model_parallel_size",
+        "ep": "expert_model_parallel_size",
+    }
+    found = {kind: n for kind, knob in knobs.items() if (n := case.degree(knob)) is not None}
+    if has_experts(case) is False:
+        found["ep"] = 1
+    return found if case.dp is None else {**found, "dp": case.dp}
+
+
+def _world(case: Case) -> int | None:
+    of = _degrees(case)
+    if not {"tp", "cp", "pp", "dp"} <= of.keys():
+        return None
+    world = of["tp"] * of["cp"] * of["pp"] * of["dp"]
+    return world if world <= _MAX_RANKS else None
+
+
+def _blocks(case: Case) -> Mapping[str, int] | None:
+    """Dimension → consecutive ranks that hold whole groups of it; only groups of more than one rank."""
+    of = _degrees(case)
+    if not {"tp", "cp", "pp", "dp", "ep"} <= of.keys():
+        return None
+    known, etp = case.setting("expert_tensor_parallel_size")
+    etp = etp if known and isinstance(etp, int) else of["tp"] if of["ep"] > 1 else 1
+    sizes = {
+        "tp": of["tp"],
+        "cp": of["tp"] * of["cp"],
+        "ep": etp * of["ep"],
+        "dp": of["tp"] * of["cp"] * of["dp"],
+    }
+    return {kind: size for kind, size in sizes.items() if of[kind] > 1}
+
+
+def _cut(block: int, world: int, rack: int) -> int:
+    """Blocks that fit into a rack and that an end of a rack cuts; 0 where they do not fit anyhow."""
+    return 0 if block > rack else sum(end % block != 0 for end in range(rack, world, rack))
+
+
+def _remedy(blocks: Mapping[str, int]) -> str:
+    fits = [size for size in blocks.values() if size <= RACK]
+    if all(TAKEN % size == 0 for size in fits):
+        return (
+            f"Take {TAKEN} GPUs of each rack (16 of its 18 trays), which these groups divide, and leave 8 "
+            f"idle; or choose TP x DP to divide {RACK}."
+        )
+    return (
+        f"Choose TP, CP and DP so that TP x CP x DP divides {RACK}, or {TAKEN} with 8 GPUs of each rack left "
+        "idle; groups that neither divides need idle ranks as padding."
+    )

@@ -1,0 +1,68 @@
+"""PD116: copies to the host that share the way with the network cards on Grace."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.exposed import MIN_FRAC
+from perfdoc.rules.facts.hidden import only_for_gpus
+
+META = Meta(
+    code="PD116",
+    title="Offloading in the way of network traffic on Grace",
+    why="Where NCCL reaches the network cards through buffers in the host's memory, its traffic and the "
+    "activations that are offloaded share one way.",
+    sources=("seed 000", "seed 001"),
+    topic="network",
+    time=("exposed_memcpy",),
+    needs=("trace", "settings", "hardware"),
+    advice=("mem_offload_nccl_env",),
+)
+
+_LEVEL, _C2C = "nccl_net_gdr_level", "nccl_net_gdr_c2c"
+_OFFLOADS = ("cpu_offloading", "fine_grained_activation_offloading", "optimizer_cpu_offload")
+_REMEDY = (
+    "Let network cards reach GPU memory past the Grace CPU: NCCL_NET_GDR_LEVEL=PHB up to NCCL 2.25, "
+    "NCCL_NET_GDR_C2C=1 with 2.26; from 2.27 on it is the default."
+)
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where a Grace system is known to offload, exposed communication takes 5 % of the
+    window, and NCCL is not known to reach the cards directly."""
+    on_cpu = only_for_gpus(case)
+    if on_cpu is not None:
+        return on_cpu
+    gpu = case.gpu
+    if gpu is None:
+        return Verdict(state="skipped", reason="which GPUs these are is not known")
+    if not gpu.grace:
+        return Verdict(state="not_applicable", reason="these GPUs have no Grace CPU beside them")
+    settings = [case.setting(knob) for knob in _OFFLOADS]
+    if not any(now is True for _, now in settings):
+        if all(known for known, _ in settings):
+            return Verdict(state="not_applicable", reason="nothing is offloaded")
+        return Verdict(state="skipped", reason="whether anything is offloaded is not known")
+    share = case.share(lambda r: sum(r.ledger.exposed_comm_ns.values()))
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    evidence = [Evidence(label="exposed communication, mean over ranks", value=per_cent(share))]
+    copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
+    evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
+    direct = case.is_set_to(_LEVEL, "PHB") or case.is_set_to(_LEVEL, "SYS") or case.is_set_to(_C2C, 1)
+    if direct or share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    why = "the cards reach GPU memory over C2C (NCCL 2.26; earlier ones take NCCL_NET_GDR_LEVEL=PHB)"
+    closed = case.is_set_to(_C2C, 0)
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="communication is exposed while memory is offloaded over the same CPU",
+        evidence=evidence,
+        advice=[Advice(knob=_C2C, to=1, why=why)] if closed else [],
+        remedy="" if closed else _REMEDY,
+        otherwise=_REMEDY,
+        verify="Run again: bus bandwidth between nodes rises while copies to the host run.",
+        false_alarm="Communication that stays inside the NVLink domain, or NCCL 2.27 and later.",
+    )

@@ -1,0 +1,136 @@
+"""PD201: the device runs dry because the host launches too slowly."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent, time_evidence
+from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
+from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.facts.capture import why_start_up_counts
+from perfdoc.rules.facts.degrees import uses_fsdp
+from perfdoc.rules.facts.graphs import graph_advice, why_no_room
+from perfdoc.rules.facts.micro_batches import fits_doubled, larger
+from perfdoc.rules.facts.model_memory import cp_of, tp_of
+
+META = Meta(
+    code="PD201",
+    title="Launch-starved device",
+    why="The next kernel was launched after the device had run dry: it idles while Python and the driver "
+    "work.",
+    sources=("seed 000", "seed 001", "seed 003"),
+    topic="host_overhead",
+    time=("idle.host",),
+    needs=("trace",),
+    advice=(
+        "host_symptom_flops",
+        "host_symptom_small",
+        "host_mbs",
+        "host_cuda_graph",
+        "host_cuda_graph_moe",
+        "host_cuda_graph_mem",
+        "fsdp_host_bound",
+    ),
+)
+
+MIN_FRAC = 0.05
+"""Of the window, mean over ranks; or what the replay says that the step would save, waits of other ranks
+included."""
+MOST_FRAC = 0.5
+"""The same from where on it is worth a look in a window without steps: of less, nobody knows whether it is
+start-up."""
+_LARGER = "each launch brings more work, so that fewer of them fill the same time"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where the host holds the device up for `MIN_FRAC` of the window; where that is the whole capture,
+    start-up included, only from `MOST_FRAC` on and as information."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: nothing is launched")
+    if not all(c.capabilities["launch_correlation"].available for c in case.captures):
+        reason = next(
+            c.capabilities["launch_correlation"].reason
+            for c in case.captures
+            if not c.capabilities["launch_correlation"].available
+        )
+        return Verdict(state="skipped", reason=reason)
+    start_up = why_start_up_counts(case)
+    share = case.share(lambda r: r.ledger.idle_ns["host"])
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    if start_up and share < MOST_FRAC:
+        return Verdict(state="skipped", reason=start_up)
+    evidence = time_evidence(case, "idle behind the host", share, lambda r: r.ledger.idle_ns["host"])
+    if max(share, worth_frac(case, "without_launches")) < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    if case.job.mfu.value is not None:
+        evidence.append(Evidence(label="MFU", value=per_cent(case.job.mfu.value)))
+    evidence += _small_kernels(case)
+    gain = predicted(case, "without_launches")
+    part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside")
+    return Verdict(
+        state="fires",
+        worst=worst_instance(case, "idle.host"),
+        level="information" if start_up else "problem",
+        reason="kernels are launched later than the device could take them"
+        + (f"; {start_up}" if start_up else ""),
+        evidence=evidence,
+        remedy=_remedy(case),
+        advice=[*graph_advice(case, gain, part), *larger(case, _LARGER)],
+        gain=ceiling(case, lambda r: r.ledger.idle_ns["host"], "the idle time behind the host"),
+        verify="Run again: idle.host in the ledger falls, and the launch queue stays filled.",
+        false_alarm="A capture with Python stacks or --cuda-memory-usage slows the host; compare the "
+        "profiled with "
+        "the unprofiled steps.",
+    )
+
+
+def _before_small_ns(rank: RankMeasurement) -> int:
+    return min(rank.host.small_kernels.idle_before_ns or 0, rank.ledger.idle_ns["host"])
+
+
+def _small_kernels(case: Case) -> Iterator[Evidence]:
+    """How much of the idle time ends with a kernel that is shorter than the call which launches it; nothing
+    where a rank does not tell."""
+    if not case.ranks or any(r.host.small_kernels.state != "measured" for r in case.ranks):
+        return
+    share = case.share(_before_small_ns) or 0.0
+    yield Evidence(
+        label="of the window, idle before kernels shorter than their launch", value=per_cent(share)
+    )
+    worst = max(case.ranks, key=_before_small_ns).host.small_kernels
+    for label, ns in (
+        ("median kernel", worst.median_kernel_ns),
+        ("from one launch to the next, median", worst.median_launch_interval_ns),
+    ):
+        if ns is not None:
+            yield Evidence(label=label, value=f"{ns / 1e3:.3g} us")
+    if share and worst.names:
+        name = worst.names[0]
+        yield Evidence(label="most idle before", value=f"{name.name}, {name.count:,} times")
+
+
+def _remedy(case: Case) -> str:
+    tp, cp = tp_of(case), cp_of(case)
+    sharded = [name for name, size in (("tensor", tp), ("context", cp)) if size and size > 1]
+    less = f", or less {' and '.join(sharded)} parallelism" if sharded else ""
+    if fits_doubled(case) == "no":
+        words = ["Memory does not take twice the micro-batch: save memory first (PD503, PD504, PD507)."]
+    else:
+        words = [f"Give each launch more work: a larger micro-batch{less}, where memory allows."]
+    if tp and tp > 1 and not uses_fsdp(case):
+        words.append(
+            "FSDP shards the states over data-parallel ranks instead of splitting each product, so that "
+            f"tensor parallelism of {tp} can go."
+        )
+    if (case.share(_before_small_ns) or 0.0) >= MIN_FRAC:
+        words.append(
+            "Many kernels are shorter than their launches: fuse operators (PD404), and pack short samples "
+            "where it is fine-tuning."
+        )
+    words += [no_room] if (no_room := why_no_room(case)) else []
+    words.append("The host section names the calls that wait for the device; remove those first.")
+    return " ".join(words)

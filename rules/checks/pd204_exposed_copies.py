@@ -1,0 +1,112 @@
+"""PD204: copies that neither compute nor communication hides."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.device.copy_times import CopyTime
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import time_evidence
+from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.facts.capture import why_start_up_counts
+
+META = Meta(
+    code="PD204",
+    title="Exposed copies",
+    why="The device moves memory and computes nothing meanwhile: copies that wait for one another, or that "
+    "the next kernel waits for.",
+    sources=("DESIGN section 3", "seed 000", "seed 001"),
+    topic="memory",
+    time=("exposed_memcpy",),
+    needs=("trace",),
+    advice=("mem_offload_tune",),
+)
+
+MIN_FRAC = 0.05
+"""Of the window, mean over ranks."""
+MOST_FRAC = 0.5
+"""The same from where on it is a problem in a window without steps: what is loaded at the start is in it."""
+_START_UP = "The window is the whole capture: weights that are loaded once, at the start, count. "
+_KINDS = 3
+"""Shown."""
+_OFFLOADED = "cpu_offloading_num_layers"
+_HOST = (
+    "Keep on the device what goes to and fro (state that is offloaded, metrics that are read each step). "
+    "What has to be copied: from pinned memory (pin_memory=True) with non_blocking=True, on a stream of its "
+    "own, one batch or layer ahead of its use."
+)
+_DEVICE = (
+    "Look for what copies or clears whole tensors on the device (contiguous(), clone(), zero_grad without "
+    "set_to_none): write results where they are wanted, or do it in the kernels that make them."
+)
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where exposed copies take `MIN_FRAC` of the window; as information where that is the whole
+    capture, start-up included, and they take less than `MOST_FRAC` of it."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: nothing is copied")
+    missing = [c.capabilities["copies"] for c in case.captures if not c.capabilities["copies"].available]
+    share = case.share(lambda r: r.ledger.exposed_memcpy_ns)
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    if missing and share < MIN_FRAC:
+        return Verdict(state="skipped", reason=missing[0].reason)
+    evidence = time_evidence(case, "copies that nothing hides", share, lambda r: r.ledger.exposed_memcpy_ns)
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    kinds = _over_ranks(case)
+    evidence += [Evidence(label=f"{c.kind}, all ranks", value=_words(c)) for c in kinds[:_KINDS]]
+    with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
+    hand = _HOST if with_host else _DEVICE
+    advice = _fewer_layers(case) if with_host else []
+    whole = bool(why_start_up_counts(case))
+    return Verdict(
+        state="fires",
+        worst=worst_instance(case, "exposed_memcpy"),
+        level="information" if whole and share < MOST_FRAC else "problem",
+        reason="the device copies while nothing computes",
+        evidence=evidence,
+        remedy="" if advice else hand,
+        advice=advice,
+        otherwise=hand,
+        gain=ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "the time of exposed copies"),
+        verify="Run again: exposed_memcpy in the ledger falls.",
+        false_alarm=(_START_UP if whole else "")
+        + "A window that holds loading the model, a checkpoint or an evaluation.",
+    )
+
+
+def _fewer_layers(case: Case) -> list[Advice]:
+    """Half of the layers that wait in host memory, where there are such. Megatron-core refuses to recompute
+    the others beside cpu_offloading; by modules (fine_grained_activation_offloading) it does both."""
+    layers = case.number(_OFFLOADED)
+    if not case.is_set_to("cpu_offloading", True) or layers is None or layers < 2:
+        return []
+    why = f"{layers // 2} layers are copied to the host and back instead of {layers}; then measure again"
+    costs = "their activations stay on the GPU: look at the peak of memory"
+    gain = ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "the time of exposed copies")
+    return [Advice(knob=_OFFLOADED, to=layers // 2, why=why, costs=costs, gain=gain)]
+
+
+def _over_ranks(case: Case) -> list[CopyTime]:
+    """The ranks' copies by kind, most exposed first."""
+    by_kind: dict[str, list[CopyTime]] = {}
+    for rank in case.ranks:
+        for copies in rank.copies:
+            by_kind.setdefault(copies.kind, []).append(copies)
+    found = [
+        CopyTime(
+            kind=kind,
+            count=sum(c.count for c in some),
+            exposed_ns=sum(c.exposed_ns for c in some),
+            bytes=None if any(c.bytes is None for c in some) else sum(c.bytes or 0 for c in some),
+        )
+        for kind, some in by_kind.items()
+    ]
+    return sorted((c for c in found if c.exposed_ns), key=lambda c: -c.exposed_ns)
+
+
+def _words(copies: CopyTime) -> str:
+    size = "" if copies.bytes is None else f", {copies.bytes / 2**20:,.4g} MiB"
+    return f"{copies.exposed_ns / 1e6:.3g} ms in {copies.count:,}{size}"

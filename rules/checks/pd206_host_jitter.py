@@ -1,0 +1,121 @@
+"""PD206: hosts that take different time for the same step."""
+
+from __future__ import annotations
+
+from perfdoc.rules.checks.pd202_garbage_collection import MIN_FRAC as PD202_FRAC
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.facts.hardware import binding
+
+META = Meta(
+    code="PD206",
+    title="Hosts of unequal speed",
+    why="Each step waits for the slowest host. Processes that wander between cores, or whose memory lies on "
+    "another socket than their GPU, launch late at random, and collectives last longer on all other ranks.",
+    sources=("seed 000", "seed 001"),
+    topic="host_overhead",
+    time=("waits",),
+    needs=("ranks", "steps"),
+    advice=("host_symptom_variation", "host_bind", "host_bind_divisor", "scale_jitter"),
+)
+
+MIN_FRAC = 0.05
+"""Of the host's time for a step: longest less shortest of all ranks, median over steps."""
+MIN_IDLE_FRAC = 0.01
+"""Of the window: idle behind the host, of the slow rank's device, else mean over ranks. With less, the device
+does not notice its host."""
+MIN_WAIT_FRAC = 0.02
+"""Of the window, mean over ranks: what ranks wait for one another, where no host is the slow one."""
+_TURNS = "hosts are slow in turn"
+_WAITS = "what ranks wait for one another, whatever for,"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where hosts differ by `MIN_FRAC` of their time for a step and devices wait for them: as a problem
+    where one is slow again and again, or where they are by turns and ranks wait for one another for
+    `MIN_WAIT_FRAC` of the time; as information where that was not measured."""
+    found = case.job.host_jitter
+    if found.state != "measured":
+        alone = len(case.ranks) < 2
+        return Verdict(state="not_applicable" if alone else "skipped", reason=found.reason)
+    if found.median_spread_ns is None or not found.median_host_ns:
+        return Verdict(state="skipped", reason=found.reason or "the hosts' time was not measured")
+    if found.noise_spread_ns is None:
+        reason = f"too few common steps ({found.common_steps}) to tell a slow host from noise"
+        return Verdict(state="skipped", reason=reason)
+    beyond = max(0, found.median_spread_ns - found.noise_spread_ns)
+    share = found.median_spread_ns / found.median_host_ns
+    evidence = [
+        Evidence(label="longest less shortest host time of a step, median", value=per_cent(share)),
+        Evidence(label="that is", value=f"{found.median_spread_ns / 1e6:.3g} ms"),
+        Evidence(label="each host's own variation explains", value=f"{found.noise_spread_ns / 1e6:.3g} ms"),
+    ]
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    slow = [s for s in found.slowest if s.beyond_chance]
+    if not slow and not case.on_host and _collecting(case):
+        reason = f"{_TURNS}, as they collect garbage at different times: see PD202"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    idle = _idle_frac(case, slow[0].label if slow else None)
+    if idle is None or idle < MIN_IDLE_FRAC:
+        reason = "the hosts differ, and no device waits for its host"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    if slow:
+        evidence.append(
+            Evidence(label=f"{slow[0].label} is slowest in", value=per_cent(slow[0].recurrence_frac, 0))
+        )
+    wait = None if slow or case.on_host else _wait_frac(case)
+    if wait is not None:
+        evidence.append(Evidence(label="waiting for one another, mean over ranks", value=per_cent(wait)))
+        if wait < MIN_WAIT_FRAC:
+            reason = f"{_TURNS}, and ranks hardly wait for one another"
+            return Verdict(state="passes", reason=reason, evidence=evidence)
+    costly = slow or wait is not None or (case.on_host and beyond / found.median_host_ns >= MIN_FRAC)
+    return Verdict(
+        state="fires",
+        worst=worst_instance(case, "idle.host", label=slow[0].label) if slow else None,
+        level="problem" if costly else "information",
+        reason=f"{slow[0].label} is slow on its host again and again" if slow else _TURNS,
+        evidence=evidence,
+        remedy=_remedy(case, slow[0].label if slow else ""),
+        gain=None if wait is None else ceiling(case, lambda r: round(wait * r.ledger.window_ns), _WAITS),
+        verify="Run again: the spread in the host section falls to what chance explains.",
+        false_alarm="Ranks with more work by design, such as the stage with the loss, or one that logs; a "
+        "profiler that writes its buffers on each rank at another moment.",
+    )
+
+
+def _idle_frac(case: Case, slow: str | None) -> float | None:
+    """Idle time behind the host: of the slow rank's device, else the mean over ranks. A CPU rank has no
+    device that could wait: its own time is the step's."""
+    if case.on_host:
+        return 1.0
+    mine = [r for r, label in zip(case.ranks, case.job.labels, strict=False) if label == slow]
+    if mine and mine[0].ledger.window_ns:
+        return mine[0].ledger.idle_ns["host"] / mine[0].ledger.window_ns
+    return case.share(lambda r: r.ledger.idle_ns["host"])
+
+
+def _wait_frac(case: Case) -> float | None:
+    """Waiting in collectives by the windows, of which collectives that overlap count twice: 1 at most. None
+    where ranks are not matched with one another."""
+    windows = sum(r.ledger.window_ns for r in case.ranks)
+    if case.job.skew.state != "measured" or not windows:
+        return None
+    return min(1.0, sum(w.wait_ns for w in case.job.skew.waits) / windows)
+
+
+def _collecting(case: Case) -> bool:
+    """Whether most of what devices idle for their hosts is garbage collection, enough of it for PD202."""
+    gc = case.share(lambda r: r.ledger.idle_ns["gc"]) or 0.0
+    return gc >= PD202_FRAC and gc >= (case.share(lambda r: r.ledger.idle_ns["host"]) or 0.0)
+
+
+def _remedy(case: Case, slow: str) -> str:
+    look = f"Look at what else runs beside {slow}. " if slow else ""
+    if case.on_host:
+        return f"{look}Pin each process to cores of its own (taskset, numactl), as many threads as cores."
+    return f"{look}Bind each rank to the cores and memory beside its GPU{binding(case.gpu)}"

@@ -1,0 +1,140 @@
+"""PD301: pipeline stages that wait for the schedule."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.gain import predicted, worth_frac
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.worst import bubble
+from perfdoc.rules.facts.bubble import bubble_ceiling, no_pipeline, overlapped_messages
+from perfdoc.rules.facts.degrees import PP, VPP, layers_of
+from perfdoc.rules.facts.exposed import MIN_FRAC as EXPOSED_MIN_FRAC
+from perfdoc.rules.facts.exposed import exposed_ns
+from perfdoc.rules.facts.micro_batches import few, more
+
+META = Meta(
+    code="PD301",
+    title="Pipeline bubble",
+    why="Stages idle while the pipeline fills and drains: (pp - 1) / (vpp x micro-batches) of the work, "
+    "however fast the kernels are.",
+    sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
+    topic="pipeline",
+    time=("pipeline.bubble",),
+    needs=("ranks", "steps"),
+    advice=(
+        "pp_raise_m_vpp",
+        "pp_bubble_formula",
+        "pp_m_rule",
+        "pp_interleave_half",
+        "pp_scatter_layers",
+        "pp_grad_sync_bubble",
+    ),
+)
+
+MIN_FRAC = 0.05
+"""Of the step."""
+OWN_PRICE_FRAC = 0.01
+"""Of the step: a bubble that is no larger than the schedule's own by more is the layout's price."""
+MAX_VPP = 8
+"""Chunks of a stage: never more are advised."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where the bubble takes `MIN_FRAC` of the step; as information where there are `bubble.PER_STAGE`
+    micro-batches for each stage, the bubble is the one that follows, and the replay gains less than
+    `MIN_FRAC` by more chunks. Those are advised only where layers divide over pp x vpp."""
+    found = case.job.pipeline
+    if found.state != "measured" or found.bubble_frac is None:
+        nothing = no_pipeline(case)
+        return nothing or Verdict(state="skipped", reason=found.reason or "the bubble was not measured")
+    evidence = [Evidence(label="bubble, of the step", value=per_cent(found.bubble_frac))]
+    if found.ideal_bubble_frac is not None:
+        evidence.append(
+            Evidence(label="with equal stages it would be", value=per_cent(found.ideal_bubble_frac))
+        )
+    if found.bubble_frac < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    return Verdict(
+        state="fires",
+        worst=bubble(case),
+        level="problem" if _too_large(case) else "information",
+        reason=_reason(case),
+        evidence=evidence,
+        remedy="More micro-batches per step make the bubble smaller (a guide says micro-batch size and means "
+        "their number); so does a smaller micro-batch at the same global batch, as long as its kernels stay "
+        "efficient.",
+        advice=[*_chunks(case, found.vpp), *_more(case), *_reduce_meanwhile(case)],
+        gain=bubble_ceiling(case),
+        verify="Run again: the bubble in the pipeline section falls by more than transfers grow.",
+        false_alarm="Stages of unequal length make idle time that more virtual stages do not remove.",
+    )
+
+
+def _reason(case: Case) -> str:
+    """Whose price it is: of the layout and the batch alone, where no more than that was measured."""
+    found = case.job.pipeline
+    reason = "stages wait for the pipeline to fill and drain"
+    if (
+        found.pp is None
+        or found.vpp is None
+        or found.micro_batches is None
+        or found.ideal_bubble_frac is None
+    ):
+        return reason
+    if (found.bubble_frac or 0.0) > found.ideal_bubble_frac + OWN_PRICE_FRAC:
+        return reason
+    chunks = f" of {found.vpp} chunks" if found.vpp > 1 else ""
+    count = f"{found.micro_batches} micro-batch{'es' if found.micro_batches != 1 else ''}"
+    return (
+        f"{reason}, which is the price of {found.pp} stages{chunks} with {count}: faster kernels do not "
+        "change its share"
+    )
+
+
+def _too_large(case: Case) -> bool:
+    """Whether the guides' number of micro-batches would make it smaller, or something else does."""
+    found = case.job.pipeline
+    if found.pp is None or found.vpp is None or found.micro_batches is None:
+        return True
+    ideal, measured = found.ideal_bubble_frac or 0.0, found.bubble_frac or 0.0
+    chunks = worth_frac(case, "more_virtual_stages") >= MIN_FRAC
+    scarce = few(pp=found.pp, vpp=found.vpp, micro_batches=found.micro_batches)
+    return scarce or chunks or measured >= ideal + MIN_FRAC
+
+
+def _more(case: Case) -> list[Advice]:
+    """More micro-batches, where there are few."""
+    pp, vpp, count = case.degree(PP), case.degree(VPP) or case.job.pipeline.vpp, case.micro_batches
+    if not pp or not vpp or not count or not few(pp=pp, vpp=vpp, micro_batches=count):
+        return []
+    return more(case, pp=pp, vpp=vpp, micro_batches=count)
+
+
+def _chunks(case: Case, vpp: int | None) -> list[Advice]:
+    """Twice the chunks, where layers divide; only where the replay says that it gains."""
+    prediction = case.prediction("more_virtual_stages")
+    if prediction is None or not (prediction.gain.low_ms or 0.0) > 0:
+        return []
+    known, setting = case.setting(VPP)
+    now = setting if known and isinstance(setting, int) else 1 if known else vpp or 1
+    if now != (case.job.facts.vpp or 1):
+        return []  # another change than the one that was replayed
+    to = 2 * now
+    layers, pp = layers_of(case), case.degree(PP)
+    if layers is None or pp is None or layers % (pp * to) or to > MAX_VPP:
+        return []
+    why = f"each stage holds {to} chunks instead of {now}, so that the pipeline fills in half the time"
+    costs = "twice the messages between stages, and some memory"
+    first = overlapped_messages(case) if pp == 2 else []
+    return [*first, Advice(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
+
+
+def _reduce_meanwhile(case: Case) -> list[Advice]:
+    """A stage that has drained can reduce its gradients while others still compute."""
+    exposed = case.share(exposed_ns("dp")) or 0.0
+    if exposed < EXPOSED_MIN_FRAC or not case.is_set_to("overlap_grad_reduce", False):
+        return []
+    share = per_cent(exposed)
+    why = f"reduces gradients while the pipeline drains; {share} of the time is exposed DP communication"
+    return [Advice(knob="overlap_grad_reduce", to=True, why=why, gain=predicted(case, "overlapped_dp"))]

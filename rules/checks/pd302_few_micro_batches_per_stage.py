@@ -1,0 +1,63 @@
+"""PD302: a step with too few micro-batches for the depth of its pipeline."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.worst import bubble
+from perfdoc.rules.facts.bubble import PER_STAGE, ideal_frac, no_pipeline
+from perfdoc.rules.facts.degrees import PP, VPP
+from perfdoc.rules.facts.micro_batches import OTHERWISE, few, more, wanted
+
+META = Meta(
+    code="PD302",
+    title="Few micro-batches for the pipeline's depth",
+    why="The fewer micro-batches a step has for each stage, the larger the part of it in which the pipeline "
+    "fills and drains.",
+    sources=("seed 003", "seed 004"),
+    topic="pipeline",
+    needs=("settings",),
+    advice=("pp_m_rule", "pp_bubble_formula"),
+)
+
+MOST = 8
+"""Micro-batches for each stage beyond which the guides ask for no more."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, below `bubble.PER_STAGE` micro-batches a stage and chunk. Where the bubble
+    was measured, PD301 says it."""
+    if nothing := no_pipeline(case):
+        return nothing
+    pp, micro_batches = case.degree(PP), case.micro_batches
+    vpp = case.degree(VPP) or case.job.facts.vpp
+    if pp is None or micro_batches is None or vpp is None or min(micro_batches, vpp) < 1:
+        return Verdict(state="skipped", reason="the stages, their chunks or the micro-batches are not known")
+    ideal = ideal_frac(pp=pp, vpp=vpp, micro_batches=micro_batches)
+    evidence = [
+        Evidence(label="micro-batches of a step", value=str(micro_batches)),
+        Evidence(label="stages x chunks", value=f"{pp} x {vpp}"),
+        Evidence(label="bubble of the step that follows, at least", value=per_cent(ideal)),
+    ]
+    if not few(pp=pp, vpp=vpp, micro_batches=micro_batches):
+        return Verdict(state="passes", evidence=evidence)
+    if case.job.pipeline.state == "measured" and case.job.pipeline.bubble_frac is not None:
+        return Verdict(state="passes", reason="the bubble was measured, see PD301", evidence=evidence)
+    chunks = f" of {vpp} chunks" if vpp > 1 else ""
+    least = wanted(pp=pp, vpp=vpp)
+    advice = more(case, pp=pp, vpp=vpp, micro_batches=micro_batches)
+    return Verdict(
+        state="fires",
+        worst=bubble(case),
+        level="information",
+        reason=f"{micro_batches} micro-batches for {pp} stages{chunks}: the guides want {least} to "
+        f"{least * MOST // PER_STAGE}",
+        evidence=evidence,
+        advice=advice,
+        remedy="" if advice else OTHERWISE,
+        otherwise=OTHERWISE,
+        verify="Run again: the bubble in the pipeline section falls, and tokens per second rise.",
+        false_alarm="A global batch that the training recipe fixes, or kernels that a smaller micro-batch "
+        "makes slower than the bubble that it saves.",
+    )

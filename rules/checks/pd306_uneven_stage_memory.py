@@ -1,0 +1,74 @@
+"""PD306: one pipeline stage that is short of memory while others have plenty."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.facts.bubble import no_pipeline
+
+META = Meta(
+    code="PD306",
+    title="One pipeline stage short of memory",
+    why="The fullest stage decides what fits: micro-batch size, recomputation and the degrees follow it, "
+    "though other stages have room.",
+    sources=("seed 004",),
+    topic="pipeline",
+    needs=("ranks", "snapshot"),
+    advice=("pp_flexible_layout",),
+)
+
+MAX_FREE_FRAC = 0.1
+"""Of the fullest stage's device: with more never reserved, memory is not short."""
+MAX_RATIO = 0.8
+"""Peak of the emptiest stage over that of the fullest: closer ones count as even."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where the fullest stage has less than `MAX_FREE_FRAC` of its device to spare, or failed to
+    allocate, and another stage's peak is `MAX_RATIO` of it or less; as information where nothing failed."""
+    if nothing := no_pipeline(case):
+        return nothing
+    peaks = _peaks(case)
+    if len(peaks) < 2:
+        return Verdict(state="skipped", reason="no memory snapshots of two stages that are known")
+    fullest = max(peaks, key=lambda s: peaks[s][0])
+    emptiest = min(peaks, key=lambda s: peaks[s][0])
+    (most, device), (least, _) = peaks[fullest], peaks[emptiest]
+    failed = bool(device.oom_events)
+    evidence = [
+        Evidence(label=f"peak of reserved memory, stage {fullest}", value=f"{most / 2**30:.4g} GiB"),
+        Evidence(label=f"stage {emptiest}", value=f"{least / 2**30:.4g} GiB"),
+    ]
+    if device.headroom_bytes is None and not failed:
+        return Verdict(state="skipped", reason="the snapshot does not say how large the device is")
+    free = (device.headroom_bytes or 0) / (most + (device.headroom_bytes or 0))
+    if not failed and free >= MAX_FREE_FRAC:
+        return Verdict(state="passes", reason="the fullest stage has memory to spare", evidence=evidence)
+    if least > MAX_RATIO * most:
+        return Verdict(state="passes", evidence=evidence)
+    return Verdict(
+        state="fires",
+        level="problem" if failed else "information",
+        reason=f"stage {fullest} is full while stage {emptiest} needs {per_cent(least / most, 0)} of it",
+        evidence=evidence,
+        remedy=f"Give stage {fullest} fewer layers with pipeline_model_parallel_layout, or recompute on that "
+        "stage only. The first stage of 1F1B keeps as many micro-batches in flight as there are stages, the "
+        "last one a single one beside the logits.",
+        verify="Take snapshots of all stages again: their peaks come closer.",
+        false_alarm="Snapshots of different steps, or of start-up.",
+    )
+
+
+def _peaks(case: Case) -> dict[int, tuple[int, MemoryMeasurement]]:
+    """Stage → its largest peak of reserved memory, and the device that had it."""
+    stages = {row.rank: row.stage for row in case.job.pipeline.stages if row.rank is not None}
+    found: dict[int, tuple[int, MemoryMeasurement]] = {}
+    for rank in () if case.memory is None else case.memory.ranks:
+        stage = None if rank.rank is None else stages.get(rank.rank)
+        for device in rank.devices:
+            peak = device.peak_reserved_bytes
+            if stage is not None and peak and peak > found.get(stage, (0, device))[0]:
+                found[stage] = (peak, device)
+    return found

@@ -1,0 +1,76 @@
+"""PD308: a pipeline that runs all forward passes before the first backward pass."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfdoc.analyzers.pipeline.pipeline_passes import Passes
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.facts.bubble import no_pipeline
+
+META = Meta(
+    code="PD308",
+    title="All forward passes before the first backward",
+    why="A schedule that runs all forward passes first (GPipe) keeps the activations of every micro-batch; "
+    "1F1B keeps those of as many as there are stages. The memory limits micro-batches, and so the bubble.",
+    sources=("seed 003",),
+    topic="pipeline",
+    needs=("steps",),
+    advice=("pp_1f1b",),
+)
+
+IN_FLIGHT = 3
+"""Times the number of stages: 1F1B keeps no more forward passes in flight, interleaved per chunk."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where on every rank all forward passes of each step come before its first backward pass, and are
+    more than 1F1B would have in flight: `IN_FLIGHT` x stages x chunks."""
+    if nothing := no_pipeline(case):
+        return nothing
+    pp = case.job.pipeline.pp
+    ranks = [r.pipeline.passes for r in case.ranks if r.pipeline.state == "measured"]
+    if pp is None or not ranks or len(ranks) < len(case.ranks) or not all(len(p) for p in ranks):
+        return Verdict(state="skipped", reason="the passes of micro-batches are not known on all ranks")
+    chunks = case.job.pipeline.vpp or 1
+    least = min(_forwards_first(p) for p in ranks)
+    evidence = [
+        Evidence(label="forward passes before the first backward, least of all ranks", value=str(least))
+    ]
+    forwards = min(_forwards(p) for p in ranks)
+    if forwards <= IN_FLIGHT * pp * chunks and least == forwards:
+        return Verdict(state="skipped", reason="too few micro-batches to tell the schedules apart")
+    if least < forwards:
+        return Verdict(state="passes", evidence=evidence)
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=f"all {forwards} forward passes of a step come before its backward passes",
+        evidence=evidence,
+        remedy="Run one forward and one backward pass in turn (1F1B, megatron-core's schedule). Its bubble "
+        "is the same; the memory that it frees goes into more micro-batches, or less recomputation.",
+        verify="Run again: backward passes begin after as many forward passes as there are stages.",
+        false_alarm="A window over forward passes only, such as an evaluation.",
+    )
+
+
+def _forwards(passes: Passes) -> int:
+    """Of the step that has fewest."""
+    return _fewest(passes, passes.is_forward)
+
+
+def _forwards_first(passes: Passes) -> int:
+    """Forward passes that begin before the first backward pass, of the step that has fewest; none in a step
+    without a backward pass."""
+    back = ~passes.is_forward
+    first = np.full(int(passes.step.max()) + 1, np.iinfo(np.int64).min)
+    first[passes.step[back]] = np.iinfo(np.int64).max
+    np.minimum.at(first, passes.step[back], passes.start_ns[back])
+    return _fewest(passes, passes.is_forward & (passes.start_ns < first[passes.step]))
+
+
+def _fewest(passes: Passes, which: NDArray[np.bool_]) -> int:
+    """Of the steps that have passes, the least number of those that are asked for."""
+    return int(np.bincount(passes.step, which)[np.unique(passes.step)].min())

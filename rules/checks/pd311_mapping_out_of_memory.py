@@ -1,0 +1,161 @@
+"""PD311: a mapping that leaves a GPU without memory."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
+from perfdoc.rules.checks import pd502_out_of_memory as pd502
+from perfdoc.rules.engine.advise import all_or_none, proposed
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.bubble import overlapped_messages
+from perfdoc.rules.facts.degrees import (
+    CP,
+    EP,
+    PP,
+    TP,
+    VPP,
+    degrees_of,
+    experts_of,
+    heads_of,
+    hidden_size_of,
+    layers_of,
+    nvlink_domain,
+    sequence_of,
+    uses_fsdp,
+)
+
+META = Meta(
+    code="PD311",
+    title="Memory too small for the mapping",
+    why="An allocation that fails ends the run. Where nothing else is left to give up, weights and "
+    "activations have to be split over more ranks.",
+    sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
+    topic="parallel_mapping",
+    needs=("snapshot", "settings"),
+    advice=(
+        "pm_tp_when_too_big",
+        "pm_table_too_big",
+        "pm_pp_when_tp_not_enough",
+        "pm_table_pp",
+        "pm_cp_when_long",
+        "pm_table_long_seq",
+        "mlm_12",
+        "moe_ep_over_pp",
+    ),
+)
+
+ACTIVATIONS_FRAC = 0.5
+"""Of the peak: with as much in activations, it is they that have to be split."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information beside PD502, where memory does not suffice and no setting is left that costs no
+    ranks. In order: where activations are `ACTIVATIONS_FRAC` of the peak and the sequence is longer than the
+    model is wide, context parallelism; expert, then tensor parallelism inside the NVLink domain; the
+    pipeline, with virtual stages."""
+    short = pd502.evaluate(case)
+    if short.state != "fires":
+        return Verdict(state=short.state, reason=short.reason, evidence=short.evidence)
+    devices = [d for r in (() if case.memory is None else case.memory.ranks) for d in r.devices]
+    measured = [d for d in devices if d.peak_reserved_bytes]
+    if not measured:
+        return Verdict(state="skipped", reason="no memory snapshot tells what was reserved")
+    if any(not p.forbidden for p in proposed(case, short.advice)):
+        reason = "there are settings left that cost no ranks: see PD502"
+        return Verdict(state="passes", reason=reason, evidence=short.evidence)
+    worst = max(measured, key=lambda d: (d.oom_events or 0, d.peak_reserved_bytes or 0))
+    evidence = [
+        *short.evidence[:2],
+        Evidence(
+            label="peak of reserved memory", value=f"{(worst.peak_reserved_bytes or 0) / 2**30:.4g} GiB"
+        ),
+    ]
+    free = [f for d in measured if (f := _free_frac(d)) is not None]
+    if free:
+        evidence.append(Evidence(label="of the fullest device never reserved", value=per_cent(min(free))))
+    advice = all_or_none(case, _next(case, worst))
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=f"{short.reason}, and no setting that costs no ranks is left",
+        evidence=evidence,
+        advice=advice,
+        remedy=_FIRST if advice else f"{_OTHERWISE} {_FIRST}",
+        otherwise=_OTHERWISE,
+        verify="Run again with a memory snapshot: nothing fails, and a tenth of the device stays free.",
+        false_alarm="A failure that the program catches on purpose, such as a search for the largest batch.",
+    )
+
+
+_FIRST = "Look at fragmentation (PD501) first: it costs no ranks."
+_OTHERWISE = "Use more GPUs, or split further by a degree that divides heads, layers and ranks."
+
+
+def _free_frac(device: MemoryMeasurement) -> float | None:
+    if device.headroom_bytes is None or not device.peak_reserved_bytes:
+        return None
+    return device.headroom_bytes / (device.headroom_bytes + device.peak_reserved_bytes)
+
+
+def _next(case: Case, full: MemoryMeasurement) -> list[Advice]:
+    """The first step that is possible, alone: one change at a time."""
+    dp, tp, pp, cp = case.dp, case.degree(TP), case.degree(PP), case.degree(CP)
+    if uses_fsdp(case):
+        return []
+    if not dp or dp % 2:
+        return _more_expert_ranks(case, nvlink_domain(case))
+    sequence, hidden = sequence_of(case), hidden_size_of(case)
+    costs = f"data parallelism becomes {dp // 2}"
+    long = sequence is not None and hidden is not None and sequence > hidden
+    if cp and long and sequence and sequence % (4 * cp) == 0 and _activations_frac(full) >= ACTIVATIONS_FRAC:
+        why = "halves the activations of a sequence that is longer than the model is wide, for less "
+        why += "communication than tensor parallelism"
+        return [Advice(knob=CP, to=2 * cp, why=why, costs=costs)]
+    heads, domain = heads_of(case), nvlink_domain(case)
+    if experts := _more_expert_ranks(case, domain):
+        return experts
+    if tp and heads and domain and 2 * tp <= domain and heads % (2 * tp) == 0:
+        why = f"halves weights and activations of a GPU, inside the NVLink domain of {domain}"
+        costs = f"{costs}; communication in every layer"
+        found = [Advice(knob=TP, to=2 * tp, why=why, costs=costs)]
+        if tp == 1 and case.is_set_to("sequence_parallel", False):
+            why = "splits what tensor parallelism leaves whole"
+            found.append(Advice(knob="sequence_parallel", to=True, why=why))
+        return found
+    layers = layers_of(case)
+    if tp and pp and layers and domain and 2 * tp > domain and layers % (2 * pp) == 0:
+        why = f"halves the layers of a GPU; tensor parallelism fills the NVLink domain of {domain} already"
+        found = [Advice(knob=PP, to=2 * pp, why=why, costs=f"{costs}; the pipeline's bubble")]
+        if pp == 1 and layers % 4 == 0 and _whole_groups(case, dp // 2, 2):
+            why = "halves the bubble of the new pipeline"
+            found += overlapped_messages(case)
+            found.append(Advice(knob=VPP, to=2, why=why, costs="twice the messages between stages"))
+        return found
+    return []
+
+
+def _more_expert_ranks(case: Case, domain: int | None) -> list[Advice]:
+    """Of a mixture of experts: it splits the experts and nothing else, and brings no bubble."""
+    now, experts = degrees_of(case), experts_of(case)
+    if now is None or not experts or now.expert_dp is None or domain is None:
+        return []
+    if experts % (2 * now.ep) or now.expert_dp % 2 or 2 * now.ep * now.etp > domain:
+        return []
+    why = "halves the experts of a GPU, inside the NVLink domain and without a bubble"
+    return [Advice(knob=EP, to=2 * now.ep, why=why, costs="tokens travel further")]
+
+
+def _activations_frac(device: MemoryMeasurement) -> float:
+    made = device.composition
+    if made is None or not device.peak_allocated_bytes:
+        return 0.0
+    return made.category_bytes.get("activations", 0) / device.peak_allocated_bytes
+
+
+def _whole_groups(case: Case, dp: int, pp: int) -> bool:
+    """Whether micro-batches will be a multiple of the stages, as the interleaved schedule needs them."""
+    batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
+    if not batch or not each or not dp:
+        return False
+    return batch % (each * dp * pp) == 0

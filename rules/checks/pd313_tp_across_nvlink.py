@@ -1,0 +1,112 @@
+"""PD313: tensor-parallel groups that leave the NVLink domain."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.facts.bubble import ideal_frac
+from perfdoc.rules.facts.degrees import (
+    PP,
+    TP,
+    batch_divides,
+    heads_of,
+    layers_of,
+    nvlink_domain,
+    without_tensor_ranks,
+)
+from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns
+
+META = Meta(
+    code="PD313",
+    title="Tensor parallelism across NVLink domains",
+    why="Tensor parallelism communicates several times in every layer. Over the network each of these "
+    "collectives takes ten times as long as over NVLink, and compute waits for most of them.",
+    sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    topic="parallel_mapping",
+    time=("exposed_comm.tp",),
+    needs=("settings", "hardware"),
+    advice=("pm_tp_in_nvlink", "pm_table_too_big"),
+)
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where a tensor-parallel group has more ranks than the NVLink domain, or does not divide it; a
+    problem where exposed TP communication takes `exposed.MIN_FRAC` of the time, else information."""
+    tp = case.degree(TP)
+    if tp is None:
+        return Verdict(state="skipped", reason="the tensor-parallel degree is not known")
+    if tp == 1:
+        return Verdict(state="not_applicable", reason="there is no tensor parallelism")
+    domain = nvlink_domain(case)
+    if domain is None:
+        reason = "it is not known how many GPUs reach one another over NVLink here"
+        return Verdict(state="skipped", reason=reason)
+    share = case.share(exposed_ns("tp"))
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    evidence = [
+        Evidence(label="ranks of a tensor-parallel group", value=str(tp)),
+        Evidence(label="GPUs of an NVLink domain", value=str(domain)),
+        exposed_evidence(case, "tp", share),
+    ]
+    rates = [row.bus_bandwidth_gbps for r in case.ranks for row in r.communication if row.dimension == "tp"]
+    if known := [rate for rate in rates if rate is not None]:
+        evidence.append(
+            Evidence(label="slowest bus bandwidth of its collectives", value=f"{min(known):.3g} GB/s")
+        )
+    if tp <= domain and domain % tp == 0:
+        return Verdict(state="passes", evidence=evidence)
+    advice, words = all_or_none(case, _advice(case, tp, domain, share)), _words(domain)
+    return Verdict(
+        state="fires",
+        worst=worst_exposed(case, "tp"),
+        level="problem" if share >= MIN_FRAC else "information",
+        reason="these GPUs have no NVLink"
+        if domain == 1
+        else f"groups of {tp} do not lie inside NVLink domains of {domain}",
+        evidence=evidence,
+        advice=advice,
+        remedy="" if advice else words,
+        otherwise=words,
+        gain=ceiling_of_transfer(case, "tp"),
+        verify="Run again: the bus bandwidth of TP collectives rises to NVLink's.",
+        false_alarm="Servers whose NVLink domain is not the usual one, such as bridges, racks of 36 or 72, "
+        "or racks that are not full; and ranks that are placed in another order.",
+    )
+
+
+def _words(domain: int) -> str:
+    if domain == 1:
+        return "Split by stages of a pipeline, or shard over data-parallel ranks (FSDP), instead."
+    return (
+        f"Take a tensor-parallel degree that divides {domain}, and more stages, or context parallelism for "
+        "long sequences, to make up for it."
+    )
+
+
+def _advice(case: Case, tp: int, domain: int, share: float) -> list[Advice]:
+    """The largest degree that divides domain, heads and the present one; stages make up for it, where layers,
+    ranks and batch allow, and a bubble smaller than the share of the time that is exposed."""
+    heads, layers, pp = heads_of(case), layers_of(case), case.degree(PP)
+    if heads is None or layers is None or pp is None or tp > 4096:
+        return []
+    to = max(d for d in range(1, min(tp, domain) + 1) if tp % d == 0 and domain % d == 0 and heads % d == 0)
+    stages = pp * (tp // to)
+    vpp = case.degree("virtual_pipeline_model_parallel_size") or case.job.facts.vpp or 1
+    if layers % (stages * vpp) or case.dp is None or not batch_divides(case, case.dp):
+        return []
+    bubbles = [
+        ideal_frac(pp=p, vpp=vpp if p > 1 else 1, micro_batches=case.micro_batches or 1) for p in (pp, stages)
+    ]
+    if bubbles[1] - bubbles[0] >= share:
+        return []
+    why = f"keeps each group inside an NVLink domain of {domain}"
+    found = [Advice(knob=TP, to=to, why=why)]
+    found += without_tensor_ranks(case) if to == 1 else []
+    why = "splits the weights as far as before, by layers"
+    costs = f"a bubble of {per_cent(bubbles[1])} of the step instead of {per_cent(bubbles[0])}"
+    found.append(Advice(knob=PP, to=stages, why=why, costs=costs))
+    return found

@@ -1,0 +1,139 @@
+"""PD314: tensor parallelism whose communication its products do not cover."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.memory.memory_formula import Degrees
+from perfdoc.rules.checks import pd310_more_splitting_than_needed as pd310
+from perfdoc.rules.checks import pd313_tp_across_nvlink as pd313
+from perfdoc.rules.checks import pd384_tp_against_cp as pd384
+from perfdoc.rules.checks.pd111_exposed_tp import overlap_allowed
+from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.facts.bubble import ideal_frac, overlapped_messages
+from perfdoc.rules.facts.degrees import (
+    CP,
+    PP,
+    TP,
+    UNKNOWN,
+    VPP,
+    degrees_of,
+    hidden_size_of,
+    layers_of,
+    sequence_of,
+)
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged, transfer_ns
+from perfdoc.rules.facts.hidden import only_for_gpus
+from perfdoc.rules.facts.memory_need import too_large
+
+META = Meta(
+    code="PD314",
+    title="Tensor parallelism too wide for its products",
+    why="Every doubling of the tensor-parallel degree halves the products and leaves the communication of "
+    "each layer as it is. Beyond the point where the one covers the other, GPUs wait.",
+    sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    topic="parallel_mapping",
+    time=("exposed_comm.tp",),
+    needs=("trace", "settings"),
+    advice=("pm_tp_small_as_possible", "pm_combine_tp_cp", "pm_tp4pp2_over_tp8"),
+)
+
+MIN_TP = 4
+"""Whether two ranks may become one is a matter of memory (PD310)."""
+MIN_TP_FOR_STAGES = 8
+"""Half of it against two stages."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where exposed TP communication takes `exposed.MIN_FRAC` of the time, the degree
+    is `MIN_TP` or more, and no other rule on the mapping has the answer. Half the degree is advised with two
+    context ranks where the sequence is longer than the model is wide; else, from `MIN_TP_FOR_STAGES`, with
+    two stages whose bubble is smaller than half of what is exposed."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
+    if case.degree(TP) == 1:
+        return Verdict(state="not_applicable", reason="there is no tensor parallelism")
+    nothing, evidence = judged(case, "tp")
+    if nothing is not None:
+        return nothing
+    now = degrees_of(case)
+    if now is None:
+        return Verdict(state="skipped", reason=UNKNOWN)
+    evidence.append(Evidence(label="ranks of a tensor-parallel group", value=str(now.tp)))
+    if now.tp < MIN_TP:
+        reason = f"a group of {now.tp} is small: whether one GPU holds the model is for PD310 to say"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    if overlap_allowed(case):
+        reason = "the overlap is off, which comes first: see PD111"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    for code, reason, others in _BEFORE:
+        if others(case).state == "fires":
+            return Verdict(state="passes", reason=f"{reason}: see {code}", evidence=evidence)
+    return Verdict(
+        state="fires",
+        worst=worst_exposed(case, "tp"),
+        level="information",
+        reason=f"products of a group of {now.tp} do not cover its communication",
+        evidence=evidence,
+        advice=all_or_none(case, _with_context(case, now)) or all_or_none(case, _with_stages(case, now)),
+        remedy="Let the communication run beside the products where it can (PD111), then compare: the best "
+        "degree is the smallest at which the model fits.",
+        otherwise="Take half the degree where memory allows it.",
+        gain=ceiling_of_transfer(case, "tp"),
+        verify="Run both mappings for some twenty steps and compare tokens per second, not exposed time.",
+        false_alarm="A very wide model: guides use TP 8 for those and find it bad for 70 B parameters.",
+    )
+
+
+_BEFORE = (
+    ("PD313", "groups leave the NVLink domain", pd313.evaluate),
+    ("PD310", "the model fits on fewer ranks", pd310.evaluate),
+    ("PD384", "context parallelism is hidden", pd384.evaluate),
+)
+
+
+def _with_context(case: Case, now: Degrees) -> list[Advice]:
+    """Where there is context parallelism already, PD384 compares the two."""
+    sequence, hidden = sequence_of(case), hidden_size_of(case)
+    if sequence is None or hidden is None or sequence <= hidden or now.cp != 1 or now.tp % 2:
+        return []
+    then = now.with_model_parallel(tp=now.tp // 2, pp=now.pp, cp=2)
+    if sequence % 4 or too_large(case, now, then):
+        return []
+    why = f"TP {now.tp // 2} x CP 2 instead of TP {now.tp}: sequences of {sequence:,} are longer than the "
+    why += f"model is wide ({hidden:,}), and CP moves keys and values only"
+    costs = "each GPU holds twice the weights, optimizer states stay sharded over DP x CP"
+    return [
+        Advice(knob=TP, to=now.tp // 2, why=why, costs=costs),
+        Advice(knob=CP, to=2, why="keeps the activations of a GPU as they are"),
+    ]
+
+
+def _with_stages(case: Case, now: Degrees) -> list[Advice]:
+    layers, micro_batches = layers_of(case), case.micro_batches
+    exposed = case.share(transfer_ns(case, "tp")) or 0.0
+    if (
+        now.tp < MIN_TP_FOR_STAGES
+        or now.tp % 2
+        or now.pp != 1
+        or not layers
+        or layers % 2
+        or not micro_batches
+    ):
+        return []
+    chunks = 2 if layers % 4 == 0 and micro_batches % 2 == 0 else 1
+    bubble = ideal_frac(pp=2, vpp=chunks, micro_batches=micro_batches)
+    if bubble >= exposed / 2:
+        return []
+    why = f"TP {now.tp // 2} x PP 2 instead of TP {now.tp}: the bubble of {micro_batches} micro-batches is "
+    why += f"{per_cent(bubble)} of the step"
+    found = [
+        Advice(knob=TP, to=now.tp // 2, why=why),
+        Advice(knob=PP, to=2, why="keeps the weights of a GPU as they are", costs="a bubble, messages"),
+    ]
+    if chunks == 2:
+        found += overlapped_messages(case)
+        found.append(Advice(knob=VPP, to=2, why="halves the bubble", costs="twice the messages"))
+    return found

@@ -1,0 +1,147 @@
+"""PD317: a small model on long sequences that is split by tensors or stages."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.analyzers.memory.memory_formula import Degrees, parameters_of, sharded_bytes
+from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
+from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.bubble import without_chunks
+from perfdoc.rules.facts.degrees import (
+    PP,
+    TP,
+    UNKNOWN,
+    degrees_of,
+    hidden_size_of,
+    sequence_of,
+    uses_fsdp,
+    without_tensor_ranks,
+)
+from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
+from perfdoc.rules.facts.hidden import only_for_gpus
+from perfdoc.rules.facts.memory_need import FIT_FRAC, batch_of, device_bytes
+
+META = Meta(
+    code="PD317",
+    title="Tensors and stages split where FSDP would hide its traffic",
+    why="FSDP gathers a layer's weights while the one before computes. What it moves follows from the "
+    "weights, not from the tokens: with long sequences and few weights compute covers it, and no layer waits "
+    "for activations.",
+    sources=("seed 000", "seed 001", "seed 002"),
+    topic="parallel_mapping",
+    time=("exposed_comm.tp", "pipeline.bubble", "pipeline.transfer"),
+    needs=("trace", "settings", "model"),
+    advice=("fsdp_small_long", "pm_table_fsdp", "fsdp_megatron_better"),
+)
+
+MIN_TOKENS = 8192
+"""Of a micro-batch on each GPU: 2 FLOPs a parameter and token at some 400 TFLOP/s against 2 bytes a parameter
+at 50 GB/s of network take equally long at 8,000 tokens."""
+MAX_PARAMETERS = 20_000_000_000
+"""A larger model's unsharded layers, and their gathers, are no longer small beside activations."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where exposed TP and PP communication takes `exposed.MIN_FRAC` of the time in a
+    model of `MAX_PARAMETERS` or fewer, with `MIN_TOKENS` tokens in a micro-batch on each GPU and sequences
+    longer than it is wide, and that is not estimated to need more than `memory_need.FIT_FRAC` of the
+    device."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
+    now = degrees_of(case)
+    if now is None:
+        return Verdict(state="skipped", reason=UNKNOWN)
+    if uses_fsdp(case) or now.tp * now.pp == 1 or now.world == 1:
+        reason = "FSDP is used already" if uses_fsdp(case) else "neither tensors nor stages are split"
+        return Verdict(state="not_applicable", reason=reason)
+    shape, sequence, hidden = case.job.facts.model, sequence_of(case), hidden_size_of(case)
+    size = case.number("micro_batch_size")
+    if shape is None or sequence is None or hidden is None or size is None:
+        return Verdict(
+            state="skipped", reason="the model, the sequence length or the micro-batch is not known"
+        )
+    share = case.share(_cost_ns)
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    dense, experts, embedding = parameters_of(shape)
+    parameters = shape.parameters or dense + experts + 2 * embedding
+    tokens = sequence * size // now.cp
+    evidence = [
+        Evidence(label="exposed TP and PP communication, mean over ranks", value=per_cent(share)),
+        Evidence(label="parameters", value=f"{parameters / 1e9:.3g} billion"),
+        Evidence(label="tokens of a micro-batch on a GPU", value=f"{tokens:,}"),
+    ]
+    need = _need_bytes(case, now)
+    if need is not None:
+        evidence.append(
+            Evidence(label="estimated memory of a GPU with FSDP", value=f"{need / 2**30:.3g} GiB")
+        )
+        memory = device_bytes(case)
+        if memory is not None and need > FIT_FRAC * memory:
+            reason = "the activations of a whole micro-batch are not sure to fit"
+            return Verdict(state="passes", reason=reason, evidence=evidence)
+    fitting = parameters <= MAX_PARAMETERS and tokens >= MIN_TOKENS and sequence > hidden
+    if share < MIN_FRAC or not fitting:
+        reason = "" if fitting else "the model is not small, or its sequences are not long"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    if splits_too_far(case):
+        reason = "the model fits on fewer ranks as it is: see PD310"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    advice = [] if need is None else all_or_none(case, _advice(case, now.tp, now.pp, now.vpp))
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="a small model with long sequences waits for tensors or stages",
+        evidence=evidence,
+        advice=advice,
+        remedy="" if advice else _OTHERWISE,
+        otherwise=_OTHERWISE,
+        gain=ceiling(case, _cost_ns, "the exposed TP and PP communication, which FSDP's own may replace"),
+        verify="Run both for some twenty steps and compare tokens per second; exposed DP communication must "
+        "stay below what is exposed now.",
+        false_alarm="Activations that take more than the estimate says: then context parallelism beside "
+        "FSDP, or none of it.",
+    )
+
+
+_OTHERWISE = (
+    "Try FSDP in place of tensor and pipeline parallelism, with a global batch that divides over all ranks; "
+    "megatron-core's is said to be faster than PyTorch's."
+)
+
+
+def _need_bytes(case: Case, now: Degrees) -> int | None:
+    then = now.with_model_parallel(tp=1, pp=1)
+    batch = None if then is None else batch_of(case, then)
+    shape = case.job.facts.model
+    if then is None or batch is None or shape is None or min(shape.layers, shape.hidden_size) < 1:
+        return None
+    return sharded_bytes(shape, then, batch)
+
+
+def _cost_ns(rank: RankMeasurement) -> int:
+    return exposed_ns("tp")(rank) + exposed_ns("pp")(rank)
+
+
+def _advice(case: Case, tp: int, pp: int, vpp: int) -> list[Advice]:
+    """Everything that has to change together, what others need first."""
+    found = []
+    if vpp > 1:
+        found += without_chunks(case)
+    if pp > 1:
+        found.append(Advice(knob=PP, to=1, why="whole layers on each GPU, sharded by FSDP"))
+    found += without_tensor_ranks(case)
+    if tp > 1:
+        found.append(Advice(knob=TP, to=1, why="whole layers on each GPU, sharded by FSDP"))
+    if case.is_set_to("cuda_device_max_connections", 1):
+        why = "with one queue FSDP's gathers wait behind compute"
+        found.append(Advice(knob="cuda_device_max_connections", to=32, why=why))
+    why = "gathers each layer's weights under the compute of the one before"
+    found.append(Advice(knob="use_megatron_fsdp", to=True, why=why, costs="checkpoints of another layout"))
+    why = "shards weights, gradients and optimizer states"
+    found.append(Advice(knob="data_parallel_sharding_strategy", to="optim_grads_params", why=why))
+    return found

@@ -1,0 +1,72 @@
+"""PD318: FSDP set up so that it copies or waits more than it needs to."""
+
+from __future__ import annotations
+
+from perfdoc.rules.checks import pd112_work_queues as pd112
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
+from perfdoc.rules.facts.hidden import only_for_gpus
+
+META = Meta(
+    code="PD318",
+    title="FSDP that copies or waits more than it needs to",
+    why="With a single hardware queue FSDP's gathers stay behind the compute that they should run beside; "
+    "PyTorch's FSDP2 copies parameters to and from the buffers that it communicates, which megatron-core's "
+    "FSDP saves.",
+    sources=("seed 000", "seed 001"),
+    topic="parallel_mapping",
+    needs=("settings",),
+    advice=("fsdp_megatron_better",),
+)
+
+_TORCH, _MEGATRON, _QUEUES = "use_torch_fsdp2", "use_megatron_fsdp", "cuda_device_max_connections"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where PyTorch's FSDP is used; and where FSDP runs with
+    CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs of which PD112 does not know enough to say so, a problem where
+    exposed DP communication takes `exposed.MIN_FRAC` of the time."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
+    (known, torch), (also_known, megatron) = case.setting(_TORCH), case.setting(_MEGATRON)
+    if torch is not True and megatron is not True:
+        if known and also_known:
+            return Verdict(state="not_applicable", reason="FSDP is off")
+        return Verdict(state="skipped", reason="whether FSDP is used is not known")
+    share = case.share(exposed_ns("dp"))
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    evidence = [Evidence(label="exposed DP communication, mean over ranks", value=per_cent(share))]
+    advice, reasons = [], []
+    one_queue = case.is_set_to(_QUEUES, 1) and pd112.evaluate(case).state != "fires"
+    if one_queue:
+        advice.append(Advice(knob=_QUEUES, to=pd112.MANY, why="lets gathers run beside compute"))
+        reasons.append("gathers share one hardware queue with compute")
+    if torch is True:
+        copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
+        evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
+        advice += [
+            Advice(knob=_TORCH, to=False, why="the two kinds exclude each other"),
+            Advice(knob=_MEGATRON, to=True, why="communicates from buffers that it keeps, with fewer copies"),
+            Advice(
+                knob="data_parallel_sharding_strategy",
+                to="optim_grads_params",
+                why="shards what FSDP2 shards: weights, gradients and optimizer states",
+                costs="checkpoints of another layout",
+            ),
+        ]
+        reasons.append("PyTorch's FSDP2 is used, where a guide finds megatron-core's faster")
+    if not reasons:
+        return Verdict(state="passes", evidence=evidence)
+    return Verdict(
+        state="fires",
+        level="problem" if one_queue and share >= MIN_FRAC else "information",
+        reason="; ".join(reasons),
+        evidence=evidence,
+        advice=advice,
+        otherwise="Keep FSDP2 where the framework knows no other, with several hardware queues.",
+        verify="Run again: exposed DP communication and copies fall, tokens per second rise.",
+        false_alarm="A framework without megatron-core's FSDP: one of the guides knows FSDP2 only.",
+    )

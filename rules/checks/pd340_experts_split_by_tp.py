@@ -1,0 +1,60 @@
+"""PD340: experts that tensor parallelism splits."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.degrees import EP, ETP, TP, degrees_of, expert_tp, experts_of, has_experts
+
+META = Meta(
+    code="PD340",
+    title="Experts split by tensor parallelism",
+    why="An expert sees a fraction of the tokens, so its products are small already. Splitting them makes "
+    "them smaller and adds communication to each.",
+    sources=("seed 000", "seed 001", "seed 004"),
+    topic="moe",
+    needs=("settings",),
+    advice=("moe_etp_one", "moe_ep_independent_tp", "moe_tldr"),
+)
+
+
+_OTHERWISE = "Split experts over expert-parallel ranks only."
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where the tensor-parallel degree of experts is above 1, also where it is known
+    to be unset and so follows that of the other layers."""
+    if has_experts(case) is False:
+        return Verdict(state="not_applicable", reason="the model has no experts")
+    if has_experts(case) is None:
+        return Verdict(state="skipped", reason="whether the model has experts is not known")
+    etp = expert_tp(case)
+    if etp is None:
+        return Verdict(state="skipped", reason=f"{ETP} is not known; unset it follows {TP}")
+    evidence = [Evidence(label="tensor ranks of an expert", value=str(etp))]
+    if etp == 1:
+        return Verdict(state="passes", evidence=evidence)
+    unset = case.number(ETP) is None
+    now, experts = degrees_of(case), experts_of(case)
+    why = "whole experts on each rank: larger products, no tensor-parallel communication inside"
+    advice = [Advice(knob=ETP, to=1, why=why, costs=f"{etp} times the expert weights on a GPU")]
+    if now is not None and experts and experts % (now.ep * etp) == 0 and now.expert_dp is not None:
+        why = "as many expert weights on a GPU as before: expert ranks do not depend on tensor ranks"
+        costs = "tokens travel among more ranks"
+        advice = [
+            Advice(knob=ETP, to=1, why=advice[0].why),
+            Advice(knob=EP, to=now.ep * etp, why=why, costs=costs),
+        ]
+    advice = all_or_none(case, advice)
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=f"{ETP} is unset and follows TP {etp}" if unset else f"experts are split over {etp} ranks",
+        evidence=evidence,
+        advice=advice,
+        remedy="" if advice else _OTHERWISE,
+        otherwise=_OTHERWISE,
+        verify="Run again: the products of experts take longer each and less in sum.",
+        false_alarm="Experts as wide as a dense layer, of which no other division fits.",
+    )

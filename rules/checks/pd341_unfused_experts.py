@@ -1,0 +1,86 @@
+"""PD341: experts that run one by one, and tokens that are sorted by many small kernels."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.degrees import EP, experts_of, has_experts
+from perfdoc.rules.facts.hidden import only_for_gpus
+from perfdoc.simulator.replay.predict import Gain
+
+META = Meta(
+    code="PD341",
+    title="Experts without grouped or fused kernels",
+    why="One product per expert leaves most of the GPU empty and takes a launch each; so does sorting tokens "
+    "by several kernels around the exchange.",
+    sources=("seed 000", "seed 001", "seed 003", "seed 004"),
+    topic="moe",
+    needs=("settings",),
+    advice=("moe_grouped_gemm", "moe_permute_fusion"),
+)
+
+_GROUPED, _PERMUTE = "moe_grouped_gemm", "moe_permute_fusion"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where grouped products are known to be off with several experts on a GPU, or the
+    fused permutation is known to be off."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
+    if has_experts(case) is False:
+        return Verdict(state="not_applicable", reason="the model has no experts")
+    experts, ep = experts_of(case), case.degree(EP)
+    if experts is None or ep is None or ep < 1:
+        return Verdict(state="skipped", reason="the experts of a GPU are not known")
+    if not case.setting(_GROUPED)[0] and not case.setting(_PERMUTE)[0]:
+        return Verdict(state="skipped", reason=f"neither {_GROUPED} nor {_PERMUTE} is known")
+    local = experts // ep
+    evidence = [Evidence(label="experts of a layer on each GPU", value=str(local))]
+    advice = []
+    if local > 1 and case.is_set_to(_GROUPED, False):
+        gain = _ceiling(case, _products_ns, "the time of the experts' products")
+        why = f"runs the {local} experts of a GPU in one kernel; a guide claims 2 to 3 times for it"
+        advice.append(Advice(knob=_GROUPED, to=True, why=why, gain=gain))
+    if case.is_set_to(_PERMUTE, False):
+        gain = _ceiling(case, _sorting_ns, "the time of sorting tokens")
+        why = "sorts tokens by expert in one kernel"
+        advice.append(
+            Advice(knob=_PERMUTE, to=True, why=why, costs="Transformer Engine 2.1 or newer", gain=gain)
+        )
+    for label, of in (("products of experts", _products_ns), ("sorting tokens", _sorting_ns)):
+        share = case.share(lambda r, of=of: of(r) or 0)  # type: ignore[misc]
+        if share:
+            evidence.append(Evidence(label=f"{label}, of the window, mean over ranks", value=per_cent(share)))
+    if not advice:
+        return Verdict(state="passes", evidence=evidence)
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=" and ".join(f"{a.knob} is off" for a in advice),
+        evidence=evidence,
+        advice=advice,
+        otherwise="Use the grouped and fused kernels of the framework at hand.",
+        verify="Run again: fewer kernels between the exchanges of a layer, and the experts' part falls.",
+        false_alarm="A version of Transformer Engine without these kernels, or experts of unequal shapes.",
+    )
+
+
+def _products_ns(rank: RankMeasurement) -> int | None:
+    return rank.kernel_parts.grouped_linear_ns
+
+
+def _sorting_ns(rank: RankMeasurement) -> int | None:
+    if rank.kernel_parts.state != "measured":
+        return None
+    return sum(p.total_ns for p in rank.kernel_parts.parts if p.part == "moe_dispatch")
+
+
+def _ceiling(case: Case, of: object, what: str) -> Gain | None:
+    """None where no rank shows any of it: then it was not told apart."""
+    times = [of(rank) for rank in case.ranks]  # type: ignore[operator]
+    if None in times or not any(times):
+        return None
+    return ceiling(case, lambda r: of(r) or 0, what)  # type: ignore[operator]

@@ -1,0 +1,126 @@
+"""PD343: tokens that cross NVLink domains by a dispatcher that is not made for it."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.memory.memory_formula import Degrees
+from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.facts.degrees import EP, UNKNOWN, degrees_of, has_experts, nvlink_domain
+from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns, seen
+
+META = Meta(
+    code="PD343",
+    title="Expert parallelism across NVLink domains",
+    why="Every token goes to several experts and back in each layer. Between nodes a plain all-to-all sends "
+    "it once for each expert, over a link with a ninth of NVLink's bandwidth.",
+    sources=("seed 000", "seed 001", "seed 002", "seed 004"),
+    topic="moe",
+    time=("exposed_comm.ep",),
+    needs=("settings", "hardware"),
+    advice=("moe_ep_in_nvlink", "moe_deepep", "pm_table_moe", "moe_tldr"),
+)
+
+_DISPATCHER, _BACKEND = "moe_token_dispatcher_type", "moe_flex_dispatcher_backend"
+_OLD, _OVERLAP = "moe_enable_deepep", "overlap_moe_expert_parallel_comm"
+_SHARED = "moe_shared_expert_overlap"
+HIDDEN_FRAC = 0.01
+"""Of the window: an exchange of which less is exposed is hidden, wherever it goes."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where expert-parallel groups are larger than the NVLink domain, neither DeepEP (HybridEP) nor the
+    1F1B overlap is known to be on, and `HIDDEN_FRAC` of the time or more is exposed, as far as the exchange
+    was seen; or where the library does not run on these GPUs. A problem where exposed EP communication takes
+    `exposed.MIN_FRAC` of the time, or the library is the wrong one."""
+    if has_experts(case) is False or case.degree(EP) == 1:
+        return Verdict(state="not_applicable", reason="there is no expert parallelism")
+    now = degrees_of(case)
+    if now is None:
+        return Verdict(state="skipped", reason=UNKNOWN)
+    domain, share = nvlink_domain(case), case.share(exposed_ns("ep"))
+    if domain is None or case.gpu is None:
+        reason = "it is not known how many GPUs reach one another over NVLink here"
+        return Verdict(state="skipped", reason=reason)
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    evidence = [
+        Evidence(label="ranks of an expert-parallel group x tensor ranks", value=f"{now.ep} x {now.etp}"),
+        Evidence(label="GPUs of an NVLink domain", value=str(domain)),
+        exposed_evidence(case, "ep", share),
+    ]
+    library = "hybridep" if case.gpu.grace and case.gpu.architecture == "blackwell" else "deepep"
+    if _uses_flex(case) and library == "hybridep" and _backend(case) == "deepep":
+        return _wrong_library(case, evidence)
+    if now.ep * now.etp <= domain:
+        return Verdict(state="passes", evidence=evidence)
+    if _uses_flex(case) or case.is_set_to(_OVERLAP, True):
+        used = "the flex dispatcher" if _uses_flex(case) else "the 1F1B overlap"
+        return Verdict(state="passes", reason=f"{used} is on", evidence=evidence)
+    if share < HIDDEN_FRAC and seen(case, "ep"):
+        return Verdict(state="passes", reason="the exchange is hidden", evidence=evidence)
+    if not case.setting(_DISPATCHER)[0]:
+        return Verdict(state="skipped", reason=f"{_DISPATCHER} is not known")
+    return Verdict(
+        state="fires",
+        worst=worst_exposed(case, "ep"),
+        level="problem" if share >= MIN_FRAC else "information",
+        reason=f"groups of {now.ep * now.etp} ranks span NVLink domains of {domain}",
+        evidence=evidence,
+        advice=all_or_none(case, _advice(case, library)) if domain > 1 else [],
+        remedy=_smaller(now, domain),
+        gain=ceiling_of_transfer(case, "ep"),
+        verify="Run again: exposed EP communication falls. DeepEP and HybridEP have kernels of their own.",
+        false_alarm="Another placement of ranks, or racks whose domain is larger or not full.",
+    )
+
+
+def _uses_flex(case: Case) -> bool:
+    return case.is_set_to(_DISPATCHER, "flex")
+
+
+def _backend(case: Case) -> str:
+    if case.is_set_to(_OLD, True):
+        return "deepep"
+    known, value = case.setting(_BACKEND)
+    return str(value) if known else ""
+
+
+def _advice(case: Case, library: str) -> list[Advice]:
+    name = {"deepep": "DeepEP", "hybridep": "HybridEP"}[library]
+    why = f"the dispatcher that {name} serves, which sends a token once to each node"
+    costs = "the library has to be installed, and takes SMs of its own; the shared expert's overlap goes"
+    found = [
+        Advice(knob=_DISPATCHER, to="flex", why=why, costs=costs),
+        Advice(knob=_BACKEND, to=library, why=f"{name} is the one for these GPUs"),
+    ]
+    if case.is_set_to(_SHARED, True):
+        found.insert(0, Advice(knob=_SHARED, to=False, why="works with the alltoall dispatcher only"))
+    return found
+
+
+def _smaller(now: Degrees, domain: int) -> str:
+    inside = [d for d in range(1, min(now.ep, 4096) + 1) if now.ep % d == 0 and d * now.etp <= domain]
+    if not inside:
+        return "Or keep expert ranks inside the domain: experts without tensor parallelism first (PD340)."
+    return (
+        f"Or keep expert ranks inside the domain: EP {inside[-1]}, which puts {now.ep // inside[-1]} times "
+        "the experts on a GPU. Across nodes guides advise expert parallelism with DeepEP or HybridEP and the "
+        "overlap only."
+    )
+
+
+def _wrong_library(case: Case, evidence: list[Evidence]) -> Verdict:
+    advice = [Advice(knob=_BACKEND, to="hybridep", why="HybridEP is the one for NVL72 racks")]
+    if case.is_set_to(_OLD, True):
+        advice.insert(0, Advice(knob=_OLD, to=False, why="the old switch excludes HybridEP"))
+    return Verdict(
+        state="fires",
+        reason="DeepEP does not run on these GPUs: Megatron-Bridge falls back to alltoall with no more than "
+        "a warning, or refuses",
+        evidence=evidence,
+        advice=advice,
+        verify="Run again: the start-up log names the dispatcher, and HybridEP's kernels are in the trace.",
+        false_alarm="A build of DeepEP that supports these GPUs.",
+    )

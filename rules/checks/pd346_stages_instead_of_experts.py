@@ -1,0 +1,110 @@
+"""PD346: a mixture of experts that saves memory by stages where expert ranks would do."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfdoc.analyzers.memory.memory_formula import Degrees
+from perfdoc.rules.checks.pd301_pipeline_bubble import MIN_FRAC
+from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
+from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.bubble import bubble_at, bubble_ceiling, without_chunks
+from perfdoc.rules.facts.degrees import (
+    EP,
+    PP,
+    UNKNOWN,
+    batch_divides,
+    degrees_of,
+    experts_of,
+    has_experts,
+    nvlink_domain,
+)
+from perfdoc.rules.facts.memory_need import too_large
+
+META = Meta(
+    code="PD346",
+    title="Experts spread over stages rather than ranks",
+    why="Most weights of a mixture of experts are the experts'. Expert parallelism splits those without a "
+    "bubble; a pipeline pays with one.",
+    sources=("seed 004",),
+    topic="moe",
+    time=("pipeline.bubble",),
+    needs=("ranks", "steps", "settings"),
+    advice=("moe_ep_over_pp", "moe_ep_independent_tp"),
+)
+
+MIN_SAVED_FRAC = 0.02
+"""Of the step: by how much the ideal bubble must fall. Fewer stages make more replicas, each with fewer
+micro-batches of the same global batch, so that it falls by less than one might think."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where the bubble takes `pd301_pipeline_bubble.MIN_FRAC` of the step, experts can
+    be spread over more ranks inside the NVLink domain, and fewer stages save `MIN_SAVED_FRAC`."""
+    if has_experts(case) is False or case.degree(PP) == 1:
+        reason = "there is no pipeline" if case.degree(PP) == 1 else "the model has no experts"
+        return Verdict(state="not_applicable", reason=reason)
+    if has_experts(case) is None:
+        return Verdict(state="skipped", reason="whether the model has experts is not known")
+    found, now = case.job.pipeline, degrees_of(case)
+    if found.state != "measured" or found.bubble_frac is None:
+        return Verdict(state="skipped", reason=found.reason or "the bubble was not measured")
+    evidence = [Evidence(label="bubble, of the step", value=per_cent(found.bubble_frac))]
+    if found.bubble_frac < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    domain = nvlink_domain(case)
+    if now is None or domain is None:
+        reason = (
+            UNKNOWN if now is None else "it is not known how many GPUs reach one another over NVLink here"
+        )
+        return Verdict(state="skipped", reason=reason)
+    then = _best(case, now, domain)
+    if splits_too_far(case):
+        reason = "the model fits on fewer stages as it is: see PD310"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    if then is None:
+        return Verdict(state="passes", reason="no such mapping has a smaller bubble", evidence=evidence)
+    after = bubble_at(case, then)
+    evidence += [
+        Evidence(label="expert ranks and stages", value=f"{now.ep} and {now.pp}"),
+        Evidence(label=f"bubble of equal stages with EP {then.ep}, PP {then.pp}", value=per_cent(after)),
+    ]
+    advice = []
+    if then.vpp < now.vpp:
+        advice += without_chunks(case)
+    why = f"a bubble of {per_cent(after)} instead of {per_cent(bubble_at(case, now))} with equal stages"
+    advice.append(Advice(knob=PP, to=then.pp, why=why, costs="a GPU holds more of the attention's weights"))
+    why = "as many expert weights on a GPU as before, inside the NVLink domain"
+    advice.append(Advice(knob=EP, to=then.ep, why=why, costs="tokens travel among more ranks"))
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=f"{now.pp} stages idle for the bubble, where experts could be spread over {then.ep} ranks",
+        evidence=evidence,
+        advice=all_or_none(case, advice),
+        remedy="Raise expert parallelism before pipeline parallelism where the degrees allow it.",
+        gain=bubble_ceiling(case),
+        verify="Run both for some twenty steps and compare tokens per second; take a memory snapshot.",
+        false_alarm="A dense part that fills the GPU: without the model's shape nothing was estimated.",
+    )
+
+
+def _best(case: Case, now: Degrees, domain: int) -> Degrees | None:
+    """Fewest stages for which expert ranks make up, if that saves enough."""
+    experts = experts_of(case)
+    if not experts or now.expert_dp is None or now.pp > 4096:
+        return None
+    for pp in (d for d in range(1, now.pp) if now.pp % d == 0):
+        factor = now.pp // pp
+        wider = now.with_model_parallel(tp=now.tp, pp=pp)
+        if wider is None or experts % (now.ep * factor) or now.ep * factor * now.etp > domain:
+            continue
+        then = replace(wider, ep=now.ep * factor)
+        if too_large(case, now, then) or not batch_divides(case, then.dp):
+            continue
+        if bubble_at(case, then) <= bubble_at(case, now) - MIN_SAVED_FRAC:
+            return then
+    return None

@@ -1,0 +1,80 @@
+"""PD380: so few micro-batches that most compute runs beside data-parallel communication."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.facts.exposed import exposed_ns, transfer_ns, waited_ns
+from perfdoc.rules.facts.hidden import only_for_gpus
+
+META = Meta(
+    code="PD380",
+    title="Most of the step beside data-parallel communication",
+    why="Gradients are reduced in the last micro-batch of a step and weights gathered in the first. Spread "
+    "over more replicas a batch leaves few of them, in the end one: then what that communication costs, what "
+    "it takes from the kernels beside it, and every late rank set the time of the step.",
+    sources=("seed 000", "seed 001", "seed 004"),
+    topic="scale",
+    needs=("trace", "settings"),
+    advice=("scale_few_microbatches",),
+)
+
+FEW = 2
+"""Micro-batches of a step on each pipeline: global batch / (micro-batch x DP)."""
+MIN_FRAC = 0.5
+"""Of the window, mean over ranks: DP transfer, hidden or not."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where a step has `FEW` micro-batches or fewer and DP communication, waiting for
+    late ranks left out, runs for `MIN_FRAC` of the window."""
+    if on_cpu := only_for_gpus(case):
+        return on_cpu
+    if case.dp == 1:
+        return Verdict(state="not_applicable", reason="there are no replicas of the model")
+    count = case.micro_batches
+    if count is None:
+        return Verdict(state="skipped", reason="the number of micro-batches is not known")
+    evidence = [Evidence(label="micro-batches of a step", value=str(count))]
+    if count > FEW:
+        return Verdict(state="passes", evidence=evidence)
+    if not any(row.dimension == "dp" for rank in case.ranks for row in rank.communication):
+        reason = "no DP communication is known in the capture"
+        return Verdict(state="skipped", reason=reason, evidence=evidence)
+    share = case.share(_dp_ns(case))
+    exposed = case.share(exposed_ns("dp"))
+    if share is None or exposed is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    evidence.append(Evidence(label="DP transfer, at least, mean over ranks", value=per_cent(share)))
+    evidence.append(Evidence(label="exposed DP communication", value=per_cent(exposed)))
+    if case.dp is not None:
+        evidence.append(Evidence(label="replicas (DP)", value=f"{case.dp:,}"))
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=f"{count} micro-batch{'es' if count > 1 else ''} a step on each pipeline",
+        evidence=evidence,
+        remedy="In this order: fewer bytes (PD101), faster collectives (PD103), SMs for the kernels beside "
+        "them (PD110, PD113), ranks that come together (PD202, PD206, PD303). More replicas will shorten the "
+        "step little.",
+        verify="Run again: DP communication takes a smaller share of the window.",
+        false_alarm="A capture of a smaller batch than the job's own.",
+    )
+
+
+def _dp_ns(case: Case) -> Callable[[RankMeasurement], int]:
+    """At least: rows may run at once, so the longest of them, or what is exposed of them all; without waiting
+    for late ranks, as far as that was measured."""
+    transfer, wait = transfer_ns(case, "dp"), waited_ns(case, "dp")
+
+    def of(rank: RankMeasurement) -> int:
+        rows = (row.total_ns for row in rank.communication if row.dimension == "dp")
+        return max(max(rows, default=0) - wait(rank), transfer(rank))
+
+    return of

@@ -1,0 +1,107 @@
+"""PD382: low model FLOPs utilisation, and which basics are off."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
+from perfdoc.rules.facts.memory_room import gib, tightest
+from perfdoc.rules.facts.micro_batches import few, wanted
+from perfdoc.rules.facts.model_memory import vpp_of
+
+META = Meta(
+    code="PD382",
+    title="Low model FLOPs utilisation",
+    why="MFU, the model's FLOPs by what the GPUs could do in the time, is what all other findings add up to. "
+    "Where it is low, the basics come first: overlaps, sharded optimizer states, enough micro-batches.",
+    sources=("seed 002", "seed 003", "seed 004"),
+    topic="scale",
+    needs=("steps", "model", "hardware"),
+    advice=(
+        "goal_mfu",
+        "goal_overlap_and_memory",
+        "mlm_totals",
+        "mlm_quick_scale",
+        "mlm_quick_perf",
+        "mlm_ts_throughput",
+    ),
+)
+
+LOW_MFU = 0.30
+"""Upper end of what a guide calls naive (20 to 30 %; well tuned 50 to 65 %); it does not say how that was
+measured, so the band sorts and predicts nothing."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, below `LOW_MFU`, and names what is known to be off: basics first; where none is,
+    what guides add after them. What to set, and for what gain, is for the rules named to say."""
+    mfu = case.job.mfu
+    if not case.ranks or case.on_host:
+        return Verdict(state="not_applicable", reason="no GPU was captured")
+    if mfu.value is None:
+        return Verdict(state="skipped", reason=f"MFU is not known: {mfu.reason}")
+    evidence = [Evidence(label="MFU", value=per_cent(mfu.value))]
+    exposed = case.share(lambda r: sum(r.ledger.exposed_comm_ns.values()))
+    idle = case.share(lambda r: sum(r.ledger.idle_ns.values()))
+    if exposed is not None and idle is not None:
+        value = f"{per_cent(exposed)}, {per_cent(idle)}"
+        evidence.append(Evidence(label="exposed communication, idle time, mean over ranks", value=value))
+    room = tightest(case)
+    if room is not None and room.free_bytes is not None:
+        evidence.append(Evidence(label="memory never reserved, least of any GPU", value=gib(room.free_bytes)))
+    if mfu.value >= LOW_MFU:
+        return Verdict(state="passes", evidence=evidence)
+    off = [f"{knob} ({rule})" for knob, rule in _off(case)]
+    words = list(_words(case))
+    if off:
+        words.insert(0, f"Known to be off: {', '.join(off)}. Each rule says what it would change here.")
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=f"MFU is {per_cent(mfu.value)}; a guide calls 20 to 30 % naive and 50 to 65 % well tuned",
+        evidence=evidence,
+        remedy=" ".join([*words, "The waterfall of the MFU section shows what takes most; begin there."]),
+        verify="Run again: MFU rises by as much as the step gets shorter.",
+        false_alarm="A small model or batch, a short sequence, a peak of another type than the products', or "
+        "frozen layers: then fewer FLOPs are done than are counted, or can be.",
+    )
+
+
+def _off(case: Case) -> Iterator[tuple[str, str]]:
+    """Settings known to be off though there is a group for them, and whose rule they are: the basics; where
+    these are on, what guides add, for communication that is exposed."""
+    many, tp = (case.dp or 1) > 1, (case.degree("tensor_model_parallel_size") or 1) > 1
+    basics = [
+        (many, "use_distributed_optimizer", "PD312"),
+        (many, "overlap_grad_reduce", "PD101"),
+        (tp, "sequence_parallel", "PD510"),
+    ]
+    newer = case.gpu is not None and case.gpu.architecture in ("hopper", "blackwell")
+    further = [
+        (tp and _is_exposed(case, "tp"), "tp_comm_overlap", "PD111"),
+        (many and newer and _is_exposed(case, "dp"), "nccl_ub", "PD103"),
+    ]
+    for some in (basics, further):
+        found = [(knob, rule) for wanted, knob, rule in some if wanted and case.is_set_to(knob, False)]
+        yield from found
+        if found:
+            return
+
+
+def _is_exposed(case: Case, dimension: str) -> bool:
+    return (case.share(exposed_ns(dimension)) or 0.0) >= MIN_FRAC
+
+
+def _words(case: Case) -> Iterator[str]:
+    pp, count = case.degree("pipeline_model_parallel_size"), case.micro_batches
+    vpp = vpp_of(case)
+    if pp and pp > 1 and count and vpp and few(pp=pp, vpp=vpp, micro_batches=count):
+        chunks = f" of {vpp} chunks" if vpp > 1 else ""
+        least = wanted(pp=pp, vpp=vpp)
+        yield (
+            f"{count} micro-batches on {pp} stages{chunks} leave a large bubble: have {least} or more, "
+            "by a larger global batch, fewer replicas or a smaller micro-batch (PD301)."
+        )

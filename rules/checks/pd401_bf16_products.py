@@ -1,0 +1,132 @@
+"""PD401: matrix products in 16 bits on a GPU that multiplies FP8 twice as fast."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.gain import ceiling, predicted
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.capture import why_hidden, why_start_up_counts
+from perfdoc.rules.facts.degrees import sequence_of
+from perfdoc.rules.facts.hardware import Gpu
+from perfdoc.rules.facts.model_memory import cp_of, micro_batch_of, tp_of
+from perfdoc.rules.facts.precision import PEAK_RATIO, dtype_of, linear_share, speed_up
+from perfdoc.simulator.replay.predict import Gain
+
+META = Meta(
+    code="PD401",
+    title="Linear layers in 16 bits on a GPU with FP8",
+    why="FP8 doubles the peak of the linear layers' products and touches nothing else, so that it gains what "
+    "their share of the step allows.",
+    sources=("seed 000", "seed 001", "seed 002", "seed 003"),
+    topic="low_precision",
+    needs=("trace", "hardware", "settings"),
+    advice=("lp_fp8_linear_speedup", "lp_amdahl", "lp_fp8_infra_claim", "lp_mxfp8_accuracy"),
+)
+
+MIN_LINEAR_FRAC = 1 / 3
+"""Of the window, in linear layers' products: with less, products of twice the speed make a step less than 1.2
+times as fast, which is the least that the guides speak of."""
+MAX_HOST_FRAC = 0.05
+"""Of the window, idle behind the host: with more, faster kernels only wait longer."""
+FP8_MULTIPLES, MXFP8_MULTIPLES = (16, 8), (32, 32)
+"""Of a layer's width and of its tokens, as Transformer Engine demands them; MXFP8 has a scale for every 32
+values."""
+_UNMEASURED = "the linear layers' share was not measured"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where 16-bit products of linear layers take `MIN_LINEAR_FRAC` of the window on a GPU with FP8,
+    and the host keeps up."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU")
+    gpu, dtype = case.gpu, dtype_of(case)
+    if gpu is None:
+        return Verdict(state="skipped", reason="what the GPUs can do is not known")
+    if not gpu.fp8:
+        return Verdict(state="not_applicable", reason=f"{gpu.architecture} GPUs do not multiply FP8")
+    if dtype is None:
+        return Verdict(
+            state="skipped", reason="what the linear layers multiply in is not known (--set dtype=bf16)"
+        )
+    if dtype not in ("bf16", "fp16"):
+        return Verdict(state="not_applicable", reason=f"the linear layers multiply in {dtype}")
+    if (odd := _odd_sizes(case, MXFP8_MULTIPLES if _fine(gpu) else FP8_MULTIPLES)) is not None:
+        return Verdict(state="not_applicable", reason=f"FP8 products do not take these sizes: {odd}")
+    share = linear_share(case)
+    if share is None:
+        return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)
+    most = speed_up(share)
+    evidence = [
+        Evidence(label="linear layers' products, of the window", value=per_cent(share)),
+        Evidence(
+            label=f"a step with them {PEAK_RATIO:g} times as fast", value=f"{most:.2f} times as fast at most"
+        ),
+    ]
+    host = case.share(lambda r: r.ledger.idle_ns["host"]) or 0.0
+    if (share < MIN_LINEAR_FRAC or host >= MAX_HOST_FRAC) and (reason := why_start_up_counts(case)):
+        return Verdict(state="skipped", reason=reason, evidence=evidence)
+    if share < MIN_LINEAR_FRAC:
+        reason = "linear layers take too little of the time for FP8 to bring the guides' 1.2"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    if host >= MAX_HOST_FRAC:
+        evidence.append(Evidence(label="idle behind the host", value=per_cent(host)))
+        reason = "the device waits for its host: shorter products would only wait longer, see PD201 first"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    most_ms = ceiling(case, _half_of_linear_ns, "half of the time in which products of linear layers run")
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="the linear layers could multiply in FP8",
+        evidence=evidence,
+        advice=_advice(gpu, most, predicted(case, "fp8_gemm") or most_ms),
+        otherwise="Train a part of the run in FP8 beside BF16 and compare loss curves before switching.",
+        gain=most_ms,
+        verify="Run again: products shrink, casts (class quantisation) appear; compare the loss with a BF16 "
+        "run.",
+        false_alarm="Batches of odd size, frozen or adapter layers, and first and last layers "
+        "kept in BF16 stay as they are.",
+    )
+
+
+def _half_of_linear_ns(rank: RankMeasurement) -> int:
+    parts, window = rank.kernel_parts, rank.ledger.window_ns
+    busy = (parts.linear_window_frac or 0.0) * window + (parts.grouped_linear_ns or 0)
+    return round(min(busy, rank.ledger.compute_ns) * (1 - 1 / PEAK_RATIO))
+
+
+def _fine(gpu: Gpu) -> bool:
+    """Whether MXFP8 is advised: Transformer Engine has no such products for consumer chips."""
+    return gpu.mxfp8 and gpu.nvlink_domain != 1
+
+
+def _odd_sizes(case: Case, multiples: tuple[int, int]) -> str | None:
+    """Which of a product's sizes FP8 does not take; None where none is known that it does not. A dense MLP's
+    and the residual stream's widths, and a rank's tokens of a micro-batch."""
+    model, tp = case.job.facts.model, tp_of(case) or 1
+    if model is None:
+        return None
+    width, count = multiples
+    sizes = [
+        ("hidden size", model.hidden_size, width),
+        (f"MLP size / TP {tp}", model.ffn_hidden_size // tp, width),
+    ]
+    batch, cp, length = micro_batch_of(case), cp_of(case), sequence_of(case)
+    if batch and cp and length:
+        sizes.append(("number of tokens of a micro-batch on a rank", batch * length // cp, count))
+    return next((f"the {n} is {s:,}, no multiple of {by}" for n, s, by in sizes if s % by), None)
+
+
+def _advice(gpu: Gpu, most: float, gain: Gain | None) -> list[Advice]:
+    claim = (
+        f"at most {most:.2f} times as fast here by the linear layers' share; the guides claim 1.2 to 1.5, "
+        "and one of them 1.5 to 2, for steps that are mostly linear layers"
+    )
+    format_ = Advice(knob="fp8", to="hybrid", why=claim, costs="numerics: compare loss curves", gain=gain)
+    if _fine(gpu):
+        why = "a scale for every 32 values keeps more accuracy than one for a tensor"
+        costs = "casts and products are slower than with one scale for a tensor (PD403 measures the casts)"
+        return [format_, Advice(knob="fp8_recipe", to="mxfp8", why=why, costs=costs)]
+    why = "one scale for a tensor, from its present values, has the cheapest casts but for delayed scaling"
+    return [format_, Advice(knob="fp8_recipe", to="tensorwise", why=why, costs="coarse scales")]

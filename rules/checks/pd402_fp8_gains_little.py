@@ -1,0 +1,72 @@
+"""PD402: FP8 in a step in which it can save little."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.facts.capture import why_hidden, why_start_up_counts
+from perfdoc.rules.facts.precision import PEAK_RATIO, fp8_on, linear_share
+
+META = Meta(
+    code="PD402",
+    title="FP8 that can gain little",
+    why="FP8 shortens linear layers' products only. Where the device waits for its host, or the products are "
+    "a small part, it costs accuracy and casts for nothing.",
+    sources=("seed 000", "seed 001", "seed 002"),
+    topic="low_precision",
+    needs=("trace", "settings"),
+    advice=("host_symptom_fp8", "lp_low_gain_host_bound", "lp_low_gain_share"),
+)
+
+LEAST_SPEED_UP = 1.2
+"""What the guides expect of FP8 at least."""
+MIN_HOST_FRAC = 0.05
+"""Of the window, idle behind the host."""
+_UNMEASURED = "the linear layers' share was not measured"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where the job multiplies in FP8 and either the host keeps the device waiting or the products
+    cannot have made the step `LEAST_SPEED_UP` times as fast."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU")
+    on = fp8_on(case)
+    if on is None:
+        return Verdict(state="skipped", reason="whether the linear layers multiply in FP8 is not known")
+    if not on:
+        return Verdict(state="not_applicable", reason="the linear layers do not multiply in FP8")
+    if reason := why_start_up_counts(case):
+        return Verdict(state="skipped", reason=reason)
+    host, share = case.share(lambda r: r.ledger.idle_ns["host"]), linear_share(case)
+    if host is None or share is None:
+        return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)
+    # In 16 bits the same products would have taken PEAK_RATIO times as long, at most.
+    most = 1 + share * (PEAK_RATIO - 1)
+    evidence = [
+        Evidence(label="linear layers' products, of the window", value=per_cent(share)),
+        Evidence(label="FP8 made the step faster by a factor of", value=f"{most:.2f} at most"),
+        Evidence(label="idle behind the host", value=per_cent(host)),
+    ]
+    waits, small = host >= MIN_HOST_FRAC, most < LEAST_SPEED_UP
+    if not waits and not small:
+        return Verdict(state="passes", evidence=evidence)
+    if waits:
+        reason = "the device waits for its host, so that faster products do not show"
+        remedy = "Feed the device first (PD201): a larger micro-batch, CUDA graphs; then measure FP8 again."
+    else:
+        reason = "linear layers are a small part of the step"
+        remedy = (
+            "Look at what fills the step instead: attention, element-wise kernels, communication. Linear "
+            "work grows with the square of the hidden size, so that FP8 pays with larger models. Where casts "
+            "cost more than the products save, train in BF16."
+        )
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=reason,
+        evidence=evidence,
+        remedy=remedy,
+        verify="Measure the same step in BF16: that is the only figure for what FP8 gains.",
+        false_alarm="FP8 that was chosen for memory rather than for speed.",
+    )

@@ -1,0 +1,93 @@
+"""PD403: casting to FP8 costs much of what FP8 saves."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import time_evidence
+from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.capture import why_hidden
+from perfdoc.rules.facts.precision import fp8_on
+
+META = Meta(
+    code="PD403",
+    title="Costly casts to FP8",
+    why="Every tensor is cast before an FP8 product. Finer scaling blocks cost more in the casts and in the "
+    "products, and buy accuracy with it.",
+    sources=("seed 000", "seed 001", "seed 002", "seed 003"),
+    topic="low_precision",
+    needs=("trace",),
+    advice=("lp_recipe_block_cost",),
+)
+
+MIN_FRAC = 0.05
+"""Of the window, mean over ranks: kernels that cast to 8 bits or below, find maxima and lay out scales."""
+_FINE = {"mxfp8": "one scale for every 32 values", "blockwise": "one scale for every block"}
+_REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where quantisation takes `MIN_FRAC` of the window; as information where nobody says that the job
+    multiplies in FP8."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU")
+    if hidden := why_hidden(case):
+        return Verdict(state="skipped", reason=hidden)
+    share = case.share(_casts_ns)
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty")
+    if not share:
+        return Verdict(state="not_applicable", reason="no kernel casts to 8 bits or below")
+    evidence = time_evidence(case, "casts to 8 bits and below", share, _casts_ns)
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    if fp8_on(case) is False:
+        reason = "the settings say that nothing multiplies in FP8, so what is cast here is something else"
+        return Verdict(state="skipped", reason=reason, evidence=evidence)
+    known, recipe = case.setting("fp8_recipe")
+    if known:
+        evidence.append(Evidence(label="recipe", value=str(recipe)))
+    return Verdict(
+        state="fires",
+        level="problem" if fp8_on(case) else "information",
+        reason="casts take time that the products have to win back",
+        evidence=evidence,
+        remedy=_remedy(case, recipe if known else None),
+        advice=_advice(case, str(recipe)) if known and recipe in _FINE else [],
+        gain=ceiling(case, _casts_ns, "the time of the casts"),
+        verify="Run again: quantisation in the table of kernel classes falls; compare the loss curves.",
+        false_alarm="An accuracy that only the finer recipe reaches: then its casts are the price.",
+    )
+
+
+def _casts_ns(rank: RankMeasurement) -> int:
+    found = sum(k.total_ns for k in rank.kernel_times if k.kernel_class is KernelClass.QUANTISATION)
+    return min(found, rank.ledger.compute_ns)
+
+
+def _advice(case: Case, recipe: str) -> list[Advice]:
+    why = f"one scale for a tensor instead of {_FINE[recipe]}: fewer maxima, and faster products"
+    costs = (
+        "accuracy: the guides are of two minds, and one recommends finer scales for it; compare loss curves"
+    )
+    advice = [Advice(knob="fp8_recipe", to="tensorwise", why=why, costs=costs)]
+    if case.is_set_to(_REUSE, True):
+        advice.append(Advice(knob=_REUSE, to=False, why="it serves the mxfp8 recipe only"))
+    return advice
+
+
+def _remedy(case: Case, recipe: object) -> str:
+    words = []
+    if recipe is None:
+        words.append("See which recipe is set: finer scaling blocks cost more casts.")
+    if case.is_set_to("fp8_param_gather", False):
+        words.append("Weights that stay in FP8 are not cast again for each step (fp8_param_gather, PD507).")
+    if case.is_set_to("fp8_dot_product_attention", True):
+        words.append("Attention in FP8 casts its inputs too.")
+    if recipe == "tensorwise":
+        words.append("Delayed scaling needs no pass for the maximum, at a risk for accuracy.")
+    return (
+        " ".join(words) or "Let casts be fused into the norm or activation before them (Transformer Engine)."
+    )

@@ -1,0 +1,183 @@
+"""PD404: sequences of small kernels where one fused kernel would do."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent, time_evidence
+from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.capture import why_hidden
+from perfdoc.rules.facts.fusions import FUSIONS, IMPL, LOSS, known_off
+from perfdoc.rules.facts.memory_room import gib
+from perfdoc.rules.facts.model_memory import cp_of, micro_batch_of, tp_of
+
+META = Meta(
+    code="PD404",
+    title="Operators that are not fused",
+    why="Each of a chain of element-wise kernels reads and writes the whole tensor; one fused kernel does so "
+    "once, and is one launch.",
+    sources=("seed 000", "seed 001", "seed 003", "seed 004"),
+    topic="fusion",
+    needs=("trace",),
+    advice=(
+        "fus_all_on",
+        "fus_verl_defaults",
+        "fus_ce_te",
+        "mlm_30",
+        "mlm_32",
+        "mlm_33",
+        "mlm_34",
+        "mlm_35",
+    ),
+)
+
+MIN_FRAC = 0.01
+"""Of the window, mean over ranks: kernels of sequences that one kernel would replace."""
+_ATTENTION = "masked_softmax"
+"""Of PD405."""
+_BY_HAND = {
+    "rms_norm_by_hand": "take a norm that is one kernel (torch.nn.RMSNorm, Transformer Engine's)",
+    "swiglu": "write the gated activation as one kernel (torch.compile, Liger, Transformer Engine)",
+    "bias_gelu": "write bias and GELU as one kernel (torch.compile, Transformer Engine)",
+    "rotary_embedding": "take a fused rotary embedding (Transformer Engine, flash-attn)",
+    "bias_dropout_add": "write bias, dropout and residual as one kernel (torch.compile)",
+    "cross_entropy": "take a fused cross entropy (Transformer Engine, Liger)",
+    "gradient_accumulation": "let the weight gradient's product add into the gradient, or accumulate less "
+    "often",
+}
+"""For trainers whose settings are not known."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Found:
+    """One pattern over all ranks."""
+
+    pattern: str
+    knob: str | None
+    count: int
+    share: float
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where such sequences take `MIN_FRAC` of the window; as information where none is seen and a
+    fusion is known to be off."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: fused kernels are CUDA's")
+    if hidden := why_hidden(case):
+        return Verdict(state="skipped", reason=hidden)
+    unmeasured = [r.kernel_parts for r in case.ranks if r.kernel_parts.state != "measured"]
+    share = case.share(_unfused_ns)
+    if unmeasured or share is None:
+        reason = unmeasured[0].reason if unmeasured else "every window is empty"
+        return Verdict(state="skipped", reason=reason)
+    evidence = time_evidence(case, "sequences that one kernel would replace", share, _unfused_ns)
+    off = [k for k, (_, applies) in FUSIONS.items() if applies(case) and known_off(case, k)]
+    if share >= MIN_FRAC:
+        return _measured(case, evidence, _patterns(case), off)
+    if not off:
+        return Verdict(state="passes", evidence=evidence)
+    said = "; verl's files leave unset fusions off" if case.configuration.dialect == "verl" else ""
+    return Verdict(
+        state="fires",
+        level="information",
+        reason=f"fusions are off, though no kernels were recognised that they would replace{said}",
+        evidence=evidence,
+        advice=[a for knob in off for a in _switch(case, knob)],
+        verify="Run again: element-wise kernels are fewer and take less of the window.",
+        false_alarm="Layers of Transformer Engine, or compiled ones, are fused whatever these settings say.",
+    )
+
+
+def _measured(case: Case, evidence: list[Evidence], found: list[_Found], off: list[str]) -> Verdict:
+    evidence = [
+        *evidence,
+        *(
+            Evidence(label=f"{f.pattern.replace('_', ' ')}, {f.count:,} times", value=per_cent(f.share))
+            for f in found
+        ),
+    ]
+    ours = bool(case.configuration.dialect)
+    wanted = [f.knob for f in found if f.knob and ours and not case.is_set_to(f.knob, True)]
+    knobs = list(dict.fromkeys(k for k in [*wanted, *off] if k in FUSIONS and FUSIONS[k][1](case)))
+    on = [f for f in found if f.knob is not None and case.is_set_to(f.knob, True)]
+    words = [_BY_HAND[f.pattern] for f in found if f.pattern in _BY_HAND and (f.knob is None or not ours)]
+    if on:
+        names = ", ".join(sorted({f.knob for f in on if f.knob}))
+        words.append(
+            f"although {names} is on, these kernels are still separate: check that Apex or Transformer "
+            f"Engine is installed, and the log for a fallback"
+        )
+    by_hand = f"{'; '.join(words)}." if words else ""
+    return Verdict(
+        state="fires",
+        reason="chains of small kernels do what one fused kernel does",
+        evidence=evidence,
+        remedy=by_hand[:1].upper() + by_hand[1:],
+        advice=[a for knob in knobs for a in _switch(case, knob, _time_of(knob), seen=knob in wanted)],
+        gain=ceiling(case, _unfused_ns, "the time of these kernels, some of which a fused kernel takes too,"),
+        verify="Run again: the sequences are gone from the list of unfused patterns.",
+        false_alarm="A sequence in code that runs once in many steps.",
+    )
+
+
+def _patterns(case: Case) -> list[_Found]:
+    """Every pattern but attention's, by falling share."""
+    rows = [(r, u) for r in case.ranks for u in r.kernel_parts.unfused if u.pattern != _ATTENTION]
+    found = []
+    for pattern in {u.pattern for _, u in rows}:
+        mine = [u for _, u in rows if u.pattern == pattern]
+        share = case.share(_time_of(None, pattern)) or 0.0
+        count = sum(u.count for u in mine)
+        found.append(_Found(pattern=pattern, knob=mine[0].knob, count=count, share=share))
+    return sorted(found, key=lambda f: (-f.share, f.pattern))
+
+
+def _unfused_ns(rank: RankMeasurement) -> int:
+    return _time_of(None)(rank)
+
+
+def _time_of(knob: str | None, pattern: str | None = None) -> Callable[[RankMeasurement], int]:
+    """Time of the sequences of a knob or a pattern; of all but attention's without either."""
+
+    def of(rank: RankMeasurement) -> int:
+        found = (u for u in rank.kernel_parts.unfused if u.pattern != _ATTENTION)
+        total = sum(
+            u.total_ns
+            for u in found
+            if (not knob or u.knob == knob) and (not pattern or u.pattern == pattern)
+        )
+        return min(total, rank.ledger.compute_ns)
+
+    return of
+
+
+def _switch(
+    case: Case, knob: str, of: Callable[[RankMeasurement], int] | None = None, *, seen: bool = True
+) -> list[Advice]:
+    """The switch, with at most the time of its sequences to gain."""
+    why = FUSIONS[knob][0] + (
+        "" if seen else "; off, though no kernels that it replaces were recognised here"
+    )
+    gain = None
+    if of is not None and (case.per_unit_ms(of) or 0.0) > 0:
+        gain = ceiling(case, of, "the time of the kernels that it replaces")
+    if knob != LOSS:
+        return [Advice(knob=knob, to=True, why=why, gain=gain)]
+    size = _logits_bytes(case)
+    saved = "" if size is None else f"; a copy of the logits in fp32 is {gib(size)} here"
+    costs = "results are not the same bit for bit from run to run"
+    loss = Advice(knob=knob, to=True, why=why + saved, costs=costs, gain=gain)
+    te = Advice(knob=IMPL, to="te", why="Transformer Engine's kernel instead of compiled PyTorch", gain=gain)
+    return [te] if case.configuration.dialect == "verl" else [loss, te]  # verl's own fusion has no such name
+
+
+def _logits_bytes(case: Case) -> int | None:
+    """A micro-batch's logits in fp32 on one rank."""
+    model, size, tp, cp = case.job.facts.model, micro_batch_of(case), tp_of(case), cp_of(case)
+    if model is None or not size or not tp or not cp:
+        return None
+    return 4 * size * model.sequence_length * model.vocabulary // (tp * cp)

@@ -1,0 +1,103 @@
+"""PD501: memory that the allocator holds and cannot use."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.memory_room import is_short, rooms
+
+META = Meta(
+    code="PD501",
+    title="Fragmented GPU memory",
+    why="Blocks of the wrong size cannot be given out again: the job runs out of memory, or is sharded "
+    "further, "
+    "with gigabytes unused.",
+    sources=("seed 000", "seed 001"),
+    topic="memory",
+    needs=("snapshot",),
+    advice=("mem_expandable",),
+)
+
+MIN_FRAC = 0.10
+"""Of what is reserved at the peak: pieces of split segments that are not in use."""
+_KNOB, _OPTION = "pytorch_cuda_alloc_conf", "expandable_segments"
+_GRAPHS = "it needs NCCL_GRAPH_REGISTER=0"
+_BY_HAND = f"Add {_OPTION}:True to PYTORCH_CUDA_ALLOC_CONF, behind a comma where it holds other options."
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where unused pieces of split segments are `MIN_FRAC` of what is reserved at the peak."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
+    if case.memory is None or case.memory.state != "measured":
+        return Verdict(state="skipped", reason=case.memory.reason if case.memory else "no snapshot was given")
+    shares = [
+        (device.layout.inactive_split_bytes / device.layout.reserved_bytes, room)
+        for room in rooms(case)
+        if (device := room.device).layout is not None
+        and device.layout.reserved_bytes
+        and device.layout.inactive_split_bytes is not None
+    ]
+    if not shares:
+        return Verdict(state="skipped", reason="no snapshot shows its segments at the peak")
+    # One device may have many pieces and memory to spare, and another be short.
+    worst, room = max(shares, key=lambda s: (s[0] >= MIN_FRAC and is_short(s[1]), s[0]))
+    device = room.device
+    assert device.layout is not None
+    assert device.layout.reserved_bytes is not None
+    evidence = [
+        Evidence(label="unused pieces of split segments, of reserved at the peak", value=per_cent(worst)),
+        Evidence(label="reserved at the peak", value=f"{device.layout.reserved_bytes / 2**30:.2f} GiB"),
+    ]
+    if worst < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    if device.expandable_segments:
+        reason = "segments are expandable already; the pieces come from blocks that live long"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    free = room.free_bytes
+    if room.failed:
+        evidence.append(Evidence(label="allocations that failed", value=str(room.failed)))
+    elif not is_short(room) and free is None:
+        reason = "the device's memory is not known, nor did an allocation fail: whether it is short, is open"
+        return Verdict(state="skipped", reason=reason)
+    elif not is_short(room) and free is not None:
+        evidence.append(Evidence(label="never reserved", value=f"{free / 2**30:.2f} GiB"))
+        reason = "the device has memory to spare, so that fragments cost nothing"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    return Verdict(
+        state="fires",
+        reason="the allocator holds much that it cannot give out, and memory is short",
+        evidence=evidence,
+        remedy="" if case.setting(_KNOB)[0] else _BY_HAND,
+        advice=_advice(case),
+        otherwise=_BY_HAND,
+        verify="Record a snapshot again: reserved comes closer to allocated.",
+        false_alarm="Memory to spare: fragmentation costs nothing until the device is full.",
+    )
+
+
+def _advice(case: Case) -> list[Advice]:
+    """The option beside those that are set; nothing where these are not known, which it would overwrite."""
+    known, now = case.setting(_KNOB)
+    if not known:
+        return []
+    others = [
+        option.strip()
+        for option in str(now or "").split(",")
+        if option.strip() and option.partition(":")[0].strip() != _OPTION
+    ]
+    grow = Advice(
+        knob=_KNOB,
+        to=",".join([*others, f"{_OPTION}:True"]),
+        why="segments grow in place instead of being split",
+        costs="not beside NCCL's user buffers (nccl_ub)",
+    )
+    known, graphs = case.setting("cuda_graph_impl")
+    if known and graphs in (None, "none"):
+        return [grow]
+    why = "CUDA graphs that register buffers with NCCL refuse such segments"
+    register = Advice(knob="nccl_graph_register", to=0, why=why)
+    return [grow, register] if known else [replace(grow, costs=f"{grow.costs}; with CUDA graphs {_GRAPHS}")]

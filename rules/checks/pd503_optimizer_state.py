@@ -1,0 +1,92 @@
+"""PD503: fp32 masters that repeat the bits of the bf16 weights."""
+
+from __future__ import annotations
+
+from perfdoc.rules.checks.pd505_memory_to_spare import MIN_FREE_FRAC
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.degrees import uses_fsdp
+from perfdoc.rules.facts.memory_need import device_bytes
+from perfdoc.rules.facts.memory_room import gib, rooms, tightest
+from perfdoc.rules.facts.model_memory import cp_of, parameters_per_rank
+from perfdoc.rules.facts.precision import why_no_remainders
+
+META = Meta(
+    code="PD503",
+    title="Masters that repeat the weights",
+    why="A master in fp32 repeats the 16 bits of its bf16 weight. Kept without them it is exact all the "
+    "same, and 2 bytes of each sharded parameter are free.",
+    sources=("seed 000", "seed 001"),
+    topic="memory",
+    needs=("settings",),
+    advice=("mem_precision_aware",),
+)
+
+REMAINDER_BYTES = 2
+"""Of a parameter's fp32 master, which the bf16 weight holds already."""
+MIN_SAVED_FRAC = 0.005
+"""Of the GPU's memory: less is not worth a switch."""
+_AWARE, _SHARDED = "use_precision_aware_optimizer", "use_distributed_optimizer"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where a sharded optimizer is known to keep masters that repeat the bf16 weights,
+    unless that is known to be less than `MIN_SAVED_FRAC` of the memory, or memory is known to be left over
+    (PD505)."""
+    known, sharded = case.setting(_SHARDED)
+    if uses_fsdp(case):
+        return Verdict(state="not_applicable", reason="FSDP shards the optimizer's state itself")
+    if not known:
+        return Verdict(state="skipped", reason=f"{_SHARDED} is not known")
+    if not sharded:
+        return Verdict(state="not_applicable", reason="the optimizer is whole on each rank: see PD312 first")
+    known, aware = case.setting(_AWARE)
+    if not known:
+        return Verdict(state="skipped", reason=f"{_AWARE} is not known")
+    if aware:
+        return Verdict(state="passes", reason="the state is sharded and repeats no part of the weights")
+    if why_not := why_no_remainders(case):
+        return Verdict(state="not_applicable", reason=why_not)
+    saved = _saved_bytes(case)
+    if why_not := _not_worth_it(case, saved):
+        return Verdict(state="passes", reason=why_not, evidence=_evidence(case, saved))
+    less = "" if saved is None else f", about {gib(saved)} less on each GPU"
+    why = f"a master keeps only the 16 bits that the bf16 weight lacks{less}; exact"
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="masters in fp32 repeat the bits of the bf16 weights",
+        evidence=_evidence(case, saved),
+        advice=[Advice(knob=_AWARE, to=True, why=why, costs="needs Transformer Engine 2.1 or later")],
+        verify="Record a snapshot: the optimizer's part of the peak is smaller.",
+        false_alarm="Memory to spare: then nothing is gained.",
+    )
+
+
+def _saved_bytes(case: Case) -> int | None:
+    """Of each GPU: the optimizer is sharded over data- and context-parallel ranks. 2^30 parameters, DP 4:
+    2^30 x 2 / 4 = 512 MiB."""
+    count, dp, cp = parameters_per_rank(case), case.dp, cp_of(case)
+    return None if count is None or not dp or not cp else round(count * REMAINDER_BYTES / (dp * cp))
+
+
+def _not_worth_it(case: Case, saved: int | None) -> str:
+    """Why it would do nothing to speak of; empty where it would, or nobody knows."""
+    memory = device_bytes(case)
+    if saved is not None and memory is not None and saved < MIN_SAVED_FRAC * memory:
+        return f"{gib(saved)} of each GPU would be free, next to nothing of {gib(memory)}"
+    room = tightest(case)
+    if room is None or room.free_bytes is None or not room.total_bytes or room.failed:
+        return ""
+    enough = room.free_bytes >= MIN_FREE_FRAC * room.total_bytes
+    return "memory is left over as it is (PD505)" if enough else ""
+
+
+def _evidence(case: Case, saved: int | None) -> list[Evidence]:
+    found = []
+    if saved is not None:
+        found.append(Evidence(label="saved on each GPU, by formula", value=gib(saved)))
+    held = max((r.category_bytes("optimizer") for r in rooms(case)), default=0)
+    if held:
+        found.append(Evidence(label="optimizer state at the peak, at least", value=gib(held)))
+    return found

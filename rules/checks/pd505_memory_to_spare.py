@@ -1,0 +1,63 @@
+"""PD505: GPU memory that nothing uses."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.facts.memory_room import gib, tightest, why_unknown
+from perfdoc.rules.facts.micro_batches import fits_doubled, larger
+from perfdoc.rules.facts.model_memory import cp_of, pp_of, tp_of
+
+META = Meta(
+    code="PD505",
+    title="GPU memory left over",
+    why="Memory buys larger kernels (a larger micro-batch), less recomputation, or less model parallelism; "
+    "left over, it buys nothing.",
+    sources=("seed 004", "seed 000", "seed 001"),
+    topic="memory",
+    needs=("snapshot", "hardware"),
+    advice=("mem_balance",),
+)
+
+MIN_FREE_FRAC = 0.3
+"""Of the tightest GPU's memory: never reserved."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where even the fullest GPU never reserved `MIN_FREE_FRAC` of its memory."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
+    room = tightest(case)
+    if room is None or not room.total_bytes or room.free_bytes is None:
+        return Verdict(state="skipped", reason=why_unknown(case))
+    share = room.free_bytes / room.total_bytes
+    evidence = [
+        Evidence(
+            label="never reserved, on the fullest GPU", value=f"{per_cent(share, 0)}, {gib(room.free_bytes)}"
+        ),
+    ]
+    if share < MIN_FREE_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    less = [
+        f"{name} parallelism"
+        for name, size in (("tensor", tp_of(case)), ("context", cp_of(case)), ("pipeline", pp_of(case)))
+        if size and size > 1
+    ]
+    ways = ["a larger micro-batch"] if fits_doubled(case) != "no" else []
+    if not case.is_set_to("recompute_granularity", None):
+        ways.append("less recomputation (PD504)")
+    ways += [f"less {name}" for name in less]
+    remedy = f"Spend it on {' or '.join(ways)}." if ways else "The same step fits a GPU with less memory."
+    if fits_doubled(case) == "no":
+        remedy += " Twice the micro-batch does not fit."
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="a good part of the memory was never reserved",
+        evidence=evidence,
+        remedy=remedy,
+        advice=larger(case, "larger kernels use the tensor cores better"),
+        verify="Run again: tokens per second rise; record a snapshot and look at the peak.",
+        false_alarm="A snapshot of few steps, before the longest sequence or an evaluation came.",
+    )

@@ -1,0 +1,89 @@
+"""PD507: weights kept in bf16 beside, or instead of, the FP8 that is multiplied."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.memory_room import gib, rooms
+from perfdoc.rules.facts.model_memory import parameters_per_rank
+from perfdoc.rules.facts.precision import fp8_gather, fp8_on
+
+META = Meta(
+    code="PD507",
+    title="16-bit weights under FP8 training",
+    why="Products read FP8, so that weights in bf16 are copies: twice the memory, twice the bytes to gather, "
+    "and a cast in each step.",
+    sources=("seed 000", "seed 001", "seed 003"),
+    topic="memory",
+    needs=("settings",),
+    advice=("keep_fp8_params", "mem_mxfp8_share"),
+)
+
+SAVED_BYTES = 1
+"""Of a parameter: FP8 instead of bf16."""
+_GATHER, _REUSE = "fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where FP8 training is known to keep its weights in bf16, or the mxfp8 recipe to
+    gather them into a buffer of their own."""
+    on = fp8_on(case)
+    if on is None:
+        return Verdict(state="skipped", reason="whether the linear layers multiply in FP8 is not known")
+    if not on:
+        return Verdict(state="not_applicable", reason="the linear layers do not multiply in FP8")
+    known, gathered = case.setting(_GATHER)
+    if not known:
+        return Verdict(state="skipped", reason=f"{_GATHER} is not known")
+    if case.is_set_to("use_torch_fsdp2", True):
+        return Verdict(state="not_applicable", reason="PyTorch's FSDP2 gathers bf16 whatever is set")
+    # Megatron FSDP has buffers of its own, which the switch does not reach.
+    fine = case.is_set_to("fp8_recipe", "mxfp8") and not case.is_set_to("use_megatron_fsdp", True)
+    if gathered is False:
+        return _copies(case, fine)
+    if fine and case.is_set_to(_REUSE, False):
+        why = "the gathered weights land in the gradient buffer, which is free then: up to half of the "
+        why += "parameter buffer"
+        return Verdict(
+            state="fires",
+            level="information",
+            reason="mxfp8 weights are gathered into a buffer of their own",
+            advice=[Advice(knob=_REUSE, to=True, why=why)],
+            verify="Record a snapshot: parameter buffers are smaller.",
+            false_alarm="Memory to spare: then nothing is gained.",
+        )
+    return Verdict(state="passes")
+
+
+_WHICH = (
+    "Which recipe scales the weights is not known, or it is one of the program's own. Where its weights can "
+    "be kept in FP8 (delayed, tensorwise, blockwise, mxfp8), set fp8_param_gather."
+)
+
+
+def _copies(case: Case, fine: bool) -> Verdict:
+    count = parameters_per_rank(case)
+    evidence = []
+    if count is not None:
+        evidence.append(Evidence(label="saved on each GPU, at most", value=gib(count * SAVED_BYTES)))
+    held = max((r.category_bytes("parameters") for r in rooms(case)), default=0)
+    if held:
+        evidence.append(Evidence(label="parameters at the peak, at least", value=gib(held)))
+    needs = fp8_gather(case)
+    costs = f"needs {needs}" if needs else ""
+    why = "weights are cast once, by the optimizer, and gathered in FP8"
+    advice = [] if needs is None else [Advice(knob=_GATHER, to=True, why=why, costs=costs)]
+    if fine:
+        advice.append(
+            Advice(knob=_REUSE, to=True, why="mxfp8 needs the gradient buffer for the gathered weights")
+        )
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="weights are kept in bf16 and multiplied in FP8",
+        evidence=evidence,
+        advice=advice,
+        remedy="" if advice else _WHICH,
+        verify="Record a snapshot: parameters are smaller; all-gathers carry half the bytes.",
+        false_alarm="Weights that are kept in bf16 on purpose, for the accuracy of the first steps.",
+    )

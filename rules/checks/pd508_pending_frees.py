@@ -1,0 +1,98 @@
+"""PD508: freed memory that waits for another stream."""
+
+from __future__ import annotations
+
+import re
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.memory_room import gib, is_short, rooms, why_unknown
+
+META = Meta(
+    code="PD508",
+    title="Freed memory held for communication streams",
+    why="A tensor that a collective used on its own stream is given back only when an event says that the "
+    "stream is past it; until then its memory is lost to everybody.",
+    sources=("seed 000", "seed 001"),
+    topic="memory",
+    needs=("snapshot",),
+    advice=("mem_avoid_record_streams",),
+)
+
+MIN_FRAC = 0.05
+"""Of what is reserved at the peak: freed, but another stream may still use it."""
+_KNOB = "torch_nccl_avoid_record_streams"
+_FIRST = (2, 8)
+"""PyTorch from here on marks no stream in collectives and ignores the variable (pytorch#148590, taken out of
+2.7 again by #150352)."""
+_RELEASE = re.compile(r"(\d{1,3})\.(\d{1,3})(?:\.\d{1,3})?(?:\+(?:cpu|cu\d+|rocm[\d.]+))?")
+"""A release as PyTorch builds it. Other builds may have taken over changes of later ones: in one of them the
+variable made losses wrong with virtual stages (Megatron-LM#1586)."""
+_OWN_STREAMS = "Find who calls record_stream (a copy or prefetch stream of the program's own)."
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where freed memory that waits for a stream is `MIN_FRAC` of what is reserved at the peak, and
+    memory is short."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
+    found = [
+        (r.device.layout.pending_free_bytes / r.device.layout.reserved_bytes, r)
+        for r in rooms(case)
+        if r.device.layout is not None
+        and r.device.layout.reserved_bytes
+        and r.device.layout.pending_free_bytes is not None
+    ]
+    if not found:
+        none = why_unknown(case) if not rooms(case) else "no snapshot shows its segments at the peak"
+        return Verdict(state="skipped", reason=none)
+    # One device may have more of it and memory to spare, and another be short.
+    share, room = max(found, key=lambda f: (f[0] >= MIN_FRAC and is_short(f[1]), f[0]))
+    assert room.device.layout is not None
+    size = room.device.layout.pending_free_bytes or 0
+    evidence = [
+        Evidence(
+            label="freed but waiting for a stream, of reserved at the peak",
+            value=f"{per_cent(share)}, {gib(size)}",
+        )
+    ]
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    if not is_short(room):
+        reason = "the device has memory to spare, or how much it has is not known"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    if case.is_set_to(_KNOB, 1):
+        reason = "the switch against it is set; recent PyTorch behaves so without it"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    obeys = _obeys(case.job.facts.torch_version)
+    why = (
+        "PyTorch keeps a reference until the collective was waited for, instead of marking the stream, as "
+        "later releases do by themselves"
+    )
+    return Verdict(
+        state="fires",
+        reason="memory is short, and much of it is freed and not yet given back",
+        evidence=evidence,
+        advice=[Advice(knob=_KNOB, to=1, why=why)] if obeys else [],
+        remedy=_OWN_STREAMS if obeys is False else _UNKNOWN if obeys is None else "",
+        otherwise=_OWN_STREAMS,
+        verify="Record a snapshot again: frees at the peak complete at once.",
+        false_alarm="Streams of the program's own that call record_stream: the variable does not reach them.",
+    )
+
+
+_UNKNOWN = (
+    f"Which release of PyTorch this is, is not known. Before {_FIRST[0]}.{_FIRST[1]} set {_KNOB.upper()}=1; "
+    f"from then on it is ignored: {_OWN_STREAMS[0].lower()}{_OWN_STREAMS[1:]}"
+)
+
+
+def _obeys(version: str | None) -> bool | None:
+    """Whether PyTorch reads the variable; None where the version is not known, or no release's."""
+    numbers = re.match(r"(\d{1,3})\.(\d{1,3})\b", version or "")
+    if numbers is None:
+        return None
+    if (int(numbers[1]), int(numbers[2])) >= _FIRST:
+        return False
+    return True if _RELEASE.fullmatch(version or "") else None

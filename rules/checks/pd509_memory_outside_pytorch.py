@@ -1,0 +1,68 @@
+"""PD509: GPU memory that PyTorch does not hold."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.memory_room import Room, gib, rooms, why_unknown
+
+META = Meta(
+    code="PD509",
+    title="GPU memory taken outside of PyTorch",
+    why="NCCL's buffers (NVLS multicast above all), CUDA contexts and libraries lie beside what PyTorch "
+    "counts; when an allocation fails, they are why less is free than expected.",
+    sources=("seed 000", "seed 001", "seed 003"),
+    topic="memory",
+    needs=("snapshot", "hardware"),
+    advice=("mem_nvls_off",),
+)
+
+MIN_BYTES = 4 << 30
+"""Beside PyTorch's own, when an allocation failed. A context and NCCL without NVLS take one to two GiB."""
+_KNOB = "nccl_nvls_enable"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where an allocation failed while `MIN_BYTES` of the GPU were neither PyTorch's
+    nor free."""
+    if case.on_host:
+        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
+    found = [(size, room) for room in rooms(case) if (size := _outside_bytes(room)) is not None]
+    if not found:
+        if rooms(case) and not any(r.failed for r in rooms(case)):
+            reason = "no allocation failed: what lies outside of PyTorch is told at that moment only"
+            return Verdict(state="not_applicable", reason=reason)
+        return Verdict(state="skipped", reason=why_unknown(case))
+    size, _ = max(found, key=lambda f: f[0])
+    evidence = [Evidence(label="neither PyTorch's nor free as an allocation failed", value=gib(size))]
+    if size < MIN_BYTES:
+        return Verdict(state="passes", evidence=evidence)
+    why = "NCCL makes no multicast buffers; right only where its log shows no communicator that uses NVLS"
+    costs = "collectives inside a node that do use NVLS become slower"
+    used = case.is_set_to("nccl_ub", True) or case.is_set_to("use_sharp", True)
+    gpu = case.gpu
+    nvls = gpu is not None and gpu.architecture in ("hopper", "blackwell") and gpu.nvlink_domain != 1
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="much of the GPU is taken by something else than PyTorch",
+        evidence=evidence,
+        remedy="See with nvidia-smi whether another process has it. NCCL_DEBUG=INFO logs whether NVLS is "
+        "used (its kernels' names do not show it)."
+        + (" nccl_ub needs NVLS, and sets NCCL_NVLS_ENABLE=1 itself." if used else ""),
+        advice=[Advice(knob=_KNOB, to=0, why=why, costs=costs)] if nvls and not used else [],
+        verify="nvidia-smi's use less what PyTorch reserves falls; bus bandwidth in the table stays.",
+        false_alarm="Another job on the GPU, or libraries with pools of their own.",
+    )
+
+
+def _outside_bytes(room: Room) -> int | None:
+    """At the worst failure; None where none is known with the size of the GPU."""
+    if room.total_bytes is None:
+        return None
+    found = [
+        room.total_bytes - o.device_free_bytes - o.reserved_bytes
+        for o in room.device.out_of_memory
+        if o.reserved_bytes is not None
+    ]
+    return max(found, default=None)

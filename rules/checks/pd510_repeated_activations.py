@@ -1,0 +1,64 @@
+"""PD510: activations that every tensor-parallel rank keeps whole."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.memory_relief import stage_layers
+from perfdoc.rules.facts.memory_room import gib
+from perfdoc.rules.facts.model_memory import layer_activation_bytes, micro_batches_in_flight, tp_of, vpp_of
+
+META = Meta(
+    code="PD510",
+    title="Activations repeated on tensor-parallel ranks",
+    why="Without sequence parallelism every tensor-parallel rank runs norms and dropout on the whole "
+    "sequence, and keeps their inputs. Dividing them moves the same bytes: an all-reduce becomes a "
+    "reduce-scatter and an all-gather.",
+    sources=("seed 003", "seed 004"),
+    topic="memory",
+    needs=("settings",),
+    advice=("mlm_18", "sp_default", "cp_tldr"),
+)
+
+_KNOB = "sequence_parallel"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where tensor parallelism is known to run without sequence parallelism."""
+    tp = tp_of(case)
+    if tp == 1:
+        return Verdict(state="not_applicable", reason="there is no tensor parallelism")
+    known, value = case.setting(_KNOB)
+    now = value if known else case.job.facts.sequence_parallel
+    if tp is None or now is None:
+        what = "the tensor-parallel degree" if tp is None else _KNOB
+        return Verdict(state="skipped", reason=f"{what} is not known")
+    if now:
+        return Verdict(state="passes")
+    saved = _saved_bytes(case)
+    evidence = []
+    if saved is not None:
+        evidence.append(Evidence(label="activations saved on each GPU, by formula", value=gib(saved)))
+    why = f"each of {tp} ranks keeps 1/{tp} of these activations, and does 1/{tp} of the norms' work"
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="norms and dropout are done, and kept, by every tensor-parallel rank",
+        evidence=evidence,
+        advice=[Advice(knob=_KNOB, to=True, why=why, costs="none known; sequence length divisible by TP")],
+        verify="Record a snapshot: the peak is lower; norms and element-wise kernels are shorter.",
+        false_alarm="A model whose sequence length does not divide by the degree.",
+    )
+
+
+def _saved_bytes(case: Case) -> int | None:
+    """Of all layers of a rank and all micro-batches in flight; None where layers are, or may be,
+    recomputed."""
+    if not case.is_set_to("recompute_granularity", None) and case.job.facts.recompute != "none":
+        return None
+    whole = layer_activation_bytes(case, sequence_parallel=False)
+    divided = layer_activation_bytes(case, sequence_parallel=True)
+    layers, chunks, flight = stage_layers(case), vpp_of(case), micro_batches_in_flight(case)
+    if whole is None or divided is None or not layers or not chunks or not flight:
+        return None
+    return (whole - divided) * layers * chunks * flight

@@ -1,0 +1,69 @@
+"""PD601: several packs to a micro-batch."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD601",
+    title="Packed sequences in micro-batches of several",
+    why="A pack is a batch already: its samples lie behind one another in one sequence. Megatron-Bridge "
+    "stops where a micro-batch holds several of them.",
+    sources=("seed 000", "seed 001"),
+    topic="packing",
+    needs=("settings",),
+    advice=("pack_mbs1",),
+)
+
+_SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where samples are packed and a micro-batch holds more than one pack."""
+    size, batch = case.number(_SIZE), case.number(_BATCH)
+    if size is None:
+        return Verdict(state="skipped", reason=f"{_SIZE} is not known")
+    if size <= 0:
+        return Verdict(state="not_applicable", reason="samples are not packed")
+    if batch is None:
+        return Verdict(state="skipped", reason=f"{_BATCH} is not known")
+    evidence = [Evidence(label="packs to a micro-batch", value=str(batch))]
+    if batch <= 1:
+        return Verdict(state="passes", evidence=evidence)
+    pack = (
+        Advice(knob=_BATCH, to=1, why="one pack is a micro-batch"),
+        Advice(
+            knob=_SIZE,
+            to=size * batch,
+            why=f"one pack of {size * batch:,} tokens holds what {batch} of {size:,} did",
+            costs="the same activations; a longest sample may be longer than the model was trained for",
+        ),
+    )
+    return Verdict(
+        state="fires",
+        reason=f"a micro-batch of {batch} packs is refused",
+        evidence=evidence,
+        remedy=_in_words(case, size, batch),
+        advice=[*pack, *_global_batch(case, batch)],
+        verify="Training starts, and a step takes as many tokens as before.",
+        false_alarm="A framework of your own that pads and stacks packs.",
+    )
+
+
+def _global_batch(case: Case, batch: int) -> list[Advice]:
+    now = case.number("global_batch_size")
+    if now is None or now % batch:
+        return []
+    why = f"{now} / {batch} packs, each as long as {batch} before: a step sees as many tokens as now"
+    return [Advice(knob="global_batch_size", to=now // batch, why=why)]
+
+
+def _in_words(case: Case, size: int, batch: int) -> str:
+    words = []
+    if not _global_batch(case, batch):
+        words.append(f"Divide the global batch by {batch} too, or a step sees {batch} times the tokens.")
+    length = case.number("seq_length")
+    if length is not None and length < size * batch:
+        words.append(f"The model's sequence length has to grow with the packs, from {length:,}.")
+    return " ".join(words)

@@ -1,0 +1,138 @@
+"""PD602: samples of unequal length that are padded, or that make ranks wait for one another."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.steps.step_ledgers import distinct_names
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.facts.model_memory import micro_batch_of, pp_of
+
+META = Meta(
+    code="PD602",
+    title="Batches of unequal length",
+    why="Samples of unequal length are padded to the longest of their micro-batch, and all ranks wait for "
+    "the rank with the longest batch. Packed into sequences of one length, nearly every token counts and all "
+    "batches take the same time.",
+    sources=("seed 000", "seed 001"),
+    topic="packing",
+    needs=("trace", "settings"),
+    advice=("pack_enable", "pack_padding", "pack_dp_variance"),
+)
+
+MIN_FRAC = 0.05
+"""Of a rank's compute in a step: what the busiest rank of the step has above the mean, its own median over
+steps taken off; median over steps."""
+MIN_STEPS = 4
+"""Common to all ranks: with fewer, a step's chance is not told from its batch."""
+_SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where ranks in turn compute for `MIN_FRAC` longer than the mean; as information where unpacked
+    samples are known to share micro-batches."""
+    size = case.number(_SIZE)
+    uneven, why_not = _unevenness(case)
+    padded = max((r.kernel_parts.padding_frac or 0.0 for r in case.ranks), default=0.0)
+    evidence = []
+    if uneven is not None:
+        label = "compute of the busiest rank above the mean, in turn, median over steps"
+        evidence.append(Evidence(label=label, value=per_cent(uneven)))
+    if padded:
+        evidence.append(Evidence(label="tokens that are padding", value=per_cent(padded)))
+    if (uneven or 0.0) >= MIN_FRAC:
+        return Verdict(
+            state="fires",
+            reason="ranks take turns in computing longer than the others, as with batches of unequal length",
+            evidence=evidence,
+            remedy=_remedy(size),
+            advice=_advice(case, size),
+            verify="Run again: compute per step is alike on all ranks, and waits for late ranks shrink.",
+            false_alarm="Steps that differ for another reason on one rank at a time, such as logging or "
+            "clocks.",
+        )
+    batch = micro_batch_of(case)
+    if size is not None and size <= 0 and (batch or 1) > 1:
+        return Verdict(
+            state="fires",
+            level="information",
+            reason=f"{batch} unpacked samples of a micro-batch are padded to the longest of them",
+            evidence=evidence,
+            remedy="How many tokens are padding, no capture says: count them in the data set.",
+            advice=_advice(case, size),
+            verify="Compare tokens per second, padding not counted.",
+            false_alarm="Samples of one length, which need no padding.",
+        )
+    if uneven is None and size is None and case.dp == 1:
+        return Verdict(state="not_applicable", reason="one data-parallel rank waits for no other")
+    if uneven is None and size is None:
+        return Verdict(state="skipped", reason=why_not)
+    return Verdict(state="passes", evidence=evidence)
+
+
+def _unevenness(case: Case) -> tuple[float | None, str]:
+    """What the busiest rank of a step has above the mean, by the mean; and why it is not known."""
+    if case.on_host:
+        return None, "compute on CPUs varies for other reasons than the data"
+    if len(case.ranks) < 2:
+        return None, "one rank: whether others have longer batches is not known"
+    if pp_of(case) != 1:
+        return (
+            None,
+            "ranks of pipeline stages differ by design, and whether there is one stage only is not known",
+        )
+    if _has_experts(case):
+        return None, "the load of experts varies as well"
+    if any(r.step_ledgers.state != "measured" for r in case.ranks):
+        return None, "steps are not known"
+    by_rank = [
+        dict(
+            zip(distinct_names(r.step_ledgers.names), r.step_ledgers.leaf_ns["compute"].tolist(), strict=True)
+        )
+        for r in case.ranks
+    ]
+    common = [n for n in by_rank[0] if all(n in steps for steps in by_rank)]
+    if len(common) < MIN_STEPS:
+        return None, f"{len(common)} steps are common to all ranks; {MIN_STEPS} are needed"
+    time = np.array([[steps[n] for n in common] for steps in by_rank], np.float64)
+    mean = float(time.mean())
+    if mean <= 0:
+        return None, "no rank computes in these steps"
+    own = time - np.median(time, axis=1, keepdims=True)
+    above = (own - own.mean(axis=0)).max(axis=0)
+    return float(np.median(above)) / mean, ""
+
+
+def _has_experts(case: Case) -> bool:
+    model = case.job.facts.model
+    if (case.number("num_moe_experts") or (model.experts if model is not None else 0) or 1) > 1:
+        return True
+    return any(k.kernel_class is KernelClass.MOE_ROUTING for r in case.ranks for k in r.kernel_times)
+
+
+def _remedy(size: int | None) -> str:
+    if size is not None and size > 0:
+        return (
+            "The samples are packed: look at whether packs are full, and at what attention costs on long "
+            "ones."
+        )
+    if size is None:
+        return (
+            "Pack samples into sequences of one length, or give all ranks of a step samples of like lengths."
+        )
+    return ""
+
+
+def _advice(case: Case, size: int | None) -> list[Advice]:
+    length = case.number("seq_length") or case.job.facts.sequence_length
+    if size is None or size > 0 or not length:
+        return []
+    costs = "several samples to a sequence: divide the global batch by how many fit in one"
+    why = f"samples share sequences of {length:,} tokens instead of being padded"
+    advice = [Advice(knob=_SIZE, to=length, why=why, costs=costs)]
+    if (case.number(_BATCH) or 1) > 1:
+        advice.append(Advice(knob=_BATCH, to=1, why="one pack is a micro-batch"))
+    return advice

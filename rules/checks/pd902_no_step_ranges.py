@@ -1,0 +1,34 @@
+"""PD902: a capture in which no range names the training steps."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD902",
+    title="No step ranges",
+    why="Without steps the whole capture is analysed, start-up and shutdown included, and neither a step "
+    "time nor MFU can be given.",
+    sources=("DESIGN section 3",),
+    topic="capture",
+    needs=("trace",),
+)
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where a rank fell back to the whole capture though the user asked for nothing else."""
+    ranks = case.ranks
+    if any(r.window.kind == "user" or "asked for" in r.window.reason for r in ranks):
+        return Verdict(state="not_applicable", reason="the window was given")
+    without = [r for r in ranks if r.window.kind == "capture"]
+    evidence = [Evidence(label="ranks without steps", value=f"{len(without)} of {len(ranks)}")]
+    if not without:
+        return Verdict(state="passes", evidence=evidence)
+    return Verdict(
+        state="fires",
+        reason=without[0].window.reason,
+        evidence=evidence,
+        remedy='Wrap each step: torch.cuda.nvtx.range_push(f"step {n}") … range_pop(), or call '
+        "profiler.step(); or name your own ranges with --step-range REGEX.",
+    )

@@ -1,0 +1,60 @@
+"""PD904: captures of too few steps to compare, or of more than anybody looks at."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+
+META = Meta(
+    code="PD904",
+    title="Unfit number of steps in the capture",
+    why="One step shows no variation, and may be the one that logs or saves; hundreds make files of "
+    "gigabytes and a profiler that slows the run.",
+    sources=("seed 000", "seed 001"),
+    topic="profiling",
+    needs=("steps",),
+    advice=("prof_nsys",),
+)
+
+MIN_STEPS = 2
+"""Whole steps of each rank: what is compared over steps needs two."""
+MAX_STEPS = 50
+"""Of a rank."""
+STEPS = 4
+"""To capture."""
+_START, _END = "profile_step_start", "profile_step_end"
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires, as information, where a rank's window has fewer than `MIN_STEPS` or more than `MAX_STEPS`
+    steps."""
+    if any(r.window.kind == "user" or "asked for" in r.window.reason for r in case.ranks):
+        return Verdict(state="not_applicable", reason="the window was given")
+    counts = [len(r.window.steps) for r in case.ranks if r.window.kind == "steps"]
+    if len(counts) < len(case.ranks) or not counts:
+        return Verdict(state="skipped", reason="steps are not known (see PD902)")
+    fewest, most = min(counts), max(counts)
+    evidence = [
+        Evidence(label="steps of a rank", value=str(most) if fewest == most else f"{fewest} to {most}"),
+    ]
+    if fewest >= MIN_STEPS and most <= MAX_STEPS:
+        return Verdict(state="passes", evidence=evidence)
+    few = fewest < MIN_STEPS
+    start = case.number(_START)
+    advice = []
+    if start is not None:
+        why = f"{STEPS} steps show what varies, and stay small"
+        advice.append(Advice(knob=_END, to=start + STEPS, why=why))
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="one step cannot be compared with another"
+        if few
+        else "so many steps show nothing that few do not",
+        evidence=evidence,
+        remedy=f"Capture {STEPS} steady steps of a few ranks, of each pipeline stage one, on all of which "
+        f"the same steps are profiled.",
+        advice=advice,
+        verify="Capture again: step times show a spread.",
+        false_alarm="A capture of one slow step, taken on purpose.",
+    )

@@ -1,0 +1,1 @@
+"""What runs the rules: what they look at, what they say, how verdicts become results."""

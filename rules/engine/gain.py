@@ -1,0 +1,94 @@
+"""What a rule says that its advice gains."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
+from typing import Protocol, TypeVar
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Verdict
+from perfdoc.simulator.replay.predict import Gain
+
+
+def predicted(case: Case, *keys: str) -> Gain | None:
+    """The best of some predictions; None where none was made. Never their sum."""
+    return best_of(p.gain for key in keys if (p := case.prediction(key)) is not None)
+
+
+class _AnyGain(Protocol):
+    """A gain, as it is predicted or as it is published."""
+
+    @property
+    def method(self) -> str: ...
+    @property
+    def low_ms(self) -> float | None: ...
+    @property
+    def mid_ms(self) -> float | None: ...
+    @property
+    def high_ms(self) -> float | None: ...
+
+
+G = TypeVar("G", bound=_AnyGain)
+
+
+def best_of(gains: Iterable[G]) -> G | None:
+    """The largest of predictions; of ceilings where there is no prediction; else None."""
+    found = list(gains)
+    replayed = [g for g in found if g.method == "replay"]
+    if replayed:
+        return max(replayed, key=lambda g: (g.mid_ms or 0.0, g.low_ms or 0.0))
+    ceilings = [g for g in found if g.method == "ceiling"]
+    return max(ceilings, key=lambda g: g.high_ms or 0.0) if ceilings else None
+
+
+def worth_frac(case: Case, *keys: str) -> float:
+    """The largest share of a step that one of these changes was predicted to save; 0 where none was."""
+    shares = [
+        p.mid_ns / p.step_ns
+        for key in keys
+        if (p := case.prediction(key)) is not None and p.mid_ns is not None and p.step_ns
+    ]
+    return max(shares, default=0.0)
+
+
+def at_most(gain: Gain | None, why: str) -> Gain | None:
+    """A prediction of more than what is advised: its upper end, and labelled as a ceiling."""
+    if gain is None or gain.high_ms is None:
+        return None
+    return replace(
+        gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[why, *gain.assumptions], key=""
+    )
+
+
+def kept_gain(verdict: Verdict, allowed: Collection[str]) -> Gain | None:
+    """What is gained by the pieces of advice in `allowed`: the best one's, never their sum.
+
+    Where none of them has a gain, the verdict's own; beside advice that is a ceiling, or nothing.
+    """
+    gains = []
+    for piece in verdict.advice:
+        if piece.knob in allowed and piece.gain is not None:
+            missing = [knob for knob in piece.together if knob not in allowed]
+            why = f"predicted together with {', '.join(missing)}, which this configuration does not take"
+            gains.append(at_most(piece.gain, why) if missing else piece.gain)
+    best = best_of(g for g in gains if g is not None)
+    if best is not None:
+        return best
+    own = verdict.gain
+    return own if own is None or not verdict.advice or own.method == "ceiling" else None
+
+
+def ceiling(case: Case, of: Callable[[RankMeasurement], int], what: str) -> Gain | None:
+    """At most all of something: no prediction, and labelled as none."""
+    most = case.per_unit_ms(of)
+    if most is None:
+        return None
+    return Gain(
+        low_ms=0.0,
+        mid_ms=None,
+        high_ms=most,
+        method="ceiling",
+        assumptions=[f"no more than {what} can be gained; how much of it, nothing here tells"],
+    )

@@ -1,0 +1,131 @@
+"""Finding the rules and running them: a rule is a file `pdNNN_name.py` with META and evaluate."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import get_args
+
+import perfdoc.rules
+from perfdoc.rules.engine.advise import proposed
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import kept_gain
+from perfdoc.rules.engine.related import related
+from perfdoc.rules.engine.rule import Meta, Rule, RuleResult, State, Verdict
+from perfdoc.simulator.replay.predict import Gain
+
+ENTRY_POINT_GROUP = "perfdoc.rules"
+"""Other packages add rules by naming modules of theirs in this entry-point group."""
+
+
+@cache
+def all_rules() -> tuple[Rule, ...]:
+    """Every rule by code. Raises ValueError where two of perfdoc's own claim one code.
+
+    An entry point of another package that cannot be loaded, or that claims a taken code, is there as a
+    rule of its own name that ends in `error`.
+    """
+    rules = {rule.meta.code: rule for rule in own_rules()}
+    for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value)):
+        rule = _foreign_rule(entry, taken=frozenset(rules))
+        rules[rule.meta.code] = rule
+    return tuple(rules[code] for code in sorted(rules))
+
+
+@cache
+def own_rules() -> tuple[Rule, ...]:
+    """perfdoc's own, by code. Raises ValueError where two claim one code."""
+    rules: dict[str, Rule] = {}
+    for found in pkgutil.iter_modules(perfdoc.rules.__path__):
+        if re.fullmatch(r"pd\d{3}_\w+", found.name):
+            rule = _rule(importlib.import_module(f"{perfdoc.rules.__name__}.{found.name}"))
+            if rule.meta.code in rules:
+                raise ValueError(f"two rules claim the code {rule.meta.code}")
+            rules[rule.meta.code] = rule
+    return tuple(rules[code] for code in sorted(rules))
+
+
+def _rule(module: object) -> Rule:
+    """A module as a rule. Raises ValueError where it is none."""
+    meta, evaluate = getattr(module, "META", None), getattr(module, "evaluate", None)
+    if not isinstance(meta, Meta) or not callable(evaluate):
+        raise ValueError("has no META and evaluate of a rule")
+    return Rule(meta=meta, evaluate=evaluate)
+
+
+def _foreign_rule(entry: EntryPoint, taken: frozenset[str]) -> Rule:
+    """The rule of another package, or one in its place that says why it is missing."""
+    try:
+        rule = _rule(entry.load())
+        if rule.meta.code in taken:
+            raise ValueError(f"claims the code {rule.meta.code}, which is taken")
+        return rule
+    except (Exception, SystemExit) as error:  # noqa: BLE001 - another package's code; the others must still run
+        reason = f"the rule of {entry.value} cannot be used: {type(error).__name__}: {error}"
+    name = entry.name if entry.name not in taken else f"{entry.name} ({entry.value})"
+    meta = Meta(
+        code=name,
+        title=f"The rule {entry.name} of another package could not be loaded",
+        why="What it looks for was not looked for.",
+        sources=(),
+    )
+    return Rule(meta=meta, evaluate=lambda _: Verdict(state="error", reason=reason))
+
+
+def run_rules(case: Case, rules: Sequence[Rule] | None = None) -> list[RuleResult]:
+    """Apply every rule; one that throws, or gives no verdict, becomes an `error` row, never a crash.
+
+    Those that fire know of one another, see `related`.
+    """
+    return related(case, [_applied(rule, case) for rule in (all_rules() if rules is None else rules)])
+
+
+def _applied(rule: Rule, case: Case) -> RuleResult:
+    try:
+        verdict = rule.evaluate(case)
+        if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
+            raise TypeError("evaluate gave no verdict")
+        evidence = tuple(verdict.evidence)
+        advice = proposed(case, verdict.advice) if verdict.state == "fires" else []
+        allowed = {piece.knob for piece in advice if not piece.forbidden}
+        gain = kept_gain(verdict, allowed) if verdict.state == "fires" else None
+        remedy = verdict.remedy if allowed or not verdict.advice else _in_words(verdict)
+        unit, share = case.unit, _share(gain, case)
+    except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
+        verdict = Verdict(state="error", reason=f"{type(error).__name__}: {error}")
+        evidence, advice, gain, remedy, unit, share = (), [], None, "", "step", None
+    return RuleResult(
+        code=rule.meta.code,
+        title=rule.meta.title,
+        state=verdict.state,
+        level=verdict.level,
+        reason=verdict.reason,
+        evidence=evidence,
+        remedy=remedy,
+        advice=advice,
+        gain=gain,
+        gain_per=unit,
+        gain_frac=share,
+        verify=verdict.verify,
+        false_alarm=verdict.false_alarm,
+        worst=verdict.worst if verdict.state == "fires" else None,
+        time=() if gain is None else rule.meta.time if verdict.time is None else verdict.time,
+    )
+
+
+def _in_words(verdict: Verdict) -> str:
+    """What is left to do where no setting is."""
+    words = (verdict.otherwise, verdict.remedy)
+    return " ".join(w for w in words if w) or "None of the settings that would help is left to be made here."
+
+
+def _share(gain: Gain | None, case: Case) -> float | None:
+    if gain is None:
+        return None
+    replayed = gain.method == "replay"
+    most, unit = (gain.mid_ms, case.predicted_unit_ms) if replayed else (gain.high_ms, case.unit_ms)
+    return None if most is None or unit is None else most / unit

@@ -1,0 +1,28 @@
+"""What a capture does not show: kernels hidden in graphs, and steps apart from a job's start."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.rules.engine.case import Case
+
+_HIDDEN = (
+    "CUDA graphs were traced as a whole, which hides their kernels: nsys --cuda-graph-trace=node shows them"
+)
+
+
+def why_hidden(case: Case) -> str:
+    """Why kernels are not all there; empty where they are."""
+    return _HIDDEN if any(rank.host.graphs.whole_graphs for rank in case.ranks) else ""
+
+
+def fused_attention_runs(case: Case) -> bool:
+    """Whether any kernel is one of fused attention."""
+    return any(k.kernel_class is KernelClass.ATTENTION for r in case.ranks for k in r.kernel_times)
+
+
+def why_start_up_counts(case: Case) -> str:
+    """Why shares of the window are not shares of training: steps are not known, and nobody asked for this
+    window. Empty where they are."""
+    if any(r.window.kind == "capture" and "asked for" not in r.window.reason for r in case.ranks):
+        return "the window is the whole capture, start-up included: steps are not known (see PD902)"
+    return ""

@@ -1,0 +1,129 @@
+"""How ranks are divided over the model and the data, as rules about the mapping see it."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.memory.memory_formula import Degrees
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Advice
+
+TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
+VPP, EP = "virtual_pipeline_model_parallel_size", "expert_model_parallel_size"
+ETP = "expert_tensor_parallel_size"
+UNKNOWN = "the parallel degrees are not all known: give the job's configuration (--config FILE)"
+_RACK = 8
+"""A domain of more GPUs spans several servers, so that ranks of one server do not bound it."""
+
+
+def degrees_of(case: Case) -> Degrees | None:
+    """The job's; None where one that matters is not known.
+
+    Virtual stages count as one where nobody says otherwise, expert parallelism only with experts.
+    """
+    tp, pp, cp, dp = case.degree(TP), case.degree(PP), case.degree(CP), case.dp
+    if tp is None or pp is None or cp is None or dp is None or min(tp, pp, cp, dp) < 1:
+        return None
+    experts = has_experts(case)
+    ep, etp = case.degree(EP), expert_tp(case)
+    if experts is not False and (ep is None or etp is None):
+        if experts:
+            return None
+        ep, etp = 1, 1
+    vpp = case.degree(VPP) or case.job.facts.vpp or 1
+    if experts is False:
+        ep, etp = 1, 1
+    return Degrees(tp=tp, pp=pp, cp=cp, dp=dp, vpp=vpp, ep=ep or 1, etp=etp or 1)
+
+
+def has_experts(case: Case) -> bool | None:
+    """Whether the model is a mixture of experts; None where nobody says."""
+    known, experts = case.setting("num_moe_experts")
+    if known:
+        return isinstance(experts, int) and experts > 1
+    model = case.job.facts.model
+    if model is not None:
+        return bool(model.experts)
+    return True if (case.degree(EP) or 1) > 1 else None
+
+
+def experts_of(case: Case) -> int | None:
+    """Routed experts of a layer; None where that is not known, or there are none."""
+    known, experts = case.setting("num_moe_experts")
+    if known:
+        return experts if isinstance(experts, int) and experts > 1 else None
+    model = case.job.facts.model
+    return None if model is None else model.experts
+
+
+def expert_tp(case: Case) -> int | None:
+    """Tensor-parallel degree of experts: unset it is that of the other layers. Where that is 1, so is this
+    one unless somebody says otherwise: nobody splits experts alone."""
+    known, value = case.setting(ETP)
+    if (known and value is None) or (not known and case.degree(TP) == 1):
+        return case.degree(TP)
+    return case.number(ETP)
+
+
+def nvlink_domain(case: Case) -> int | None:
+    """GPUs of the job that reach one another over NVLink; None where that is not known.
+
+    Ranks that the launcher puts on one server bound it, except in racks: `GB200` with four ranks on each
+    server still has a domain of 72.
+    """
+    if case.gpu is None or case.gpu.nvlink_domain is None:
+        return None
+    domain = case.gpu.nvlink_domain
+    on_server = case.number("nproc_per_node")
+    return min(domain, on_server) if on_server and domain <= _RACK else domain
+
+
+def layers_of(case: Case) -> int | None:
+    """Layers of the decoder."""
+    layers = case.number("num_layers")
+    if layers is None and case.job.facts.model is not None:
+        layers = case.job.facts.model.layers
+    return layers
+
+
+def hidden_size_of(case: Case) -> int | None:
+    """Width of the residual stream."""
+    hidden = case.number("hidden_size")
+    if hidden is None and case.job.facts.model is not None:
+        hidden = case.job.facts.model.hidden_size
+    return hidden
+
+
+def sequence_of(case: Case) -> int | None:
+    """Tokens of a sequence."""
+    known = case.number("seq_length") or case.job.facts.sequence_length
+    if known is None and case.job.facts.model is not None:
+        return case.job.facts.model.sequence_length or None
+    return known
+
+
+def heads_of(case: Case) -> int | None:
+    """Query heads of a layer."""
+    heads = case.number("num_attention_heads")
+    if heads is None and case.job.facts.model is not None:
+        heads = case.job.facts.model.attention_heads
+    return heads
+
+
+def uses_fsdp(case: Case) -> bool:
+    """Whether it is known that weights are sharded over data-parallel ranks."""
+    return case.is_set_to("use_torch_fsdp2", True) or case.is_set_to("use_megatron_fsdp", True)
+
+
+def batch_divides(case: Case, dp: int) -> bool:
+    """Whether the global batch is known to divide into micro-batches for so many replicas."""
+    batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
+    return batch is not None and bool(each) and batch % ((each or 1) * dp) == 0
+
+
+_NEED_A_GROUP = ("tp_comm_overlap", "sequence_parallel")
+"""The overlap needs sequence parallelism, so that it goes first."""
+
+
+def without_tensor_ranks(case: Case) -> list[Advice]:
+    """Everything that is known to be on and needs a tensor-parallel group."""
+    why = "there is no tensor-parallel group"
+    return [Advice(knob=knob, to=False, why=why) for knob in _NEED_A_GROUP if case.is_set_to(knob, True)]

@@ -1,0 +1,90 @@
+"""What rules about one dimension's exposed communication have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import per_cent, time_evidence
+from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.rule import Evidence, Verdict
+from perfdoc.simulator.replay.predict import Gain
+
+MIN_FRAC = 0.05
+"""Of the window, mean over ranks: less exposed communication than this is left alone."""
+
+
+def exposed_ns(dimension: str) -> Callable[[RankMeasurement], int]:
+    """A rank's exposed communication of a dimension."""
+    return lambda rank: rank.ledger.exposed_comm_ns[dimension]
+
+
+def transfer_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
+    """A rank's exposed communication without its waiting for late ranks, as far as that was measured.
+
+    Had they come in time, a collective would have ended earlier by the wait, whatever of it compute hid; so
+    all of the wait is taken off what is exposed, 0 at least.
+    """
+    wait = waited_ns(case, dimension)
+    return lambda rank: max(0, rank.ledger.exposed_comm_ns[dimension] - wait(rank))
+
+
+def waited_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
+    """A rank's waiting for late ranks in collectives of a dimension; 0 where that was not measured."""
+    wait = {w.name: w.wait_ns for w in case.job.skew.waits if w.dimension == dimension}
+    of = {id(rank): wait.get(label, 0) for rank, label in zip(case.ranks, case.job.labels, strict=False)}
+    return lambda rank: of.get(id(rank), 0)
+
+
+def ceiling_of_transfer(case: Case, dimension: str) -> Gain | None:
+    """At most all of what is exposed, waiting for late ranks apart; None where none of it was seen."""
+    if not seen(case, dimension):
+        return None
+    what = f"the exposed {dimension.upper()} communication beside waiting for late ranks"
+    return ceiling(case, transfer_ns(case, dimension), what)
+
+
+def seen(case: Case, dimension: str) -> bool:
+    """Whether a capture shows communication that is known to be of a dimension."""
+    return any(row.dimension == dimension for rank in case.ranks for row in rank.communication)
+
+
+def exposed_evidence(case: Case, dimension: str, share: float) -> Evidence:
+    """What is exposed of a dimension, or that none of it was seen, which is no measured zero."""
+    label = f"exposed {dimension.upper()} communication, mean over ranks"
+    return Evidence(
+        label=label, value=per_cent(share) if seen(case, dimension) else "none known in the capture"
+    )
+
+
+def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
+    """The verdict where there is nothing to advise, else None; and the figures."""
+    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
+    share = case.share(exposed_ns(dimension))
+    if share is None:
+        return Verdict(state="skipped", reason="every window is empty"), []
+    unknown = case.share(exposed_ns("unknown")) or 0.0
+    if share < MIN_FRAC <= share + unknown:
+        known = f"{per_cent(share)} is known to be" if rows else "none is known to be"
+        reason = f"{per_cent(unknown)} of the time is exposed communication of unknown dimension; {known} "
+        return Verdict(state="skipped", reason=reason + dimension.upper()), []
+    if not rows:
+        return Verdict(state="not_applicable", reason=f"no {dimension.upper()} communication was seen"), []
+    what = f"exposed {dimension.upper()} communication"
+    evidence = time_evidence(case, what, share, exposed_ns(dimension))
+    total = sum(row.total_ns for row in rows)
+    if total:
+        hidden = 1 - sum(row.exposed_ns for row in rows) / total
+        evidence.append(Evidence(label="of this communication hidden by compute", value=per_cent(hidden, 0)))
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence), evidence
+    transfer = case.share(transfer_ns(case, dimension)) or 0.0
+    if transfer < share:
+        evidence.append(
+            Evidence(label="of the time is waiting for late ranks", value=per_cent(share - transfer))
+        )
+    if transfer < MIN_FRAC:
+        reason = "what is exposed is waiting for late ranks, see PD303"
+        return Verdict(state="passes", reason=reason, evidence=evidence), evidence
+    return None, evidence

@@ -1,0 +1,62 @@
+"""The operator fusions that a configuration can switch, and where a switch means something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from perfdoc.knobs.load import catalogue
+from perfdoc.rules.engine.case import Case
+
+IMPL, LOSS = "cross_entropy_fusion_impl", "cross_entropy_loss_fusion"
+
+
+def _always(case: Case) -> bool:
+    return True
+
+
+def _rotary(case: Case) -> bool:
+    """Megatron-core's fused kernel is experimental under multi-latent attention."""
+    return not case.is_set_to("multi_latent_attention", True)
+
+
+def _own_gradients(case: Case) -> bool:
+    """FSDP brings gradient buffers of its own, which the fused product does not add to."""
+    return not any(case.is_set_to(f"use_{kind}", True) for kind in ("torch_fsdp2", "megatron_fsdp"))
+
+
+def _local_layers(case: Case) -> bool:
+    """Transformer Engine's norms are fused as they are."""
+    return case.is_set_to("transformer_impl", "local")
+
+
+FUSIONS: Mapping[str, tuple[str, Callable[[Case], bool]]] = MappingProxyType(
+    {
+        LOSS: ("the loss over the vocabulary without full-size intermediates", _always),
+        "gradient_accumulation_fusion": (
+            "the weight gradient's product adds into the fp32 gradient itself; needs Apex or Transformer "
+            "Engine",
+            _own_gradients,
+        ),
+        "bias_activation_fusion": ("bias and activation in one kernel", _always),
+        "bias_dropout_fusion": ("bias, dropout and residual in one kernel", _always),
+        "apply_rope_fusion": ("rotary embedding in one kernel", _rotary),
+        "persist_layer_norm": ("a norm that keeps its rows on the SM; needs Apex", _local_layers),
+    }
+)
+"""Knob → what it does, and whether it means something in this job. Fused masks and softmax are PD405's: fused
+attention leaves nothing of them."""
+
+
+def known_off(case: Case, knob: str) -> bool:
+    """Whether a fusion is known to be off: set so, or left alone under verl, whose own files set none and so
+    leave megatron-core's default."""
+    known, value = case.setting(knob)
+    if known:
+        return value is False
+    configuration = case.configuration
+    return (
+        configuration.dialect == "verl"
+        and knob not in configuration.unknown
+        and catalogue()[knob].defaults.get("verl") is False
+    )

@@ -1,0 +1,51 @@
+"""In which format gradients are summed, over how many ranks."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from perfdoc.rules.engine.case import Case
+
+MANY_RANKS = 128
+"""From here on sums in bf16 are said to lose precision, most of all along a ring."""
+_REDUCTIONS = ("reduce_scatter", "all_reduce", "reduce")
+_NARROW = ("bf16", "f16", "fp16", "half", "bfloat16")
+
+
+def summing_ranks(case: Case) -> int | None:
+    """Ranks over which gradients are summed: DP x CP; None where one is not known."""
+    dp, cp = case.dp, case.degree("context_parallel_size")
+    return None if dp is None or cp is None else dp * cp
+
+
+def sums_in_16_bits(case: Case) -> bool | None:
+    """As the reductions' kernels say, else the settings; None where neither does."""
+    seen: Counter[str] = Counter()
+    for rank in case.ranks:
+        for row in rank.communication:
+            if row.dimension == "dp" and row.collective in _REDUCTIONS and row.element_type:
+                seen[row.element_type] += row.total_ns
+    if seen:
+        return seen.most_common(1)[0][0] in _NARROW
+    known, wide = case.setting("grad_reduce_in_fp32")
+    if not known:
+        return None
+    if wide is True:
+        return False
+    return True if case.job.facts.dtype in ("bf16", "fp16", "fp8") or case.is_set_to("bf16", True) else None
+
+
+def keeps_precision(case: Case) -> bool:
+    """Whether something is known to add with more precision than what is sent."""
+    return case.is_set_to("use_sharp", True) or case.is_set_to("reduce_scatter_with_fp32_accumulation", True)
+
+
+def can_accumulate_in_fp32(case: Case) -> bool:
+    """Whether reduce_scatter_with_fp32_accumulation is known to work: megatron-core 0.16.1 wants sharded
+    optimizer states in one domain, and one bucket a message, which FP8 weights do not have."""
+    return (
+        case.is_set_to("use_distributed_optimizer", True)
+        and case.degree("num_distributed_optimizer_instances") == 1
+        and not case.is_set_to("fp8_param_gather", True)
+        and not case.is_set_to("use_megatron_fsdp", True)
+    )

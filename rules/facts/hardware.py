@@ -1,0 +1,74 @@
+"""What GPUs can do, and which cores lie beside them: by name, and unknown where the name is."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Literal
+
+Architecture = Literal["ampere", "ada", "hopper", "blackwell"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One kind of GPU."""
+
+    architecture: Architecture
+    nvlink_domain: int | None
+    """GPUs that reach one another over NVLink in the usual server; None where servers differ (bridges, racks
+    that are not full). 1: none."""
+    grace: bool = False
+    """Whether its CPU is a Grace, over NVLink-C2C."""
+
+    @property
+    def fp8(self) -> bool:
+        """Whether its tensor cores multiply FP8."""
+        return self.architecture != "ampere"
+
+    @property
+    def mxfp8(self) -> bool:
+        """Whether they scale blocks of 32 (MXFP8) themselves."""
+        return self.architecture == "blackwell"
+
+
+_GPUS: tuple[tuple[str, Gpu], ...] = (
+    (r"A[18]00-SXM4?\b.*", Gpu(architecture="ampere", nvlink_domain=8)),
+    (r"A[18]00\b.*", Gpu(architecture="ampere", nvlink_domain=None)),
+    (r"GH200\b.*", Gpu(architecture="hopper", nvlink_domain=None, grace=True)),
+    (r"H[18]00([ -]SXM5?| 80GB HBM3)\b.*|H200( SXM)?( 141GB)?( HBM3e)?|H20\b.*",
+     Gpu(architecture="hopper", nvlink_domain=8)),
+    (r"H[12]00\b.*|H800\b.*", Gpu(architecture="hopper", nvlink_domain=None)),
+    (r"GB[23]00\b.*", Gpu(architecture="blackwell", nvlink_domain=72, grace=True)),
+    (r"B[23]00\b.*", Gpu(architecture="blackwell", nvlink_domain=8)),
+    (r"RTX PRO \d+ Blackwell\b.*|(GeForce )?RTX 50\d0\b.*", Gpu(architecture="blackwell", nvlink_domain=1)),
+    (r"L4\b.*|L40S?\b.*|(GeForce )?RTX 40\d0\b.*", Gpu(architecture="ada", nvlink_domain=1)),
+    (r"(GeForce )?RTX 30\d0\b.*", Gpu(architecture="ampere", nvlink_domain=None)),
+)  # fmt: skip
+"""First match wins. Sources: the vendors' sheets; domains as DGX, HGX and NVL72 systems are built."""
+_NAMES = [(re.compile(pattern, re.IGNORECASE), gpu) for pattern, gpu in _GPUS]
+_LONGEST_NAME = 100
+
+
+def gpu_of(name: str | None) -> Gpu | None:
+    """`NVIDIA H100 80GB HBM3` is a Hopper of eight to a domain; None for a name that is not known."""
+    if name is None or len(name) > _LONGEST_NAME:
+        return None
+    words = re.sub(r"^(NVIDIA|Tesla)\s+", "", " ".join(name.split()), flags=re.IGNORECASE)
+    return next((gpu for pattern, gpu in _NAMES if pattern.fullmatch(words)), None)
+
+
+GPUS_PER_NODE_X86, GPUS_PER_NODE_GRACE = 4, 2
+"""GPUs to a NUMA node: of an x86 server of eight GPUs and two sockets; of a Grace server with four."""
+
+
+def binding(gpu: Gpu | None) -> str:
+    """Words and the command's prefix: `: numactl --cpunodebind=$((SLURM_LOCALID/4)) …`, with D where it is
+    not known how many GPUs share a NUMA node."""
+    if gpu is None or gpu.nvlink_domain == 1 or (gpu.grace and gpu.nvlink_domain is None):
+        per, which = "D", " with D GPUs to a NUMA node (nvidia-smi topo -m)"
+    else:
+        number = GPUS_PER_NODE_GRACE if gpu.grace else GPUS_PER_NODE_X86
+        kind = "Grace servers" if gpu.grace else "x86 servers of eight GPUs and two sockets"
+        per, which = str(number), f", as on {kind} (nvidia-smi topo -m shows yours)"
+    node = f"$((SLURM_LOCALID/{per}))"
+    return f"{which}: numactl --cpunodebind={node} --membind={node} …"

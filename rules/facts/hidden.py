@@ -1,0 +1,51 @@
+"""How much of a dimension's communication compute hides, and how sure that makes a verdict."""
+
+from __future__ import annotations
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import predicted
+from perfdoc.rules.engine.rule import Level, Verdict
+from perfdoc.simulator.replay.predict import Gain
+
+ON_HOST = "the ranks train on the CPU"
+QUEUES = "without_queueing_tp"
+"""The replay in which no TP collective stands behind a kernel that was launched after it."""
+LITTLE_HIDDEN_FRAC = 0.10
+"""Where less of a dimension's communication is hidden, nothing overlaps it."""
+
+
+def time_ns(case: Case, dimension: str) -> int:
+    """Communication of a dimension, rows of all ranks together; rows that overlap count twice."""
+    return sum(
+        row.total_ns for rank in case.ranks for row in rank.communication if row.dimension == dimension
+    )
+
+
+def hidden_frac(case: Case, dimension: str) -> float | None:
+    """Share of it beside compute; None where there is none."""
+    total = time_ns(case, dimension)
+    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
+    return sum(row.hidden_ns for row in rows) / total if total else None
+
+
+def level_of(case: Case, dimension: str, *, switched_off: bool) -> Level:
+    """A problem where the overlap is known to be off, or hardly anything is hidden; else what is exposed may
+    be what no overlap reaches, which is worth knowing."""
+    hidden = hidden_frac(case, dimension)
+    return "problem" if switched_off or (hidden or 0.0) < LITTLE_HIDDEN_FRAC else "information"
+
+
+def only_for_gpus(case: Case) -> Verdict | None:
+    """The verdict of a rule about GPUs and their links where the ranks train on CPUs; else None."""
+    return Verdict(state="not_applicable", reason=ON_HOST) if case.ranks and case.on_host else None
+
+
+def surely_saved(case: Case, key: str) -> Gain | None:
+    """What the replay of a change saves, where it is sure to save something: by the lower end of its band."""
+    gain = predicted(case, key)
+    return gain if gain is not None and gain.method == "replay" and (gain.low_ms or 0.0) > 0 else None
+
+
+def queues(case: Case) -> bool:
+    """Whether the replay found TP collectives that stand behind kernels launched after them."""
+    return surely_saved(case, QUEUES) is not None

@@ -1,0 +1,184 @@
+"""What a job that runs out of memory can give up, the cheapest first."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.rule import Advice
+from perfdoc.rules.facts.memory_room import Room
+from perfdoc.rules.facts.model_memory import (
+    cp_of,
+    layer_activation_bytes,
+    layer_input_bytes,
+    micro_batches_in_flight,
+    pp_of,
+    tp_of,
+    vpp_of,
+)
+from perfdoc.rules.facts.precision import fp8_on, why_no_remainders
+
+_FSDP = ("use_megatron_fsdp", "use_torch_fsdp2")
+GRANULARITY, METHOD, LAYERS = "recompute_granularity", "recompute_method", "recompute_num_layers"
+MODULES, OFFLOAD = "recompute_modules", "cpu_offloading"
+
+
+def pieces(case: Case, room: Room | None) -> list[Advice]:
+    """Settings, the cheapest in time first: states and activations that are held more than once, then
+    activations that are computed again or kept on the host, then a smaller micro-batch."""
+    return [*_held_once(case), *_activations(case, room), *_smaller_micro_batch(case)]
+
+
+def _held_once(case: Case) -> Iterator[Advice]:
+    replicas = (case.dp or 1) * (cp_of(case) or 1)
+    if case.is_set_to("use_distributed_optimizer", False) and replicas > 1 and not _fsdp(case):
+        why = f"each of {replicas} replicas (DP x CP) holds its share of the optimizer's state"
+        costs = "gathering the weights after each step"
+        yield Advice(knob="use_distributed_optimizer", to=True, why=why, costs=costs)
+    if case.is_set_to("sequence_parallel", False) and (tp := tp_of(case) or 1) > 1:
+        why = f"norms, dropout and residuals are divided by tensor parallelism of {tp} too"
+        yield Advice(knob="sequence_parallel", to=True, why=why)
+    if case.is_set_to("use_precision_aware_optimizer", False) and not why_no_remainders(case):
+        why = "masters are kept as what the bf16 weights lack: 2 of 4 bytes of a parameter"
+        yield Advice(knob="use_precision_aware_optimizer", to=True, why=why, costs="Transformer Engine 2.1")
+
+
+def _activations(case: Case, room: Room | None) -> Iterator[Advice]:
+    """Host memory where the link is fast, else recomputation: of cheap modules, then of whole layers."""
+    granularity = case.setting(GRANULARITY)
+    if granularity == (True, None):
+        if host_memory_suits(case):
+            yield from _offload(case, room)
+        else:
+            yield from _selective(case)
+    elif granularity == (True, "selective"):
+        yield from _full(case, room)
+
+
+def host_memory_suits(case: Case) -> bool:
+    """Whether activations may go to the host: a Grace CPU's fast link, one pipeline stage, no graphs."""
+    gpu = case.gpu
+    graphs = case.setting("cuda_graph_impl")
+    return gpu is not None and gpu.grace and pp_of(case) == 1 and graphs == (True, "none")
+
+
+def _offload(case: Case, room: Room | None) -> Iterator[Advice]:
+    layers = case.number("num_layers")
+    if layers is None or layers < 2:
+        return
+    each, short = layer_activation_bytes(case), _short_bytes(room)
+    wanted = layers - 1 if not each or not short else min(layers - 1, math.ceil(short / each))
+    why = f"activations of {wanted} of {layers} layers wait in host memory, over the CPU's fast link"
+    costs = (
+        "copies that may show (PD204): tune the number of layers; host memory is shared by the node's GPUs"
+    )
+    yield Advice(knob=OFFLOAD, to=True, why=why, costs=costs)
+    yield Advice(knob="cpu_offloading_weights", to=False, why="weights are needed all the time")
+    yield Advice(knob="cpu_offloading_num_layers", to=wanted, why=why)
+
+
+def _selective(case: Case) -> Iterator[Advice]:
+    modules = cheap_modules(case)
+    if modules:
+        why = f"{', '.join(modules)} are computed again instead of kept, which costs little"
+        yield Advice(knob=GRANULARITY, to="selective", why=why, costs="a few percent of compute")
+        yield Advice(knob=MODULES, to=modules, why="their outputs are large and cheap to make")
+
+
+def cheap_modules(case: Case) -> tuple[str, ...]:
+    """Modules whose outputs are cheap to make again, as far as this model is known to have them.
+    Megatron-core refuses norms and expert activations under delayed FP8 scaling."""
+    found = []
+    delayed = fp8_on(case) is not False and case.setting("fp8_recipe")[1] in (None, "delayed")
+    if not delayed:
+        found.append("layernorm")
+        if case.is_set_to("moe_grouped_gemm", True) and (case.number("num_moe_experts") or 1) > 1:
+            found.append("moe_act")
+    if case.is_set_to("multi_latent_attention", True):
+        found.append("mla_up_proj")
+    return tuple(found)
+
+
+def _full(case: Case, room: Room | None) -> Iterator[Advice]:
+    """As few layers as make up for what the failed request was short of, the least that can do; every layer
+    where that cannot be worked out."""
+    stage, each, flight = stage_layers(case), saved_layer_bytes(case), micro_batches_in_flight(case)
+    chunks = vpp_of(case) or 1
+    short = _short_bytes(room)
+    costs = "about 30 % more compute where all layers are recomputed"
+    why = "whole layers are computed again in the backward"
+    block: list[tuple[str, Value]] = [(METHOD, "uniform"), (LAYERS, 1)]
+    if (
+        stage
+        and each
+        and flight
+        and short
+        and (wanted := math.ceil(short / (each * flight * chunks))) < stage
+    ):
+        block = [(METHOD, "block"), (LAYERS, wanted)]
+        why = (
+            f"{wanted} of a stage's {stage} layers, computed again, give back what the failed request was "
+            "short of; what would have come after it may want more"
+        )
+    yield Advice(knob=GRANULARITY, to="full", why=why, costs=costs, together=(METHOD, LAYERS))
+    yield Advice(knob=MODULES, to=None, why="belongs to selective recomputation")
+    for knob, to in block:
+        yield Advice(knob=knob, to=to, why=why)
+
+
+def stage_layers(case: Case) -> int | None:
+    """Layers of one (virtual) pipeline stage, which recompute_num_layers counts."""
+    layers, pp, vpp = case.number("num_layers"), pp_of(case), vpp_of(case)
+    if layers is None:
+        layers = None if case.job.facts.model is None else case.job.facts.model.layers
+    return None if not layers or not pp or not vpp else max(1, layers // (pp * vpp))
+
+
+def saved_layer_bytes(case: Case) -> int | None:
+    """What recomputing a layer saves, of one micro-batch."""
+    kept, left = layer_activation_bytes(case), layer_input_bytes(case)
+    return None if kept is None or left is None else kept - left
+
+
+def _short_bytes(room: Room | None) -> int | None:
+    """What the first failed allocation wanted beyond what the device had."""
+    if room is None or not room.device.out_of_memory:
+        return None
+    first = room.device.out_of_memory[0]
+    return max(0, first.requested_bytes - first.device_free_bytes) or None
+
+
+def _smaller_micro_batch(case: Case) -> Iterator[Advice]:
+    now = case.number("micro_batch_size")
+    if now and now % 2 == 0:
+        why = "half the activations of a micro-batch, and twice as many of them"
+        yield Advice(knob="micro_batch_size", to=now // 2, why=why, costs="smaller kernels")
+
+
+def words(case: Case, room: Room | None) -> str:
+    """What no setting here says."""
+    found = (
+        ["Take what is advised from the top, one after another, until it fits."] if pieces(case, room) else []
+    )
+    parts = {} if room is None or room.device.composition is None else room.device.composition.category_bytes
+    activations, total = parts.get("activations", 0), sum(parts.values())
+    if 2 * activations > total > 0:
+        found.append("Activations are most of the peak.")
+        if _fsdp(case) and case.gpu is not None and not case.gpu.grace:
+            found.append("Under FSDP they stay on each GPU: recompute, or shorten the sequence per GPU.")
+    if (pp_of(case) or 1) == 1 or case.is_set_to("pipeline_model_parallel_size", 1):
+        found.append("More pipeline stages divide weights and states further.")
+    if case.is_set_to("pad_buckets_for_high_nccl_busbw", True):
+        found.append("Padded gradient buckets cost memory, though one guide lists them as a saving.")
+    if 2 * activations > total > 0 and case.gpu is not None and case.gpu.grace:
+        found.append(
+            "On Grace, activations can wait in host memory (cpu_offloading, or by module with "
+            "fine_grained_activation_offloading, which pipelines and recomputation allow)."
+        )
+    return " ".join(found)
+
+
+def _fsdp(case: Case) -> bool:
+    return any(case.is_set_to(name, True) for name in _FSDP)

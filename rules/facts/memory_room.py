@@ -1,0 +1,109 @@
+"""How much memory the GPUs have to spare: snapshots by rank against what the captures say of the GPUs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
+from perfdoc.rules.engine.case import Case
+
+KEEP_FREE_FRAC = 0.1
+"""Of a GPU's memory: the CUDA context, NCCL and libraries live in what PyTorch has not reserved, and steps
+differ; no advice uses this part up."""
+NO_SNAPSHOT = "no memory snapshot was given"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Room:
+    """One device of one snapshot."""
+
+    device: MemoryMeasurement
+    free_bytes: int | None
+    """Never reserved by PyTorch; None where the size of the GPU's memory is not known."""
+    total_bytes: int | None
+
+    @property
+    def failed(self) -> int:
+        """Allocations that failed."""
+        return self.device.oom_events or 0
+
+    @property
+    def forced(self) -> int:
+        """Allocations that succeeded only after cached memory had been given back."""
+        return self.device.calls.forced_releases or 0 if self.device.calls is not None else 0
+
+    @property
+    def spare_bytes(self) -> int | None:
+        """What advice may use up, 0 at least."""
+        if self.free_bytes is None or self.total_bytes is None:
+            return None
+        return max(0, self.free_bytes - round(KEEP_FREE_FRAC * self.total_bytes))
+
+    def category_bytes(self, category: str) -> int:
+        """At the peak, of what is known to be of this category; 0 where nothing is."""
+        made_of = self.device.composition
+        return 0 if made_of is None else made_of.category_bytes.get(category, 0)
+
+
+def rooms(case: Case) -> list[Room]:
+    """Every device of every snapshot with its GPU's memory: of its rank, else what all captured GPUs have."""
+    if case.memory is None or case.memory.state != "measured":
+        return []
+    sizes = {d.rank: d.memory_bytes for d in case.job.devices}
+    common = set(sizes.values())
+    all_alike = common.pop() if len(common) == 1 else None
+    found = []
+    for rank in case.memory.ranks:
+        for device in rank.devices:
+            total = all_alike if rank.rank is None else sizes.get(rank.rank, all_alike)
+            free, reserved = device.headroom_bytes, device.peak_reserved_bytes
+            if free is not None and reserved is not None:
+                total = free + reserved
+            elif total is not None and reserved is not None:
+                free = max(0, total - reserved)
+            found.append(Room(device=device, free_bytes=free, total_bytes=None if free is None else total))
+    return found
+
+
+def is_short(room: Room) -> bool:
+    """Whether an allocation failed or had to give memory back first, or no more than `KEEP_FREE_FRAC` of the
+    device was left; False also where nobody knows."""
+    if room.failed or room.forced:
+        return True
+    if room.free_bytes is None or not room.total_bytes:
+        return False
+    return room.free_bytes <= KEEP_FREE_FRAC * room.total_bytes
+
+
+def tightest(case: Case) -> Room | None:
+    """The device with the least to spare; None where that is not known of every one."""
+    found = rooms(case)
+    if not found or any(r.spare_bytes is None for r in found):
+        return None
+    return min(found, key=lambda r: r.free_bytes or 0)
+
+
+def why_unknown(case: Case) -> str:
+    """Why `tightest` has no answer."""
+    if not rooms(case):
+        return case.memory.reason if case.memory is not None and case.memory.reason else NO_SNAPSHOT
+    return "how much memory the GPUs have is not known"
+
+
+def out_of_memory(case: Case) -> tuple[int, int]:
+    """(allocations that failed, allocations that had to give memory back first), over all ranks.
+
+    Failures of a rank are in its snapshot and in its samples: the larger of the two counts.
+    """
+    if case.memory is None:
+        return 0, 0
+    failed = 0
+    for rank in case.memory.ranks:
+        sampled = rank.process.oom_events if rank.process is not None else 0
+        failed += max(sum(d.oom_events or 0 for d in rank.devices), sampled)
+    return failed, sum(r.forced for r in rooms(case))
+
+
+def gib(size_bytes: float) -> str:
+    """4.00 GiB."""
+    return f"{size_bytes / 2**30:.2f} GiB"

@@ -1,0 +1,89 @@
+"""What a job multiplies in, and how much of a step FP8 can touch."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Mapping
+from types import MappingProxyType
+
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.capture import why_hidden
+
+GATHERS_FP8: Mapping[str, str] = MappingProxyType(
+    {
+        "delayed": "",
+        "tensorwise": "Transformer Engine 2.2 or later",
+        "blockwise": "Transformer Engine 2.4 or later, on Hopper",
+        "mxfp8": "Transformer Engine 2.3 or later, on Blackwell",
+    }
+)
+"""Recipes whose weights are kept and gathered as FP8 (megatron-core's tests of --fp8-param-gather), and what
+that needs. A custom recipe may do anything, and is not here."""
+PEAK_RATIO = 2.0
+"""FP8's dense peak by that of bf16, on every GPU that has both."""
+
+
+def fp8_on(case: Case) -> bool | None:
+    """Whether linear layers multiply in FP8; None where nobody says."""
+    known, value = case.setting("fp8")
+    if known:
+        return value is not None
+    return None if case.job.facts.dtype is None else case.job.facts.dtype == "fp8"
+
+
+def fp8_gather(case: Case) -> str | None:
+    """What gathering FP8 weights needs in this recipe, maybe nothing: empty. None where no FP8 weights can be
+    gathered, or where that is not known."""
+    known, recipe = case.setting("fp8_recipe")
+    return GATHERS_FP8.get(recipe) if known and isinstance(recipe, str) and fp8_on(case) else None
+
+
+def dtype_of(case: Case) -> str | None:
+    """fp4, fp8, bf16, fp16 or fp32, of the linear layers' products; None where it is not known."""
+    on, four = fp8_on(case), case.setting("fp4")[1]
+    if four is not None:
+        return "fp4"
+    if on:
+        return "fp8"
+    if case.job.facts.dtype not in (None, "fp8"):
+        return case.job.facts.dtype
+    for name in ("bf16", "fp16"):
+        if on is False and case.is_set_to(name, True):
+            return name
+    return None
+
+
+def linear_share(case: Case) -> float | None:
+    """Share of the window, mean over ranks, in which a linear layer's product ran, experts' included; None
+    where it was not measured."""
+    shares = []
+    if why_hidden(case):
+        return None
+    for rank in case.ranks:
+        parts = rank.kernel_parts
+        if parts.state != "measured" or parts.linear_window_frac is None or not rank.ledger.window_ns:
+            return None
+        grouped = (parts.grouped_linear_ns or 0) / rank.ledger.window_ns
+        shares.append(min(1.0, parts.linear_window_frac + grouped))
+    return statistics.fmean(shares) if shares else None
+
+
+def speed_up(share: float, ratio: float = PEAK_RATIO) -> float:
+    """Of a step of which `share` becomes `ratio` times as fast, by Amdahl: a third twice as fast is 1.2."""
+    return 1 / (1 - share + share / ratio)
+
+
+def why_no_remainders(case: Case) -> str:
+    """Why a precision-aware optimizer would not leave the weight's 16 bits out of its masters; empty where it
+    would, or where nothing speaks against it.
+
+    megatron-core 0.16.1 (OptimizerConfig) does so for bf16 weights, and under FP8 with delayed scaling only.
+    """
+    if not case.is_set_to("bf16", True) and case.job.facts.dtype not in ("bf16", "fp8"):
+        return "weights are not known to be bf16, whose bits masters share"
+    if case.is_set_to("fp8_param_gather", True):
+        return "weights are FP8, and hold no 16 bits of a master"
+    known, recipe = case.setting("fp8_recipe")
+    if fp8_on(case) and not (known and recipe == "delayed"):
+        return "under FP8, masters lose these bits with delayed scaling only"
+    return ""

@@ -1,0 +1,107 @@
+"""How layers would have to be spread over pipeline stages so that all take equally long."""
+
+from __future__ import annotations
+
+import heapq
+from collections import defaultdict
+from collections.abc import Sequence
+
+from perfdoc.analyzers.pipeline.pipeline_result import Pipeline
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.degrees import VPP, layers_of
+
+FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
+EMBEDDING, LOSS = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
+LAYOUT = "pipeline_model_parallel_layout"
+MAX_LAYERS = 1024
+
+
+def own_ns_by_stage(found: Pipeline) -> list[float] | None:
+    """Mean own time of a step, by stage; None unless every stage was measured."""
+    own: dict[int, int] = defaultdict(int)
+    steps: dict[int, int] = defaultdict(int)
+    for row in found.stages:
+        if row.stage is None or not row.steps:
+            return None
+        own[row.stage] += row.own_ns
+        steps[row.stage] += row.steps
+    if found.pp is None or sorted(own) != list(range(found.pp)):
+        return None
+    return [own[s] / steps[s] for s in range(found.pp)]
+
+
+def layers_apart(case: Case) -> float | None:
+    """By how many layers' time the slowest stage is above the fastest, about: a layer takes what that has for
+    each. None where that is not known.
+
+    Four stages of 8 layers, 16, 16, 16 and 20 ms: (20 - 16) / 2 = 2.
+    """
+    own, layers = own_ns_by_stage(case.job.pipeline), layers_of(case)
+    if own is None or not layers or min(own) <= 0:
+        return None
+    return (max(own) - min(own)) * layers / len(own) / min(own)
+
+
+def layers_by_stage(case: Case, pp: int) -> list[int] | None:
+    """As it is set now; None where the settings do not say, or there are virtual stages."""
+    layers = layers_of(case)
+    if layers is None or not 0 < layers <= MAX_LAYERS or pp < 2:
+        return None
+    if case.degree(VPP) != 1 or not case.is_set_to(LAYOUT, None):
+        return None
+    ends = [case.setting(FIRST), case.setting(LAST)]
+    if not all(known for known, _ in ends):
+        return None
+    first, last = (value if isinstance(value, int) else None for _, value in ends)
+    if first is None and last is None:
+        flags = [case.setting(name) for name in (EMBEDDING, LOSS)]
+        if not all(known for known, _ in flags):
+            return None
+        less = [int(value is True) for _, value in flags]
+        if (layers + sum(less)) % pp:
+            return None
+        split = [(layers + sum(less)) // pp] * pp
+        return [split[0] - less[0], *split[1:-1], split[-1] - less[1]]
+    middle = pp - (first is not None) - (last is not None)
+    rest = layers - (first or 0) - (last or 0)
+    if rest < 0 or (rest % middle if middle else rest):
+        return None
+    each = rest // middle if middle else 0
+    return [each if first is None else first, *[each] * (pp - 2), each if last is None else last]
+
+
+def balanced(own_ns: Sequence[float], layers: Sequence[int]) -> tuple[list[int], float]:
+    """(layers by stage, longest stage over the mean then). One layer takes no longer than in the stage that
+    spends least on each; what a stage takes beyond stays with it.
+
+    Two stages of 4 layers that take 4 and 6: a layer takes 1, the second stage 2 besides: 5 and 3 layers.
+    """
+    each = min(own / n for own, n in zip(own_ns, layers, strict=True) if n)
+    loads = [
+        (max(0.0, own - n * each), stage) for stage, (own, n) in enumerate(zip(own_ns, layers, strict=True))
+    ]
+    counts = [0] * len(layers)
+    heapq.heapify(loads)
+    for _ in range(sum(layers)):
+        load, stage = heapq.heappop(loads)
+        counts[stage] += 1
+        heapq.heappush(loads, (load + each, stage))
+    total = sum(load for load, _ in loads)
+    return counts, max(load for load, _ in loads) * len(layers) / total if total else 1.0
+
+
+def as_settings(case: Case, counts: Sequence[int], mtp_layers: int) -> dict[str, Value]:
+    """The settings that split layers so, those that are in the way first: sizes of the ends where the others
+    are alike, else a layout."""
+    found: dict[str, Value] = {f: False for f in (EMBEDDING, LOSS) if case.is_set_to(f, True)}
+    ends = {FIRST: counts[0], LAST: counts[-1]}
+    set_now = {knob for knob in ends if case.setting(knob)[1] is not None}
+    middle = set(counts[1:-1])
+    if len(middle) <= 1 and min(counts) > 0:
+        needed = {k for k, n in ends.items() if n not in middle} if middle else {LAST}
+        return found | {knob: n for knob, n in ends.items() if knob in needed | set_now}
+    stages = ["t" * n for n in counts]
+    stages[0] = "E" + stages[0]
+    stages[-1] += "m" * mtp_layers + "L"
+    return found | dict.fromkeys(sorted(set_now)) | {LAYOUT: "|".join(stages)}
