@@ -19,8 +19,8 @@ from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
-from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.job_facts import JobFacts, facts_beside
+from perfdoc.traces.load import Ahead
 from perfdoc.traces.run_facts import with_run_facts
 
 _DEVICES_AT_ONCE = 2

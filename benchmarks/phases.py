@@ -24,14 +24,14 @@ from scan import COLUMNS
 BEGIN = time.perf_counter()
 
 PHASES = (
-    ("sha256 (beside the rest)", "perfdoc.traces.ahead", "content_sha256"),
-    ("read_trace", "perfdoc.traces.ahead", "read_trace"),
-    ("  kernels", "perfdoc.traces.nsys_gpu", "read_kernels"),
-    ("  copies", "perfdoc.traces.nsys_gpu", "read_copies"),
-    ("  API calls", "perfdoc.traces.nsys_host", "read_api_calls"),
-    ("  ranges", "perfdoc.traces.nsys_host", "read_ranges"),
-    ("  NCCL payloads", "perfdoc.traces.nsys", "read_payloads"),
-    ("  of these: SQLite to Arrow", "perfdoc.traces.sqlite_file", "SqliteFile.read"),
+    ("sha256 (beside the rest)", "perfdoc.traces.load", "content_sha256"),
+    ("read_trace", "perfdoc.traces.load", "read_trace"),
+    ("  kernels", "perfdoc.traces.nsys.gpu", "read_kernels"),
+    ("  copies", "perfdoc.traces.nsys.gpu", "read_copies"),
+    ("  API calls", "perfdoc.traces.nsys.host", "read_api_calls"),
+    ("  ranges", "perfdoc.traces.nsys.host", "read_ranges"),
+    ("  NCCL payloads", "perfdoc.traces.nsys.read", "read_payloads"),
+    ("  of these: SQLite to Arrow", "perfdoc.traces.nsys.sqlite_file", "SqliteFile.read"),
     ("measure_trace", "perfdoc.analyzers.measure", "measure_trace"),
     ("  classify kernels", "perfdoc.analyzers.measure", "classify_kernels"),
     ("  find launches", "perfdoc.analyzers.measure", "find_launches"),

@@ -70,7 +70,8 @@ class Turns:
     @contextlib.contextmanager
     def step(self, step: int) -> Iterator[None]:
         """One step in its state."""
-        from perfdoc.profiling import collectives, garbage, ranges
+        from perfdoc.profiling import garbage, ranges
+        from perfdoc.profiling.distributed import collectives
         from perfdoc.profiling.vocabulary import STEP, numbered
 
         state = state_of(step)

@@ -1,4 +1,4 @@
-"""What a run ran on: the environment variables that are knobs, versions, and the machine.
+"""What a run ran on and was started with: variables that are knobs, versions, machine, command line.
 
 An environment holds tokens and passwords, so that only the variables named here are ever read out.
 """
@@ -10,12 +10,46 @@ import importlib
 import importlib.metadata
 import os
 import platform
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfdoc.profiling.encodable import encodable
+import msgspec
+
 from perfdoc.profiling.manifest import Gpu
+
+
+def encodable(text: str) -> str:
+    r"""The text with what UTF-8 cannot say spelled out.
+
+    >>> import os
+    >>> encodable(os.fsdecode(b"a\xff.sqlite"))
+    'a\\udcff.sqlite'
+    """
+    return text.encode("utf-8", "backslashreplace").decode()
+
+
+COMMAND_VARIABLE = "PERFDOC_COMMAND"
+
+
+def name_command(environment: MutableMapping[str, str], words: Sequence[str]) -> None:
+    """Put the words of a command line, as the user typed them, into variables for its processes."""
+    environment[COMMAND_VARIABLE] = msgspec.json.encode([_encodable(word) for word in words]).decode()
+
+
+def own_command() -> tuple[str, ...]:
+    """The user's words: those that `perfdoc run` was started with, else those of this process itself."""
+    try:
+        return msgspec.json.decode(os.environ.get(COMMAND_VARIABLE, ""), type=tuple[str, ...])
+    except msgspec.DecodeError:
+        return tuple(_encodable(word) for word in sys.orig_argv[1:])
+
+
+def _encodable(word: str) -> str:
+    """A file name may hold bytes that are no UTF-8; run.json may not."""
+    return word.encode("utf-8", "replace").decode()
+
 
 KNOBS = (
     "CUBLAS_WORKSPACE_CONFIG",

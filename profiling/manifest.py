@@ -11,8 +11,8 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.groups import ProcessGroup
 from perfdoc.profiling.marks import DeviceKind
 
 SCHEMA_VERSION = 1

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import Literal, TypeAlias, get_args
 from urllib.parse import unquote
 
-from perfdoc.profiling.collective_name import MAX_TEXT, format_group
+from perfdoc.profiling.distributed.collective_name import MAX_TEXT, format_group
 from perfdoc.profiling.vocabulary import GROUP_MARK, RANK_MARK
 
 DeviceKind: TypeAlias = Literal["cpu", "cuda"]

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias, get_args
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
-from perfdoc.profiling.nsys import OVERRIDE, Nsys, find_nsys, nvtx_trouble
+from perfdoc.profiling.nsys.command import OVERRIDE, Nsys, find_nsys, nvtx_trouble
 
 Requested: TypeAlias = Literal["auto", "nsys", "torch", "none"]
 Profiler: TypeAlias = Literal["nsys", "torch", "none"]

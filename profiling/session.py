@@ -7,16 +7,16 @@ import importlib.util
 from collections.abc import Callable, Iterator
 from types import TracebackType
 
-from perfdoc.profiling import collectives, garbage, groups, ranges
-from perfdoc.profiling.captures import Capture, NsysCapture, TorchCapture
-from perfdoc.profiling.collective_log import write_collectives
+from perfdoc.profiling import garbage, ranges
+from perfdoc.profiling.distributed import collectives, groups
 from perfdoc.profiling.errors import CaptureError, one_line
+from perfdoc.profiling.logs import write_collectives
 from perfdoc.profiling.marks import DeviceKind
 from perfdoc.profiling.memory import MemoryRecorder
 from perfdoc.profiling.profiler_choice import Profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.vocabulary import STEP, numbered
-from perfdoc.profiling.window import ProfileWindow
+from perfdoc.profiling.window import Capture, NsysCapture, ProfileWindow, TorchCapture
 
 
 class Session:

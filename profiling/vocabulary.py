@@ -2,7 +2,7 @@
 
 A name is a fixed prefix, then, after one space, what tells this range from the others of its kind.
 Prefixes are here; the machine-readable remainders of collectives and marks are in
-`perfdoc.profiling.collective_name` and `perfdoc.profiling.marks`. Nothing here imports torch.
+`perfdoc.profiling.distributed.collective_name` and `perfdoc.profiling.marks`. Nothing here imports torch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,19 @@
-"""Which steps of which ranks are profiled."""
+"""The profiled window: which steps of which ranks lie in it, and what starts and stops their capture."""
 
 from __future__ import annotations
 
+import importlib
+import json
 from collections.abc import Collection
 from dataclasses import dataclass
+from typing import Any, Protocol
+
+from perfdoc.profiling import ranges
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.marks import DeviceKind
+from perfdoc.profiling.nsys.command import is_attached
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.whole_file import whole_file
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,3 +49,104 @@ class ProfileWindow:
     def has_rank(self, rank: int) -> bool:
         """Whether a rank is profiled."""
         return self.ranks is None or rank in self.ranks
+
+
+_AFTER_THE_LAST = 4
+"""Marks after the last range of the window. nsys loses what it got last of a process that is killed: without
+them the end of the last step, which then seems to last until the process ended, hours later perhaps."""
+
+
+class Capture(Protocol):
+    """A profiler of one rank. `prepare` may be slow; `begin` and `end` bound what is captured."""
+
+    def prepare(self) -> None:
+        """Before the step before the window, so that the profiler's own start is not in it."""
+
+    def begin(self) -> str:
+        """Capture from here on and emit ranges; through what, as `ranges.enable` says it."""
+
+    def end(self) -> None:
+        """Capture no more, and leave the trace in the run directory where that is this process's work."""
+
+
+class TorchCapture:
+    """torch.profiler, to `traces/rank<N>.json.gz`."""
+
+    def __init__(
+        self, run: RunDirectory, rank: int, world_size: int, device: DeviceKind, *, shapes: bool = False
+    ) -> None:
+        self._path = run.trace_path(rank, "json.gz")
+        self._facts = {"rank": rank, "world_size": world_size, "device": device}
+        self._shapes = shapes
+        self._profile: Any = None
+        self._collecting = False
+
+    def prepare(self) -> None:
+        """Load the profiler. Raises CaptureError where this rank has a trace already."""
+        if self._path.exists():
+            raise CaptureError(self._path, "exists and is not overwritten.", "Give another run directory.")
+        profiler: Any = importlib.import_module("torch.profiler")
+        activities = [profiler.ProfilerActivity.CPU]
+        if self._facts["device"] == "cuda":
+            activities.append(profiler.ProfilerActivity.CUDA)
+        self._profile = profiler.profile(activities=activities, record_shapes=self._shapes, acc_events=True)
+        self._profile.prepare_trace()
+
+    def begin(self) -> str:
+        """Collect from here on."""
+        assert self._profile is not None
+        self._profile.start_trace()
+        self._collecting = True
+        self._profile.add_metadata_json("perfdoc", json.dumps(self._facts))
+        # nsys is not there, and NVTX would only cost.
+        return ranges.enable(nvtx=is_attached())
+
+    def end(self) -> None:
+        """Stop and write. Raises OSError where the trace cannot be written."""
+        ranges.disable()
+        profile, self._profile = self._profile, None
+        collecting, self._collecting = self._collecting, False
+        if not collecting:
+            return  # Writing a trace that never began ends the process (torch 2.13: segmentation fault).
+        if self._facts["device"] == "cuda":
+            importlib.import_module("torch.cuda").synchronize()
+        profile.stop_trace()
+        with whole_file(self._path) as part:
+            profile.export_chrome_trace(str(part))
+
+
+class NsysCapture:
+    """nsys, which was started around this process; `collect_reports` takes its reports afterwards."""
+
+    def __init__(self, device: DeviceKind) -> None:
+        self._device = device
+
+    def prepare(self) -> None:
+        """Check that nsys is there. Raises CaptureError where this process does not run under it."""
+        if not is_attached():
+            remedy = (
+                "Start the run by the line that `perfdoc run --dry-run` prints, or take --profiler torch."
+            )
+            raise CaptureError("--profiler nsys", "this process does not run under nsys.", remedy)
+
+    def begin(self) -> str:
+        """Open the capture range and emit ranges."""
+        if self._device == "cuda":
+            cuda: Any = importlib.import_module("torch.cuda")
+            cuda.synchronize()
+            cuda.check_error(cuda.cudart().cudaProfilerStart())
+        through = ranges.enable(record_function=False)
+        if not through:
+            remedy = "Install nvtx==0.2.11."
+            raise CaptureError("--profiler nsys", "there is nothing to emit NVTX ranges with.", remedy)
+        return through
+
+    def end(self) -> None:
+        """Close the capture range."""
+        for _ in range(_AFTER_THE_LAST):
+            ranges.mark("perfdoc.end")
+        ranges.disable()
+        if self._device == "cuda":
+            cuda: Any = importlib.import_module("torch.cuda")
+            cuda.synchronize()
+            cuda.check_error(cuda.cudart().cudaProfilerStop())

@@ -17,10 +17,9 @@ from typing import Any
 import msgspec
 import yaml
 
+from perfdoc.profiling.flops import check_shape
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.profiling.model_flops import check_shape
-from perfdoc.traces.derived_facts import derived_sizes
-from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.job_facts import JobFacts, derived_sizes
 from perfdoc.traces.known_models import known_models
 
 MAX_CONFIG_BYTES = 4 << 20

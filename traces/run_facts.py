@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.profiling.collective_log import CollectiveRecord, read_collectives
-from perfdoc.profiling.collective_name import CollectiveName, carried, format_collective
+from perfdoc.profiling.distributed.collective_name import CollectiveName, carried, format_collective
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.logs import CollectiveRecord, read_collectives
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.model import Note, RangeKind, Ranges, Trace
-from perfdoc.traces.strings import Strings
+from perfdoc.traces.table import Strings
 from perfdoc.traces.validate import MAX_TIME_NS
 
 _DAY_NS = 86_400_000_000_000

@@ -1,7 +1,8 @@
-"""The base of every columnar table of a trace."""
+"""The base of every columnar table of a trace, and what fills one: growing columns and interned names."""
 
 from __future__ import annotations
 
+from array import array
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
@@ -64,3 +65,45 @@ class Table:
         import pandas as pd
 
         return pd.DataFrame({f.name: getattr(self, f.name) for f in fields(self)})
+
+
+class Rows:
+    """Columns of 64-bit integers, 8 bytes a value while a long trace is read."""
+
+    def __init__(self, *names: str) -> None:
+        self._columns = {name: array("q") for name in names}
+        self._appends = [column.append for column in self._columns.values()]
+
+    def __len__(self) -> int:
+        return len(next(iter(self._columns.values())))
+
+    def add(self, *values: int) -> None:
+        """One row, in the order of the names; OverflowError past 64 bits."""
+        for append, value in zip(self._appends, values, strict=True):
+            append(value)
+
+    def columns(self) -> dict[str, I64]:
+        """The columns as numpy arrays."""
+        return {name: np.array(column, dtype=np.int64) for name, column in self._columns.items()}
+
+
+class Strings:
+    """Gives every distinct string one index; index 0 is the empty string."""
+
+    def __init__(self) -> None:
+        self.values: list[str] = [""]
+        self._index: dict[str, int] = {"": 0}
+
+    def intern(self, text: str) -> int:
+        """The index of a string, the same for equal strings."""
+        index = self._index.get(text)
+        if index is None:
+            # A lone surrogate is not text: it could be neither written as UTF-8 nor matched.
+            clean = text if text.isascii() else text.encode("utf-8", "replace").decode()
+            if clean != text:
+                index = self.intern(clean)
+            else:
+                index = len(self.values)
+                self.values.append(text)
+            self._index[text] = index
+        return index

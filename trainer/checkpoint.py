@@ -21,7 +21,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
 from perfdoc.trainer import optimizer_state
-from perfdoc.trainer.failure import LostPeerError, first_line, is_consequence
+from perfdoc.trainer.end import LostPeerError, first_line, is_consequence
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.model import unwrapped
 

@@ -1,10 +1,38 @@
-"""Model FLOPs of a step of the configured training, and the share of the hardware's peak that they are."""
+"""The configured model's shape, its FLOPs per step, and the share of the hardware's peak that they are."""
 
 from __future__ import annotations
 
-from perfdoc.profiling import model_flops
+from perfdoc.profiling import flops as model_flops
+from perfdoc.profiling.manifest import ModelShape
 from perfdoc.trainer.config.schema import Config
-from perfdoc.trainer.model_shape import model_shape
+
+
+def model_shape(
+    config: Config, padded_vocab: int, *, name: str = "", parameters: int | None = None
+) -> ModelShape:
+    """What the model's FLOPs and memory follow from.
+
+    padded_vocab: entries of the embedding. parameters: over all ranks, each counted once.
+    """
+    model, moe = config.model, config.moe
+    experts = moe.num_moe_experts
+    return ModelShape(
+        name=name,
+        layers=model.num_layers,
+        hidden_size=model.hidden_size,
+        ffn_hidden_size=model.ffn_hidden_size,
+        attention_heads=model.num_attention_heads,
+        query_groups=model.num_query_groups,
+        kv_channels=model.kv_channels or model.hidden_size // model.num_attention_heads,
+        vocabulary=padded_vocab,
+        sequence_length=model.seq_length,
+        gated_mlp=model.swiglu,
+        experts=experts,
+        experts_per_token=None if experts is None else moe.moe_router_topk,
+        expert_ffn_hidden_size=None if experts is None else moe.moe_ffn_hidden_size or model.ffn_hidden_size,
+        shared_expert_ffn_hidden_size=None if experts is None else moe.moe_shared_expert_intermediate_size,
+        parameters=parameters,
+    )
 
 
 def flops_per_step(config: Config, padded_vocab: int) -> int:

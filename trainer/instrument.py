@@ -7,11 +7,10 @@ from typing import Any
 
 import torch
 
-from perfdoc.profiling import collectives
+from perfdoc.profiling.distributed import collectives
 from perfdoc.trainer import backward_ranges, megatron_ranges, ranges
-from perfdoc.trainer.layer_ranges import LayerRanges
 from perfdoc.trainer.model import unwrapped
-from perfdoc.trainer.pipeline_phases import PipelinePhases, follow_schedules
+from perfdoc.trainer.step_ranges import LayerRanges, PipelinePhases, follow_schedules
 
 _NUMBER = "_perfdoc_micro_batch"
 """Attribute of a stage's output: the number of its micro-batch, for the backward that starts from it."""

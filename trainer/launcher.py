@@ -25,13 +25,7 @@ from types import FrameType
 from typing import Any
 
 from perfdoc.profiling.launch_folder import Failure, LaunchFolder, kill, words_of
-from perfdoc.trainer.failure import (
-    EXIT_BAD_INPUT,
-    EXIT_CONSEQUENCE,
-    EXIT_FAILED,
-    EXIT_INTERRUPTED,
-    first_line,
-)
+from perfdoc.trainer.end import EXIT_BAD_INPUT, EXIT_CONSEQUENCE, EXIT_FAILED, EXIT_INTERRUPTED, first_line
 
 SAME_SIGNAL_S = 1.0
 """A signal this soon after another is the same one: a batch system sends it to every process of a job, and

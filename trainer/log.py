@@ -7,8 +7,8 @@ import sys
 from dataclasses import asdict, dataclass
 from typing import IO, Any
 
+from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.profiling.step_log import StepLog, StepRecord
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,22 +13,21 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from perfdoc.profiling import collectives
-from perfdoc.profiling.gpu_peaks import peak_flops
+from perfdoc.profiling.distributed import collectives
+from perfdoc.profiling.flops import peak_flops
+from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.session import Session
-from perfdoc.profiling.step_log import StepRecord
 from perfdoc.trainer import backward_ranges, checkpoint, ranges
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.data import Corpus, batches, build_corpus
+from perfdoc.trainer.end import StopRequest
 from perfdoc.trainer.flops import flops_per_step, mfu, training_dtype
 from perfdoc.trainer.instrument import Instrument
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.log import EvalRecord, RunLog
-from perfdoc.trainer.model import build_model
-from perfdoc.trainer.optimizer import build_lr_schedule, build_optimizer
+from perfdoc.trainer.model import build_lr_schedule, build_model, build_optimizer
 from perfdoc.trainer.schedule import connect, run_schedule
-from perfdoc.trainer.stop import StopRequest
 from perfdoc.trainer.tokenizer import build_tokenizer, padded_vocab_size
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from perfdoc.profiling.launch_folder import LaunchFolder
-from perfdoc.profiling.nsys import is_attached
+from perfdoc.profiling.nsys.command import is_attached
 from perfdoc.profiling.window import ProfileWindow
 from perfdoc.trainer.config.environment import apply_environment
 from perfdoc.trainer.config.resolve import ResolvedConfig, resolve
-from perfdoc.trainer.failure import EXIT_BAD_INPUT
+from perfdoc.trainer.end import EXIT_BAD_INPUT
 
 EXIT_LIMIT_S = 120
 """For what nsys does in a process that ends: a second, for a capture of minutes."""

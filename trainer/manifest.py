@@ -10,16 +10,15 @@ import torch.distributed as dist
 
 import perfdoc
 from perfdoc.profiling import environment, manifest
-from perfdoc.profiling.command import own_command
-from perfdoc.profiling.groups import gather_groups
-from perfdoc.profiling.model_flops import CONVENTION
+from perfdoc.profiling.distributed.groups import gather_groups
+from perfdoc.profiling.environment import own_command
+from perfdoc.profiling.flops import CONVENTION
 from perfdoc.profiling.run_directory import utc_now
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.resolve import ResolvedConfig
-from perfdoc.trainer.flops import training_dtype
+from perfdoc.trainer.flops import model_shape, training_dtype
 from perfdoc.trainer.loop import Run
 from perfdoc.trainer.model import unwrapped
-from perfdoc.trainer.model_shape import model_shape
 
 
 def describe(resolved: ResolvedConfig, run: Run, profile: manifest.Profile) -> manifest.Manifest:

@@ -1,7 +1,13 @@
-"""The model: megatron-core's GPTModel, one chunk per virtual pipeline stage, wrapped for data parallelism."""
+"""What is trained: megatron-core's GPTModel, wrapped for data parallelism, and AdamW with its schedule.
+
+Call sites: distributed/finalize_model_grads.py calls `finish_grad_sync(force_all_reduce=...)`, an argument
+that the wrapper does not take (megatron-core 0.16.1: TypeError in the first step, on any device); and
+distributed/torch_fully_sharded_data_parallel.py asks for a mesh of CUDA devices by name.
+"""
 
 from __future__ import annotations
 
+import warnings
 from typing import Any
 
 import torch
@@ -9,7 +15,38 @@ import torch
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.layout import Layout
-from perfdoc.trainer.megatron_config import ddp_config, transformer_config, uses_transformer_engine
+from perfdoc.trainer.megatron_config import (
+    ddp_config,
+    optimizer_config,
+    transformer_config,
+    uses_transformer_engine,
+)
+
+
+def fully_sharded(settings: Any, ddp: Any, chunk: Any) -> Any:
+    """A model chunk sharded over its data-parallel ranks, context parallelism included."""
+    from megatron.core.distributed import torch_fully_sharded_data_parallel as theirs
+
+    if not cuda_available():
+        theirs.DeviceMesh = _MeshHere
+
+    class FullySharded(theirs.TorchFullyShardedDataParallel):  # type: ignore[misc]
+        def finish_grad_sync(self, force_all_reduce: bool = False) -> None:
+            """Nothing is left to do: FSDP2 reduces a layer's gradients in the backward pass."""
+
+    return FullySharded(settings, ddp, chunk)
+
+
+class _MeshHere:
+    """Takes the place of DeviceMesh where there is no CUDA device."""
+
+    @staticmethod
+    def from_group(group: Any, device_type: str) -> Any:
+        """The group's mesh, on the CPU whatever device is asked for."""
+        from torch.distributed import DeviceMesh
+
+        del device_type
+        return DeviceMesh.from_group(group, "cpu")
 
 
 def build_model(config: Config, layout: Layout, padded_vocab: int) -> list[Any]:
@@ -70,8 +107,7 @@ def _layer_spec(config: Config, settings: Any, stage: int | None) -> Any:
         return get_gpt_layer_with_transformer_engine_spec(
             num_experts=config.moe.num_moe_experts, moe_grouped_gemm=config.moe.moe_grouped_gemm
         )
-    from perfdoc.trainer.adapt.attention import CoreAttention
-    from perfdoc.trainer.adapt.norm import Norm
+    from perfdoc.trainer.adapt.layers import CoreAttention, Norm
 
     layer = get_gpt_layer_local_spec(
         num_experts=config.moe.num_moe_experts,
@@ -87,7 +123,7 @@ def _layer_spec(config: Config, settings: Any, stage: int | None) -> Any:
 
 def _wrap(config: Config, settings: Any, chunks: list[Any]) -> list[Any]:
     if config.parallel.use_torch_fsdp2:
-        from perfdoc.trainer.adapt.fsdp import fully_sharded
+        pass
 
         return [fully_sharded(settings, ddp_config(config), chunk) for chunk in chunks]
     from megatron.core.distributed import DistributedDataParallel
@@ -105,3 +141,34 @@ def _wrap(config: Config, settings: Any, chunks: list[Any]) -> list[Any]:
     for chunk in wrapped:
         chunk.broadcast_params()
     return wrapped
+
+
+def build_optimizer(config: Config, model: list[Any]) -> Any:
+    """The optimizer over this rank's chunks, the experts' parameters chained to the dense ones."""
+    from megatron.core.optimizer import get_megatron_optimizer
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return get_megatron_optimizer(optimizer_config(config), model)
+
+
+def build_lr_schedule(config: Config, optimizer: Any) -> Any:
+    """Linear warm-up from 0, then the decay down to min_lr. Counted in samples, as megatron-core does."""
+    from megatron.core.optimizer_param_scheduler import OptimizerParamScheduler
+
+    settings, training = config.optimizer, config.training
+    batch = training.global_batch_size
+    decay_iters = settings.lr_decay_iters or training.train_iters
+    return OptimizerParamScheduler(
+        optimizer,
+        init_lr=0.0,
+        max_lr=settings.lr,
+        min_lr=settings.min_lr,
+        lr_warmup_steps=settings.lr_warmup_iters * batch,
+        lr_decay_steps=decay_iters * batch,
+        lr_decay_style=settings.lr_decay_style,
+        start_wd=settings.weight_decay,
+        end_wd=settings.weight_decay,
+        wd_incr_steps=training.train_iters * batch,
+        wd_incr_style="constant",
+    )

@@ -18,7 +18,7 @@ from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.session import Session
 from perfdoc.profiling.window import ProfileWindow
 from perfdoc.trainer.config.resolve import ResolvedConfig
-from perfdoc.trainer.failure import EXIT_INTERRUPTED, report
+from perfdoc.trainer.end import EXIT_INTERRUPTED, report
 
 if TYPE_CHECKING:
     from perfdoc.trainer.loop import Run
@@ -50,9 +50,9 @@ def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -
 
         layout = plan(resolved.config, session.world_size(), "cuda" if adapt.cuda_available() else "cpu")
         adapt.prepare()
+        from perfdoc.trainer.end import StopRequest
         from perfdoc.trainer.log import RunLog
         from perfdoc.trainer.loop import build, train
-        from perfdoc.trainer.stop import StopRequest
 
         stop = StopRequest(launch)
         stop.listen()

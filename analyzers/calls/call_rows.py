@@ -21,7 +21,7 @@ from perfdoc.analyzers.device.cpu_rank import group_of, groups_of_one_rank
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.dimension_names import dimension_of_group
 from perfdoc.analyzers.device.enclosing import innermost_at_launch
-from perfdoc.profiling.collective_name import parse_collective
+from perfdoc.profiling.distributed.collective_name import parse_collective
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool

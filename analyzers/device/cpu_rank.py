@@ -17,7 +17,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIME
 from perfdoc.analyzers.device.dimension_names import dimension_of_group
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass, KernelKind
 from perfdoc.profiling import vocabulary
-from perfdoc.profiling.collective_name import CollectiveName, format_group, parse_collective
+from perfdoc.profiling.distributed.collective_name import CollectiveName, format_group, parse_collective
 from perfdoc.profiling.marks import parse_group_mark
 from perfdoc.traces import RangeKind, Trace
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
-from perfdoc.profiling.collective_name import parse_collective
+from perfdoc.profiling.distributed.collective_name import parse_collective
 
 _GROUPS = (
     # megatron-core's parallel_state (group_desc), most specific first.

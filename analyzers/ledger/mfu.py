@@ -14,8 +14,7 @@ import msgspec
 
 from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.ledger.ledger import Ledger
-from perfdoc.profiling.gpu_peaks import peak_flops
-from perfdoc.profiling.model_flops import CONVENTION, flops_per_token
+from perfdoc.profiling.flops import CONVENTION, flops_per_token, peak_flops
 from perfdoc.traces.job_facts import JobFacts
 
 IDEAL, BEYOND_IDEAL = "ideal", "compute_beyond_ideal"

@@ -21,9 +21,9 @@ from perfdoc.analyzers.memory.memory_ranges import measure_growth, ranges_of_eve
 from perfdoc.analyzers.memory.memory_result import AllocatorCalls, MemoryMeasurement, OutOfMemory
 from perfdoc.analyzers.memory.memory_series import memory_series
 from perfdoc.analyzers.memory.memory_sites import site_of, sites_at
-from perfdoc.traces.memory_model import BlockState, MemoryAction, MemorySnapshot
-from perfdoc.traces.memory_snapshot import is_snapshot_name, read_memory_snapshot
-from perfdoc.traces.memory_stacks import NO_STACK
+from perfdoc.traces.memory.model import BlockState, MemoryAction, MemorySnapshot
+from perfdoc.traces.memory.read import is_snapshot_name, read_memory_snapshot
+from perfdoc.traces.memory.stacks import NO_STACK
 from perfdoc.traces.table import I64
 
 __all__ = ["MemoryMeasurement", "is_snapshot_name", "measure_memory", "measure_snapshot"]

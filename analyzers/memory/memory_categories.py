@@ -14,8 +14,8 @@ from functools import cache
 
 import numpy as np
 
-from perfdoc.traces.memory_model import MemorySnapshot
-from perfdoc.traces.memory_stacks import MemoryFrame
+from perfdoc.traces.memory.model import MemorySnapshot
+from perfdoc.traces.memory.stacks import MemoryFrame
 from perfdoc.traces.table import I64, Bool
 
 CATEGORIES = (

@@ -11,7 +11,7 @@ from perfdoc.analyzers.memory.memory_categories import CATEGORIES, StackUses, Us
 from perfdoc.analyzers.memory.memory_lifetimes import BEFORE, DeviceHistory, Lifetimes
 from perfdoc.analyzers.memory.memory_ranges import NO_RANGE, EventRanges
 from perfdoc.analyzers.memory.memory_sites import BEFORE_RECORDING, OTHERS, printable
-from perfdoc.traces.memory_stacks import NO_STACK
+from perfdoc.traces.memory.stacks import NO_STACK
 from perfdoc.traces.table import I64, Bool
 
 EVIDENCE = ("none", "stack", "release", "range")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.memory.memory_lifetimes import DeviceHistory, Lifetimes
-from perfdoc.traces.memory_model import BlockState, MemoryAction
+from perfdoc.traces.memory.model import BlockState, MemoryAction
 from perfdoc.traces.table import I64, Bool
 
 ROUND_BYTES = 512

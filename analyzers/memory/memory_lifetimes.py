@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.traces.memory_model import BlockState, MemoryAction, MemorySnapshot
+from perfdoc.traces.memory.model import BlockState, MemoryAction, MemorySnapshot
 from perfdoc.traces.table import I8, I32, I64, Bool
 
 BEFORE = -1

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.memory.memory_lifetimes import BEFORE, DeviceHistory
-from perfdoc.traces.memory_model import MemoryAnnotations
+from perfdoc.traces.memory.model import MemoryAnnotations
 from perfdoc.traces.table import I64
 
 NO_RANGE = -1

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from perfdoc.analyzers.memory.memory_ranges import MIN_STEP_ENDS
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.json_lines import read_lines
-from perfdoc.profiling.memory_sample import MemorySample
+from perfdoc.profiling.logs import read_lines
+from perfdoc.profiling.memory import MemorySample
 from perfdoc.traces.errors import TraceError
 
 MAX_SAMPLES = 1_000_000

@@ -14,8 +14,8 @@ import numpy as np
 
 from perfdoc.analyzers.kernels.kernels import sum_by
 from perfdoc.analyzers.memory.memory_lifetimes import BEFORE, Lifetimes
-from perfdoc.traces.memory_model import MemorySnapshot
-from perfdoc.traces.memory_stacks import NO_STACK, MemoryFrame
+from perfdoc.traces.memory.model import MemorySnapshot
+from perfdoc.traces.memory.stacks import NO_STACK, MemoryFrame
 from perfdoc.traces.table import I64
 
 MAX_SITES = 20

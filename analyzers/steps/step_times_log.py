@@ -10,8 +10,8 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.logs import StepRecord, read_steps
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.profiling.step_log import StepRecord, read_steps
 from perfdoc.traces import TraceError
 from perfdoc.traces.table import Bool
 

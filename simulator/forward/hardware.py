@@ -30,7 +30,7 @@ class Gpu:
     sm_count: int
     memory_bytes: int
     dense_tflops: float
-    """Peak in bf16 without sparsity, as profiling/gpu_peaks.py has it."""
+    """Peak in bf16 without sparsity, as profiling/flops.py has it."""
     memory_gbps: float
     compute_capability: tuple[int, int]
     node_gbps: float

@@ -9,7 +9,7 @@ import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
-from perfdoc.profiling.gpu_peaks import peak_flops
+from perfdoc.profiling.flops import peak_flops
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.change_words import change_words
 from perfdoc.simulator.replay.edits import (

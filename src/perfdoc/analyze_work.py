@@ -17,15 +17,14 @@ from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.cross_check_command import cross_check_and_write, nsys_to_check
 from perfdoc.memory_inputs import memory_files, snapshot_paths
 from perfdoc.output import is_stream, may_write, write_all
-from perfdoc.profiling.nsys import Nsys
+from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.reports.names import shorten
 from perfdoc.setting_words import split_settings
 from perfdoc.streams import columns, write_bytes
 from perfdoc.traces import TraceError
-from perfdoc.traces.ahead import Ahead
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts, common_facts
-from perfdoc.traces.load import find_captures
+from perfdoc.traces.load import Ahead, find_captures
 from perfdoc.window_text import UserError, pattern_of, window_request
 from perfdoc.work import Work
 

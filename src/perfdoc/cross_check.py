@@ -17,9 +17,8 @@ from perfdoc import __version__
 from perfdoc.cross_check_sources import SOURCES, Ours, Rows, Source, Table
 from perfdoc.nsight_figures import Key
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.nsys import Nsys, export_sqlite
-from perfdoc.profiling.nsys_recipes import run_recipe
-from perfdoc.profiling.nsys_stats import Command, read_nsys_table
+from perfdoc.profiling.nsys.command import Nsys, export_sqlite
+from perfdoc.profiling.nsys.figures import Command, read_nsys_table, run_recipe
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import NSYS, read_trace, tool_of
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.nsys import Nsys, find_nsys
+from perfdoc.profiling.nsys.command import Nsys, find_nsys
 from perfdoc.traces.load import NSYS, tool_of
 
 RESULT = "cross_check.json"

@@ -20,7 +20,7 @@ from perfdoc.diagnose_rank import rank_of
 from perfdoc.diagnose_replay import ReplayTopic, replays_of
 from perfdoc.diagnose_rules import rule_of
 from perfdoc.knobs.configuration import Configuration
-from perfdoc.profiling.encodable import encodable
+from perfdoc.profiling.environment import encodable
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.traces import NoGpuActivityError

@@ -9,7 +9,7 @@ from pathlib import Path
 from perfdoc import diagnosis as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.profiling.encodable import encodable
+from perfdoc.profiling.environment import encodable
 from perfdoc.reports.units import plural
 from perfdoc.traces import NoGpuActivityError
 

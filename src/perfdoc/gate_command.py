@@ -135,7 +135,7 @@ def promote(
     """Replace a baseline's runs by new ones: an improvement, or a loss that was accepted."""
     from perfdoc.cli import fail, say
     from perfdoc.gate.accept import replaced
-    from perfdoc.profiling.encodable import encodable
+    from perfdoc.profiling.environment import encodable
     from perfdoc.reports.units import plural
 
     with _one_line(debug):

@@ -22,7 +22,7 @@ from perfdoc.analyzers.memory.memory_files import RankMemory, measure_rank_memor
 from perfdoc.reports.units import plural
 from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, replay_and_keep
 from perfdoc.traces import NoGpuActivityError
-from perfdoc.traces.ahead import Ahead
+from perfdoc.traces.load import Ahead
 from perfdoc.work import Work
 
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | RankMemory

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.traces.memory_snapshot import is_snapshot_name
+from perfdoc.traces.memory.read import is_snapshot_name
 
 if TYPE_CHECKING:
     from perfdoc.analyzers.memory.memory_files import MemoryFiles

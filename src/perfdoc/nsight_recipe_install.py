@@ -15,7 +15,7 @@ from pathlib import Path
 from perfdoc import __version__
 from perfdoc.nsight_recipe_job import INSTALLATION, METADATA
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.nsys_stats import last_words
+from perfdoc.profiling.nsys.figures import last_words
 
 NAME = "perfdoc"
 """Of the recipe, which is that of its folder."""

@@ -29,7 +29,7 @@ def install_recipe(
     from perfdoc.cli import fail, say
     from perfdoc.nsight_recipe_install import install_recipe, trouble, uninstall_recipe
     from perfdoc.profiling.errors import CaptureError
-    from perfdoc.profiling.nsys_recipes import recipes_folder
+    from perfdoc.profiling.nsys.figures import recipes_folder
 
     program = None
     try:
@@ -58,7 +58,7 @@ def install_recipe(
 def _program(given: Path | None) -> Path:
     """The program, or the folder of an installation. Raises CaptureError where there is none."""
     from perfdoc.profiling.errors import CaptureError
-    from perfdoc.profiling.nsys import find_nsys
+    from perfdoc.profiling.nsys.command import find_nsys
 
     if given is None:
         found = find_nsys()

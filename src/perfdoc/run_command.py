@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Literal
 
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.nsys import nsys_per_rank
-from perfdoc.profiling.nsys_collect import LOGS, UNFINISHED, reports_folder
+from perfdoc.profiling.nsys.collect import LOGS, UNFINISHED, reports_folder
+from perfdoc.profiling.nsys.command import nsys_per_rank
 from perfdoc.profiling.profiler_choice import ProfilerChoice, choose_profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file

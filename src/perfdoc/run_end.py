@@ -10,7 +10,7 @@ from pathlib import Path
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.manifest import Manifest
-from perfdoc.profiling.nsys_collect import CollectedReport, collect_reports, last_words, reported_ranks
+from perfdoc.profiling.nsys.collect import CollectedReport, collect_reports, last_words, reported_ranks
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.run_command import Plan, RunError
 from perfdoc.run_process import EXIT_STOPPED, Outcome, train

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from perfdoc.profiling.command import name_command
+from perfdoc.profiling.environment import name_command
 from perfdoc.profiling.launch_folder import Failure, LaunchFolder
 
 EXIT_STOPPED = 130

@@ -12,8 +12,8 @@ from perfdoc.simulator.nsys_common import ExportOptions
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace
-from perfdoc.traces.kineto import read_kineto
-from perfdoc.traces.nsys import read_nsys_sqlite
+from perfdoc.traces.kineto.read import read_kineto
+from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.tiny import ALL_REDUCE, GEMM, activity_of, trace_of
 
 

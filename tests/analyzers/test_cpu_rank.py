@@ -9,7 +9,7 @@ from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder
-from perfdoc.traces.kineto import read_kineto
+from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import trace_of
 
 DP = "group=DATA_PARALLEL_GROUP pg=1 bytes=4096 seq=0"

@@ -7,7 +7,7 @@ from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.host.graph_coverage import graph_coverage
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.model import Capability
-from perfdoc.traces.nsys import read_nsys_sqlite
+from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM
 

@@ -14,7 +14,7 @@ from perfdoc.analyzers.host.host_jitter import HostJitter, RankHostSteps, host_j
 from perfdoc.analyzers.host.host_steps import HostStep, HostSteps
 from perfdoc.diagnosis import host_activity as d
 from perfdoc.simulator.timeline import TimelineBuilder
-from perfdoc.traces.kineto import read_kineto
+from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM
 

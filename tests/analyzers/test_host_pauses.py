@@ -6,7 +6,7 @@ import pytest
 
 from perfdoc.analyzers.host.host_activity import host_activity
 from perfdoc.simulator.timeline import TimelineBuilder
-from perfdoc.traces.kineto import read_kineto
+from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM
 

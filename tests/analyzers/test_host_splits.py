@@ -11,7 +11,7 @@ from perfdoc.analyzers.host.host_calls import CallKind, call_kind, host_calls
 from perfdoc.analyzers.host.host_splits import HostSplit
 from perfdoc.analyzers.ledger.ledger import build_ledger
 from perfdoc.simulator.timeline import TimelineBuilder
-from perfdoc.traces.nsys import read_nsys_sqlite
+from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.host_brute import host_idle_by_kind, random_view
 from tests.analyzers.tiny import GEMM

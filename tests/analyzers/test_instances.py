@@ -20,7 +20,7 @@ from perfdoc.analyzers.steps.step_ledgers import LEAVES
 from perfdoc.analyzers.timeline.paint import paint
 from perfdoc.analyzers.timeline.tracks import COMPUTE_CODES, HOST_CODES
 from perfdoc.simulator.timeline import TimelineBuilder
-from perfdoc.traces.nsys import read_nsys_sqlite
+from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.contention_plan import NORM, Plan
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.planted_ranks import Clock, Job

@@ -7,7 +7,7 @@ from pathlib import Path
 from perfdoc.analyzers.kernels.kernel_parts import KernelParts, kernel_parts
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.kineto import read_kineto
+from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import views_of
 from tests.analyzers.step_plan import ADD, FLASH, NORM, Plan, times
 from tests.analyzers.tiny import GEMM

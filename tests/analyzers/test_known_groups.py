@@ -9,7 +9,7 @@ from perfdoc.analyzers.communication.known_groups import CallGroup, GroupList
 from perfdoc.simulator.events import Collective
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder
-from perfdoc.traces.kineto import read_kineto
+from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.calls_of import calls_of
 from tests.analyzers.tiny import ALL_REDUCE
 

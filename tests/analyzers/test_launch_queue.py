@@ -10,7 +10,7 @@ from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.host.host_idle import host_idle
 from perfdoc.analyzers.host.launch_queue import MAX_BINS, LaunchQueue, launch_queue
 from perfdoc.simulator.timeline import TimelineBuilder
-from perfdoc.traces.nsys import read_nsys_sqlite
+from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.host_brute import depth_at, random_view
 from tests.analyzers.tiny import ALL_REDUCE, GEMM

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from perfdoc.analyzers.memory.memory_resident import measure_resident
-from perfdoc.profiling.json_lines import LineWriter
-from perfdoc.profiling.memory_sample import MemorySample, sample_memory
+from perfdoc.profiling.logs import LineWriter
+from perfdoc.profiling.memory import MemorySample, sample_memory
 from perfdoc.traces import TraceError
 
 SAMPLE = MemorySample(

@@ -10,7 +10,7 @@ from perfdoc.analyzers.device.idle import idle_inputs
 from perfdoc.analyzers.ledger.ledger import Ledger, build_ledger
 from perfdoc.analyzers.steps.step_ledgers import LEAVES, StepLedgers, distinct_names, step_ledgers
 from perfdoc.simulator.timeline import TimelineBuilder
-from perfdoc.traces.kineto import read_kineto
+from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM
 

@@ -16,7 +16,7 @@ from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.kineto import read_kineto
+from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
 
 SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"

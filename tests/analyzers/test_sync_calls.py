@@ -11,7 +11,7 @@ from perfdoc.analyzers.host.host_call_groups import MAX_GROUPS
 from perfdoc.analyzers.host.sync_calls import SyncCalls
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder
-from perfdoc.traces.kineto import read_kineto
+from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.host_brute import random_view
 from tests.analyzers.tiny import GEMM

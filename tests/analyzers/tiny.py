@@ -14,7 +14,7 @@ from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.traces.nsys import read_nsys_sqlite
+from perfdoc.traces.nsys.read import read_nsys_sqlite
 
 GEMM = "nvjet_hsh_256x128_64x4_1x2_h_bz_coopA_NNT"
 ALL_REDUCE = "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

@@ -7,7 +7,8 @@ import time
 
 import nvtx
 
-from perfdoc.profiling import groups, ranges
+from perfdoc.profiling import ranges
+from perfdoc.profiling.distributed import groups
 from perfdoc.profiling.vocabulary import FORWARD, STEP, numbered
 
 NAMES = ("plain", "with, comma", 'with "quotes"', "two\nlines", "1e3", "+1", "null", "ünï", "a:b")

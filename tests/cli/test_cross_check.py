@@ -17,9 +17,8 @@ import pytest
 from perfdoc.cross_check import Comparison, check_capture, compare
 from perfdoc.cross_check_sources import SOURCES, Ours, Source
 from perfdoc.nsight_figures import gap_figures, overlap_figures, projection_figures, range_figures
-from perfdoc.profiling.nsys import Nsys, export_sqlite, find_nsys, nsys_command, nvtx_trouble
-from perfdoc.profiling.nsys_recipes import parse_csv_table
-from perfdoc.profiling.nsys_stats import last_words, parse_json_table, read_nsys_table
+from perfdoc.profiling.nsys.command import Nsys, export_sqlite, find_nsys, nsys_command, nvtx_trouble
+from perfdoc.profiling.nsys.figures import last_words, parse_csv_table, parse_json_table, read_nsys_table
 from perfdoc.simulator.demo import write_demo
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder

@@ -17,8 +17,8 @@ import pytest
 from perfdoc import nsight_recipe_job
 from perfdoc.nsight_recipe_install import install_recipe
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.nsys import find_nsys, nsys_command, nvtx_trouble
-from perfdoc.profiling.nsys_recipes import recipes_folder
+from perfdoc.profiling.nsys.command import find_nsys, nsys_command, nvtx_trouble
+from perfdoc.profiling.nsys.figures import recipes_folder
 from perfdoc.simulator.demo import write_demo
 from tests.cli.test_analyze import answer_of, leaves, perfdoc
 from tests.nsys_start import profile

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.profiling.nsys import find_nsys, nvtx_trouble
+from perfdoc.profiling.nsys.command import find_nsys, nvtx_trouble
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.run_command import split_words
 from tests.cli.running import SMALL, Running

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.profiling.nsys import find_nsys, nvtx_trouble
+from perfdoc.profiling.nsys.command import find_nsys, nvtx_trouble
 from tests.cli.running import ENDLESS, SMALL, Running, needs_training
 from tests.cli.test_analyze import leaves
 

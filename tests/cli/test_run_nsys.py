@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from perfdoc.profiling import vocabulary as words
-from perfdoc.profiling.capture_check import check_capture
-from perfdoc.profiling.nsys import Nsys, find_nsys, nvtx_trouble
+from perfdoc.profiling.nsys.collect import check_capture
+from perfdoc.profiling.nsys.command import Nsys, find_nsys, nvtx_trouble
 from perfdoc.profiling.run_directory import RunDirectory
 from tests.cli.running import ENDLESS, SMALL, Running, needs_training
 from tests.cli.test_analyze import leaves, perfdoc

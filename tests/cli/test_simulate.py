@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.knobs.settings import read_configuration
-from perfdoc.profiling.gpu_peaks import peak_flops
+from perfdoc.profiling.flops import peak_flops
 from perfdoc.simulator.forward.faults import FAULTS, parse_faults
 from perfdoc.simulator.forward.hardware import GPUS
 from perfdoc.simulator.forward.job import simulate

@@ -11,8 +11,8 @@ from perfdoc.diff.logged import logged
 from perfdoc.diff.render_markdown import render_markdown
 from perfdoc.diff.render_text import render_text
 from perfdoc.diff.steady import steady_steps_ns
+from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.profiling.step_log import StepLog, StepRecord
 from tests.diff.sides import rank_of_steps, side
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.profiling import manifest as m
-from perfdoc.profiling.groups import ProcessGroup
+from perfdoc.profiling.distributed.groups import ProcessGroup
 
 
 def a_manifest() -> m.Manifest:

@@ -14,7 +14,8 @@ import time
 import torch
 import torch.distributed as dist
 
-from perfdoc.profiling import collectives, ranges
+from perfdoc.profiling import ranges
+from perfdoc.profiling.distributed import collectives
 
 COUNT = 3000
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.profiling import collectives, garbage, ranges
-from perfdoc.profiling.nsys import Nsys, find_nsys
+from perfdoc.profiling import garbage, ranges
+from perfdoc.profiling.distributed import collectives
+from perfdoc.profiling.nsys.command import Nsys, find_nsys
 
 Launch = Callable[..., list[str]]
 

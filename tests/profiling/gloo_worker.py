@@ -15,7 +15,8 @@ import torch.distributed as dist
 import torch.distributed.nn.functional
 import torch.profiler as profiler
 
-from perfdoc.profiling import collectives, groups, ranges
+from perfdoc.profiling import ranges
+from perfdoc.profiling.distributed import collectives, groups
 
 
 def issue_all(rank: int, pair: dist.ProcessGroup) -> None:

@@ -7,8 +7,9 @@ import sys
 import threading
 import time
 
-from perfdoc.profiling import garbage, groups, ranges
-from perfdoc.profiling.collective_name import CollectiveName, format_collective
+from perfdoc.profiling import garbage, ranges
+from perfdoc.profiling.distributed import groups
+from perfdoc.profiling.distributed.collective_name import CollectiveName, format_collective
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN, DATA, STEP, numbered
 
 

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdoc.profiling.collective_calls import CALLS, Message, message_of
+from perfdoc.profiling.distributed.calls import CALLS, Message, message_of
 
 
 class Sized:

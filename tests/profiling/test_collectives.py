@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from perfdoc.profiling.collective_log import CollectiveRecord, read_collectives, write_collectives
-from perfdoc.profiling.collective_name import parse_collective
+from perfdoc.profiling.distributed.collective_name import parse_collective
+from perfdoc.profiling.logs import CollectiveRecord, read_collectives, write_collectives
 from perfdoc.profiling.marks import parse_group_mark, parse_rank_mark
 from perfdoc.profiling.vocabulary import COLLECTIVE_ISSUE, COLLECTIVE_WAIT
 from tests.profiling.conftest import Launch

@@ -5,14 +5,14 @@ import sys
 
 import pytest
 
-from perfdoc.profiling.command import VARIABLE, name_command, own_command
+from perfdoc.profiling.environment import COMMAND_VARIABLE, name_command, own_command
 
 
 def test_the_users_words_reach_the_rank(monkeypatch: pytest.MonkeyPatch) -> None:
     variables: dict[str, str] = {}
     words = ["perfdoc", "run", "tiny", "data.text=my text.txt", "caf\u00e9", "$(x)"]
     name_command(variables, words)
-    monkeypatch.setenv(VARIABLE, variables[VARIABLE])
+    monkeypatch.setenv(COMMAND_VARIABLE, variables[COMMAND_VARIABLE])
     assert own_command() == tuple(words)
 
 
@@ -21,13 +21,13 @@ def test_a_process_started_otherwise_names_its_own(
     value: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if value is None:
-        monkeypatch.delenv(VARIABLE, raising=False)
+        monkeypatch.delenv(COMMAND_VARIABLE, raising=False)
     else:
-        monkeypatch.setenv(VARIABLE, value)
+        monkeypatch.setenv(COMMAND_VARIABLE, value)
     assert own_command() == tuple(sys.orig_argv[1:])
 
 
 def test_bytes_that_are_no_text_do_not_break_the_manifest() -> None:
     variables: dict[str, str] = {}
     name_command(variables, [os.fsdecode(b"run-\xff")])
-    assert "?" in variables[VARIABLE]
+    assert "?" in variables[COMMAND_VARIABLE]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.profiling.gpu_peaks import peak_flops
+from perfdoc.profiling.flops import peak_flops
 
 
 @pytest.mark.parametrize(

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.profiling.capture_check import check_capture
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.launch_folder import VARIABLE
-from perfdoc.profiling.nsys import (
+from perfdoc.profiling.nsys.collect import check_capture, collect_reports, logs_folder, reports_folder
+from perfdoc.profiling.nsys.command import (
     OVERRIDE,
     Nsys,
     export_sqlite,
@@ -22,8 +22,7 @@ from perfdoc.profiling.nsys import (
     nsys_per_rank,
     nvtx_trouble,
 )
-from perfdoc.profiling.nsys_collect import collect_reports, logs_folder, reports_folder
-from perfdoc.profiling.nsys_rank import line_of_rank
+from perfdoc.profiling.nsys.rank import line_of_rank
 from perfdoc.profiling.profiler_choice import choose_profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from tests.nsys_start import profile
@@ -188,7 +187,7 @@ def test_only_profiled_ranks_run_under_nsys() -> None:
         device="cpu",
         ranks=[2, 0],
     )
-    arguments = line[line.index("perfdoc.profiling.nsys_rank") + 1 :]
+    arguments = line[line.index("perfdoc.profiling.nsys.rank") + 1 :]
     plain = line_of_rank(arguments, {"RANK": "1"})
     assert (plain.words, plain.log) == (["python", "t.py"], None)
     under = line_of_rank(arguments, {"RANK": "2"})
@@ -269,7 +268,7 @@ def test_an_nsys_that_does_not_start_is_started_again(
     program = [sys.executable, "-c", PROGRAM_OF_RANK]
     line = [
         "-m",
-        "perfdoc.profiling.nsys_rank",
+        "perfdoc.profiling.nsys.rank",
         "all",
         str(tmp_path / "logs"),
         "2",

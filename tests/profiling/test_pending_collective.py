@@ -3,11 +3,11 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
-from perfdoc.profiling.collective_calls import Message
-from perfdoc.profiling.collective_log import CollectiveRecord
-from perfdoc.profiling.collective_name import parse_collective
-from perfdoc.profiling.group_state import GroupState
-from perfdoc.profiling.pending_collective import PendingCollective
+from perfdoc.profiling.distributed.calls import Message
+from perfdoc.profiling.distributed.collective_name import parse_collective
+from perfdoc.profiling.distributed.groups import GroupState
+from perfdoc.profiling.distributed.pending import PendingCollective
+from perfdoc.profiling.logs import CollectiveRecord
 
 
 class HeldFuture:

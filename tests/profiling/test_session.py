@@ -11,11 +11,10 @@ import msgspec
 import pytest
 
 from perfdoc.profiling import ranges
-from perfdoc.profiling.collective_log import read_collectives
-from perfdoc.profiling.json_lines import read_lines
-from perfdoc.profiling.memory_sample import MemorySample, sample_memory
-from perfdoc.profiling.nsys import Nsys, nsys_command, nsys_per_rank, nvtx_trouble
-from perfdoc.profiling.nsys_collect import collect_reports, logs_folder, reports_folder
+from perfdoc.profiling.logs import read_collectives, read_lines
+from perfdoc.profiling.memory import MemorySample, sample_memory
+from perfdoc.profiling.nsys.collect import collect_reports, logs_folder, reports_folder
+from perfdoc.profiling.nsys.command import Nsys, nsys_command, nsys_per_rank, nvtx_trouble
 from perfdoc.profiling.profiler_choice import Profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.session import Session

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfdoc.profiling import vocabulary
-from perfdoc.profiling.collective_name import (
+from perfdoc.profiling.distributed.collective_name import (
     DIMENSIONS,
     MAX_TEXT,
     OPERATIONS,
@@ -191,11 +191,11 @@ def test_prefixes_cannot_be_taken_for_one_another() -> None:
 def test_names_and_manifest_need_no_torch() -> None:
     code = (
         "import sys; sys.modules['torch'] = None; sys.modules['nvtx'] = None\n"
-        "import perfdoc.profiling.vocabulary, perfdoc.profiling.collective_name\n"
+        "import perfdoc.profiling.vocabulary, perfdoc.profiling.distributed.collective_name\n"
         "import perfdoc.profiling.marks, perfdoc.profiling.manifest\n"
-        "import perfdoc.profiling.run_directory, perfdoc.profiling.step_log\n"
-        "import perfdoc.profiling.collective_log, perfdoc.profiling.nsys\n"
-        "import perfdoc.profiling.capture_check, perfdoc.profiling.session\n"
+        "import perfdoc.profiling.run_directory, perfdoc.profiling.logs\n"
+        "import perfdoc.profiling.logs, perfdoc.profiling.nsys.command\n"
+        "import perfdoc.profiling.nsys.collect, perfdoc.profiling.session\n"
         "from perfdoc.profiling import ranges\n"
         "print(ranges.enable() == '')"
     )

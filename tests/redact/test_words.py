@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from perfdoc.analyzers.device import known_ranges
 from perfdoc.analyzers.device.dimension_names import dimension_of_range
 from perfdoc.profiling import vocabulary
-from perfdoc.profiling.collective_name import DIMENSIONS, OPERATIONS
+from perfdoc.profiling.distributed.collective_name import DIMENSIONS, OPERATIONS
 from perfdoc.profiling.marks import format_group_mark, parse_group_mark
 from perfdoc.redact.words import Names
 

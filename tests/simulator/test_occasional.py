@@ -13,7 +13,7 @@ from perfdoc.analyzers.steps.step_times_log import LoggedSteps
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Diagnosis, Prediction
 from perfdoc.measuring import measure_all
-from perfdoc.profiling.step_log import StepLog, StepRecord
+from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.reports.headline import outlook
 from perfdoc.reports.opportunities import opportunities
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite

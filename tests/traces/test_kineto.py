@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.traces.kineto import is_kineto_name, read_kineto
+from perfdoc.traces.kineto.read import is_kineto_name, read_kineto
 from perfdoc.traces.model import CAPABILITIES, CopyKind, RangeKind, SyncKind, Trace
 
 PLANTED = """

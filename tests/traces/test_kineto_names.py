@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.traces.kineto_names import short_name
+from perfdoc.traces.kineto.names import short_name
 
 LAMBDA = (
     "at::native::gpu_impl<f(at::TensorIteratorBase&)::{lambda()#1}::operator()() const::{lambda(float)#1}>"

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.traces.kineto_args import KernelArgs
-from perfdoc.traces.kineto_payload import PayloadRows, message_bytes, ranks_of
-from perfdoc.traces.strings import Strings
+from perfdoc.traces.kineto.payload import PayloadRows, message_bytes, ranks_of
+from perfdoc.traces.kineto.values import KernelArgs
+from perfdoc.traces.table import Strings
 
 
 @pytest.mark.parametrize(

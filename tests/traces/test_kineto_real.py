@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.traces.kineto import read_kineto
+from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.model import SyncKind, Trace
 from perfdoc.traces.table import I64, Bool
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.traces.kineto_time import Number, instant_ns, interval_ns
+from perfdoc.traces.kineto.values import Number, instant_ns, interval_ns
 
 
 def written(ns: int) -> Number:

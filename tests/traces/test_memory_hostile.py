@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfdoc.traces import TraceError
-from perfdoc.traces.memory_snapshot import read_memory_snapshot
+from perfdoc.traces.memory.read import read_memory_snapshot
 
 FRAME = {"filename": "/a.py", "name": "f", "line": 3}
 EVENT = {"action": "alloc", "addr": 4096, "size": 512, "stream": 0, "time_us": 5, "frames": [FRAME]}
@@ -223,7 +223,7 @@ MEASURE = """
 import sys
 from pathlib import Path
 from perfdoc.traces import TraceError
-from perfdoc.traces.memory_snapshot import read_memory_snapshot
+from perfdoc.traces.memory.read import read_memory_snapshot
 
 def most():  # of this program only: ru_maxrss also counts the process that started it
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -16,8 +16,8 @@ from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import Timeline, TimelineBuilder
 from perfdoc.traces import CopyKind, RangeKind, SyncKind, Trace
 from perfdoc.traces.model import CAPABILITIES
-from perfdoc.traces.nsys import read_nsys_parquet, read_nsys_sqlite
-from perfdoc.traces.nsys_source import SqliteSource
+from perfdoc.traces.nsys.read import read_nsys_parquet, read_nsys_sqlite
+from perfdoc.traces.nsys.source import SqliteSource
 
 COMMUNICATOR = 13429301450432826988  # above 2^63; the one of ddp_2gpu_rtx3090
 

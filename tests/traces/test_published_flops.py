@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.profiling.model_flops import flops_per_token
+from perfdoc.profiling.flops import flops_per_token
 from perfdoc.traces.known_models import known_models
 
 PUBLISHED = Path(__file__).resolve().parents[3] / "shared" / "knowledge" / "published_perf.csv"

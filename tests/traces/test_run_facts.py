@@ -6,7 +6,7 @@ import pytest
 
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.profiling.collective_log import CollectiveRecord, write_collectives
+from perfdoc.profiling.logs import CollectiveRecord, write_collectives
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import TraceError

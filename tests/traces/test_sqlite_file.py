@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.traces import TraceError
-from perfdoc.traces.sqlite_file import SqliteFile
+from perfdoc.traces.nsys.sqlite_file import SqliteFile
 
 ROWS = 200_003
 

@@ -137,7 +137,7 @@ def test_zigzag_positions() -> None:
     _run(
         ON_CPU
         + """
-    from perfdoc.trainer.adapt.attention import zigzag_positions
+    from perfdoc.trainer.adapt.layers import zigzag_positions
     assert zigzag_positions(0, 2, 4).tolist() == [0, 1, 6, 7]
     assert zigzag_positions(1, 2, 4).tolist() == [2, 3, 4, 5]
     """

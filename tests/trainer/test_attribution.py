@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.base.intervals import union
-from perfdoc.profiling.collective_log import CollectiveRecord, read_collectives
+from perfdoc.profiling.logs import CollectiveRecord, read_collectives
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.layout import plan

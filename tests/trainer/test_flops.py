@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.profiling.gpu_peaks import peak_flops
-from perfdoc.profiling.model_flops import flops_per_token as flops_of_shape
+from perfdoc.profiling.flops import flops_per_token as flops_of_shape
+from perfdoc.profiling.flops import peak_flops
 from perfdoc.trainer.config import resolve
 from perfdoc.trainer.config.schema import Config
-from perfdoc.trainer.flops import flops_per_step, mfu
-from perfdoc.trainer.model_shape import model_shape
+from perfdoc.trainer.flops import flops_per_step, mfu, model_shape
 
 
 def flops_per_token(config: Config, vocabulary: int) -> int:

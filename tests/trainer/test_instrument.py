@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from perfdoc.profiling.logs import read_steps
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.profiling.step_log import read_steps
 from tests.trainer.launch import need_megatron, said, start
 from tests.trainer.test_parity import EXPERTS, OVERLAPS, PP2, SMALL, TP2, VPP2
 

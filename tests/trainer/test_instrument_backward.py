@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from perfdoc.profiling import ranges  # noqa: E402
 from perfdoc.trainer import backward_ranges  # noqa: E402
-from perfdoc.trainer.layer_ranges import LayerRanges  # noqa: E402
+from perfdoc.trainer.step_ranges import LayerRanges  # noqa: E402
 
 LAYERS = 3
 NODES = {

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.trainer.pipeline_phases import PipelinePhases
+from perfdoc.trainer.step_ranges import PipelinePhases
 from tests.trainer.launch import need_megatron, said, start
 from tests.trainer.test_parity import PP2, SMALL, VPP2
 

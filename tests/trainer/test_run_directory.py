@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.profiling.logs import read_steps
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.profiling.step_log import read_steps
 from tests.trainer.launch import need_megatron, said, start
 from tests.trainer.test_parity import OVERLAPS, PP2, SMALL, VPP2
 

@@ -13,9 +13,9 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose import diagnose
 from perfdoc.diagnosis import Advice, Diagnosis, Gain, RuleResult, to_json
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.manifest import ConfigValue
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.profiling.step_log import StepLog, StepRecord
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.trainer.config.resolve import resolve
 from perfdoc.verify.record import ChangedSetting, Measured, Predicted, Record, RulePrediction

@@ -39,12 +39,9 @@ def prepare() -> None:
     if on_cpu:
         if "megatron.core" in sys.modules:
             raise RuntimeError("megatron.core was imported before the CPU adaptation was installed")
-        from perfdoc.trainer.adapt.device import install_devices
-        from perfdoc.trainer.adapt.jit import import_without_compiling
-        from perfdoc.trainer.adapt.nvtx import install_nvtx
-        from perfdoc.trainer.adapt.rng import install_random_streams
-        from perfdoc.trainer.adapt.streams import install_streams
-        from perfdoc.trainer.adapt.tensors import install_tensors
+        from perfdoc.trainer.adapt.device import install_devices, install_random_streams, install_tensors
+        from perfdoc.trainer.adapt.megatron import import_without_compiling
+        from perfdoc.trainer.adapt.streams import install_nvtx, install_streams
 
         install_devices()
         install_tensors()
@@ -59,8 +56,7 @@ def prepare() -> None:
             importlib.import_module(name)
     if not transformer_engine_available():
         from perfdoc.trainer.adapt import checkpoint
-        from perfdoc.trainer.adapt.moe import install_moe
-        from perfdoc.trainer.adapt.recompute import install_recompute
+        from perfdoc.trainer.adapt.megatron import install_moe, install_recompute
 
         install_moe(on_cpu=on_cpu)
         checkpoint.install()

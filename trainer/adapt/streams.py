@@ -1,7 +1,11 @@
-"""Streams and events where there is one queue of work: the thread itself.
+"""Streams, events and NVTX where there is one queue of work, the thread itself, and no CUDA.
 
 Call sites: param_and_grad_buffer (`torch.cuda.stream(…)`, `default_stream()`), token_dispatcher (its copy
 stream), p2p_communication and dist_checkpointing (`synchronize()`), schedules.
+
+Call site: megatron.core.utils.nvtx_range_push calls `torch.cuda.nvtx.range_push`, which raises in a CPU
+build.
+The ranges go where the trainer's own go.
 """
 
 from __future__ import annotations
@@ -11,6 +15,8 @@ import time
 from typing import Any
 
 import torch
+
+from perfdoc.profiling import ranges
 
 
 class Stream:
@@ -91,3 +97,25 @@ def install_streams() -> None:
     torch.cuda.current_stream = _the_stream
     torch.cuda.default_stream = _the_stream
     torch.cuda.synchronize = _synchronize
+
+
+def _push(message: str) -> int:
+    ranges.push(message)
+    return 0
+
+
+def _pop() -> int:
+    ranges.pop()
+    return 0
+
+
+def _mark(message: str) -> None:
+    ranges.mark(message)
+
+
+def install_nvtx() -> None:
+    """Replace the three functions of torch.cuda.nvtx that are used."""
+    nvtx: Any = torch.cuda.nvtx
+    nvtx.range_push = _push
+    nvtx.range_pop = _pop
+    nvtx.mark = _mark

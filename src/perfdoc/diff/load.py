@@ -21,7 +21,7 @@ from perfdoc.diff.steady import steady_steps_ns
 from perfdoc.job_configuration import holds_settings, job_configuration
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.measuring import measure_all
-from perfdoc.profiling.encodable import encodable
+from perfdoc.profiling.environment import encodable
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.manifest import Manifest, read_manifest
 from perfdoc.traces import TraceError

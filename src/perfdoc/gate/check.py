@@ -27,7 +27,7 @@ from perfdoc.gate.result import (
     parts_check,
 )
 from perfdoc.gate.session import shared_noise_frac, together
-from perfdoc.profiling.encodable import encodable
+from perfdoc.profiling.environment import encodable
 from perfdoc.traces import TraceError
 
 MAX_NAMED = 3

@@ -16,11 +16,11 @@ from perfdoc.diff.sources import MAX_DIAGNOSIS_BYTES
 from perfdoc.gate.facts import Facts, facts_of, fingerprint
 from perfdoc.gate.figures import RunFigures, TooFewStepsError, digest_of, steady
 from perfdoc.gate.utilization import mfu
-from perfdoc.profiling.encodable import encodable
+from perfdoc.profiling.environment import encodable
 from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.json_lines import read_lines
+from perfdoc.profiling.logs import read_lines
 from perfdoc.profiling.manifest import Manifest
-from perfdoc.profiling.memory_sample import MemorySample
+from perfdoc.profiling.memory import MemorySample
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.reports.units import duration
 from perfdoc.traces import TraceError

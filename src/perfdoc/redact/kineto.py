@@ -15,7 +15,7 @@ from perfdoc.redact.nsys import Copied
 from perfdoc.redact.nsys_texts import gpu_name
 from perfdoc.redact.words import Names
 from perfdoc.reports.units import plural
-from perfdoc.traces.kineto_json import Document, read_document, repair
+from perfdoc.traces.kineto.document import Document, read_document, repair
 
 _CODE = frozenset(
     {

@@ -17,7 +17,7 @@ from perfdoc.redact.nsys_texts import CLEANERS
 from perfdoc.redact.words import Names
 from perfdoc.reports.units import plural
 from perfdoc.traces import TraceError
-from perfdoc.traces.sqlite_file import SqliteFile
+from perfdoc.traces.nsys.sqlite_file import SqliteFile
 
 _BLOB = ("NVTX_EVENTS", "binaryData")
 _MAX_INT = 2**63

@@ -7,8 +7,8 @@ import struct
 from collections.abc import Mapping, Sequence
 
 from perfdoc.redact.nsys_texts import NCCL_FIELDS
-from perfdoc.traces.nsys_source import NULL
-from perfdoc.traces.sqlite_file import SqliteFile
+from perfdoc.traces.nsys.source import NULL
+from perfdoc.traces.nsys.sqlite_file import SqliteFile
 
 _HEADER = struct.Struct("<IIIIQQ")
 """Domain, reserved, schema, reserved, bytes of the payload, bytes in all."""

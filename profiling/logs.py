@@ -1,0 +1,211 @@
+"""A rank's logs, one JSON object per line, which survive the end of their writer: steps and collectives.
+
+A PyTorch profiler trace has no waits, no group on gloo's rows and no ranges that end on another thread, so
+the facts lie beside the trace as well, on the clock that both kinds of capture can be put on: UTC.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Literal, TypeAlias, TypeVar
+
+import msgspec
+
+from perfdoc.profiling.distributed.collective_name import Dimension
+from perfdoc.profiling.errors import CaptureError
+
+Record = TypeVar("Record", bound=msgspec.Struct)
+MAX_LINE_BYTES = 1 << 20
+"""A longer line is no record of ours."""
+
+
+class LineWriter:
+    """Appends records, each whole in the file when `write` returns.
+
+    A line that an earlier writer left torn is closed off first, so that it spoils no line of this one.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._encoder = msgspec.json.Encoder()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        # Unbuffered: one write per line, so that a killed process tears at most its last line.
+        self._file = path.open("ab", buffering=0)
+        try:
+            if _is_torn(path):
+                self._file.write(b"\n")
+        except OSError:
+            self._file.close()
+            raise
+
+    def write(self, record: msgspec.Struct) -> None:
+        """Append one record. Raises OSError with the path, of which a full disk is the common cause."""
+        rest = memoryview(self._encoder.encode(record) + b"\n")
+        try:
+            while rest:  # a disk with room for a part of it takes that, and says why at the next call
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(self.path)) from error
+
+    def close(self) -> None:
+        """Close the file; safe to repeat."""
+        self._file.close()
+
+    def __enter__(self) -> LineWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def read_lines(path: Path, record: type[Record]) -> Iterator[Record]:
+    """The records of a file. Lines that are no JSON are skipped, for a writer that was killed left them.
+
+    Raises CaptureError where the file cannot be opened, a line is too long, or a whole line is JSON of
+    another kind.
+    """
+    decoder = msgspec.json.Decoder(record)
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise CaptureError(path, f"cannot be read: {error.strerror}.", "Give the run directory.") from error
+    with file:
+        number = 0
+        while line := file.readline(MAX_LINE_BYTES + 1):
+            number += 1
+            if len(line) > MAX_LINE_BYTES:
+                raise CaptureError(path, f"line {number} is longer than {MAX_LINE_BYTES} bytes.")
+            if not line.strip():
+                continue
+            try:
+                yield decoder.decode(line)
+            except msgspec.ValidationError as error:
+                remedy = "It was written by another version of perfdoc, or by something else."
+                raise CaptureError(path, f"line {number}: {error}.", remedy) from error
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                continue
+
+
+def _is_torn(path: Path) -> bool:
+    with path.open("rb") as file:
+        if file.seek(0, os.SEEK_END) == 0:
+            return False
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
+class StepRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """One training step of one rank."""
+
+    step: int
+    start_ns: int
+    """Nanoseconds of UTC since 1970."""
+    duration_ns: int
+    """Time to the end of the step on a clock that never jumps; the device has finished where there is one."""
+    tokens: int
+    """Tokens of the step over all ranks."""
+    loss: float | None = None
+    """Mean over the step's tokens; null where this rank does not have it (not the last pipeline stage)."""
+    gradient_norm: float | None = None
+    """Before clipping, over the whole model; null where it was not computed."""
+    learning_rate: float | None = None
+    data_ns: int | None = None
+    """Part of the duration spent waiting for batches."""
+    garbage_ns: int | None = None
+    """Part of the duration spent in Python's garbage collector."""
+    profiled: bool = False
+    skipped: bool = False
+    """The optimizer left the parameters as they were (overflow in fp16)."""
+    not_finite: tuple[str, ...] = ()
+    """Names of the fields that are null because they were infinite or no number."""
+
+
+class StepLog:
+    """Appends the steps of one rank; every line is in the file when `write` returns.
+
+    A run that resumes may go on in the same file. Raises OSError where it cannot be written.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._lines = LineWriter(path)
+
+    def write(self, record: StepRecord) -> None:
+        """Append one step. JSON has no infinity: such values become null and are named in `not_finite`."""
+        lost = tuple(
+            name
+            for name in ("loss", "gradient_norm", "learning_rate")
+            if (value := getattr(record, name)) is not None and not math.isfinite(value)
+        )
+        if lost:
+            record = msgspec.structs.replace(record, not_finite=lost, **dict.fromkeys(lost))
+        self._lines.write(record)
+
+    def close(self) -> None:
+        """Close the file; safe to repeat."""
+        self._lines.close()
+
+
+def read_steps(path: Path) -> Iterator[StepRecord]:
+    """The steps of a rank in the order of writing; a line torn by the end of its writer is left out.
+
+    After a resume a step may occur twice: the later line counts. Raises CaptureError for a file that
+    cannot be opened and for a whole line that is no step.
+    """
+    return read_lines(path, StepRecord)
+
+
+Completion: TypeAlias = Literal["callback", "wait", "device", "unknown"]
+
+
+class CollectiveRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """A collective of one rank. Times are nanoseconds of UTC since 1970; None where it did not happen."""
+
+    operation: str
+    """As in `CollectiveName.operation`."""
+    group: str
+    """Process-group description."""
+    group_name: str
+    bytes: int | None
+    sequence: int
+    sent_bytes: int | None = None
+    peer: int | None = None
+    dimension: Dimension | None = None
+    """As in `CollectiveName.dimension`."""
+    issue_ns: int
+    """The call began."""
+    issued_ns: int
+    """The call returned; the backend's threads, if it has any, work on."""
+    wait_start_ns: int | None = None
+    """The first wait() began."""
+    wait_end_ns: int | None = None
+    done_ns: int | None = None
+    """The collective was complete on this rank."""
+    completion: Completion
+    """How `done_ns` is known. callback: reported by the backend's thread, late by the time that thread
+    needed for Python's lock. wait: the end of wait(), so the latest that it can have been; so it is where
+    the caller waited at once (`async_op=False`). device: runs on a GPU, whose kernels tell. unknown: never
+    waited for and never reported."""
+
+
+def write_collectives(path: Path, records: Iterable[CollectiveRecord]) -> None:
+    """Append records to `collectives/rank<N>.jsonl`; made where it does not exist.
+
+    Raises OSError where it cannot be written.
+    """
+    with LineWriter(path) as lines:
+        for record in records:
+            lines.write(record)
+
+
+def read_collectives(path: Path) -> Iterator[CollectiveRecord]:
+    """The records of a side file in the order of completion.
+
+    A last line that is not whole is left out. Raises CaptureError for a line that is whole and no record.
+    """
+    return read_lines(path, CollectiveRecord)

@@ -1,0 +1,1 @@
+"""Nsight Systems as a program: running under it, collecting what it leaves, its own figures."""

@@ -1,0 +1,194 @@
+"""Nsight Systems as a command: where it is, the line that starts a run under it, and the export to SQLite."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.marks import DeviceKind
+from perfdoc.profiling.whole_file import PART, move_into_place
+
+OVERRIDE = "PERFDOC_NSYS"
+"""Environment variable: path of the nsys to use instead of the one on PATH."""
+_ATTACHED = "NSYS_PROFILING_SESSION_ID"
+"""nsys sets it in every process that it profiles."""
+
+TRACES: Mapping[DeviceKind, str] = {"cpu": "nvtx", "cuda": "cuda,nvtx"}
+"""What nsys collects. CPU sampling and context switches need rights that containers lack, and cost more;
+nothing of ours reads OS-runtime calls, of which a step of `tiny` makes 2000 (and 6500 call-chain rows)."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Nsys:
+    """An installed Nsight Systems."""
+
+    path: Path
+    version: tuple[int, ...] | None
+    """As (2024, 2, 3); None where the program does not say."""
+
+    @property
+    def label(self) -> str:
+        """`nsys 2024.2.3`."""
+        return "nsys " + (".".join(map(str, self.version)) if self.version else "of unknown version")
+
+
+def find_nsys(environment: Mapping[str, str] | None = None) -> Nsys | None:
+    """The nsys that PERFDOC_NSYS names, else the first on PATH, else None.
+
+    Raises CaptureError where PERFDOC_NSYS names no program that runs.
+    """
+    environment = os.environ if environment is None else environment
+    named = environment.get(OVERRIDE)
+    found = shutil.which(named or "nsys", path=environment.get("PATH"))
+    if found is None:
+        if named:
+            remedy = f"Give {OVERRIDE} the path of the nsys program, or unset it."
+            raise CaptureError(named, f"{OVERRIDE} names no program.", remedy)
+        return None
+    return Nsys(path=Path(found), version=_version(Path(found)))
+
+
+def is_attached(environment: Mapping[str, str] | None = None) -> bool:
+    """Whether this process runs under nsys."""
+    return _ATTACHED in (os.environ if environment is None else environment)
+
+
+def nvtx_trouble(nsys: Nsys, nvtx_version: str | None = None) -> str | None:
+    """Why ranges of the `nvtx` package would not reach this nsys; None where nothing is known against it.
+
+    nvtx 0.2.12 and later speak a newer payload extension, which nsys up to 2024.2.3 refuses together with
+    every range (measured: nvtx 0.2.17 under nsys 2024.2.3 gives no range at all).
+    """
+    if nvtx_version is None:
+        try:
+            nvtx_version = importlib.metadata.version("nvtx")
+        except importlib.metadata.PackageNotFoundError:
+            return None  # The ranges then come from torch, or there are none.
+    numbers = tuple(int(part) for part in re.findall(r"\d+", nvtx_version)[:3])
+    if nsys.version is None or numbers < (0, 2, 12) or nsys.version > (2024, 2, 3):
+        return None
+    return f"nvtx {nvtx_version} is incompatible with {nsys.label}: none of its ranges would be captured"
+
+
+def nsys_command(
+    nsys: Path | str,
+    *,
+    command: Sequence[str],
+    output: Path | str,
+    device: DeviceKind,
+    cuda_graph_nodes: bool = False,
+) -> list[str]:
+    """The line that runs `command` under nsys and writes `output`.nsys-rep.
+
+    On CUDA only what lies between cudaProfilerStart and cudaProfilerStop is kept, and the program runs on
+    afterwards. On a CPU there is no such call: the whole run is captured, with ranges in the window only.
+    `output` may contain nsys's own `%q{RANK}`. With `cuda_graph_nodes` every kernel of a CUDA graph has a
+    row of its own, at a price in speed.
+    """
+    line = [str(nsys), "profile", f"--trace={TRACES[device]}", "--sample=none", "--cpuctxsw=none"]
+    if device == "cuda":
+        # By default nsys ends the session and the program with it when the range ends.
+        line += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
+        line.append(f"--cuda-graph-trace={'node' if cuda_graph_nodes else 'graph'}")
+    else:
+        line.append("--capture-range=none")
+    # Else nsys waits for helper processes that a killed rank left behind, for ever.
+    line.append("--wait=primary")
+    return [*line, "--kill=none", "--force-overwrite=false", f"--output={output}", *command]
+
+
+def nsys_per_rank(
+    nsys: Path | str,
+    *,
+    torchrun: Sequence[str],
+    program: Sequence[str],
+    folder: Path | str,
+    logs: Path | str,
+    device: DeviceKind,
+    ranks: Iterable[int] | None = None,
+    cuda_graph_nodes: bool = False,
+) -> list[str]:
+    """The torchrun line that starts each rank under an nsys of its own, writing `folder`/rank<N>.nsys-rep.
+
+    `torchrun` is torchrun with its arguments, `program` what each rank runs (`python -m ...`). Ranks outside
+    `ranks` (None: all) run without nsys. What nsys and the program write on standard output goes to
+    `logs`/rank<N>.txt, because nsys draws progress bars there.
+    """
+    under = nsys_command(
+        nsys,
+        command=(),
+        output=f"{folder}/rank%q{{RANK}}",
+        device=device,
+        cuda_graph_nodes=cuda_graph_nodes,
+    )
+    chosen = "all" if ranks is None else ",".join(str(rank) for rank in sorted(set(ranks)))
+    starter = [sys.executable, "-m", "perfdoc.profiling.nsys.rank", chosen, str(logs), str(len(under))]
+    return [*torchrun, "--no-python", *starter, *under, *program]
+
+
+def export_sqlite(nsys: Path | str, report: Path, target: Path, *, timeout_s: float = 1800.0) -> Path:
+    """Export a .nsys-rep to SQLite; `target` appears when it is whole, and is never overwritten.
+
+    Raises CaptureError with nsys's own words where the export fails or takes longer than `timeout_s`.
+    """
+    if not report.is_file():
+        remedy = "The run ended before nsys could write it; run again with fewer profiled steps."
+        raise CaptureError(report, "nsys left no report.", remedy)
+    part = target.with_name(f"{PART}{target.name}")
+    line = [str(nsys), "export", "--type=sqlite", "--lazy=false", "--quiet=true", "--force-overwrite=true"]
+    if _has_blobs(nsys):
+        line.append("--include-blobs=true")  # NCCL's payloads; older versions have no such option.
+    try:
+        done = subprocess.run(
+            [*line, f"--output={part}", str(report)], capture_output=True, text=True, timeout=timeout_s
+        )
+        if done.returncode or not part.is_file():
+            last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+            remedy = "A report is read by the nsys that wrote it or a newer one."
+            raise CaptureError(report, f"nsys export ended with code {done.returncode}: {last}.", remedy)
+        if _is_cut_off(part):  # nsys ends with 0 on a full disk
+            remedy = "Make room and analyse again: the report is whole."
+            raise CaptureError(report, "nsys export was cut off, as by a full disk.", remedy)
+        move_into_place(part, target)
+    except subprocess.TimeoutExpired:
+        remedy = "Profile fewer steps."
+        raise CaptureError(report, f"nsys export took longer than {timeout_s:.0f} s.", remedy) from None
+    finally:
+        part.unlink(missing_ok=True)
+    return target
+
+
+def _is_cut_off(database: Path) -> bool:
+    """Whether an SQLite file is shorter than its header says, or has none.
+
+    The header: 16 bytes of name, at 16 the page size (1 for 65536), at 28 the number of pages, big-endian.
+    """
+    with database.open("rb") as file:
+        header = file.read(32)
+    if not header.startswith(b"SQLite format 3\0") or len(header) < 32:
+        return True
+    page_bytes = int.from_bytes(header[16:18], "big")
+    pages = int.from_bytes(header[28:32], "big")
+    return database.stat().st_size < pages * (65536 if page_bytes == 1 else page_bytes)
+
+
+def _has_blobs(nsys: Path | str) -> bool:
+    shown = subprocess.run([str(nsys), "export", "--help"], capture_output=True, text=True, timeout=60)
+    return "--include-blobs" in shown.stdout
+
+
+def _version(path: Path) -> tuple[int, ...] | None:
+    try:
+        shown = subprocess.run([str(path), "--version"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    found = re.search(r"\b(20\d\d)\.(\d+)\.(\d+)", shown.stdout)
+    return tuple(int(part) for part in found.groups()) if found else None

@@ -1,0 +1,117 @@
+"""Start one rank, under nsys if it is a profiled one: what torchrun runs on every rank.
+
+`python -m perfdoc.profiling.nsys.rank RANKS LOGS N WORD... PROGRAM...`: RANKS is `all` or `0,3`; LOGS a
+folder for what nsys and the program write on standard output; the N words after it are the nsys line, the
+rest the program.
+
+nsys now and then ends before it has started the program (5 of 50 starts of 2022.4.2 on a busy machine, 1 of
+30 of 2024.2.3). The ranks of a launch note when they start, so that such an nsys is started again, and a rank
+that nsys refuses for good trains without it. Outside a launch the process becomes the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdoc.profiling.launch_folder import LaunchFolder, kill, words_of
+
+POLL_S = 0.5
+STARTS = 3
+"""Times that nsys is started before the rank goes without."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankLine:
+    """What one rank runs."""
+
+    rank: int
+    words: list[str]
+    program: list[str]
+    """Without nsys."""
+    log: Path | None
+    """Where its standard output goes; None for a rank without nsys: nowhere else."""
+
+
+def line_of_rank(arguments: Sequence[str], environment: Mapping[str, str]) -> RankLine:
+    """The line that this rank runs.
+
+    Raises ValueError where the arguments or the RANK that torchrun sets are not as described above.
+    """
+    if len(arguments) < 4:
+        raise ValueError("nsys_rank needs RANKS, a folder, a number of words, and a program")
+    chosen, logs, count, *words = arguments
+    rank = int(environment.get("RANK", "-1"))
+    if rank < 0:
+        raise ValueError("RANK is not set: nsys_rank is to be started by torchrun")
+    under, program = words[: int(count)], words[int(count) :]
+    if chosen == "all" or rank in {int(text) for text in chosen.split(",") if text}:
+        log = Path(logs) / f"rank{rank}.txt"
+        return RankLine(rank=rank, words=[*under, *program], program=program, log=log)
+    return RankLine(rank=rank, words=program, program=program, log=None)
+
+
+def main() -> None:
+    """Become the program, or look after the nsys that runs it."""
+    try:
+        line = line_of_rank(sys.argv[1:], os.environ)
+        if line.log is not None:
+            _redirect_stdout(line.log)
+            if (launch := LaunchFolder.of()) is not None:
+                launch.register(line.rank)
+                sys.exit(_under_nsys(line, launch))
+        os.execvp(line.words[0], line.words)
+    except (OSError, ValueError, IndexError) as error:
+        sys.exit(f"perfdoc: the rank cannot be started: {error}")
+
+
+def _under_nsys(line: RankLine, launch: LaunchFolder) -> int:
+    """Run nsys until it has run the program; its exit code, 128 and the signal where one ended it."""
+    # nsys is in our process group, gets the signals too, and passes them on.
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    for again in range(STARTS):
+        code = subprocess.call(line.words)
+        code = code if code >= 0 else 128 - code
+        program = launch.ranks().get(line.rank)
+        if program != os.getpid():  # the program has put its own id there
+            if not _outlives(program):
+                return code
+            return 0 if launch.is_done(line.rank) else code or 1
+        for pid, rank in launch.processes().items():
+            if rank == line.rank and pid != os.getpid():
+                kill(pid)  # what the failed start left, perhaps with the program in its first moments
+        what = "trying again" if again + 1 < STARTS else "the rank trains without it"
+        sys.stderr.write(
+            f"perfdoc: rank {line.rank}: nsys ended with code {code} before it started; {what}\n"
+        )
+        time.sleep(again)
+    os.execvp(line.program[0], line.program)
+
+
+def _outlives(program: int | None) -> bool:
+    """Whether the program goes on without its nsys; waits for its end."""
+    outlives = False
+    while program is not None and any(words_of(program, "cmdline")):
+        outlives = True
+        time.sleep(POLL_S)
+    return outlives
+
+
+def _redirect_stdout(log: Path) -> None:
+    with contextlib.suppress(OSError):  # A disk that is full says so soon enough.
+        log.parent.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+        os.dup2(descriptor, 1)
+        os.close(descriptor)
+
+
+if __name__ == "__main__":
+    main()

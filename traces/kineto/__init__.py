@@ -1,0 +1,1 @@
+"""PyTorch profiler traces (Kineto's Chrome JSON), read into a Trace."""

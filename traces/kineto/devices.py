@@ -1,0 +1,178 @@
+"""GPUs, ranks and groups of a PyTorch trace, its clock's origin, and which process drove which GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from perfdoc.traces.kineto.payload import ranks_of
+from perfdoc.traces.kineto.values import integer, non_negative, text
+from perfdoc.traces.model import UNKNOWN, Device, Group, Thread
+from perfdoc.traces.table import I64
+
+_EPOCH_NS = 10**18
+"""Times from here on are epoch times (September 2001); a machine is not up for 31 years."""
+
+_INT64_END = 1 << 63
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """One entry of deviceProperties."""
+
+    name: str | None
+    sm_count: int | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Distributed:
+    """distributedInfo; None and empty where it does not say."""
+
+    rank: int | None
+    world_size: int | None
+    groups: tuple[Group, ...]
+
+
+def gpus(device_properties: Any) -> dict[int, Gpu]:
+    """The GPUs of deviceProperties by ordinal; malformed entries are left out."""
+    found: dict[int, Gpu] = {}
+    for entry in device_properties if isinstance(device_properties, list) else ():
+        if not isinstance(entry, dict) or (ordinal := non_negative(entry.get("id"))) == UNKNOWN:
+            continue
+        found[ordinal] = Gpu(
+            name=text(entry.get("name")) or None,
+            sm_count=_known(entry.get("numSms")),
+            memory_bytes=_known(entry.get("totalGlobalMem")),
+        )
+    return found
+
+
+def distributed(info: Any) -> Distributed:
+    """Rank, world size and process groups of distributedInfo (an object, or its JSON as text)."""
+    info = _parsed(info)
+    if not isinstance(info, dict):
+        return Distributed(rank=None, world_size=None, groups=())
+    rank = non_negative(info.get("rank"))
+    config = _parsed(info.get("pg_config"))
+    entries = config.values() if isinstance(config, dict) else config if isinstance(config, list) else ()
+    groups = tuple(
+        Group(
+            name=text(entry.get("pg_name")),
+            description=text(entry.get("pg_desc")),
+            ranks=ranks_of(entry.get("ranks")),
+            backend=text(entry.get("backend_config")),
+        )
+        for entry in entries
+        if isinstance(entry, dict) and text(entry.get("pg_name"))
+    )
+    return Distributed(
+        rank=None if rank == UNKNOWN else rank, world_size=_known(info.get("world_size")), groups=groups
+    )
+
+
+def utc_origin_ns(base_time_ns: Any, first_ns: int | None) -> int | None:
+    """UTC epoch of time 0: baseTimeNanoseconds, or 0 where the times are epoch times themselves.
+
+    `first_ns` is the earliest time of the capture. None where neither holds, or where both do.
+    """
+    is_epoch = first_ns is not None and first_ns >= _EPOCH_NS
+    base = base_time_ns if type(base_time_ns) is int and 0 < base_time_ns < _INT64_END else None
+    if base is not None:
+        return None if is_epoch else base
+    return 0 if is_epoch else None
+
+
+def _parsed(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    try:
+        return msgspec.json.decode(value)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def _known(value: Any) -> int | None:
+    number = integer(value)
+    return number if number > 0 else None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Launches:
+    """API calls by correlation, and the process of each."""
+
+    correlation: I64
+    process: I64
+    host_processes: tuple[int, ...]
+    """Processes with API calls, or with any host row where there are none."""
+
+
+def launches(threads: Sequence[Thread], thread: I64, correlation: I64) -> Launches:
+    """The API calls of a capture (columns of ApiCalls), sorted by correlation for look-up."""
+    process_of = np.array([entry.process for entry in threads], dtype=np.int64)
+    process = process_of[thread] if len(thread) else np.empty(0, dtype=np.int64)
+    hosts = np.unique(process) if len(process) else np.unique(process_of)
+    order = np.lexsort((process, correlation))
+    keep = order[correlation[order] != UNKNOWN]
+    return Launches(
+        correlation=correlation[keep], process=process[keep], host_processes=tuple(hosts.tolist())
+    )
+
+
+def launched(calls: Launches, correlation: I64) -> tuple[I64, I64]:
+    """For every row: how many calls share its correlation, and the process of the first and only one.
+
+    The process is -1 where no call or calls of several processes share it.
+    """
+    first = np.searchsorted(calls.correlation, correlation, side="left")
+    end = np.searchsorted(calls.correlation, correlation, side="right")
+    count = (end - first).astype(np.int64)
+    process = np.full(len(correlation), UNKNOWN, dtype=np.int64)
+    found = count > 0
+    # Sorted by process within a correlation, so equal ends mean that all are equal.
+    low, high = calls.process[first[found]], calls.process[end[found] - 1]
+    process[found] = np.where(low == high, low, UNKNOWN)
+    return count, process
+
+
+def processes(calls: Launches, ordinal: I64, correlation: I64) -> I64:
+    """The process of every device row.
+
+    One host process owns all rows. With several, a GPU that one process alone launched to belongs to
+    it; on a shared GPU each row goes by its own correlation, and stays at -1 where that is ambiguous.
+    """
+    if len(calls.host_processes) <= 1:
+        owner = calls.host_processes[0] if calls.host_processes else UNKNOWN
+        return np.full(len(ordinal), owner, dtype=np.int64)
+    _, process = launched(calls, correlation)
+    for gpu in np.unique(ordinal).tolist():
+        rows = ordinal == gpu
+        owners = np.unique(process[rows & (process != UNKNOWN)])
+        if len(owners) == 1:
+            process[rows] = owners[0]
+    return process
+
+
+def devices(
+    pairs: Sequence[tuple[int, int]], gpus: Mapping[int, Gpu], distributed: Distributed
+) -> list[Device]:
+    """The Device of each (process, ordinal). A rank is one process: with several, nobody gets it."""
+    one_process = len({process for process, _ in pairs}) == 1
+    rank = distributed.rank if one_process else None
+    unknown = Gpu(name=None, sm_count=None, memory_bytes=None)
+    return [
+        Device(
+            process=process,
+            ordinal=ordinal,
+            gpu_name=(gpu := gpus.get(ordinal, unknown)).name,
+            sm_count=gpu.sm_count,
+            memory_bytes=gpu.memory_bytes,
+            rank=rank,
+            rank_evidence="none" if rank is None else "distributedInfo",
+        )
+        for process, ordinal in pairs
+    ]

@@ -1,0 +1,154 @@
+"""What a PyTorch trace can show, what to switch on to see the rest, and what to know of its figures."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.traces.kineto.rows import EventRows
+from perfdoc.traces.model import UNKNOWN, Capability, Note, SyncKind, Trace
+
+_GPU_ROWS = "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA] on a machine with a GPU."
+_SYNC_EVENTS = (
+    "Pass experimental_config=torch._C._profiler._ExperimentalConfig(enable_cuda_sync_events=True) "
+    "to torch.profiler.profile."
+)
+
+# Capability -> reason when it is missing, remedy.
+_MISSING = {
+    "kernels": ("The capture has no kernels.", _GPU_ROWS),
+    "copies": ("The capture has no GPU rows.", _GPU_ROWS),
+    "graph_nodes": (
+        "CUDA graphs were launched; their kernels are rows of their own but name no graph node.",
+        "Use a PyTorch build of CUDA 12 or later from 2025 on.",
+    ),
+    "api_calls": ("The capture has no CUDA API calls.", _GPU_ROWS),
+    "launch_correlation": ("No kernel shares a correlation id with an API call.", _GPU_ROWS),
+    "ranges": (
+        "The capture has no annotations.",
+        "Put torch.profiler.record_function around the parts of a step and call profiler.step().",
+    ),
+    "event_edges": ("The capture does not tie stream waits to event records.", _SYNC_EVENTS),
+    "collective_payloads": (
+        "No kernel carries collective metadata (size, type, process group).",
+        "Use PyTorch 2.4 or later with the CPU activity profiled.",
+    ),
+    "group_descriptions": (
+        "No process group has a description.",
+        "Pass group_desc to torch.distributed.new_group (PyTorch 2.4 or later).",
+    ),
+    "gpu_identity": ("The file does not describe its GPUs (deviceProperties).", "Use PyTorch 1.9 or later."),
+    "utc_clock": (
+        "The times are not tied to UTC: no baseTimeNanoseconds, and no epoch times.",
+        "Keep the keys of the exported file when post-processing it.",
+    ),
+}
+
+
+def capabilities(trace: Trace, *, launched_kernels: int) -> dict[str, Capability]:
+    """Every key of CAPABILITIES; `launched_kernels` counts the kernels whose API call is in the capture."""
+    graph_launches = any("GraphLaunch" in name for name in set(trace.names(np.unique(trace.api_calls.name))))
+    descriptions = {group.description for group in trace.groups}
+    descriptions |= set(trace.names(np.unique(trace.payloads.group_description)))
+    available = {
+        "kernels": len(trace.kernels) > 0,
+        "copies": len(trace.kernels) > 0 or len(trace.copies) > 0,
+        "graph_nodes": bool(np.any(trace.kernels.graph_node != UNKNOWN)) or not graph_launches,
+        "api_calls": len(trace.api_calls) > 0,
+        "launch_correlation": launched_kernels > 0,
+        "ranges": len(trace.ranges) > 0,
+        "event_edges": _has_event_edges(trace),
+        "collective_payloads": len(trace.payloads) > 0,
+        # PyTorch writes "undefined" for a group that was made without one.
+        "group_descriptions": bool(descriptions - {"", "undefined"}),
+        "gpu_identity": bool(trace.devices) and all(device.gpu_name for device in trace.devices),
+        "utc_clock": trace.utc_origin_ns is not None,
+    }
+    return {
+        name: Capability(
+            available=shown,
+            reason="" if shown else _MISSING[name][0],
+            remedy="" if shown else _MISSING[name][1],
+        )
+        for name, shown in available.items()
+    }
+
+
+def _has_event_edges(trace: Trace) -> bool:
+    """Synchronisation rows were collected, and waits (if any) name their record."""
+    waits = trace.syncs.kind == SyncKind.STREAM_WAIT_EVENT
+    if not np.any(waits):
+        return len(trace.syncs) > 0
+    return len(trace.event_records) > 0 or bool(np.any(trace.syncs.source_correlation[waits] != UNKNOWN))
+
+
+_LISTED = 5
+_SHOWN_CHARACTERS = 40
+
+
+def notes(
+    rows: EventRows,
+    *,
+    repaired_file: bool,
+    kernels: int,
+    launched_kernels: int,
+    host_processes: int,
+    clock_disagrees: bool,
+) -> tuple[Note, ...]:
+    """The notes of one file; `launched_kernels` counts kernels whose API call is in the capture."""
+    found: list[Note] = []
+    if repaired_file or rows.repaired:
+        found.append(
+            Note(
+                code="json-repaired",
+                message="The file is not valid JSON (control characters, bad escapes, nan or inf); it was "
+                "read after repair, and some names may differ from the program's.",
+                remedy="Use a newer PyTorch; it writes valid JSON.",
+            )
+        )
+    if rows.ignored:
+        found.append(
+            Note(code="ignored-events", message=f"{rows.ignored} entries of traceEvents are no events.")
+        )
+    if rows.unknown_on_device:
+        found.append(
+            Note(
+                code="unknown-device-rows",
+                message="Rows with a stream are of categories that are not read, so the device may have "
+                f"been busy where it looks idle: {_counts(rows.unknown_on_device)}.",
+            )
+        )
+    if host_only := rows.unknown - rows.unknown_on_device:
+        found.append(
+            Note(code="unknown-categories", message=f"Categories that are not read: {_counts(host_only)}.")
+        )
+    if kernels > launched_kernels:
+        found.append(
+            Note(
+                code="kernels-without-launch",
+                message=f"{kernels - launched_kernels} of {kernels} kernels have no API call in the capture "
+                "(launched before it began, or through calls that are not recorded).",
+            )
+        )
+    if host_processes > 1:
+        found.append(
+            Note(
+                code="several-processes",
+                message=f"{host_processes} host processes share the file, so its rank goes to none of them.",
+                remedy="Profile each rank into a file of its own.",
+            )
+        )
+    if clock_disagrees:
+        found.append(
+            Note(
+                code="clock-origin-unclear",
+                message="The file states baseTimeNanoseconds but its times are epoch times already, or the "
+                "base is no time: UTC is unknown.",
+            )
+        )
+    return tuple(found)
+
+
+def _counts(categories: dict[str, int]) -> str:
+    ordered = sorted(categories.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{name[:_SHOWN_CHARACTERS]!r} ({count})" for name, count in ordered[:_LISTED]]
+    return ", ".join(shown) + (f" and {len(ordered) - _LISTED} more" if len(ordered) > _LISTED else "")

@@ -1,0 +1,102 @@
+"""Names in a PyTorch trace: kernels' short ones, and which Python functions are the program's own."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+# What can nest, what separates, and `->`, whose `>` closes nothing.
+_TOKEN = re.compile(r"->|::|[<>(){}\[\] ]|\boperator\b")
+_OPERATOR_SYMBOL = re.compile(r"\s*(?:\(\)|\[\]|<=>|<<=?|>>=?|<=|>=|->\*?|[<>]|[^\w\s(){}\[\]<>]+)")
+_OPENING = {">": "<", ")": "(", "}": "{", "]": "["}
+
+
+def short_name(full_name: str) -> str:
+    """The bare function name of a demangled kernel name; the name itself where it has no such parts.
+
+    `void at::native::foo<int>(int)` is `foo`, `void (anonymous namespace)::bar(float*)` is `bar`,
+    `ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)` is `ncclDevKernel_SendRecv`. Brackets
+    inside arguments are followed, so lambdas and function types there do no harm. A name cut off in
+    the middle gives what can be told from its head.
+    """
+    begin = 0  # of the last word of the last component outside all brackets
+    end: int | None = None  # where its template or argument list opens
+    ended_by, qualified, in_operator = "", False, False
+    open_brackets = _Brackets()
+    position = 0
+    while token := _TOKEN.search(full_name, position):
+        text, position = token.group(), token.end()
+        if text in _OPENING:
+            open_brackets.close(_OPENING[text])
+        elif text in "<({[":
+            if not open_brackets.stack and end is None and text != "{" and token.start() > begin:
+                end, ended_by = token.start(), text
+            elif not open_brackets.stack and text == "(":
+                ended_by = "("  # a template list and then the arguments
+            open_brackets.open(text)
+        elif open_brackets.stack or text == "->":
+            continue
+        elif text == "::":
+            begin, end, ended_by, qualified, in_operator = position, None, "", True, False
+        elif text == "operator" and end is None:
+            in_operator = True
+            symbol = _OPERATOR_SYMBOL.match(full_name, position)
+            position = symbol.end() if symbol else position
+        elif (
+            text == " "
+            and not in_operator
+            and ended_by != "("
+            and full_name[position : position + 1] not in "(["
+        ):
+            # What stood before is the return type; what follows an argument list only qualifies it.
+            begin, end, ended_by = position, None, ""
+    if end is None and not qualified:
+        return full_name
+    return full_name[begin:end].strip() or full_name
+
+
+class _Brackets:
+    """The brackets open at a place; counted by kind, so that a hostile name costs linear time."""
+
+    def __init__(self) -> None:
+        self.stack: list[str] = []
+        self._counts = dict.fromkeys("<({[", 0)
+
+    def open(self, bracket: str) -> None:
+        self.stack.append(bracket)
+        self._counts[bracket] += 1
+
+    def close(self, bracket: str) -> None:
+        """Pop to the innermost such bracket; a `>` that closes none on top is a comparison."""
+        if self._counts[bracket] == 0 or (bracket == "<" and self.stack[-1] != "<"):
+            return
+        popped = ""
+        while popped != bracket:
+            popped = self.stack.pop()
+            self._counts[popped] -= 1
+
+
+_FRAME = re.compile(r"([^()]{1,400}\.py)\(\d{1,9}\): \S")
+"""`train/loop.py(42): train_step`, the path without the folder that it was imported from."""
+_NOT_OWN = frozenset({"torch", "torchgen", "functorch", "triton", "numpy", "nvtx"})
+"""Packages that stand between a program and the CUDA calls that it makes."""
+
+
+def is_own_frame(name: str) -> bool:
+    """Whether a frame tells where in a program a call was made.
+
+    >>> is_own_frame("train/loop.py(42): step"), is_own_frame("torch/_ops.py(1244): __call__")
+    (True, False)
+    >>> is_own_frame("<built-in method item of Tensor object at 0x7f>"), is_own_frame("nn.Module: Linear_0")
+    (False, False)
+    """
+    match = _FRAME.match(name)
+    if match is None:
+        return False
+    path = match[1].replace("\\", "/")
+    for installed in ("site-packages/", "dist-packages/"):
+        path = path.rpartition(installed)[2]
+    if re.search(r"(^|/)lib/python3\.\d+/", path):
+        return False
+    package = path.split("/")[0].removesuffix(".py")
+    return package not in _NOT_OWN and package not in sys.stdlib_module_names

@@ -1,0 +1,209 @@
+"""The reader of PyTorch profiler traces, plain or gzipped: from the collected rows to the Trace's tables.
+
+Read: kernels, copies and sets, runtime and driver calls, synchronisations and event records, operators,
+annotations and marks, collective metadata, process groups, GPU facts, `python_function` rows (with_stack)
+of the program's own code; under the category names of every version since 1.8. ROCm builds use the same
+names. Not read: flow arrows (the correlation ids say the same), GPU-side copies of annotations, memory
+instants, counters, and the profiler's own `Iteration Start` and `Record Window End` instants, which mark
+its recording and no step. Events that are no objects are ignored and counted; a row of a category that is
+read must have a true time and a name, or the file is refused (Python functions aside).
+
+Times: `ts` and `dur` are microseconds whatever `displayTimeUnit` says (that key sets what a viewer
+shows). Time 0 is UTC `baseTimeNanoseconds` where the file has it; older files hold epoch times.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+
+from perfdoc.traces.errors import TraceError
+from perfdoc.traces.kineto.devices import (
+    Launches,
+    devices,
+    distributed,
+    gpus,
+    launched,
+    launches,
+    processes,
+    utc_origin_ns,
+)
+from perfdoc.traces.kineto.document import read_document
+from perfdoc.traces.kineto.limits import capabilities, notes
+from perfdoc.traces.kineto.rows import EventRows
+from perfdoc.traces.model import (
+    CAPABILITIES,
+    UNKNOWN,
+    ApiCalls,
+    Capability,
+    Copies,
+    EventRecords,
+    GraphLaunches,
+    Kernels,
+    Operators,
+    Ranges,
+    Syncs,
+    Trace,
+)
+from perfdoc.traces.table import I64, Rows
+from perfdoc.traces.validate import check_activity, check_devices, host_rows_that_fit, left_out_note
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceTables:
+    """The tables whose rows belong to a device or its process."""
+
+    pairs: tuple[tuple[int, int], ...]
+    """(process, ordinal) of each device, in the order of the `device` columns."""
+    kernels: Kernels
+    copies: Copies
+    syncs: Syncs
+    event_records: EventRecords
+
+
+def device_tables(rows: EventRows, calls: Launches) -> DeviceTables:
+    """Kernels, copies, synchronisations and event records with process and device filled in.
+
+    A device is a (process, ordinal) that kernels or copies ran on. Raises TraceError where there are more
+    than a node can have.
+    """
+    kernels, kernel_process = _with_process(rows.kernels, calls)
+    copies, copy_process = _with_process(rows.copies, calls)
+    syncs, sync_process = _with_process(rows.syncs, calls)
+    records, record_process = _with_process(rows.event_records, calls)
+    pairs = sorted(
+        _pairs(kernel_process, kernels["ordinal"]) | _pairs(copy_process, copies["ordinal"]),
+    )
+    check_devices(rows.path, len(pairs))
+    index = {pair: position for position, pair in enumerate(pairs)}
+    del syncs["ordinal"]  # not reliable for host-side waits; the model keeps the process only
+    return DeviceTables(
+        pairs=tuple(pairs),
+        kernels=Kernels(device=_devices(index, kernel_process, kernels.pop("ordinal")), **kernels),  # type: ignore[arg-type]
+        copies=Copies(device=_devices(index, copy_process, copies.pop("ordinal")), **copies),  # type: ignore[arg-type]
+        syncs=Syncs(process=sync_process, event_sync=_unknown(sync_process), **syncs),  # type: ignore[arg-type]
+        event_records=EventRecords(
+            process=record_process,
+            device=_devices(index, record_process, records.pop("ordinal")),  # type: ignore[arg-type]
+            event_sync=_unknown(record_process),
+            **records,
+        ),
+    )
+
+
+def ranges(rows: EventRows) -> Ranges:
+    """Annotations and marks; PyTorch has no domains."""
+    columns = rows.ranges.columns()
+    return Ranges(
+        domain=np.zeros(len(rows.ranges), dtype=np.int32),
+        never_closed=np.zeros(len(rows.ranges), bool),
+        **columns,  # type: ignore[arg-type]
+    )
+
+
+def first_ns(rows: EventRows) -> int | None:
+    """The earliest start of any row; None without rows."""
+    tables = (rows.kernels, rows.copies, rows.api_calls, rows.syncs, rows.ranges, rows.operators)
+    starts = [int(table.columns()["start_ns"].min()) for table in tables if len(table)]
+    return min(starts, default=None)
+
+
+def _with_process(table: Rows, calls: Launches) -> tuple[dict[str, I64], I64]:
+    columns = table.columns()
+    return columns, processes(calls, columns["ordinal"], columns["correlation"])
+
+
+def _pairs(process: I64, ordinal: I64) -> set[tuple[int, int]]:
+    unique = np.unique(np.stack((process, ordinal), axis=1), axis=0) if len(process) else ()
+    return {(int(pid), int(gpu)) for pid, gpu in unique}
+
+
+def _devices(index: dict[tuple[int, int], int], process: I64, ordinal: I64) -> I64:
+    """The device of every row; -1 for a (process, ordinal) that nothing ran on."""
+    device = _unknown(process)
+    for (pid, gpu), position in index.items():
+        device[(process == pid) & (ordinal == gpu)] = position
+    return device
+
+
+def _unknown(like: I64) -> I64:
+    return np.full(len(like), UNKNOWN, dtype=np.int64)
+
+
+_SUFFIXES = (".json", ".json.gz")
+
+
+def is_kineto_name(path: Path) -> bool:
+    """Whether a file is named like a profiler trace (`.json`, `.pt.trace.json`, either with `.gz`)."""
+    return path.name.lower().endswith(_SUFFIXES)
+
+
+def read_kineto(path: Path) -> Trace:
+    """Read one PyTorch profiler trace.
+
+    A capture without GPU rows gives a Trace without kernels. Raises TraceError (one line: what, where,
+    what to do) for a file that is missing, truncated, malformed, too large or no profiler trace, and
+    for times that cannot be true.
+    """
+    document = read_document(path)
+    rows = EventRows(path)
+    rows.read(document.events)
+    first = first_ns(rows)
+    try:
+        ranks, gpu_facts = distributed(document.distributed), gpus(document.device_properties)
+    except ValueError as error:
+        remedy = "The file is damaged: export it again."
+        raise TraceError(path, f"deviceProperties or distributedInfo hold {error}.", remedy) from None
+    threads = rows.host_threads()
+    call_columns = rows.api_calls.columns()
+    calls, bad_calls = host_rows_that_fit(ApiCalls(**call_columns))  # type: ignore[arg-type]
+    by_correlation = launches(threads, call_columns["thread"], call_columns["correlation"])
+    tables = device_tables(rows, by_correlation)
+    check_activity(path, tables.kernels, tables.copies, GraphLaunches.empty())
+    annotations, bad_ranges = host_rows_that_fit(ranges(rows))
+    operators, bad_operators = host_rows_that_fit(Operators(**rows.operators.columns()))  # type: ignore[arg-type]
+    frames, _ = host_rows_that_fit(Operators(**rows.python_calls.columns()))  # type: ignore[arg-type]
+    syncs, bad_syncs = host_rows_that_fit(tables.syncs)
+    launch_count, _ = launched(by_correlation, tables.kernels.correlation)
+    launched_kernels = int(np.count_nonzero(launch_count))
+    origin = utc_origin_ns(document.base_time_ns, first)
+    listed = {group.name for group in ranks.groups}
+    trace = Trace(
+        path=path,
+        format="kineto",
+        tool_version=None,
+        schema=None if document.schema is None else str(document.schema)[:40],
+        utc_origin_ns=origin,
+        devices=devices(tables.pairs, gpu_facts, ranks),
+        threads=threads,
+        strings=rows.strings.values,
+        kernels=tables.kernels,
+        copies=tables.copies,
+        api_calls=calls,
+        syncs=syncs,
+        event_records=tables.event_records,
+        ranges=annotations,
+        operators=operators,
+        python_calls=frames,
+        payloads=rows.payloads.table(),
+        groups=(*ranks.groups, *(g for g in rows.payloads.groups.values() if g.name not in listed)),
+        world_size=ranks.world_size,
+        capabilities=dict.fromkeys(CAPABILITIES, Capability(available=False)),
+    )
+    return replace(
+        trace,
+        capabilities=capabilities(trace, launched_kernels=launched_kernels),
+        notes=(
+            *left_out_note(bad_calls + bad_ranges + bad_operators + bad_syncs),
+            *notes(
+                rows,
+                repaired_file=document.repaired,
+                kernels=len(tables.kernels),
+                launched_kernels=launched_kernels,
+                host_processes=len(by_correlation.host_processes),
+                clock_disagrees=origin is None and first is not None and bool(document.base_time_ns),
+            ),
+        ),
+    )

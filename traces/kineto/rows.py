@@ -1,0 +1,328 @@
+"""Sorting the events of a PyTorch trace into the rows of the Trace's tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from perfdoc.traces.errors import TraceError
+from perfdoc.traces.kineto.document import Event, decode_event, has_category, repair
+from perfdoc.traces.kineto.names import is_own_frame, short_name
+from perfdoc.traces.kineto.payload import PayloadRows
+from perfdoc.traces.kineto.values import (
+    CopyArgs,
+    DeviceArgs,
+    EventArgs,
+    KernelArgs,
+    LaunchArgs,
+    SyncArgs,
+    ThreadNameArgs,
+    correlation_id,
+    instant_ns,
+    integer,
+    interval_ns,
+    non_negative,
+    positive,
+    product,
+    text,
+)
+from perfdoc.traces.model import UNKNOWN, CopyKind, RangeKind, SyncKind, Thread
+from perfdoc.traces.table import Rows, Strings
+
+_Args = TypeVar("_Args", bound=msgspec.Struct)
+
+# Written as duration events, known and not read: flow arrows' ends, the profiler's own span, the GPU-side
+# copies of annotations and profiler overhead.
+_SKIPPED = frozenset(
+    ("ac2g", "async_cpu_to_gpu", "async", "fwdbwd", "forward_backward", "Trace", "gpu_user_annotation")
+    + ("overhead", "external_correlation", "cuda_profiler_range")
+)
+
+_COPY_KINDS = {
+    "HtoD": CopyKind.HOST_TO_DEVICE,
+    "DtoH": CopyKind.DEVICE_TO_HOST,
+    "DtoD": CopyKind.DEVICE_TO_DEVICE,
+    "PtoP": CopyKind.PEER_TO_PEER,
+    "HtoH": CopyKind.HOST_TO_HOST,
+}
+_SYNC_KINDS = {
+    "Event Sync": SyncKind.EVENT_SYNCHRONIZE,
+    "Stream Wait Event": SyncKind.STREAM_WAIT_EVENT,
+    "Stream Sync": SyncKind.STREAM_SYNCHRONIZE,
+    "Context Sync": SyncKind.DEVICE_SYNCHRONIZE,
+}
+# Old captures wrote annotations as operators; these names are no operator's.
+_ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "## ")
+
+
+class EventRows:
+    """Everything that the events of one file say, row by row."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.strings = Strings()
+        self.threads: dict[tuple[int, int, str], int] = {}
+        self.thread_names: dict[tuple[int, int, str], str] = {}
+        self.kernels = Rows(
+            *("start_ns", "end_ns", "ordinal", "stream", "correlation", "name", "full_name"),
+            *("grid_blocks", "block_threads", "graph_node"),
+        )
+        self.copies = Rows(
+            "start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "bytes", "graph_node"
+        )
+        self.api_calls = Rows("start_ns", "end_ns", "thread", "correlation", "name")
+        self.syncs = Rows(
+            *("start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "event"),
+            *("source_stream", "source_correlation"),
+        )
+        self.event_records = Rows("ordinal", "stream", "correlation", "event", "time_ns")
+        self.ranges = Rows("start_ns", "end_ns", "thread", "name", "kind")
+        self.operators = Rows("start_ns", "end_ns", "thread", "name")
+        self.python_calls = Rows("start_ns", "end_ns", "thread", "name")
+        self._own_frame: dict[str, bool] = {}
+        self.payloads = PayloadRows(self.strings)
+        self.ignored = 0
+        """Events that are no objects, or whose phase or category is no text."""
+        self.repaired = 0
+        self.unknown: Counter[str] = Counter()
+        """Duration events by categories that are neither read nor known to be skipped."""
+        self.unknown_on_device: Counter[str] = Counter()
+        self._short: dict[str, tuple[int, int]] = {}
+        self._readers: dict[str | None, Callable[[Event], None]] = {
+            **dict.fromkeys(("kernel", "Kernel"), self._kernel),
+            **dict.fromkeys(("gpu_memcpy", "Memcpy", "gpu_memset", "Memset"), self._copy),
+            **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), self._api_call),
+            **dict.fromkeys(("xpu_runtime", "xpu_driver", "mtia_runtime"), self._api_call),
+            **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver"), self._api_call),
+            "cuda_sync": self._sync,
+            "cuda_event": self._event_record,
+            "user_annotation": self._range,
+            "python_function": self._python_call,
+            **dict.fromkeys(("cpu_op", "Operator"), self._operator),
+        }
+
+    def read(self, events: list[msgspec.Raw]) -> None:
+        """Sort the events; TraceError names the first one that cannot be true."""
+        readers = self._readers
+        for number, raw in enumerate(events):
+            try:
+                event = decode_event(raw)
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+                if (repaired := self._second_try(number, raw, error)) is None:
+                    continue
+                event = repaired
+            try:
+                if event.ph == "X":
+                    reader = readers.get(event.cat)
+                    if reader is not None:
+                        reader(event)
+                    elif event.cat not in _SKIPPED:
+                        self._note_unknown(event)
+                elif event.ph == "M":
+                    self._thread_name(event)
+                elif event.ph in ("i", "I"):
+                    self._mark(event)
+            except (ValueError, OverflowError, RecursionError) as error:
+                raise self._bad_event(number, event, error) from None
+
+    def _second_try(self, number: int, raw: msgspec.Raw, error: Exception) -> Event | None:
+        """An event that did not decode, after repair; None when it is one to ignore."""
+        content = bytes(raw)
+        if not content.startswith(b"{"):
+            self.ignored += 1
+            return None
+        try:
+            if not isinstance(error, (msgspec.ValidationError, RecursionError)):
+                event = decode_event(repair(content))
+                self.repaired += 1
+                return event
+        except (msgspec.DecodeError, RecursionError) as again:
+            error = again
+        if isinstance(error, msgspec.ValidationError) and not has_category(content):
+            self.ignored += 1
+            return None
+        raise self._bad_event(number, Event(), error)
+
+    def _bad_event(self, number: int, event: Event, error: Exception) -> TraceError:
+        reason = "a number that does not fit 64 bits" if isinstance(error, OverflowError) else str(error)
+        if isinstance(error, RecursionError):
+            reason = "arguments nested too deeply"
+        kind = f" ({event.cat[:40]!r})" if event.cat else ""
+        return TraceError(
+            self.path,
+            f"event {number} of traceEvents{kind} has {reason}.",
+            "The file is damaged or was not written by the PyTorch profiler: export it again.",
+        )
+
+    # One method a table. ValueError says what the event has that it must not have.
+
+    def _kernel(self, event: Event) -> None:
+        args = _decode(_KERNEL_ARGS, event)
+        start, end, ordinal, stream, correlation = self._on_device(event, args)
+        name = self._name(event)
+        interned = self._short.get(name)
+        if interned is None:
+            interned = self.strings.intern(short_name(name)), self.strings.intern(name)
+            self._short[name] = interned
+        self.payloads.add(len(self.kernels), args)
+        self.kernels.add(
+            *(start, end, ordinal, stream, correlation, *interned),
+            *(product(args.grid), product(args.block), positive(args.graph_node)),
+        )
+
+    def _copy(self, event: Event) -> None:
+        args = _decode(_COPY_ARGS, event)
+        start, end, ordinal, stream, correlation = self._on_device(event, args)
+        if event.cat in ("Memset", "gpu_memset"):
+            kind = CopyKind.MEMSET
+        else:
+            words = self._name(event)[:40].split(" ", 2)
+            kind = _COPY_KINDS.get(words[1] if len(words) > 1 else "", CopyKind.OTHER)
+        moved, node = non_negative(args.bytes), positive(args.graph_node)
+        self.copies.add(start, end, ordinal, stream, correlation, kind, moved, node)
+
+    def _api_call(self, event: Event) -> None:
+        args = _decode(_LAUNCH_ARGS, event)
+        start, end = interval_ns(event.ts, event.dur)
+        name = self.strings.intern(self._name(event))
+        self.api_calls.add(start, end, self._thread(event), correlation_id(args.correlation), name)
+
+    def _sync(self, event: Event) -> None:
+        args = _decode(_SYNC_ARGS, event)
+        start, end, ordinal, _, correlation = self._on_device(event, args)
+        kind = _SYNC_KINDS.get(text(args.kind) or self._name(event), SyncKind.OTHER)
+        self.syncs.add(
+            *(start, end, ordinal, non_negative(args.stream), correlation, kind, non_negative(args.event)),
+            *(non_negative(args.source_stream), correlation_id(args.source_correlation)),
+        )
+
+    def _event_record(self, event: Event) -> None:
+        args = _decode(_EVENT_ARGS, event)
+        # CUPTI before 12.8 has no time for records; Kineto then writes 0 (or what is left of the origin).
+        time = max(instant_ns(event.ts), 0) or UNKNOWN
+        ordinal, stream = self._ordinal(event, args), non_negative(args.stream)
+        self.event_records.add(
+            ordinal, stream, correlation_id(args.correlation), non_negative(args.event), time
+        )
+
+    def _range(self, event: Event) -> None:
+        start, end = interval_ns(event.ts, event.dur)
+        name = self.strings.intern(self._name(event))
+        self.ranges.add(start, end, self._thread(event), name, RangeKind.PUSH_POP)
+
+    def _operator(self, event: Event) -> None:
+        start, end = interval_ns(event.ts, event.dur)
+        text_name = self._name(event)
+        name, thread = self.strings.intern(text_name), self._thread(event)
+        self.operators.add(start, end, thread, name)
+        if event.cat == "Operator" and text_name.startswith(_ANNOTATION_PREFIXES):
+            self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
+
+    def _python_call(self, event: Event) -> None:
+        """Frames of the program's own code; one that is damaged is no reason to refuse the file."""
+        name = event.name
+        if not isinstance(name, str):
+            return
+        own = self._own_frame.get(name)
+        if own is None:
+            own = self._own_frame[name] = is_own_frame(name)
+        if own:
+            with suppress(ValueError):
+                start, end = interval_ns(event.ts, event.dur)
+                self.python_calls.add(start, end, self._thread(event), self.strings.intern(name))
+
+    def _mark(self, event: Event) -> None:
+        """Instants of the program; the profiler's own (no category, or `[memory]`) are not marks."""
+        if event.cat in ("user_annotation", "cpu_instant_event"):
+            name = self._name(event)
+            if not name.startswith("["):
+                time = instant_ns(event.ts)
+                index = self.strings.intern(name)
+                self.ranges.add(time, time, self._thread(event), index, RangeKind.MARK)
+
+    def _thread_name(self, event: Event) -> None:
+        if event.name == "thread_name":
+            name = text(_decode(_THREAD_NAME_ARGS, event).name).strip()
+            self.thread_names.setdefault(self._thread_key(event), name)
+
+    def _note_unknown(self, event: Event) -> None:
+        category = event.cat or ""
+        self.unknown[category] += 1
+        args = _decode(_DEVICE_ARGS, event, strict=False)
+        if args.stream is not None:
+            self.unknown_on_device[category] += 1
+
+    def _on_device(self, event: Event, args: DeviceArgs) -> tuple[int, int, int, int, int]:
+        """Start, end, device ordinal, stream and correlation of a device's row."""
+        start, end = interval_ns(event.ts, event.dur)
+        if start < 0:
+            raise ValueError(f"a negative time on a device (ts {event.ts})")
+        stream = args.stream if args.stream is not None else event.tid
+        ordinal, correlation = self._ordinal(event, args), correlation_id(args.correlation)
+        return start, end, ordinal, non_negative(stream), correlation
+
+    def _ordinal(self, event: Event, args: DeviceArgs) -> int:
+        for candidate in (args.device, args.in_device, event.pid):
+            if (ordinal := non_negative(candidate)) != UNKNOWN:
+                return ordinal
+        return UNKNOWN
+
+    def _name(self, event: Event) -> str:
+        if not isinstance(event.name, str):
+            raise ValueError("no name")
+        return event.name
+
+    def _thread(self, event: Event) -> int:
+        key = self._thread_key(event)
+        index = self.threads.get(key)
+        if index is None:
+            index = self.threads[key] = len(self.threads)
+        return index
+
+    def _thread_key(self, event: Event) -> tuple[int, int, str]:
+        pid, tid = event.pid, event.tid
+        if type(pid) is int and type(tid) is int:
+            return integer(pid), integer(tid), ""
+        tid_number = integer(tid)
+        return integer(pid), tid_number, text(tid) if tid_number == UNKNOWN else ""
+
+    def host_threads(self) -> list[Thread]:
+        """The host threads in the order of their indices."""
+        return [
+            Thread(process=key[0], tid=key[1], name=self.thread_names.get(key, "") or key[2])
+            for key in self.threads
+        ]
+
+
+_KERNEL_ARGS = msgspec.json.Decoder(KernelArgs)
+_COPY_ARGS = msgspec.json.Decoder(CopyArgs)
+_LAUNCH_ARGS = msgspec.json.Decoder(LaunchArgs)
+_SYNC_ARGS = msgspec.json.Decoder(SyncArgs)
+_EVENT_ARGS = msgspec.json.Decoder(EventArgs)
+_DEVICE_ARGS = msgspec.json.Decoder(DeviceArgs)
+_THREAD_NAME_ARGS = msgspec.json.Decoder(ThreadNameArgs)
+
+
+def _decode(decoder: msgspec.json.Decoder[_Args], event: Event, *, strict: bool = True) -> _Args:
+    """The arguments of an event; missing ones are all None, odd ones an error unless not strict."""
+    content = bytes(event.args)
+    if content in (b"", b"null"):
+        content = b"{}"
+    try:
+        try:
+            return decoder.decode(content)
+        except msgspec.ValidationError:
+            raise
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            return decoder.decode(repair(content))
+    except msgspec.DecodeError as error:
+        if not strict:
+            return decoder.decode(b"{}")
+        if isinstance(error, msgspec.ValidationError):
+            raise ValueError("args that are not an object of plain values") from None
+        raise ValueError(f"args that cannot be read: {error}") from None

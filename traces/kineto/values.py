@@ -1,0 +1,213 @@
+"""Values in trace events, read leniently: exact times, and the arguments of each category.
+
+Kineto writes microseconds, as integers (until 2024) or with three decimals. An epoch time in
+microseconds with decimals needs 19 digits and a float64 holds 16, so the text of the number is
+converted and never a float.
+"""
+
+from __future__ import annotations
+
+import re
+from decimal import Context, Decimal
+from typing import Any
+
+import msgspec
+
+from perfdoc.traces.model import UNKNOWN
+from perfdoc.traces.validate import MAX_CORRELATION
+
+_NS_PER_US = 1000
+_INT64_END = 1 << 63
+# Sums of two numbers below 10^19 stay exact down to 10^-40; past that digits cannot move a rounding.
+_CONTEXT = Context(prec=60, Emax=999_999_999, Emin=-999_999_999)
+_MAX_EXPONENT = 20
+
+
+class Number(str):
+    """The text of a JSON number with a point or an exponent, kept as written."""
+
+    __slots__ = ()
+
+
+def interval_ns(start_us: object, duration_us: object) -> tuple[int, int]:
+    """Start and end in ns of an event's `ts` and `dur` (int or Number, in µs).
+
+    1.0005 µs and 0.0005 µs end at 1.001 µs exactly: the end is rounded from the exact sum, so two
+    intervals that touch in the file touch here. More than three decimals round half to even.
+    Raises ValueError (what is wrong, without the event) for what is not a number, a negative
+    duration and a time outside int64.
+    """
+    start, duration = _thousandths(start_us, "ts"), _thousandths(duration_us, "dur")
+    if start is not None and duration is not None:
+        end = start + duration
+    else:
+        exact_start = _exact_us(start_us, "ts")
+        exact_end = _CONTEXT.add(exact_start, _exact_us(duration_us, "dur"))
+        if exact_end < exact_start:
+            raise ValueError(f"a negative duration (dur {_shown(duration_us)})")
+        start, end = _rounded_ns(exact_start), _rounded_ns(exact_end)
+    if end < start:
+        raise ValueError(f"a negative duration (dur {_shown(duration_us)})")
+    if start < -_INT64_END or end >= _INT64_END:
+        raise ValueError(f"a time that does not fit 64-bit nanoseconds (ts {_shown(start_us)})")
+    return start, end
+
+
+def instant_ns(time_us: object) -> int:
+    """One time in ns; errors as for interval_ns."""
+    return interval_ns(time_us, 0)[0]
+
+
+def _thousandths(value: object, field: str) -> int | None:
+    """The value times 1000 where it has at most three decimals; None sends it the exact way."""
+    if type(value) is int:
+        return value * _NS_PER_US
+    if type(value) is not Number:
+        raise ValueError(f"no {field}" if value is None else f"a {field} that is not a number")
+    whole, _, decimals = value.partition(".")
+    if not 0 < len(decimals) <= 3:
+        return None
+    try:
+        return int(whole + decimals.ljust(3, "0"))
+    except ValueError:
+        return None  # an exponent
+
+
+def _exact_us(value: object, field: str) -> Decimal:
+    exact = Decimal(str(value))
+    if exact and exact.adjusted() > _MAX_EXPONENT:
+        raise ValueError(f"a time that does not fit 64-bit nanoseconds ({field} {_shown(value)})")
+    return exact
+
+
+def _rounded_ns(exact_us: Decimal) -> int:
+    return int(_CONTEXT.to_integral_value(_CONTEXT.multiply(exact_us, Decimal(_NS_PER_US))))
+
+
+def _shown(value: object) -> str:
+    text = str(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+_UINT32_MINUS_ONE = 0xFFFFFFFF
+_TRAILING_INTEGER = re.compile(r"(?:\A|stream )(-?\d{1,19})\s*\Z")
+_HEX = re.compile(r"\A0x[0-9a-fA-F]{1,16}\Z")
+
+
+class LaunchArgs(msgspec.Struct, gc=False):
+    """Arguments of a runtime or driver call."""
+
+    correlation: Any = None
+
+
+class ThreadNameArgs(msgspec.Struct, gc=False):
+    """Arguments of a `thread_name` metadata event."""
+
+    name: Any = None
+
+
+class DeviceArgs(msgspec.Struct, gc=False):
+    """Arguments that every row of a device may have."""
+
+    device: Any = None
+    in_device: Any = msgspec.field(name="inDevice", default=None)
+    """Peer copies name the device that ran them so."""
+    stream: Any = None
+    correlation: Any = None
+
+
+class CopyArgs(DeviceArgs, gc=False):
+    """Arguments of a memory copy or set."""
+
+    bytes: Any = None
+    graph_node: Any = msgspec.field(name="graph node id", default=None)
+
+
+class SyncArgs(DeviceArgs, gc=False):
+    """Arguments of a `cuda_sync` row; `stream` is the one that waits."""
+
+    kind: Any = msgspec.field(name="cuda_sync_kind", default=None)
+    source_stream: Any = msgspec.field(name="wait_on_stream", default=None)
+    source_correlation: Any = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=None)
+    event: Any = msgspec.field(name="wait_on_cuda_event_id", default=None)
+
+
+class EventArgs(DeviceArgs, gc=False):
+    """Arguments of a `cuda_event` row (2025 and later)."""
+
+    event: Any = msgspec.field(name="event_id", default=None)
+
+
+class KernelArgs(DeviceArgs, gc=False):
+    """Arguments of a kernel, with what PyTorch adds to a collective's kernel."""
+
+    grid: Any = None
+    block: Any = None
+    graph_node: Any = msgspec.field(name="graph node id", default=None)
+    collective: Any = msgspec.field(name="Collective name", default=None)
+    in_elements: Any = msgspec.field(name="In msg nelems", default=None)
+    out_elements: Any = msgspec.field(name="Out msg nelems", default=None)
+    in_splits: Any = msgspec.field(name="In split size", default=None)
+    dtype: Any = None
+    group_size: Any = msgspec.field(name="Group size", default=None)
+    group_name: Any = msgspec.field(name="Process Group Name", default=None)
+    group_description: Any = msgspec.field(name="Process Group Description", default=None)
+    group_ranks: Any = msgspec.field(name="Process Group Ranks", default=None)
+    sequence: Any = msgspec.field(name="Seq", default=None)
+    source_rank: Any = msgspec.field(name="Src Rank", default=None)
+    destination_rank: Any = msgspec.field(name="Dst Rank", default=None)
+    rank: Any = msgspec.field(name="Rank", default=None)
+
+
+def integer(value: object) -> int:
+    """A whole number, also written as text (`7`, `stream 7`, `0x1f`); -1 for anything else.
+
+    Raises ValueError for one that does not fit int64.
+    """
+    if type(value) is int:
+        number = value
+    elif isinstance(value, str) and (match := _TRAILING_INTEGER.search(value)):
+        number = int(match.group(1))
+    elif isinstance(value, str) and _HEX.match(value):
+        number = int(value, 16)
+    else:
+        return UNKNOWN
+    if not -_INT64_END <= number < _INT64_END:
+        raise ValueError("a number that does not fit 64 bits")
+    return number
+
+
+def non_negative(value: object) -> int:
+    """As integer, with -1 for every negative and for CUPTI's 32-bit `invalid`."""
+    number = integer(value)
+    return UNKNOWN if number < 0 or number == _UINT32_MINUS_ONE else number
+
+
+def positive(value: object) -> int:
+    """As non_negative, with -1 for 0 too: CUPTI counts correlations and graph nodes from 1."""
+    return non_negative(value) or UNKNOWN
+
+
+def correlation_id(value: object) -> int:
+    """As positive, with -1 for what is no correlation id of CUPTI's too."""
+    number = positive(value)
+    return number if number < MAX_CORRELATION else UNKNOWN
+
+
+def product(value: object) -> int:
+    """The product of a launch dimension `[x, y, z]`; -1 where it is not one."""
+    if type(value) is not list or not 1 <= len(value) <= 3:
+        return UNKNOWN
+    total = 1
+    for part in value:
+        if type(part) is not int or part <= 0:
+            return UNKNOWN
+        total *= part
+    return total if total < _INT64_END else UNKNOWN
+
+
+def text(value: object) -> str:
+    """Text or a whole number as text; empty for anything else."""
+    if isinstance(value, str):
+        return value
+    return str(value) if type(value) is int else ""

@@ -1,0 +1,1 @@
+"""Memory snapshots of PyTorch, read in bounded memory into columns."""

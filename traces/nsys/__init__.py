@@ -1,0 +1,1 @@
+"""Nsight Systems exports: the tables of SQLite or Parquet, read into a Trace."""

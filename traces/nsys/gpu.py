@@ -1,0 +1,132 @@
+"""What ran on the devices: kernels, copies and CUDA-graph launches of an Nsight export."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from perfdoc.traces.model import UNKNOWN, Copies, CopyKind, GraphLaunches, Kernels
+from perfdoc.traces.nsys.ids import Ids
+from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
+from perfdoc.traces.table import I8, I64
+from perfdoc.traces.validate import known_correlations
+
+KERNEL = "CUPTI_ACTIVITY_KIND_KERNEL"
+MEMCPY = "CUPTI_ACTIVITY_KIND_MEMCPY"
+MEMSET = "CUPTI_ACTIVITY_KIND_MEMSET"
+GRAPH_TRACE = "CUPTI_ACTIVITY_KIND_GRAPH_TRACE"
+
+_ACTIVITY = {
+    "start": 0,
+    "end": NULL,
+    "deviceId": 0,
+    "streamId": NULL,
+    "correlationId": NULL,
+    "globalPid": NULL,
+}
+
+KERNEL_COLUMNS = {
+    **_ACTIVITY,
+    "shortName": NULL,
+    "demangledName": NULL,
+    "graphNodeId": NULL,
+    **dict.fromkeys(("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"), NULL),
+}
+"""What is read of the kernel table, and what stands for NULL in it."""
+
+_COPY_KINDS = {
+    1: CopyKind.HOST_TO_DEVICE,
+    2: CopyKind.DEVICE_TO_HOST,
+    3: CopyKind.HOST_TO_DEVICE,
+    4: CopyKind.DEVICE_TO_HOST,
+    5: CopyKind.DEVICE_TO_DEVICE,
+    6: CopyKind.DEVICE_TO_DEVICE,
+    7: CopyKind.DEVICE_TO_DEVICE,
+    8: CopyKind.DEVICE_TO_DEVICE,
+    9: CopyKind.HOST_TO_HOST,
+    10: CopyKind.PEER_TO_PEER,
+    11: CopyKind.HOST_TO_DEVICE,
+    12: CopyKind.DEVICE_TO_HOST,
+    13: CopyKind.DEVICE_TO_DEVICE,
+}
+"""ENUM_CUDA_MEMCPY_OPER to CopyKind; arrays count as device memory."""
+_LAST_KIND = 13
+
+
+def read_kernels(source: NsysSource, ids: Ids) -> Kernels:
+    """Rows of the kernel table; empty where the export has none."""
+    c = read_ints(source, KERNEL, KERNEL_COLUMNS)
+    return Kernels(
+        start_ns=c["start"],
+        end_ns=c["end"],
+        device=ids.devices_of(c["globalPid"], c["deviceId"]),
+        stream=c["streamId"],
+        correlation=known_correlations(c["correlationId"]),
+        name=ids.names_of(c["shortName"]),
+        full_name=ids.names_of(c["demangledName"]),
+        grid_blocks=_volume(c["gridX"], c["gridY"], c["gridZ"]),
+        block_threads=_volume(c["blockX"], c["blockY"], c["blockZ"]),
+        graph_node=_zero_is_none(c["graphNodeId"]),
+    )
+
+
+def read_copies(source: NsysSource, ids: Ids) -> Copies:
+    """Memory copies, then memory sets."""
+    parts = []
+    for table, kind_column in ((MEMCPY, "copyKind"), (MEMSET, None)):
+        wanted = {**_ACTIVITY, "bytes": UNKNOWN, "graphNodeId": NULL}
+        if kind_column:
+            wanted |= {kind_column: 0, "srcDeviceId": NULL, "dstDeviceId": NULL}
+        c = read_ints(source, table, wanted)
+        parts.append(
+            Copies(
+                start_ns=c["start"],
+                end_ns=c["end"],
+                device=ids.devices_of(c["globalPid"], c["deviceId"]),
+                stream=c["streamId"],
+                correlation=known_correlations(c["correlationId"]),
+                kind=_copy_kind(c[kind_column], c["srcDeviceId"], c["dstDeviceId"])
+                if kind_column
+                else np.full(len(c["start"]), CopyKind.MEMSET, np.int8),
+                bytes=c["bytes"],
+                graph_node=_zero_is_none(c["graphNodeId"]),
+            )
+        )
+    return Copies(**{n: np.concatenate([getattr(p, n) for p in parts]) for n in Copies.column_names()})
+
+
+def read_graph_launches(source: NsysSource, ids: Ids) -> GraphLaunches:
+    """CUDA graphs traced as a whole (`--cuda-graph-trace=graph`, nsys's default)."""
+    c = read_ints(source, GRAPH_TRACE, {**_ACTIVITY, "graphExecId": NULL})
+    return GraphLaunches(
+        start_ns=c["start"],
+        end_ns=c["end"],
+        device=ids.devices_of(c["globalPid"], c["deviceId"]),
+        stream=c["streamId"],
+        correlation=known_correlations(c["correlationId"]),
+        graph=c["graphExecId"],
+    )
+
+
+def _copy_kind(copy_kind: I64, source_device: I64, target_device: I64) -> I8:
+    table = np.full(_LAST_KIND + 1, CopyKind.OTHER, np.int8)
+    for code, name in _COPY_KINDS.items():
+        table[code] = name
+    known = (copy_kind >= 0) & (copy_kind <= _LAST_KIND)
+    kind = np.where(known, table[np.where(known, copy_kind, 0)], np.int8(CopyKind.OTHER))
+    # A copy between two devices is a peer copy whatever kind CUPTI gave it.
+    peer = (source_device != NULL) & (target_device != NULL) & (source_device != target_device)
+    return np.where(peer, np.int8(CopyKind.PEER_TO_PEER), kind)
+
+
+def _volume(x: I64, y: I64, z: I64) -> I64:
+    if len(x) and min(x.min(), y.min(), z.min()) > 0 and x.max() < 2**31 and max(y.max(), z.max()) < 2**16:
+        return x * y * z  # as nearly always, in a third of the time
+    known = (x > 0) & (y > 0) & (z > 0)
+    # CUDA's limits (2^31-1 x 65535 x 65535) fit in 63 bits; anything larger is not a launch.
+    fits = known & (x < 2**31) & (y < 2**16) & (z < 2**16)
+    return np.where(fits, np.where(fits, x, 0) * np.where(fits, y, 0) * np.where(fits, z, 0), UNKNOWN)
+
+
+def _zero_is_none(node: I64) -> I64:
+    """Graph node ids are never 0; some generations write 0 for a kernel launched by itself."""
+    return np.where(node == 0, UNKNOWN, node)

@@ -1,0 +1,103 @@
+"""Nsight's serialised ids, and the tables of devices, threads and names that they index."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from perfdoc.traces.arrow import distinct
+from perfdoc.traces.model import Device, Thread
+from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
+from perfdoc.traces.table import I32, I64, Strings
+from perfdoc.traces.validate import check_devices
+
+
+def process_of(global_id: I64 | int) -> Any:
+    """Process id inside a globalPid or globalTid: bits 24 to 47 (Nsight's analysis guide)."""
+    return (global_id >> 24) & 0xFFFFFF
+
+
+def thread_of(global_tid: I64 | int) -> Any:
+    """Thread id inside a globalTid: the low 24 bits."""
+    return global_tid & 0xFFFFFF
+
+
+class Ids:
+    """Collects devices, threads and names while the tables of one export are read."""
+
+    def __init__(self, source: NsysSource) -> None:
+        self._source = source
+        self.strings = Strings()
+        self.devices: list[Device] = []
+        self.threads: list[Thread] = []
+        self._device_index: dict[tuple[int, int], int] = {}
+        self._thread_index: dict[int, int] = {}
+        self._name_index: dict[int, int] = {NULL: 0}
+        self.missing_names = 0
+        """Name ids that StringIds does not hold."""
+
+    def devices_of(self, global_pids: I64, device_ids: I64) -> I32:
+        """Index into `devices` for each row; a new pair of process and CUDA ordinal adds a device.
+
+        Raises TraceError where there are more than a node can have.
+        """
+        pids, pid_code = distinct(global_pids)
+        ordinals, ordinal_code = distinct(device_ids)
+        pairs, pair_code = distinct(pid_code * max(1, len(ordinals)) + ordinal_code)
+        index = np.empty(len(pairs), np.int32)
+        for i, pair in enumerate(pairs.tolist()):
+            process = int(process_of(int(pids[pair // len(ordinals)])))
+            index[i] = self._device(process, int(ordinals[pair % len(ordinals)]))
+        return index.take(pair_code)
+
+    def _device(self, process: int, ordinal: int) -> int:
+        key = (process, ordinal)
+        if key not in self._device_index:
+            check_devices(self._source.path, len(self.devices) + 1)
+            self._device_index[key] = len(self.devices)
+            self.devices.append(Device(process=process, ordinal=ordinal))
+        return self._device_index[key]
+
+    def threads_of(self, global_tids: I64) -> I32:
+        """Index into `threads` for each row; -1 where the row has no thread."""
+        ids, code = distinct(global_tids)
+        index = np.empty(len(ids), np.int32)
+        for i, gid in enumerate(ids.tolist()):
+            if gid == NULL:
+                index[i] = -1
+                continue
+            if gid not in self._thread_index:
+                self._thread_index[gid] = len(self.threads)
+                self.threads.append(Thread(process=int(process_of(gid)), tid=int(thread_of(gid))))
+            index[i] = self._thread_index[gid]
+        return index.take(code)
+
+    def names_of(self, string_ids: I64) -> I32:
+        """Index into `strings` for each row of StringIds references; 0 (the empty string) for NULL."""
+        ids, code = distinct(string_ids)
+        wanted = [i for i in ids.tolist() if i not in self._name_index]
+        texts = self._source.strings(wanted) if wanted else {}
+        for i in wanted:
+            text = texts.get(i)
+            if text is None:
+                self.missing_names += 1
+                text = f"[name {i} missing in StringIds]"
+            self._name_index[i] = self.strings.intern(text)
+        index = np.array([self._name_index[i] for i in ids.tolist()], np.int32)
+        return index.take(code) if len(index) else np.empty(0, np.int32)
+
+    def name_threads(self) -> None:
+        """Fill thread names from ThreadNames; of several names for a thread the first counts."""
+        if not {"nameId", "globalTid"} <= self._source.columns("ThreadNames") or not self.threads:
+            return
+        table = read_ints(self._source, "ThreadNames", {"nameId": NULL, "globalTid": NULL})
+        rows = np.flatnonzero(
+            (table["nameId"] != NULL) & np.isin(table["globalTid"], list(self._thread_index))
+        )
+        names = self.names_of(table["nameId"][rows]).tolist()
+        for name, gid in zip(names, table["globalTid"][rows].tolist(), strict=True):
+            thread = self.threads[self._thread_index[gid]]
+            if not thread.name:
+                self.threads[self._thread_index[gid]] = replace(thread, name=self.strings.values[name])

@@ -1,0 +1,154 @@
+"""Facts about the capture itself: versions, GPUs, clock, and what nsys warned of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from perfdoc.traces.model import Device, Note
+from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
+
+_WARNINGS = (
+    # (text of a DIAGNOSTIC_EVENT, our code, our words)
+    (
+        "Not all CUDA events might have been collected",
+        "capture-incomplete",
+        "nsys says that it may have lost CUDA events.",
+    ),
+    (
+        "Not all NVTX events might have been collected",
+        "capture-incomplete",
+        "nsys says that it may have lost NVTX events.",
+    ),
+    ("events dropped", "capture-incomplete", "nsys says that it dropped events."),
+    (
+        "Installed CUDA driver version",
+        "driver-newer-than-nsys",
+        "The nsys of the capture is older than the CUDA driver.",
+    ),
+)
+_SECRETS = tuple(
+    f"%{name}=________%"
+    for name in ("TOKEN", "SECRET", "PASSWORD", "PASSWD", "API_KEY", "APIKEY", "ACCESS_KEY")
+)
+"""SQL LIKE patterns of an environment variable with a value of at least eight characters."""
+_REMEDY = {
+    "capture-incomplete": "End the capture before the process exits (cudaProfilerStop or --duration) and "
+    "profile fewer steps.",
+    "driver-newer-than-nsys": "Capture with a newer nsys; a few fields may be missing.",
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Meta:
+    """What an export says about itself; None where it does not."""
+
+    tool_version: str | None
+    schema: str | None
+    utc_origin_ns: int | None
+    is_nsight: bool
+
+
+def read_meta(source: NsysSource) -> Meta:
+    """Product, schema version and clock origin."""
+    values: dict[str, str] = {}
+    for table in ("META_DATA_EXPORT", "EXPORT_META_DATA"):  # the second name up to 2022
+        if {"name", "value"} <= source.columns(table):
+            data = source.read(table, ["name", "value"])
+            values |= {
+                str(n): str(v)
+                for n, v in zip(data["name"].to_pylist(), data["value"].to_pylist(), strict=True)
+            }
+    utc = read_ints(source, "TARGET_INFO_SESSION_START_TIME", {"utcEpochNs": NULL})["utcEpochNs"]
+    return Meta(
+        tool_version=values.get("EXPORT_PRODUCT_VERSION"),
+        schema=values.get("EXPORT_SCHEMA_VERSION") or values.get("EXPORT_SCHEMA_VERSION_MAJOR"),
+        utc_origin_ns=int(utc[0]) if len(utc) and utc[0] > 0 else None,
+        is_nsight="Nsight" in values.get("EXPORT_PRODUCT_NAME", "")
+        or bool(source.columns("ANALYSIS_DETAILS")),
+    )
+
+
+def identify_gpus(source: NsysSource, devices: list[Device]) -> list[Device]:
+    """Add GPU name, SM count and memory to devices; a device that cannot be matched stays as it is.
+
+    The CUDA ordinal is matched to the physical GPU through TARGET_INFO_CUDA_DEVICE (nsys 2024.5 and
+    later), else through the GPU's own ordinal: with CUDA_VISIBLE_DEVICES the two can differ, so that
+    is taken only when every GPU of the machine is of one kind.
+    """
+    columns = source.columns("TARGET_INFO_GPU")
+    if "id" not in columns:
+        return devices
+    wanted = [
+        c for c in ("id", "name", "totalMemory", "smCount", "uuid", "cuDevice", "isDiscrete") if c in columns
+    ]
+    gpus = source.read("TARGET_INFO_GPU", wanted).to_pylist()
+    gpus = [g for g in gpus if g.get("totalMemory")]  # integrated and software adapters report none
+    by_id = {g["id"]: g for g in gpus}
+    cuda = source.columns("TARGET_INFO_CUDA_DEVICE")
+    gpu_of: dict[tuple[int, int], int] = {}
+    if {"gpuId", "cudaId", "pid"} <= cuda:
+        c = read_ints(source, "TARGET_INFO_CUDA_DEVICE", {"gpuId": NULL, "cudaId": NULL, "pid": NULL})
+        keys = zip(c["pid"].tolist(), c["cudaId"].tolist(), strict=True)
+        gpu_of = dict(zip(keys, c["gpuId"].tolist(), strict=True))
+    one_kind = len({(g.get("name"), g.get("smCount")) for g in gpus}) == 1
+    result = []
+    for device in devices:
+        gpu = by_id.get(gpu_of.get((device.process, device.ordinal), NULL))
+        exact = gpu is not None
+        if gpu is None and one_kind:
+            gpu = gpus[0]
+        if gpu is None:
+            result.append(device)
+            continue
+        result.append(
+            replace(
+                device,
+                gpu_name=_text(gpu.get("name")),
+                sm_count=_positive(gpu.get("smCount")),
+                memory_bytes=_positive(gpu.get("totalMemory")),
+                uuid=_text(gpu.get("uuid")) if exact else None,
+            )
+        )
+    return result
+
+
+def read_warnings(source: NsysSource) -> list[Note]:
+    """nsys's own warnings that change what a figure means, in our words.
+
+    The texts are not passed on: they hold paths and command lines of the machine that was profiled.
+    """
+    if "text" not in source.columns("DIAGNOSTIC_EVENT"):
+        return []
+    texts = [str(t) for t in source.read("DIAGNOSTIC_EVENT", ["text"])["text"].to_pylist()]
+    notes = {}
+    for needle, code, words in _WARNINGS:
+        if any(needle in t for t in texts):
+            notes[words] = Note(code=code, message=words, remedy=_REMEDY[code])
+    return list(notes.values())
+
+
+def find_secrets(source: NsysSource) -> list[Note]:
+    """Warn where the export seems to hold credentials: nsys stores the environment of what it profiled.
+
+    What was found is not repeated.
+    """
+    for table, column in (("META_DATA_CAPTURE", "value"), ("StringIds", "value")):
+        if column in source.columns(table) and source.holds_text_like(table, column, _SECRETS):
+            return [
+                Note(
+                    code="secrets",
+                    message=f"The export seems to hold credentials of whoever captured it (in {table}).",
+                    remedy="Do not share the file; share a copy: perfdoc redact TRACE -o COPY.",
+                )
+            ]
+    return []
+
+
+def _positive(value: object) -> int | None:
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _text(value: object) -> str | None:
+    if isinstance(value, bytes):
+        return value.decode("utf-8", "replace") or None
+    return str(value) if value else None

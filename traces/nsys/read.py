@@ -1,0 +1,266 @@
+"""Nsight Systems exports, from either container, as a Trace; a report is exported first."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from perfdoc.profiling.marks import parse_rank_mark
+from perfdoc.profiling.nsys.command import OVERRIDE
+from perfdoc.profiling.vocabulary import RANK_MARK
+from perfdoc.traces.errors import NoGpuActivityError, TraceError
+from perfdoc.traces.model import ApiCalls, Capability, Copies, GraphLaunches, Kernels, Note, Trace
+from perfdoc.traces.nsys import gpu as nsys_gpu
+from perfdoc.traces.nsys import host as nsys_host
+from perfdoc.traces.nsys.ids import Ids
+from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, read_warnings
+from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
+from perfdoc.traces.nsys.source import NsysSource, ParquetSource, SqliteSource
+from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
+
+_FIRST_ROWS = 65_536
+"""Nearly every export has a launch among its first rows, which spares the look at all of them."""
+
+
+def any_launch_found(api: ApiCalls, ids: Ids, activities: Sequence[Kernels | GraphLaunches | Copies]) -> bool:
+    """Whether at least one activity has the correlation id of a call of its own process."""
+    stride = 1 + max(int(t.correlation.max(initial=0)) for t in (api, *activities))
+    index: dict[int, int] = {}
+    of_thread, of_device = (
+        np.array([index.setdefault(entry.process, len(index)) for entry in entries], np.int64)
+        for entries in (ids.threads, ids.devices)
+    )
+    for limit in (_FIRST_ROWS, None):
+        rows = np.flatnonzero((api.correlation[:limit] >= 0) & (api.thread[:limit] >= 0))
+        calls = of_thread[api.thread[rows]] * stride + api.correlation[rows]
+        for table in activities:
+            known = np.flatnonzero(table.correlation[:limit] >= 0)
+            keys = of_device[table.device[known]] * stride + table.correlation[known]
+            if len(calls) and np.isin(keys, calls).any():
+                return True
+    return False
+
+
+_CAPTURE = "nsys profile --trace=cuda,nvtx …"
+
+
+def read_nsys_sqlite(path: Path) -> Trace:
+    """A file of `nsys export --type sqlite`. Raises TraceError where it is not one."""
+    return _read_and_close(SqliteSource(path))
+
+
+def read_nsys_parquet(path: Path) -> Trace:
+    """A folder of `nsys export --type parquetdir`. Raises TraceError where it is not one."""
+    return _read_and_close(ParquetSource(path))
+
+
+def _read_and_close(source: NsysSource) -> Trace:
+    try:
+        return read_nsys(source)
+    finally:
+        source.close()
+
+
+def read_nsys(source: NsysSource) -> Trace:
+    """Read every table that perfdoc uses.
+
+    Raises TraceError where the export holds no GPU activity, with the way to capture some.
+    """
+    meta = read_meta(source)
+    has_kernels, has_graphs = (bool(source.columns(t)) for t in (nsys_gpu.KERNEL, nsys_gpu.GRAPH_TRACE))
+    if not meta.is_nsight and not has_kernels and not has_graphs:
+        raise TraceError(
+            source.path,
+            "is not a Nsight Systems export (none of its tables is there).",
+            "Export the report: nsys export --type sqlite REPORT.nsys-rep",
+        )
+    source.plan(
+        [
+            (nsys_gpu.KERNEL, tuple(nsys_gpu.KERNEL_COLUMNS)),
+            (nsys_host.API, tuple(nsys_host.API_COLUMNS)),
+            (nsys_host.NVTX, nsys_host.NVTX_COLUMNS),
+            (nsys_host.NVTX, PAYLOAD_COLUMNS),
+        ]
+    )
+    ids = Ids(source)
+    kernels = nsys_gpu.read_kernels(source, ids)
+    copies = nsys_gpu.read_copies(source, ids)
+    graphs = nsys_gpu.read_graph_launches(source, ids)
+    check_activity(source.path, kernels, copies, graphs)
+    api, bad_calls = host_rows_that_fit(nsys_host.read_api_calls(source, ids))
+    capture_end = max(int(t.end_ns.max(initial=0)) for t in (kernels, copies, graphs, api))
+    nvtx = nsys_host.read_ranges(source, ids, capture_end)
+    if not len(kernels) and not len(graphs) and not _is_cpu_run(ids.strings.values):
+        raise NoGpuActivityError(
+            source.path,
+            "holds no GPU kernels (the kernel table is empty)."
+            if has_kernels
+            else "holds no GPU kernels (no CUPTI_ACTIVITY_KIND_KERNEL table): CUDA was not traced.",
+            f"Capture a stretch in which the GPU works, with {_CAPTURE}",
+        )
+    records = nsys_host.read_event_records(source, ids)
+    syncs, bad_syncs = host_rows_that_fit(nsys_host.read_syncs(source))
+    payloads = read_payloads(source, nvtx.ranges, nvtx.source_row, ids.strings)
+    ids.name_threads()
+    devices = identify_gpus(source, ids.devices)
+
+    notes = read_warnings(source) + find_secrets(source)
+    notes += left_out_note(bad_calls + bad_syncs + nvtx.impossible_times)
+    if nvtx.open_ranges:
+        notes.append(
+            Note(
+                code="open-ranges",
+                message=f"{nvtx.open_ranges:,} NVTX ranges never close; each counts to the capture's end.",
+                remedy="Close every range, or end the capture outside of them.",
+            )
+        )
+    if nvtx.bad_rows:
+        notes.append(
+            Note(code="bad-ranges", message=f"{nvtx.bad_rows:,} NVTX ranges end before they start; left out.")
+        )
+    if ids.missing_names:
+        notes.append(
+            Note(code="missing-names", message=f"{ids.missing_names:,} names are missing from StringIds.")
+        )
+    in_graphs = int(np.count_nonzero(kernels.graph_node >= 0))
+    capabilities = {
+        "kernels": _have(len(kernels) > 0, "only whole CUDA graphs were traced", "--cuda-graph-trace=node"),
+        # Kernels prove that the GPU was traced: no copies beside them is a measurement of none.
+        "copies": _have(
+            len(copies) > 0 or len(kernels) > 0, "no memory copy or set in the capture", "--trace=cuda"
+        ),
+        "graph_nodes": _have(
+            len(graphs) == 0,
+            "CUDA graphs were traced as a whole: their kernels, and any communication among them, are unseen",
+            "nsys profile --cuda-graph-trace=node …",
+        ),
+        "api_calls": _have(len(api) > 0, "no CUDA API rows", "nsys profile --trace=cuda …"),
+        "launch_correlation": _have(
+            any_launch_found(api, ids, (kernels, graphs, copies)),
+            "launches cannot be told: no CUDA API row has the correlation id of any GPU activity",
+            "nsys profile --trace=cuda …",
+        ),
+        "ranges": _have(
+            len(nvtx.ranges) > 0, "no NVTX ranges", "annotate steps (torch.cuda.nvtx) and --trace=cuda,nvtx"
+        ),
+        "event_edges": _have(
+            len(records) > 0 and bool((syncs.kind == 2).any()),
+            "no event records and stream waits: what compute waited for cannot be proved",
+            "nsys profile --cuda-event-trace=true …",
+        ),
+        "collective_payloads": _have(
+            len(payloads) > 0,
+            "no NCCL payloads: communicators and message sizes are unknown",
+            "NCCL 2.25 or later, and export with nsys 2026 (jsonText) or --include-blobs=true",
+        ),
+        "group_descriptions": _have(
+            False,
+            "Nsight captures hold no process-group descriptions",
+            "PyTorch profiler traces hold them (PyTorch 2.4 and later)",
+        ),
+        "gpu_identity": _have(
+            any(d.gpu_name for d in devices),
+            "the export names no GPU for the devices",
+            "a whole export (nsys export --type sqlite) by nsys 2022 or later",
+        ),
+        "utc_clock": _have(
+            meta.utc_origin_ns is not None, "no UTC start time in the export", "nsys 2022 or later"
+        ),
+    }
+    if in_graphs:
+        notes.append(
+            Note(
+                code="graph-kernels",
+                message=f"{in_graphs:,} kernels ran inside CUDA graphs, traced one by one.",
+            )
+        )
+    return Trace(
+        path=source.path,
+        format=source.format,
+        tool_version=meta.tool_version,
+        schema=meta.schema,
+        utc_origin_ns=meta.utc_origin_ns,
+        devices=devices,
+        threads=ids.threads,
+        strings=ids.strings.values,
+        kernels=kernels,
+        copies=copies,
+        graph_launches=graphs,
+        api_calls=api,
+        syncs=syncs,
+        event_records=records,
+        ranges=nvtx.ranges,
+        payloads=payloads,
+        capabilities=capabilities,
+        notes=notes,
+    )
+
+
+def _is_cpu_run(names: Sequence[str]) -> bool:
+    """Whether perfdoc's trainer marked a rank that trains on the CPU, where no kernels are to be expected."""
+    marks = (parse_rank_mark(n) for n in names if n.startswith(RANK_MARK))
+    return any(mark is not None and mark.device == "cpu" for mark in marks)
+
+
+def _have(available: bool, reason: str, remedy: str) -> Capability:
+    return (
+        Capability(available=True) if available else Capability(available=False, reason=reason, remedy=remedy)
+    )
+
+
+EXPORT_TIMEOUT_S = 3600
+
+
+def read_nsys_rep(path: Path) -> Trace:
+    """Export a `.nsys-rep` to SQLite and read that; the report and its folder are left as they are.
+
+    The nsys is the one that PERFDOC_NSYS names, else the one on PATH.
+
+    Raises TraceError where there is no `nsys`, or where it cannot read the report (a report needs the
+    same or a newer nsys than wrote it).
+    """
+    command = os.environ.get(OVERRIDE) or shutil.which("nsys")
+    export = f"nsys export --type sqlite --lazy=false -o {path.stem}.sqlite {path.name}"
+    if command is None:
+        raise TraceError(
+            path,
+            "is a Nsight Systems report, and no `nsys` is installed here to export it.",
+            f"Where nsys is, run: {export} — then analyse the .sqlite file.",
+        )
+    with tempfile.TemporaryDirectory(prefix="perfdoc-") as folder:
+        target = Path(folder) / "export.sqlite"
+        try:
+            done = subprocess.run(
+                [command, "export", "--type", "sqlite", "--lazy=false", "--force-overwrite", "true",
+                 "--output", str(target), str(path.resolve())],
+                capture_output=True,
+                text=True,
+                errors="replace",
+                stdin=subprocess.DEVNULL,
+                timeout=EXPORT_TIMEOUT_S,
+                check=False,
+            )  # fmt: skip
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise TraceError(
+                path, f"`nsys export` could not be run: {error}.", f"Try by hand: {export}"
+            ) from error
+        if done.returncode != 0 or not target.exists():
+            lines = [line.strip() for line in (done.stderr + "\n" + done.stdout).splitlines() if line.strip()]
+            said = next((line for line in lines if "rror" in line), lines[-1] if lines else "no message")
+            raise TraceError(
+                path,
+                f"`nsys export` failed: {said[:200]}",
+                "A report needs the same or a newer nsys than the one that wrote it.",
+            )
+        try:
+            trace = read_nsys_sqlite(target)
+        except TraceError as error:
+            raise type(error)(path, error.what, error.remedy) from error
+    return replace(trace, path=path, format="nsys-rep")
