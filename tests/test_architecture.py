@@ -11,12 +11,14 @@ ROOT = Path(__file__).resolve().parents[1]
 
 MAY_IMPORT = {
     "profiling": set(),
+    "results": set(),
+    "knobs": {"results"},
     "traces": {"profiling"},
-    "trainer": {"profiling"},
-    "analyzers": {"traces", "profiling"},
-    "simulator": {"traces", "analyzers", "profiling"},
-    "rules": {"analyzers", "simulator"},
-    "reports": {"diagnosis"},
+    "trainer": {"profiling", "knobs"},
+    "analyzers": {"traces", "results", "profiling"},
+    "simulator": {"traces", "analyzers", "results", "profiling"},
+    "rules": {"analyzers", "simulator", "knobs", "results"},
+    "reports": {"results"},
 }
 """DESIGN section 1: what a room may import of ours, besides itself; profiling lies below all of them."""
 

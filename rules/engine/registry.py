@@ -10,7 +10,7 @@ from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import get_args
 
-import perfdoc.rules
+import perfdoc.rules.checks
 from perfdoc.rules.engine.advise import proposed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
@@ -40,9 +40,9 @@ def all_rules() -> tuple[Rule, ...]:
 def own_rules() -> tuple[Rule, ...]:
     """perfdoc's own, by code. Raises ValueError where two claim one code."""
     rules: dict[str, Rule] = {}
-    for found in pkgutil.iter_modules(perfdoc.rules.__path__):
+    for found in pkgutil.iter_modules(perfdoc.rules.checks.__path__):
         if re.fullmatch(r"pd\d{3}_\w+", found.name):
-            rule = _rule(importlib.import_module(f"{perfdoc.rules.__name__}.{found.name}"))
+            rule = _rule(importlib.import_module(f"{perfdoc.rules.checks.__name__}.{found.name}"))
             if rule.meta.code in rules:
                 raise ValueError(f"two rules claim the code {rule.meta.code}")
             rules[rule.meta.code] = rule

@@ -31,7 +31,7 @@ class Meta:
     sources: tuple[str, ...]
     """Where the advice comes from."""
     topic: str = ""
-    """Of `advice.entry.TOPICS`."""
+    """Of `advice.entries.TOPICS`."""
     time: tuple[str, ...] = ()
     """Of whose time its gain is: ledger leaves (`exposed_comm.tp`), parts of a pipeline's waiting
     (`pipeline.bubble`), `waits` for late ranks. Empty where its gain is of no time that others look at."""
