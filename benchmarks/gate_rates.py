@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdoc.gate.decision import Decision
-    from perfdoc.gate.figures import RunFigures, Statistic
+    from perfdoc.compare.decision import Decision
+    from perfdoc.compare.figures import RunFigures, Statistic
 
 SETTINGS = [
     *("data_parallel_size=1", "global_batch_size=8", "micro_batch_size=4"),
@@ -71,15 +71,15 @@ def train_all(folder: Path, runs: int, planted: int, loss: float, steps: int) ->
 
 def figures(path: Path) -> RunFigures:
     """What the gate keeps of a run."""
-    from perfdoc.gate.read_run import read_run
+    from perfdoc.compare.runs import read_run
 
     return read_run(path, label="", commit=None, peak_tflops=None).figures
 
 
 def outcome(decision: Decision, old: Sequence[RunFigures], new: Sequence[RunFigures]) -> str:
     """What `gate check` says: parts are asked where the step cannot be told."""
-    from perfdoc.gate.decision import PRACTICAL_FRAC
-    from perfdoc.gate.parts import where_inconclusive
+    from perfdoc.compare.decision import PRACTICAL_FRAC
+    from perfdoc.compare.gate.parts import where_inconclusive
 
     told = where_inconclusive(decision, old, new, PRACTICAL_FRAC)
     return "fail by a part" if told and told.grew else decision.verdict.value
@@ -96,7 +96,7 @@ def drawn(
 
     new: None for equal ones too, other than the baseline's. factor: of the new runs' steps.
     """
-    from perfdoc.gate.decision import decide
+    from perfdoc.compare.decision import decide
 
     n, k = sizes
     chance = random.Random(1)
@@ -113,7 +113,7 @@ def in_pairs(
     pairs: list[tuple[RunFigures, RunFigures]], statistic: Statistic, *, either: bool
 ) -> Counter[str]:
     """Outcomes of random draws of PAIRS neighbours in time; either: which of a pair is new is drawn too."""
-    from perfdoc.gate.beside import decide_pairs
+    from perfdoc.compare.gate.sessions import decide_pairs
 
     chance = random.Random(2)
     found: Counter[str] = Counter()
@@ -127,7 +127,7 @@ def in_pairs(
 
 def simulated(scatter: float, loss: float, sizes: tuple[int, int]) -> Counter[str]:
     """The same where runs scatter normally by so much."""
-    from perfdoc.gate.decision import decide
+    from perfdoc.compare.decision import decide
 
     n, k = sizes
     chance = random.Random(3)
@@ -163,7 +163,7 @@ def show(title: str, found: Counter[str]) -> None:
 
 def report(folder: Path) -> None:
     """Count over the runs of a folder."""
-    from perfdoc.gate.figures import steady
+    from perfdoc.compare.figures import steady
 
     made = {
         path.name: figures(path) for path in sorted(folder.iterdir()) if path.name[:4] in ("equa", "late")

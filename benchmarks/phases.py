@@ -47,11 +47,11 @@ PHASES = (
     ("  ledgers of steps", "perfdoc.analyzers.measure_device", "step_ledgers"),
     ("  collectives", "perfdoc.analyzers.measure_device", "collective_calls"),
     ("  pipeline", "perfdoc.analyzers.measure_device", "pipeline_rank"),
-    ("  replay", "perfdoc.measuring", "replay_and_keep"),
-    ("diagnose", "perfdoc.diagnose", "diagnose"),
-    ("JSON", "perfdoc.diagnosis", "to_json"),
-    ("HTML, Markdown and files", "perfdoc.analyze_work", "_write"),
-    ("text", "perfdoc.analyze_work", "_rendered"),
+    ("  replay", "perfdoc.diagnose.measuring", "replay_and_keep"),
+    ("diagnose", "perfdoc.diagnose.diagnosis", "diagnose"),
+    ("JSON", "perfdoc.results", "to_json"),
+    ("HTML, Markdown and files", "perfdoc.cli.analysis", "_write"),
+    ("text", "perfdoc.cli.analysis", "_rendered"),
 )
 """Label, module and name as the caller knows it."""
 
@@ -63,7 +63,7 @@ def peak_mb() -> float:
 
 def main() -> None:
     path = Path(sys.argv[1])
-    command = importlib.import_module("perfdoc.analyze_work")
+    command = importlib.import_module("perfdoc.cli.analysis")
     found = {"imports": [(time.perf_counter() - BEGIN) * 1e3, peak_mb()]}
     reads: dict[str, set[str]] = {}
     for label, module, name in PHASES:

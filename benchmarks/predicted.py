@@ -35,7 +35,8 @@ from predicted_changes import CHANGES, COMMON, Change  # noqa: E402
 from perfdoc.analyzers.device.window_request import WindowRequest  # noqa: E402
 from perfdoc.analyzers.job import measure_job  # noqa: E402
 from perfdoc.analyzers.steps.step_times_log import LoggedSteps, read_logged_steps  # noqa: E402
-from perfdoc.measuring import measure_all  # noqa: E402
+from perfdoc.diagnose.asked import Work  # noqa: E402
+from perfdoc.diagnose.measuring import measure_all  # noqa: E402
 from perfdoc.simulator.replay.kept import KeptRank  # noqa: E402
 from perfdoc.simulator.replay.predict import Gain  # noqa: E402
 from perfdoc.simulator.replay.proposals import Proposal  # noqa: E402
@@ -43,7 +44,6 @@ from perfdoc.simulator.replay.replay import replay_job  # noqa: E402
 from perfdoc.simulator.replay.unprofiled import free_lengths  # noqa: E402
 from perfdoc.simulator.replay.whole import basis_of  # noqa: E402
 from perfdoc.traces.job_facts import JobFacts  # noqa: E402
-from perfdoc.work import Work  # noqa: E402
 
 RATE = "200mbit"
 WARM_UP = 4

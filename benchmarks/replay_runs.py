@@ -28,10 +28,10 @@ from predicted_changes import ALL_REDUCE, NO_OVERLAP, PIPELINE, Change  # noqa: 
 from replay_table import JOB_HEAD, job_row  # noqa: E402
 
 from perfdoc.analyzers.device.window_request import WindowRequest  # noqa: E402
-from perfdoc.measuring import measure_all  # noqa: E402
+from perfdoc.diagnose.asked import Work  # noqa: E402
+from perfdoc.diagnose.measuring import measure_all  # noqa: E402
 from perfdoc.simulator.replay.replay import ERROR_MAX_FRAC  # noqa: E402
 from perfdoc.traces.job_facts import JobFacts  # noqa: E402
-from perfdoc.work import Work  # noqa: E402
 
 _BESIDE = 2
 """Processes beside a disturbed run; each computes for half a second and sleeps for another."""

@@ -16,11 +16,11 @@ from pathlib import Path
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.measuring import measure_all
+from perfdoc.diagnose.asked import Work
+from perfdoc.diagnose.measuring import measure_all
 from perfdoc.simulator.replay.kept import KeptRank
 from perfdoc.simulator.replay.replay import Replay, replay_job
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.work import Work
 
 _ENDINGS = re.compile(r"(?:\.pt)?(?:\.trace)?\.(?:json(?:\.gz)?|sqlite)$")
 JOB_HEAD = "| job | ranks | matched | error | worst rank | unexplained (ms) | predicts |\n" + "|---" * 7 + "|"

@@ -24,8 +24,8 @@ sys.path.insert(0, str(HERE))
 
 from limited_loopback import Loopback, limited_loopback  # noqa: E402
 
-from perfdoc.verify.record import Record, read_record  # noqa: E402
-from perfdoc.verify.words import measured_text, predicted_text  # noqa: E402
+from perfdoc.compare.verify.record import Record, read_record  # noqa: E402
+from perfdoc.compare.verify.words import measured_text, predicted_text  # noqa: E402
 
 COMMON = ("tiny", "eval_interval=null", "log_interval=1000", "train_iters=24", "manual_gc_interval=0")
 _LIMIT_S = 1800

@@ -6,9 +6,9 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from perfdoc.diagnosis import Advice, Gain, RuleResult, WorstInstance
 from perfdoc.reports import units
 from perfdoc.reports.names import prose, shorten
+from perfdoc.results import Advice, Gain, RuleResult, WorstInstance
 
 _MS_NS = 1e6
 _WHY_LIMIT = 160

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import DIMENSIONS, Communication, Rank
 from perfdoc.reports.names import shorten
 from perfdoc.reports.units import bandwidth
+from perfdoc.results import DIMENSIONS, Communication, Rank
 
 OVERALL_ROWS = 200
 PER_RANK_ROWS = 400

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from perfdoc.diagnosis import Diagnosis, Job
 from perfdoc.reports.names import shorten
 from perfdoc.reports.units import count, plural, size
+from perfdoc.results import Diagnosis, Job
 
 _SIZES = ("tp", "cp", "pp", "vpp", "dp", "ep", "etp")
 _BATCH = (

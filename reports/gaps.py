@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Diagnosis, Rank, RuleResult
 from perfdoc.reports import units
 from perfdoc.reports.advice import by_gain
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import on_host
+from perfdoc.results import Diagnosis, Rank, RuleResult
 
 CAPABILITY_WORDS = {
     "kernels": "kernels",

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import Literal
 
-from perfdoc.diagnosis import Diagnosis, RuleResult
 from perfdoc.reports.advice import by_gain, gain_words
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.opportunities import action_of
+from perfdoc.results import Diagnosis, RuleResult
 
 ANY = "ANY"
 """In place of codes: every rule."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports.leaves import LEAVES, Leaf, leaf_values
 from perfdoc.reports.summary import rank_labels
 from perfdoc.reports.units import share
+from perfdoc.results import Diagnosis
 
 LEVELS = 5
 COLUMNS = 512

@@ -10,7 +10,6 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, headline, summary, units, view
 from perfdoc.reports.advice import lines_of
 from perfdoc.reports.charts.excerpt_picture import excerpt_looks, excerpt_picture
@@ -25,6 +24,7 @@ from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.opportunities import choices, dialects_of, opportunities
 from perfdoc.reports.sections import sections_by_place
 from perfdoc.reports.sections.section import opening, stopped
+from perfdoc.results import Diagnosis
 
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000

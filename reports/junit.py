@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection
 from xml.etree import ElementTree
 
-from perfdoc.diagnosis import Diagnosis, RuleResult
 from perfdoc.reports.advice import lines_of
 from perfdoc.reports.gaps import RULE_STATES
 from perfdoc.reports.github import message_of, named
 from perfdoc.reports.names import prose, shorten
+from perfdoc.results import Diagnosis, RuleResult
 
 _WORDS = dict(RULE_STATES)
 _LIMIT = 400

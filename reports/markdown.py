@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import comm, gaps, headline, leaves, summary, units
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.against import against_words, compared_lines
 from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.sections import sections_of
+from perfdoc.results import Diagnosis
 
 _RANKS = 8
 _COMM_ROWS = 8

@@ -6,10 +6,10 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Advice, Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.reports.advice import by_gain, excluding, gain_words, related_words, rough
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.units import UNKNOWN, plural, share
+from perfdoc.results import Advice, Combined, Diagnosis, Gain, Prediction, RuleResult
 
 DIALECT_TITLES = {
     "megatron_bridge": "Megatron-Bridge",

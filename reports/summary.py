@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Diagnosis, Rank
 from perfdoc.reports.leaves import add_up, leaf_values
 from perfdoc.reports.names import base_name, shorten
 from perfdoc.reports.units import plural
+from perfdoc.results import Diagnosis, Rank
 
 DRAW_ALL_UP_TO = 64
 """Ranks; above it only those at the ends and in the middle are drawn."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.diagnosis import Diagnosis, Rank
 from perfdoc.reports import comm, gaps, headline, leaves, summary, units
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.grid import grid, paragraph
 from perfdoc.reports.names import base_name, prose, shorten
 from perfdoc.reports.sections import sections_of
+from perfdoc.results import Diagnosis, Rank
 
 _COLOURS = {
     "head": "1",

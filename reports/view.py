@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from perfdoc.diagnosis import Diagnosis, KernelsOnly, Rank, Step
 from perfdoc.reports.heat import Heat, heat_of
 from perfdoc.reports.leaves import (
     LEAVES,
@@ -20,6 +19,7 @@ from perfdoc.reports.names import shorten
 from perfdoc.reports.summary import Drawn, choose_drawn, rank_labels, total_values
 from perfdoc.reports.units import Scale, apportion, duration, plural, scale_for
 from perfdoc.reports.waterfall import Fall, falls_of
+from perfdoc.results import Diagnosis, KernelsOnly, Rank, Step
 
 STEP_BARS = 200
 """Of one strip at most."""

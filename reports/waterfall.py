@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports.leaves import FINE, LEAVES
 from perfdoc.reports.units import apportion
+from perfdoc.results import Diagnosis
 
 _CSS = {leaf.path: leaf.css for leaf in LEAVES}
 

@@ -34,7 +34,7 @@ def options_of(words: list[str]) -> set[str] | None:
     """The options of the command that the words name; None where there is no such command."""
     import typer.main
 
-    from perfdoc.cli import app
+    from perfdoc.cli.application import app
 
     command = typer.main.get_command(app)
     for word in words:

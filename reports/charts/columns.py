@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from perfdoc.diagnosis import TimelineTrack
+from perfdoc.results import TimelineTrack
 
 
 class Patch(NamedTuple):  # of which there are thousands: a dataclass takes five times as long to make

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Diagnosis, RuleResult, TimelineRank, TimelineTrack, WorstInstance
 from perfdoc.reports.charts.drawn import short
 from perfdoc.reports.charts.looks import KINDS, Look, look_of
 from perfdoc.reports.names import shorten
 from perfdoc.reports.units import duration, plural
+from perfdoc.results import Diagnosis, RuleResult, TimelineRank, TimelineTrack, WorstInstance
 
 _RANKS = 8
 _BARS = 400

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from perfdoc.diagnosis.memory import DeviceMemory
 from perfdoc.reports.charts.drawn import figure, legend, patterns, short
 from perfdoc.reports.charts.looks import look_of
 from perfdoc.reports.units import count, duration, size
+from perfdoc.results.memory import DeviceMemory
 
 _WIDE, _HIGH = 1000, 180
 _KIND = "memory"

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports.charts.looks import KINDS
 from perfdoc.reports.charts.plotly_source import Library, library
 from perfdoc.reports.charts.timeline_data import timeline_data
 from perfdoc.reports.charts.timeline_picture import TimelinePicture, timeline_picture
 from perfdoc.reports.inlined import Inlined, asset, inlined
+from perfdoc.results import Diagnosis
 
 CHART_STYLE = "charts.css"
 """Among the page's assets: the style of all charts."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from perfdoc.diagnosis import Diagnosis, TimelineRank, TimelineTrack
 from perfdoc.reports.charts.drawn import figure, legend, patterns, short
 from perfdoc.reports.charts.looks import look_of
 from perfdoc.reports.names import shorten
 from perfdoc.reports.units import duration
+from perfdoc.results import Diagnosis, TimelineRank, TimelineTrack
 
 _STAGES = 16
 _BOXES = 4_000

@@ -8,10 +8,10 @@ from typing import Any
 
 from markupsafe import Markup
 
-from perfdoc.diagnosis import Timeline, TimelineRank, TimelineTrack
 from perfdoc.reports.charts.looks import KINDS, look_of
 from perfdoc.reports.charts.timeline_picture import span_ns
 from perfdoc.reports.names import shorten
+from perfdoc.results import Timeline, TimelineRank, TimelineTrack
 
 _NAME = 96
 _NAMES = 800

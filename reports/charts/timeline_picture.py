@@ -8,12 +8,12 @@ from statistics import median_low
 
 from markupsafe import Markup
 
-from perfdoc.diagnosis import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.reports.charts.columns import patches
 from perfdoc.reports.charts.drawn import short
 from perfdoc.reports.charts.looks import KINDS, Look, look_of
 from perfdoc.reports.names import shorten
 from perfdoc.reports.units import duration, plural, share
+from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 
 WIDTH = 1000
 """Units of a row's own coordinates."""

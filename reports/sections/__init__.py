@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
-from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports.sections import (
     contention,
     host,
@@ -18,6 +17,7 @@ from perfdoc.reports.sections import (
     step_times,
 )
 from perfdoc.reports.sections.section import Cell, Grid, Section
+from perfdoc.results import Diagnosis
 
 _Builder = Callable[[Diagnosis], Section | None]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfdoc.diagnosis import Diagnosis, NormContentionAnalysis
-from perfdoc.diagnosis.contention import ContendedKernel, ContentionCost
 from perfdoc.reports import units
 from perfdoc.reports.kernel_text import kernel_text
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import frac, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, time, word
+from perfdoc.results import Diagnosis, NormContentionAnalysis
+from perfdoc.results.contention import ContendedKernel, ContentionCost
 
 _NORMS = 8
 _OTHERS = 5

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median_low
 
-from perfdoc.diagnosis import Diagnosis, Rank
-from perfdoc.diagnosis.host_activity import HostPauses, HostSplit
 from perfdoc.reports import units
 from perfdoc.reports.names import shorten
 from perfdoc.reports.sections.host_calls import costly_calls
@@ -20,6 +18,8 @@ from perfdoc.reports.sections.over_ranks import (
     worst_of,
 )
 from perfdoc.reports.sections.section import Cell, Grid, Section, share, time, word
+from perfdoc.results import Diagnosis, Rank
+from perfdoc.results.host import HostPauses, HostSplit
 
 _WORTH_A_TABLE = 0.005
 """Share of the windows. Idle time that is less together is not divided: nobody has to look into it."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Rank
-from perfdoc.diagnosis.host_activity import CallGroup
 from perfdoc.reports.sections.section import Grid, count, name, time, word
+from perfdoc.results import Rank
+from perfdoc.results.host import CallGroup
 
 _ROWS = 6
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Diagnosis, KernelPartsAnalysis, Rank
 from perfdoc.reports import units
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import frac, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, share, time, word
+from perfdoc.results import Diagnosis, KernelPartsAnalysis, Rank
 
 _PARTS = 12
 _UNFUSED = 6

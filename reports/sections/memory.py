@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from perfdoc.diagnosis import Diagnosis
-from perfdoc.diagnosis.memory import DeviceMemory, ProcessMemory
 from perfdoc.reports import units
 from perfdoc.reports.charts.memory_picture import memory_picture
 from perfdoc.reports.names import shorten
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, size, word
+from perfdoc.results import Diagnosis
+from perfdoc.results.memory import DeviceMemory, ProcessMemory
 
 _DEVICES = 8
 _SITES = 8

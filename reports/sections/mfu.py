@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports import units
 from perfdoc.reports.leaves import LEAVES, leaf_tenths
 from perfdoc.reports.names import prose
 from perfdoc.reports.sections.section import Grid, Section, time, word
+from perfdoc.results import Diagnosis
 
 _WORDS = {"ideal": "model FLOPs at the peak (MFU)", "compute_beyond_ideal": "compute beyond that"}
 _LABELS = {leaf.path: leaf.label for leaf in LEAVES}

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from perfdoc.diagnosis import Rank
 from perfdoc.reports import units
 from perfdoc.reports.names import shorten
+from perfdoc.results import Rank
 
 
 def windows_ns(ranks: Iterable[Rank]) -> int:

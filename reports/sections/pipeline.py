@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from perfdoc.diagnosis import Diagnosis, PipelineAnalysis
-from perfdoc.diagnosis.pipeline import PipelineStage
 from perfdoc.reports import units
 from perfdoc.reports.charts.schedule_picture import schedule_picture
 from perfdoc.reports.names import prose
 from perfdoc.reports.sections.over_ranks import frac
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, opening, share, time, word
+from perfdoc.results import Diagnosis, PipelineAnalysis
+from perfdoc.results.waits import PipelineStage
 
 _STAGES = 12
 _NOTES = 2

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfdoc.diagnosis import Diagnosis, Replay, ReplayAnalysis
 from perfdoc.reports import units
 from perfdoc.reports.advice import rough
 from perfdoc.reports.names import shorten
 from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
+from perfdoc.results import Diagnosis, Replay, ReplayAnalysis
 
 _RANKS_MOST = 16
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from perfdoc.diagnosis import Diagnosis, Rank, SkewAnalysis
 from perfdoc.reports import units
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import frac
 from perfdoc.reports.sections.section import Grid, Section, count, name, opening, share, time, word
+from perfdoc.results import Diagnosis, Rank, SkewAnalysis
 
 _STRAGGLERS = 5
 _WAITS = 8

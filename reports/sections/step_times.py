@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from perfdoc.diagnosis import Diagnosis, StepTimes
-from perfdoc.diagnosis.step_times import Distribution, OutlierStep
 from perfdoc.reports import units
 from perfdoc.reports.charts.steps_picture import steps_picture
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, time, word
+from perfdoc.results import Diagnosis, StepTimes
+from perfdoc.results.step_times import Distribution, OutlierStep
 
 _OUTLIERS = 8
 _LABELS = {leaf.path: leaf.label for leaf in LEAVES}

@@ -11,7 +11,7 @@ import gc
 import signal
 import sys
 
-from perfdoc.interrupt import STOPS, Stopped, raise_stopped
+from perfdoc.cli.process import STOPS, Stopped, raise_stopped
 
 EXIT_ERROR = 2
 EXIT_CLOSED_PIPE = 141
@@ -35,12 +35,12 @@ def main() -> None:
 
 
 def _run() -> int | str | None:
-    from perfdoc.streams import StdoutError, guard_streams
+    from perfdoc.cli.process import StdoutError, guard_streams
 
     guard_streams()
     try:
         try:
-            from perfdoc.cli import app
+            from perfdoc.cli.application import app
 
             app()
         except SystemExit as end:

@@ -24,8 +24,8 @@ from perfdoc.analyzers.matching.matching import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.analyzers.pipeline.pipeline_pairs import message_moments
 from perfdoc.analyzers.skew.arrivals import arrivals
-from perfdoc.diagnose import diagnose
-from perfdoc.diagnosis import Diagnosis, Rank
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.results import Diagnosis, Rank
 from perfdoc.simulator.planted_answer import CollectiveAnswer, RankAnswer
 from perfdoc.simulator.planted_job import JobSpec, PlantedJob, planted_job
 from perfdoc.traces.job_facts import JobFacts

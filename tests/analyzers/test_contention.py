@@ -17,7 +17,7 @@ from perfdoc.analyzers.contention.contention import ContendedKernel, Cost, norm_
 from perfdoc.analyzers.contention.contention_job import job_contention
 from perfdoc.analyzers.contention.contention_names import element_type_of, family_of
 from perfdoc.analyzers.contention.contention_samples import crowded_intervals
-from perfdoc.diagnosis.contention import DeviceContention, NormContentionAnalysis
+from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
 from tests.analyzers.contention_plan import NORM, SLOT_NS, Plan, planted
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_GATHER, GEMM

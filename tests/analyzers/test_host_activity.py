@@ -14,7 +14,7 @@ from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.host.host_activity import HostActivity, host_activity
 from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
 from perfdoc.analyzers.steps.step_ledgers import step_ledgers
-from perfdoc.diagnosis import host_activity as d
+from perfdoc.results import host as d
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
-from perfdoc.diagnose import diagnose
+from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from perfdoc.analyzers.host.host_activity import host_activity
 from perfdoc.analyzers.host.host_jitter import HostJitter, RankHostSteps, host_jitter
 from perfdoc.analyzers.host.host_steps import HostStep, HostSteps
-from perfdoc.diagnosis import host_activity as d
+from perfdoc.results import host as d
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from perfdoc.analyzers.kernels.kernel_parts import kernel_parts
-from perfdoc.diagnosis.kernel_parts import KernelPartsAnalysis
 from perfdoc.profiling.manifest import ModelShape
+from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
 from tests.analyzers.step_plan import ADAM, ADD, FLASH, FLASH_BACKWARD, NORM, Plan, times

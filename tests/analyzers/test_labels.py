@@ -14,7 +14,7 @@ from perfdoc.analyzers.device.labels import rank_labels
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.matching.members import members_of
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.diagnose import diagnose
+from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.simulator.events import NcclPayload
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder

@@ -8,7 +8,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from perfdoc import diagnosis as d
+from perfdoc import results as d
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import IDLE_CAUSES
 from perfdoc.analyzers.device.window import Step, Window

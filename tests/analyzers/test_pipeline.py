@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.pipeline.pipeline import Pipeline, PipelineRank, RankOffsets, measure_pipeline
-from perfdoc.diagnosis.pipeline import PipelineAnalysis
+from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.simulator.planted_job import KINDS, JobSpec, PlantedJob, planted_job
 from perfdoc.simulator.planted_spec import Clock, Late
 from perfdoc.traces.job_facts import JobFacts

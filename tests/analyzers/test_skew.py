@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
 from perfdoc.analyzers.skew.skew import Skew, analyse_skew
-from perfdoc.diagnosis.skew import SkewAnalysis
+from perfdoc.results.waits import SkewAnalysis
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of_file
 from tests.analyzers.planted_ranks import Clock, Job

@@ -15,9 +15,9 @@ from perfdoc.analyzers.steps.step_times import StepTimes, measure_step_times
 from perfdoc.analyzers.steps.step_times_figures import distribution, median_range, outliers, warmup_steps
 from perfdoc.analyzers.steps.step_times_log import LoggedSteps, logged_steps, read_logged_steps
 from perfdoc.analyzers.steps.step_times_outliers import MAX_OUTLIERS, RankSteps
-from perfdoc.diagnosis import step_times as d
 from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.results import step_times as d
 from perfdoc.traces import TraceError
 
 MS = 1_000_000

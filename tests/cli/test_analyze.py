@@ -14,7 +14,7 @@ import jsonschema
 import msgspec
 import pytest
 
-from perfdoc.diagnosis import Diagnosis, json_schema
+from perfdoc.results import Diagnosis, json_schema
 from perfdoc.simulator.demo import demo_timeline, write_demo
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from perfdoc.diagnosis import json_schema
+from perfdoc.results import json_schema
 
 CONTRACT = {
     "Diagnosis": "schema_version perfdoc_version inputs quality ranks mfu analyses rules",

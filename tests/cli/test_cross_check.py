@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.cross_check import Comparison, check_capture, compare
-from perfdoc.cross_check_sources import SOURCES, Ours, Source
-from perfdoc.nsight_figures import gap_figures, overlap_figures, projection_figures, range_figures
+from perfdoc.nsight.cross_check import Comparison, check_capture, compare
+from perfdoc.nsight.figures import gap_figures, overlap_figures, projection_figures, range_figures
+from perfdoc.nsight.sources import SOURCES, Ours, Source
 from perfdoc.profiling.nsys.command import Nsys, export_sqlite, find_nsys, nsys_command, nvtx_trouble
 from perfdoc.profiling.nsys.figures import last_words, parse_csv_table, parse_json_table, read_nsys_table
 from perfdoc.simulator.demo import write_demo

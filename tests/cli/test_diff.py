@@ -11,8 +11,8 @@ from typing import Any
 import jsonschema
 import pytest
 
-from perfdoc.diagnosis import to_json
-from perfdoc.diff.result import json_schema
+from perfdoc.compare.diff.result import json_schema
+from perfdoc.results import to_json
 from perfdoc.simulator.demo import write_demo
 from tests.cli.test_analyze import perfdoc
 from tests.reports.build import ledger, one_rank, rank

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.early_hash import begin_hash
+from perfdoc.diagnose.early_hash import begin_hash
 
 
 def test_it_is_the_hash_of_the_one_file_that_was_named(tmp_path: Path) -> None:
@@ -53,7 +53,7 @@ def test_a_hash_that_failed_is_left_to_whoever_reads_the_file(tmp_path: Path) ->
 
 
 def test_it_imports_the_standard_library_alone() -> None:
-    line = "import sys; old = set(sys.modules); import perfdoc.early_hash; print(*(set(sys.modules) - old))"
+    line = "import sys; old = set(sys.modules); import perfdoc.diagnose.early_hash; print(*(set(sys.modules) - old))"
     done = subprocess.run([sys.executable, "-c", line], check=True, capture_output=True, text=True)
     roots = {name.split(".")[0] for name in done.stdout.split()}
     assert roots - set(sys.stdlib_module_names) == {"perfdoc"}

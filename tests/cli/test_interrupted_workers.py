@@ -10,7 +10,7 @@ PROGRAM = """
 import os, signal, sys, threading, time
 from functools import partial
 from pathlib import Path
-from perfdoc.measuring import _run
+from perfdoc.diagnose.measuring import _run
 
 class Large:
     '''Takes long to send, and says when it is about to be sent.'''

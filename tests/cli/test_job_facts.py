@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.diagnose import diagnose
-from perfdoc.diagnosis import Diagnosis, Job, from_json, to_json
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.diagnose.measuring import Work, measure_all
 from perfdoc.knobs.configuration import Configuration
-from perfdoc.measuring import Work, measure_all
+from perfdoc.results import Diagnosis, Job, from_json, to_json
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.load import find_captures

@@ -79,7 +79,9 @@ def test_knobs_lists_by_topic_and_shows_one() -> None:
 
 
 def test_help_loads_no_catalogue() -> None:
-    script = "import sys; from perfdoc.cli import app\ntry: app(['--help'])\nexcept SystemExit: pass\n"
+    script = (
+        "import sys; from perfdoc.cli.application import app\ntry: app(['--help'])\nexcept SystemExit: pass\n"
+    )
     script += "print([m for m in sys.modules if m in ('yaml', 'msgspec') or m.startswith(('perfdoc.rules', 'perfdoc.knobs'))])"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "[]"

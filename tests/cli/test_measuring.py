@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.device.window_request import WindowRequest
-from perfdoc.measuring import measure_all, of_them
+from perfdoc.diagnose.asked import Work
+from perfdoc.diagnose.measuring import measure_all, of_them
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.work import Work
 
 
 def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
-from perfdoc.diagnosis import from_json
+from perfdoc.results import from_json
 from perfdoc.simulator.demo import write_demo
 from tests.analyzers.memory_planted import MIB, a_step
 from tests.cli.test_analyze import perfdoc

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc import nsight_recipe_job
-from perfdoc.nsight_recipe_install import install_recipe
+from perfdoc.nsight import recipe_job as nsight_recipe_job
+from perfdoc.nsight.recipe_install import install_recipe
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import find_nsys, nsys_command, nvtx_trouble
 from perfdoc.profiling.nsys.figures import recipes_folder

@@ -15,7 +15,7 @@ import pytest
 
 from perfdoc.profiling.nsys.command import find_nsys, nvtx_trouble
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.run_command import split_words
+from perfdoc.run.prepare import split_words
 from tests.cli.running import SMALL, Running
 from tests.cli.test_analyze import leaves, perfdoc
 

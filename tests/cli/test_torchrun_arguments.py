@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.torchrun_arguments import TorchrunError, read_torchrun
+from perfdoc.run.torchrun import TorchrunError, read_torchrun
 from tests.cli.running import needs_training
 
 

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.verdict import verdict_of
+from perfdoc.diagnose.verdict import verdict_of
 from tests.reports.build import ledger, rank
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from perfdoc.diagnosis import Diagnosis, Rank, Step
-from perfdoc.diff.load import KernelTotal, Loaded
+from perfdoc.compare.side import KernelTotal, Loaded
 from perfdoc.reports.leaves import LEAVES
+from perfdoc.results import Diagnosis, Rank, Step
 from perfdoc.traces.job_facts import JobFacts
 from tests.reports.build import diagnosis, ledger, rank
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from perfdoc.diagnosis import CapabilityRow, Gpu, Rank
-from perfdoc.diff.compare import compare
-from perfdoc.diff.load import Loaded
-from perfdoc.diff.pairing import NotComparableError
+from perfdoc.compare.diff.two_sides import compare
+from perfdoc.compare.pairing import NotComparableError
+from perfdoc.compare.side import Loaded
+from perfdoc.results import CapabilityRow, Gpu, Rank
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
 from tests.diff.sides import rank_of_steps, side

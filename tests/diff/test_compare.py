@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoc.diff.compare import compare
-from perfdoc.diff.load import Loaded
-from perfdoc.diff.result import Diff
+from perfdoc.compare.diff.result import Diff
+from perfdoc.compare.diff.two_sides import compare
+from perfdoc.compare.side import Loaded
 from perfdoc.reports.leaves import LEAVES
 from tests.diff.sides import rank_of_leaves, side
 

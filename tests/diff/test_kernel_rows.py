@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdoc.diagnosis import KernelClass
-from perfdoc.diff.compare import compare
-from perfdoc.diff.load import KernelTotal, Loaded
+from perfdoc.compare.diff.two_sides import compare
+from perfdoc.compare.side import KernelTotal, Loaded
+from perfdoc.results import KernelClass
 from tests.diff.sides import rank_of_steps, side
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.diff.compare import compare
-from perfdoc.diff.logged import logged
-from perfdoc.diff.render_markdown import render_markdown
-from perfdoc.diff.render_text import render_text
-from perfdoc.diff.steady import steady_steps_ns
+from perfdoc.compare.diff.markdown import render_markdown
+from perfdoc.compare.diff.noise import logged
+from perfdoc.compare.diff.text import render_text
+from perfdoc.compare.diff.two_sides import compare
+from perfdoc.compare.side import steady_steps_ns
 from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
 from tests.diff.sides import rank_of_steps, side

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.diagnosis import Gpu
-from perfdoc.diff.compare import compare
-from perfdoc.diff.load import KernelTotal, Loaded
-from perfdoc.diff.render_markdown import render_markdown
-from perfdoc.diff.render_text import render_text
-from perfdoc.diff.result import Diff, json_schema, to_json
-from perfdoc.diff.words import calls
+from perfdoc.compare.diff.markdown import render_markdown
+from perfdoc.compare.diff.result import Diff, json_schema, to_json
+from perfdoc.compare.diff.text import render_text
+from perfdoc.compare.diff.two_sides import compare
+from perfdoc.compare.diff.words import calls
+from perfdoc.compare.side import KernelTotal, Loaded
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.results import Gpu
 from tests.diff.sides import rank_of_steps, side, side_of
 from tests.reports.build import one_rank
 from tests.reports.hostile import HOSTILE, hostile

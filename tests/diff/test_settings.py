@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfdoc.diff.compare import compare
-from perfdoc.diff.result import Configuration
+from perfdoc.compare.diff.result import Configuration
+from perfdoc.compare.diff.two_sides import compare
 from perfdoc.knobs.configuration import Configuration as Settings
 from tests.diff.sides import rank_of_steps, side
 

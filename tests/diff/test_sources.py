@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from perfdoc.diagnosis import to_json
-from perfdoc.diff.load import load
-from perfdoc.diff.sources import captures_or_diagnosis, read_diagnosis
+from perfdoc.compare.side import load
+from perfdoc.compare.sources import captures_or_diagnosis, read_diagnosis
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.results import to_json
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError
 from tests.gate.manifests import tiny_manifest

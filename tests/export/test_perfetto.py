@@ -11,8 +11,8 @@ from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.export import protobuf
+from perfdoc.export.captures import ExportError, Request, run
 from perfdoc.export.tracks import MAX_TRACKS_OF_A_KIND
-from perfdoc.export.work import ExportError, Request, run
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM

@@ -10,17 +10,16 @@ from pathlib import Path
 import pytest
 from scipy.stats import t
 
-from perfdoc.against.baseline import Given, read_given
-from perfdoc.against.compare import against, figure_of
-from perfdoc.against.targets import parse_target, targets_of
-from perfdoc.diagnosis import Diagnosis, to_json
-from perfdoc.diagnosis.against import Against, AgainstFigure
-from perfdoc.diff.load import Loaded
+from perfdoc.compare.baseline.against import against, figure_of
+from perfdoc.compare.baseline.given import Given, parse_target, read_given, targets_of
+from perfdoc.compare.side import Loaded
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.reports.against import against_words, compared_lines
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.text import render_text
+from perfdoc.results import Diagnosis, to_json
+from perfdoc.results.headline import Against, AgainstFigure
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError
 from tests.cli.test_analyze import perfdoc

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from perfdoc.gate.baseline import MAX_RUNS, Baseline, encode, read_baselines
-from perfdoc.gate.facts import fingerprint
-from perfdoc.gate.figures import RunFigures, digest_of
+from perfdoc.compare.baseline_files import MAX_RUNS, Baseline, encode, read_baselines
+from perfdoc.compare.facts import fingerprint
+from perfdoc.compare.figures import RunFigures, digest_of
 from perfdoc.traces import TraceError
 from tests.gate.commands import MakeRun, gate, record
 

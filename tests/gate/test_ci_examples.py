@@ -13,7 +13,7 @@ import pytest
 import typer.main
 import yaml
 
-from perfdoc.gate_command import gate_app
+from perfdoc.cli.gate import gate_app
 
 CI = Path(__file__).parents[2] / "docs" / "ci"
 EXAMPLES = sorted(CI.glob("*.yml"))

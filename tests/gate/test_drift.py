@@ -9,9 +9,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.gate.baseline import ANCHOR_RUNS, MAX_RUNS, Baseline, Promotion, with_runs
-from perfdoc.gate.decision import Verdict, decide
-from perfdoc.gate.drift import drift, promoted_since
+from perfdoc.compare.baseline_files import ANCHOR_RUNS, MAX_RUNS, Baseline, Promotion, with_runs
+from perfdoc.compare.decision import Verdict, decide
+from perfdoc.compare.gate.drift import drift, promoted_since
 from tests.gate.commands import MS, MakeRun, gate, record
 from tests.gate.test_changed_baselines import run
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.gate.figures import RunFigures
-from perfdoc.gate.floors import check_floors, parse_floor
+from perfdoc.compare.figures import RunFigures
+from perfdoc.compare.floors import check_floors, parse_floor
 
 
 def run(**known: float) -> RunFigures:

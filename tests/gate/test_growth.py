@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfdoc.gate.figures import RunFigures
-from perfdoc.gate.growth import growth
+from perfdoc.compare.figures import RunFigures
+from perfdoc.compare.gate.parts import growth
 
 
 def run(**parts: int) -> RunFigures:

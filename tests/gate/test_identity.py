@@ -6,7 +6,7 @@ import json
 import shutil
 from pathlib import Path
 
-from perfdoc.gate.figures import digest_of
+from perfdoc.compare.figures import digest_of
 from tests.gate.commands import MS, MakeRun, files, gate, megatron_log, record
 
 

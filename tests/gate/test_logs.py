@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.gate.read_run import Run, read_run
+from perfdoc.compare.runs import Run, read_run
 from perfdoc.traces import TraceError
 from tests.gate.commands import MakeRun, megatron_log
 

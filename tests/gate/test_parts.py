@@ -12,10 +12,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.gate.decision import Verdict, decide
-from perfdoc.gate.figures import RunFigures
-from perfdoc.gate.growth import growth
-from perfdoc.gate.parts import told_by_parts, where_inconclusive
+from perfdoc.compare.decision import Verdict, decide
+from perfdoc.compare.figures import RunFigures
+from perfdoc.compare.gate.parts import growth, told_by_parts, where_inconclusive
 from tests.gate.commands import MS, MakeRun, gate, record
 from tests.gate.scatter import EXCHANGEABLE
 from tests.gate.test_changed_baselines import run

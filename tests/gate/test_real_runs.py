@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.gate.read_run import read_run
+from perfdoc.compare.runs import read_run
 from tests.trainer.launch import need_megatron
 
 pytestmark = pytest.mark.slow

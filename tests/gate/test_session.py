@@ -10,9 +10,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.gate.decision import Verdict, decide
-from perfdoc.gate.figures import RunFigures
-from perfdoc.gate.session import sessions, shared_noise_frac, together
+from perfdoc.compare.decision import Verdict, decide
+from perfdoc.compare.figures import RunFigures
+from perfdoc.compare.gate.sessions import sessions, shared_noise_frac, together
 from tests.gate.commands import MakeRun, gate
 from tests.gate.test_changed_baselines import run
 

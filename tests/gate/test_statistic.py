@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.gate.figures import steady
+from perfdoc.compare.figures import steady
 from tests.gate.commands import MS, MakeRun, gate, record
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.gate.targets import check_targets
+from perfdoc.compare.gate.render import check_targets
 from tests.gate.commands import MakeRun, gate, megatron_log, record
 
 

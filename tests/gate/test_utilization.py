@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.gate.read_run import read_run
-from perfdoc.gate.utilization import mfu
+from perfdoc.compare.runs import mfu, read_run
 from tests.gate.commands import MakeRun, megatron_log
 
 

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from perfdoc.gate.decision import decide
-from perfdoc.gate.figures import RunFigures
-from perfdoc.gate.floors import check_floors, parse_floor
-from perfdoc.gate.render import as_github
-from perfdoc.gate.result import Result, change, compared, floor_check, incomparable
+from perfdoc.compare.decision import decide
+from perfdoc.compare.figures import RunFigures
+from perfdoc.compare.floors import check_floors, parse_floor
+from perfdoc.compare.gate.render import as_github
+from perfdoc.compare.gate.result import Result, change, compared, floor_check, incomparable
 from tests.gate.test_changed_baselines import run
 
 

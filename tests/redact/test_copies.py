@@ -15,7 +15,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.redact.copying import redact
-from perfdoc.redact.nsys_blobs import clean_blob
+from perfdoc.redact.texts import clean_blob
 from perfdoc.simulator.demo import demo_timeline, write_demo
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.traces import TraceError

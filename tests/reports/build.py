@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from statistics import median_low
 
-from perfdoc.diagnosis import (
+from perfdoc.results import (
     Analyses,
     CapabilityRow,
     Communication,

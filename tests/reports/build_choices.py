@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import combinations
 
-from perfdoc.diagnosis import (
+from perfdoc.results import (
     Advice,
     Combined,
     Diagnosis,

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from perfdoc.diagnosis import HostJitter, NormContentionAnalysis, PipelineAnalysis, SkewAnalysis, StepTimes
-from perfdoc.diagnosis.contention import ContendedKernel, ContentionCost
-from perfdoc.diagnosis.host_activity import SlowestRank, UnsynchronisedGc
-from perfdoc.diagnosis.pipeline import PipelineStage
-from perfdoc.diagnosis.skew import RankClock, RankWait, Residual, Spread, Straggler
-from perfdoc.diagnosis.step_times import (
+from perfdoc.results import HostJitter, NormContentionAnalysis, PipelineAnalysis, SkewAnalysis, StepTimes
+from perfdoc.results.contention import ContendedKernel, ContentionCost
+from perfdoc.results.host import SlowestRank, UnsynchronisedGc
+from perfdoc.results.step_times import (
     Distribution,
     LeafGrowth,
     LogAgreement,
@@ -16,6 +14,7 @@ from perfdoc.diagnosis.step_times import (
     RankStepTimes,
     WarmUp,
 )
+from perfdoc.results.waits import PipelineStage, RankClock, RankWait, Residual, Spread, Straggler
 from tests.reports.build_rank import GEMM, KNOWN, LAYER_NORM
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdoc.diagnosis import Diagnosis, MemoryAnalysis, Replay, ReplayAnalysis
-from perfdoc.diagnosis.memory import DeviceMemory, MemoryComposition, MemoryLayout, MemorySite, ProcessMemory
+from perfdoc.results import Diagnosis, MemoryAnalysis, Replay, ReplayAnalysis
+from perfdoc.results.memory import DeviceMemory, MemoryComposition, MemoryLayout, MemorySite, ProcessMemory
 from tests.reports.fill import filled
 
 GIB = 1024**3

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.diagnosis import (
+from perfdoc.results import (
     DeviceContention,
     HostActivity,
     KernelClass,
@@ -10,7 +10,7 @@ from perfdoc.diagnosis import (
     KernelsAnalysis,
     TopKernel,
 )
-from perfdoc.diagnosis.host_activity import (
+from perfdoc.results.host import (
     AllocCalls,
     CallGroup,
     GraphCoverage,
@@ -20,7 +20,7 @@ from perfdoc.diagnosis.host_activity import (
     SmallKernels,
     SyncCalls,
 )
-from perfdoc.diagnosis.kernel_parts import PartTime, UnfusedPattern
+from perfdoc.results.kernels import PartTime, UnfusedPattern
 from tests.reports.fill import missing
 
 KNOWN = {"state": "measured", "reason": "", "remedy": ""}

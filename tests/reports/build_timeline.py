@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdoc.diagnosis import DIMENSIONS, IDLE_CAUSES, Diagnosis, Timeline, TimelineRank, TimelineTrack
+from perfdoc.results import DIMENSIONS, IDLE_CAUSES, Diagnosis, Timeline, TimelineRank, TimelineTrack
 from tests.reports import build
 
 LEAVES = [

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdoc.diagnosis import (
+from perfdoc.results import (
     Against,
     AgainstFigure,
     Diagnosis,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdoc.diagnosis import CapabilityRow, Diagnosis, Evidence, Quality, Related, RuleResult
+from perfdoc.results import CapabilityRow, Diagnosis, Evidence, Quality, Related, RuleResult
 from tests.reports.build import analysed, one_rank
 from tests.reports.build_choices import with_choices
 from tests.reports.build_memory import with_memory_and_replay

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports.sections import Section, sections_of
+from perfdoc.results import Diagnosis
 
 
 def section(made: Diagnosis, key: str) -> Section:

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.diagnosis import Gain
 from perfdoc.reports.advice import by_gain, gain_words, lines_of, rough
+from perfdoc.results import Gain
 from tests.reports.build import rule
 
 REPLAYED = Gain(

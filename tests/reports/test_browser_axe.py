@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports.html import render_html
+from perfdoc.results import Diagnosis
 from tests.reports import build
 from tests.reports.browser import NARROW, WIDE, visit
 from tests.reports.build_choices import with_choices

@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.diagnosis import Diagnosis, Gpu, HostActivity, KernelPartsAnalysis
-from perfdoc.diagnosis.host_activity import HostPauses, LaunchQueue
-from perfdoc.diagnosis.job import Job
-from perfdoc.diagnosis.step_times import LogAgreement, ProfilerOverhead, WarmUp
 from perfdoc.reports.gaps import Gap, gaps_of
+from perfdoc.results import Diagnosis, Gpu, HostActivity, KernelPartsAnalysis
+from perfdoc.results.headline import Job
+from perfdoc.results.host import HostPauses, LaunchQueue
+from perfdoc.results.step_times import LogAgreement, ProfilerOverhead, WarmUp
 from tests.reports import build, build_job, build_rank
 from tests.reports.fill import filled, missing
 

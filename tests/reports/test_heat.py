@@ -6,10 +6,10 @@ import re
 from dataclasses import replace
 from decimal import Decimal
 
-from perfdoc.diagnosis import WaterfallBar
 from perfdoc.reports.heat import LEVELS, heat_of
 from perfdoc.reports.html import render_html
 from perfdoc.reports.waterfall import falls_of
+from perfdoc.results import WaterfallBar
 from tests.reports import build
 from tests.reports.page import Page
 from tests.reports.read_sections import section

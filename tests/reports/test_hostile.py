@@ -6,12 +6,12 @@ import re
 
 import pytest
 
-from perfdoc.diagnosis import from_json, to_json
 from perfdoc.reports import html as html_module
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.text import render_text
+from perfdoc.results import from_json, to_json
 from tests.reports import hostile
 from tests.reports.page import Page
 

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 import perfdoc.reports.html as html_module
-from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports.html import render_html
 from perfdoc.reports.leaves import LEAVES, leaf_values
+from perfdoc.results import Diagnosis
 from tests.reports import build
 from tests.reports.page import Page
 

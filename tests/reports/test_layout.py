@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.diagnosis import from_json, layout, to_json
+from perfdoc.results import from_json, layout, to_json
 from tests.reports import build_timeline
 from tests.reports.fill import with_text
 from tests.reports.hostile import HOSTILE

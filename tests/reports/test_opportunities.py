@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.diagnosis import Gain, Related
 from perfdoc.reports.headline import headline, outlook
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.opportunities import choices, confidence, dialects_of, opportunities
 from perfdoc.reports.text import render_text
+from perfdoc.results import Gain, Related
 from tests.reports import build
 from tests.reports.build_choices import ceiling, gain, with_choices
 from tests.reports.page import Page

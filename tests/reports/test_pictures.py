@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.diagnosis import Diagnosis, Step
-from perfdoc.diagnosis.memory import MemorySeries
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.text import render_text
+from perfdoc.results import Diagnosis, Step
+from perfdoc.results.memory import MemorySeries
 from tests.reports import build, build_memory
 from tests.reports.build_timeline import timeline
 from tests.reports.fill import with_text

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.diagnosis import Diagnosis
 from perfdoc.reports.sections.replay import build as section_of
+from perfdoc.results import Diagnosis
 from tests.reports import build
 from tests.reports.build_memory import with_memory_and_replay
 

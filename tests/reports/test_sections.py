@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.diagnosis import Diagnosis, SkewAnalysis, StepTimes
-from perfdoc.diagnosis.step_times import ProfilerOverhead, WarmUp
 from perfdoc.reports.sections import sections_of
+from perfdoc.results import Diagnosis, SkewAnalysis, StepTimes
+from perfdoc.results.step_times import ProfilerOverhead, WarmUp
 from tests.reports import build, build_job, build_rank
 from tests.reports.fill import missing
 from tests.reports.read_sections import section, table

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc import reports
-from perfdoc.diagnosis import Step, TimelineTrack
 from perfdoc.reports.charts import plotly_source
 from perfdoc.reports.charts.columns import patches
 from perfdoc.reports.charts.looks import SHAPES, look_of
@@ -25,6 +24,7 @@ from perfdoc.reports.charts.timeline_data import timeline_data
 from perfdoc.reports.html import render_html
 from perfdoc.reports.units import duration
 from perfdoc.reports.view import HATCHES
+from perfdoc.results import Step, TimelineTrack
 from tests.reports import build
 from tests.reports.build_timeline import LEAVES, ledger, rank, timeline, track, with_timeline
 from tests.reports.fill import with_text

@@ -12,12 +12,12 @@ import msgspec
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.memory.memory_files import job_memory
-from perfdoc.diagnose_rank import rank_of
-from perfdoc.diagnose_replay import replays_of
-from perfdoc.job_configuration import job_configuration
+from perfdoc.diagnose.asked import Work, memory_files
+from perfdoc.diagnose.job import job_configuration
+from perfdoc.diagnose.measuring import measure_all
+from perfdoc.diagnose.ranks import rank_of
+from perfdoc.diagnose.replays import replays_of
 from perfdoc.knobs.configuration import Configuration
-from perfdoc.measuring import measure_all
-from perfdoc.memory_inputs import memory_files
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.forward.faults import parse_faults
@@ -27,7 +27,6 @@ from perfdoc.simulator.forward.writing import write_job
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts, common_facts
 from perfdoc.traces.load import find_captures
-from perfdoc.work import Work
 from tests.simulator.simulated import DENSE, MOE
 
 SHAPES = {"dense": DENSE, "moe": MOE, "small-vocabulary": msgspec.structs.replace(DENSE, vocabulary=1024)}

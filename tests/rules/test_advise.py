@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from perfdoc.diagnose_rules import rule_of
+from perfdoc.diagnose.verdict import rule_of
 from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.rules.engine.advise import proposed

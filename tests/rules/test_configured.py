@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.job_configuration import job_configuration
+from perfdoc.diagnose.job import job_configuration
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.run_directory import RunDirectory

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.diagnose_rules import rule_of
+from perfdoc.diagnose.verdict import rule_of
 from perfdoc.reports.advice import by_gain
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import RuleResult

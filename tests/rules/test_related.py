@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.diagnose_rules import rule_of
+from perfdoc.diagnose.verdict import rule_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue

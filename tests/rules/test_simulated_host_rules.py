@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc import diagnosis as d
+from perfdoc import results as d
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.diagnose import diagnose
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.diagnose.measuring import replaying
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
-from perfdoc.measuring import replaying
 from tests.simulator.simulated import facts_of, simulated, written
 
 OURS = ("PD2", "PD4", "PD5", "PD6", "PD9")

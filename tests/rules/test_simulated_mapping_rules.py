@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.diagnose import diagnose
-from perfdoc.diagnosis import RuleResult
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.diagnose.measuring import Work, measure_all
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
-from perfdoc.measuring import Work, measure_all
 from perfdoc.profiling.manifest import ModelShape
+from perfdoc.results import RuleResult
 from perfdoc.simulator.forward.job import SimulatedJob
 from tests.simulator.simulated import DENSE, MOE, facts_of, simulated, written
 

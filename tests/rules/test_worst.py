@@ -13,8 +13,8 @@ from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.instances.instance import Instance
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.steps.step_ledgers import LEAVES
-from perfdoc.diagnose_rules import rule_of
-from perfdoc.diagnosis import WorstInstance
+from perfdoc.diagnose.verdict import rule_of
+from perfdoc.results import WorstInstance
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.worst import bubble, late_rank, worst_exposed, worst_instance

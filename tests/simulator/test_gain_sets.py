@@ -11,9 +11,9 @@ from typing import Literal
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.diagnose import diagnose
-from perfdoc.diagnosis import Combined, Diagnosis
-from perfdoc.measuring import Work, measure_all
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.diagnose.measuring import Work, measure_all
+from perfdoc.results import Combined, Diagnosis
 from perfdoc.simulator.demo import write_demo
 from perfdoc.simulator.replay import gains
 from perfdoc.simulator.replay.basis import Basis

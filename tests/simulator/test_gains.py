@@ -11,10 +11,11 @@ import pytest
 
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.steps.step_times_log import LoggedSteps
-from perfdoc.diagnose import diagnose
-from perfdoc.diagnosis import Diagnosis, Prediction, from_json, to_json
-from perfdoc.measuring import measure_all
+from perfdoc.diagnose.asked import Work
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.diagnose.measuring import measure_all
 from perfdoc.reports.sections import sections_of
+from perfdoc.results import Diagnosis, Prediction, from_json, to_json
 from perfdoc.simulator.planted_job import KINDS, JobSpec, planted_job
 from perfdoc.simulator.planted_spec import Late
 from perfdoc.simulator.replay import whole
@@ -25,7 +26,6 @@ from perfdoc.simulator.replay.replay import replay
 from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled, free_lengths
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
-from perfdoc.work import Work
 from tests.simulator.rebuilt_of import planted, views_of
 from tests.simulator.test_replay_cpu import step as cpu_step
 

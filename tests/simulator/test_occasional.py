@@ -10,12 +10,13 @@ import pytest
 
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.steps.step_times_log import LoggedSteps
-from perfdoc.diagnose import diagnose
-from perfdoc.diagnosis import Diagnosis, Prediction
-from perfdoc.measuring import measure_all
+from perfdoc.diagnose.asked import Work
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.diagnose.measuring import measure_all
 from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.reports.headline import outlook
 from perfdoc.reports.opportunities import opportunities
+from perfdoc.results import Diagnosis, Prediction
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.replay.occasional import Counted, collections_of, in_window, occasional
 from perfdoc.simulator.replay.predict import Gain
@@ -23,7 +24,6 @@ from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
-from perfdoc.work import Work
 from tests.analyzers.tiny import trace_of
 from tests.simulator.rebuilt_of import views_of
 

@@ -12,7 +12,7 @@ import pytest
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import IDLE_CAUSES
 from perfdoc.analyzers.ledger.ledger import Ledger
-from perfdoc.diagnosis import replay as published_types
+from perfdoc.results import replay as published_types
 from perfdoc.simulator.planted_job import KINDS
 from perfdoc.simulator.replay.edits import Edit, scaled_kernels, without_host_time, without_launches
 from perfdoc.simulator.replay.predict import predict

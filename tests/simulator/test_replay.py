@@ -12,7 +12,7 @@ import pytest
 
 from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.window import Window
-from perfdoc.diagnosis import replay as published_types
+from perfdoc.results import replay as published_types
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.rank_tasks import rank_tasks
 from perfdoc.simulator.replay.replay import not_replayed, replay_rank

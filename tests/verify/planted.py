@@ -10,15 +10,15 @@ import msgspec
 
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.diagnose import diagnose
-from perfdoc.diagnosis import Advice, Diagnosis, Gain, RuleResult, to_json
+from perfdoc.compare.verify.record import ChangedSetting, Measured, Predicted, Record, RulePrediction
+from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.manifest import ConfigValue
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.results import Advice, Diagnosis, Gain, RuleResult, to_json
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.trainer.config.resolve import resolve
-from perfdoc.verify.record import ChangedSetting, Measured, Predicted, Record, RulePrediction
 from tests.gate.manifests import tiny_manifest
 from tests.rules.cases import step_with_gap
 

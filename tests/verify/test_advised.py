@@ -7,13 +7,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.diagnosis import Diagnosis
+from perfdoc.compare.verify.advised import Advised, advised, rule_codes
+from perfdoc.compare.verify.record import VerifyError
+from perfdoc.compare.verify.start import arms_of, run_manifest
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.results import Diagnosis
 from perfdoc.trainer.config.resolve import resolve
-from perfdoc.verify.advised import Advised, advised, rule_codes
-from perfdoc.verify.arms import arms_of
-from perfdoc.verify.errors import VerifyError
-from perfdoc.verify.source import run_manifest
 from tests.verify.planted import WORKERS, diagnosis_of, fires, replayed, run_directory, setting
 
 SETTINGS = Configuration(values={"tensor_model_parallel_size": 1}, dialect="perfdoc", complete=True)

@@ -7,11 +7,10 @@ import math
 import pytest
 from msgspec.structs import replace
 
-from perfdoc.verify.busy import CpuTimes, cpu_times, others_frac
-from perfdoc.verify.interval import of_pairs, of_two_runs
-from perfdoc.verify.outcome import follows, judge
-from perfdoc.verify.record import Measured, Predicted, RunTimes
-from perfdoc.verify.words import track_record_text
+from perfdoc.compare.verify.gain import follows, judge, of_pairs, of_two_runs
+from perfdoc.compare.verify.record import Measured, Predicted, RunTimes
+from perfdoc.compare.verify.rounds import CpuTimes, cpu_times, others_frac
+from perfdoc.compare.verify.words import track_record_text
 from tests.verify.planted import record
 
 REPLAY = Predicted(method="replay", low_ms=8.0, mid_ms=10.0, high_ms=12.0)

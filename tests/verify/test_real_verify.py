@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.verify.record import read_record
+from perfdoc.compare.verify.record import read_record
 from tests.cli.running import SMALL, needs_training
 from tests.verify.planted import WORKERS, fires, replayed, run_directory, setting
 

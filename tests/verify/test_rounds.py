@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.verify.errors import VerifyError
-from perfdoc.verify.rounds import clear_runs, steady_times
+from perfdoc.compare.verify.record import VerifyError
+from perfdoc.compare.verify.rounds import clear_runs, steady_times
 from tests.verify.planted import run_directory
 
 

@@ -10,10 +10,9 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from perfdoc.cli import app
-from perfdoc.diagnosis import to_json
-from perfdoc.verify.record import Record, encode, read_record
-from perfdoc.verify.store import state_folder
+from perfdoc.cli.application import app
+from perfdoc.compare.verify.record import Record, encode, read_record, state_folder
+from perfdoc.results import to_json
 from tests.cli.test_analyze import perfdoc
 from tests.verify.planted import WORKERS, diagnosis_of, fires, record, replayed, run_directory, setting
 

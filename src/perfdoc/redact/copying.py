@@ -14,7 +14,7 @@ from pathlib import Path
 from perfdoc.analyzers.device.window_request import WindowRequest
 from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.analyzers.measure import measure_trace
-from perfdoc.output import made, may_write
+from perfdoc.cli.output import made, may_write
 from perfdoc.redact.kineto import copy_kineto
 from perfdoc.redact.nsys import Copied, copy_nsys
 from perfdoc.redact.words import Names

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from perfdoc.redact.nsys import Copied
-from perfdoc.redact.nsys_texts import gpu_name
+from perfdoc.redact.texts import gpu_name
 from perfdoc.redact.words import Names
 from perfdoc.reports.units import plural
 from perfdoc.traces.kineto.document import Document, read_document, repair

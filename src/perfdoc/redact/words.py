@@ -7,9 +7,18 @@ different; which number it gets says when it was met first, and nothing of the w
 from __future__ import annotations
 
 import re
+from functools import cache
+from pathlib import Path
 
 from perfdoc.profiling.vocabulary import prefix_of
-from perfdoc.redact.known_words import known_words
+
+
+@cache
+def known_words() -> frozenset[str]:
+    """The words of known_words.txt, in lower case."""
+    lines = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+    return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
+
 
 MAX_NAME = 4096
 """A longer name is replaced as a whole."""

@@ -1,0 +1,156 @@
+"""What communication on the SMs costs norms and other kernels beside it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from perfdoc.results.quality import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContentionCost:
+    """Nanoseconds beyond what the runs take alone, summed over runs and devices: an upper bound of a gain.
+
+    mid against the median alone, low and high against the longest and the shortest tenth alone.
+    """
+
+    low_ns: int
+    mid_ns: int
+    high_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceContendedKernel:
+    """One kernel in one launch shape on one device; medians and tenths of its runs."""
+
+    kernel: str
+    kernel_class: str
+    family: str
+    """Library by its name; only transformer_engine's norms obey its SM margins."""
+    element_type: str
+    """Where the name carries it; empty otherwise."""
+    grid_blocks: int
+    """-1 unknown."""
+    block_threads: int
+    """-1 unknown."""
+    alone_ns: int | None
+    """Median with nothing else on the device."""
+    alone_low_ns: int | None
+    alone_high_ns: int | None
+    samples_alone: int
+    contended_ns: int | None
+    """Median beside communication for half of the run or more."""
+    contended_low_ns: int | None
+    contended_high_ns: int | None
+    samples_contended: int
+    samples_whole: int
+    """Of samples_contended those beside communication all of the time."""
+    samples_slight: int
+    """Beside communication for less than half of the time: in neither set."""
+    samples_crowded: int
+    """Beside other compute: in neither set."""
+    p_value: float | None
+    """Two-sided, Mann and Whitney."""
+    verdict: Literal["slower", "no_difference", "undecided", "too_few_samples", "mixed_work"]
+    """no_difference: 5 % or more is ruled out. undecided: neither it nor `slower` is proven."""
+    verdict_reason: str
+    """Why there is no decision; empty where there is one."""
+    caveat: str
+    """What `slower` does not prove: the launch shape does not hold all that the work depends on."""
+    cost: ContentionCost | None
+    """Where the verdict is `slower`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceContention:
+    """SM contention on one device, inside its window."""
+
+    state: State
+    reason: str
+    remedy: str
+    signatures: list[DeviceContendedKernel]
+    """Norms."""
+    other_signatures: list[DeviceContendedKernel]
+    """Matrix products and attention."""
+    norms: int | None
+    """Runs of norm kernels in the window; null where it is not measured."""
+    norm_cost: ContentionCost | None
+    """None where no verdict could be reached."""
+    other_cost: ContentionCost | None
+    stalled_starts: int | None
+    """Norms held up by resident communication that started as it ended."""
+    stalled_ns: int | None
+    undecided_starts: int | None
+    """Norms that look so, but may have waited for something else."""
+    other_stalled_starts: int | None
+    """Other compute kernels that look the same: a control."""
+    stalled_reason: str
+    occupied_blocks: int | None
+    """Most thread blocks of communication resident at a time while norms ran, or were held up."""
+    typical_occupied_blocks: int | None
+    suggested_sm_margin: int | None
+    margin_reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ContendedKernel:
+    """One kernel in one launch shape over all devices."""
+
+    kernel: str
+    kernel_class: str
+    family: str
+    """Library by its name; only transformer_engine's norms obey its SM margins."""
+    element_type: str
+    grid_blocks: int
+    """-1 unknown."""
+    block_threads: int
+    """-1 unknown."""
+    alone_ns: int | None
+    """Median over the devices' medians, each weighted with its samples."""
+    contended_ns: int | None
+    samples_alone: int
+    samples_contended: int
+    devices: int
+    """On which it ran beside communication."""
+    slower_devices: int
+    """Of these, where the difference is more than chance."""
+    undecided_devices: int
+    """Of these, where it cannot be said: too few samples, or mixed work."""
+    undecided_reason: str
+    """Why not, on the first of these; empty where there is none."""
+    caveat: str
+    """What `slower` does not prove."""
+    cost: ContentionCost | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormContentionAnalysis:
+    """SM contention of the job: sums over devices unless said otherwise."""
+
+    state: State
+    reason: str
+    remedy: str
+    devices: int
+    """That were measured."""
+    signatures: list[ContendedKernel]
+    """Norms, by falling cost."""
+    other_signatures: list[ContendedKernel]
+    """Matrix products and attention, by falling cost."""
+    norm_cost: ContentionCost | None
+    other_cost: ContentionCost | None
+    stalled_starts: int | None
+    """Norms held up by resident communication that started as it ended."""
+    stalled_ns: int | None
+    undecided_starts: int | None
+    """Norms that look so, but may have waited for something else."""
+    other_stalled_starts: int | None
+    """Other compute kernels that look the same: a control."""
+    occupied_blocks: int | None
+    """Most thread blocks of communication resident at a time while norms ran, or were held up."""
+    typical_occupied_blocks: int | None
+    suggested_sm_margin: int | None
+    """The largest of any device: SMs to leave free for communication. Only where one of Transformer Engine's
+    norms is proven to be slower beside communication, or held up by it."""
+    margin_reason: str
+    """Why there is no margin; empty where there is one."""

@@ -1,0 +1,143 @@
+"""The job and its headline figures: tokens per second, MFU, and both against an earlier measurement."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """Sizes of parallel groups are counts of ranks; None is unknown."""
+
+    model: str | None
+    world_size: int | None
+    tp: int | None
+    cp: int | None
+    pp: int | None
+    dp: int | None
+    """Replicas of the model."""
+    vpp: int | None
+    """Model chunks per pipeline stage; 1 without interleaving."""
+    ep: int | None
+    etp: int | None
+    sequence_parallel: bool | None
+    micro_batches: int | None
+    """Micro-batches of a step on each pipeline."""
+    micro_batch_sequences: int | None
+    global_batch_sequences: int | None
+    sequence_length: int | None
+    """Tokens of one sequence."""
+    dtype: str | None
+    """Of the matrix products."""
+    recompute: str | None
+    dialect: str | None
+    """In whose spelling the job's settings are written; None where that is not known."""
+    sources: dict[str, str]
+    """Who said so, by field."""
+    tokens_per_step: int | None
+    """Over all ranks; padding counts."""
+    tokens_per_s_per_gpu: float | None
+    """By Mfu.step_time_ns and Mfu.gpus."""
+    tokens_reason: str
+    """Why there is no such figure; empty otherwise."""
+    tokens_remedy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class WaterfallBar:
+    """A share of the ranks' time between 100 % and the MFU."""
+
+    name: str
+    """`ideal` (what MFU is), `compute_beyond_ideal`, or a ledger leaf such as `exposed_comm.dp`."""
+    total_ns: int
+    """Summed over ranks and steps."""
+    frac: float
+    """Of the ranks' windows together."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Mfu:
+    """Model FLOPs utilisation; value is None with the reason where it cannot be computed."""
+
+    value: float | None
+    """Model FLOPs of a step / (step time x GPUs x dense peak), as a fraction; recompute is not counted."""
+    reason: str
+    remedy: str
+    flops_per_step: int | None
+    """Over all ranks of the job."""
+    flops_source: str
+    step_time_ns: int | None
+    """Mean over the steps of all ranks that the captures show."""
+    gpus: int | None
+    """Of the whole job, which the captures may show only in part."""
+    gpus_source: str
+    peak_flops: float | None
+    """Dense peak of one GPU in the training dtype, FLOP/s."""
+    peak_source: str
+    dtype: str | None
+    convention: str | None
+    """How the FLOPs are counted."""
+    waterfall: list[WaterfallBar]
+    """From `ideal` down to the last leaf; sums to the windows exactly. Empty where MFU is unknown."""
+
+
+FigureName = Literal["mfu", "step_time", "tokens_per_s_per_gpu", "peak_memory"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class AgainstFigure:
+    """One figure on both sides: a share of 1, nanoseconds, tokens/s or bytes."""
+
+    figure: FigureName
+    before: float
+    now: float
+    change_frac: float | None
+    """Of before; None where that is 0."""
+    noise_frac: float | None
+    """A change up to this may be noise (99 %); None where the spread is not known."""
+    within_noise: bool | None
+    better: bool | None
+    """None where nothing changed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DifferentFact:
+    """What is not the same on both sides, as text; None: not there."""
+
+    fact: str
+    before: str | None
+    now: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Target:
+    """A figure that was aimed at, in its own unit: a share of 1, milliseconds, tokens/s or GiB."""
+
+    figure: FigureName
+    limit: float
+    at_least: bool
+    value: float | None
+    state: Literal["met", "missed", "unknown"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Against:
+    """What was asked for with --baseline and --target."""
+
+    state: Literal["compared", "incomparable", "no_baseline"]
+    """no_baseline: none was given."""
+    reason: str
+    """Why the two are not comparable; empty otherwise."""
+    baseline: str
+    """Name of the file or folder."""
+    kind: Literal["diagnosis", "gate", ""]
+    """gate: the accepted runs of `perfdoc gate`, medians of unprofiled steps; peak memory is what was
+    reserved."""
+    runs: int
+    """Of the baseline."""
+    figures: list[AgainstFigure]
+    differences: list[DifferentFact]
+    """Facts and settings that differ, also where the two are comparable."""
+    notes: list[str]
+    targets: list[Target]

@@ -1,0 +1,283 @@
+"""What the host did: of each rank, between the ranks of a job, and of the GPUs' idle time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfdoc.results.quality import State
+
+
+@dataclass(frozen=True, kw_only=True)
+class LaunchQueue:
+    """Work launched and not yet started on streams that compute, over the window."""
+
+    state: State
+    reason: str
+    remedy: str
+    median_depth: int | None
+    mean_depth: float | None
+    max_depth: int | None
+    shallow_frac: float | None
+    """Share of the window with a depth of 0 or 1."""
+    starved_ns: int | None
+    """Time in which nothing ran and what ran next had not been launched: idle.host + gc + data."""
+    starved_frac: float | None
+    unknown_launches: int | None
+    """Activities whose launch the capture does not show; not in the depth."""
+    bin_min: list[int]
+    """The depth over time in n equal bins: bin i is [start + i * d // n, start + (i + 1) * d // n) of a
+    window of d nanoseconds."""
+    bin_mean: list[float]
+    bin_max: list[int]
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallIdle:
+    """A CUDA function, and how long the device idled while the launching thread was inside of it."""
+
+    call: str
+    count: int
+    idle_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSplit:
+    """idle.host by what the launching thread did; the first seven sum to host_ns exactly."""
+
+    state: State
+    reason: str
+    remedy: str
+    python_ns: int | None
+    """In no CUDA call."""
+    synchronising_ns: int | None
+    allocation_ns: int | None
+    module_load_ns: int | None
+    launch_ns: int | None
+    stream_allocation_ns: int | None
+    """In cudaMallocAsync, cudaFreeAsync and their kin."""
+    other_call_ns: int | None
+    host_ns: int | None
+    calls: list[CallIdle]
+    """The largest first; a function inside another one counts in both."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CallGroup:
+    """CUDA calls of one function under one range and one operator."""
+
+    call: str
+    range_name: str | None
+    """Innermost range at the call; `#` for numbers in which the calls differ."""
+    operator: str | None
+    """Innermost framework operator at the call."""
+    call_site: str | None
+    """Innermost Python function of the program itself at the call, `loop.py(42): step`; None where the
+    capture has no stacks."""
+    count: int
+    host_ns: int
+    longest_ns: int
+    idle_inside_ns: int
+    idle_caused_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SyncCalls:
+    """Calls in which the host waited for the device."""
+
+    state: State
+    reason: str
+    remedy: str
+    count: int | None
+    host_ns: int | None
+    idle_inside_ns: int | None
+    idle_caused_ns: int | None
+    """idle.host in gaps that began inside a call, up to the next launch, and of other gaps what lies inside
+    calls: a ceiling of what removing the calls can give."""
+    groups: list[CallGroup]
+    """Most idle caused first."""
+    groups_left_out: int
+    call_site: str | None
+    """Of the costliest group whose Python function is known; None with call_site_reason."""
+    call_site_reason: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class AllocCalls:
+    """Calls that allocate or free memory through CUDA; a settled caching allocator makes none."""
+
+    state: State
+    reason: str
+    remedy: str
+    count: int | None
+    host_ns: int | None
+    idle_inside_ns: int | None
+    steps: int | None
+    """Steps of the window; None where it has none, and the calls are those of the whole window."""
+    steps_with_calls: int | None
+    last_step_count: int | None
+    stream_ordered_count: int | None
+    """cudaMallocAsync, cudaFreeAsync and their kin, in none of the other figures: they wait for nothing."""
+    stream_ordered_host_ns: int | None
+    stream_ordered_idle_ns: int | None
+    groups: list[CallGroup]
+    groups_left_out: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPauses:
+    """Garbage collections, or waits for data, on the host."""
+
+    state: State
+    reason: str
+    remedy: str
+    count: int | None
+    total_ns: int | None
+    idle_ns: int | None
+    """The ledger's idle.gc or idle.data."""
+    steps_with: int | None
+    worst_ns: int | None
+    worst_name: str | None
+    worst_step: str | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallKernelName:
+    """Small kernels of one name."""
+
+    name: str
+    count: int
+    total_ns: int
+    launch_ns: int
+    idle_before_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SmallKernels:
+    """Kernels for whose launch the device stood still, and that are shorter than the launching call."""
+
+    state: State
+    reason: str
+    remedy: str
+    kernels: int | None
+    """Compute kernels that were launched one by one."""
+    launch_bound: int | None
+    """For whose launch the device stood still."""
+    small: int | None
+    """Launch-bound, and shorter than the call that launched them."""
+    small_frac: float | None
+    """Of the launch-bound ones."""
+    small_ns: int | None
+    small_launch_ns: int | None
+    idle_before_ns: int | None
+    """idle.host in the gaps that small ones ended."""
+    median_kernel_ns: int | None
+    median_launch_ns: int | None
+    median_launch_interval_ns: int | None
+    """From one launch to the next on a thread, for launch-bound kernels."""
+    below_median_launch_frac: float | None
+    """Share of all kernels shorter than median_launch_ns."""
+    names: list[SmallKernelName]
+
+
+@dataclass(frozen=True, kw_only=True)
+class GraphCoverage:
+    """How much kernel work CUDA graphs launched."""
+
+    state: State
+    reason: str
+    remedy: str
+    time_frac: float | None
+    kernel_frac: float | None
+    """By count; None where graphs were traced as a whole."""
+    kernels: int | None
+    graph_kernels: int | None
+    whole_graphs: int | None
+    kernel_ns: int | None
+    graph_ns: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostActivity:
+    """The host of one rank inside its window; measured where any part of it is."""
+
+    state: State
+    reason: str
+    remedy: str
+    launch_queue: LaunchQueue
+    idle_split: HostSplit
+    sync_calls: SyncCalls
+    alloc_calls: AllocCalls
+    gc: HostPauses
+    data: HostPauses
+    small_kernels: SmallKernels
+    graphs: GraphCoverage
+
+
+@dataclass(frozen=True, kw_only=True)
+class SlowestRank:
+    """A rank that had the longest host time of some steps."""
+
+    label: str
+    steps: int
+    recurrence_frac: float
+    median_lag_ns: int
+    """Over those steps, behind the median of the ranks."""
+    beyond_chance: bool
+    """Slowest in more steps than one of so many equal ranks would be, and by more than twice the noise.
+    A rank without it is not slow."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnsynchronisedGc:
+    """Garbage collection at different steps on different ranks."""
+
+    state: State
+    reason: str
+    remedy: str
+    collecting_steps: int | None
+    split_steps: int | None
+    """Steps in which some ranks collected and others did not."""
+    slowest_sum_ns: int | None
+    """Sum over steps of the longest collection of any rank."""
+    worst_rank_ns: int | None
+    """Largest sum over steps of one rank."""
+    avoidable_ns: int | None
+    """The difference: a ceiling of what collecting in the same steps saves."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostJitter:
+    """Spread of the hosts' time for the same step between ranks; waits are not host time."""
+
+    state: State
+    reason: str
+    remedy: str
+    ranks: int | None
+    """Compared: one of each process, since the devices of a process have one host."""
+    common_steps: int | None
+    median_host_ns: int | None
+    median_spread_ns: int | None
+    median_spread_frac: float | None
+    noise_ns: int | None
+    """How much one rank's host time varies from step to step; None with fewer than 4 steps."""
+    noise_spread_ns: int | None
+    """The spread that so many equal ranks with this noise show."""
+    worst_spread_ns: int | None
+    worst_step: str | None
+    worst_rank: str | None
+    slowest: list[SlowestRank]
+    gc: UnsynchronisedGc
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostGapsAnalysis:
+    """Idle time summed over ranks and the share of it that the host caused."""
+
+    state: State
+    reason: str
+    host_frac: float | None
+    """Idle of cause host, gc or data, as a share of all windows together."""
+    causes: dict[str, int | None]
+    """Nanoseconds by cause. None where no capture would show the cause: then its time is in `host`."""
+    causes_reasons: dict[str, str]
+    """By cause: why it is None, or which ranks are left out of it."""

@@ -1,0 +1,160 @@
+"""One device of one process: its window, its ledger, its communication."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from perfdoc.results.contention import DeviceContention
+from perfdoc.results.host import HostActivity
+from perfdoc.results.kernels import KernelPartsAnalysis
+from perfdoc.results.replay import Replay
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gpu:
+    """The device of a rank; None where the capture does not say."""
+
+    name: str | None
+    sm_count: int | None
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """One training step on one device. Steps tile the window without gaps."""
+
+    name: str
+    start_ns: int
+    duration_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Window:
+    """The stretch of a device's time that the ledger partitions, on the capture's clock."""
+
+    kind: Literal["steps", "capture", "user"]
+    start_ns: int
+    end_ns: int
+    duration_ns: int
+    steps: int
+    """Steps inside the window; 0 where the window is not made of steps."""
+    step_list: list[Step]
+    reason: str
+    """Why this kind of window was taken."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExposedComm:
+    """Communication that ran while no compute kernel did, by parallel dimension."""
+
+    dp: int
+    tp: int
+    cp: int
+    ep: int
+    pp: int
+    other: int
+    unknown: int
+
+    @property
+    def total(self) -> int:
+        """All dimensions together."""
+        return self.dp + self.tp + self.cp + self.ep + self.pp + self.other + self.unknown
+
+
+@dataclass(frozen=True, kw_only=True)
+class Idle:
+    """Time in which nothing ran on the device, by cause."""
+
+    host: int
+    gc: int
+    data: int
+    dependency: int
+    launch_latency: int
+    unexplained: int
+
+    @property
+    def total(self) -> int:
+        """All causes together."""
+        return self.host + self.gc + self.data + self.dependency + self.launch_latency + self.unexplained
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ledger:
+    """A partition of the window: every nanosecond is in exactly one leaf."""
+
+    compute: int
+    exposed_comm: ExposedComm
+    exposed_memcpy: int
+    idle: Idle
+
+    @property
+    def total(self) -> int:
+        """The window's length: the leaves sum to it exactly."""
+        return self.compute + self.exposed_comm.total + self.exposed_memcpy + self.idle.total
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelsOnly:
+    """The same time seen through kernels alone (no copies, no graph launches), for comparison with
+    tools that count so. Unions; span is the first kernel's start to the last one's end."""
+
+    kernels: int
+    comm_kernels: int
+    span_ns: int
+    busy_ns: int
+    compute_ns: int
+    comm_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    idle_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Communication:
+    """One row of the communication table: unions inside the window; hidden + exposed = total."""
+
+    dimension: str
+    transport: str
+    collective: str
+    element_type: str
+    """Where the kernel's name or its metadata carries it; empty otherwise."""
+    count: int
+    total_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    blocking_ns: int | None
+    bytes: int | None
+    bus_bandwidth_gbps: float | None
+    evidence: str
+    group: str
+    """Process-group description or communicator id as the capture gives it; empty if it does not."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rank:
+    """One device of one process."""
+
+    label: str
+    """What reports call it; unlike all the others."""
+    rank: int | None
+    """Global rank; with the evidence `communicator` the place in the communicator of the whole job."""
+    rank_evidence: str
+    """How the rank is known: mark, distributedInfo, communicator, ...; none."""
+    device: int
+    pid: int
+    input: int
+    """Index into Diagnosis.inputs."""
+    gpu: Gpu
+    window: Window
+    ledger_ns: Ledger
+    communication: list[Communication]
+    kernel_parts: KernelPartsAnalysis
+    contention: DeviceContention
+    host: HostActivity
+    replay: Replay | None
+    """The window run again as it is; None where that was not asked for."""
+    kernels_only_window: KernelsOnly
+    """Clipped to the window."""
+    kernels_only_capture: KernelsOnly
+    """The whole capture, whatever the window."""

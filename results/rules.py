@@ -1,0 +1,109 @@
+"""What the rules found."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from perfdoc.results.replay import Gain
+from perfdoc.results.timeline import TimelineRank
+
+
+@dataclass(frozen=True, kw_only=True)
+class Evidence:
+    """One fact that a rule rests on."""
+
+    label: str
+    value: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advice:
+    """One setting to change."""
+
+    knob: str
+    """Canonical id: `perfdoc knobs ID` says what it is."""
+    from_value: str | None
+    """The present setting as text; None where it is not known."""
+    to_value: str
+    why: str
+    costs: str
+    """What is paid for it; empty where nothing is known of."""
+    dialects: dict[str, str]
+    """Ready to paste, by dialect; frameworks that have no such setting are left out."""
+    forbidden: str
+    """What speaks against it in this configuration; empty where nothing that is known does."""
+    gain: Gain | None = None
+    """Of this piece, for the rule's `gain_per`; None where nothing was predicted for it."""
+    together: list[str] = field(default_factory=list)
+    """Other knobs of this rule's advice that the gain was predicted with."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorstInstance:
+    """The worst single instance of what a rule fires on, with an excerpt of the timeline around it."""
+
+    rank: int | None
+    label: str
+    """The rank's name in this diagnosis."""
+    step: str
+    """In which it began; empty outside of all steps."""
+    name: str
+    """Of the kernel, collective, call or range; empty where it has none."""
+    says: str
+    """What is to be seen, in one sentence."""
+    start_ns: int
+    """On the clock of the rank's capture."""
+    end_ns: int
+    cost_ns: int
+    """By how much it is the worst: what of it was exposed or idle, what a run took longer than alone, or how
+    late a rank came."""
+    ranks: list[TimelineRank]
+    """The rank itself first, then those that it had to do with. Each shows the same moments: its tracks begin
+    at `start_ns` on its own capture's clock, `offset_ns` is 0. Of communication there is a track for every
+    dimension."""
+    resolution_ns: int | None
+    """Differences in time between these ranks up to this are not told from none; null: one clock, or one
+    rank."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Related:
+    """Another rule that fires, and what it has to do with this one."""
+
+    code: str
+    how: Literal["not_together", "same_time"]
+    """not_together: what both advise excludes one another. same_time: both gains are of the same time."""
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RuleResult:
+    """What one rule found."""
+
+    code: str
+    title: str
+    state: Literal["fires", "passes", "not_applicable", "skipped", "error"]
+    reason: str
+    evidence: list[Evidence]
+    remedy: str
+    """What to do about it; empty unless the rule fires."""
+    advice: list[Advice] = field(default_factory=list)
+    """Settings, best first; empty unless the rule fires."""
+    gain: Gain | None = None
+    """What the advice that is allowed saves, of its best piece; None where nothing can be said."""
+    gain_per: Literal["step", "window"] = "step"
+    """What the gain is of: a step, or the window where ranks' windows are not made of steps."""
+    gain_frac: float | None = None
+    """The gain (a ceiling's upper end) by the longest step, or window."""
+    level: Literal["problem", "information"] = "problem"
+    """Of a rule that fires. problem: a cost was measured, or something is wrong for certain. information:
+    worth knowing or trying, at a cost that nobody measured here."""
+    verify: str = ""
+    """How to see whether it helped."""
+    false_alarm: str = ""
+    """What would make this none of a problem."""
+    worst: WorstInstance | None = None
+    """Where in the captures it is worst; None where it is of no single moment, or none is known."""
+    related: list[Related] = field(default_factory=list)
+    """Other rules that fire. Of problems with the same time one stays a problem."""

@@ -1,0 +1,73 @@
+"""One step of every rank as a picture, in few enough segments to be drawn."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from perfdoc.results.quality import State
+
+TrackKind = Literal["ledger", "compute", "communication", "host", "passes", "ranges"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineTrack:
+    """Segments in columns of one length, by start time; what lies between two of them is nothing. Of the
+    ledger they tile the step, and their sums by code are the step's ledger exactly."""
+
+    kind: TrackKind
+    """ledger: leaves. compute: kernel classes. communication: dimensions, hidden and exposed. host: CUDA
+    calls of the threads that launch, data loading, collection. passes: of micro-batches. ranges: the
+    innermost range of the thread that launches; in excerpts alone."""
+    codes: list[str]
+    """What `code` counts."""
+    names: list[str]
+    """What `name` counts: kernels, collectives, micro-batches."""
+    start_ns: list[int]
+    """Since the rank's step began."""
+    duration_ns: list[int]
+    code: list[int]
+    name: list[int]
+    """Of the longest stretch in it; -1 none."""
+    stretches: list[int]
+    """How many stretches of its code a segment pools. 1: it is drawn where it was; else within its pool."""
+    count: list[int]
+    """What began in it: of compute kernels, on the host calls, else kernels and copies."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelineRank:
+    """One rank's step."""
+
+    rank: int | None
+    label: str
+    step: str
+    """Empty where the window is not made of steps: then it is the window, of a very full one the middle."""
+    start_ns: int
+    """On the capture's clock."""
+    duration_ns: int
+    offset_ns: int
+    """When it begins on the picture: after the first of the ranks that are aligned; 0 where ranks show
+    different steps."""
+    aligned: bool
+    """Whether its clock was compared with those of most ranks; if not, it is drawn from 0."""
+    tracks: list[TimelineTrack]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Timeline:
+    """One step over all ranks: of those that ranks find typical (as long as their median within 2 %, or as
+    near to that as any) the one that most of them do."""
+
+    state: State
+    reason: str
+    remedy: str
+    step: str
+    """The step that every rank shows; empty where they show different ones or have none."""
+    resolution_ns: int | None
+    """Differences in time between ranks up to this are not told from none; null: one clock, not known, or
+    ranks that show different steps."""
+    ranks: list[TimelineRank]
+    left_out: int
+    """Ranks of the job that are not drawn."""
+    notes: list[str]

@@ -1,0 +1,1 @@
+"""The command line: the application, what its commands share, and a file for each of them."""

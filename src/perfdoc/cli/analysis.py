@@ -1,0 +1,317 @@
+"""`perfdoc analyze`: read, measure, diagnose, write."""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.cli.cross_check import cross_check_and_write, nsys_to_check
+from perfdoc.cli.output import is_stream, may_write, write_all
+from perfdoc.cli.process import columns, write_bytes
+from perfdoc.diagnose.asked import (
+    UserError,
+    Work,
+    memory_files,
+    pattern_of,
+    snapshot_paths,
+    split_settings,
+    window_request,
+)
+from perfdoc.profiling.nsys.command import Nsys
+from perfdoc.reports.names import shorten
+from perfdoc.traces import TraceError
+from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import JobFacts, common_facts
+from perfdoc.traces.load import Ahead, find_captures
+
+if TYPE_CHECKING:
+    from perfdoc.compare.baseline.against import Asked
+    from perfdoc.diagnose.early_hash import EarlyHash
+    from perfdoc.results import Diagnosis
+
+DEFAULT_OUTPUT = "perfdoc-report"
+_BUNDLE = ("report.html", "report.md", "diagnosis.json")
+"""What is written into the folder of -o."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Options:
+    """What was asked for, checked."""
+
+    work: Work
+    output: Path | None
+    output_is_named: bool
+    """False: the next free name is as good."""
+    json_file: str | None
+    config: Path | None
+    """The file of --config: settings beside facts."""
+    fail_on: frozenset[str]
+    jobs: int
+    force: bool
+    nsys: Nsys | None
+    """What to hold the figures against; None: nothing."""
+    asked: Asked | None = None
+    """What to show beside the headline figures."""
+
+    @classmethod
+    def parse(
+        cls,
+        *,
+        paths: Sequence[str],
+        output: Path | None,
+        json_file: str | None,
+        window: str | None,
+        step_range: str | None,
+        settings: Sequence[str] = (),
+        config: Path | None = None,
+        fail_on: str | None,
+        jobs: int | None,
+        force: bool,
+        cross_check: bool = False,
+        replay: bool = True,
+        baseline: Path | None = None,
+        targets: Sequence[str] = (),
+    ) -> Options:
+        """Check everything before any work is done. Raises UserError."""
+        if window and step_range:
+            raise UserError("--window and --step-range exclude one another: give one.")
+        request = (
+            window_request(window)
+            if window
+            else WindowRequest(step_pattern=pattern_of("--step-range", step_range))
+        )
+        paths, words = split_settings(paths)
+        try:
+            given = _given([*settings, *words], config)
+            snapshots = snapshot_paths(paths)
+            rest = [p for p in paths if Path(p) not in snapshots]
+            captures = find_captures(rest) if rest or not snapshots else []
+            nsys = nsys_to_check(captures) if cross_check else None
+            asked = _asked(baseline, targets)
+        except (TraceError, ValueError) as error:
+            raise UserError(str(error)) from error
+        output_is_named = output is not None
+        if output is None and json_file is None:
+            output = _free_folder(Path(DEFAULT_OUTPUT))
+        try:
+            _check_targets(output, json_file, force=force)
+            _spare_inputs(output, json_file, [*captures, *snapshots])
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+        return cls(
+            work=Work(
+                captures=captures,
+                memory=memory_files(snapshots, captures),
+                request=request,
+                given=given,
+                replay=replay,
+            ),
+            output=output,
+            output_is_named=output_is_named,
+            json_file=json_file,
+            config=config,
+            fail_on=_rule_codes(fail_on),
+            jobs=jobs or os.cpu_count() or 1,
+            force=force,
+            nsys=nsys,
+            asked=asked,
+        )
+
+
+def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> list[str]:
+    """Analyse and write. hashing: of a capture, where it was begun with.
+
+    Returns the codes of --fail-on that fired. Raises UserError.
+    """
+    begin = time.monotonic()
+    # Whatever reading does not need is imported beside it: it leaves the interpreter free.
+    files = len(options.work.captures) + len(options.work.memory)
+    ahead = Ahead(options.work.captures[0], hashing) if files == 1 and options.work.captures else None
+    from perfdoc.diagnose.measuring import WorkerLostError, measure_all
+
+    threading.Thread(target=_import_the_rest, args=(options.output is not None,), daemon=True).start()
+    try:
+        found = measure_all(options.work, options.jobs, ahead)
+        if not found.captures and found.silent:
+            raise UserError(str(found.silent[0]))
+        from perfdoc.diagnose.diagnosis import diagnose
+        from perfdoc.diagnose.job import job_configuration
+        from perfdoc.results import to_json
+
+        facts = common_facts([c.facts for c in found.captures])
+        settings = job_configuration(facts, options.config)
+        diagnosis = diagnose(found.captures, found.silent, found.memory, settings)
+        if options.asked is not None:
+            diagnosis = options.asked.answered(diagnosis, found.captures, settings)
+    except (TraceError, WorkerLostError) as error:
+        raise UserError(str(error)) from error
+    serial = to_json(diagnosis)
+    try:
+        options = _write(options, diagnosis, serial)
+    except OSError as error:
+        raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+    if options.json_file == "-" or format_ == "json":
+        write_bytes(serial)
+    else:
+        sys.stdout.write(_rendered(diagnosis, format_, options.fail_on))
+    sys.stdout.flush()
+    if options.output is not None:
+        took = time.monotonic() - begin
+        page = shorten(str(options.output / "report.html"), 1000)
+        sys.stderr.write(f"perfdoc: wrote {page} ({took:.1f} s)\n")
+    if options.nsys is not None:
+        try:
+            text = cross_check_and_write(options.nsys, options.work.captures, options.output)
+        except OSError as error:
+            raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+        shown = sys.stdout if format_ == "text" and options.json_file != "-" else sys.stderr
+        shown.write(text)
+    return sorted(
+        r.code
+        for r in diagnosis.rules
+        if r.state == "fires" and (r.code in options.fail_on or "ANY" in options.fail_on)
+    )
+
+
+def _import_the_rest(page: bool) -> None:
+    """Modules, and templates where a page will be written.
+
+    What goes wrong here goes wrong again, and is told, where they are used.
+    """
+    with contextlib.suppress(Exception):
+        for name in ("diagnose", "reports.markdown", "reports.text"):
+            importlib.import_module(f"perfdoc.{name}")
+        importlib.import_module("perfdoc.rules.engine.registry").all_rules()
+        importlib.import_module("perfdoc.knobs.load").catalogue()
+        if page:
+            importlib.import_module("perfdoc.reports.html").prepare()
+
+
+def _given(settings: Sequence[str], config: Path | None) -> JobFacts:
+    """Facts of the words and the file. A file without facts is fine where it holds settings that rules read,
+    as a script of flags does. Raises ValueError."""
+    if config is None:
+        return given_facts(settings)
+    from perfdoc.diagnose.job import holds_settings
+
+    said = given_facts(settings)  # what is wrong with the words is no fault of the file
+    try:
+        return given_facts(settings, config)
+    except ValueError:
+        if not holds_settings(config):
+            raise
+    return said
+
+
+def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
+    """Raises ValueError."""
+    if baseline is None and not targets:
+        return None
+    from perfdoc.compare.baseline.against import Asked
+
+    return Asked.of(baseline, targets)
+
+
+def _rendered(diagnosis: Diagnosis, format_: str, fail_on: frozenset[str]) -> str:
+    from perfdoc.reports.github import render_github
+    from perfdoc.reports.junit import render_junit
+    from perfdoc.reports.markdown import render_markdown
+    from perfdoc.reports.text import render_text
+
+    if format_ == "junit":
+        return render_junit(diagnosis, fail_on)
+    if format_ == "github":
+        return render_github(diagnosis, fail_on)
+    if format_ == "markdown":
+        return render_markdown(diagnosis)
+    colour = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    return render_text(diagnosis, width=columns(), colour=colour)
+
+
+def _check_targets(output: Path | None, json_file: str | None, *, force: bool) -> None:
+    """Refuse what writing would fail at after all the work. Raises UserError and OSError."""
+    taken = "is there already. Choose another {}, or overwrite with --force."
+    if output is not None:
+        filled = output.exists() and (not output.is_dir() or any(output.iterdir()))
+        if filled and not force:
+            raise UserError(f"{output}: {taken.format('-o')}")
+        if output.is_dir():
+            for name in _BUNDLE:
+                may_write(output / name)
+    if json_file not in (None, "-"):
+        path = Path(str(json_file))
+        if path.exists() and not force and not is_stream(path):
+            raise UserError(f"{json_file}: {taken.format('--json')}")
+        if output is None or path.absolute().parent != output.absolute():  # which will be made
+            may_write(path)
+
+
+def _spare_inputs(output: Path | None, json_file: str | None, inputs: Sequence[Path]) -> None:
+    """Refuse to replace what is to be read, by any name of it. Raises UserError and OSError."""
+    targets = [output / name for name in _BUNDLE] if output is not None else []
+    targets += [Path(json_file)] if json_file not in (None, "-") and json_file else []
+    for target in targets:
+        if target.exists() and any(target.samefile(path) for path in inputs):
+            raise UserError(f"{target}: is what is to be analysed. Choose another -o or --json.")
+
+
+def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> Options:
+    """Write everything; where it went. Raises UserError and OSError."""
+    rendered: tuple[bytes, ...] = ()
+    if options.output is not None:
+        from perfdoc.reports.html import render_html
+        from perfdoc.reports.markdown import render_markdown
+
+        rendered = (render_html(diagnosis).encode(), render_markdown(diagnosis).encode(), serial)
+    options = _still_free(options)  # only now: making the page takes a while
+    contents: dict[Path, bytes] = {}
+    if options.output is not None:
+        contents = {options.output / name: text for name, text in zip(_BUNDLE, rendered, strict=True)}
+    if options.json_file not in (None, "-"):
+        contents[Path(str(options.json_file))] = serial
+    write_all(contents, options.output)
+    return options
+
+
+def _rule_codes(text: str | None) -> frozenset[str]:
+    if text is None:
+        return frozenset()
+    from perfdoc.rules.engine.registry import all_rules
+
+    codes = frozenset(c.strip().upper() for c in text.split(",") if c.strip())
+    if not codes:
+        raise UserError("--fail-on: names no rule. Give codes with commas, or any. See: perfdoc rules")
+    known = {r.meta.code for r in all_rules()} | {"ANY"}
+    if unknown := sorted(codes - known):
+        raise UserError(f"--fail-on: there is no rule {', '.join(unknown)}. See: perfdoc rules")
+    return codes
+
+
+def _still_free(options: Options) -> Options:
+    """The options, looked at again before writing, since another analysis may have ended meanwhile.
+
+    Where no folder was named the next free one is taken. Raises UserError where what was named is there by
+    now, and OSError.
+    """
+    if options.output is not None and not options.output_is_named:
+        return replace(options, output=_free_folder(Path(DEFAULT_OUTPUT)))
+    _check_targets(options.output, options.json_file, force=options.force)
+    return options
+
+
+def _free_folder(folder: Path) -> Path:
+    """The folder, or the next free name, so that a second analysis needs no option."""
+    candidate, n = folder, 1
+    while candidate.exists():
+        n += 1
+        candidate = folder.with_name(f"{folder.name}-{n}")
+    return candidate

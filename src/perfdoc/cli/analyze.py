@@ -1,0 +1,121 @@
+"""`perfdoc analyze`: its options. Light, since every start imports it."""
+
+from __future__ import annotations
+
+import os
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+BaselineOption = Annotated[
+    Path | None,
+    typer.Option(help="Show the change since a diagnosis.json, a report's folder or the gate's baselines."),
+]
+TargetOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Aim at mfu=0.45, step_time_ms=900, tokens_per_s_per_gpu=4000, peak_memory_gib=70."),
+]
+
+
+class Format(StrEnum):
+    """What goes to standard output."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    JUNIT = "junit"
+    GITHUB = "github"
+
+
+def analyze(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            help="Nsight Systems exports (.sqlite, .nsys-rep, a parquetdir folder) or PyTorch profiler "
+            "traces (.json, .json.gz): files, folders or glob patterns, one file or one per rank."
+        ),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Folder for report.html, report.md and diagnosis.json."),
+    ] = None,
+    json_file: Annotated[
+        str | None, typer.Option("--json", help="Write the diagnosis here as well; - for standard output.")
+    ] = None,
+    format_: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.TEXT,
+    window: Annotated[
+        str | None,
+        typer.Option(
+            help="Analyse only this stretch: START,END on the capture's clock (ns, or with a unit: "
+            "4.2s,4300ms); range:REGEX, from the first to the last matching range of each rank; or capture, "
+            "all of it."
+        ),
+    ] = None,
+    step_range: Annotated[
+        str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--set",
+            help="Facts of the job that the captures do not hold: --set tp=8 pp=4 model=llama3-8b gbs=128 "
+            "seq=8192 dtype=bf16.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
+    ] = None,
+    fail_on: Annotated[
+        str | None, typer.Option(help="Exit with 1 where these rules fire: codes with commas, or any.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
+    ] = None,
+    cross_check: Annotated[
+        bool, typer.Option("--cross-check", help="List where figures of an installed nsys differ.")
+    ] = False,
+    replay: Annotated[
+        bool, typer.Option("--replay/--no-replay", help="Run each window again, for its critical path.")
+    ] = True,
+    baseline: BaselineOption = None,
+    target: TargetOption = None,
+    force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Say where the time of a capture went, and write a report."""
+    from perfdoc.cli.application import EXIT_FAIL_ON, fail, say
+    from perfdoc.diagnose.early_hash import begin_hash
+
+    hashing = begin_hash(paths)
+    # Before numpy is imported: its library for matrices, which nothing here needs, has threads that spin.
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    from perfdoc.cli.analysis import Options, run
+    from perfdoc.diagnose.asked import UserError
+
+    try:
+        options = Options.parse(
+            paths=paths,
+            output=output,
+            json_file=json_file,
+            window=window,
+            step_range=step_range,
+            settings=settings or [],
+            config=config,
+            fail_on=fail_on,
+            jobs=jobs,
+            force=force,
+            cross_check=cross_check,
+            replay=replay,
+            baseline=baseline,
+            targets=target or [],
+        )
+        fired = run(options, format_.value, hashing)
+    except UserError as error:
+        if debug:
+            raise
+        fail(str(error))
+    if fired:
+        say(f"--fail-on: {', '.join(fired)} fired")
+        raise typer.Exit(EXIT_FAIL_ON)

@@ -1,0 +1,60 @@
+"""`--cross-check` of `perfdoc analyze`: asks for an nsys before the work, and runs it after."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.nsys.command import Nsys, find_nsys
+from perfdoc.traces.load import NSYS, tool_of
+
+RESULT = "cross_check.json"
+"""In the folder of -o."""
+_QUIET_S = 1.0
+"""A word about progress this often at most."""
+
+
+def nsys_to_check(captures: Sequence[Path]) -> Nsys:
+    """The installed nsys. Raises CaptureError where there is none, or nothing that it can read."""
+    if not any(tool_of(capture) == NSYS for capture in captures):
+        raise CaptureError(
+            captures[0], "is no Nsight Systems capture.", "--cross-check compares with Nsight's own figures."
+        )
+    found = find_nsys()
+    if found is None:
+        raise CaptureError(
+            "--cross-check",
+            "no nsys is on PATH, and PERFDOC_NSYS names none.",
+            "Install Nsight Systems, or analyse without it.",
+        )
+    return found
+
+
+def cross_check_and_write(nsys: Nsys, captures: Sequence[Path], folder: Path | None) -> str:
+    """Compare, write RESULT into the folder where there is one, and return the text to show.
+
+    Raises OSError where it cannot be written.
+    """
+    import msgspec
+
+    from perfdoc.cli.output import write_all
+    from perfdoc.nsight.cross_check import cross_check, render_cross_check
+    from perfdoc.reports.names import shorten
+
+    said = time.monotonic()
+
+    def tell(what: str) -> None:
+        nonlocal said
+        if time.monotonic() - said > _QUIET_S:
+            said = time.monotonic()
+            sys.stderr.write(f"perfdoc: cross-check: {shorten(what)}\n")
+            sys.stderr.flush()
+
+    check = cross_check(nsys, captures, tell)
+    if folder is not None:
+        content = msgspec.json.format(msgspec.json.encode(check), indent=2) + b"\n"
+        write_all({folder / RESULT: content}, folder)
+    return render_cross_check(check)

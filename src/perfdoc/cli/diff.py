@@ -1,0 +1,108 @@
+"""`perfdoc diff`: its options, and where its results go."""
+
+from __future__ import annotations
+
+import os
+import sys
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from perfdoc.compare.diff.result import Diff
+
+_FILES = ("diff.json", "diff.md")
+"""What is written into the folder of -o."""
+
+
+class DiffFormat(StrEnum):
+    """What goes to standard output."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    JSON = "json"
+
+
+_SIDE = (
+    "a capture, a folder of captures, a run directory, a diagnosis.json, or several captures in one quoted "
+    "string or pattern."
+)
+
+
+def diff(
+    before: Annotated[str, typer.Argument(help=f"What it was: {_SIDE}")],
+    after: Annotated[str, typer.Argument(help="What it is: of the same kinds.")],
+    format_: Annotated[DiffFormat, typer.Option("--format", help="What to print.")] = DiffFormat.TEXT,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Folder for diff.json and diff.md.")
+    ] = None,
+    config_before: Annotated[
+        Path | None, typer.Option(help="The first job's settings, where no run directory holds them.")
+    ] = None,
+    config_after: Annotated[Path | None, typer.Option(help="The second job's settings.")] = None,
+    step_range: Annotated[
+        str | None,
+        typer.Option(help="Names of the ranges that are steps, on both sides (regular expression)."),
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Explain what changed between two measurements of one job, and what of it is noise."""
+    from perfdoc.cli.application import fail
+    from perfdoc.diagnose.measuring import WorkerLostError
+
+    try:
+        if output is not None:
+            _require_free(output, force=force)
+        from perfdoc.compare.diff.two_sides import compare
+        from perfdoc.compare.side import load
+
+        at_once = jobs or os.cpu_count() or 1
+        found = compare(
+            load(before, config=config_before, step_range=step_range, jobs=at_once),
+            load(after, config=config_after, step_range=step_range, jobs=at_once),
+        )
+        _print_and_write(found, format_, output)
+    except (ValueError, WorkerLostError) as error:  # TraceError and NotComparableError are ValueErrors
+        if debug:
+            raise
+        fail(str(error))
+    except OSError as error:
+        if debug:
+            raise
+        fail(f"{error.filename}: cannot be written: {error.strerror}.")
+
+
+def _require_free(folder: Path, *, force: bool) -> None:
+    """Before any work is done. Raises ValueError."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"{folder}: is no folder. Choose another -o.")
+    there = [name for name in _FILES if (folder / name).exists()]
+    if there and not force:
+        held = " and ".join(there)
+        raise ValueError(f"{folder}: holds {held} already. Choose another -o, or overwrite with --force.")
+
+
+def _print_and_write(found: Diff, format_: DiffFormat, output: Path | None) -> None:
+    from perfdoc.cli.output import write_all
+    from perfdoc.cli.process import columns, write_bytes
+    from perfdoc.compare.diff.markdown import render_markdown
+    from perfdoc.compare.diff.result import to_json
+    from perfdoc.compare.diff.text import render_text
+
+    serial = to_json(found)
+    if output is not None:
+        contents = (serial, render_markdown(found).encode())
+        write_all({output / n: c for n, c in zip(_FILES, contents, strict=True)}, output)
+    if format_ is DiffFormat.JSON:
+        write_bytes(serial)
+    else:
+        sys.stdout.write(
+            render_markdown(found) if format_ is DiffFormat.MARKDOWN else render_text(found, width=columns())
+        )
+    sys.stdout.flush()

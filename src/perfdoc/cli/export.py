@@ -1,0 +1,61 @@
+"""`perfdoc export`: its options. The work is in export/captures.py, whose imports wait until it is needed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def export(
+    paths: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="TRACE…", help="Captures as for `perfdoc analyze`: files, folders or glob patterns."
+        ),
+    ],
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The file; compressed where its name ends in .gz.")
+    ],
+    perfetto: Annotated[
+        bool, typer.Option("--perfetto", help="For ui.perfetto.dev: what ran, and why the rest did not.")
+    ] = False,
+    step_range: Annotated[
+        str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
+    ] = None,
+    settings: Annotated[
+        list[str] | None, typer.Option("--set", help="Facts of the job: --set tp=8 pp=4.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
+    ] = None,
+    jobs: Annotated[
+        int | None, typer.Option(min=1, help="Files read at once to compare clocks; default: one per core.")
+    ] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite the file where it is there.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Write the whole timeline with the ledger, dimensions and idle causes as tracks, for a trace viewer."""
+    from perfdoc.cli.application import fail, say
+    from perfdoc.export.captures import ExportError, Request, run
+
+    try:
+        if not perfetto:
+            raise ExportError("say for which viewer: --perfetto.")
+        run(
+            Request(
+                paths=paths,
+                output=output,
+                step_range=step_range,
+                settings=settings or [],
+                config=config,
+                jobs=jobs,
+                force=force,
+            ),
+            say,
+        )
+    except ExportError as error:
+        if debug:
+            raise
+        fail(str(error))

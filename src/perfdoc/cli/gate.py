@@ -1,0 +1,303 @@
+"""`perfdoc gate`: record baseline runs, check new ones, promote a new level."""
+
+from __future__ import annotations
+
+import math
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from perfdoc.compare.baseline_files import Baseline
+    from perfdoc.compare.gate.result import Result
+    from perfdoc.compare.runs import Run
+
+gate_app = typer.Typer(
+    help="Fail a CI job when training gets slower, and say which part of the step grew.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+DEFAULT_BASELINES = Path("perfdoc-baselines")
+
+
+class GateFormat(StrEnum):
+    """What `perfdoc gate check` prints."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    JUNIT = "junit"
+    GITHUB = "github"
+
+
+class Inconclusive(StrEnum):
+    """What an answer that cannot be given means for the job."""
+
+    EXIT_3 = "exit-3"
+    PASS = "pass"
+    FAIL = "fail"
+
+
+class StatisticName(StrEnum):
+    """Which figure of a run's steady steps counts."""
+
+    MEDIAN = "median"
+    QUICKEST = "quickest"
+
+
+class DriftLevel(StrEnum):
+    """How much drift matters."""
+
+    ERROR = "error"
+    WARN = "warn"
+    OFF = "off"
+
+
+Runs = Annotated[
+    list[Path],
+    typer.Argument(
+        help="Runs of one configuration: run directories of perfdoc run, or logs of Megatron-LM, "
+        "Megatron-Bridge or NeMo, one for each run."
+    ),
+]
+Baselines = Annotated[Path, typer.Option("--baselines", help="Folder of baselines, kept in git.")]
+Label = Annotated[
+    str,
+    typer.Option(help="Your word for the machine and the job, where a log does not say it: h100x64."),
+]
+Commit = Annotated[str | None, typer.Option(help="Commit of the runs; default: GITHUB_SHA or CI_COMMIT_SHA.")]
+Practical = Annotated[
+    float, typer.Option(min=0.001, max=0.5, help="A loss up to this fraction of a step is let pass.")
+]
+Statistic = Annotated[
+    StatisticName,
+    typer.Option(
+        help="Of a run's steady steps. quickest: mean of the quickest quarter, for a machine that others "
+        "use; blind to what only some steps do."
+    ),
+]
+Peak = Annotated[
+    float | None, typer.Option(min=0.001, help="Dense peak of one device in TFLOP/s, for MFU, where unknown.")
+]
+Ignore = Annotated[
+    list[str] | None,
+    typer.Option(help="A fact that may differ from the baseline's, such as 'versions.*'; may be repeated."),
+]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+@gate_app.command()
+def record(
+    runs: Runs,
+    baselines: Baselines = DEFAULT_BASELINES,
+    label: Label = "",
+    commit: Commit = None,
+    peak_tflops: Peak = None,
+    practical: Practical = 0.02,
+    statistic: Statistic = StatisticName.MEDIAN,
+    debug: Debug = False,
+) -> None:
+    """Add accepted runs to their baseline, or begin one."""
+    from perfdoc.cli.application import say
+    from perfdoc.compare.gate.accept import recorded
+    from perfdoc.reports.units import plural
+
+    with _one_line(debug):
+        read = _read(runs, label, _commit(commit), peak_tflops)
+        path, new = recorded(baselines, read, practical, statistic.value)
+        _write(path, new)
+        say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
+
+
+@gate_app.command(short_help="Begin a new level: an improvement, or an accepted loss.")
+def promote(
+    runs: Runs,
+    reason: Annotated[str, typer.Option(help="Why the new level is right; kept in the baseline.")],
+    baselines: Baselines = DEFAULT_BASELINES,
+    label: Label = "",
+    commit: Commit = None,
+    peak_tflops: Peak = None,
+    ignore: Ignore = None,
+    few: Annotated[
+        bool,
+        typer.Option("--few", help="Take fewer than three runs: they show no noise, so the limit is 5 %."),
+    ] = False,
+    debug: Debug = False,
+) -> None:
+    """Replace a baseline's runs by new ones: an improvement, or a loss that was accepted."""
+    from perfdoc.cli.application import fail, say
+    from perfdoc.compare.gate.accept import replaced
+    from perfdoc.profiling.environment import encodable
+    from perfdoc.reports.units import plural
+
+    with _one_line(debug):
+        if not reason.strip():
+            fail("--reason is empty: say why the new level is right.")
+        read = _read(runs, label, _commit(commit), peak_tflops)
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        old_path, path, new = replaced(baselines, read, ignore or (), encodable(reason.strip()), now, few=few)
+        _write(path, new)
+        old = f"in place of {new.promotions[-1].replaced_runs}"
+        if path != old_path:
+            old = f"of the new facts; {old_path.name} stays for the old ones"
+        say(f"{path}: {plural(len(read), 'run')} {old}")
+
+
+@gate_app.command()
+def check(
+    runs: Runs,
+    baselines: Baselines = DEFAULT_BASELINES,
+    label: Label = "",
+    commit: Commit = None,
+    peak_tflops: Peak = None,
+    ignore: Ignore = None,
+    floor: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="An absolute limit, NAME=VALUE or NAME=VALUE:warn: mfu_min, tokens_per_s_per_gpu_min, "
+            "tflops_per_gpu_min, step_time_max_ms, peak_memory_max_gib, exposed_comm_frac_max; may repeat."
+        ),
+    ] = None,
+    beside: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="A run of the old code made in turn with the new ones; repeat. They are compared in pairs, "
+            "without a baseline."
+        ),
+    ] = None,
+    practical: Practical = 0.02,
+    statistic: Statistic = StatisticName.MEDIAN,
+    drift: Annotated[
+        DriftLevel,
+        typer.Option(help="What to do where small losses have added up since the level's first runs."),
+    ] = DriftLevel.ERROR,
+    inconclusive: Annotated[
+        Inconclusive, typer.Option(help="What to do where noise hides the answer or no baseline fits.")
+    ] = Inconclusive.EXIT_3,
+    format_: Annotated[GateFormat, typer.Option("--format", help="What to print.")] = GateFormat.TEXT,
+    json_file: Annotated[Path | None, typer.Option("--json", help="Write the result here as well.")] = None,
+    junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here as well.")] = None,
+    force: Annotated[bool, typer.Option(help="Overwrite what --json and --junit name.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Compare runs with their baseline. Exit code 0 fine, 1 slower or a limit broken, 3 not to be told."""
+    from perfdoc.compare.floors import parse_floor
+    from perfdoc.compare.gate.check import check_beside, check_runs
+    from perfdoc.compare.gate.render import RENDERINGS, check_targets
+
+    with _one_line(debug):
+        files = [(json_file, "json"), (junit_file, "junit")]
+        targets = {path: kind for path, kind in files if path is not None}
+        if len(targets) < sum(path is not None for path, _ in files):
+            raise ValueError(f"{json_file}: is named by --json and by --junit. Give each a file of its own.")
+        check_targets(list(targets), inputs=[*runs, *(beside or ()), baselines], force=force)
+        floors = [parse_floor(text) for text in floor or ()]
+        read = _read(runs, label, _commit(commit), peak_tflops)
+        if beside:
+            result = check_beside(
+                read,
+                _read(beside, label, None, peak_tflops),  # the job's commit is not that of old code
+                ignored=ignore or (),
+                floors=floors,
+                practical_frac=practical,
+                statistic=statistic.value,
+            )
+        else:
+            result = check_runs(
+                read,
+                baselines,
+                ignored=ignore or (),
+                floors=floors,
+                practical_frac=practical,
+                drift_level=drift.value,
+                statistic=statistic.value,
+            )
+        _write_files({path: RENDERINGS[kind](result).encode() for path, kind in targets.items()})
+        sys.stdout.write(RENDERINGS[format_](result))
+        sys.stdout.flush()
+        if format_ is GateFormat.GITHUB:
+            _step_summary(RENDERINGS["markdown"](result))
+    raise typer.Exit(_exit_code(result, inconclusive))
+
+
+def _exit_code(result: Result, inconclusive: Inconclusive) -> int:
+    if result.exit_code != 3 or inconclusive is Inconclusive.EXIT_3:
+        return result.exit_code
+    return 1 if inconclusive is Inconclusive.FAIL else 0
+
+
+def _commit(given: str | None) -> str | None:
+    return given or os.environ.get("GITHUB_SHA") or os.environ.get("CI_COMMIT_SHA")
+
+
+def _read(runs: Sequence[Path], label: str, commit: str | None, peak_tflops: float | None) -> list[Run]:
+    """All runs; they must be runs of one thing. Raises TraceError."""
+    from perfdoc.compare.facts import differences
+    from perfdoc.compare.figures import twice
+    from perfdoc.compare.runs import read_run
+    from perfdoc.traces import TraceError
+
+    if peak_tflops is not None and not math.isfinite(peak_tflops):
+        raise ValueError(f"--peak-tflops {peak_tflops}: give a finite number.")
+
+    if len({p.resolve() for p in runs}) < len(runs):
+        raise ValueError("a run is given twice: it counts once.")
+    read = [read_run(p, label=label, commit=commit, peak_tflops=peak_tflops) for p in runs]
+    for path, run in zip(runs[1:], read[1:], strict=True):
+        if differ := differences(read[0].facts, run.facts):
+            names = ", ".join(list(differ)[:5])
+            what = f"is not of the same configuration as {runs[0]}: {names} differ."
+            raise TraceError(path, what, "Give runs of one configuration.")
+    if (same := twice([r.figures for r in read])) is not None:
+        raise ValueError(f"{same[0].source} and {same[1].source} are one run: it counts once.")
+    return read
+
+
+def _write(path: Path, baseline: Baseline) -> None:
+    from perfdoc.compare.baseline_files import encode
+
+    _write_files({path: encode(baseline)}, path.parent)
+
+
+def _write_files(contents: dict[Path, bytes], folder: Path | None = None) -> None:
+    from perfdoc.cli.output import write_all
+
+    try:
+        write_all(contents, folder)
+    except OSError as error:
+        raise ValueError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+
+
+def _step_summary(markdown: str) -> None:
+    """GitHub shows the file of this variable on the page of the job."""
+    summary = os.environ.get("GITHUB_STEP_SUMMARY")
+    if not summary:
+        return
+    from perfdoc.cli.application import say
+
+    try:
+        with Path(summary).open("a", encoding="utf-8") as file:
+            file.write(markdown)
+    except OSError as error:  # The verdict stands all the same.
+        say(f"{summary}: cannot be written: {error.strerror}. The step summary is left out.")
+
+
+@contextmanager
+def _one_line(debug: bool) -> Iterator[None]:
+    """A user's mistake is one line and exit code 2; with --debug its traceback."""
+    from perfdoc.cli.application import fail
+
+    try:
+        yield
+    except ValueError as error:  # TraceError is one
+        if debug:
+            raise
+        fail(str(error))

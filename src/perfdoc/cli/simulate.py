@@ -1,0 +1,63 @@
+"""`perfdoc simulate`: its options. The work is in simulation, whose imports wait until it is needed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def simulate(
+    model: Annotated[
+        str | None, typer.Argument(help="A published model's name, such as llama3-70b or mixtral-8x7b.")
+    ] = None,
+    layout: Annotated[
+        str, typer.Option(help="Parallel layout and overlaps: tp=8,pp=4,vpp=2,dp=4,micro_batches=16,sp=on,…")
+    ] = "dp=2",
+    fault: Annotated[
+        list[str] | None, typer.Option(help="NAME or NAME=VALUE; give it several times. See --list-faults.")
+    ] = None,
+    gpu: Annotated[str, typer.Option(help="a100, h100, h200 or b200.")] = "h100",
+    steps: Annotated[int, typer.Option(help="Training steps.")] = 2,
+    ranks: Annotated[
+        str, typer.Option(help="Ranks to write: all, stages (one of each), groups, or such as 0,8-15.")
+    ] = "all",
+    clock_error: Annotated[
+        int, typer.Option(min=0, max=10_000_000, help="Clocks of the files are wrong by up to so many us.")
+    ] = 0,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="Folder for traces/, answer.json and job.yaml.")
+    ] = Path("simulated"),
+    list_faults: Annotated[bool, typer.Option("--list-faults", help="List the faults and stop.")] = False,
+    force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Lay out a training step on every rank, with faults, and write captures whose answer is known."""
+    from perfdoc.cli.application import fail
+    from perfdoc.cli.simulation import Request, SimulateError, fault_table, run
+
+    if list_faults:
+        sys.stdout.write(fault_table())
+        return
+    try:
+        if model is None:
+            raise SimulateError("give a MODEL, such as llama3-8b.")
+        run(
+            Request(
+                model=model,
+                layout=layout,
+                faults=fault or [],
+                gpu=gpu,
+                steps=steps,
+                ranks=ranks,
+                clock_error_us=clock_error,
+                output=output,
+                force=force,
+            )
+        )
+    except SimulateError as error:
+        if debug:
+            raise
+        fail(str(error))

@@ -1,0 +1,202 @@
+"""`perfdoc verify`: its options. The work is in compare/verify, whose imports wait until it is needed."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from perfdoc.compare.verify.record import Record
+
+EXIT_INCONCLUSIVE = 3
+EXIT_STOPPED = 130
+
+
+class VerifyFormat(StrEnum):
+    """What goes to standard output."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class StatisticName(StrEnum):
+    """Which figure of a run's steady steps counts."""
+
+    MEDIAN = "median"
+    MEAN = "mean"
+    QUICKEST = "quickest"
+
+
+def verify(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="A run directory of perfdoc run; or BEFORE.")],
+    after: Annotated[
+        Path | None,
+        typer.Argument(
+            metavar="[AFTER]",
+            help="The same job with a change made by hand: a trace, run directory or diagnosis.json.",
+        ),
+    ] = None,
+    apply: Annotated[
+        str | None,
+        typer.Option("--apply", help="Rules whose advice is to be followed: PD203 or PD203,PD202."),
+    ] = None,
+    knob: Annotated[
+        list[str] | None, typer.Option(help="Only this one of the advised settings; may be repeated.")
+    ] = None,
+    repeats: Annotated[int, typer.Option(help="Pairs of runs, 3 or more.")] = 3,
+    steps: Annotated[int, typer.Option(help="Steps of each run.")] = 40,
+    statistic: Annotated[
+        StatisticName | None,
+        typer.Option(
+            help="Of a run's steady steps. Default: median, or mean where the change is not of every step. "
+            "quickest: mean of the quickest quarter, for a machine that others use."
+        ),
+    ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(help="With AFTER: the rule whose advice was followed; may be repeated."),
+    ] = None,
+    before_config: Annotated[
+        Path | None, typer.Option(help="With AFTER: BEFORE's settings, where it does not hold them.")
+    ] = None,
+    after_config: Annotated[
+        Path | None, typer.Option(help="With AFTER: AFTER's settings, where it does not hold them.")
+    ] = None,
+    output: Annotated[
+        Path | None,
+        typer.Option("-o", "--output", help="Folder for verify.json, both configurations and runs."),
+    ] = None,
+    note: Annotated[str, typer.Option(help="A line to keep in the record, such as what else ran.")] = "",
+    format_: Annotated[VerifyFormat, typer.Option("--format", help="What to print.")] = VerifyFormat.TEXT,
+    force: Annotated[bool, typer.Option(help="Overwrite an earlier verification in DIR.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+) -> None:
+    """Follow a rule's advice and measure what it gains; or compare two runs of a job changed by hand.
+
+    Exit code 0: measured; 3: inconclusive; 130: stopped, what was measured is kept.
+    """
+    from perfdoc.cli.application import fail
+
+    try:
+        if after is None:
+            if apply is None:
+                raise ValueError("say which rule's advice to follow: --apply PD203 (or give AFTER).")
+            if rule or before_config or after_config:
+                raise ValueError("--rule, --before-config and --after-config go with AFTER.")
+            record = _rerun(run, apply, knob or [], repeats, steps, statistic, output, note, force, debug)
+        else:
+            if apply is not None or knob:
+                raise ValueError(
+                    "--apply and --knob re-run RUN: leave AFTER out, or name the rule with --rule."
+                )
+            record = _two_runs(run, after, rule or [], before_config, after_config, output, note, force)
+    except ValueError as error:  # TraceError and VerifyError are some
+        if debug:
+            raise
+        fail(str(error))
+    except OSError as error:
+        if debug:
+            raise
+        fail(f"{error.filename or output}: cannot be written: {error.strerror}.")
+    _print(record, as_json=format_ is VerifyFormat.JSON)
+    if not record.complete:
+        raise typer.Exit(EXIT_STOPPED)
+    _keep(record)
+    if record.verdict == "inconclusive":
+        raise typer.Exit(EXIT_INCONCLUSIVE)
+
+
+def _rerun(
+    run: Path,
+    apply: str,
+    knobs: list[str],
+    repeats: int,
+    steps: int,
+    statistic: StatisticName | None,
+    output: Path | None,
+    note: str,
+    force: bool,
+    debug: bool,
+) -> Record:
+    from perfdoc.cli.application import say
+    from perfdoc.compare.verify.advised import rule_codes
+    from perfdoc.compare.verify.rerun import Wanted, measured, prepared
+
+    codes = rule_codes(apply)
+    ready = prepared(
+        Wanted(
+            run=run,
+            codes=codes,
+            knobs=frozenset(knobs),
+            repeats=repeats,
+            steps=steps,
+            statistic=None if statistic is None else statistic.value,
+            output=output or Path("verify") / f"{'-'.join(codes[:4])}-{datetime.now():%Y%m%d-%H%M%S}",
+            note=note,
+            force=force,
+            debug=debug,
+        )
+    )
+    said = "; ".join(f"{s.knob}: {s.before} → {s.after}" for s in ready.arms.settings)
+    say(f"{said}; {repeats} pairs of runs of {steps} steps, in {ready.wanted.output}")
+    return measured(ready, say)
+
+
+def _two_runs(
+    before: Path,
+    after: Path,
+    rules: list[str],
+    before_config: Path | None,
+    after_config: Path | None,
+    output: Path | None,
+    note: str,
+    force: bool,
+) -> Record:
+    from perfdoc.cli.output import write_all
+    from perfdoc.compare.verify.record import RECORD_NAME, encode
+    from perfdoc.compare.verify.two_runs import Pair, compared
+
+    target = None if output is None else output / RECORD_NAME
+    if target is not None and target.exists() and not force:
+        raise ValueError(f"{target}: is there already. Choose another -o, or overwrite with --force.")
+    record = compared(
+        Pair(
+            before=before,
+            after=after,
+            rules=[code.upper() for code in rules],
+            before_config=before_config,
+            after_config=after_config,
+            note=note,
+        )
+    )
+    if target is not None:
+        write_all({target: encode(record)}, output)
+    return record
+
+
+def _print(record: Record, *, as_json: bool) -> None:
+    from perfdoc.compare.verify.record import encode
+    from perfdoc.compare.verify.words import record_text
+
+    sys.stdout.write(encode(record).decode() if as_json else record_text(record))
+    sys.stdout.flush()
+
+
+def _keep(record: Record) -> None:
+    """Among the user's records, for `perfdoc explain`. Where that cannot be, the record itself stands."""
+    from perfdoc.cli.application import say
+    from perfdoc.compare.verify.record import keep, state_folder
+
+    folder = state_folder()
+    if folder is None:
+        say("there is no home for the record: set PERFDOC_STATE to a folder, and perfdoc explain tells of it")
+        return
+    try:
+        keep(record, folder)
+    except OSError as error:
+        say(f"{error.filename}: cannot be written: {error.strerror}. perfdoc explain will not know of it.")

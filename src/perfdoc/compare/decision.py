@@ -1,0 +1,187 @@
+"""Is a set of runs slower than a baseline? The run is the unit, not the step.
+
+Steps of one run share its clocks, its temperature and its place, so they say little about the next run. Two
+things must hold of a loss: the mean of the new runs lies beyond what their scatter explains (`noise`), and
+the new runs are the slower ones by their order as well (`order`), which holds however runs scatter.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from perfdoc.compare.chance import noise_frac, slower_by_order, spread_of
+
+PRACTICAL_FRAC = 0.02
+"""A smaller loss is not worth stopping a change for."""
+LOW_HISTORY_FRAC = 0.05
+"""The limit where the baseline has too few runs for a spread."""
+MIN_HISTORY = 3
+MOST_RUNS = 20
+"""More on a side are not asked for, nor kept."""
+MAX_NOISE_FRAC = 0.03
+"""More noise than this, and than the practical limit, hides what the gate is there to see."""
+
+
+class Verdict(StrEnum):
+    """What came out."""
+
+    PASS = "pass"
+    IMPROVED = "improved"
+    FAIL = "fail"
+    INCONCLUSIVE = "inconclusive"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Decision:
+    """A verdict with the figures that it rests on. Fractions are of the baseline's mean step time."""
+
+    verdict: Verdict
+    slower_frac: float
+    """Mean of the new runs by that of the baseline, less 1: positive is slower."""
+    limit_frac: float
+    noise_frac: float | None
+    """What noise alone makes in 1 of 100 cases; None with too few baseline runs."""
+    spread_frac: float | None
+    """Standard deviation between baseline runs, as seen."""
+    baseline_runs: int
+    new_runs: int
+    reason: str
+
+
+def decide(
+    baseline_ns: Sequence[int],
+    new_ns: Sequence[int],
+    practical_frac: float = PRACTICAL_FRAC,
+    *,
+    shared_noise_frac: float = 0.0,
+) -> Decision:
+    """Compare run medians; both sequences are non-empty.
+
+    shared_noise_frac: no less noise than this, which runs that share a session make (`session`).
+
+    >>> decide([100, 101, 99, 100, 100], [104]).verdict
+    <Verdict.FAIL: 'fail'>
+    """
+    n, k = len(baseline_ns), len(new_ns)
+    base = statistics.fmean(baseline_ns)
+    slower = (statistics.fmean(new_ns) - base) / base
+    if n < MIN_HISTORY:
+        limit = max(practical_frac, LOW_HISTORY_FRAC)
+        verdict = Verdict.FAIL if slower > limit else Verdict.IMPROVED if slower < -limit else Verdict.PASS
+        runs = "1 baseline run shows" if n == 1 else f"{n} baseline runs show"
+        return Decision(
+            verdict=verdict,
+            slower_frac=slower,
+            limit_frac=limit,
+            noise_frac=None,
+            spread_frac=None,
+            baseline_runs=n,
+            new_runs=k,
+            reason=f"low history: {runs} no spread, so the limit is {limit:.0%}; "
+            f"record {MIN_HISTORY} or more",
+        )
+    spread, new_spread = spread_of(baseline_ns, base), spread_of(new_ns, base)
+    own_noise = noise_frac(spread, n - 1, n, k, new_spread_frac=new_spread)
+    noise = max(own_noise, shared_noise_frac)
+
+    def noisy(bearable: float) -> str:
+        remedy = _remedy(n, max(spread, new_spread), k, bearable, of_session=shared_noise_frac > own_noise)
+        return (
+            f"runs scatter so much that {noise:.1%} may be noise, and {practical_frac:.1%} cannot be seen; "
+            f"{remedy}"
+        )
+
+    return judged(
+        slower_frac=slower,
+        noise_frac=noise,
+        practical_frac=practical_frac,
+        spread_frac=spread,
+        baseline_runs=n,
+        new_runs=k,
+        in_order=lambda: (
+            slower_by_order(baseline_ns, new_ns) if slower > 0 else slower_by_order(new_ns, baseline_ns)
+        ),
+        reasons=Reasons(
+            slower="slower than noise and the practical limit allow",
+            faster="faster than noise explains",
+            disagree="runs of both sides lie among each other, as where some of them met a slow stretch; "
+            "add new runs",
+            noisy=noisy,
+            within="within noise and the practical limit",
+        ),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reasons:
+    """What is said of each way that a comparison may come out."""
+
+    slower: str
+    faster: str
+    disagree: str
+    """The mean is beyond the limit, and the order of the runs does not agree."""
+    noisy: Callable[[float], str]
+    """Given the noise that would be bearable."""
+    within: str
+
+
+def judged(
+    *,
+    slower_frac: float,
+    noise_frac: float,
+    practical_frac: float,
+    spread_frac: float,
+    baseline_runs: int,
+    new_runs: int,
+    in_order: Callable[[], bool],
+    reasons: Reasons,
+) -> Decision:
+    """The verdict on a difference: beyond noise and the practical limit, and by the order of the runs too.
+
+    in_order: whether the order agrees with the sign of slower_frac; asked only where the difference is beyond
+    the limit.
+    """
+    limit, bearable = max(practical_frac, noise_frac), max(MAX_NOISE_FRAC, practical_frac)
+    if abs(slower_frac) > limit:
+        if not in_order():
+            verdict, reason = Verdict.INCONCLUSIVE, reasons.disagree
+        elif slower_frac > 0:
+            verdict, reason = Verdict.FAIL, reasons.slower
+        else:
+            verdict, reason = Verdict.IMPROVED, reasons.faster
+    elif noise_frac > bearable:
+        verdict, reason = Verdict.INCONCLUSIVE, reasons.noisy(bearable)
+    else:
+        verdict, reason = Verdict.PASS, reasons.within
+    return Decision(
+        verdict=verdict,
+        slower_frac=slower_frac,
+        limit_frac=limit,
+        noise_frac=noise_frac,
+        spread_frac=spread_frac,
+        baseline_runs=baseline_runs,
+        new_runs=new_runs,
+        reason=reason,
+    )
+
+
+def _remedy(n: int, spread: float, k: int, bearable: float, *, of_session: bool) -> str:
+    """How many new runs would do at this spread, or how many on both sides; up to MOST_RUNS.
+
+    of_session: most of the noise is what the new runs share.
+    """
+    if of_session:
+        return "make new runs in other hours too, or old ones beside them (--beside)"
+    ways = (
+        ("new runs", ((r, noise_frac(spread, n - 1, n, r)) for r in range(k + 1, MOST_RUNS + 1))),
+        (
+            "runs on either side",
+            ((r, noise_frac(spread, r - 1, r, r)) for r in range(max(n, k) + 1, MOST_RUNS + 1)),
+        ),
+    )
+    enough = [(next((r for r, noise in tried if noise <= bearable), None), what) for what, tried in ways]
+    said = [f"{runs} {what}" for runs, what in enough if runs is not None]
+    return f"{' or '.join(said)} would do, or a quieter machine" if said else "measure on a quieter machine"

@@ -1,0 +1,92 @@
+"""Which runs a baseline takes: more of its own level by `record`, a new level by `promote`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfdoc.compare.baseline_files import (
+    Baseline,
+    file_for,
+    find,
+    promoted,
+    read_baselines,
+    refuse_known,
+    with_runs,
+)
+from perfdoc.compare.decision import LOW_HISTORY_FRAC, MIN_HISTORY, PRACTICAL_FRAC, Verdict, decide
+from perfdoc.compare.facts import differences
+from perfdoc.compare.figures import Statistic
+from perfdoc.compare.gate.check import step_times
+from perfdoc.compare.gate.drift import drift
+from perfdoc.compare.gate.result import change
+from perfdoc.compare.gate.sessions import shared_noise_frac
+from perfdoc.compare.runs import Run
+from perfdoc.traces import TraceError
+
+
+def recorded(
+    folder: Path,
+    runs: Sequence[Run],
+    practical_frac: float = PRACTICAL_FRAC,
+    statistic: Statistic = "median",
+) -> tuple[Path, Baseline]:
+    """The baseline with the runs added, and where it goes.
+
+    Raises TraceError where one of them is in it, or where they are of another level: slower runs that join
+    raise the mean and the spread, and the next loss would pass.
+    """
+    facts, figures = runs[0].facts, [r.figures for r in runs]
+    found = find(read_baselines(folder), facts)
+    if found is None:
+        return _free(file_for(folder, facts)), with_runs(None, facts, figures)
+    path, old = found
+    refuse_known(path, old, figures, "it is recorded already, and one run counts once")
+    known, new = (step_times(path, side, statistic) for side in (old.runs, figures))
+    shared = shared_noise_frac(old.runs, known, figures, new)
+    decision = decide(known, new, practical_frac, shared_noise_frac=shared)
+    if decision.verdict in (Verdict.FAIL, Verdict.IMPROVED):
+        what = f"does not take these runs: they are {change(decision.slower_frac)} its own, beyond the limit"
+        remedy = "A new level is for perfdoc gate promote --reason WHY RUN…"
+        if len(known) < MIN_HISTORY:
+            remedy = "A larger --practical takes runs of a noisy machine; a new level is for promote."
+        raise TraceError(path, f"{what} of {decision.limit_frac:.1%}.", remedy)
+    drifted = drift(known, new, practical_frac, shared_noise_frac=shared)
+    if drifted is not None and drifted.beyond:
+        what = (
+            f"does not take these runs: they are {change(drifted.slower_frac)} its first "
+            f"{drifted.first_runs} runs, beyond the limit of {drifted.limit_frac:.1%}, by small losses that "
+            "passed one by one."
+        )
+        raise TraceError(path, what, "A new level is for perfdoc gate promote --reason WHY RUN…")
+    return path, with_runs(old, facts, figures)
+
+
+def replaced(
+    folder: Path, runs: Sequence[Run], ignored: Sequence[str], reason: str, utc: str, *, few: bool
+) -> tuple[Path, Path, Baseline]:
+    """The path of the old baseline, that of the new one, and the new one.
+
+    Both paths are one where the facts are equal. Where some were ignored, the new runs go into a file of
+    their own facts, and the old file stays for its own. Raises TraceError, or ValueError for too few runs.
+    """
+    facts, figures = runs[0].facts, [r.figures for r in runs]
+    if len(runs) < MIN_HISTORY and not few:
+        raise ValueError(
+            f"{len(runs)} of the {MIN_HISTORY} runs that a new level needs: fewer show no noise, and the "
+            f"limit would be {LOW_HISTORY_FRAC:.0%}. Give more, or --few."
+        )
+    found = find(read_baselines(folder), facts, ignored)
+    if found is None:
+        raise TraceError(folder, "has no baseline of these facts.", "Begin one: perfdoc gate record RUN…")
+    old_path, old = found
+    refuse_known(old_path, old, figures, "a level is promoted from new runs")
+    path = _free(file_for(folder, facts)) if differences(old.facts, facts) else old_path
+    return old_path, path, promoted(old, facts, figures, reason, utc)
+
+
+def _free(path: Path) -> Path:
+    """Equal facts would have been found in whatever file they are: what lies there has others."""
+    if path.exists() or path.is_symlink():
+        raise TraceError(path, "is there already, and is of other facts.", "Give it its own name back.")
+    return path

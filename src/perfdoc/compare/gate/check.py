@@ -1,0 +1,182 @@
+"""From runs and a folder of baselines to a result."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfdoc.compare.baseline_files import Baseline, find, nearest, read_baselines, refuse_known
+from perfdoc.compare.chance import few_orders, few_pairs
+from perfdoc.compare.decision import Decision, Verdict, decide
+from perfdoc.compare.facts import Facts, differences
+from perfdoc.compare.figures import RunFigures, Statistic, twice
+from perfdoc.compare.floors import Floor, Level, check_floors
+from perfdoc.compare.gate.drift import drift, promoted_since
+from perfdoc.compare.gate.parts import growth, where_inconclusive
+from perfdoc.compare.gate.result import (
+    Check,
+    Difference,
+    Result,
+    compared,
+    drift_check,
+    floor_check,
+    incomparable,
+    parts_check,
+)
+from perfdoc.compare.gate.sessions import decide_pairs, in_turn, same_place, shared_noise_frac, together
+from perfdoc.compare.runs import Run
+from perfdoc.profiling.environment import encodable
+from perfdoc.traces import TraceError
+
+MAX_NAMED = 3
+"""Differing facts that the one sentence names."""
+
+
+def check_runs(
+    runs: Sequence[Run],
+    folder: Path,
+    *,
+    ignored: Sequence[str],
+    floors: Sequence[Floor],
+    practical_frac: float,
+    drift_level: Level = "error",
+    statistic: Statistic = "median",
+) -> Result:
+    """Compare runs of one configuration with their baseline. Raises TraceError for a broken baseline."""
+    facts, figures = runs[0].facts, [r.figures for r in runs]
+    notes = list(dict.fromkeys(note for run in runs for note in run.notes))
+    limits = check_floors(floors, figures)
+    baselines = read_baselines(folder)
+    found = find(baselines, facts, ignored)
+    if found is None:
+        why, closest, differ = _why_not(folder, baselines, facts, ignored)
+        return incomparable(
+            why,
+            list(map(floor_check, limits)),
+            baseline=encodable(closest.name) if closest else None,
+            differences=differ,
+            runs=figures,
+            notes=notes,
+        )
+    path, baseline = found
+    notes += _let(baseline.facts, facts, "the baseline")
+    refuse_known(path, baseline, figures, "a run is not compared with itself")
+    old = baseline.runs
+    notes += together(old)
+    known, new = step_times(path, old, statistic), step_times(path, figures, statistic)
+    notes += promoted_since(baseline.promotions, [r.median_step_ns for r in figures], practical_frac)
+    shared = shared_noise_frac(old, known, figures, new)
+    drifted = None
+    if drift_level != "off":
+        drifted = drift(known, new, practical_frac, shared_noise_frac=shared)
+    decision = decide(known, new, practical_frac, shared_noise_frac=shared)
+    if decision.verdict is Verdict.FAIL:
+        notes += few_orders(len(known), len(new))
+    return compared(
+        decision,
+        [
+            *_by_parts(decision, old, figures, practical_frac),
+            *([drift_check(drifted, drift_level, old)] if drifted else []),
+            *map(floor_check, limits),
+        ],
+        growth(old, figures),
+        baseline=encodable(path.name),
+        baseline_runs=old,
+        runs=figures,
+        notes=notes,
+        statistic=statistic,
+    )
+
+
+def check_beside(
+    runs: Sequence[Run],
+    beside: Sequence[Run],
+    *,
+    ignored: Sequence[str],
+    floors: Sequence[Floor],
+    practical_frac: float,
+    statistic: Statistic = "median",
+) -> Result:
+    """Compare runs with others that were made in turn with them. Raises ValueError where they were not."""
+    new, old = [r.figures for r in runs], [r.figures for r in beside]
+    if (same := twice([*old, *new])) is not None:
+        raise ValueError(f"{same[0].source} and {same[1].source} are one run: it counts once.")
+    notes = list(dict.fromkeys(note for run in (*beside, *runs) for note in run.notes))
+    limits = list(map(floor_check, check_floors(floors, new)))
+    if differ := _differ(beside[0].facts, runs[0].facts, ignored):
+        why = f"The runs beside differ in {_named(differ)}. Let facts differ with --ignore."
+        return incomparable(why, limits, baseline=None, differences=differ, runs=new, notes=notes)
+    notes += _let(beside[0].facts, runs[0].facts, "the runs beside")
+    pairs = in_turn(old, new)
+    notes += same_place(pairs)
+    sides = (step_times(Path(old[0].source), side, statistic) for side in zip(*pairs, strict=True))
+    decision = decide_pairs(list(zip(*sides, strict=True)), practical_frac)
+    if decision.verdict is Verdict.FAIL:
+        notes += few_pairs(len(pairs))
+    return compared(
+        decision,
+        [*_by_parts(decision, old, new, practical_frac), *limits],
+        growth(old, new),
+        baseline=None,
+        baseline_runs=old,
+        runs=new,
+        notes=notes,
+        statistic=statistic,
+    )
+
+
+def step_times(path: Path, runs: Sequence[RunFigures], statistic: Statistic) -> list[int]:
+    """The figure of each run. Raises TraceError where one does not say it."""
+    found = [run.step_ns(statistic) for run in runs]
+    known = [ns for ns in found if ns is not None]
+    if len(known) < len(found):
+        what = f"holds runs of before --statistic {statistic} was kept."
+        raise TraceError(path, what, "Record a baseline anew, or compare by --statistic median.")
+    return known
+
+
+def _by_parts(
+    decision: Decision, old: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
+) -> list[Check]:
+    """What parts say where the step as a whole cannot be told."""
+    told = where_inconclusive(decision, old, new, practical_frac)
+    return [parts_check(told, practical_frac)] if told else []
+
+
+def _why_not(
+    folder: Path, baselines: dict[Path, Baseline], facts: Facts, ignored: Sequence[str]
+) -> tuple[str, Path | None, list[Difference]]:
+    """A sentence, the nearest baseline, and in what it differs."""
+    closest = nearest(baselines, facts, ignored)
+    if closest is None:
+        return (
+            f"{encodable(str(folder))} holds no baseline. Record one from three or more accepted runs: "
+            "perfdoc gate record RUN…",
+            None,
+            [],
+        )
+    path, baseline = closest
+    differ = _differ(baseline.facts, facts, ignored)
+    return (
+        f"No baseline of these facts; the nearest, {encodable(path.name)}, differs in {_named(differ)}. "
+        "Record these runs as a baseline of their own, or let facts differ with --ignore.",
+        path,
+        differ,
+    )
+
+
+def _differ(baseline: Facts, here: Facts, ignored: Sequence[str]) -> list[Difference]:
+    found = differences(baseline, here, ignored)
+    return [Difference(fact=name, baseline=a, here=b) for name, (a, b) in found.items()]
+
+
+def _let(others: Facts, here: Facts, whose: str) -> list[str]:
+    """A note on facts that differ and were let."""
+    let = differences(others, here)
+    return [f"differs from {whose} in what was to be ignored: {', '.join(let)}"] if let else []
+
+
+def _named(differ: Sequence[Difference]) -> str:
+    """The first of them, for a sentence."""
+    more = f" and {len(differ) - MAX_NAMED} more" if len(differ) > MAX_NAMED else ""
+    return ", ".join(d.fact for d in differ[:MAX_NAMED]) + more

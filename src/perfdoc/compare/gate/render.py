@@ -1,0 +1,168 @@
+"""A result as text, Markdown, JSON, JUnit XML and GitHub annotations, and where it may be written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Literal
+from xml.etree import ElementTree
+
+import msgspec
+
+from perfdoc.cli.output import is_stream
+from perfdoc.compare.facts import Fact
+from perfdoc.compare.gate.result import Check, Result
+from perfdoc.reports.github import command
+from perfdoc.reports.markdown import escape
+from perfdoc.reports.names import shorten
+
+
+def check_targets(targets: Sequence[Path], *, inputs: Sequence[Path], force: bool) -> None:
+    """Raise ValueError, in one line, where a result would overwrite something.
+
+    inputs: what is read, files or folders; nothing is written onto or into them, not even with force.
+    force: other files that are there may be overwritten.
+    """
+    try:
+        for i, path in enumerate(targets):
+            if str(path) == "-":
+                raise ValueError("-: standard output shows what --format names. Give a file's name.")
+            if any(_one(path, other) for other in targets[:i]):
+                raise ValueError(f"{path}: is to hold two results. Give each a file of its own.")
+            for read in inputs:
+                if _one(path, read) or path.resolve().is_relative_to(read.resolve()):
+                    raise ValueError(f"{path}: lies in {read}, which is read. Write the result elsewhere.")
+            if path.exists() and not force and not is_stream(path):
+                raise ValueError(f"{path}: is there already. Choose another, or overwrite with --force.")
+    except (OSError, RuntimeError) as error:  # A loop of links is a RuntimeError of resolve.
+        raise ValueError(f"{path}: cannot be written: {error}.") from error
+
+
+def _one(a: Path, b: Path) -> bool:
+    """Whether two names are of one file, by links of either kind too."""
+    return a.resolve() == b.resolve() or (a.exists() and b.exists() and a.samefile(b))
+
+
+_MARK = {"pass": "PASS", "warn": "WARN", "fail": "FAIL", "inconclusive": "INCONCLUSIVE"}
+_KINDS: Mapping[str, Literal["error", "warning", "notice"]] = MappingProxyType(
+    {"fail": "error", "inconclusive": "warning", "warn": "warning", "pass": "notice"}
+)
+_MAX_PARTS = 6
+_MAX_DIFFERENCES = 12
+_LIMIT = 400
+
+
+def as_json(result: Result) -> str:
+    """gate.json."""
+    return (msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n").decode()
+
+
+def as_text(result: Result) -> str:
+    """For a terminal and a CI log."""
+    lines = [f"{result.verdict.upper()}: {_line(result.summary)}", ""]
+    lines += [f"{_MARK[c.state]:<13}{c.name:<26}{_line(c.message)}" for c in result.checks]
+    if result.grown:
+        lines += ["", "where steps changed (ms, mean over runs):"]
+        lines += [
+            f"  {_line(g.part):<32}{g.before_ns / 1e6:>12.3f} -> {g.after_ns / 1e6:<12.3f}"
+            f"{(g.after_ns - g.before_ns) / 1e6:>+10.3f}"
+            for g in result.grown[:_MAX_PARTS]
+        ]
+    if result.differences:
+        lines += ["", f"differs from {_line(_other(result))} in:"]
+        lines += [
+            f"  {_line(d.fact)}: {_fact(d.baseline)} -> {_fact(d.here)}"
+            for d in result.differences[:_MAX_DIFFERENCES]
+        ]
+        if (more := len(result.differences) - _MAX_DIFFERENCES) > 0:
+            lines.append(f"  and {more} more")
+    lines += [f"note: {_line(note)}" for note in result.notes]
+    return "\n".join(lines) + "\n"
+
+
+def as_markdown(result: Result) -> str:
+    """For a pull request or a step summary."""
+    lines = [f"### perfdoc gate: {result.verdict}", "", _cell(result.summary), ""]
+    lines += ["| check | state | found |", "|---|---|---|"]
+    lines += [f"| {_cell(c.name)} | {_MARK[c.state]} | {_cell(c.message)} |" for c in result.checks]
+    if result.grown:
+        lines += ["", "| part of a step | before | after | change |", "|---|---:|---:|---:|"]
+        lines += [
+            f"| {_cell(g.part)} | {g.before_ns / 1e6:.3f} ms | {g.after_ns / 1e6:.3f} ms "
+            f"| {(g.after_ns - g.before_ns) / 1e6:+.3f} ms |"
+            for g in result.grown[:_MAX_PARTS]
+        ]
+    if result.differences:
+        lines += [
+            "",
+            f"| differs from {_cell(_other(result))} | there | here |",
+            "|---|---|---|",
+        ]
+        lines += [
+            f"| {_cell(d.fact)} | {escape(_fact(d.baseline))} | {escape(_fact(d.here))} |"
+            for d in result.differences[:_MAX_DIFFERENCES]
+        ]
+    lines += [f"\n{_cell(note)}" for note in result.notes]
+    return "\n".join(lines) + "\n"
+
+
+def as_junit(result: Result) -> str:
+    """One test case a check; what is inconclusive is skipped with its reason, as JUnit has no such state."""
+    failures = sum(c.state == "fail" for c in result.checks)
+    skipped = sum(c.state == "inconclusive" for c in result.checks)
+    counts = {"tests": str(len(result.checks)), "failures": str(failures), "errors": "0"}
+    suites = ElementTree.Element("testsuites", {"name": "perfdoc gate", **counts})
+    suite = ElementTree.SubElement(
+        suites, "testsuite", {"name": "perfdoc gate", **counts, "skipped": str(skipped), "time": "0"}
+    )
+    for check in result.checks:
+        case = ElementTree.SubElement(
+            suite, "testcase", {"classname": "perfdoc.gate", "name": check.name, "time": "0"}
+        )
+        message = _line(check.message)
+        if check.state == "fail":
+            failure = ElementTree.SubElement(case, "failure", {"message": message, "type": check.name})
+            failure.text = as_text(result)
+        elif check.state == "inconclusive":
+            ElementTree.SubElement(case, "skipped", {"message": message})
+        else:
+            ElementTree.SubElement(case, "system-out").text = message
+    ElementTree.indent(suites)
+    body = ElementTree.tostring(suites, encoding="unicode")
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{body}\n'
+
+
+def as_github(result: Result) -> str:
+    """Workflow commands: an annotation for everything that did not pass."""
+    shown: list[Check] = [c for c in result.checks if c.state != "pass"] or result.checks[:1]
+    lines = [command(_KINDS[c.state], f"perfdoc gate: {c.name}", _line(c.message)) for c in shown]
+    return "\n".join(lines) + "\n"
+
+
+RENDERINGS: dict[str, Callable[[Result], str]] = {
+    "text": as_text,
+    "markdown": as_markdown,
+    "json": as_json,
+    "junit": as_junit,
+    "github": as_github,
+}
+
+
+def _other(result: Result) -> str:
+    return f"the nearest baseline ({result.baseline})" if result.baseline else "the runs beside"
+
+
+def _fact(value: Fact) -> str:
+    """What one side has; in its one line."""
+    return "not said" if value is None else _line(str(value))
+
+
+def _line(text: str) -> str:
+    """One printable line, whatever a name in it holds."""
+    return shorten(text, _LIMIT)
+
+
+def _cell(text: str) -> str:
+    """Text in a Markdown table: nothing in it is markup."""
+    return escape(_line(text))

@@ -1,0 +1,277 @@
+"""What a check found: gate.json, and what every rendering is made from."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from perfdoc.compare.decision import Decision, Verdict
+from perfdoc.compare.facts import Fact
+from perfdoc.compare.figures import LOGGED, RunFigures, Statistic
+from perfdoc.compare.floors import KINDS, FloorResult, Level
+from perfdoc.compare.gate.drift import Drift
+from perfdoc.compare.gate.parts import Part, PartsTold
+from perfdoc.reports.units import duration
+
+State = Literal["pass", "warn", "fail", "inconclusive"]
+
+_A_STEP: dict[Statistic, str] = {"median": "A step takes", "quickest": "A step of the quickest quarter takes"}
+
+EXIT_CODES: dict[State, int] = {"pass": 0, "warn": 0, "fail": 1, "inconclusive": 3}
+
+
+class Check(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that was checked."""
+
+    name: str
+    state: State
+    message: str
+    """One sentence with the figures."""
+    value: float | None = None
+    limit: float | None = None
+    unit: str = ""
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """A fact that keeps two runs from being compared."""
+
+    fact: str
+    baseline: Fact
+    here: Fact
+
+
+class Grown(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the step that changed."""
+
+    part: str
+    before_ns: int
+    after_ns: int
+
+
+class Result(msgspec.Struct, frozen=True, kw_only=True):
+    """The outcome of `perfdoc gate check`."""
+
+    schema_version: Literal[1] = 1
+    verdict: Literal["pass", "improved", "fail", "inconclusive", "incomparable"]
+    exit_code: int
+    summary: str
+    """One sentence for a reader in a hurry."""
+    checks: list[Check]
+    grown: list[Grown] = []
+    """Parts of the step that changed beyond their spread, most first; of profiled steps, or of the step log
+    where there are none."""
+    statistic: Statistic = "median"
+    """Which figure of its steady steps a run was compared by."""
+    baseline: str | None = None
+    """Name of its file; null where runs beside one another were compared."""
+    baseline_runs: list[RunFigures] = []
+    runs: list[RunFigures] = []
+    differences: list[Difference] = []
+    notes: list[str] = []
+
+
+def compared(
+    decision: Decision,
+    others: Sequence[Check],
+    parts: Sequence[Part],
+    *,
+    baseline: str | None,
+    baseline_runs: Sequence[RunFigures],
+    runs: Sequence[RunFigures],
+    notes: Sequence[str],
+    statistic: Statistic = "median",
+) -> Result:
+    """The result of a comparison and of what was checked besides: parts, drift and limits.
+
+    baseline: the name of its file; None for runs beside one another.
+    """
+    grown = [Grown(part=p.name, before_ns=p.before_ns, after_ns=p.after_ns) for p in parts]
+    whose = "the baseline's" if baseline is not None else "the old runs'"
+    checks = [_step_time(decision, baseline_runs, runs, grown, statistic, whose), *others]
+    state = _worst(checks)
+    verdict = _verdict(decision, state)
+    decisive = state if state in ("fail", "inconclusive") else checks[0].state
+    summary = next(c.message for c in checks if c.state == decisive)
+    return Result(
+        verdict=verdict,
+        exit_code=EXIT_CODES[state],
+        summary=summary,
+        checks=checks,
+        grown=grown,
+        statistic=statistic,
+        baseline=baseline,
+        baseline_runs=list(baseline_runs),
+        runs=list(runs),
+        notes=list(notes),
+    )
+
+
+def incomparable(
+    why: str,
+    others: Sequence[Check],
+    *,
+    baseline: str | None,
+    differences: Sequence[Difference],
+    runs: Sequence[RunFigures],
+    notes: Sequence[str],
+) -> Result:
+    """The result where no baseline fits; absolute limits hold all the same."""
+    checks = [Check(name="step_time", state="inconclusive", message=why), *others]
+    failed = [c for c in checks if c.state == "fail"]
+    return Result(
+        verdict="fail" if failed else "incomparable",
+        exit_code=EXIT_CODES[_worst(checks)],
+        summary=failed[0].message if failed else why,
+        checks=checks,
+        baseline=baseline,
+        runs=list(runs),
+        differences=list(differences),
+        notes=list(notes),
+    )
+
+
+def _worst(checks: Sequence[Check]) -> State:
+    order: tuple[State, ...] = ("fail", "inconclusive", "warn", "pass")
+    return next(state for state in order if any(c.state == state for c in checks))
+
+
+def _verdict(
+    decision: Decision, state: State
+) -> Literal["pass", "improved", "fail", "inconclusive", "incomparable"]:
+    if state in ("fail", "inconclusive"):
+        return state
+    return "improved" if decision.verdict is Verdict.IMPROVED else "pass"
+
+
+def _step_time(
+    decision: Decision,
+    baseline: Sequence[RunFigures],
+    runs: Sequence[RunFigures],
+    grown: Sequence[Grown],
+    statistic: Statistic,
+    whose: str,
+) -> Check:
+    before, after = _mean_ns(baseline, statistic), _mean_ns(runs, statistic)
+    mfu = _mfu(baseline, runs) if statistic == "median" else ""
+    message = (
+        f"{_A_STEP[statistic]} {duration(after)}, {change(decision.slower_frac)} {whose} "
+        f"{duration(before)}{mfu}; the limit is {decision.limit_frac:.1%} "
+        f"({_count(decision.new_runs)} against {decision.baseline_runs}): {decision.reason}."
+    )
+    if decision.verdict is Verdict.FAIL:
+        message += _where(grown)
+    elif decision.verdict is Verdict.IMPROVED:
+        message += " To keep the gain: perfdoc gate promote --reason WHY RUN…"
+    state: dict[Verdict, State] = {
+        Verdict.PASS: "pass",
+        Verdict.IMPROVED: "pass",
+        Verdict.FAIL: "fail",
+        Verdict.INCONCLUSIVE: "inconclusive",
+    }
+    return Check(
+        name="step_time",
+        state=state[decision.verdict],
+        message=message,
+        value=decision.slower_frac,
+        limit=decision.limit_frac,
+    )
+
+
+def change(slower_frac: float) -> str:
+    """A difference in words: 5.0% slower than, 3.1% faster than, no slower than."""
+    shown = f"{abs(slower_frac):.1%}"
+    if shown == "0.0%":
+        return "no slower than"
+    return f"{shown} {'slower' if slower_frac > 0 else 'faster'} than"
+
+
+def _count(runs: int) -> str:
+    return "1 run" if runs == 1 else f"{runs} runs"
+
+
+def _mean_ns(runs: Sequence[RunFigures], statistic: Statistic) -> int:
+    return round(sum(r.step_ns(statistic) or 0 for r in runs) / len(runs))
+
+
+def _mfu(baseline: Sequence[RunFigures], runs: Sequence[RunFigures]) -> str:
+    before = [r.mfu_frac for r in baseline if r.mfu_frac is not None]
+    after = [r.mfu_frac for r in runs if r.mfu_frac is not None]
+    if len(before) < len(baseline) or len(after) < len(runs):
+        return ""
+    return f" (MFU {sum(after) / len(after):.1%}, was {sum(before) / len(before):.1%})"
+
+
+def _where(grown: Sequence[Grown]) -> str:
+    """The parts that explain most of the growth."""
+    worse = [g for g in grown if g.after_ns > g.before_ns][:2]
+    if not worse:
+        return " Which part of the step grew is not known."
+    parts = " and ".join(f"{g.part} by {duration(g.after_ns - g.before_ns)}" for g in worse)
+    where = "unprofiled" if all(g.part in LOGGED.values() for g in worse) else "profiled"
+    return f" In {where} steps {parts} grew."
+
+
+def parts_check(told: PartsTold, practical_frac: float) -> Check:
+    """The check of the parts of a step, where the step as a whole is inconclusive."""
+    if not told.grew:
+        limits = f"its own noise and {practical_frac:.1%} of a step"
+        message = f"Of {told.looked_at} parts of a step none grew beyond {limits}."
+        return Check(name="parts", state="pass", message=message)
+    worst = told.grew[0]
+    limit = max(practical_frac, worst.noise_frac)
+    message = (
+        f"{worst.name} grew from {duration(worst.before_ns)} to {duration(worst.after_ns)}, by "
+        f"{worst.grew_frac:.1%} of a step; the limit is {limit:.1%}. The step as a whole scatters too much "
+        "to be told, this part of it does not; whether the rest became as much quicker cannot be seen."
+    )
+    return Check(name="parts", state="fail", message=message, value=worst.grew_frac, limit=limit)
+
+
+def drift_check(found: Drift, level: Level, baseline: Sequence[RunFigures]) -> Check:
+    """The check against the first runs of the level."""
+    since = next((f" (from {when})" for r in baseline[:1] if (when := r.utc or r.commit)), "")
+    message = (
+        f"Against the first {_count(found.first_runs)} of this level{since} a step is "
+        f"{change(found.slower_frac)} it was; the limit is {found.limit_frac:.1%}"
+    )
+    bad: State = "warn" if level == "warn" else "fail"
+    if found.beyond:
+        message += (
+            f": losses too small for any one check have added up over {_count(found.later_runs)}. Find them, "
+            "or accept the level: perfdoc gate promote --reason WHY RUN…"
+        )
+    return Check(
+        name="drift",
+        state=bad if found.beyond else "pass",
+        message=message if found.beyond else f"{message}.",
+        value=found.slower_frac,
+        limit=found.limit_frac,
+    )
+
+
+def floor_check(found: FloorResult) -> Check:
+    """The check of one absolute limit."""
+    floor, unit = found.floor, f" {found.unit}" if found.unit else ""
+    side = "at least" if KINDS[floor.name].at_least else "at most"
+    bad: State = "warn" if floor.level == "warn" else "fail"
+    if found.state == "unknown":
+        state: State = "warn" if floor.level == "warn" else "inconclusive"
+        message = f"{floor.name} is {side} {_figure(floor.limit)}{unit}, but not every run says what it is."
+    else:
+        state = bad if found.state == "broken" else "pass"
+        message = f"{floor.name}: {_figure(found.value)}{unit}, {side} {_figure(floor.limit)}{unit} wanted."
+    return Check(
+        name=floor.name, state=state, message=message, value=found.value, limit=floor.limit, unit=found.unit
+    )
+
+
+def _figure(value: float | None) -> str:
+    """Never with an exponent: 12,936.1 and 0.4213."""
+    if value is None:
+        return "unknown"
+    if 0.001 <= abs(value) < 1000:
+        return f"{value:.6g}"
+    text = f"{value:,.1f}" if abs(value) >= 1000 else f"{value:.9f}"
+    return text.rstrip("0").rstrip(".")

@@ -1,0 +1,244 @@
+"""One run, read from its directory or from a log of another trainer."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import numpy as np
+
+from perfdoc.analyzers.steps.step_times_log import LoggedSteps, of_the_job, read_logged_steps
+from perfdoc.compare.facts import Facts, facts_of, fingerprint
+from perfdoc.compare.figures import RunFigures, TooFewStepsError, digest_of, steady
+from perfdoc.compare.sources import MAX_DIAGNOSIS_BYTES
+from perfdoc.profiling.environment import encodable
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.logs import read_lines
+from perfdoc.profiling.manifest import Manifest
+from perfdoc.profiling.memory import MemorySample
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.reports.units import duration
+from perfdoc.traces import TraceError
+from perfdoc.traces.regular_file import require_regular
+from perfdoc.traces.training_log import read_training_log
+
+
+def mfu(flops_per_s: float | None, peak_flops_per_s: float | None) -> tuple[float | None, tuple[str, ...]]:
+    """The share of one device's peak that its FLOPs are, and what a reader should know.
+
+    Unknown where either is unknown or out of reason, and with a note where it comes out above 1: then the
+    peak, or the count of FLOPs, is of something else.
+
+    >>> mfu(4e14, 1e15)
+    (0.4, ())
+    """
+    if flops_per_s is None or peak_flops_per_s is None:
+        return None, ()
+    if not (0 < flops_per_s < math.inf and 0 < peak_flops_per_s < math.inf):
+        return None, ("MFU is unknown: the peak or the FLOPs of a step are no positive, finite number",)
+    found = flops_per_s / peak_flops_per_s
+    if found > 1:
+        return None, (
+            f"MFU is unknown: it comes out as {100 * found:,.4g} %, so the peak or the FLOPs are wrong",
+        )
+    return found, ()
+
+
+MIN_LOG_DIGITS_FRAC = 0.005
+"""A log that rounds step times coarser than this of a step cannot show small changes."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What was read of one run."""
+
+    figures: RunFigures
+    facts: Facts
+    world_size: int | None
+    notes: Sequence[str] = ()
+    """What a reader of the result should know, a line each."""
+
+
+def read_run(path: Path, *, label: str, commit: str | None, peak_tflops: float | None) -> Run:
+    """Read a run directory or a log.
+
+    label: the user's word for the machine and the job, part of the facts; a log knows neither. peak_tflops:
+    dense peak of one device, where the run does not say it.
+    Raises TraceError where it cannot be read or has too few steps.
+    """
+    try:
+        run = _directory(path, peak_tflops) if path.is_dir() else _log(path, peak_tflops)
+    except TooFewStepsError as error:
+        raise TraceError(
+            path, f"has {error}.", "Train longer: 30 steps or more give a steady median."
+        ) from error
+    except CaptureError as error:
+        raise TraceError(error.path, error.what, error.remedy) from error
+    facts = dict(sorted((run.facts | ({"label": encodable(label)} if label else {})).items()))
+    figures = msgspec.structs.replace(run.figures, commit=commit and encodable(commit))
+    try:  # What a baseline could not hold is not compared with one either.
+        msgspec.convert(msgspec.to_builtins(figures), RunFigures)
+        fingerprint(facts)
+    except (msgspec.ValidationError, OverflowError) as error:
+        raise TraceError(path, f"has impossible figures: {error}.", "Analyse or train again.") from error
+    return Run(figures=figures, facts=facts, world_size=run.world_size, notes=run.notes)
+
+
+def _directory(path: Path, peak_tflops: float | None) -> Run:
+    directory = RunDirectory.open(path)
+    manifest = directory.manifest()
+    if manifest.status not in ("finished", "stopped"):
+        raise TraceError(
+            path, f"is of a run that {_how(manifest.status)}.", "Give a run that came to its end."
+        )
+    job = of_the_job(read_logged_steps(path))
+    if job is None:
+        raise TraceError(path, "holds no step log.", "Give a run directory of `perfdoc run`.")
+    counted = steady(job.duration_ns[job.unprofiled].tolist())
+    seconds = counted["median_step_ns"] / 1e9
+    world, tokens = manifest.layout.world_size, manifest.batch.tokens_per_step
+    flops = manifest.flops.per_step
+    peak = peak_tflops * 1e12 if peak_tflops else manifest.hardware.peak_flops_per_second
+    mfu_frac, notes = mfu(flops / seconds / world if flops else None, peak)
+    return Run(
+        figures=RunFigures(
+            source=encodable(path.resolve().name),
+            digest=digest_of(job.step.tolist(), job.duration_ns.tolist(), manifest.created_utc),
+            utc=manifest.created_utc,
+            **counted,
+            logged_ns=_logged(job, counted["warmup_steps"]),
+            mfu_frac=mfu_frac,
+            tokens_per_s_per_gpu=tokens / seconds / world if tokens else None,
+            peak_memory_bytes=_peak_memory(directory, manifest),
+            **_ledger(path / "report" / "diagnosis.json"),
+        ),
+        facts=facts_of(manifest),
+        world_size=world,
+        notes=notes,
+    )
+
+
+def _logged(job: LoggedSteps, warmup: int) -> dict[str, int]:
+    """Medians over the steady steps of the parts that their log holds; none where a step does not say it."""
+    parts = {"data": job.data_ns, "garbage": job.garbage_ns}
+    steady_ns = {name: times[job.unprofiled][warmup:] for name, times in parts.items()}
+    return {name: round(float(np.median(t))) for name, t in steady_ns.items() if (t >= 0).all()}
+
+
+def _how(status: str) -> str:
+    return "failed" if status == "failed" else "did not come to its end"
+
+
+def _peak_memory(directory: RunDirectory, manifest: Manifest) -> int | None:
+    """The largest peak over ranks; on CUDA what was reserved, on a CPU what was resident."""
+    field = "peak_reserved_bytes" if manifest.device == "cuda" else "peak_resident_bytes"
+    found = [
+        value
+        for files in directory.files_by_rank("memory").values()
+        for file in files
+        if file.suffix == ".jsonl"
+        for sample in read_lines(file, MemorySample)
+        if (value := getattr(sample, field)) is not None
+    ]
+    return max(found, default=None)
+
+
+_Ns = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
+
+
+class _Window(msgspec.Struct):
+    kind: str
+    steps: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
+
+
+class _Rank(msgspec.Struct):
+    window: _Window
+    ledger_ns: dict[str, _Ns | dict[str, _Ns]]
+
+
+class _Diagnosis(msgspec.Struct):
+    ranks: list[_Rank]
+
+
+def _ledger(path: Path) -> dict[str, Any]:
+    """parts_ns and exposed_comm_frac, as the run's own report has them; nothing where there is none."""
+    if not path.exists():
+        return {}
+    require_regular(path)
+    try:
+        if path.stat().st_size > MAX_DIAGNOSIS_BYTES:
+            raise TraceError(path, "is too large for a diagnosis.", "Analyse the run again.")
+        ranks = msgspec.json.decode(path.read_bytes(), type=_Diagnosis).ranks
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        raise TraceError(path, f"cannot be read: {error}.", "Analyse the run again.") from error
+    sums: dict[str, float] = {}
+    counted = 0
+    for rank in ranks:
+        if rank.window.kind != "steps" or rank.window.steps < 1:
+            continue
+        counted += 1
+        for leaf, ns in _leaves(rank.ledger_ns):
+            sums[leaf] = sums.get(leaf, 0.0) + ns / rank.window.steps
+    if not counted or not (total := sum(sums.values())):
+        return {}
+    exposed = sum(ns for leaf, ns in sums.items() if leaf.startswith("exposed_comm."))
+    return {
+        "parts_ns": {leaf: round(ns / counted) for leaf, ns in sorted(sums.items())},
+        "exposed_comm_frac": exposed / total,
+    }
+
+
+def _leaves(ledger: Mapping[str, int | dict[str, int]]) -> list[tuple[str, int]]:
+    found: list[tuple[str, int]] = []
+    for name, value in ledger.items():
+        if isinstance(value, dict):
+            found += [(f"{name}.{inner}", ns) for inner, ns in value.items()]
+        else:
+            found.append((name, value))
+    return found
+
+
+def _log(path: Path, peak_tflops: float | None) -> Run:
+    log = read_training_log(path)
+    counted = steady([s.duration_ns for s in log.steps])
+    kept = log.steps[counted["warmup_steps"] :]
+    tflops = [s.tflops_per_gpu for s in kept if s.tflops_per_gpu]
+    typical = statistics.median(tflops) if tflops else None
+    batches = sorted({s.global_batch_size for s in kept if s.global_batch_size is not None})
+    if len(batches) > 1:
+        what = f"changes its global batch size among the steady steps, from {batches[0]} to {batches[-1]}."
+        raise TraceError(path, what, "Give a log of steps after the ramp-up.")
+    notes = ["a log does not say what ran where: only --label, trainer and batch size are compared"]
+    rounded = _rounding_ns([s.duration_ns for s in kept])
+    if rounded > MIN_LOG_DIGITS_FRAC * counted["median_step_ns"]:
+        notes.append(f"the log rounds step times to {duration(rounded)}")
+    mfu_frac, more = mfu(typical * 1e12 if typical else None, peak_tflops * 1e12 if peak_tflops else None)
+    return Run(
+        figures=RunFigures(
+            source=encodable(path.name),
+            digest=digest_of([s.step for s in log.steps], [s.duration_ns for s in log.steps], None),
+            **counted,
+            tflops_per_gpu=typical,
+            mfu_frac=mfu_frac,
+        ),
+        facts={
+            "trainer": log.dialect,
+            "log_interval": log.interval,
+            "config.global_batch_size": batches[0] if batches else None,
+        },
+        world_size=None,
+        notes=[*notes, *more],
+    )
+
+
+def _rounding_ns(times: Sequence[int]) -> int:
+    """The finest power of ten that divides all times: what the log's digits can show."""
+    unit = 1
+    while unit < 10**9 and all(t % (unit * 10) == 0 for t in times):
+        unit *= 10
+    return unit

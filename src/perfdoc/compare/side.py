@@ -1,0 +1,213 @@
+"""One side of a comparison: measured from captures, or read from a diagnosis."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.steps.step_times_figures import warmup_steps
+from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
+from perfdoc.compare.sources import captures_or_diagnosis, read_diagnosis
+from perfdoc.diagnose.asked import Work
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.diagnose.job import holds_settings, job_configuration
+from perfdoc.diagnose.measuring import measure_all
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.profiling.environment import encodable
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.manifest import Manifest, read_manifest
+from perfdoc.results import Diagnosis
+from perfdoc.traces import TraceError
+from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import JobFacts, common_facts, facts_of_manifest
+
+MAX_STEPS = 1000
+"""Of the last steps; more of them add nothing."""
+
+
+def steady_steps_ns(run_directory: Path | None) -> I64:
+    """Steps of the job without warm-up, profiled steps and the one after them; empty where none are known.
+
+    Raises TraceError for a log that cannot be read.
+    """
+    job = of_the_job(read_logged_steps(run_directory))
+    if job is None:
+        return np.empty(0, np.int64)
+    found = job.duration_ns[job.unprofiled]
+    warmup = warmup_steps(found)
+    return np.empty(0, np.int64) if warmup is None else found[warmup:][-MAX_STEPS:]
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelTotal:
+    """Kernels of one name over all ranks' windows."""
+
+    kernel_class: str
+    count: int
+    total_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Loaded:
+    """One side; what a diagnosis does not hold is empty or None."""
+
+    path: str
+    kind: Literal["traces", "diagnosis"]
+    diagnosis: Diagnosis
+    facts: JobFacts
+    world_size: int | None
+    configuration: Configuration | None
+    """None where nothing says any setting."""
+    versions: Mapping[str, str] = field(default_factory=dict)
+    kernels: Mapping[str, KernelTotal] = field(default_factory=dict)
+    """By name."""
+    kernels_complete: bool
+    """Whether every name is there; a diagnosis lists the longest alone."""
+    logged_ns: I64 = field(default_factory=lambda: np.empty(0, np.int64))
+    """Steady steps that the run directory logged without the profiler."""
+    step_leaves: Sequence[Mapping[str, I64]] | None
+    """Of each rank of the diagnosis, nanoseconds by leaf and step; None where that is not known."""
+
+
+def load(argument: str, *, config: Path | None, step_range: str | None, jobs: int) -> Loaded:
+    """Measure or read one side.
+
+    argument: see captures_or_diagnosis. config: the job's settings, where no run directory has them.
+    step_range: names of the ranges that are steps (regular expression). jobs: files read at once.
+    Raises TraceError, ValueError, WorkerLostError.
+    """
+    found = captures_or_diagnosis(argument)
+    given = _given(config)
+    if isinstance(found, Path):
+        return _from_diagnosis(argument, found, given, config)
+    try:
+        pattern = re.compile(step_range) if step_range is not None else None
+    except re.error as error:
+        raise ValueError(f"--step-range {step_range!r}: is not a regular expression: {error}.") from error
+    request = WindowRequest(step_pattern=pattern)
+    measured = measure_all(Work(captures=found, memory=[], request=request, given=given, replay=False), jobs)
+    if not measured.captures:
+        raise measured.silent[0]
+    facts = common_facts([c.facts for c in measured.captures])
+    configuration = job_configuration(facts, config)
+    diagnosis = diagnose(measured.captures, measured.silent, (), configuration)
+    return measured_side(argument, measured.captures, diagnosis, configuration)
+
+
+def measured_side(
+    name: str,
+    captures: Sequence[CaptureMeasurement],
+    diagnosis: Diagnosis,
+    configuration: Configuration,
+) -> Loaded:
+    """A side of captures that were measured, and diagnosed with these settings. Raises TraceError."""
+    facts = common_facts([c.facts for c in captures])
+    manifest = _manifest(facts.run_directory)
+    return Loaded(
+        path=encodable(name),
+        kind="traces",
+        diagnosis=diagnosis,
+        facts=facts,
+        world_size=facts.world_size
+        or max((c.world_size for c in captures if c.world_size is not None), default=None),
+        configuration=configuration if configuration.values or configuration.unknown else None,
+        versions=dict(manifest.versions) if manifest else {},
+        kernels=_all_kernels(captures),
+        logged_ns=steady_steps_ns(facts.run_directory),
+        kernels_complete=True,
+        step_leaves=_step_leaves(diagnosis, captures),
+    )
+
+
+def _from_diagnosis(argument: str, path: Path, given: JobFacts, config: Path | None) -> Loaded:
+    diagnosis = read_diagnosis(path)
+    if not diagnosis.ranks:
+        raise TraceError(
+            path, "holds no rank: only memory was looked at.", "Give captures, or their diagnosis."
+        )
+    run = path.absolute().parent.parent  # RUN/report/diagnosis.json
+    manifest = _manifest(run if path.parent.name == "report" else None)
+    try:
+        facts = (facts_of_manifest(manifest, run) if manifest else JobFacts()).updated(given)
+    except ValueError as error:
+        what = f"does not fit the settings that go with it: {error}"
+        raise TraceError(path, what, "Check run.json and --config-before or --config-after.") from error
+    configuration = job_configuration(facts, config)
+    totals: dict[str, KernelTotal] = {}
+    for k in diagnosis.analyses.kernels.top:
+        old = totals.get(k.name)
+        totals[k.name] = KernelTotal(
+            kernel_class=k.kernel_class,
+            count=k.count + (old.count if old else 0),
+            total_ns=k.total_ns + (old.total_ns if old else 0),
+        )
+    return Loaded(
+        path=encodable(argument),
+        kind="diagnosis",
+        diagnosis=diagnosis,
+        facts=facts,
+        world_size=facts.world_size or diagnosis.mfu.gpus,
+        configuration=configuration if configuration.values or configuration.unknown else None,
+        versions=dict(manifest.versions) if manifest else {},
+        kernels=totals,
+        logged_ns=steady_steps_ns(facts.run_directory),
+        kernels_complete=sum(t.total_ns for t in totals.values())
+        == sum(c.total_ns for c in diagnosis.analyses.kernels.classes),
+        step_leaves=None,
+    )
+
+
+def _given(config: Path | None) -> JobFacts:
+    """Facts of the file; one that holds settings alone is fine. Raises ValueError."""
+    if config is None:
+        return JobFacts()
+    try:
+        return given_facts([], config)
+    except ValueError:
+        if not holds_settings(config):
+            raise
+    return JobFacts()
+
+
+def _manifest(run: Path | None) -> Manifest | None:
+    if run is None or not (run / "run.json").is_file():
+        return None
+    try:
+        return read_manifest(run / "run.json")
+    except CaptureError as error:
+        raise TraceError(error.path, error.what, error.remedy) from error
+
+
+def _all_kernels(captures: Sequence[CaptureMeasurement]) -> dict[str, KernelTotal]:
+    sums: dict[str, list[int]] = defaultdict(lambda: [0, 0])
+    kinds: dict[str, str] = {}
+    for capture in captures:
+        for rank in capture.ranks:
+            for k in rank.kernel_times:
+                kinds.setdefault(k.name, k.kernel_class.name.lower())
+                sums[k.name][0] += k.count
+                sums[k.name][1] += k.total_ns
+    return {n: KernelTotal(kernel_class=kinds[n], count=c, total_ns=t) for n, (c, t) in sums.items()}
+
+
+def _step_leaves(
+    diagnosis: Diagnosis, captures: Sequence[CaptureMeasurement]
+) -> Sequence[Mapping[str, I64]] | None:
+    """In the order of the diagnosis' ranks, which is not that of the captures."""
+    by_device = {
+        (i, r.device.ordinal, r.device.process): r.step_ledgers.leaf_ns
+        for i, capture in enumerate(captures)
+        for r in capture.ranks
+    }
+    found = [by_device.get((r.input, r.device, r.pid)) for r in diagnosis.ranks]
+    known = [leaves for leaves in found if leaves]
+    return known if len(known) == len(found) else None

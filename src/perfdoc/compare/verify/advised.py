@@ -1,0 +1,228 @@
+"""From rules that fired to the settings that they advise."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from perfdoc import results as d
+from perfdoc.compare.verify.record import Measured, Predicted, RulePrediction, VerifyError
+from perfdoc.knobs.check import check
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.values import Opaque, read_value
+from perfdoc.rules.engine.gain import best_of
+
+CODES_MOST = 20
+ANOTHER_FRAC = 0.1
+"""Steps whose times differ by more are not those that were predicted from."""
+WORK_OF_A_STEP = frozenset({"global_batch_size", "seq_length", "sequence_packing_size"})
+"""Advised settings after which a step does more work or less: its time is no measure of them."""
+NOT_IN_EVERY_STEP = frozenset({"manual_gc", "manual_gc_interval"})
+"""Settings of what only some steps do: the median step does not see it, the mean does."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Advised:
+    """What to change, and what was said of it."""
+
+    rules: Sequence[RulePrediction]
+    changes: dict[str, Value]
+    """Canonical id → value."""
+    predicted: Predicted
+    """Of all changes together."""
+    step_ms: float | None
+    """Of the steps that it was predicted from; None where that is not known."""
+    left_out: Sequence[str] = ()
+    """Settings that are advised and allowed and that a step's time says nothing of."""
+
+
+def rule_codes(text: str) -> list[str]:
+    """`PD203,pd202` → codes, each once. Raises VerifyError."""
+    codes = list(dict.fromkeys(c.strip().upper() for c in text.split(",") if c.strip()))
+    if not codes or len(codes) > CODES_MOST:
+        raise VerifyError(
+            f"--apply: give up to {CODES_MOST} codes of rules with commas, such as PD203,PD202."
+        )
+    return codes
+
+
+def advised(
+    diagnosis: d.Diagnosis, codes: Sequence[str], knobs: Collection[str], configuration: Configuration
+) -> Advised:
+    """What these rules advise and nothing forbids.
+
+    knobs: only these settings of theirs; all where none is named. configuration: of the job, which the
+    settings together must fit. Raises VerifyError where a rule did not fire, or nothing is left to change.
+    """
+    changes: dict[str, Value] = {}
+    left_out: list[str] = []
+    found = []
+    for code in codes:
+        rule = fired(diagnosis, code)
+        for piece in _allowed(rule, knobs):
+            if piece.knob in WORK_OF_A_STEP:
+                left_out.append(piece.knob)
+                continue
+            to = value_of(piece)
+            if piece.knob in changes and changes[piece.knob] != to:
+                raise VerifyError(f"{code}: another rule wants another {piece.knob}: apply them one by one.")
+            changes[piece.knob] = to
+        found.append(prediction_of(rule, changes))
+    if left_out and (not changes or set(left_out) & set(knobs)):
+        raise VerifyError(
+            f"{left_out[0]}: changes how much a step does, so that its time says nothing. Compare tokens per "
+            "second of two runs instead."
+        )
+    if missing := sorted(set(knobs) - set(changes)):
+        verb = "advises" if len(codes) == 1 else "advise"
+        raise VerifyError(f"--knob {missing[0]}: {', '.join(codes)} {verb} no such setting that is allowed.")
+    if against := check(configuration, changes):
+        raise VerifyError(f"{', '.join(changes)}: the settings do not go together: {against[0].words}.")
+    return Advised(
+        rules=found,
+        changes=changes,
+        predicted=together([r.predicted for r in found]),
+        step_ms=step_ms([fired(diagnosis, code) for code in codes]),
+        left_out=left_out,
+    )
+
+
+def step_ms(rules: Sequence[d.RuleResult]) -> float | None:
+    """The step that gains were predicted from, in milliseconds: a gain by its share of it."""
+    for rule in rules:
+        if rule.gain is not None and rule.gain_frac and rule.gain_per == "step":
+            gain = rule.gain.mid_ms if rule.gain.method == "replay" else rule.gain.high_ms
+            step = 0.0 if gain is None else gain / rule.gain_frac
+            return step if 0 < step < math.inf else None
+    return None
+
+
+def of_another_step(predicted_from_ms: float | None, measured: Measured | None) -> list[str]:
+    """What to mind where the steps that were predicted from, under a profiler, took another time than those
+    that were measured: milliseconds of the one are not quite those of the other."""
+    if predicted_from_ms is None or measured is None:
+        return []
+    if abs(measured.before_ms / predicted_from_ms - 1) <= ANOTHER_FRAC:
+        return []
+    return [
+        f"predicted from steps of {predicted_from_ms:.4g} ms, as they were profiled; without the change they "
+        f"took {measured.before_ms:.4g} ms here"
+    ]
+
+
+def fired(diagnosis: d.Diagnosis, code: str) -> d.RuleResult:
+    """The row of a rule that fired. Raises VerifyError for any other."""
+    rule = next((r for r in diagnosis.rules if r.code.upper() == code), None)
+    if rule is None:
+        raise VerifyError(f"there is no rule {code} in the diagnosis. See: perfdoc rules")
+    if rule.state != "fires":
+        why = f": {rule.reason}" if rule.reason else ""
+        raise VerifyError(f"{code} did not fire ({rule.state.replace('_', ' ')}{why}): nothing to apply.")
+    return rule
+
+
+def prediction_of(rule: d.RuleResult, made: Collection[str]) -> RulePrediction:
+    """What a rule said that its advice gains, for a step. made: settings that are made.
+
+    Of several pieces that are made the best one's; they may gain more together. Older diagnoses hold only the
+    gain of a rule's best piece, and not which that is: where a piece is left out, it is a ceiling.
+    """
+    pieces = _first_of_each([p for p in rule.advice if not p.forbidden])
+    own = [p for p in pieces if p.gain is not None]
+    gain = best_of(_of_piece(p, made) for p in own if p.knob in made) if own else rule.gain
+    if gain is None or gain.method == "none" or rule.gain_per != "step":
+        said = ["for what is made of it nothing was predicted"] if gain is None and own else []
+        said += [] if gain is None else gain.assumptions
+        said += ["the gain is of a window, not of a step"] if gain and rule.gain_per != "step" else []
+        nothing = Predicted(method="none", low_ms=None, mid_ms=None, high_ms=None, assumptions=said)
+        return RulePrediction(code=rule.code, title=rule.title, predicted=nothing)
+    predicted = Predicted(
+        method=gain.method,
+        low_ms=gain.low_ms,
+        mid_ms=gain.mid_ms,
+        high_ms=gain.high_ms,
+        assumptions=list(gain.assumptions),
+    )
+    if not own and {p.knob for p in pieces} - set(made):
+        why = "the best piece of the advice may be one that was left out: at most its gain"
+        predicted = _ceiling_of(predicted, why)
+    elif len({p.knob for p in pieces} & set(made)) > 1:
+        predicted.assumptions.append("of the best piece of the advice; together they may gain more")
+    return RulePrediction(code=rule.code, title=rule.title, predicted=predicted)
+
+
+def _of_piece(piece: d.Advice, made: Collection[str]) -> d.Gain:
+    """Its gain; at most that where what it was predicted with is not made."""
+    gain = piece.gain
+    assert gain is not None
+    missing = [knob for knob in piece.together if knob not in made]
+    if not missing or gain.method != "replay":
+        return gain
+    why = f"predicted together with {', '.join(missing)}, which was left out"
+    return replace(
+        gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[why, *gain.assumptions], key=""
+    )
+
+
+def _first_of_each(pieces: Sequence[d.Advice]) -> list[d.Advice]:
+    """Of several for one knob, the first: they come best first."""
+    return list({p.knob: p for p in reversed(pieces)}.values())[::-1]
+
+
+def _ceiling_of(predicted: Predicted, why: str) -> Predicted:
+    return Predicted(
+        method="ceiling",
+        low_ms=0.0,
+        mid_ms=None,
+        high_ms=predicted.high_ms,
+        assumptions=[why, *predicted.assumptions],
+    )
+
+
+def together(each: Sequence[Predicted]) -> Predicted:
+    """Of one rule what it said; of several the bounds: no less than the best, no more than all of them.
+
+    Changes act on one another, so their gains are never added: the sum is only what cannot be exceeded.
+    """
+    if len(each) == 1:
+        return each[0]
+    if any(p.method == "none" or p.high_ms is None for p in each):
+        why = "for one of the rules nothing was predicted"
+        return Predicted(method="none", low_ms=None, mid_ms=None, high_ms=None, assumptions=[why])
+    return Predicted(
+        method="bounds",
+        low_ms=max(p.low_ms or 0.0 for p in each),
+        mid_ms=None,
+        high_ms=sum(p.high_ms or 0.0 for p in each),
+        assumptions=["several rules: no less than the best of them, no more than all; never their sum"],
+    )
+
+
+def value_of(piece: d.Advice) -> Value:
+    """What a piece of advice sets, typed. Raises VerifyError for what the catalogue cannot read."""
+    knob = catalogue().get(piece.knob)
+    try:
+        value = None if knob is None else read_value(knob, piece.to_value)
+    except ValueError as error:
+        raise VerifyError(f"{piece.knob} = {piece.to_value}: {error}.") from error
+    if knob is None or isinstance(value, Opaque):
+        raise VerifyError(f"{piece.knob} = {piece.to_value}: is no setting that the catalogue knows.")
+    return value
+
+
+def _allowed(rule: d.RuleResult, knobs: Collection[str]) -> list[d.Advice]:
+    """The pieces that may be made. Of several for one knob, the first: they come best first."""
+    if not rule.advice:
+        instead = f" It says: {rule.remedy}" if rule.remedy else ""
+        raise VerifyError(f"{rule.code} advises no setting here, so nothing can be applied.{instead}")
+    wanted = [p for p in rule.advice if not knobs or p.knob in knobs]
+    allowed = _first_of_each([p for p in wanted if not p.forbidden])
+    if wanted and not allowed:
+        piece = wanted[0]
+        raise VerifyError(
+            f"{rule.code}: {piece.knob} = {piece.to_value} is forbidden here: {piece.forbidden}."
+        )
+    return allowed

@@ -1,0 +1,178 @@
+"""Runs of the trainer, with the change and without it in turn, and what other work took meanwhile."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
+from perfdoc.compare.figures import MAX_STEP_NS, TooFewStepsError, steady
+from perfdoc.compare.verify.record import Arm, RunTimes, VerifyError
+from perfdoc.compare.verify.start import Arms, run_manifest
+from perfdoc.profiling.manifest import Manifest
+from perfdoc.run.execution import EXIT_STOPPED, train
+from perfdoc.run.prepare import Plan, RunError, prepare
+
+_STAT = Path("/proc/stat")
+_IDLE = (3, 4)
+"""Places of idle and iowait among the counters of the first line."""
+_COUNTED = 8
+"""user, nice, system, idle, iowait, irq, softirq, steal; what follows is in user already."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CpuTimes:
+    """Seconds since some beginning; of all CPUs, and of the processes that this one has waited for."""
+
+    total_s: float
+    busy_s: float
+    own_s: float
+
+
+def cpu_times() -> CpuTimes | None:
+    """The counters now; None where the system has none (it is not Linux)."""
+    try:
+        words = _STAT.read_text(encoding="ascii", errors="replace").split("\n", 1)[0].split()[1:]
+        ticks = [int(word) for word in words[:_COUNTED]]
+        a_second = os.sysconf("SC_CLK_TCK")
+    except (OSError, ValueError):
+        return None
+    if len(ticks) < _COUNTED or a_second < 1:
+        return None
+    own = os.times()
+    return CpuTimes(
+        total_s=sum(ticks) / a_second,
+        busy_s=(sum(ticks) - sum(ticks[i] for i in _IDLE)) / a_second,
+        own_s=own.children_user + own.children_system + own.user + own.system,
+    )
+
+
+def others_frac(before: CpuTimes | None, after: CpuTimes | None) -> float | None:
+    """Share of the CPUs' time between two readings that work of others took; None where it is not known.
+
+    Worked: 2 CPUs for 10 s are 20 s. 14 s of them busy, 10 s by our own children: 4 / 20 = 0.2.
+    """
+    if before is None or after is None or after.total_s <= before.total_s:
+        return None
+    others = (after.busy_s - before.busy_s) - (after.own_s - before.own_s)
+    return min(1.0, max(0.0, others / (after.total_s - before.total_s)))
+
+
+_OWN_RUN = re.compile(r"\d{2,3}-(before|after)")
+
+
+class StoppedError(Exception):
+    """A stop was asked for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Made:
+    """One run that came to its end."""
+
+    times: RunTimes
+    manifest: Manifest
+
+
+def rounds(
+    configurations: Mapping[Arm, Path], *, repeats: int, folder: Path, world_size: int, debug: bool = False
+) -> Iterator[Made]:
+    """Before, after, after, before, before, …: pairs whose order changes, so that drift falls out.
+
+    Raises StoppedError at a stop, VerifyError where a run fails.
+    """
+    for pair in range(repeats):
+        arms: tuple[Arm, Arm] = ("before", "after") if pair % 2 == 0 else ("after", "before")
+        for place, arm in enumerate(arms):
+            name = f"{2 * pair + place + 1:02}-{arm}"
+            yield _run(configurations[arm], folder / name, arm, pair, world_size, debug=debug)
+
+
+def startable(arms: Arms) -> None:
+    """Check that both sides can be started, before hours are spent on one of them. Raises VerifyError."""
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text in (("before", arms.before), ("after", arms.after)):
+            config = Path(folder) / f"{name}.yaml"
+            config.write_text(text, encoding="utf-8")
+            try:
+                _planned(config, Path(folder) / "run", arms.world_size, dry_run=True)
+            except RunError as error:
+                said = str(error).replace(str(config), f"{name}.yaml")
+                raise VerifyError(f"{name}.yaml would not run: {said}") from error
+
+
+def clear_runs(folder: Path) -> None:
+    """Remove the runs of an earlier verification; nothing else."""
+    for entry in folder.glob("*-*"):
+        if _OWN_RUN.fullmatch(entry.name) and entry.is_dir() and not entry.is_symlink():
+            shutil.rmtree(entry)
+
+
+def steady_times(path: Path) -> dict[str, float]:
+    """Figures of a run's steady steps, in milliseconds: the fields of RunTimes. Raises VerifyError."""
+    job = of_the_job(read_logged_steps(path))
+    times = [] if job is None else job.duration_ns[job.unprofiled].tolist()
+    try:
+        counted = steady(times)
+    except TooFewStepsError as error:
+        raise VerifyError(f"{path}: has {error}. Train longer: more --steps.") from error
+    kept = np.sort(np.asarray(times[counted["warmup_steps"] :], np.float64)) / 1e6
+    if kept[0] <= 0 or kept[-1] * 1e6 > MAX_STEP_NS:
+        raise VerifyError(f"{path}: has impossible step times.")
+    return {
+        "steps": counted["steps"],
+        "warmup_steps": counted["warmup_steps"],
+        "median_ms": float(np.median(kept)),
+        "mean_ms": float(kept.mean()),
+        "quickest_ms": float(kept[: max(len(kept) // 4, 1)].mean()),
+        "deviation_ms": float(kept.std(ddof=1)),
+    }
+
+
+def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, debug: bool) -> Made:
+    try:
+        planned = _planned(config, folder, world_size)
+        began = cpu_times()
+        outcome = train(planned.command, debug=debug)
+    except RunError as error:
+        raise VerifyError(f"the run {folder.name}: {error}") from error
+    except OSError as error:
+        raise VerifyError(f"the run {folder.name} cannot be started: {error.strerror}.") from error
+    others = others_frac(began, cpu_times())
+    if outcome.code == EXIT_STOPPED:
+        raise StoppedError
+    if outcome.code:
+        why = outcome.failure.reason if outcome.failure else f"the launcher ended with code {outcome.code}"
+        raise VerifyError(f"the run {folder.name} failed: {why}")
+    manifest = run_manifest(folder)
+    figures = steady_times(folder)
+    del figures["deviation_ms"]
+    times = RunTimes(
+        arm=arm,
+        pair=pair,
+        directory=folder.name,
+        utc=manifest.created_utc,
+        others_cpu_frac=others,
+        **figures,  # type: ignore[arg-type]
+    )
+    return Made(times=times, manifest=manifest)
+
+
+def _planned(config: Path, folder: Path, world_size: int, *, dry_run: bool = False) -> Plan:
+    return prepare(
+        config=str(config),
+        overrides=(),
+        output=folder,
+        profiler="none",
+        profile_start=1,
+        profile_steps=1,
+        profile_ranks=None,
+        torchrun=("--standalone", f"--nproc-per-node={world_size}"),
+        dry_run=dry_run,
+    )

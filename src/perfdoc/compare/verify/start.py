@@ -1,0 +1,203 @@
+"""What a verification starts from: a run or a diagnosis, and the two configurations that are compared."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+from perfdoc import results as d
+from perfdoc.compare.verify.record import ChangedSetting, VerifyError
+from perfdoc.knobs.knob import Value
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.manifest import Manifest
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.traces import TraceError
+from perfdoc.traces.regular_file import require_regular
+from perfdoc.trainer.config.resolve import KEYS
+from perfdoc.trainer.config.schema import Config
+
+MAX_DIAGNOSIS_BYTES = 256 << 20
+_OURS = re.compile(rb'\s{0,100}\{\s{0,100}"schema_version"')
+
+
+@dataclass(frozen=True, kw_only=True)
+class Diagnosed:
+    """A diagnosis and its serial form's digest."""
+
+    diagnosis: d.Diagnosis
+    sha256: str
+    analysed_now: bytes | None
+    """The serial form, where it was not there before."""
+
+
+def run_manifest(path: Path) -> Manifest:
+    """The manifest of a run directory. Raises TraceError in one line where there is none."""
+    try:
+        return RunDirectory.open(path).manifest()
+    except CaptureError as error:
+        raise TraceError(error.path, error.what, error.remedy) from error
+
+
+def diagnosed(path: Path) -> Diagnosed:
+    """A diagnosis.json, or that of a run directory's report; of a run or trace without one it is made now.
+
+    Raises TraceError.
+    """
+    if is_diagnosis(path):
+        return _read(path)
+    stored = path / "report" / "diagnosis.json"
+    if path.is_dir() and stored.is_file():
+        return _read(stored)
+    return _analysed(path)
+
+
+def is_diagnosis(path: Path) -> bool:
+    """Whether a file is one of perfdoc's own: a PyTorch trace is JSON as well."""
+    if path.suffix != ".json" or not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _OURS.match(file.read(300)) is not None
+
+
+def _read(path: Path) -> Diagnosed:
+    require_regular(path)
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_DIAGNOSIS_BYTES + 1)
+        if len(content) > MAX_DIAGNOSIS_BYTES:
+            raise TraceError(path, "is too large for a diagnosis.", "Analyse again.")
+        found = d.from_json(content)
+    except OSError as error:
+        raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
+    except (msgspec.MsgspecError, RecursionError) as error:
+        what = f"is no diagnosis of this version of perfdoc: {error}."
+        raise TraceError(path, what, "Analyse again: perfdoc analyze … --force") from error
+    return Diagnosed(diagnosis=found, sha256=hashlib.sha256(content).hexdigest(), analysed_now=None)
+
+
+def _analysed(path: Path) -> Diagnosed:
+    """Measure and judge now. Raises TraceError."""
+    from perfdoc.analyzers.device.window_request import WindowRequest
+    from perfdoc.diagnose.asked import Work, memory_files
+    from perfdoc.diagnose.diagnosis import diagnose
+    from perfdoc.diagnose.job import job_configuration
+    from perfdoc.diagnose.measuring import WorkerLostError, measure_all
+    from perfdoc.traces.job_facts import JobFacts, common_facts
+    from perfdoc.traces.load import find_captures
+
+    captures = find_captures([str(path)])
+    work = Work(
+        captures=captures,
+        memory=memory_files([], captures),
+        request=WindowRequest(),
+        given=JobFacts(),
+        replay=True,
+    )
+    try:
+        found = measure_all(work, os.cpu_count() or 1)
+    except WorkerLostError as error:
+        raise TraceError(path, f"was not analysed: {error}", "Try again.") from error
+    if not found.captures and found.silent:
+        raise found.silent[0]
+    facts = common_facts([c.facts for c in found.captures])
+    result = diagnose(found.captures, found.silent, found.memory, job_configuration(facts, None))
+    serial = d.to_json(result)
+    return Diagnosed(diagnosis=result, sha256=hashlib.sha256(serial).hexdigest(), analysed_now=serial)
+
+
+MAX_RANKS = 256
+"""Processes that are started on this machine, at most."""
+_DEGREES = frozenset({"tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Arms:
+    """Both sides, as YAML files of the trainer's own section and key names."""
+
+    before: str
+    after: str
+    settings: list[ChangedSetting]
+    """What tells them apart."""
+    world_size: int
+
+
+def arms_of(manifest: Manifest, changes: Mapping[str, Value], *, steps: int) -> Arms:
+    """Both configurations of so many steps. Raises VerifyError where the trainer has no such setting.
+
+    Neither evaluates, saves or resumes. The number of ranks stays: where a parallel degree changes, data
+    parallelism takes what is left.
+    """
+    if manifest.hardware.nodes > 1:
+        raise VerifyError(
+            f"the run was of {manifest.hardware.nodes} machines, and verify starts runs on this one. Run "
+            "both by hand, then: perfdoc verify BEFORE AFTER"
+        )
+    if not 1 <= manifest.layout.world_size <= MAX_RANKS:
+        raise VerifyError(
+            f"run.json speaks of {manifest.layout.world_size} ranks: verify starts {MAX_RANKS}."
+        )
+    own = {name: setting.value for name, setting in manifest.config.items()}
+    if not own:
+        raise VerifyError("run.json of the run holds no configuration: there is nothing to run again.")
+    if foreign := sorted(set(own) - set(KEYS)):
+        raise VerifyError(f"{foreign[0]}: this version of the trainer has no such setting. Run again first.")
+    if unknown := sorted(set(changes) - set(KEYS)):
+        raise VerifyError(
+            f"{unknown[0]}: is no setting of perfdoc's trainer, so it cannot be tried with it. Leave it out "
+            "with --knob, or change your own job and: perfdoc verify BEFORE AFTER"
+        )
+    warmup = own.get("lr_warmup_iters")
+    shortened = own | {
+        "train_iters": steps,
+        "log_interval": steps,
+        "eval_interval": None,
+        "lr_warmup_iters": min(warmup, steps // 2) if isinstance(warmup, int) else warmup,
+        "lr_decay_iters": None,
+        **{"save": None, "save_interval": None, "load": None, "load_step": None, "load_weights_only": False},
+    }
+    changed = shortened | {k: list(v) if isinstance(v, tuple) else v for k, v in changes.items()}
+    if _DEGREES & set(changes) and "data_parallel_size" not in changes:
+        changed["data_parallel_size"] = None
+    settings = [
+        ChangedSetting(knob=name, before=as_text(shortened.get(name)), after=as_text(changed[name]))
+        for name in changed
+        if changed[name] != shortened.get(name)
+    ]
+    if not settings:
+        raise VerifyError(f"{', '.join(changes)}: the run has these settings already.")
+    return Arms(
+        before=_yaml(shortened),
+        after=_yaml(changed),
+        settings=settings,
+        world_size=manifest.layout.world_size,
+    )
+
+
+def as_text(value: Any) -> str:
+    """A setting as the report writes it.
+
+    >>> as_text(True), as_text(None), as_text([1, 2])
+    ('true', 'null', '1,2')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(as_text(v) for v in value)
+    return "null" if value is None else str(value)
+
+
+def _yaml(values: Mapping[str, Any]) -> str:
+    """`section: {key: value}`, in the order of the trainer's own schema."""
+    sections: dict[str, dict[str, Any]] = {name: {} for name in msgspec.to_builtins(Config())}
+    for name, value in values.items():
+        sections[KEYS[name]][name] = value
+    filled = {section: body for section, body in sections.items() if body}
+    return yaml.safe_dump(filled, sort_keys=False, default_flow_style=False)

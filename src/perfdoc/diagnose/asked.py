@@ -1,0 +1,123 @@
+"""What an analysis is asked to measure, and the words that ask for it. Imports nothing that measures."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.memory.read import is_snapshot_name
+
+if TYPE_CHECKING:
+    from perfdoc.analyzers.memory.memory_files import MemoryFiles
+
+
+@dataclass(frozen=True, kw_only=True)
+class Work:
+    """What to measure, and how."""
+
+    captures: Sequence[Path]
+    memory: Sequence[MemoryFiles]
+    request: WindowRequest
+    given: JobFacts
+    """What the user says of the job."""
+    replay: bool
+    """Whether each rank's window is run again."""
+
+
+_UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
+
+
+class UserError(ValueError):
+    """Something the user can mend; shown as one line."""
+
+
+def window_request(text: str) -> WindowRequest:
+    """What `--window` names: two times, ranges of a name, or the whole capture. Raises UserError."""
+    if text == "capture":
+        return WindowRequest(whole_capture=True)
+    if text.startswith("range:"):
+        return WindowRequest(range_pattern=pattern_of("--window range:", text.removeprefix("range:")))
+    parts = text.split(",")
+    if len(parts) != 2:
+        raise UserError(f"--window {text!r}: give START,END (such as 4.2s,4300ms), range:REGEX or capture.")
+    start, end = (_time_ns(p) for p in parts)
+    if end <= start:
+        raise UserError(f"--window {text!r}: the end does not lie after the start.")
+    return WindowRequest(bounds_ns=(start, end))
+
+
+def _time_ns(text: str) -> int:
+    """Exact integer nanoseconds of a decimal with a unit."""
+    match = re.fullmatch(r"\s*(\d{1,19})(?:\.(\d{1,9}))?\s*(ns|us|µs|ms|s|)\s*", text)
+    if match is None:
+        raise UserError(f"--window: {text!r} is not a time. Write 1234567890, 1234.5ms or 1.2s.")
+    whole, fraction, unit = match[1], match[2] or "", _UNITS_NS[match[3]]
+    scaled = int(whole + fraction) * unit
+    if scaled % 10 ** len(fraction):
+        raise UserError(f"--window: {text!r} is finer than a nanosecond.")
+    value: int = scaled // 10 ** len(fraction)
+    if value >= 2**62:
+        raise UserError(f"--window: {text!r} is out of range.")
+    return value
+
+
+def pattern_of(option: str, text: str | None) -> re.Pattern[str] | None:
+    """A regular expression; None where none was given. Raises UserError."""
+    if text is None:
+        return None
+    try:
+        return re.compile(text)
+    except re.error as error:
+        raise UserError(f"{option} {text!r}: is not a regular expression: {error}.") from error
+
+
+_SETTING = re.compile(r"[a-z_]{1,64}=[^/]{1,200}")
+
+
+def split_settings(paths: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Paths, and the words among them that are settings: `key=value`, and no file of that name.
+
+    Where nothing else is there, they are paths: whoever reads them says that they do not exist.
+
+    >>> split_settings(["no-such.sqlite", "pp=4"])
+    (['no-such.sqlite'], ['pp=4'])
+    """
+    words = [path for path in paths if _SETTING.fullmatch(path) and not Path(path).exists()]
+    others = [path for path in paths if path not in words]
+    return (others, words) if others else (words, [])
+
+
+if TYPE_CHECKING:
+    from perfdoc.analyzers.memory.memory_files import MemoryFiles
+
+_MOMENTS = (".start.pickle", ".peak.pickle")
+"""Without a history: what they hold is in the snapshot at the end of the window."""
+
+
+def snapshot_paths(words: Sequence[str]) -> list[Path]:
+    """Those of the user's paths that are memory snapshots."""
+    return [Path(w) for w in words if is_snapshot_name(w) and Path(w).is_file()]
+
+
+def memory_files(snapshots: Sequence[Path], captures: Sequence[Path]) -> list[MemoryFiles]:
+    """Files of each rank of the run directories that captures lie in, then the snapshots given by path."""
+    folders = {c.resolve().parent for c in captures}
+    runs = sorted(f.parent for f in folders if f.name == "traces" and (f.parent / "memory").is_dir())
+    if not runs and not snapshots:
+        return []
+    from perfdoc.analyzers.memory.memory_files import MemoryFiles
+
+    found: list[MemoryFiles] = []
+    for run in runs:
+        for rank, files in sorted(RunDirectory(run).files_by_rank("memory").items()):
+            pickles = [f for f in files if f.suffix == ".pickle" and not f.name.endswith(_MOMENTS)]
+            samples = next((f for f in files if f.suffix == ".jsonl"), None)
+            if pickles or samples is not None:
+                found.append(MemoryFiles(rank=rank, snapshots=pickles, samples=samples))
+    return found + [MemoryFiles(rank=None, snapshots=[p], samples=None) for p in snapshots]

@@ -1,0 +1,114 @@
+"""What limits the figures of a set of captures."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from perfdoc import results as d
+from perfdoc.analyzers.job import JobMeasurement
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.profiling.environment import encodable
+from perfdoc.reports.units import plural
+from perfdoc.traces import NoGpuActivityError
+
+_CLOCK_ERROR_NS = 60_000_000_000
+"""Machines of one job disagree on UTC by less."""
+
+
+def quality_of(
+    captures: Sequence[CaptureMeasurement],
+    silent: Sequence[NoGpuActivityError],
+    ranks: Sequence[d.Rank],
+    job: JobMeasurement,
+) -> list[d.Quality]:
+    """Notes of the captures, ranks that are missing, and captures that showed no GPU activity."""
+    return (
+        _apart(captures)
+        + _notes(captures)
+        + _missing_ranks(job.world_size or 0, ranks)
+        + _left_out(job)
+        + [_silent(e) for e in silent]
+    )
+
+
+def _apart(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
+    """Said where no moment can have been common to all captures: then they are hardly of one run."""
+    spans = [_span(c) for c in captures if any(r.calls.utc_origin_ns is not None for r in c.ranks)]
+    if not spans:
+        return []
+    earliest, latest = min(spans, key=lambda s: s[1]), max(spans, key=lambda s: s[0])
+    if latest[0] - earliest[1] <= _CLOCK_ERROR_NS:
+        return []
+    minutes = plural(round((latest[0] - earliest[1]) / 60e9), "minute")
+    return [
+        d.Quality(
+            code="captures-apart",
+            message=f"What is analysed of {encodable(earliest[2])} ended {minutes} before "
+            f"that of {encodable(latest[2])} began, by their clocks.",
+            remedy="Give the captures of one run together; compare two runs with perfdoc diff.",
+        )
+    ]
+
+
+def _span(capture: CaptureMeasurement) -> tuple[int, int, str]:
+    """When what is analysed of a capture began and ended (UTC), and its name. Ranks of one capture are of
+    one run, however far apart they worked."""
+    origins = [(r.calls.utc_origin_ns, r.window) for r in capture.ranks]
+    known = [(origin + w.start_ns, origin + w.end_ns) for origin, w in origins if origin is not None]
+    return min(start for start, _ in known), max(end for _, end in known), capture.path.name
+
+
+def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
+    """Notes of all captures; one that several share is said once, with their number."""
+    inputs: dict[tuple[str, str, str], int] = defaultdict(int)
+    for c in captures:
+        for note in {(n.code, n.message, n.remedy) for n in c.notes}:
+            inputs[note] += 1
+    several = len(captures) > 1
+    return [
+        d.Quality(
+            code=code,
+            message=f"{message} ({count} of {len(captures)} inputs)" if several else message,
+            remedy=remedy,
+        )
+        for (code, message, remedy), count in sorted(inputs.items())
+    ]
+
+
+def _missing_ranks(world: int, ranks: Sequence[d.Rank]) -> list[d.Quality]:
+    """Said where the captures name a larger job than was given: its other ranks may be the slow ones."""
+    known = {r.rank for r in ranks} - {None}
+    if len(known) >= world:
+        return []
+    return [
+        d.Quality(
+            code="missing-ranks",
+            message=f"The job had {world:,} ranks; {len(known):,} of them "
+            f"{'is' if len(known) == 1 else 'are'} analysed here.",
+            remedy="Give the captures of the others too, as far as there are any.",
+        )
+    ]
+
+
+def _left_out(job: JobMeasurement) -> list[d.Quality]:
+    """Said where the user's file leaves something open, so that nobody takes it for used."""
+    if not job.facts.left_out:
+        return []
+    return [
+        d.Quality(
+            code="config-unclear",
+            message=f"Of the file of --config these say several things, or nothing that can be used: "
+            f"{', '.join(job.facts.left_out)}. They count as unknown.",
+            remedy="Give what holds for this job with --set.",
+        )
+    ]
+
+
+def _silent(error: NoGpuActivityError) -> d.Quality:
+    return d.Quality(
+        code="no-gpu-activity",
+        message=f"{encodable(Path(error.path).name)} {error.what} It is not counted as a rank.",
+        remedy=error.remedy,
+    )

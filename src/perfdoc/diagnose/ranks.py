@@ -1,0 +1,225 @@
+"""What was measured of each device, as it is published, and of all together: idle time, kernels, memory."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from typing import TypeVar
+
+import msgspec
+
+from perfdoc import results as d
+from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.kernels.kernels_only import KernelsOnly
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.analyzers.memory.memory_files import JobMemory
+from perfdoc.results.memory import DeviceMemory, ProcessMemory
+from perfdoc.simulator.replay.kept import KeptRank
+from perfdoc.traces import Device
+
+_T = TypeVar("_T")
+
+
+def copied(result: object, to: type[_T]) -> _T:
+    """The result as the other type; what that one does not have is left out.
+
+    Two types, so that the published contract stays as it is when an analysis changes.
+    """
+    return msgspec.convert(result, to, from_attributes=True)
+
+
+def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) -> d.Rank:
+    """One device's measurement.
+
+    device: with the rank as all captures together tell it. input_index: index into Diagnosis.inputs.
+    label: what reports call it.
+    """
+    w, ledger = m.window, m.ledger
+    return d.Rank(
+        label=label,
+        rank=device.rank,
+        rank_evidence=device.rank_evidence,
+        device=m.device.ordinal,
+        pid=m.device.process,
+        input=input_index,
+        gpu=d.Gpu(name=m.device.gpu_name, sm_count=m.device.sm_count, memory_bytes=m.device.memory_bytes),
+        window=d.Window(
+            kind=w.kind,
+            start_ns=w.start_ns,
+            end_ns=w.end_ns,
+            duration_ns=w.duration_ns,
+            steps=len(w.steps),
+            step_list=[
+                d.Step(name=s.name, start_ns=s.start_ns, duration_ns=s.end_ns - s.start_ns) for s in w.steps
+            ],
+            reason=w.reason,
+        ),
+        ledger_ns=d.Ledger(
+            compute=ledger.compute_ns,
+            exposed_comm=d.ExposedComm(**ledger.exposed_comm_ns),
+            exposed_memcpy=ledger.exposed_memcpy_ns,
+            idle=d.Idle(**ledger.idle_ns),
+        ),
+        communication=[
+            d.Communication(
+                dimension=c.dimension,
+                transport=c.transport,
+                collective=c.collective,
+                element_type=c.element_type,
+                count=c.count,
+                total_ns=c.total_ns,
+                hidden_ns=c.hidden_ns,
+                exposed_ns=c.exposed_ns,
+                blocking_ns=c.blocking_ns,
+                bytes=c.bytes,
+                bus_bandwidth_gbps=c.bus_bandwidth_gbps,
+                evidence=c.evidence,
+                group=c.group,
+            )
+            for c in m.communication
+        ],
+        kernel_parts=copied(m.kernel_parts, d.KernelPartsAnalysis),
+        contention=copied(m.contention, d.DeviceContention),
+        host=copied(m.host, d.HostActivity),
+        replay=copied(m.also.replay, d.Replay) if isinstance(m.also, KeptRank) else None,
+        kernels_only_window=_kernels_only(m.kernels_only_window),
+        kernels_only_capture=_kernels_only(m.kernels_only_capture),
+    )
+
+
+def _kernels_only(k: KernelsOnly) -> d.KernelsOnly:
+    return d.KernelsOnly(
+        kernels=k.kernels,
+        comm_kernels=k.comm_kernels,
+        span_ns=k.span_ns,
+        busy_ns=k.busy_ns,
+        compute_ns=k.compute_ns,
+        comm_ns=k.comm_ns,
+        hidden_ns=k.hidden_ns,
+        exposed_ns=k.exposed_ns,
+        idle_ns=k.idle_ns,
+    )
+
+
+def host_gaps_of(ranks: Sequence[d.Rank]) -> d.HostGapsAnalysis:
+    """Sum the ledgers' idle leaves.
+
+    A capture that names no garbage collection or data loading has that time in its leaf `host`; its 0 is no
+    measurement and is not counted as one.
+    """
+    causes: dict[str, int | None] = {}
+    reasons: dict[str, str] = {}
+    for cause in d.IDLE_CAUSES:
+        showing = [r for r in ranks if _shows(r, cause)]
+        causes[cause] = sum(getattr(r.ledger_ns.idle, cause) for r in showing) if showing else None
+        if len(showing) < len(ranks):
+            why = next(getattr(r.host, cause).reason for r in ranks if not _shows(r, cause))
+            left_out = len(ranks) - len(showing)
+            reasons[cause] = why if not showing else f"{left_out} of {len(ranks)} ranks are left out. {why}"
+    window = sum(r.window.duration_ns for r in ranks)
+    late = sum(r.ledger_ns.idle.host + r.ledger_ns.idle.gc + r.ledger_ns.idle.data for r in ranks)
+    return d.HostGapsAnalysis(
+        state="measured" if window else "not_measured",
+        reason="" if window else "the window is empty",
+        host_frac=late / window if window else None,
+        causes=causes if window else dict.fromkeys(causes),
+        causes_reasons=reasons if window else {},
+    )
+
+
+def _shows(rank: d.Rank, cause: str) -> bool:
+    """Whether the rank's capture would show the cause: nothing is known of pauses that no range names."""
+    pause = {"gc": rank.host.gc, "data": rank.host.data}.get(cause)
+    return pause is None or pause.state == "measured"
+
+
+TOP_KERNELS = 50
+"""Kernel names in the diagnosis, by time."""
+
+
+def kernels_of(captures: Sequence[CaptureMeasurement]) -> d.KernelsAnalysis:
+    """Sums over all ranks' windows."""
+    names: dict[tuple[str, str, KernelClass], list[int]] = defaultdict(lambda: [0, 0])
+    for c in captures:
+        for r in c.ranks:
+            for k in r.kernel_times:
+                entry = names[k.name, k.short_name, k.kernel_class]
+                entry[0] += k.count
+                entry[1] += k.total_ns
+    total = sum(t for _, t in names.values())
+    if not total:
+        on_host = all(r.on_host for c in captures for r in c.ranks)
+        return d.KernelsAnalysis(
+            state="not_measured",
+            reason="the ranks train on the CPU, which runs no kernels"
+            if on_host
+            else "no kernel rows inside the window (whole CUDA graphs hide theirs)",
+            classes=[],
+            top=[],
+            other_frac=None,
+            gemm_frac=None,
+            linear_frac=None,
+            linear_reason="",
+        )
+    parts = [r.kernel_parts for c in captures for r in c.ranks]
+    known = [p for p in parts if p.linear_ns is not None]
+    whole = sum(p.kernel_ns for p in known)
+    classes: dict[KernelClass, list[int]] = defaultdict(lambda: [0, 0])
+    for (_, _, kernel_class), (count, time) in names.items():
+        classes[kernel_class][0] += count
+        classes[kernel_class][1] += time
+    ordered = sorted(names.items(), key=lambda item: (-item[1][1], item[0][0]))
+    return d.KernelsAnalysis(
+        state="measured",
+        reason="",
+        classes=[
+            d.KernelClass(name=k.name.lower(), count=n, total_ns=t, share_frac=t / total)
+            for k, (n, t) in sorted(classes.items(), key=lambda item: -item[1][1])
+        ],
+        top=[
+            d.TopKernel(
+                name=name,
+                short_name=short,
+                kernel_class=k.name.lower(),
+                count=n,
+                total_ns=t,
+                mean_ns=t // n,
+                share_frac=t / total,
+            )
+            for (name, short, k), (n, t) in ordered[:TOP_KERNELS]
+        ],
+        other_frac=classes[KernelClass.OTHER][1] / total,
+        gemm_frac=classes[KernelClass.GEMM][1] / total,
+        linear_frac=sum(p.linear_ns or 0 for p in known) / whole if whole else None,
+        linear_reason=next((p.linear_reason for p in parts if p.linear_reason), ""),
+    )
+
+
+def memory_of(job: JobMemory, ranks: Sequence[d.Rank]) -> d.MemoryAnalysis:
+    """Every device and every process with its rank.
+
+    The headroom is there where a capture of the rank says how much memory its GPU has.
+    """
+    sizes = {r.rank: r.gpu.memory_bytes for r in ranks}
+    devices = [_with_rank(m, r.rank, DeviceMemory) for r in job.ranks for m in r.devices]
+    return d.MemoryAnalysis(
+        state=job.state,
+        reason=job.reason,
+        remedy=job.remedy,
+        devices=[_with_headroom(m, None if m.rank is None else sizes.get(m.rank)) for m in devices],
+        processes=[_with_rank(r.process, r.rank, ProcessMemory) for r in job.ranks if r.process is not None],
+    )
+
+
+def _with_headroom(memory: DeviceMemory, total_bytes: int | None) -> DeviceMemory:
+    """What the CUDA context and NCCL take is not in it: they hold memory beside PyTorch."""
+    if total_bytes is None or memory.peak_reserved_bytes is None or memory.headroom_bytes is not None:
+        return memory
+    return replace(memory, headroom_bytes=total_bytes - memory.peak_reserved_bytes)
+
+
+def _with_rank(measured: object, rank: int | None, to: type[_T]) -> _T:
+    names = [f.name for f in fields(to) if f.name != "rank"]  # type: ignore[arg-type]
+    return copied({**{n: getattr(measured, n) for n in names}, "rank": rank}, to)

@@ -1,0 +1,110 @@
+"""The replays of all ranks in one place: the job's, and what changes would gain."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from perfdoc import results as d
+from perfdoc.analyzers.job import JobMeasurement
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.steps.step_times_log import read_logged_steps
+from perfdoc.diagnose.ranks import copied
+from perfdoc.simulator.replay.gains import Gains, no_gains
+from perfdoc.simulator.replay.kept import KeptRank
+from perfdoc.simulator.replay.unprofiled import free_lengths
+from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
+
+_LEAVE_OUT = "Leave --no-replay out."
+_NOT_RUN = "the windows were not run again"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplayTopic:
+    """What the diagnosis says of replays."""
+
+    replay: d.ReplayAnalysis
+    gains: d.GainsAnalysis
+    combined: d.Combined | None
+    predicted: Gains
+    """The same as measured, for the rules."""
+
+
+def replays_of(
+    captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank], job: JobMeasurement
+) -> ReplayTopic:
+    """Join the ranks and predict from them. ranks: the published ones, in the order of the captures."""
+    measured = [r for capture in captures for r in capture.ranks]
+    kept = [
+        _named(r.also, device.rank, label)
+        for r, device, label in zip(measured, job.devices, job.labels, strict=True)
+        if isinstance(r.also, KeptRank)
+    ]
+    if not kept or len(kept) < len(measured):
+        return ReplayTopic(
+            replay=_nothing(_NOT_RUN, _LEAVE_OUT),
+            gains=d.GainsAnalysis(state="not_measured", reason=_NOT_RUN, remedy=_LEAVE_OUT, predictions=[]),
+            combined=None,
+            predicted=no_gains(_NOT_RUN, _LEAVE_OUT),
+        )
+    whole = replay_whole(
+        kept,
+        [r.calls for r in measured],
+        job.matches,
+        job.clocks,
+        [r.ledger for r in measured],
+        free=free_lengths(read_logged_steps(job.facts.run_directory)),
+        stragglers=_late(job),
+    )
+    return ReplayTopic(
+        replay=_replay(ranks, whole),
+        gains=copied(whole.gains, d.GainsAnalysis),
+        combined=copied(whole.gains.combined, d.Combined),
+        predicted=whole.gains,
+    )
+
+
+def _late(job: JobMeasurement) -> list[tuple[str, str]]:
+    """Ranks that are late of themselves: not because they waited for others, nor by the order in which stages
+    of a pipeline end, which groups of unknown dimension may join."""
+    pipeline = (job.facts.pp or job.pipeline.pp or 1) > 1
+    return [
+        (s.name, s.dimension)
+        for s in job.skew.stragglers
+        if s.cause != "waiting" and not (pipeline and s.dimension == "unknown")
+    ]
+
+
+def _named(kept: KeptRank, rank: int | None, label: str) -> KeptRank:
+    """With its rank as all captures together tell it."""
+    if kept.rebuilt is None:
+        return kept
+    frames = tuple(replace(frame, rank=rank, name=label) for frame in kept.rebuilt.ranks)
+    return replace(kept, rebuilt=replace(kept.rebuilt, ranks=frames))
+
+
+def _replay(ranks: Sequence[d.Rank], whole: WholeReplay) -> d.ReplayAnalysis:
+    """Of the job; where there is none the error that is largest either way, and critical paths summed."""
+    job = None if whole.job is None else copied(whole.job, d.Replay)
+    replays = [r.replay for r in ranks if r.replay is not None]
+    measured = [r for r in replays if r.state == "measured" and r.error_frac is not None]
+    if job is not None and job.state == "measured":
+        worst, path = job.worst_error_frac, job.critical_path
+    elif measured:
+        worst = max((r.error_frac or 0.0 for r in measured), key=abs)
+        summed: Counter[str] = Counter()
+        for replay in measured:
+            summed.update(replay.critical_path)
+        path = dict(summed.most_common())
+    else:
+        return _nothing(replays[0].reason, replays[0].remedy)
+    return d.ReplayAnalysis(
+        state="measured", reason="", remedy="", error_frac=worst, critical_path=path, job=job
+    )
+
+
+def _nothing(reason: str, remedy: str) -> d.ReplayAnalysis:
+    return d.ReplayAnalysis(
+        state="not_measured", reason=reason, remedy=remedy, error_frac=None, critical_path={}, job=None
+    )

@@ -1,0 +1,211 @@
+"""What `perfdoc export` does: compare the clocks of several captures, then write them one by one."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+import numpy as np
+
+from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.job import JobMeasurement, measure_job
+from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
+from perfdoc.cli.output import may_write, written_whole
+from perfdoc.diagnose.asked import Work, split_settings
+from perfdoc.diagnose.measuring import WorkerLostError, measure_all
+from perfdoc.export.writer import Clock, PerfettoFile, Written
+from perfdoc.traces import TraceError
+from perfdoc.traces.given_facts import given_facts
+from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.load import find_captures
+
+_DEVICES = 1 << 13
+"""Devices of one capture are numbered below this; captures follow one another."""
+_MAX_CAPTURES = 1 << 18
+
+
+class ExportError(ValueError):
+    """Something the user can mend; shown as one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """What was asked for."""
+
+    paths: Sequence[str]
+    output: Path
+    step_range: str | None = None
+    settings: Sequence[str] = ()
+    config: Path | None = None
+    jobs: int | None = None
+    force: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Place:
+    """Where a device goes on the common time."""
+
+    title: str
+    clock: Clock
+
+
+def run(request: Request, say: Callable[[str], None]) -> None:
+    """Write the file, whole or not at all. Raises ExportError."""
+    try:
+        named, words = split_settings(request.paths)
+        window, given = _asked(request, words)
+        paths = find_captures(named)
+        _check(request.output, paths, force=request.force)
+        if len(paths) > _MAX_CAPTURES:
+            raise ExportError(f"{len(paths):,} captures are too many for one file.")
+        places: dict[tuple[Path, int], _Place] = {}
+        if len(paths) > 1:
+            paths, places = _compared(paths, window, given, request.jobs, say)
+        with _opened(request.output) as file:
+            found = _write(paths, window, given, places, PerfettoFile(file))
+    except OSError as error:
+        raise ExportError(f"{error.filename}: cannot be written: {error.strerror}.") from error
+    except (TraceError, WorkerLostError) as error:
+        raise ExportError(str(error)) from error
+    slices, tracks = sum(w.slices for w in found), sum(w.tracks for w in found)
+    say(f"wrote {request.output}: {slices:,} slices on {tracks:,} tracks. Open it at ui.perfetto.dev.")
+    if left_out := sum(w.left_out for w in found):
+        say(f"{left_out:,} slices are not in it: too many overlap, or are on too many streams or threads.")
+
+
+def _asked(request: Request, words: Sequence[str]) -> tuple[WindowRequest, JobFacts]:
+    try:
+        pattern = None if request.step_range is None else re.compile(request.step_range)
+        return WindowRequest(step_pattern=pattern), given_facts([*request.settings, *words], request.config)
+    except re.error as error:
+        raise ExportError(
+            f"--step-range {request.step_range!r}: is not a regular expression: {error}."
+        ) from error
+    except ValueError as error:
+        raise ExportError(str(error)) from error
+
+
+def _check(output: Path, captures: Sequence[Path], *, force: bool) -> None:
+    may_write(output)
+    if output.exists() and any(output.samefile(capture) for capture in captures):
+        raise ExportError(f"{output}: is a capture itself, which is never changed. Choose another -o.")
+    if output.exists() and not output.is_file():
+        raise ExportError(f"{output}: is no regular file. Choose another -o.")
+    if output.exists() and not force:
+        raise ExportError(f"{output}: is there already. Choose another -o, or overwrite with --force.")
+
+
+def _compared(
+    paths: Sequence[Path],
+    window: WindowRequest,
+    given: JobFacts,
+    jobs: int | None,
+    say: Callable[[str], None],
+) -> tuple[list[Path], dict[tuple[Path, int], _Place]]:
+    """Captures with GPU activity, and by capture and device of it its place on the common time.
+
+    A device whose clock was not compared with most others' begins at 0.
+    """
+    work = Work(captures=paths, memory=(), request=window, given=given, replay=False)
+    found = measure_all(work, jobs or os.cpu_count() or 1, also=_beginning)
+    if not found.captures:
+        raise found.silent[0]
+    for error in found.silent:
+        say(f"{error} It is left out.")
+    job = measure_job(found.captures)
+    ranks = [(c, r) for c in found.captures for r in c.ranks]
+    kept = [c.path for c in found.captures]
+    return kept, _places(found.captures, job, [r.also for _, r in ranks])
+
+
+def _places(
+    captures: Sequence[CaptureMeasurement], job: JobMeasurement, beginnings: Sequence[tuple[int, int]]
+) -> dict[tuple[Path, int], _Place]:
+    of = [c.path for c in captures for _ in c.ranks]
+    part = [clock.component for clock in job.clocks.clocks] or list(range(len(of)))
+    main = max(set(part), key=lambda p: (part.count(p), -p))
+
+    def aligned(member: int) -> Clock:
+        return lambda time: job.clocks.aligned(member, time)
+
+    begin = [
+        int(aligned(i)(np.array([first], np.int64))[0]) if part[i] == main and job.clocks.clocks else first
+        for i, (_, first) in enumerate(beginnings)
+    ]
+    zero = min(b for b, p in zip(begin, part, strict=True) if p == main)
+    places = {}
+    for i, (path, (device, first)) in enumerate(zip(of, beginnings, strict=True)):
+        if part[i] == main and job.clocks.clocks:
+            places[path, device] = _Place(title=job.labels[i], clock=_shifted(aligned(i), zero))
+        else:
+            title = f"{job.labels[i]} (clock not compared with the others)"
+            places[path, device] = _Place(title=title, clock=_from(first))
+    return places
+
+
+def _shifted(clock: Clock, zero: int) -> Clock:
+    return lambda time: np.maximum(clock(time) - zero, 0)
+
+
+def _from(first: int) -> Clock:
+    return lambda time: time - first
+
+
+def _beginning(view: DeviceView) -> tuple[int, int]:
+    """The device's index, and when the first thing of its capture begins."""
+    trace = view.trace
+    tables = (
+        trace.kernels,
+        trace.copies,
+        trace.graph_launches,
+        trace.api_calls,
+        trace.ranges,
+        trace.operators,
+    )
+    first = min(int(t.start_ns.min()) for t in tables if len(t.start_ns))
+    return view.activity.device, min(first, view.window.start_ns)
+
+
+def _write(
+    paths: Sequence[Path],
+    window: WindowRequest,
+    given: JobFacts,
+    places: dict[tuple[Path, int], _Place],
+    file: PerfettoFile,
+) -> list[Written]:
+    """One capture after the other, so that one is in memory at a time."""
+    found = []
+    for number, path in enumerate(paths):
+
+        def also(view: DeviceView, number: int = number, path: Path = path) -> Written:
+            device, first = _beginning(view)
+            place = places.get((path, device)) or _Place(title=_title(view), clock=_from(first))
+            about = f"{place.title}, {view.device.gpu_name or 'unknown device'}"[:400]
+            return file.add(view, 1 + number * _DEVICES + min(device, _DEVICES - 1), about, place.clock)
+
+        found += [r.also for r in measure_capture(path, window, given, also).ranks]
+    return found
+
+
+def _title(view: DeviceView) -> str:
+    device = view.device
+    who = f"GPU {device.ordinal}, pid {device.process}"
+    return who if device.rank is None else f"rank {device.rank}, {who}"
+
+
+@contextmanager
+def _opened(output: Path) -> Iterator[IO[bytes]]:
+    """The file asked for, compressed where its name says so; there when it is whole."""
+    with written_whole(output) as raw:
+        if output.suffix != ".gz":
+            yield raw
+            return
+        with gzip.GzipFile(filename="", mode="wb", compresslevel=1, fileobj=raw, mtime=0) as packed:
+            yield packed  # type: ignore[misc]

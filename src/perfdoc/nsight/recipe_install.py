@@ -1,0 +1,176 @@
+"""Put perfdoc's recipe among those of an installed Nsight Systems, whole or not at all; or take it out."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from perfdoc import __version__
+from perfdoc.nsight.recipe_job import INSTALLATION, METADATA
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.nsys.figures import last_words
+
+NAME = "perfdoc"
+"""Of the recipe, which is that of its folder."""
+_SOURCES = ("nsight_recipe.py", "nsight_recipe_job.py")
+_CHECK_TIMEOUT_S = 120.0
+
+
+def install_recipe(recipes: Path, *, force: bool = False) -> Path:
+    """Make `recipes`/perfdoc, and return it. What is there already, and equal, stays.
+
+    The recipe records the Python that runs now, which has perfdoc. Raises CaptureError where the folder
+    cannot be written, or holds another recipe of this name: an older one of perfdoc's gives way to `force`,
+    one that is not perfdoc's never does.
+    """
+    target = recipes / NAME
+    contents = _contents()
+    if _is_taken(target):
+        if not _is_ours(target):
+            raise CaptureError(target, "is not perfdoc's, and is left as it is.", "Move it out of the way.")
+        if all(_text(target / name) == text for name, text in contents.items()):
+            return target
+        if not force:
+            raise CaptureError(target, "holds another installation of perfdoc.", "Replace it with --force.")
+    with _named(recipes):
+        stage = Path(tempfile.mkdtemp(prefix=".perfdoc-", dir=recipes))
+    try:
+        with _named(recipes):
+            for name, text in contents.items():
+                (stage / name).write_text(text, encoding="utf-8")
+                (stage / name).chmod(0o644)
+            stage.chmod(0o755)
+            with _out_of_the_way(target):
+                stage.rename(target)
+    finally:
+        shutil.rmtree(stage, ignore_errors=True)
+    return target
+
+
+def uninstall_recipe(recipes: Path) -> Path:
+    """Remove `recipes`/perfdoc, and return it. Raises CaptureError where it is not perfdoc's."""
+    target = recipes / NAME
+    if not _is_taken(target):
+        raise CaptureError(target, "is not there: the recipe is not installed.")
+    if not _is_ours(target):
+        raise CaptureError(target, "is not perfdoc's, and is left as it is.")
+    with _named(recipes), _out_of_the_way(target):
+        pass
+    return target
+
+
+def trouble(nsys: Path) -> str:
+    """Why `nsys recipe perfdoc` would not start, in the words of nsys; empty where it does."""
+    try:
+        done = subprocess.run(
+            [str(nsys), "recipe", NAME, "--help"],
+            capture_output=True,
+            text=True,
+            errors="replace",
+            stdin=subprocess.DEVNULL,
+            timeout=_CHECK_TIMEOUT_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if "--step-range" in done.stdout:
+        return ""
+    lines = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
+    return last_words(done.stdout, done.stderr) or (lines[-1] if lines else "it says nothing")
+
+
+def _contents() -> Mapping[str, str]:
+    """The files of the recipe. Raises CaptureError where this Python cannot run its steps by itself."""
+    here = Path(__file__).resolve().parent
+    recorded = {
+        "perfdoc_version": __version__,
+        "python": sys.executable,
+        "pythonpath": _python_path(here.parent),
+    }
+    return {
+        "metadata.json": json.dumps(METADATA, indent=4) + "\n",
+        INSTALLATION: json.dumps(recorded, indent=4) + "\n",
+        **{name: (here / name).read_text(encoding="utf-8") for name in _SOURCES},
+    }
+
+
+def _python_path(parent: Path) -> str | None:
+    """What must be on PYTHONPATH for this Python to find perfdoc: nothing where it does without.
+
+    Raises CaptureError where it does not find it either way.
+    """
+    bare = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "PYTHONHOME")}
+    for path in (None, str(parent)):
+        done = subprocess.run(
+            [sys.executable, "-P", "-c", "import perfdoc.nsight.recipe_steps as s; print(s.__file__)"],
+            capture_output=True,
+            text=True,
+            env=bare if path is None else {**bare, "PYTHONPATH": path},
+            stdin=subprocess.DEVNULL,
+            check=False,
+        )
+        if done.returncode == 0 and Path(done.stdout.strip()).resolve().is_relative_to(parent):
+            return path
+    raise CaptureError(
+        sys.executable, "does not find perfdoc when nsys starts it.", "Install perfdoc with pip."
+    )
+
+
+def _is_taken(target: Path) -> bool:
+    return target.is_symlink() or target.exists()
+
+
+def _is_ours(target: Path) -> bool:
+    if target.is_symlink() or not target.is_dir():
+        return False
+    try:
+        metadata = json.loads(_text(target / "metadata.json") or "")
+    except ValueError:
+        return False
+    named = isinstance(metadata, dict) and metadata.get("module_name") == METADATA["module_name"]
+    return named and (target / INSTALLATION).is_file()
+
+
+def _text(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return None
+
+
+@contextmanager
+def _out_of_the_way(target: Path) -> Iterator[None]:
+    """What has the name, renamed for the block; removed at its end, put back where it raises."""
+    if not target.exists():
+        yield
+        return
+    aside = Path(tempfile.mkdtemp(prefix=".perfdoc-", dir=target.parent))
+    try:
+        target.rename(aside / NAME)
+        try:
+            yield
+        except BaseException:
+            (aside / NAME).rename(target)
+            raise
+    finally:
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+@contextmanager
+def _named(recipes: Path) -> Iterator[None]:
+    """Errors of the system as one line with what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise CaptureError(
+            recipes,
+            f"cannot be written: {error.strerror}.",
+            "Run this as the owner of the installation, or keep the recipe elsewhere with --to DIR.",
+        ) from error

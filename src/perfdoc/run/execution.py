@@ -1,0 +1,254 @@
+"""The training processes of `perfdoc run`: start them, pass a stop on, and take in what they left."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from perfdoc.profiling.environment import name_command
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.launch_folder import Failure, LaunchFolder
+from perfdoc.profiling.manifest import Manifest
+from perfdoc.profiling.nsys.collect import CollectedReport, collect_reports, last_words, reported_ranks
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.run.prepare import Plan, RunError
+
+EXIT_STOPPED = 130
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """How the processes of this machine ended."""
+
+    code: int
+    """0 trained to the end, 130 a stop was asked for, else a rank failed."""
+    ranks: tuple[int, ...]
+    """Ranks that this machine had; empty where none came so far as to say."""
+    failure: Failure | None
+
+
+def train(command: Sequence[str], *, debug: bool = False) -> Outcome:
+    """Run the launcher's line to its end. Raises OSError where it cannot be started."""
+    launch = LaunchFolder.make()
+    try:
+        environment = dict(os.environ)
+        launch.name_in(environment)
+        name_command(environment, ["perfdoc", *sys.argv[1:]])
+        if debug:
+            environment["PERFDOC_DEBUG"] = "1"
+        code = _wait(command, environment)
+        return Outcome(
+            code=EXIT_STOPPED if launch.stopped() else code,
+            ranks=tuple(launch.ranks()),
+            failure=launch.failure(),
+        )
+    finally:
+        shutil.rmtree(launch.path, ignore_errors=True)
+
+
+def _wait(command: Sequence[str], environment: Mapping[str, str]) -> int:
+    stops: list[int] = []
+    process: subprocess.Popen[bytes] | None = None
+
+    def forward(number: int, frame: object) -> None:
+        """The launcher lets the ranks finish their step; on the second it ends them, on the third we do."""
+        stops.append(number)
+        if process is not None:
+            _pass_on(process, stops)
+
+    before = {
+        number: signal.signal(number, forward)
+        for number in _STOPS
+        # Under nohup a hang-up is to be ignored; an interrupt also is in a script's background, but who sends
+        # one to this process means it.
+        if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN
+    }
+    try:
+        # A session of its own: a stop reaches the launcher through us, and once, wherever it was sent.
+        process = subprocess.Popen(command, start_new_session=True, env=environment)
+        if stops:
+            _pass_on(process, stops)
+        code = process.wait()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    return EXIT_STOPPED if stops else code
+
+
+def _pass_on(process: subprocess.Popen[bytes], stops: Sequence[int]) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        if len(stops) <= 2:
+            process.send_signal(stops[-1])
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+Say = Callable[[str], None]
+EXIT_FAILED = 1
+_NAMED = 8
+"""Ranks or files that a line names before it counts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ended:
+    """What remains to be done."""
+
+    code: int
+    """Exit code of the training."""
+    analyse: bool
+    """Whether this machine is to analyse the run."""
+
+
+def execute(planned: Plan, say: Say, *, debug: bool = False) -> Ended:
+    """Train, then collect and tell.
+
+    Raises RunError where the training could not be started, or went well and nothing was captured.
+    """
+    run = planned.run
+    assert run is not None
+    try:
+        outcome = train(planned.command, debug=debug)
+    except OSError as error:
+        raise RunError(f"{error.filename or planned.command[0]}: cannot be run: {error.strerror}.") from error
+    if outcome.code and not planned.several_nodes and not run.is_used and not _worth_reading(run, outcome):
+        _clear(planned, run, outcome, say)  # nothing was trained: the same command may be given again
+        return Ended(code=outcome.code, analyse=False)
+    first = not outcome.ranks or 0 in outcome.ranks
+    if outcome.code and first:
+        _note_end(run, outcome)
+    manifest = _manifest(run)
+    collected = _collect(planned, run, outcome, manifest, first=first)
+    problems = [f"rank {report.rank}: {report.problem}" for report in collected if report.problem]
+    if outcome.code == 0 and problems and len(problems) == len(collected):
+        raise RunError(problems[0])
+    for problem in problems:
+        say(problem)
+    if outcome.code:
+        _tell_failure(planned, run, outcome, say)
+        return Ended(code=outcome.code, analyse=False)
+    analyse = _to_analyse(planned, run, manifest, first=first, outcome=outcome, say=say)
+    return Ended(code=0, analyse=analyse)
+
+
+def _collect(
+    planned: Plan, run: RunDirectory, outcome: Outcome, manifest: Manifest | None, *, first: bool
+) -> list[CollectedReport]:
+    """Take nsys's reports in.
+
+    Machines that share the run directory all see run.json, which the first rank's machine wrote. There that
+    machine takes all reports in once every rank has ended well, so that it can analyse them; after a failure,
+    and in a directory of its own, each machine takes those of its own ranks.
+    """
+    if planned.choice.nsys is None:
+        return []
+    ranks = set(outcome.ranks)
+    if planned.profiled_ranks is not None:
+        ranks &= planned.profiled_ranks
+    if outcome.code == 0 and manifest is not None:
+        if not first:
+            return []
+        ranks |= reported_ranks(run)
+    nvtx = None if manifest is None else manifest.versions.get("nvtx")
+    return collect_reports(run, planned.choice.nsys, ranks=ranks or None, nvtx_version=nvtx)
+
+
+def _to_analyse(
+    planned: Plan, run: RunDirectory, manifest: Manifest | None, *, first: bool, outcome: Outcome, say: Say
+) -> bool:
+    if planned.choice.profiler == "none":
+        say(f"the run is in {run.path}; nothing was profiled, so there is nothing to analyse")
+        return False
+    if not first and manifest is not None:
+        say(f"this machine's ranks are done; the machine of rank 0 analyses {run.path}")
+        return False
+    if not first:
+        say(
+            f"{run.path} holds {_listed(outcome.ranks)} alone, which the machine of rank 0 does not see: "
+            f"copy it into that machine's, and there: perfdoc analyze {run.path}"
+        )
+        return False
+    if manifest is not None:
+        profiled = manifest.profile.ranks
+        expected = set(range(manifest.layout.world_size) if profiled is None else profiled)
+        missing = expected - set(run.files_by_rank("traces"))
+        if missing == expected and not planned.several_nodes:
+            raise RunError(
+                f"{run.path}: trained to the end, and no trace is in it, so there is nothing to analyse."
+            )
+        if missing:
+            say(
+                f"no trace of {_listed(sorted(missing))} is in {run.path}: the profiler failed, or another "
+                f"machine keeps it; copy it in, and: perfdoc analyze {run.path}"
+            )
+    return True
+
+
+def _tell_failure(planned: Plan, run: RunDirectory, outcome: Outcome, say: Say) -> None:
+    """Where to look, after the lines of the rank that failed."""
+    parts = []
+    errors = sorted((run.path / "errors").glob("rank*.json"))
+    if outcome.failure is not None and outcome.failure.rank >= 0:
+        errors = [file for file in errors if file.name == f"rank{outcome.failure.rank}.json"]
+    if errors and outcome.code != EXIT_STOPPED:
+        parts.append(f"traceback in {errors[0]}")
+    saved = _last_checkpoint(planned)
+    parts.append(f"last checkpoint {saved}" if saved else "no checkpoint")
+    if unfinished := run.unfinished():
+        parts.append(f"unfinished: {', '.join(str(p) for p in unfinished[:_NAMED])}")
+    if run.files_by_rank("traces"):
+        parts.append(f"what was captured: perfdoc analyze {run.path}")
+    word = "stopped" if outcome.code == EXIT_STOPPED else "training failed"
+    say(f"{word}: {'; '.join(parts)}")
+
+
+def _last_checkpoint(planned: Plan) -> Path | None:
+    folder = planned.config.config.checkpoint.save
+    if folder is None:
+        return None
+    from perfdoc.trainer.checkpoint import complete
+
+    found = complete(Path(folder))
+    return found[max(found)] if found else None
+
+
+def _note_end(run: RunDirectory, outcome: Outcome) -> None:
+    """run.json of a run whose ranks could not say how they ended: killed, or ended at once."""
+    with contextlib.suppress(CaptureError, OSError):
+        if run.manifest().status == "running":
+            failed = outcome.failure
+            run.end("failed", failed.reason if failed else f"the launcher ended with code {outcome.code}")
+
+
+def _manifest(run: RunDirectory) -> Manifest | None:
+    try:
+        return run.manifest()
+    except (CaptureError, OSError):
+        return None
+
+
+def _worth_reading(run: RunDirectory, outcome: Outcome) -> bool:
+    """Whether a rank failed by more than bad input, and left its traceback."""
+    return outcome.code == EXIT_FAILED and (run.path / "errors").is_dir()
+
+
+def _clear(planned: Plan, run: RunDirectory, outcome: Outcome, say: Say) -> None:
+    """Take a run directory away in which nothing happened, not without nsys's last words."""
+    if planned.choice.nsys is not None and outcome.code != EXIT_STOPPED:
+        for rank in outcome.ranks[:1]:
+            if words := last_words(run, rank):
+                say(f"rank {rank}: nsys: {words}")
+    shutil.rmtree(run.path, ignore_errors=True)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    named = ", ".join(str(rank) for rank in ranks[:_NAMED])
+    more = f" and {len(ranks) - _NAMED} more" if len(ranks) > _NAMED else ""
+    return f"rank{'s' if len(ranks) != 1 else ''} {named}{more}"

@@ -1,0 +1,234 @@
+"""`perfdoc run`: check a run and make ready for it; and `perfdoc config show`."""
+
+from __future__ import annotations
+
+import importlib.util
+import shlex
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Literal
+
+from perfdoc.profiling.errors import CaptureError
+from perfdoc.profiling.nsys.collect import LOGS, UNFINISHED, reports_folder
+from perfdoc.profiling.nsys.command import nsys_per_rank
+from perfdoc.profiling.profiler_choice import ProfilerChoice, choose_profiler
+from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.profiling.whole_file import whole_file
+from perfdoc.run.torchrun import TorchrunArguments, read_torchrun
+from perfdoc.trainer.config.resolve import DEFAULT_CONFIG, ResolvedConfig, resolve
+from perfdoc.trainer.data import check_files
+from perfdoc.trainer.layout import default_world_size, plan
+
+NOT_INSTALLED = (
+    "training needs {what}, which is not installed. Install PyTorch for your machine first, then: "
+    "pip install 'perfdoc[train]'"
+)
+LAUNCHER = "perfdoc.trainer.launcher"
+TRAINER = "perfdoc.trainer.main"
+
+
+class RunError(ValueError):
+    """Something the user can mend; shown as one line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """A run that was checked and not yet started."""
+
+    command: list[str]
+    run: RunDirectory | None
+    """None for a dry run."""
+    choice: ProfilerChoice
+    config: ResolvedConfig
+    several_nodes: bool
+    """Whether other machines take part."""
+    profiled_ranks: frozenset[int] | None
+    """None for all."""
+
+
+def prepare(
+    *,
+    config: str,
+    overrides: Sequence[str],
+    output: Path | None,
+    profiler: str,
+    profile_start: int,
+    profile_steps: int,
+    profile_ranks: str | None,
+    torchrun: Sequence[str],
+    dry_run: bool,
+) -> Plan:
+    """Check everything before any process starts, and make the run directory unless it is a dry run.
+
+    Raises RunError.
+    """
+    for module in ("torch", "megatron.core"):
+        if not _importable(module):
+            raise RunError(NOT_INSTALLED.format(what=module))
+    folder = output or Path("runs") / "unnamed"
+    try:
+        resolved = resolve(config, overrides)
+        saved = _check_checkpoints(resolved)
+        device = _device()
+        given = read_torchrun(torchrun)
+        words = given.completed(default_world_size(resolved.config))
+        if (world_size := read_torchrun(words).world_size) is not None:
+            plan(resolved.config, world_size, device)
+        ranks = _profiled_ranks(profile_ranks, read_torchrun(words).world_size)
+        choice = choose_profiler(profiler, device=device)
+        iterations = resolved.config.training.train_iters
+        if choice.profiler != "none" and profile_start > iterations:
+            raise RunError(
+                f"--profile-start {profile_start}: the run has {iterations} steps (training.train_iters); "
+                "start earlier, or take --profiler none."
+            )
+        folder = _folder(output, resolved.name, given)
+        if not dry_run:  # which may be for another machine
+            check_files(resolved.config)
+        if not dry_run and saved is not None:
+            _try_writing(saved)
+        run = None if dry_run else _made(folder, given)
+        if run is not None:
+            with whole_file(folder / "resolved.json", replace=True) as part:
+                part.write_text(resolved.to_json(), encoding="utf-8")
+    except (ValueError, CaptureError) as error:
+        raise RunError(str(error)) from error
+    except OSError as error:
+        raise RunError(f"{error.filename or folder}: cannot be written: {error.strerror}.") from error
+    launcher = [sys.executable, "-m", LAUNCHER, *words]
+    program = ["-m", TRAINER, "--out", str(folder), "--profiler", choice.profiler]
+    program += ["--profiler-reason", choice.reason]
+    program += ["--profile-start", str(profile_start), "--profile-steps", str(profile_steps)]
+    if ranks is not None:
+        program += ["--profile-ranks", *map(str, sorted(ranks))]
+    # A dry run writes no resolved.json, and the line that it prints is to work all the same.
+    program += ["--config", config, *overrides] if dry_run else ["--config", str(folder / "resolved.json")]
+    command = [*launcher, *program]
+    if choice.nsys is not None:
+        command = nsys_per_rank(
+            choice.nsys.path,
+            torchrun=launcher,
+            program=[sys.executable, *program],
+            folder=reports_folder(run) if run is not None else folder / "traces" / UNFINISHED,
+            logs=folder / LOGS,
+            device=device,
+            ranks=ranks,
+        )
+    return Plan(
+        command=command,
+        run=run,
+        choice=choice,
+        config=resolved,
+        several_nodes=given.several_nodes,
+        profiled_ranks=ranks,
+    )
+
+
+def split_words(words: Sequence[str]) -> tuple[str, list[str], list[str]]:
+    """Configuration, overrides and torchrun's arguments, which begin at the first word with a dash."""
+    first = next((i for i, word in enumerate(words) if word.startswith("-")), len(words))
+    ours, torchrun = list(words[:first]), list(words[first:])
+    config = ours.pop(0) if ours and "=" not in ours[0] else DEFAULT_CONFIG
+    return config, ours, torchrun
+
+
+def show_config(config: str, overrides: Sequence[str]) -> str:
+    """Every setting with its value and where it comes from. Raises RunError."""
+    try:
+        rows = resolve(config, overrides).rows()
+    except ValueError as error:
+        raise RunError(str(error)) from error
+    width = max(len(key) for key, _, _ in rows)
+    return "".join(f"{key:<{width}}  {value!r:<24}  {origin}\n" for key, value, origin in rows)
+
+
+def as_typed(command: Sequence[str]) -> str:
+    """A command line that can be pasted into a shell."""
+    return shlex.join(command)
+
+
+def _profiled_ranks(text: str | None, world_size: int | None) -> frozenset[int] | None:
+    """`0,8` → those ranks; None for all. world_size: None where it is not known yet."""
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    if not all(word.isdecimal() and len(word) < 8 for word in words):
+        raise RunError(f"--profile-ranks {text!r}: give numbers with commas, such as 0,8.")
+    ranks = frozenset(map(int, words))
+    if world_size is not None and max(ranks) >= world_size:
+        raise RunError(f"--profile-ranks {text}: the run has ranks 0 to {world_size - 1}.")
+    return ranks
+
+
+def _check_checkpoints(resolved: ResolvedConfig) -> Path | None:
+    """The folder that checkpoints go to, if any.
+
+    A run that starts afresh among another's checkpoints would delete them one by one, or its own.
+    """
+    settings = resolved.config.checkpoint
+    if settings.save is None or settings.load is not None:
+        return None if settings.save is None else Path(settings.save)
+    from perfdoc.trainer.checkpoint import complete
+
+    if found := complete(Path(settings.save)):
+        raise RunError(
+            f"checkpoint.save = {settings.save}: holds checkpoints of another run (up to step {max(found)}). "
+            f"Give another folder, or go on from there with checkpoint.load={settings.save}."
+        )
+    return Path(settings.save)
+
+
+def _try_writing(folder: Path) -> None:
+    """Make the folder and a file in it: after hours of training is the wrong time to find out."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        raise RunError(f"checkpoint.save = {folder}: cannot be written: {error.strerror}.") from error
+
+
+def _folder(output: Path | None, name: str, given: TorchrunArguments) -> Path:
+    """The run directory's path: the one that was given, else a free name by the time."""
+    if output is not None:
+        return output
+    if given.several_nodes:
+        raise RunError(
+            "--nnodes: several machines need one run directory: give -o DIR, the same to all of them, "
+            "best on a file system that they share."
+        )
+    first = Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    folder, n = first, 1
+    while folder.exists():
+        n += 1
+        folder = first.with_name(f"{first.name}-{n}")
+    return folder
+
+
+def _made(folder: Path, given: TorchrunArguments) -> RunDirectory:
+    """The run directory. Another machine of the same run may have made it; a run in it is never gone over."""
+    if not given.several_nodes:
+        return RunDirectory.create(folder)
+    run = RunDirectory.join(folder)
+    if run.is_used:
+        raise CaptureError(
+            folder, "holds a run already.", "Give another directory: a run overwrites nothing."
+        )
+    return run
+
+
+def _device() -> Literal["cpu", "cuda"]:
+    import torch
+
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _importable(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
