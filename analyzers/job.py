@@ -1,27 +1,51 @@
-"""What takes all captures together: MFU, and everything that compares ranks."""
+"""What takes all captures together: are they of different ranks, MFU, and all that compares ranks."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-from perfdoc.analyzers.calls.matches import Matches
-from perfdoc.analyzers.clocks.clocks import ClockAlignment, align_clocks
-from perfdoc.analyzers.contention.contention_job import JobContention, job_contention
-from perfdoc.analyzers.device.labels import rank_labels
-from perfdoc.analyzers.host.host_jitter import HostJitter, RankHostSteps, host_jitter
+from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
+from perfdoc.analyzers.contention.job import JobContention, job_contention
+from perfdoc.analyzers.device.ranks import rank_labels
+from perfdoc.analyzers.host.jitter import HostJitter, RankHostSteps, host_jitter
 from perfdoc.analyzers.ledger.mfu import Mfu, MfuRank, measure_mfu
-from perfdoc.analyzers.matching.matching import match_collectives
+from perfdoc.analyzers.matching.collectives import match_collectives
+from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.pipeline.pipeline import Pipeline, measure_pipeline
-from perfdoc.analyzers.pipeline.pipeline_pairs import message_moments
-from perfdoc.analyzers.skew.skew import Skew, measure_skew
-from perfdoc.analyzers.steps.step_times import StepTimes, measure_step_times
-from perfdoc.analyzers.steps.step_times_log import read_logged_steps
-from perfdoc.analyzers.steps.step_times_outliers import RankSteps
-from perfdoc.analyzers.timeline.job_timeline import JobTimeline, RankInput, job_timeline
-from perfdoc.traces import Device
+from perfdoc.analyzers.pipeline.job import Pipeline, measure_pipeline
+from perfdoc.analyzers.pipeline.transfers import message_moments
+from perfdoc.analyzers.skew.waiting import Skew, measure_skew
+from perfdoc.analyzers.steps.figures import RankSteps
+from perfdoc.analyzers.steps.log import read_logged_steps
+from perfdoc.analyzers.steps.times import StepTimes, measure_step_times
+from perfdoc.analyzers.timeline.job import JobTimeline, RankInput, job_timeline
+from perfdoc.traces import Device, TraceError
 from perfdoc.traces.job_facts import JobFacts, common_facts
+
+
+def check_distinct(captures: Sequence[CaptureMeasurement]) -> None:
+    """Refuse two files of the same content, and two captures that say that they are one rank.
+
+    A profiler with a repeating schedule writes several captures of each rank into one folder, and shells copy
+    files: the sums over ranks, and who waits for whom, would be wrong without a sign of it.
+    Raises TraceError, which names the second.
+    """
+    contents: dict[str, Path] = {}
+    ranks: dict[int, Path] = {}
+    for capture in captures:
+        if (first := contents.setdefault(capture.sha256, capture.path)) != capture.path:
+            raise TraceError(
+                capture.path, f"is a copy of {first}, and would count twice.", "Give one of them."
+            )
+        for rank in sorted({r.device.rank for r in capture.ranks if r.device.rank is not None}):
+            if (first := ranks.setdefault(rank, capture.path)) != capture.path:
+                raise TraceError(
+                    capture.path,
+                    f"says that it is rank {rank}, as {first} does.",
+                    "Give one capture of each rank, all of the same steps of one job.",
+                )
 
 
 @dataclass(frozen=True, kw_only=True)

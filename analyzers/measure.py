@@ -10,13 +10,12 @@ from pathlib import Path
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.known_ranges import find_known_ranges
 from perfdoc.analyzers.device.launches import find_launches
+from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
-from perfdoc.analyzers.device.window import find_window
-from perfdoc.analyzers.device.window_request import WindowRequest
-from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.device.window import WindowRequest, find_window
+from perfdoc.analyzers.kernel_class.classify import classify_kernels
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.job_facts import JobFacts, facts_beside

@@ -6,23 +6,21 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from perfdoc.analyzers.calls.collective_calls import CollectiveCalls, collective_calls
-from perfdoc.analyzers.communication.communication import CommunicationRow, communication_table
-from perfdoc.analyzers.contention.contention import Contention, norm_contention
+from perfdoc.analyzers.communication.table import CommunicationRow, communication_table
+from perfdoc.analyzers.contention.cost import Contention, norm_contention
 from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
-from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import Window
-from perfdoc.analyzers.host.host_activity import HostActivity, host_activity
-from perfdoc.analyzers.instances.device_instances import device_instances
-from perfdoc.analyzers.instances.instance import Instance
-from perfdoc.analyzers.instances.outline import NO_OUTLINE, Outline, outline
-from perfdoc.analyzers.kernels.kernel_parts import KernelParts, kernel_parts
-from perfdoc.analyzers.kernels.kernels import NamedTime, kernel_times
-from perfdoc.analyzers.kernels.kernels_only import KernelsOnly, kernels_only
-from perfdoc.analyzers.ledger.ledger import Ledger, build_ledger
-from perfdoc.analyzers.pipeline.pipeline_rank import PipelineRank, pipeline_rank
-from perfdoc.analyzers.steps.step_ledgers import StepLedgers, step_ledgers
-from perfdoc.analyzers.timeline.rank_timeline import StepTimeline, rank_timeline
+from perfdoc.analyzers.host.activity import HostActivity, host_activity
+from perfdoc.analyzers.instances.device import Instance, device_instances
+from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
+from perfdoc.analyzers.kernels.parts import KernelParts, kernel_parts
+from perfdoc.analyzers.kernels.totals import KernelsOnly, NamedTime, kernel_times, kernels_only
+from perfdoc.analyzers.ledger.steps import StepLedgers, step_ledgers
+from perfdoc.analyzers.ledger.window import Ledger, build_ledger
+from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls
+from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
+from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
 from perfdoc.traces import Device
 
 Also: TypeAlias = Callable[[DeviceView], Any]

@@ -140,7 +140,7 @@ def simulated(scatter: float, loss: float, sizes: tuple[int, int]) -> Counter[st
 
 def scatter_of_lengths(folder: Path, names: Sequence[str], figure: Callable[[list[int]], int]) -> str:
     """Scatter of the figure by length of a run, from the steps of runs that followed one another."""
-    from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
+    from perfdoc.analyzers.steps.log import of_the_job, read_logged_steps
 
     steps = []
     for name in names:

@@ -32,9 +32,9 @@ sys.path.insert(0, str(HERE))
 from limited_network import Link, limited_link, missing  # noqa: E402
 from predicted_changes import CHANGES, COMMON, Change  # noqa: E402
 
-from perfdoc.analyzers.device.window_request import WindowRequest  # noqa: E402
+from perfdoc.analyzers.device.window import WindowRequest  # noqa: E402
 from perfdoc.analyzers.job import measure_job  # noqa: E402
-from perfdoc.analyzers.steps.step_times_log import LoggedSteps, read_logged_steps  # noqa: E402
+from perfdoc.analyzers.steps.log import LoggedSteps, read_logged_steps  # noqa: E402
 from perfdoc.diagnose.asked import Work  # noqa: E402
 from perfdoc.diagnose.measuring import measure_all  # noqa: E402
 from perfdoc.simulator.replay.kept import KeptRank  # noqa: E402

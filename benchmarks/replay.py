@@ -29,8 +29,8 @@ def main() -> int:
     from generate import generated
 
     from perfdoc.analyzers import measure
-    from perfdoc.analyzers.device.device_view import DeviceView
-    from perfdoc.analyzers.device.window_request import WindowRequest
+    from perfdoc.analyzers.device.view import DeviceView
+    from perfdoc.analyzers.device.window import WindowRequest
     from perfdoc.simulator.engine import schedule
     from perfdoc.simulator.replay.rebuilt import rebuild_rank
     from perfdoc.simulator.replay.replay import replay

@@ -27,7 +27,7 @@ from predicted import RATE, Runner  # noqa: E402
 from predicted_changes import ALL_REDUCE, NO_OVERLAP, PIPELINE, Change  # noqa: E402
 from replay_table import JOB_HEAD, job_row  # noqa: E402
 
-from perfdoc.analyzers.device.window_request import WindowRequest  # noqa: E402
+from perfdoc.analyzers.device.window import WindowRequest  # noqa: E402
 from perfdoc.diagnose.asked import Work  # noqa: E402
 from perfdoc.diagnose.measuring import measure_all  # noqa: E402
 from perfdoc.simulator.replay.replay import ERROR_MAX_FRAC  # noqa: E402

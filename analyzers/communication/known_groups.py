@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfdoc.analyzers.base.row_keys import row_keys
-from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.marks import parse_group_marks
 

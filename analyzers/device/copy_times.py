@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import Intervals, exact_sum, union
-from perfdoc.analyzers.device.copy_engine import communicating_copies
-from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.activity import communicating_copies
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.traces import CopyKind
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
-from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.profiling import vocabulary
 from perfdoc.traces import RangeKind
 

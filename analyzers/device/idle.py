@@ -17,7 +17,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.known_ranges import KnownRanges
+from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool
 

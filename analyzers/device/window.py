@@ -11,9 +11,20 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.known_ranges import KnownRanges, ranges_matching
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
 from perfdoc.traces import RangeKind, Trace
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowRequest:
+    """At most one of these is set; none of them: the steps, else the whole capture."""
+
+    bounds_ns: tuple[int, int] | None = None
+    range_pattern: re.Pattern[str] | None = None
+    """From the first to the last matching range of the rank's process, clipped to the ranges' host times."""
+    step_pattern: re.Pattern[str] | None = None
+    """Names of step ranges, in place of the known forms."""
+    whole_capture: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)

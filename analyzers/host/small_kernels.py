@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.kept import kept
-from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.host_state import Measured, launches_missing
-from perfdoc.analyzers.host.graph_coverage import is_from_graph
-from perfdoc.analyzers.host.host_idle import HostIdle
-from perfdoc.analyzers.kernels.kernels import sum_by
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.host.idle import HostIdle
+from perfdoc.analyzers.host.launching import is_from_graph
+from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.traces.table import Bool
 
 MAX_NAMES = 15

@@ -15,10 +15,30 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.instances.nearby import Nearby
-from perfdoc.analyzers.ledger.ledger import Ledger
-from perfdoc.traces import RangeKind
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.ledger.window import Ledger
+from perfdoc.traces import ApiCalls, Kernels, RangeKind, Ranges
+
+_BEFORE = 4_096
+"""Rows that began before the excerpt and are looked at: who began earlier and still runs is known as compute,
+without its name."""
+
+
+class Nearby:
+    """Some rows of a table by time, so that what looks at a moment passes over few of them."""
+
+    def __init__(self, table: Kernels | ApiCalls | Ranges, rows: I64) -> None:
+        starts = table.start_ns.take(rows)
+        if (starts[1:] < starts[:-1]).any():
+            order = np.argsort(starts, kind="stable")
+            rows, starts = rows[order], starts[order]
+        self._rows, self._starts = rows, starts
+
+    def rows(self, start_ns: int, end_ns: int) -> I64:
+        """Those that begin in [start, end), and the _BEFORE before them, by start."""
+        first, last = np.searchsorted(self._starts, (start_ns, end_ns)).tolist()
+        return self._rows[max(0, first - _BEFORE) : last]
+
 
 LEAST_FRAC = {
     "exposed": 0.01,

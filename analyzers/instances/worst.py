@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfdoc.analyzers.calls.matches import Matches
-from perfdoc.analyzers.clocks.clocks import ClockAlignment
-from perfdoc.analyzers.instances.instance import Instance
-from perfdoc.analyzers.instances.rough_tracks import RankParts, rough_tracks, track_of
-from perfdoc.analyzers.pipeline.pipeline_rank import PipelineRank
-from perfdoc.analyzers.steps.step_ledgers import distinct_names
-from perfdoc.analyzers.timeline.job_timeline import TimelineRank
+from perfdoc.analyzers.clocks.alignment import ClockAlignment
+from perfdoc.analyzers.instances.device import Instance
+from perfdoc.analyzers.instances.rough import RankParts, rough_tracks, track_of
+from perfdoc.analyzers.ledger.steps import distinct_names
+from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.analyzers.timeline.job import TimelineRank
 
 MAX_PEERS = 5
 """Other ranks that are drawn beside an instance's own."""

@@ -1,1 +1,1 @@
-"""Where every nanosecond of a window goes, and the MFU that is left of it."""
+"""Where every nanosecond of a window goes, and of each of its steps; the MFU that is left of it."""

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from perfdoc.analyzers.device.window import Window
-from perfdoc.analyzers.ledger.ledger import Ledger
+from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.profiling.flops import CONVENTION, flops_per_token, peak_flops
 from perfdoc.traces.job_facts import JobFacts
 

@@ -1,4 +1,4 @@
-"""When each rank came to each matched collective, how long it stayed, and how much of that was waiting."""
+"""When each rank came to each matched collective, how much of its stay was waiting, and who came last."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
-from perfdoc.analyzers.calls.matches import Matches
-from perfdoc.analyzers.clocks.clocks import ClockAlignment
+from perfdoc.analyzers.clocks.alignment import ClockAlignment
+from perfdoc.analyzers.clocks.differences import F64
+from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.traces.table import Bool
 
 
@@ -94,3 +95,77 @@ def _most(values: I64, matches: Matches) -> I64:
 def _all(values: Bool, matches: Matches) -> Bool:
     """Whether all rows of each collective hold."""
     return np.logical_and.reduceat(values, matches.first[:-1]) if len(matches) else values[:0]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lateness:
+    """Columns by row and by collective, over the collectives whose order of arrival can be looked at."""
+
+    collective: I64
+    """Index into Matches, by collective."""
+    resolution_ns: I64
+    """By collective: arrivals that lie closer are not told apart."""
+    is_told: Bool
+    """By collective: the first and the last came further apart than the resolution."""
+    row: I64
+    """Row of Matches, by collective and member; only of collectives that are told."""
+    of: I64
+    """Position in `collective`, by row."""
+    is_late: Bool
+    """By row: came last, alone or within the resolution together with others that are not the majority: then
+    the few that came before are early, and nobody is late."""
+    chance: F64
+    """By row: the probability of that, if all ranks are equally likely to be among so many that come last."""
+    caused_ns: F64
+    """By row: time that the others together had been in the collective when the last rank came; shared
+    equally by those that came last within the resolution, 0 for the others."""
+    fair_frac: F64
+    """By row: 1 / ranks of the collective."""
+    delay_ns: F64
+    """By row: how much later than everyone else the rank came, if it came last alone; else 0."""
+    behind_ns: F64
+    """By row: own arrival minus the mean of the others'."""
+
+
+def lateness(matches: Matches, times: Arrivals, resolution_ns: Sequence[int | None]) -> Lateness:
+    """Look at every collective in the window whose order of arrival can be told.
+
+    resolution_ns: by group; None where its members are not compared.
+    """
+    of_group = np.array([-1 if r is None else r for r in resolution_ns], np.int64)
+    looked = np.flatnonzero(times.in_window & times.has_order & (of_group[matches.group] >= 0))
+    own = of_group[matches.group[looked]]
+    told = (times.last_ns - times.first_ns)[looked] > own
+    collective = looked[told]
+    count = matches.count[collective]
+    first = np.concatenate(([0], np.cumsum(count)[:-1])) if len(count) else count
+    of = np.repeat(np.arange(len(collective)), count)
+    row = matches.first[collective][of] + np.arange(len(of)) - first[of]
+    start = times.start_ns[row] - times.first_ns[collective][of]
+    last = (times.last_ns - times.first_ns)[collective][of]
+    resolution = own[told][of]
+
+    comes_last = start >= last - resolution
+    together = np.bincount(of, comes_last, len(collective))[of]
+    end = times.end_ns[row] - times.first_ns[collective][of]
+    waited = np.where(comes_last, 0, np.maximum(np.minimum(end, last) - start, 0))
+    total = np.bincount(of, waited, len(collective))[of]
+    second = np.zeros(len(collective), np.int64)
+    np.maximum.at(second, of, np.where(comes_last, 0, start))
+    sum_start = np.bincount(of, start, len(collective))[of]
+    ranks = count[of].astype(np.float64)
+    is_minority = 2 * together <= ranks
+    alone = comes_last & (together == 1)
+    return Lateness(
+        collective=looked,
+        resolution_ns=own,
+        is_told=told,
+        row=row,
+        of=np.flatnonzero(told)[of],
+        is_late=comes_last & is_minority,
+        chance=np.where(is_minority, together / ranks, 0.0),
+        caused_ns=np.where(comes_last, total / np.maximum(together, 1), 0.0),
+        fair_frac=1.0 / ranks,
+        delay_ns=np.where(alone, last - second[of], 0).astype(np.float64),
+        behind_ns=start - (sum_start - start) / (ranks - 1),
+    )

@@ -10,12 +10,11 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.base.row_keys import row_keys
-from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
-from perfdoc.analyzers.calls.matches import Matches
+from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.skew.arrivals import Arrivals
-from perfdoc.analyzers.skew.lateness import Lateness
+from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
 
 FEWEST = 5
 """Collectives in which arrivals can be told apart; of fewer nothing recurrent is said."""

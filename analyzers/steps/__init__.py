@@ -1,1 +1,1 @@
-"""Ledgers and times of steps."""
+"""How long the steps of a job take."""

@@ -9,16 +9,15 @@ from typing import Any
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, owners_by_last_end, union
-from perfdoc.analyzers.base.kept import kept
+from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.activity import DIMENSIONS, Communication
-from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.idle import IDLE_CAUSES, Gaps, IdleInputs
-from perfdoc.analyzers.host.host_calls import CallKind, kinds_of_calls
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
-from perfdoc.analyzers.ledger.ledger import exposed_pieces
-from perfdoc.analyzers.steps.step_ledgers import LEAVES
-from perfdoc.analyzers.timeline.paint import NOTHING, Layer, Pieces, layer_of, paint
-from perfdoc.analyzers.timeline.pool import Segments, segments_of
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.host.calls import CallKind, kinds_of_calls
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.ledger.steps import LEAVES
+from perfdoc.analyzers.ledger.window import exposed_pieces
+from perfdoc.analyzers.timeline.segments import NOTHING, Layer, Pieces, Segments, layer_of, paint, segments_of
 from perfdoc.traces import RangeKind
 
 COMPUTE_CODES = (*(k.name.lower() for k in KernelClass), "cuda_graph")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from perfdoc.analyzers.memory.memory_formula import states_bytes
+from perfdoc.analyzers.memory.formula import states_bytes
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import predicted

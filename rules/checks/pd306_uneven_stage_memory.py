@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
+from perfdoc.analyzers.memory.result import MemoryMeasurement
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.rule import Evidence, Meta, Verdict

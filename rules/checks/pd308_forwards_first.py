@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.analyzers.pipeline.pipeline_passes import Passes
+from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
 from perfdoc.rules.facts.bubble import no_pipeline

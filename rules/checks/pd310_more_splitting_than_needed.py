@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.memory.memory_formula import Degrees
+from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.rules.engine.advise import all_or_none
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import per_cent

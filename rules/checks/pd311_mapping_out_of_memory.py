@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
+from perfdoc.analyzers.memory.result import MemoryMeasurement
 from perfdoc.rules.checks import pd502_out_of_memory as pd502
 from perfdoc.rules.engine.advise import all_or_none, proposed
 from perfdoc.rules.engine.case import Case

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.memory.memory_formula import Degrees, states_bytes
+from perfdoc.analyzers.memory.formula import Degrees, states_bytes
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.facts.degrees import CP, degrees_of, uses_fsdp

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.memory.memory_formula import Degrees
+from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.rules.checks import pd310_more_splitting_than_needed as pd310
 from perfdoc.rules.checks import pd313_tp_across_nvlink as pd313
 from perfdoc.rules.checks import pd384_tp_against_cp as pd384

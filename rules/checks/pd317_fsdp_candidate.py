@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.memory.memory_formula import Degrees, parameters_of, sharded_bytes
+from perfdoc.analyzers.memory.formula import Degrees, parameters_of, sharded_bytes
 from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.engine.advise import all_or_none
 from perfdoc.rules.engine.case import Case

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.memory.memory_formula import Degrees
+from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.rules.engine.advise import all_or_none
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict

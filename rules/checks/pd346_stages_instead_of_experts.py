@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from perfdoc.analyzers.memory.memory_formula import Degrees
+from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.rules.checks.pd301_pipeline_bubble import MIN_FRAC
 from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.engine.advise import all_or_none

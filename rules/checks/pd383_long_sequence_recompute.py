@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.memory.memory_formula import need_bytes
+from perfdoc.analyzers.memory.formula import need_bytes
 from perfdoc.rules.checks import pd504_recompute as pd504
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import per_cent

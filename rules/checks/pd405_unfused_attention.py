@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import per_cent, time_evidence

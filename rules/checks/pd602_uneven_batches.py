@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
-from perfdoc.analyzers.steps.step_ledgers import distinct_names
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
@@ -39,5 +39,5 @@ def evaluate(case: Case) -> Verdict:
         reason="much kernel time has no class",
         evidence=[*evidence, Evidence(label="largest", value=largest.name)],
         remedy="If one of these kernels communicates, the figures for communication are too low: report its "
-        "name, or add a pattern to analyzers/kernel_class/kernel_patterns.py.",
+        "name, or add a pattern to analyzers/kernel_class/patterns.py.",
     )

@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Literal
 
-from perfdoc.analyzers.instances.rough_tracks import RankParts
+from perfdoc.analyzers.instances.rough import RankParts
 from perfdoc.analyzers.instances.worst import Ranks
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.memory.memory_files import JobMemory
+from perfdoc.analyzers.memory.job import JobMemory
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.facts.hardware import Gpu, gpu_of

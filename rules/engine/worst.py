@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from perfdoc.analyzers.instances.worst import WorstInstance
-from perfdoc.analyzers.pipeline.pipeline_groups import find_pipelines
+from perfdoc.analyzers.pipeline.layout import find_pipelines
 from perfdoc.analyzers.skew.stragglers import Straggler
 from perfdoc.rules.engine.case import Case
 

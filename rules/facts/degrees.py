@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.memory.memory_formula import Degrees
+from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Advice
 

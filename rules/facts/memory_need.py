@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.memory.memory_formula import Batch, Degrees, need_bytes
+from perfdoc.analyzers.memory.formula import Batch, Degrees, need_bytes
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.degrees import sequence_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
+from perfdoc.analyzers.memory.result import MemoryMeasurement
 from perfdoc.rules.engine.case import Case
 
 KEEP_FREE_FRAC = 0.1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from perfdoc.analyzers.memory import memory_formula
+from perfdoc.analyzers.memory import formula as memory_formula
 from perfdoc.knobs.configuration import Undecided, View
 from perfdoc.rules.engine.case import Case
 

@@ -6,7 +6,7 @@ import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 
-from perfdoc.analyzers.pipeline.pipeline_result import Pipeline
+from perfdoc.analyzers.pipeline.result import Pipeline
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.degrees import VPP, layers_of

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
-from perfdoc.analyzers.ledger.ledger import Ledger
+from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.simulator.replay.occasional import NO_GAIN, Occasional, as_often
 from perfdoc.simulator.replay.predict import Gain, predict
 from perfdoc.simulator.replay.proposals import Proposal

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
-from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.host_ranges import (
     collective_issues,
     collective_runs,
@@ -21,6 +20,7 @@ from perfdoc.analyzers.device.host_ranges import (
     facts_of_collective,
     host_intervals,
 )
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.simulator.engine.graph import NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE, RETURN_LATENCY_MAX_NS, RankTasks
 from perfdoc.traces.table import Bool

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.host.host_calls import CallKind, HostCalls
+from perfdoc.analyzers.host.calls import CallKind, HostCalls
 from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.traces.table import I8, Bool
 

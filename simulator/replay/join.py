@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals
-from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
-from perfdoc.analyzers.calls.matches import Matches
-from perfdoc.analyzers.clocks.clocks import ClockAlignment
+from perfdoc.analyzers.clocks.alignment import ClockAlignment
+from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.simulator.engine import EdgeKind, Edges, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import NONE
 from perfdoc.simulator.replay.rank_tasks import NO_RELEASE

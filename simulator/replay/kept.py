@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.replay import Replay, replay
 

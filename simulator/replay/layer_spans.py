@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.profiling import vocabulary
 from perfdoc.profiling.vocabulary import parse_compute
 from perfdoc.traces import RangeKind

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from perfdoc.analyzers.steps.step_times_figures import warmup_steps
-from perfdoc.analyzers.steps.step_times_log import LoggedSteps, of_the_job
+from perfdoc.analyzers.steps.figures import warmup_steps
+from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits import without_host_time
 from perfdoc.simulator.replay.predict import Gain

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.pipeline.pipeline_passes import layer_forwards, pass_ranges
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.pipeline.passes import layer_forwards, pass_ranges
 from perfdoc.traces.table import Bool
 
 

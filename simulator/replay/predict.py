@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Literal
 
-from perfdoc.analyzers.ledger.ledger import Ledger
+from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.rebuilt import Rebuilt

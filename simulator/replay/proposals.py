@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.profiling.flops import peak_flops
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.replay.change_words import change_words

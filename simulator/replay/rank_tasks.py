@@ -13,9 +13,9 @@ import numpy as np
 
 from perfdoc.analyzers.communication.blocking import awaited_pairs
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
-from perfdoc.analyzers.host.host_calls import host_calls
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.host.calls import host_calls
 from perfdoc.simulator.engine.graph import I8, I64, NONE, EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.replay.host_tasks import HostTasks, host_tasks
 

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import Intervals
-from perfdoc.analyzers.base.row_keys import row_keys
+from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.activity import UNKNOWN_DIMENSION
-from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.host_ranges import host_intervals, optimizer_starts
-from perfdoc.analyzers.kernel_class.collective_names import REDUCING
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernel_class.collectives import REDUCING
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
 from perfdoc.simulator.engine.order import topological_order

@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
-from perfdoc.analyzers.calls.matches import Matches
-from perfdoc.analyzers.clocks.clocks import ClockAlignment
-from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.clocks.alignment import ClockAlignment
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.join import join_ranks

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.steps.step_times_figures import warmup_steps
-from perfdoc.analyzers.steps.step_times_log import LoggedSteps, of_the_job
+from perfdoc.analyzers.steps.figures import warmup_steps
+from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits.edit import with_durations
 from perfdoc.simulator.replay.edits.host_time import without_host_time

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
-from perfdoc.analyzers.calls.matches import Matches
-from perfdoc.analyzers.clocks.clocks import ClockAlignment
-from perfdoc.analyzers.ledger.ledger import Ledger
+from perfdoc.analyzers.clocks.alignment import ClockAlignment
+from perfdoc.analyzers.ledger.window import Ledger
+from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.gains import Gains, no_gains, predict_all
 from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, KeptRank

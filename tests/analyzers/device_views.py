@@ -6,11 +6,11 @@ from pathlib import Path
 
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.known_ranges import find_known_ranges
 from perfdoc.analyzers.device.launches import find_launches
+from perfdoc.analyzers.device.range_names import find_known_ranges
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
-from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
+from perfdoc.analyzers.kernel_class.classify import classify_kernels
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.job_facts import JobFacts

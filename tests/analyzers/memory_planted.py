@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from perfdoc.analyzers.memory.memory import MemoryMeasurement, measure_snapshot
+from perfdoc.analyzers.memory.snapshot import MemoryMeasurement, measure_snapshot
 
 MIB = 1 << 20
 GIB = 1 << 30

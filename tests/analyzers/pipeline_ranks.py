@@ -8,13 +8,13 @@ from pathlib import Path
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.known_ranges import find_known_ranges
 from perfdoc.analyzers.device.launches import find_launches
+from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
-from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
-from perfdoc.analyzers.pipeline.pipeline import PipelineRank, pipeline_rank
+from perfdoc.analyzers.kernel_class.classify import classify_kernels
+from perfdoc.analyzers.pipeline.job import PipelineRank, pipeline_rank
 from perfdoc.traces.job_facts import facts_beside
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.run_facts import with_run_facts

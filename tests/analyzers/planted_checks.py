@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.calls.matches import Matches
-from perfdoc.analyzers.clocks.clocks import ClockAlignment, align_clocks
+from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.device.window_request import WindowRequest
-from perfdoc.analyzers.matching.matching import match_collectives
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.matching.collectives import match_collectives
+from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
-from perfdoc.analyzers.pipeline.pipeline_pairs import message_moments
+from perfdoc.analyzers.pipeline.transfers import message_moments
 from perfdoc.analyzers.skew.arrivals import arrivals
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.results import Diagnosis, Rank

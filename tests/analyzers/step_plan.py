@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.kernels.kernel_parts import KernelParts, kernel_parts
+from perfdoc.analyzers.kernels.parts import KernelParts, kernel_parts
 from perfdoc.simulator.process import ThreadBuilder
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.host.host_activity import host_activity
+from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM

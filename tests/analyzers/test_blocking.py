@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.communication.blocking import NEVER
-from perfdoc.analyzers.communication.communication import communication_table
+from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.simulator.events import Collective
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.nsys_common import ExportOptions

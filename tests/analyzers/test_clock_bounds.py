@@ -10,11 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.calls.call_order import STEEPEST
-from perfdoc.analyzers.clocks.clock_bounds import bounds_of
-from perfdoc.analyzers.clocks.clock_moments import Moments
-from perfdoc.analyzers.clocks.clocks import align_clocks
-from perfdoc.analyzers.matching.matching import match_collectives
+from perfdoc.analyzers.clocks.alignment import align_clocks
+from perfdoc.analyzers.clocks.bounds import Moments, bounds_of
+from perfdoc.analyzers.matching.collectives import match_collectives
+from perfdoc.analyzers.matching.shifts import STEEPEST
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.planted_ranks import Clock, Job
 from tests.analyzers.test_clocks import SECOND, aligned, everybody_together, instants

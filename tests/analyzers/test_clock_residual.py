@@ -7,10 +7,10 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.calls.matches import Matches
-from perfdoc.analyzers.clocks.clock_checks import reach_ns
-from perfdoc.analyzers.clocks.clocks import ClockAlignment, align_clocks
-from perfdoc.analyzers.matching.matching import match_collectives
+from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
+from perfdoc.analyzers.clocks.solve import reach_ns
+from perfdoc.analyzers.matching.collectives import match_collectives
+from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.planted_ranks import Clock, Job
 

@@ -8,11 +8,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
-from perfdoc.analyzers.clocks.clock_fit import fit_line
-from perfdoc.analyzers.clocks.clock_graph import Edges, components, solve
-from perfdoc.analyzers.clocks.clocks import ClockAlignment, align_clocks
-from perfdoc.analyzers.matching.matching import match_collectives
+from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
+from perfdoc.analyzers.clocks.differences import Edges, components, fit_line, solve
+from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of_file
 from tests.analyzers.planted_ranks import Clock, Job

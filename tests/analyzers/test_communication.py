@@ -7,12 +7,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.communication.communication import MAX_GROUPS, CommunicationRow, communication_table
+from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.communication.dimensions import _agreed
-from perfdoc.analyzers.communication.group_size import group_sizes
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass, classify_kernels
-from perfdoc.analyzers.kernels.kernels import kernel_times, sum_by
-from perfdoc.analyzers.kernels.kernels_only import kernels_only
+from perfdoc.analyzers.communication.table import MAX_GROUPS, CommunicationRow, communication_table
+from perfdoc.analyzers.kernel_class.classify import KernelClass, classify_kernels
+from perfdoc.analyzers.kernels.totals import kernel_times, kernels_only, sum_by
 from perfdoc.simulator.events import Collective, NcclPayload
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder

@@ -13,10 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.contention.contention import ContendedKernel, Cost, norm_contention
-from perfdoc.analyzers.contention.contention_job import job_contention
-from perfdoc.analyzers.contention.contention_names import element_type_of, family_of
-from perfdoc.analyzers.contention.contention_samples import crowded_intervals
+from perfdoc.analyzers.contention.cost import ContendedKernel, Cost, norm_contention
+from perfdoc.analyzers.contention.job import job_contention
+from perfdoc.analyzers.contention.samples import crowded_intervals
+from perfdoc.analyzers.kernel_class.names import element_type_of, family_of
 from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
 from tests.analyzers.contention_plan import NORM, SLOT_NS, Plan, planted
 from tests.analyzers.device_views import view_of

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.contention.contention import ContendedKernel, Contention, norm_contention
+from perfdoc.analyzers.contention.cost import ContendedKernel, Contention, norm_contention
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import views_of

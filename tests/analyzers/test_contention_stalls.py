@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.contention.contention import Contention, norm_contention
+from perfdoc.analyzers.contention.cost import Contention, norm_contention
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.nsys_common import ExportOptions
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite

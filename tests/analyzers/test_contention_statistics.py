@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.contention.contention_statistics import Compared, compare
+from perfdoc.analyzers.contention.comparison import Compared, compare
 
 Sets = list[tuple[list[int], list[int]]]
 

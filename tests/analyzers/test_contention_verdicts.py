@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.contention.contention import Cost, norm_contention
-from perfdoc.analyzers.contention.contention_job import job_contention
+from perfdoc.analyzers.contention.cost import Cost, norm_contention
+from perfdoc.analyzers.contention.job import job_contention
 from perfdoc.traces.model import Kernels
 from tests.analyzers.contention_plan import NORM, Plan, planted
 from tests.analyzers.device_views import view_of

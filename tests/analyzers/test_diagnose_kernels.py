@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite

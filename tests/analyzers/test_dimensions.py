@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.communication.communication import communication_table
+from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
-from perfdoc.analyzers.device.dimension_names import RANGE_HINTS, dimension_of_group, dimension_of_range
-from perfdoc.analyzers.device.enclosing import innermost
+from perfdoc.analyzers.device.launches import innermost
+from perfdoc.analyzers.device.range_names import RANGE_HINTS, dimension_of_group, dimension_of_range
 from perfdoc.simulator.events import Collective, NcclPayload
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.kernels.fusion_patterns import _PATTERNS, UnfusedPattern, _between, _needed
-from perfdoc.analyzers.kernels.kernel_parts import kernel_parts
+from perfdoc.analyzers.kernels.fusion import _PATTERNS, UnfusedPattern, _between, _needed
+from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM

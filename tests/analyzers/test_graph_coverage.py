@@ -3,8 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.host.graph_coverage import graph_coverage
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.host.launching import graph_coverage
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.model import Capability
 from perfdoc.traces.nsys.read import read_nsys_sqlite

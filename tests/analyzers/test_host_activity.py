@@ -6,14 +6,14 @@ from pathlib import Path
 import msgspec
 
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.known_ranges import find_known_ranges
 from perfdoc.analyzers.device.launches import find_launches
+from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
-from perfdoc.analyzers.host.host_activity import HostActivity, host_activity
-from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
-from perfdoc.analyzers.steps.step_ledgers import step_ledgers
+from perfdoc.analyzers.host.activity import HostActivity, host_activity
+from perfdoc.analyzers.kernel_class.classify import classify_kernels
+from perfdoc.analyzers.ledger.steps import step_ledgers
 from perfdoc.results import host as d
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts

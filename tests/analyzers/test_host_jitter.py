@@ -9,9 +9,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.host.host_activity import host_activity
-from perfdoc.analyzers.host.host_jitter import HostJitter, RankHostSteps, host_jitter
-from perfdoc.analyzers.host.host_steps import HostStep, HostSteps
+from perfdoc.analyzers.host.activity import host_activity
+from perfdoc.analyzers.host.jitter import HostJitter, RankHostSteps, host_jitter
+from perfdoc.analyzers.host.steps import HostStep, HostSteps
 from perfdoc.results import host as d
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto

@@ -4,12 +4,12 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.idle import idle_inputs
-from perfdoc.analyzers.host.host_activity import host_activity
-from perfdoc.analyzers.host.host_calls import CallKind, call_kind, host_calls
-from perfdoc.analyzers.host.host_splits import HostSplit
-from perfdoc.analyzers.ledger.ledger import build_ledger
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.host.activity import host_activity
+from perfdoc.analyzers.host.calls import CallKind, call_kind, host_calls
+from perfdoc.analyzers.host.idle import HostSplit
+from perfdoc.analyzers.ledger.window import build_ledger
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of

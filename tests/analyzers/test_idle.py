@@ -9,7 +9,7 @@ from perfdoc.analyzers.device.idle import (
     idle_by_cause,
     idle_inputs,
 )
-from perfdoc.analyzers.device.known_ranges import find_known_ranges
+from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_GATHER, GEMM, activity_of, trace_of
 

@@ -9,15 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.contention.contention import norm_contention
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.instances.device_instances import device_instances
-from perfdoc.analyzers.instances.excerpt import _by_depth
-from perfdoc.analyzers.instances.instance import Instance, padded
+from perfdoc.analyzers.contention.cost import norm_contention
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.instances.device import Instance, _by_depth, device_instances, padded
 from perfdoc.analyzers.instances.spots import worst_of
-from perfdoc.analyzers.ledger.ledger import build_ledger
-from perfdoc.analyzers.steps.step_ledgers import LEAVES
-from perfdoc.analyzers.timeline.paint import paint
+from perfdoc.analyzers.ledger.steps import LEAVES
+from perfdoc.analyzers.ledger.window import build_ledger
+from perfdoc.analyzers.timeline.segments import paint
 from perfdoc.analyzers.timeline.tracks import COMPUTE_CODES, HOST_CODES
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite

@@ -7,7 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfdoc.analyzers.base.intervals import Intervals, count_up_to, owners_by_last_end, union
-from perfdoc.analyzers.base.kept import kept
+from perfdoc.analyzers.base.rows import kept
 from tests.analyzers.brute import covered, exposed_by_dimension
 
 END = 40

@@ -16,8 +16,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass, KernelKind, classify, classify_kernels
-from perfdoc.analyzers.kernel_class.kernel_name import qualified_name
+from perfdoc.analyzers.kernel_class.classify import KernelClass, KernelKind, classify, classify_kernels
+from perfdoc.analyzers.kernel_class.names import qualified_name
 from perfdoc.traces.model import CAPABILITIES, Capability, Device, Kernels, Trace
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass, classify
+from perfdoc.analyzers.kernel_class.classify import KernelClass, classify
 
 with (Path(__file__).parent / "kernel_names.tsv").open(newline="", encoding="utf-8") as _file:
     NAMES = list(csv.DictReader(_file, delimiter="\t", quoting=csv.QUOTE_NONE))

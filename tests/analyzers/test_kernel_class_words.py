@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass, classify
-from perfdoc.analyzers.kernel_class.kernel_name import MAX_TEXT, qualified_name
-from perfdoc.analyzers.kernel_class.kernel_patterns import RULES
-from perfdoc.analyzers.kernel_class.kernel_rule_words import WordIndex, required_words
+from perfdoc.analyzers.kernel_class.classify import KernelClass, classify
+from perfdoc.analyzers.kernel_class.names import MAX_TEXT, qualified_name
+from perfdoc.analyzers.kernel_class.patterns import RULES
+from perfdoc.analyzers.kernel_class.rules import WordIndex, required_words
 
 with (Path(__file__).parent / "kernel_names.tsv").open(newline="", encoding="utf-8") as _file:
     NAMES = [row["name"] for row in csv.DictReader(_file, delimiter="\t", quoting=csv.QUOTE_NONE)]

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.analyzers.kernels.kernel_parts import kernel_parts
+from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.traces.job_facts import JobFacts

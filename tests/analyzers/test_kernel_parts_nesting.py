@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.kernels.kernel_parts_nesting import DEEPEST, NONE, nest
+from perfdoc.analyzers.kernels.nesting import DEEPEST, NONE, nest
 
 Span = tuple[int, int]
 

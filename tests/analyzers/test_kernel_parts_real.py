@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.kernels.kernel_parts import KernelParts, kernel_parts
+from perfdoc.analyzers.kernels.parts import KernelParts, kernel_parts
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import views_of

@@ -9,10 +9,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.calls.call_rows import CallGroup
-from perfdoc.analyzers.device.labels import rank_labels
-from perfdoc.analyzers.device.window_request import WindowRequest
-from perfdoc.analyzers.matching.members import members_of
+from perfdoc.analyzers.device.ranks import rank_labels
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.matching.collectives import members_of
+from perfdoc.analyzers.matching.rows import CallGroup
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.simulator.events import NcclPayload

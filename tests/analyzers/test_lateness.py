@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.skew.skew import analyse_skew
+from perfdoc.analyzers.skew.waiting import analyse_skew
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.planted_ranks import Job
 

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.host.host_idle import host_idle
-from perfdoc.analyzers.host.launch_queue import MAX_BINS, LaunchQueue, launch_queue
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.host.idle import host_idle
+from perfdoc.analyzers.host.launching import MAX_BINS, LaunchQueue, launch_queue
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of

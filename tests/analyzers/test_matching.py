@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.base.row_keys import occurrence, row_keys
-from perfdoc.analyzers.calls.call_order import possible_shifts
-from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
-from perfdoc.analyzers.calls.matches import Matches
-from perfdoc.analyzers.clocks.clocks import align_clocks
+from perfdoc.analyzers.base.rows import occurrence, row_keys
+from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.matching.matching import match_collectives
+from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.matching.collectives import match_collectives
+from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.analyzers.matching.shifts import possible_shifts
 from perfdoc.simulator.events import Collective
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder

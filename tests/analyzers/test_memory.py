@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.analyzers.memory.memory import MemoryMeasurement, measure_snapshot
+from perfdoc.analyzers.memory.snapshot import MemoryMeasurement, measure_snapshot
 from tests.analyzers.memory_planted import (
     ADAM,
     CALL,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from perfdoc.analyzers.memory.memory_categories import Use, use_of_frame, use_of_range
-from perfdoc.analyzers.memory.memory_sites import printable, short_path, site_of
+from perfdoc.analyzers.memory.categories import Use, use_of_frame, use_of_range
+from perfdoc.analyzers.memory.places import printable, short_path, site_of
 from perfdoc.traces.memory.stacks import MemoryFrame
 
 PACKAGES = "/home/ann/.venv/lib/python3.12/site-packages/"

@@ -7,7 +7,7 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from perfdoc.analyzers.memory.memory_formula import (
+from perfdoc.analyzers.memory.formula import (
     Batch,
     Degrees,
     activation_bytes,

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.memory.memory import measure_snapshot
+from perfdoc.analyzers.memory.snapshot import measure_snapshot
 from tests.analyzers.memory_planted import CALL, ENGINE, FORWARD, MIB, SCRIPT, Planted
 
 SIZES = (1, 512, 600, 100_000, MIB, MIB + 1, 3 * MIB + 7, 9 * MIB, 10 * MIB, 12 * MIB + 5, 31 * MIB)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.memory.memory import measure_snapshot
+from perfdoc.analyzers.memory.snapshot import measure_snapshot
 from tests.analyzers.memory_planted import GIB, MIB, US, Planted, a_step, one
 
 

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.memory.memory import measure_snapshot
-from perfdoc.analyzers.memory.memory_series import MAX_MOMENTS
+from perfdoc.analyzers.memory.composition import MAX_MOMENTS
+from perfdoc.analyzers.memory.snapshot import measure_snapshot
 from tests.analyzers.memory_planted import CALL, ENGINE, FORWARD, MIB, SCRIPT, Planted
 
 

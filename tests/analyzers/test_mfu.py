@@ -12,8 +12,8 @@ from perfdoc import results as d
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import IDLE_CAUSES
 from perfdoc.analyzers.device.window import Step, Window
-from perfdoc.analyzers.ledger.ledger import Ledger
 from perfdoc.analyzers.ledger.mfu import Mfu, MfuRank, measure_mfu
+from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
 

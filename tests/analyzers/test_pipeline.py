@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.pipeline.pipeline import Pipeline, PipelineRank, RankOffsets, measure_pipeline
+from perfdoc.analyzers.pipeline.job import Pipeline, PipelineRank, RankOffsets, measure_pipeline
 from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.simulator.planted_job import KINDS, JobSpec, PlantedJob, planted_job
 from perfdoc.simulator.planted_spec import Clock, Late

@@ -6,8 +6,8 @@ import random
 
 import pytest
 
-from perfdoc.analyzers.pipeline.pipeline_match import StageMessages
-from perfdoc.analyzers.pipeline.pipeline_path import critical_path
+from perfdoc.analyzers.pipeline.transfers import StageMessages
+from perfdoc.analyzers.pipeline.windows import critical_path
 
 
 def stage(*rows: tuple[int, int, int], partners: list[list[tuple[int, int]]] | None = None) -> StageMessages:

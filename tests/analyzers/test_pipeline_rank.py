@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.pipeline.pipeline import PipelineRank, measure_pipeline, pipeline_rank
+from perfdoc.analyzers.pipeline.job import PipelineRank, measure_pipeline, pipeline_rank
 from perfdoc.simulator.events import Collective
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite

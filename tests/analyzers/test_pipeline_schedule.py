@@ -8,12 +8,8 @@ from fractions import Fraction
 
 import pytest
 
-from perfdoc.analyzers.pipeline.pipeline_schedule import (
-    ideal_bubble_frac,
-    perfect_schedule,
-    warm_up_forwards,
-)
-from perfdoc.analyzers.pipeline.pipeline_split import ideal_bubble_ns, split_idle
+from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac, perfect_schedule, warm_up_forwards
+from perfdoc.analyzers.pipeline.rows import ideal_bubble_ns, split_idle
 
 
 def ticked(pp: int, vpp: int, m: int, forward: list[int], backward: list[int]) -> int:

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.calls.collective_calls import CollectiveCalls
-from perfdoc.analyzers.skew.skew import Skew, analyse_skew
+from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.skew.waiting import Skew, analyse_skew
 from perfdoc.results.waits import SkewAnalysis
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of_file

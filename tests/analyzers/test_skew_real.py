@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.matching.matching import match_collectives
-from perfdoc.analyzers.skew.skew import Skew, analyse_skew
+from perfdoc.analyzers.matching.collectives import match_collectives
+from perfdoc.analyzers.skew.waiting import Skew, analyse_skew
 from perfdoc.profiling.distributed.collective_name import CollectiveName, format_collective
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN

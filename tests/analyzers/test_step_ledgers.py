@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.idle import idle_inputs
-from perfdoc.analyzers.ledger.ledger import Ledger, build_ledger
-from perfdoc.analyzers.steps.step_ledgers import LEAVES, StepLedgers, distinct_names, step_ledgers
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.ledger.steps import LEAVES, StepLedgers, distinct_names, step_ledgers
+from perfdoc.analyzers.ledger.window import Ledger, build_ledger
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of

@@ -10,11 +10,17 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.steps.step_ledgers import LEAVES, StepLedgers
-from perfdoc.analyzers.steps.step_times import StepTimes, measure_step_times
-from perfdoc.analyzers.steps.step_times_figures import distribution, median_range, outliers, warmup_steps
-from perfdoc.analyzers.steps.step_times_log import LoggedSteps, logged_steps, read_logged_steps
-from perfdoc.analyzers.steps.step_times_outliers import MAX_OUTLIERS, RankSteps
+from perfdoc.analyzers.ledger.steps import LEAVES, StepLedgers
+from perfdoc.analyzers.steps.figures import (
+    MAX_OUTLIERS,
+    RankSteps,
+    distribution,
+    median_range,
+    outliers,
+    warmup_steps,
+)
+from perfdoc.analyzers.steps.log import LoggedSteps, logged_steps, read_logged_steps
+from perfdoc.analyzers.steps.times import StepTimes, measure_step_times
 from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results import step_times as d

@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.communication.bus_bandwidth import bus_bandwidth_gbps
-from perfdoc.analyzers.communication.communication import communication_table
+from perfdoc.analyzers.communication.bandwidth import bus_bandwidth_gbps
+from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
 from perfdoc.simulator.events import Collective, NcclPayload
 from perfdoc.simulator.kineto_json import write_kineto

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.host.host_activity import host_activity
-from perfdoc.analyzers.host.host_call_groups import MAX_GROUPS
-from perfdoc.analyzers.host.sync_calls import SyncCalls
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.host.activity import host_activity
+from perfdoc.analyzers.host.blocking_calls import SyncCalls
+from perfdoc.analyzers.host.call_groups import MAX_GROUPS
 from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto

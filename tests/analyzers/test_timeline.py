@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
-from perfdoc.analyzers.ledger.ledger import build_ledger
+from perfdoc.analyzers.ledger.steps import LEAVES, step_ledgers
+from perfdoc.analyzers.ledger.window import build_ledger
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.pipeline.pipeline_passes import Passes
-from perfdoc.analyzers.steps.step_ledgers import LEAVES, step_ledgers
-from perfdoc.analyzers.timeline import rank_timeline as module
-from perfdoc.analyzers.timeline.job_timeline import (
+from perfdoc.analyzers.pipeline.passes import Passes
+from perfdoc.analyzers.timeline import rank as module
+from perfdoc.analyzers.timeline.job import (
     MAX_ALL_PASSES,
     MAX_RANKS,
     MAX_SEGMENTS,
@@ -26,8 +26,8 @@ from perfdoc.analyzers.timeline.job_timeline import (
     common_step,
     job_timeline,
 )
-from perfdoc.analyzers.timeline.pool import drawn, segments_of
-from perfdoc.analyzers.timeline.rank_timeline import LIMITS, StepTimeline, rank_timeline
+from perfdoc.analyzers.timeline.rank import LIMITS, StepTimeline, rank_timeline
+from perfdoc.analyzers.timeline.segments import drawn, segments_of
 from perfdoc.analyzers.timeline.tracks import (
     communication_track,
     compute_track,

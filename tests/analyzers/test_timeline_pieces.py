@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.timeline.paint import NOTHING, Layer, paint
-from perfdoc.analyzers.timeline.pool import Segments, drawn, pool, segments_of
+from perfdoc.analyzers.timeline.segments import NOTHING, Layer, Segments, drawn, paint, pool, segments_of
 
 SPAN = 60
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.known_ranges import find_known_ranges
+from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.window import Window, WindowRequest, find_window
 from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import Trace

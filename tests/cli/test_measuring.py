@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.measuring import measure_all, of_them
 from perfdoc.simulator.demo import write_demo

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
-from perfdoc.analyzers.memory.memory_result import AllocatorCalls, MemoryMeasurement, OutOfMemory
+from perfdoc.analyzers.memory.job import JobMemory, RankMemory
+from perfdoc.analyzers.memory.result import AllocatorCalls, MemoryMeasurement, OutOfMemory
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.profiling.manifest import ModelShape

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
-from perfdoc.analyzers.memory.memory_files import job_memory
+from perfdoc.analyzers.memory.job import job_memory
 from perfdoc.diagnose.asked import Work, memory_files
 from perfdoc.diagnose.job import job_configuration
 from perfdoc.diagnose.measuring import measure_all

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.contention.contention_result import Cost
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.contention.result import Cost
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.skew.skew import RankWait
+from perfdoc.analyzers.skew.waiting import RankWait
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import exposed_ns

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd383_long_sequence_recompute import LONG, MIN_FRAC
 from perfdoc.rules.checks.pd384_tp_against_cp import TIMES

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.analyzers.skew.skew import RankWait
+from perfdoc.analyzers.skew.waiting import RankWait
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd103_slow_dp_links import LOW_LINK_FRAC, RING_RANKS
 from perfdoc.rules.engine.case import Case

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case

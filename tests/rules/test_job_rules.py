@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
+from perfdoc.analyzers.memory.job import JobMemory, RankMemory
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case

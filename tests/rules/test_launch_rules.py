@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.host.host_jitter import SlowestRank
-from perfdoc.analyzers.skew.skew import RankWait
+from perfdoc.analyzers.host.jitter import SlowestRank
+from perfdoc.analyzers.skew.waiting import RankWait
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd206_host_jitter
 from perfdoc.rules.engine.case import Case

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.analyzers.memory.memory_files import JobMemory, RankMemory
-from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
+from perfdoc.analyzers.memory.job import JobMemory, RankMemory
+from perfdoc.analyzers.memory.result import MemoryMeasurement
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd306_uneven_stage_memory as pd306
 from perfdoc.rules.checks import pd317_fsdp_candidate as pd317

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfdoc.analyzers.memory.memory_files import JobMemory
-from perfdoc.analyzers.memory.memory_result import MemoryMeasurement
+from perfdoc.analyzers.memory.job import JobMemory
+from perfdoc.analyzers.memory.result import MemoryMeasurement
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd502_out_of_memory, pd508_pending_frees, pd509_memory_outside_pytorch

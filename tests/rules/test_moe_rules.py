@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.analyzers.kernels.kernel_parts import PartTime
+from perfdoc.analyzers.kernels.parts import PartTime
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd343_ep_across_nvlink as pd343
 from perfdoc.rules.checks import pd344_shared_expert_in_line as pd344

@@ -8,7 +8,7 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.memory.memory import measure_snapshot
+from perfdoc.analyzers.memory.snapshot import measure_snapshot
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from tests.rules.cases import evidence_of, result

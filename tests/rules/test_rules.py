@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import all_rules, run_rules

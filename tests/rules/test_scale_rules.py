@@ -11,7 +11,7 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.skew.skew import RankWait
+from perfdoc.analyzers.skew.waiting import RankWait
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import replaying
 from perfdoc.knobs.configuration import Configuration

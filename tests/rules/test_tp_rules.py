@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.contention.contention_result import Cost
+from perfdoc.analyzers.contention.result import Cost
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd111_exposed_tp import USUAL_SM, USUAL_SPLITS
 from perfdoc.rules.checks.pd112_work_queues import MANY

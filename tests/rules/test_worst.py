@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.base.spot import Spot
-from perfdoc.analyzers.device.window_request import WindowRequest
-from perfdoc.analyzers.instances.instance import Instance
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.instances.device import Instance
+from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.steps.step_ledgers import LEAVES
 from perfdoc.diagnose.verdict import rule_of
 from perfdoc.results import WorstInstance
 from perfdoc.rules.engine.case import Case

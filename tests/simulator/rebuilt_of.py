@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfdoc.analyzers.calls.collective_calls import collective_calls
-from perfdoc.analyzers.clocks.clocks import align_clocks
+from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.known_ranges import find_known_ranges
 from perfdoc.analyzers.device.launches import find_launches
+from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
-from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
-from perfdoc.analyzers.matching.matching import match_collectives
-from perfdoc.analyzers.pipeline.pipeline_pairs import message_moments
-from perfdoc.analyzers.pipeline.pipeline_rank import pipeline_rank
+from perfdoc.analyzers.kernel_class.classify import classify_kernels
+from perfdoc.analyzers.matching.calls import collective_calls
+from perfdoc.analyzers.matching.collectives import match_collectives
+from perfdoc.analyzers.pipeline.rank import pipeline_rank
+from perfdoc.analyzers.pipeline.transfers import message_moments
 from perfdoc.simulator.planted_job import JobSpec, planted_job
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.replay import Replay, replay_job

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import RankMeasurement, measure_capture
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.simulator.forward.faults import parse_faults

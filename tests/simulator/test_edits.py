@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.planted_job import KINDS, JobSpec
 from perfdoc.simulator.planted_spec import Late

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device.window_request import WindowRequest
-from perfdoc.analyzers.steps.step_times_log import LoggedSteps
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.steps.log import LoggedSteps
 from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
@@ -174,8 +174,8 @@ def test_windows_that_are_too_large_are_not_taken_together(tmp_path: Path) -> No
 
 
 def _whole(kept: Sequence[KeptRank], tasks_max: int) -> whole.WholeReplay:
-    from perfdoc.analyzers.calls.matches import no_matches
-    from perfdoc.analyzers.clocks.clocks import align_clocks
+    from perfdoc.analyzers.clocks.alignment import align_clocks
+    from perfdoc.analyzers.matching.matches import no_matches
 
     nothing = no_matches("not looked at", "")
     return whole.replay_whole(kept, [], nothing, align_clocks(nothing, []), [], tasks_max=tasks_max)
@@ -206,9 +206,9 @@ def test_no_gains_say_why() -> None:
 
 def test_clocks_that_are_not_tied_closely_are_not_joined(tmp_path: Path) -> None:
     """Two clusters, placed to within 6 % of the window of one another: too far; to within 4 % is not."""
-    from perfdoc.analyzers.calls.collective_calls import collective_calls
-    from perfdoc.analyzers.clocks.clocks import align_clocks
-    from perfdoc.analyzers.matching.matching import match_collectives
+    from perfdoc.analyzers.clocks.alignment import align_clocks
+    from perfdoc.analyzers.matching.calls import collective_calls
+    from perfdoc.analyzers.matching.collectives import match_collectives
     from perfdoc.simulator.replay.rebuilt import rebuild_rank
     from perfdoc.simulator.replay.replay import replay_job
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device.window_request import WindowRequest
-from perfdoc.analyzers.steps.step_times_log import LoggedSteps
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.steps.log import LoggedSteps
 from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all

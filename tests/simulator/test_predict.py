@@ -11,7 +11,7 @@ import pytest
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import IDLE_CAUSES
-from perfdoc.analyzers.ledger.ledger import Ledger
+from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.results import replay as published_types
 from perfdoc.simulator.planted_job import KINDS
 from perfdoc.simulator.replay.edits import Edit, scaled_kernels, without_host_time, without_launches

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import Window
 from perfdoc.results import replay as published_types
 from perfdoc.simulator.engine import schedule

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.simulator.demo import write_demo
 from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite

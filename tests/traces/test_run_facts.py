@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.profiling.logs import CollectiveRecord, write_collectives
 from perfdoc.simulator.kineto_json import write_kineto

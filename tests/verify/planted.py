@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.compare.verify.record import ChangedSetting, Measured, Predicted, Record, RulePrediction
 from perfdoc.diagnose.diagnosis import diagnose

@@ -6,7 +6,7 @@ from functools import partial
 
 import numpy as np
 
-from perfdoc.analyzers.host.host_calls import CallKind
+from perfdoc.analyzers.host.calls import CallKind
 from perfdoc.simulator.engine import EdgeKind
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
 from perfdoc.simulator.replay.rebuilt import Rebuilt

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.simulator.replay.edits.rewiring import Rewiring, is_transfer

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.pipeline.pipeline_schedule import perfect_schedule
+from perfdoc.analyzers.pipeline.layout import perfect_schedule
 from perfdoc.simulator.engine import Schedule, TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.rebuilt import Rebuilt

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations

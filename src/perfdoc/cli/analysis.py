@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.cli.cross_check import cross_check_and_write, nsys_to_check
 from perfdoc.cli.output import is_stream, may_write, write_all
 from perfdoc.cli.process import columns, write_bytes

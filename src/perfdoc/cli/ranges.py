@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.analyzers.kernels.kernels import sum_by
+from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.reports.names import shorten
 from perfdoc.reports.units import duration
 from perfdoc.traces.load import find_captures, read_trace

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
-from perfdoc.analyzers.steps.step_times_figures import MIN_WARMUP_STEPS, warmup_steps
+from perfdoc.analyzers.steps.figures import MIN_WARMUP_STEPS, warmup_steps
 
 MIN_STEADY_STEPS = 5
 """Fewer steps after the warm-up have no median worth comparing."""

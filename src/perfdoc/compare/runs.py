@@ -12,7 +12,7 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
-from perfdoc.analyzers.steps.step_times_log import LoggedSteps, of_the_job, read_logged_steps
+from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job, read_logged_steps
 from perfdoc.compare.facts import Facts, facts_of, fingerprint
 from perfdoc.compare.figures import RunFigures, TooFewStepsError, digest_of, steady
 from perfdoc.compare.sources import MAX_DIAGNOSIS_BYTES

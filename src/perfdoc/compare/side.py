@@ -12,10 +12,10 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.steps.step_times_figures import warmup_steps
-from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
+from perfdoc.analyzers.steps.figures import warmup_steps
+from perfdoc.analyzers.steps.log import of_the_job, read_logged_steps
 from perfdoc.compare.sources import captures_or_diagnosis, read_diagnosis
 from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.diagnosis import diagnose

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.memory.read import is_snapshot_name
 
 if TYPE_CHECKING:
-    from perfdoc.analyzers.memory.memory_files import MemoryFiles
+    from perfdoc.analyzers.memory.job import MemoryFiles
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,7 +94,7 @@ def split_settings(paths: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 if TYPE_CHECKING:
-    from perfdoc.analyzers.memory.memory_files import MemoryFiles
+    from perfdoc.analyzers.memory.job import MemoryFiles
 
 _MOMENTS = (".start.pickle", ".peak.pickle")
 """Without a history: what they hold is in the snapshot at the end of the window."""
@@ -111,7 +111,7 @@ def memory_files(snapshots: Sequence[Path], captures: Sequence[Path]) -> list[Me
     runs = sorted(f.parent for f in folders if f.name == "traces" and (f.parent / "memory").is_dir())
     if not runs and not snapshots:
         return []
-    from perfdoc.analyzers.memory.memory_files import MemoryFiles
+    from perfdoc.analyzers.memory.job import MemoryFiles
 
     found: list[MemoryFiles] = []
     for run in runs:

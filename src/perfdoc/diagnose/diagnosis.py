@@ -9,7 +9,7 @@ from perfdoc import __version__
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.memory.memory_files import RankMemory, job_memory
+from perfdoc.analyzers.memory.job import RankMemory, job_memory
 from perfdoc.diagnose.job import job_of
 from perfdoc.diagnose.quality import quality_of
 from perfdoc.diagnose.ranks import copied, host_gaps_of, kernels_of, memory_of, rank_of

@@ -15,10 +15,10 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from multiprocessing.queues import SimpleQueue
 from typing import Any, TypeAlias
 
-from perfdoc.analyzers.distinct import check_distinct
+from perfdoc.analyzers.job import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.measure_device import Also
-from perfdoc.analyzers.memory.memory_files import RankMemory, measure_rank_memory
+from perfdoc.analyzers.memory.job import RankMemory, measure_rank_memory
 from perfdoc.diagnose.asked import Work
 from perfdoc.reports.units import plural
 from perfdoc.simulator.replay.kept import KEPT_TASKS_MAX, replay_and_keep

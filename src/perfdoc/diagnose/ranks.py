@@ -10,11 +10,11 @@ from typing import TypeVar
 import msgspec
 
 from perfdoc import results as d
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
-from perfdoc.analyzers.kernels.kernels_only import KernelsOnly
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernels.totals import KernelsOnly
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.memory.memory_files import JobMemory
+from perfdoc.analyzers.memory.job import JobMemory
 from perfdoc.results.memory import DeviceMemory, ProcessMemory
 from perfdoc.simulator.replay.kept import KeptRank
 from perfdoc.traces import Device

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.steps.step_times_log import read_logged_steps
+from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.ranks import copied
 from perfdoc.simulator.replay.gains import Gains, no_gains
 from perfdoc.simulator.replay.kept import KeptRank

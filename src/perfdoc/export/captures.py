@@ -13,8 +13,8 @@ from typing import IO
 
 import numpy as np
 
-from perfdoc.analyzers.device.device_view import DeviceView
-from perfdoc.analyzers.device.window_request import WindowRequest
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.cli.output import may_write, written_whole

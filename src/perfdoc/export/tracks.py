@@ -10,10 +10,10 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
-from perfdoc.analyzers.device.device_view import DeviceView
 from perfdoc.analyzers.device.host_state import launches_missing
-from perfdoc.analyzers.kernel_class.kernel_class import KernelClass
-from perfdoc.analyzers.steps.step_ledgers import LEAVES
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.timeline.tracks import ledger_pieces
 from perfdoc.traces import RangeKind
 from perfdoc.traces.model import ApiCalls, CopyKind, Operators, Ranges, Thread

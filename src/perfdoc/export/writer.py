@@ -10,7 +10,7 @@ from typing import IO, TypeAlias
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.device.device_view import DeviceView
+from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.export import protobuf
 from perfdoc.export.nesting import Events, disjoint, nested
 from perfdoc.export.tracks import CATEGORIES, Counter, LeftOut, Names, Track, own_names, tracks_of

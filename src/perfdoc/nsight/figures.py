@@ -13,8 +13,8 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, union
 from perfdoc.analyzers.device.launches import find_launches
-from perfdoc.analyzers.kernel_class.kernel_class import classify_kernels
-from perfdoc.analyzers.kernels.kernels import sum_by
+from perfdoc.analyzers.kernel_class.classify import classify_kernels
+from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import I32
 

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc import __version__
-from perfdoc.analyzers.distinct import check_distinct
+from perfdoc.analyzers.job import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.cli.analysis import Options
 from perfdoc.cli.output import write_all

@@ -11,8 +11,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
-from perfdoc.analyzers.device.window_request import WindowRequest
-from perfdoc.analyzers.ledger.ledger import Ledger
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.measure import measure_trace
 from perfdoc.cli.output import made, may_write
 from perfdoc.redact.kineto import copy_kineto

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.analyzers.steps.step_times_log import of_the_job, read_logged_steps
+from perfdoc.analyzers.steps.log import of_the_job, read_logged_steps
 from perfdoc.compare.figures import MAX_STEP_NS, TooFewStepsError, steady
 from perfdoc.compare.verify.record import Arm, RunTimes, VerifyError
 from perfdoc.compare.verify.start import Arms, run_manifest

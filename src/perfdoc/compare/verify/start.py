@@ -85,7 +85,7 @@ def _read(path: Path) -> Diagnosed:
 
 def _analysed(path: Path) -> Diagnosed:
     """Measure and judge now. Raises TraceError."""
-    from perfdoc.analyzers.device.window_request import WindowRequest
+    from perfdoc.analyzers.device.window import WindowRequest
     from perfdoc.diagnose.asked import Work, memory_files
     from perfdoc.diagnose.diagnosis import diagnose
     from perfdoc.diagnose.job import job_configuration

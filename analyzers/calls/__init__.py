@@ -1,1 +1,0 @@
-"""The collectives of one rank, as rows that ranks are compared by."""

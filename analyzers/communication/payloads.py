@@ -1,0 +1,158 @@
+"""What the capture says of each communication: its payload, and the other side of grouped ones.
+
+Kineto writes the facts on the kernel. Nsight has them on the host range of the NCCL call, and the kernel is
+launched inside that range; unless the call stands in a group (ncclGroupStart … ncclGroupEnd), whose kernels
+are launched by the outermost ncclGroupEnd and belong to what was queued since the outermost start, on that
+thread. PyTorch's send/receive batches, all-to-all and coalesced collectives are such groups.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, exact_sum
+from perfdoc.analyzers.device.activity import Activity, Communication
+from perfdoc.analyzers.device.launches import innermost_at_launch
+from perfdoc.traces import Trace
+from perfdoc.traces.table import U64, Bool
+
+NONE = -1
+GROUP_START, GROUP_END = "ncclGroupStart", "ncclGroupEnd"
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommPayloads:
+    """For each row of Activity.communication."""
+
+    payload: I64
+    """Row of Trace.payloads; -1 none, or none that is certain."""
+    communicator: U64
+    """NCCL's communicator id; 0 unknown. Known for a group's kernel whenever its members agree."""
+    bytes: I64
+    """Message bytes; for the one kernel of a group the sum of its members; of a copy what it moves, since one
+    call may make a copy for each of the other ranks; -1 unknown."""
+    of_one_operation: Bool
+    """Whether `bytes` adds up operations of one kind only: those of a coalesced collective, not a group that
+    mixes kinds, whose sizes mean different things."""
+
+
+def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
+    """Match payloads to the communication of a device."""
+    comm = activity.communication
+    payload = np.full(len(comm.kernel), NONE, np.int64)
+    communicator = np.zeros(len(comm.kernel), np.uint64)
+    size = comm.bytes.copy()
+    alike = np.zeros(len(comm.kernel), bool)
+    if len(trace.payloads):
+        by_kernel = np.full(len(trace.kernels) + 1, NONE, np.int64)  # the last entry answers for kernel -1
+        rows = np.flatnonzero(trace.payloads.kernel >= 0)
+        by_kernel[trace.payloads.kernel[rows]] = rows
+        payload = by_kernel[comm.kernel]
+        in_call = _enclosing_call(trace, activity)
+        payload = np.where(payload >= 0, payload, in_call)
+        known = payload >= 0
+        communicator[known] = trace.payloads.communicator[payload[known]]
+        told = known & (comm.kernel >= 0)
+        size[told] = trace.payloads.bytes[payload[told]]
+        alike[told] = True
+        _add_groups(trace, activity, payload, communicator, size, alike)
+    return CommPayloads(payload=payload, communicator=communicator, bytes=size, of_one_operation=alike)
+
+
+def _enclosing_call(trace: Trace, activity: Activity) -> I64:
+    """Payload of the innermost NCCL call that was running at launch, on the launching thread."""
+    rows = np.flatnonzero(trace.payloads.range >= 0)
+    at = innermost_at_launch(trace, trace.payloads.range[rows], activity.communication)
+    return np.where(at >= 0, rows[at], NONE) if len(rows) else at
+
+
+def _add_groups(
+    trace: Trace, activity: Activity, payload: I64, communicator: U64, size: I64, alike: Bool
+) -> None:
+    """Fill in the kernels that an ncclGroupEnd launched, from the calls queued in that group."""
+    comm = activity.communication
+    used = ((trace.strings[i], i) for i in trace.range_names.tolist())
+    names = {text: i for text, i in used if text in (GROUP_START, GROUP_END)}
+    if len(names) < 2:
+        return
+    name = trace.ranges.name
+    edges = np.flatnonzero((name == names[GROUP_START]) | (name == names[GROUP_END]))
+    calls = np.flatnonzero(trace.payloads.range >= 0)
+    call_range = trace.payloads.range[calls]
+    open_rows = np.flatnonzero((payload < 0) & (comm.kernel >= 0))
+    for thread in np.unique(comm.launch_thread[comm.launch_thread >= 0]).tolist():
+        rows, launch_ns = _by_time(open_rows[comm.launch_thread[open_rows] == thread], comm.launch_start_ns)
+        queue = np.flatnonzero(trace.ranges.thread[call_range] == thread)
+        queue, call_ns = _by_time(queue, trace.ranges.start_ns[call_range])
+        for start, end_start, end_end in outermost_groups(trace, edges[trace.ranges.thread[edges] == thread]):
+            launched = rows[slice(*np.searchsorted(launch_ns, (end_start, end_end), "left"))]
+            queued = calls[queue[slice(*np.searchsorted(call_ns, (start, end_start), "left"))]]
+            if not len(launched) or not len(queued):
+                continue
+            ids = np.unique(trace.payloads.communicator[queued])
+            if len(ids) == 1:
+                communicator[launched] = ids[0]
+                sizes = trace.payloads.bytes[queued]
+                if len(launched) == 1 and (sizes >= 0).all():
+                    size[launched] = min(exact_sum(sizes), np.iinfo(np.int64).max)
+                    alike[launched] = len(np.unique(trace.payloads.operation[queued])) == 1
+
+
+def _by_time(rows: I64, time_ns: I64) -> tuple[I64, I64]:
+    """Rows in the order of their times, and those times."""
+    rows = rows[np.argsort(time_ns[rows], kind="stable")]
+    return rows, time_ns[rows]
+
+
+def outermost_groups(trace: Trace, edges: I64) -> list[tuple[int, int, int]]:
+    """Outermost groups of one thread: start of the group, start and end of the call that ends it.
+
+    edges: the thread's ranges that are called GROUP_START or GROUP_END.
+    """
+    found = []
+    depth, opened = 0, 0
+    for row in edges[np.argsort(trace.ranges.start_ns[edges], kind="stable")].tolist():
+        if trace.strings[trace.ranges.name[row]] == GROUP_START:
+            opened = int(trace.ranges.start_ns[row]) if depth == 0 else opened
+            depth += 1
+        elif depth > 0:
+            depth -= 1
+            if depth == 0:
+                found.append((opened, int(trace.ranges.start_ns[row]), int(trace.ranges.end_ns[row])))
+    return found
+
+
+_NOBODY = np.iinfo(np.int64).max
+
+
+def peers_of_groups(trace: Trace, comm: Communication, rows: I64) -> I64:
+    """For each of the rows the one peer of all calls that were queued in the group that launched it; -1 where
+    they name several or none, or the group launched more than this kernel."""
+    peers = np.full(len(rows), -1, np.int64)
+    names = [i for i in trace.range_names.tolist() if trace.strings[i] in (GROUP_START, GROUP_END)]
+    edges = np.flatnonzero(np.isin(trace.ranges.name, names))
+    calls = np.flatnonzero((trace.payloads.range >= 0) & (trace.payloads.peer >= 0))
+    call_range = trace.payloads.range[calls]
+    for thread in np.unique(comm.launch_thread[rows]).tolist():
+        groups = outermost_groups(trace, edges[trace.ranges.thread[edges] == thread])
+        if thread < 0 or not groups:
+            continue
+        start, end_start, end_end = np.array(groups, np.int64).T
+        queued = calls[trace.ranges.thread[call_range] == thread]
+        queued_ns = trace.ranges.start_ns[trace.payloads.range[queued]]
+        of_call = np.searchsorted(start, queued_ns, "right") - 1
+        inside = (of_call >= 0) & (queued_ns < end_start[of_call])
+        least, most = np.full(len(start), _NOBODY), np.full(len(start), -1)
+        np.minimum.at(least, of_call[inside], trace.payloads.peer[queued[inside]])
+        np.maximum.at(most, of_call[inside], trace.payloads.peer[queued[inside]])
+
+        mine = np.flatnonzero(comm.launch_thread[rows] == thread)
+        launch_ns = comm.launch_start_ns[rows[mine]]
+        of_row = np.searchsorted(end_start, launch_ns, "right") - 1
+        launched = (of_row >= 0) & (launch_ns < end_end[of_row])
+        kernels = np.bincount(of_row[launched], minlength=len(start))
+        known = launched & (least[of_row] == most[of_row]) & (kernels[of_row] == 1)
+        peers[mine[known]] = most[of_row[known]]
+    return peers

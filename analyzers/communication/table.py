@@ -1,0 +1,159 @@
+"""The communication table of one device: how much of it was hidden under compute, and how much was not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
+from perfdoc.analyzers.base.rows import row_keys
+from perfdoc.analyzers.communication.bandwidth import bus_bandwidth_gbps, group_sizes
+from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, PEER_COPY, Activity, Communication
+from perfdoc.analyzers.matching.rows import operation_of
+from perfdoc.traces import Trace
+
+MAX_GROUPS = 256
+"""Groups with rows of their own, those that communicate longest; the others share rows. A job has a few for
+each rank, a hostile trace as many as it has kernels."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CommunicationRow:
+    """Communication of one dimension, transport, collective and group inside a window.
+
+    Durations are unions: hidden + exposed = total. Rows of one dimension may overlap one another in
+    time, so they sum to at least the dimension's own union.
+    """
+
+    dimension: str
+    transport: str
+    collective: str
+    element_type: str
+    """Where the kernel's name carries it (NCCL's reductions); empty otherwise."""
+    group: str
+    """Process-group description, else its name, else the communicator id; empty where none is known. Past
+    MAX_GROUPS how many share the row."""
+    count: int
+    total_ns: int
+    hidden_ns: int
+    exposed_ns: int
+    blocking_ns: int | None
+    """The part of exposed for which compute provably waited; None where the capture cannot prove it."""
+    bytes: int | None
+    """Sum of message sizes; None unless every one of them is known."""
+    bus_bandwidth_gbps: float | None
+    """Over the operations' own durations, waiting for late ranks included; see bus_bandwidth."""
+    evidence: str
+
+
+def communication_table(
+    trace: Trace, activity: Activity, start_ns: int, end_ns: int
+) -> list[CommunicationRow]:
+    """Rows by falling exposed time."""
+    comm = activity.communication
+    # A zero-length row counts too: it moved something in less than a tick of the clock.
+    instant = comm.start_ns == comm.end_ns
+    inside = np.flatnonzero(
+        (comm.start_ns < end_ns) & ((comm.end_ns > start_ns) | (instant & (comm.start_ns >= start_ns)))
+    )
+    if not len(inside):
+        return []
+    group_names, group = _groups(trace, comm, inside)
+    labels = [
+        (k.transport, k.collective, k.element_type) if k else (PEER_COPY, "peer_copy", "") for k in comm.kinds
+    ]
+    distinct_labels = sorted(set(labels))
+    label = np.array([distinct_labels.index(x) for x in labels], np.int64)[comm.kind[inside]]
+    keys = (comm.dimension[inside], label, comm.evidence[inside], group)
+    example, member = row_keys(*keys)
+    compute = activity.compute.clip(start_ns, end_ns)
+    size = group_sizes(trace, comm.payload, comm.communicator)
+    rows = []
+    order = np.argsort(member, kind="stable")
+    firsts = np.searchsorted(member[order], np.arange(1, len(example)))
+    for (dimension, label_index, evidence, group_index), at in zip(
+        zip(*(key[example].tolist() for key in keys), strict=True), np.split(order, firsts), strict=True
+    ):
+        mine = inside[at]
+        covered = union(comm.start_ns[mine], comm.end_ns[mine]).clip(start_ns, end_ns)
+        hidden = compute.overlap_ns(covered)
+        transport, collective, element_type = distinct_labels[label_index]
+        rows.append(
+            CommunicationRow(
+                dimension=DIMENSIONS[dimension],
+                transport=transport,
+                collective=collective,
+                element_type=element_type,
+                group=group_names[group_index],
+                count=len(mine),
+                total_ns=covered.total_ns,
+                hidden_ns=hidden,
+                exposed_ns=covered.total_ns - hidden,
+                blocking_ns=_blocking_ns(comm, mine, compute, start_ns, end_ns),
+                bytes=_total_bytes(comm.bytes[mine]),
+                bus_bandwidth_gbps=bus_bandwidth_gbps(
+                    _moved_by(trace, comm.payload[mine], collective),
+                    comm.bytes[mine],
+                    np.where(comm.bytes_of_one_operation[mine], size[mine], -1),
+                    comm.end_ns[mine] - comm.start_ns[mine],
+                ),
+                evidence=EVIDENCE[evidence],
+            )
+        )
+    return sorted(rows, key=lambda r: (-r.exposed_ns, -r.total_ns, r.transport, r.collective, r.group))
+
+
+def _groups(trace: Trace, comm: Communication, rows: I64) -> tuple[list[str], I64]:
+    """Names of groups, and for each row the index of its group's name: PyTorch's description, else its name,
+    else NCCL's communicator id in hexadecimal, else nothing."""
+    names = [""]
+    index = np.zeros(len(rows), np.int64)
+    payload = comm.payload[rows]
+
+    def add(identity: np.ndarray, name_of: Callable[[int], str]) -> None:
+        known = np.flatnonzero(identity > 0)
+        values, at = np.unique(identity[known], return_inverse=True)
+        index[known] = at + len(names)
+        names.extend(name_of(i) for i in values.tolist())
+
+    if len(trace.payloads):
+        at = np.maximum(payload, 0)
+        for column in (trace.payloads.group_name, trace.payloads.group_description):
+            add(np.where(payload >= 0, column[at], 0), trace.strings.__getitem__)
+    add(np.where(index == 0, comm.communicator[rows], np.uint64(0)), "0x{:016x}".format)
+    used = np.unique(index)
+    if len(used) <= MAX_GROUPS:
+        return names, index
+    # The groups with most communication keep their names.
+    time = np.bincount(index, weights=comm.end_ns[rows] - comm.start_ns[rows], minlength=len(names))
+    kept = np.zeros(len(names), bool)
+    kept[used[np.argsort(-time[used], kind="stable")[:MAX_GROUPS]]] = True
+    names.append(f"({len(used) - MAX_GROUPS:,} other groups)")
+    return names, np.where(kept[index], index, len(names) - 1)
+
+
+def _moved_by(trace: Trace, payload: I64, collective: str) -> str:
+    """The collective whose factor counts: an all-to-all runs send/receive kernels, which alone have none."""
+    if collective != "send_recv" or (payload < 0).any():
+        return collective
+    said = {operation_of(trace.strings[i]) for i in np.unique(trace.payloads.operation[payload]).tolist()}
+    return "all_to_all" if said == {"all_to_all"} else collective
+
+
+def _blocking_ns(
+    comm: Communication, rows: I64, compute: Intervals, start_ns: int, end_ns: int
+) -> int | None:
+    """Union of the stretches in which compute waited for any of the rows, less what other compute ran."""
+    if comm.blocked_since_ns is None:
+        return None
+    begin = np.maximum(comm.start_ns[rows], comm.blocked_since_ns[rows])
+    waited = begin < comm.end_ns[rows]
+    stretch = union(begin[waited], comm.end_ns[rows][waited]).clip(start_ns, end_ns)
+    return stretch.total_ns - compute.overlap_ns(stretch)
+
+
+def _total_bytes(sizes: I64) -> int | None:
+    """Message sizes summed; None where one is unknown."""
+    return None if (sizes < 0).any() else exact_sum(sizes)

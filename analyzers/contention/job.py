@@ -1,0 +1,165 @@
+"""SM contention of a whole job: the devices' results put together."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from perfdoc.analyzers.contention.cost import MAX_SIGNATURES, ContendedKernel, Contention, Cost
+
+DECIDED = ("slower", "no_difference")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobKernel:
+    """One kernel in one launch shape over all devices."""
+
+    kernel: str
+    kernel_class: str
+    family: str
+    element_type: str
+    grid_blocks: int
+    block_threads: int
+    alone_ns: int | None
+    """Median over the devices' medians, each weighted with its samples; None where no device has one."""
+    contended_ns: int | None
+    """Likewise, beside communication."""
+    samples_alone: int
+    samples_contended: int
+    devices: int
+    """On which it ran beside communication."""
+    slower_devices: int
+    """Of these, where the difference is more than chance."""
+    undecided_devices: int
+    """Of these, where it cannot be said: too few samples, or mixed work."""
+    undecided_reason: str
+    """Why not, on the first of these; empty where there is none."""
+    caveat: str
+    """What `slower` does not prove."""
+    cost: Cost | None
+    """Sum over the devices where it is slower; None where there is none."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobContention:
+    """SM contention over all devices; times are sums over devices unless said otherwise."""
+
+    state: Literal["measured", "not_measured"]
+    reason: str
+    remedy: str
+    devices: int
+    """That were measured."""
+    signatures: Sequence[JobKernel]
+    """Norms, by falling cost."""
+    other_signatures: Sequence[JobKernel]
+    """Matrix products and attention, by falling cost."""
+    norm_cost: Cost | None
+    other_cost: Cost | None
+    stalled_starts: int | None
+    stalled_ns: int | None
+    undecided_starts: int | None
+    other_stalled_starts: int | None
+    occupied_blocks: int | None
+    """Largest of any device."""
+    typical_occupied_blocks: int | None
+    """Largest of any device."""
+    suggested_sm_margin: int | None
+    """Largest of any device: the margin is one for all ranks."""
+    margin_reason: str
+
+
+def job_contention(devices: Sequence[Contention]) -> JobContention:
+    """Put the results of a job's devices together; those that were not measured are left out."""
+    measured = [d for d in devices if d.state == "measured"]
+    first = devices[0] if devices else None
+    reasons = measured or devices
+    margin = _most(d.suggested_sm_margin for d in measured)
+    return JobContention(
+        state="measured" if measured else "not_measured",
+        # An empty reason of one device means that it has what the others lack.
+        reason=min((d.reason for d in reasons), key=len) if reasons else "there is no device",
+        remedy="" if measured or first is None else first.remedy,
+        devices=len(measured),
+        signatures=_kernels([d.signatures for d in measured]),
+        other_signatures=_kernels([d.other_signatures for d in measured]),
+        norm_cost=_sum_cost(d.norm_cost for d in measured),
+        other_cost=_sum_cost(d.other_cost for d in measured),
+        stalled_starts=_total(d.stalled_starts for d in measured),
+        stalled_ns=_total(d.stalled_ns for d in measured),
+        undecided_starts=_total(d.undecided_starts for d in measured),
+        other_stalled_starts=_total(d.other_stalled_starts for d in measured),
+        occupied_blocks=_most(d.occupied_blocks for d in measured),
+        typical_occupied_blocks=_most(d.typical_occupied_blocks for d in measured),
+        suggested_sm_margin=margin,
+        margin_reason=""
+        if margin is not None
+        else next((d.margin_reason for d in reasons), "there is no device"),
+    )
+
+
+def _kernels(devices: Sequence[Sequence[ContendedKernel]]) -> list[JobKernel]:
+    found: dict[tuple[str, int, int], list[ContendedKernel]] = defaultdict(list)
+    for kernels in devices:
+        for k in kernels:
+            found[k.kernel, k.grid_blocks, k.block_threads].append(k)
+    together = [_together(group) for group in found.values()]
+    order = sorted(
+        together, key=lambda k: (-(k.cost.mid_ns if k.cost else 0), -k.samples_contended, k.kernel)
+    )
+    return order[:MAX_SIGNATURES]
+
+
+def _together(group: Sequence[ContendedKernel]) -> JobKernel:
+    first = group[0]
+    return JobKernel(
+        kernel=first.kernel,
+        kernel_class=first.kernel_class,
+        family=first.family,
+        element_type=first.element_type,
+        grid_blocks=first.grid_blocks,
+        block_threads=first.block_threads,
+        alone_ns=_weighted_median([(k.alone_ns, k.samples_alone) for k in group]),
+        contended_ns=_weighted_median([(k.contended_ns, k.samples_contended) for k in group]),
+        samples_alone=sum(k.samples_alone for k in group),
+        samples_contended=sum(k.samples_contended for k in group),
+        devices=len(group),
+        slower_devices=sum(k.verdict == "slower" for k in group),
+        undecided_devices=sum(k.verdict not in DECIDED for k in group),
+        undecided_reason=next((k.verdict_reason for k in group if k.verdict not in DECIDED), ""),
+        caveat=first.caveat,
+        cost=_sum_cost(k.cost for k in group),
+    )
+
+
+def _weighted_median(values: Sequence[tuple[int | None, int]]) -> int | None:
+    """The lower median; of [(10, 1), (20, 2)] it is 20."""
+    known = sorted((v, weight) for v, weight in values if v is not None)
+    half = sum(weight for _, weight in known) / 2
+    reached = 0
+    for value, weight in known:
+        reached += weight
+        if reached >= half:
+            return value
+    return None
+
+
+def _sum_cost(costs: Iterable[Cost | None]) -> Cost | None:
+    known = [c for c in costs if c is not None]
+    if not known:
+        return None
+    return Cost(
+        low_ns=sum(c.low_ns for c in known),
+        mid_ns=sum(c.mid_ns for c in known),
+        high_ns=sum(c.high_ns for c in known),
+    )
+
+
+def _total(values: Iterable[int | None]) -> int | None:
+    known = [v for v in values if v is not None]
+    return sum(known) if known else None
+
+
+def _most(values: Iterable[int | None]) -> int | None:
+    return max((v for v in values if v is not None), default=None)

@@ -1,0 +1,312 @@
+"""Kernels that were held up by resident communication and started as it ended.
+
+A kernel that needs its blocks on the device together (Transformer Engine's norms, any cooperative launch)
+cannot start while communication keeps some of the SMs. It is counted where the trace excludes the other
+causes: it had been launched, its stream was free, no event and no host function was waited for, no other
+compute ran, and communication was resident for nearly all of the wait.
+
+What a trace cannot exclude: with CUDA_DEVICE_MAX_CONNECTIONS=1 a kernel also waits behind a collective that
+is queued before it and itself waits. Then kernels that need no room stall alike, so those are counted too.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, union
+from perfdoc.analyzers.communication.blocking import Edges, find_edges
+from perfdoc.analyzers.contention.samples import full_names
+from perfdoc.analyzers.device.launches import start_of
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.traces import SyncKind
+from perfdoc.traces.table import Bool
+
+UNKNOWN = -1
+
+_EVENT_WAIT = re.compile(r"StreamWaitEvent")
+_OTHER_WAIT = re.compile(
+    r"StreamWaitValue|StreamBatchMemOp|LaunchHostFunc|StreamAddCallback|ExternalSemaphores"
+)
+_MOST_RESOLVED = 20_000
+"""Kernels behind waits that are looked into one by one; the rest stay unknown."""
+
+
+class Waits:
+    """The waits that the host queued on the streams of one device."""
+
+    def __init__(self, view: DeviceView) -> None:
+        self._view = view
+        self._event_calls, self._other_calls = self._calls(_EVENT_WAIT, _OTHER_WAIT)
+
+    def until_ns(self, stream: I64, after_ns: I64, before_ns: I64) -> I64:
+        """When everything was over that a stream was told to wait for in (after, before) of the host's time.
+
+        0 where it was told nothing, UNKNOWN (-1) where that cannot be said. A call names no stream, so any
+        call of the process in that time counts, unless the capture has the edges that say whose it was.
+        """
+        found = np.zeros(len(stream), np.int64)
+        found[_between(self._other_calls, after_ns, before_ns)] = UNKNOWN
+        called = _between(self._event_calls, after_ns, before_ns) & (found == 0)
+        for count, i in enumerate(np.flatnonzero(called).tolist()):
+            known = count < _MOST_RESOLVED and self._view.trace.capabilities["event_edges"].available
+            found[i] = (
+                self._resolved(int(stream[i]), int(after_ns[i]), int(before_ns[i])) if known else UNKNOWN
+            )
+        return found
+
+    def _resolved(self, stream: int, after_ns: int, before_ns: int) -> int:
+        told = self._waits_of(stream)
+        rows = np.flatnonzero(self._edges.wait_stream == stream)
+        times = self._edges.wait_ns[rows]
+        rows = rows[(times > after_ns) & (times < before_ns)]
+        if len(rows) < int(((told > after_ns) & (told < before_ns)).sum()):
+            return UNKNOWN  # one that is paired with no record
+        return max((self._awaited_end(row) for row in rows.tolist()), key=_unknown_first, default=0)
+
+    def _awaited_end(self, edge: int) -> int:
+        """End of the last activity before the record; UNKNOWN where the recording stream itself was told to
+        wait in between."""
+        source, record_ns = int(self._edges.record_stream[edge]), int(self._edges.record_ns[edge])
+        launches, ends = self._lane(source)
+        at = int(np.searchsorted(launches, record_ns, "left")) - 1
+        since = int(launches[at]) if at >= 0 else -1
+        told = self._waits_of(source)
+        if ((told > since) & (told < record_ns)).any():
+            return UNKNOWN
+        return int(ends[at]) if at >= 0 else 0
+
+    def _lane(self, stream: int) -> tuple[I64, I64]:
+        """Launches of a stream's activities in order, and the latest end up to each."""
+        if stream not in self._lanes:
+            activity = self._view.activity
+            rows = np.flatnonzero((activity.stream == stream) & (activity.launch_start_ns >= 0))
+            rows = rows[np.argsort(activity.launch_start_ns[rows], kind="stable")]
+            self._lanes[stream] = activity.launch_start_ns[rows], np.maximum.accumulate(activity.end_ns[rows])
+        return self._lanes[stream]
+
+    def _waits_of(self, stream: int) -> I64:
+        if stream not in self._told:
+            waits, times = self._wait_rows
+            self._told[stream] = times[waits == stream]
+        return self._told[stream]
+
+    @cached_property
+    def _lanes(self) -> dict[int, tuple[I64, I64]]:
+        return {}
+
+    @cached_property
+    def _told(self) -> dict[int, I64]:
+        return {}
+
+    @cached_property
+    def _edges(self) -> Edges:
+        return find_edges(self._view.trace, self._view.activity.device, self._view.launches)
+
+    @cached_property
+    def _wait_rows(self) -> tuple[I64, I64]:
+        """Stream and host time of every wait for an event in the process."""
+        trace = self._view.trace
+        syncs = trace.syncs
+        rows = np.flatnonzero(
+            (syncs.process == self._view.device.process) & (syncs.kind == SyncKind.STREAM_WAIT_EVENT)
+        )
+        called = start_of(trace, self._view.launches.syncs[rows])
+        return syncs.stream[rows], np.where(called >= 0, called, syncs.start_ns[rows])
+
+    def _calls(self, *patterns: re.Pattern[str]) -> list[I64]:
+        """Start of the process's calls, sorted, whose names each pattern finds."""
+        trace = self._view.trace
+        kind = np.full(len(trace.strings), -1, np.int8)
+        for i in trace.call_names.tolist():
+            kind[i] = next((n for n, p in enumerate(patterns) if p.search(trace.strings[i])), -1)
+        if (kind < 0).all():
+            return [np.empty(0, np.int64) for _ in patterns]
+        of_call = kind[trace.api_calls.name]
+        rows = np.flatnonzero(of_call >= 0)
+        rows = rows[np.isin(trace.api_calls.thread[rows], trace.threads_of(self._view.device.process))]
+        return [np.sort(trace.api_calls.start_ns[rows[of_call[rows] == n]]) for n in range(len(patterns))]
+
+
+def _between(times: I64, after_ns: I64, before_ns: I64) -> np.ndarray:
+    """Whether any time lies in each open interval."""
+    inside: np.ndarray = np.searchsorted(times, before_ns, "left") > np.searchsorted(times, after_ns, "right")
+    return inside
+
+
+def _unknown_first(end_ns: int) -> int:
+    return np.iinfo(np.int64).max if end_ns == UNKNOWN else end_ns
+
+
+START_AFTER_END_MAX_NS = 5_000
+"""A held-up kernel starts so soon after the end of the communication."""
+START_BEFORE_END_MAX_NS = 1_000
+"""... or so little before it: its first blocks take the SMs of the first blocks that are done."""
+STALL_MIN_NS = 10_000
+"""Shorter waits are the ordinary distance between kernels."""
+RESIDENT_MIN_FRAC = 0.9
+"""Share of the wait in which communication was resident."""
+OTHER_COMPUTE_MAX_FRAC = 0.1
+"""Share of the wait in which other compute ran: that may have been the cause instead."""
+
+_FIRST_LOOK = 10_000
+_MOST_STREAMS = 64
+"""Streams that are looked at, those with the most candidates; more than any program uses for compute."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stalls:
+    """Held-up starts of one device, inside the window."""
+
+    is_norm: Bool
+    """Of each: whether it is a norm's."""
+    name: I64
+    """Index into Trace.strings."""
+    ready_ns: I64
+    """Since when the kernel could have run."""
+    start_ns: I64
+    undecided: int
+    """Norms that look held up but queued behind a wait whose end is not known, or on a stream that never ran
+    beside communication, so that it may be ordered after it."""
+
+    def lost_ns(self, of_norms: bool) -> int:
+        """Time that they waited, in all."""
+        return int((self.start_ns - self.ready_ns)[self.is_norm == of_norms].sum())
+
+    def count(self, of_norms: bool) -> int:
+        """How many there are."""
+        return int((self.is_norm == of_norms).sum())
+
+
+_NONE = Stalls(
+    is_norm=np.empty(0, bool),
+    name=np.empty(0, np.int64),
+    ready_ns=np.empty(0, np.int64),
+    start_ns=np.empty(0, np.int64),
+    undecided=0,
+)
+
+
+def find_stalls(view: DeviceView) -> Stalls | None:
+    """None where the capture does not say when kernels were launched."""
+    if not view.trace.capabilities["launch_correlation"].available:
+        return None
+    api = view.trace.api_calls
+    candidates = _start_as_communication_ends(view)
+    launch = view.launches.kernels[candidates]
+    queued_ns = view.trace.kernels.start_ns[candidates] - api.end_ns[launch] if len(api) else launch
+    could = (launch >= 0) & (view.trace.kernels.graph_node[candidates] < 0) & (queued_ns >= STALL_MIN_NS)
+    candidates, launch = candidates[could], launch[could]
+    if not len(candidates):
+        return _NONE
+    streams, count = np.unique(view.trace.kernels.stream[candidates], return_counts=True)
+    if len(streams) > _MOST_STREAMS:
+        kept = np.isin(view.trace.kernels.stream[candidates], streams[np.argsort(-count)[:_MOST_STREAMS]])
+        candidates, launch = candidates[kept], launch[kept]
+    pred_end, pred_launch = _before_on_stream(view, candidates)
+    start = view.trace.kernels.start_ns[candidates]
+    ready = np.maximum(api.end_ns[launch], pred_end)
+    looks = _held_up(view, ready, start)
+    if not looks.any():
+        return _NONE
+    candidates, pred_launch, launch, start, ready = (
+        c[looks] for c in (candidates, pred_launch, launch, start, ready)
+    )
+
+    stream = view.trace.kernels.stream[candidates]
+    awaited = Waits(view).until_ns(stream, pred_launch, api.start_ns[launch])
+    clear = (awaited >= 0) & _runs_beside(view, stream)
+    ready = np.maximum(ready, awaited)
+    stalled = clear & _held_up(view, ready, start)
+    is_norm = _is_norm(view, candidates)
+    return Stalls(
+        is_norm=is_norm[stalled],
+        name=full_names(view.trace.kernels, candidates[stalled]),
+        ready_ns=ready[stalled],
+        start_ns=start[stalled],
+        undecided=int((is_norm & ~clear).sum()),
+    )
+
+
+def _start_as_communication_ends(view: DeviceView) -> I64:
+    """Rows of compute kernels of the window that start at the end of a communication kernel."""
+    kernels, activity, window = view.trace.kernels, view.activity, view.window
+    rows = activity.kernel_rows
+    starts = kernels.start_ns[rows]
+    if (starts[1:] < starts[:-1]).any():
+        order = np.argsort(starts, kind="stable")
+        rows, starts = rows[order], starts[order]
+    ends = np.unique(kernels.end_ns[activity.kernel_rows[activity.kernel_is_comm]])
+    ends = ends[(ends >= window.start_ns) & (ends < window.end_ns)]
+    near = union(ends - START_BEFORE_END_MAX_NS, ends + START_AFTER_END_MAX_NS + 1)
+    first = np.searchsorted(starts, near.start_ns, "left")
+    count = np.searchsorted(starts, near.end_ns, "left") - first
+    at = np.repeat(first - (np.cumsum(count) - count), count) + np.arange(count.sum())
+    found = rows[at]
+    compute: I64 = found[~view.kinds.is_communication[found]]
+    return compute
+
+
+def _before_on_stream(view: DeviceView, rows: I64) -> tuple[I64, I64]:
+    """For each kernel the end and the launch of what ran before it on its stream; -1 where nothing did."""
+    activity = view.activity
+    stream, start = view.trace.kernels.stream[rows], view.trace.kernels.start_ns[rows]
+    end = np.full(len(rows), -1, np.int64)
+    launch = np.full(len(rows), -1, np.int64)
+    for s in np.unique(stream).tolist():
+        mine = np.flatnonzero(stream == s)
+        lane = np.flatnonzero(activity.stream == s)
+        at = np.searchsorted(activity.start_ns[lane], start[mine], "left") - 1
+        before = lane[np.maximum(at, 0)]
+        reach = np.maximum.accumulate(activity.end_ns[lane])
+        end[mine] = np.where(at >= 0, reach[np.maximum(at, 0)], -1)
+        launch[mine] = np.where(at >= 0, activity.launch_start_ns[before], -1)
+    return end, launch
+
+
+def _held_up(view: DeviceView, ready: I64, start: I64) -> Bool:
+    """Whether communication was resident from when each kernel was ready to when it started."""
+    wait = start - ready
+    until = np.maximum(ready, start)
+    resident = view.activity.kernel_comm.covered_within(ready, until)
+    computing = view.activity.compute.covered_within(ready, until)
+    held: Bool = (
+        (wait >= STALL_MIN_NS)
+        & (resident >= RESIDENT_MIN_FRAC * wait)
+        & (computing <= OTHER_COMPUTE_MAX_FRAC * wait)
+    )
+    return held
+
+
+def _runs_beside(view: DeviceView, stream: I64) -> Bool:
+    """Whether kernels of each stream ever ran beside communication of another one.
+
+    The legacy default stream waits for every stream that was not made non-blocking: such streams never
+    overlap with it.
+    """
+    kernels, activity = view.trace.kernels, view.activity
+    rows, comm_rows = activity.kernel_rows, activity.kernel_rows[activity.kernel_is_comm]
+    comm_stream = kernels.stream[comm_rows]
+    found = np.zeros(len(stream), bool)
+    for s in np.unique(stream).tolist():
+        others = activity.kernel_comm
+        if (comm_stream == s).any():
+            foreign = comm_rows[comm_stream != s]
+            others = union(kernels.start_ns[foreign], kernels.end_ns[foreign])
+        mine = rows[(kernels.stream[rows] == s) & ~activity.kernel_is_comm]
+        # A part of them is nearly always enough.
+        parts = (mine[:_FIRST_LOOK], mine[_FIRST_LOOK:])
+        found[stream == s] = any(
+            (others.covered_within(kernels.start_ns[part], kernels.end_ns[part]) > 0).any() for part in parts
+        )
+    return found
+
+
+def _is_norm(view: DeviceView, rows: I64) -> Bool:
+    classes = np.array([k.kernel_class for k in view.kinds.kinds], np.int64)
+    found: Bool = classes[view.kinds.kind[rows]] == KernelClass.NORM
+    return found

@@ -1,0 +1,186 @@
+"""Names that trainers emit, of ranges and of process groups, and what they mean."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.profiling import vocabulary
+from perfdoc.profiling.distributed.collective_name import parse_collective
+from perfdoc.profiling.marks import parse_group_marks
+from perfdoc.traces import RangeKind, Trace
+
+_GROUPS = (
+    # megatron-core's parallel_state (group_desc), most specific first.
+    (r"(POSITION_)?EMBEDDING_GROUP|MODEL_PARALLEL_GROUP|TENSOR_AND_DATA_PARALLEL_GROUP.*", "other"),
+    (r"TENSOR_AND_CONTEXT_PARALLEL_GROUP|EXPERT_TENSOR_MODEL_PIPELINE_PARALLEL_GROUP", "other"),
+    (r"(INTRA_|INTER_)?(PARTIAL_)?(EXPERT_)?DATA_PARALLEL_GROUP.*", "dp"),
+    (r"INTRA_PARTIAL_.*|INTER_(DISTRIBUTED|PARTIAL)_.*", "dp"),
+    # The gradient norm over all ranks of one optimizer instance, model parallel ones included.
+    (r"INTRA_DISTRIBUTED_OPTIMIZER_INSTANCE_GROUP", "other"),
+    (r"TENSOR_MODEL_PARALLEL_GROUP|EXPERT_TENSOR_PARALLEL_GROUP", "tp"),
+    (r"(HIERARCHICAL_)?CONTEXT_PARALLEL_GROUP.*|HYBRID_DP_CP_GROUP_\d+", "cp"),
+    (r"EXPERT_MODEL_PARALLEL_GROUP|EXPERT_TENSOR_AND_MODEL_PARALLEL_GROUP", "ep"),
+    (r"PIPELINE_MODEL_PARALLEL_GROUP", "pp"),
+    # PyTorch's DeviceMesh: mesh_<dimension>, with torchtitan's names of dimensions.
+    (r"mesh_(dp|fsdp|hsdp|ddp)(_.*)?|mesh_(dp_)?(replicate|shard)(_.*)?|mesh_edp(_.*)?", "dp"),
+    (r"mesh_e?tp", "tp"),
+    (r"mesh_cp", "cp"),
+    (r"mesh_ep", "ep"),
+    (r"mesh_pp", "pp"),
+)
+"""Pattern of a whole process-group description, a trailing _GLOO aside, and its dimension."""
+
+_RANGES = (
+    # PyTorch: fully sharded and distributed data parallel.
+    (r"^FSDP::|FullyShardedDataParallel|^torch\.distributed\.(fsdp|ddp)\b", "dp"),
+    # Transformer Engine: attention with context parallelism, communication of parallel linear layers.
+    (r"AttnFuncWithCP", "cp"),
+    (r"\.(column|row)_parallel_comm|\.input_cast_comm$|_comm_(fprop|dgrad|wgrad)$", "tp"),
+    (r"^nvte_.*userbuffers|^(ub|userbuffers)[_ ]", "tp"),
+    # megatron-core's and Megatron-LM's timers and ranges.
+    (r"embedding-grads-all-reduce|layernorm-grads-all-reduce|^non-tensor-parallel-grads", "other"),
+    (r"^(all-)?grads-(sync|reduce-scatter|all-reduce)|^params-all-gather", "dp"),
+    (r"(forward|backward)-(send|recv)|^(send|recv)_(forward|backward)|p2p_communication", "pp"),
+    # What people write themselves.
+    (r"(?i)\b(all[ _-]?reduce|reduce[ _-]?scatter|sync(hroni[sz]e)?)[ _-]+(grad(ient)?s?)\b", "dp"),
+    (r"(?i)\bgrad(ient)?s?[ _-]+(all[ _-]?reduce|reduce[ _-]?scatter|sync(hroni[sz]ation)?)\b", "dp"),
+    (r"(?i)(finish|start)_(gradient|grad)_(sync|synchronization|reduce)", "dp"),
+    (r"(?i)\bddp[ _-]broadcast\b|\bddp[ _-](comm|sync|all_?reduce)", "dp"),
+    (r"(?i)^(tensor[ _-]parallel|tp)[ _-](comm|all|reduce|gather|scatter)", "tp"),
+    (r"(?i)^(context[ _-]parallel|cp|ring[ _-]attention)[ _-](comm|ring|exchange|send|recv|kv|all)", "cp"),
+    (r"(?i)^(expert[ _-]parallel|ep|moe)[ _-](comm|all[ _-]?to[ _-]?all|a2a|dispatch|combine)", "ep"),
+    (r"(?i)^(token_)?(dispatch|combine)[ _-](all[ _-]?to[ _-]?all|a2a|comm|tokens)", "ep"),
+    (r"(?i)^(pipeline([ _-]parallel)?|pp)[ _-](comm|send|recv|p2p)", "pp"),
+)
+"""Pattern searched in a range's name, and the dimension of what is launched in it. Only names that speak
+of communication are here: a collective launched in a range called "attention" proves nothing."""
+
+RANGE_HINTS = (
+    *("fsdp", "fully", "ddp", "torch.distributed", "attnfunc", "comm", "userbuffers", "ub_", "grad"),
+    *("send", "recv", "p2p", "params-all", "ring", "all_to_all", "a2a", "alltoall", "dispatch", "combine"),
+    *("tensor", "context", "expert", "pipeline", "moe", "perfdoc.comm"),
+    *("tp", "cp", "ep", "pp", "all", "reduce", "gather", "scatter", "exchange"),
+)
+"""Lower-case words of which every name that _RANGES finds holds at least one."""
+
+
+@lru_cache(maxsize=65536)
+def dimension_of_group(description: str) -> str | None:
+    """The dimension that a process-group description names; None where it names none."""
+    text = description.removesuffix("_GLOO")
+    return next((dim for pattern, dim in _GROUPS if re.fullmatch(pattern, text)), None)
+
+
+@lru_cache(maxsize=65536)
+def dimension_of_range(name: str) -> str | None:
+    """The dimension of communication launched in a range of this name; None where the name tells none."""
+    ours = parse_collective(name)
+    if ours is not None:
+        return ours.dimension or dimension_of_group(ours.group)
+    text = name[:512]
+    return next((dim for pattern, dim in _RANGES if re.search(pattern, text)), None)
+
+
+STEP_PATTERNS: tuple[tuple[str, str], ...] = (
+    ("perfdoc", rf"^{re.escape(vocabulary.STEP)}( \d+)?$"),
+    ("Megatron-Bridge", r"^training_step_\d+$"),
+    ("PyTorch profiler", r"^ProfilerStep\s?#\d+$"),
+    # "Warm-up Step 1" and "Optimizer.step#…" must not match: the whole name is a step or it is none.
+    ("common form", r"(?i)^((train|training|global)[ _-]?)?(step|iter|iteration)[ _#:=-]*\d+$"),
+    ("common form", r"(?i)^(train|training)[ _-]?(step|iter|iteration)$"),
+)
+"""(where the form comes from, pattern on the whole name); the first that occurs wins."""
+
+DATA_PATTERN = (
+    rf"^{re.escape(vocabulary.DATA)}\b"
+    r"|^enumerate\(DataLoader\)#"
+    r"|^DataLoader"
+    r"|(?i:^data[ _-]?load(er|ing)?\b)"
+    r"|(?i:^(batch[ _-]generator|get[ _]batch)\b)"
+)
+"""Ranges in which the training thread waits for a batch (PyTorch, Megatron-LM, common forms)."""
+
+GC_PATTERN = rf"^{re.escape(vocabulary.GC)}\b|(?i:^(python[ _-]?)?gc(\.collect)?$)|(?i:^garbage[ _-]collect)"
+"""Ranges of Python's garbage collector."""
+
+# Words of which a matching name holds at least one, in lower case. Half a million distinct names (PyTorch's
+# emit_nvtx numbers every operator) are thinned out by them before any pattern is tried.
+_STEP_HINTS = ("step", "iter")
+_DATA_HINTS = (vocabulary.DATA, "dataloader", "data", "batch")
+_GC_HINTS = (vocabulary.GC, "gc", "garbage")
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownRanges:
+    """Rows of Trace.ranges whose names mean something; found once for all devices of a trace."""
+
+    steps: Sequence[tuple[str, I64]]
+    """(where the form comes from, rows), for every form of STEP_PATTERNS that occurs, in that order."""
+    data: I64
+    gc: I64
+    comm: I64
+    """Ranges whose name tells the dimension of communication launched in them."""
+    comm_dimension: I64
+    """Index into DIMENSIONS for each row of `comm`."""
+    communicators: Mapping[int, str]
+    """Dimension by NCCL communicator id, from group marks inside the capture."""
+
+
+def find_known_ranges(trace: Trace) -> KnownRanges:
+    """Look for every known form of name."""
+    used = trace.range_names
+    lowered = [(i, trace.strings[i], trace.strings[i].lower()) for i in used.tolist()]
+
+    def find(pattern: str, hints: Sequence[str]) -> I64:
+        search = re.compile(pattern).search
+        names = [i for i, text, low in lowered if any(h in low for h in hints) and search(text)]
+        return _rows_named(trace, names)
+
+    dimension_of = {
+        i: DIMENSIONS.index(dimension)
+        for i, text, low in lowered
+        if any(h in low for h in RANGE_HINTS) and (dimension := dimension_of_range(text))
+    }
+    table = np.full(len(trace.strings), -1, np.int64)
+    table[list(dimension_of)] = list(dimension_of.values())
+    comm = _rows_named(trace, list(dimension_of))
+    comm = comm[trace.ranges.kind[comm] != RangeKind.MARK]
+    steps = [(source, find(form, _STEP_HINTS)) for source, form in STEP_PATTERNS]
+    return KnownRanges(
+        steps=[(source, rows) for source, rows in steps if len(rows)],
+        data=find(DATA_PATTERN, _DATA_HINTS),
+        gc=find(GC_PATTERN, _GC_HINTS),
+        comm=comm,
+        comm_dimension=table[trace.ranges.name[comm]],
+        communicators=_communicators(trace.strings[i] for i in used.tolist()),
+    )
+
+
+def ranges_matching(trace: Trace, matches: Callable[[str], object]) -> I64:
+    """Rows of Trace.ranges whose name a user's test finds."""
+    used = trace.range_names
+    return _rows_named(trace, [i for i in used.tolist() if matches(trace.strings[i])])
+
+
+def _communicators(names: Iterable[str]) -> dict[int, str]:
+    found: dict[int, str] = {}
+    for mark in parse_group_marks(names):
+        dimension = dimension_of_group(mark.description)
+        if mark.communicator is not None and dimension is not None:
+            found[mark.communicator] = dimension
+    return found
+
+
+def _rows_named(trace: Trace, names: Sequence[int]) -> I64:
+    if not names:
+        return np.empty(0, np.int64)
+    wanted = np.zeros(len(trace.strings), bool)
+    wanted[np.asarray(names, np.int64)] = True
+    return np.flatnonzero(wanted[trace.ranges.name])

@@ -1,0 +1,49 @@
+"""What an analysis of one device may look at."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_inputs
+from perfdoc.analyzers.device.launches import Launches
+from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.analyzers.device.window import Window
+from perfdoc.analyzers.kernel_class.classify import KernelKinds
+from perfdoc.traces import Device, Trace
+from perfdoc.traces.job_facts import JobFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class DeviceView:
+    """One device of one capture, with what was found out about it before any analysis.
+
+    An analysis is a pure function of this: `analyse(view) -> frozen result`. It shares the arrays and must
+    not write into them.
+    """
+
+    trace: Trace
+    activity: Activity
+    """Everything that ran on the device over the whole capture; communication is attributed."""
+    window: Window
+    """The stretch that figures are about."""
+    kinds: KernelKinds
+    launches: Launches
+    known: KnownRanges
+    facts: JobFacts
+
+    @property
+    def device(self) -> Device:
+        """The device and the process that used it."""
+        return self.trace.devices[self.activity.device]
+
+    @cached_property
+    def gaps(self) -> Gaps:
+        """The gaps that reach into the window; several analyses start from them."""
+        return find_gaps(self.activity, self.window.start_ns, self.window.end_ns)
+
+    @cached_property
+    def idle_inputs(self) -> IdleInputs:
+        """What the device's host was doing."""
+        return idle_inputs(self.trace, self.activity, self.known)

@@ -1,0 +1,70 @@
+"""What the host did to one device: every part of the host analysis, measured together.
+
+Each part has a state of its own. The parts share one look at the CUDA calls and at the gaps.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfdoc.analyzers.device.host_state import Measured, launches_missing
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.host.blocking_calls import AllocCalls, SyncCalls, alloc_calls, sync_calls
+from perfdoc.analyzers.host.calls import host_calls
+from perfdoc.analyzers.host.idle import HostSplit, by_thread, host_idle, split_host_idle
+from perfdoc.analyzers.host.launching import GraphCoverage, LaunchQueue, graph_coverage, launch_queue
+from perfdoc.analyzers.host.small_kernels import SmallKernels, small_kernels
+from perfdoc.analyzers.host.steps import HostPauses, HostSteps, data_pauses, gc_pauses, host_steps
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostActivity(Measured):
+    """The host of one device inside the window; measured where any part of it is."""
+
+    launch_queue: LaunchQueue
+    idle_split: HostSplit
+    sync_calls: SyncCalls
+    alloc_calls: AllocCalls
+    gc: HostPauses
+    data: HostPauses
+    small_kernels: SmallKernels
+    graphs: GraphCoverage
+    steps: HostSteps
+
+
+def host_activity(view: DeviceView) -> HostActivity:
+    """Measure what the capture shows of the host of one device."""
+    idle = host_idle(view)
+    gc, data = gc_pauses(view, idle.gc_ns), data_pauses(view, idle.data_ns)
+    gc_known = gc.state == "measured"
+    queue, small, graphs = launch_queue(view, idle), small_kernels(view, idle), graph_coverage(view)
+    missing = launches_missing(view)
+    if missing is not None:
+        nothing = {gc.state, data.state, graphs.state} == {"not_measured"}
+        return HostActivity(
+            state="not_measured" if nothing else "measured",
+            reason=missing[0] if nothing else "",
+            remedy=missing[1] if nothing else "",
+            launch_queue=queue,
+            idle_split=HostSplit.missing(*missing),
+            sync_calls=SyncCalls.missing(*missing),
+            alloc_calls=AllocCalls.missing(*missing),
+            gc=gc,
+            data=data,
+            small_kernels=small,
+            graphs=graphs,
+            steps=host_steps(view, None, gc_known=gc_known),
+        )
+    calls = host_calls(view)
+    threads = list(by_thread(idle, calls))
+    return HostActivity(
+        launch_queue=queue,
+        idle_split=split_host_idle(idle, calls, threads, view.trace.strings),
+        sync_calls=sync_calls(view, idle, calls, threads),
+        alloc_calls=alloc_calls(view, calls, threads),
+        gc=gc,
+        data=data,
+        small_kernels=small,
+        graphs=graphs,
+        steps=host_steps(view, calls, gc_known=gc_known),
+    )

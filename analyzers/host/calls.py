@@ -1,0 +1,199 @@
+"""CUDA calls of the threads that feed one device, sorted by what they do to the host."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+from functools import lru_cache
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.device.window import Window
+from perfdoc.traces import CopyKind, Trace
+from perfdoc.traces.table import I8, Bool
+
+
+class CallKind(IntEnum):
+    """What a call does, in order of precedence: where calls nest, the lowest number has the time."""
+
+    ALLOCATION = 0
+    SYNCHRONISING = 1
+    """Waits for the device: a synchronisation, or a copy that returned only when it was done."""
+    MODULE_LOAD = 2
+    """Loads device code: the first launch of a kernel under lazy loading."""
+    LAUNCH = 3
+    STREAM_ALLOCATION = 4
+    """Allocates or frees in a stream's order (cudaMallocAsync): queued as a launch is, without a wait."""
+    OTHER = 5
+
+
+_SUFFIX = re.compile(r"(_v\d+|_ptsz|_ptds)+$")
+"""API versions (Nsight writes cudaLaunchKernel_v7000) and per-thread-stream variants."""
+
+_KINDS: tuple[tuple[CallKind, str], ...] = (
+    (CallKind.STREAM_ALLOCATION, r"cuda(Malloc|Free)(FromPool)?Async|cuMem(Alloc|Free)(FromPool)?Async"),
+    (CallKind.ALLOCATION, r"cuda(Malloc|Free|HostAlloc|HostRegister|HostUnregister)\w*"),
+    (CallKind.ALLOCATION, r"cuMem(Alloc|Free|HostAlloc|HostRegister|HostUnregister|Create|Release)\w*"),
+    (CallKind.ALLOCATION, r"cuMem(Map|Unmap|SetAccess|AddressReserve|AddressFree)"),
+    (CallKind.ALLOCATION, r"cu(da)?MemPool(Create|Destroy|TrimTo)"),
+    (CallKind.SYNCHRONISING, r"cuda(Device|Stream|Event|Thread)Synchronize|cu(Ctx|Stream|Event)Synchronize"),
+    (CallKind.LAUNCH, r"cu(da)?Memcpy\w*Async|cu(da)?Memset\w*"),
+    (CallKind.SYNCHRONISING, r"cu(da)?Memcpy\w*"),
+    (CallKind.MODULE_LOAD, r"cu(da)?(Module|Library)(Load|Unload)\w*|cuLink\w+"),
+    (CallKind.LAUNCH, r"cu(da)?(Graph)?Launch\w*"),
+)
+"""(kind, pattern on the whole name without its suffix); the first that matches wins."""
+
+_GRAPH_LAUNCH = re.compile(r"cu(da)?GraphLaunch\w*")
+_COPY = re.compile(r"cu(da)?Memcpy\w*")
+
+
+def plain_name(name: str) -> str:
+    """A call's name without the suffix of its version: cudaLaunchKernel_v7000 is cudaLaunchKernel."""
+    return _SUFFIX.sub("", name)
+
+
+@lru_cache(maxsize=4096)
+def call_kind(name: str) -> CallKind:
+    """What a CUDA call does, by its name alone.
+
+    >>> call_kind("cudaStreamSynchronize_v3020").name, call_kind("cudaMemcpyAsync").name
+    ('SYNCHRONISING', 'LAUNCH')
+    """
+    plain = plain_name(name)
+    return next((kind for kind, pattern in _KINDS if re.fullmatch(pattern, plain)), CallKind.OTHER)
+
+
+def kinds_of_calls(trace: Trace) -> I8:
+    """CallKind by index into Trace.strings, of the names that calls of the capture have."""
+    kind = np.full(len(trace.strings), CallKind.OTHER, np.int8)
+    for i in trace.call_names.tolist():
+        kind[i] = call_kind(trace.strings[i])
+    return kind
+
+
+def is_graph_launch(name: str) -> bool:
+    """Whether a call launches a CUDA graph."""
+    return _GRAPH_LAUNCH.fullmatch(plain_name(name)) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostCalls:
+    """Calls on the threads that launch a device's work, sorted by (thread, start, longest first)."""
+
+    start_ns: I64
+    end_ns: I64
+    thread: I64
+    name: I64
+    """Index into Trace.strings."""
+    kind: I8
+    """CallKind."""
+    threads: Sequence[int]
+    """The threads, ascending; one without calls has no rows."""
+
+    def of_thread(self, thread: int) -> slice:
+        """The rows of a thread."""
+        first, last = np.searchsorted(self.thread, (thread, thread + 1))
+        return slice(int(first), int(last))
+
+    def outermost(self, kind: CallKind) -> I64:
+        """Rows of a kind that lie in no other call of the kind, nor in one of a kind before it."""
+        rows = np.flatnonzero(self.kind <= kind)
+        keep = np.ones(len(rows), bool)
+        of_thread = self.thread[rows]
+        for thread in self.threads:
+            first, last = np.searchsorted(of_thread, (thread, thread + 1))
+            mine = rows[first:last]
+            # In this order a call lies inside an earlier one exactly if one of them ends no earlier.
+            reach = np.maximum.accumulate(self.end_ns[mine])
+            inside = (self.end_ns[mine][1:] <= reach[:-1]) & (self.start_ns[mine][1:] < reach[:-1])
+            keep[first + 1 : last] = ~inside
+        outer: I64 = rows[keep & (self.kind[rows] == kind)]
+        return outer
+
+
+def host_bounds(window: Window) -> tuple[int, int]:
+    """The window on the host: from the first step range's start to the last one's end, else the window."""
+    if not window.steps:
+        return window.start_ns, window.end_ns
+    return window.steps[0].host_start_ns, max(s.host_end_ns for s in window.steps)
+
+
+def step_at(window: Window, time_ns: I64) -> I64:
+    """Index into the window's steps of the step whose range on the host holds each time; -1 none."""
+    if not window.steps:
+        return np.full(len(time_ns), -1, np.int64)
+    starts = np.array([s.host_start_ns for s in window.steps], np.int64)
+    ends = np.array([s.host_end_ns for s in window.steps], np.int64)
+    step = np.searchsorted(starts, time_ns, "right") - 1
+    inside = (step >= 0) & (time_ns < ends[np.maximum(step, 0)])
+    return np.where(inside, step, -1)
+
+
+def host_calls(view: DeviceView, *, from_ns: int | None = None) -> HostCalls:
+    """The calls that reach into the window, on the host's time or the device's, on launching threads.
+
+    from_ns: earlier ones too, from then on (what launched the window's first work is before its start).
+    A thread that launches nothing on the device (NCCL's watchdog, a data loader) holds up nothing by waiting.
+    """
+    api = view.trace.api_calls
+    threads = view.activity.launching_threads
+    threads = threads[threads >= 0]
+    host_start, host_end = host_bounds(view.window)
+    low, high = min(host_start, view.window.start_ns), max(host_end, view.window.end_ns)
+    low = low if from_ns is None else min(low, from_ns)
+    rows = view.trace.calls_of(threads)
+    (rows,) = kept((api.start_ns[rows] < high) & (api.end_ns[rows] > low), rows)
+
+    kind = kinds_of_calls(view.trace)[api.name[rows]]
+    if len(rows):
+        waiting = _waiting_copies(view)
+        at = np.minimum(np.searchsorted(rows, waiting), len(rows) - 1)
+        kind[at[rows[at] == waiting]] = CallKind.SYNCHRONISING
+
+    start, end, thread = api.start_ns[rows], api.end_ns[rows], api.thread[rows].astype(np.int64)
+    order = _order(thread, start, end)
+    return HostCalls(
+        start_ns=start[order],
+        end_ns=end[order],
+        thread=thread[order],
+        name=api.name[rows[order]].astype(np.int64),
+        kind=kind[order],
+        threads=threads.tolist(),
+    )
+
+
+def _order(thread: I64, start: I64, end: I64) -> I64 | slice:
+    """Order by thread, start, and longest first; exports mostly are in it."""
+    later = (thread[1:] > thread[:-1]) | ((thread[1:] == thread[:-1]) & (start[1:] > start[:-1]))
+    return slice(None) if later.all() else np.lexsort((-end, start, thread))
+
+
+def _waiting_copies(view: DeviceView) -> I64:
+    """Rows of API calls of copies between host and device in which the host waited for the device.
+
+    A copy from or to pageable memory does that whatever its name says; `.item()` is one. Such a call returns
+    no earlier than the copy is done, or (to the device, where the last part is staged) than it has begun,
+    long after the call.
+    """
+    trace = view.trace
+    copies = trace.copies
+    between = (copies.kind == CopyKind.HOST_TO_DEVICE) | (copies.kind == CopyKind.DEVICE_TO_HOST)
+    rows = np.flatnonzero(between & (copies.device == view.activity.device))
+    calls = view.launches.copies[rows]
+    rows, calls = rows[calls >= 0], calls[calls >= 0]
+    made, returned = trace.api_calls.start_ns[calls], trace.api_calls.end_ns[calls]
+    late = copies.start_ns[rows] - made > LAUNCH_LATENCY_MAX_NS
+    waited: Bool = (returned >= copies.end_ns[rows]) | (late & (returned >= copies.start_ns[rows]))
+    calls = calls[waited]
+    is_copy = np.zeros(len(trace.strings), bool)
+    for name in np.unique(trace.api_calls.name[calls]).tolist():
+        is_copy[name] = _COPY.fullmatch(plain_name(trace.strings[name])) is not None
+    found: I64 = calls[is_copy[trace.api_calls.name[calls]]]
+    return found

@@ -1,0 +1,184 @@
+"""What the host did in every step: how long it worked, waited, collected garbage and loaded data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.device.host_state import Measured, launches_missing
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.host.calls import CallKind, HostCalls, host_bounds, step_at
+from perfdoc.profiling import vocabulary
+from perfdoc.traces import RangeKind
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostPauses(Measured):
+    """Ranges of one kind on the host, inside the window's time on the host; one inside another is one."""
+
+    count: int | None = None
+    total_ns: int | None = None
+    """Union, inside the window."""
+    idle_ns: int | None = None
+    """What of it the device idled for: the ledger's idle.gc or idle.data."""
+    steps_with: int | None = None
+    """Steps in which one began; None where the window has no steps."""
+    worst_ns: int | None = None
+    worst_name: str | None = None
+    worst_step: str | None = None
+    """Name of the step in which the longest began; None outside of all steps."""
+
+
+_HOW = {
+    "gc": (
+        "No range in the capture names a garbage collection.",
+        "Put a range named `gc` around collections (gc.callbacks sees each of them); `perfdoc run` does.",
+    ),
+    "data": (
+        "No range in the capture names data loading.",
+        "Put a range named `data_loading` around the call that fetches a batch; PyTorch's DataLoader has its "
+        "own in PyTorch traces.",
+    ),
+}
+
+
+def gc_pauses(view: DeviceView, idle_ns: int) -> HostPauses:
+    """Garbage collections of the device's process, on any thread: each holds the interpreter's lock."""
+    mine = view.trace.threads_of(view.device.process)
+    return _pauses(view, "gc", view.known.gc, mine, idle_ns)
+
+
+def data_pauses(view: DeviceView, idle_ns: int) -> HostPauses:
+    """Waits for the next batch on the threads that launch the device's work."""
+    return _pauses(view, "data", view.known.data, view.activity.launching_threads, idle_ns)
+
+
+def pause_rows(view: DeviceView, rows: I64, threads: I64) -> I64:
+    """Rows of Trace.ranges among these that are no marks and lie on these threads."""
+    ranges = view.trace.ranges
+    found: I64 = rows[np.isin(ranges.thread[rows], threads) & (ranges.kind[rows] != RangeKind.MARK)]
+    return found
+
+
+def _pauses(view: DeviceView, what: str, rows: I64, threads: I64, idle_ns: int) -> HostPauses:
+    ranges = view.trace.ranges
+    rows = pause_rows(view, rows, threads)
+    if not len(rows) and not _marked_by_perfdoc(view):
+        return HostPauses.missing(*_HOW[what])
+    low, high = host_bounds(view.window)
+    covered = union(ranges.start_ns[rows], ranges.end_ns[rows]).clip(low, high)
+    rows = rows[(ranges.start_ns[rows] < high) & (ranges.end_ns[rows] > low)]
+    rows = _outermost(ranges.start_ns, ranges.end_ns, rows)
+    steps = step_at(view.window, ranges.start_ns[rows])
+    found = HostPauses(
+        count=len(rows),
+        total_ns=covered.total_ns,
+        idle_ns=idle_ns,
+        steps_with=len(np.unique(steps[steps >= 0])) if view.window.steps else None,
+        worst_ns=0,
+    )
+    if not len(rows):
+        return found
+    worst = int(np.argmax(np.minimum(ranges.end_ns[rows], high) - np.maximum(ranges.start_ns[rows], low)))
+    return _with_worst(view, found, rows[worst], int(steps[worst]), (low, high))
+
+
+def _with_worst(
+    view: DeviceView, found: HostPauses, row: int, step: int, bounds: tuple[int, int]
+) -> HostPauses:
+    ranges = view.trace.ranges
+    start, end = int(ranges.start_ns[row]), int(ranges.end_ns[row])
+    return HostPauses(
+        count=found.count,
+        total_ns=found.total_ns,
+        idle_ns=found.idle_ns,
+        steps_with=found.steps_with,
+        worst_ns=min(end, bounds[1]) - max(start, bounds[0]),
+        worst_name=view.trace.strings[ranges.name[row]],
+        worst_step=view.window.steps[step].name if step >= 0 else None,
+    )
+
+
+def _marked_by_perfdoc(view: DeviceView) -> bool:
+    """Whether the window's steps are those of perfdoc's trainer, which marks every pause of both kinds."""
+    return bool(view.window.steps) and view.window.steps[0].name.startswith(vocabulary.STEP)
+
+
+def _outermost(start_ns: I64, end_ns: I64, rows: I64) -> I64:
+    """Sorted by start, without those inside another one."""
+    if not len(rows):
+        return rows
+    rows = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
+    reach = np.maximum.accumulate(end_ns[rows])
+    outer: I64 = rows[np.append(True, end_ns[rows][1:] > reach[:-1])]
+    return outer
+
+
+MAX_STEPS = 1_000
+"""Steps that are kept; the first ones."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostStep:
+    """One step range on the host of one rank."""
+
+    name: str
+    host_ns: int
+    """Length of the range less the waits in it: for the device (synchronising calls), or on a CPU rank for
+    communication."""
+    waiting_ns: int
+    gc_ns: int | None
+    """None where the capture would not show a collection."""
+    gc_count: int | None
+    """Collections that began in the step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostSteps(Measured):
+    """The steps of one rank's window on its host, in order."""
+
+    steps: Sequence[HostStep] = ()
+    steps_left_out: int = 0
+
+
+def host_steps(view: DeviceView, calls: HostCalls | None, *, gc_known: bool) -> HostSteps:
+    """Sum up the host's steps of one rank. calls: None where the capture has none."""
+    if not view.window.steps:
+        return HostSteps.missing(
+            f"The window is not made of steps ({view.window.reason}).",
+            "Mark steps with ranges, or name them with --step-range.",
+        )
+    missing = None if view.activity.on_host else launches_missing(view)
+    if missing is not None or (calls is None and not view.activity.on_host):
+        return HostSteps.missing(*(missing or ("The capture has no CUDA API calls.", "")))
+    kept = view.window.steps[:MAX_STEPS]
+    start = np.array([s.host_start_ns for s in kept], np.int64)
+    end = np.array([s.host_end_ns for s in kept], np.int64)
+    waiting = _waits(view, calls).covered_within(start, end)
+    ranges = view.trace.ranges
+    gc = pause_rows(view, view.known.gc, view.trace.threads_of(view.device.process))
+    gc_ns = union(ranges.start_ns[gc], ranges.end_ns[gc]).covered_within(start, end)
+    gc_step = step_at(view.window, ranges.start_ns[gc])
+    gc_count = np.bincount(gc_step[gc_step >= 0], minlength=len(kept))
+    columns: list[list[int | None]] = [
+        c.tolist() for c in (end - start - waiting, waiting, gc_ns, gc_count[: len(kept)])
+    ]
+    if not gc_known:
+        columns[2:] = [[None] * len(kept)] * 2
+    return HostSteps(
+        steps=[
+            HostStep(name=s.name, host_ns=h, waiting_ns=w, gc_ns=g, gc_count=n)
+            for s, h, w, g, n in zip(kept, *columns, strict=True)
+        ],
+        steps_left_out=len(view.window.steps) - len(kept),
+    )
+
+
+def _waits(view: DeviceView, calls: HostCalls | None) -> Intervals:
+    if calls is None:
+        return view.activity.comm - view.activity.compute
+    rows: I64 = calls.outermost(CallKind.SYNCHRONISING)
+    return union(calls.start_ns[rows], calls.end_ns[rows])

@@ -1,0 +1,158 @@
+"""A device's window in rough strokes, and what is drawn from them of a rank whose trace is closed.
+
+What is drawn of the other ranks around an instance comes from it, and from their communication and passes,
+which are kept anyway: their traces are closed by the time it is known which moment matters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, owners_by_last_end
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.idle import Gaps
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.instances.device import LIMITS
+from perfdoc.analyzers.ledger.steps import LEAVES
+from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.analyzers.timeline.job import TimelineTrack
+from perfdoc.analyzers.timeline.rank import CODES
+from perfdoc.analyzers.timeline.segments import NOTHING, Layer, Segments, drawn, paint, pool, segments_of
+from perfdoc.analyzers.timeline.tracks import idle_layers
+
+MOST_STRETCHES = 2_000
+"""Of compute."""
+_STROKES_NS = (0, 2_000, 10_000, 50_000, 250_000, 1_000_000, 5_000_000, 25_000_000, 10**9, 10**12)
+_EMPTY = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outline:
+    """Stretches by start, on the capture's clock."""
+
+    start_ns: I64
+    end_ns: I64
+    code: I64
+    """Index into LEAVES: compute, or an idle cause; communication and copies are left out."""
+    closed_ns: int
+    """Gaps in compute up to this are drawn as compute."""
+
+
+NO_OUTLINE = Outline(start_ns=_EMPTY, end_ns=_EMPTY, code=_EMPTY, closed_ns=0)
+
+
+def outline(view: DeviceView) -> Outline:
+    """The outline of a device that communicates; empty of another, which nobody waits for."""
+    window = view.window
+    if window.duration_ns <= 0 or not len(view.activity.communication.start_ns):
+        return NO_OUTLINE
+    compute = view.activity.compute.clip(window.start_ns, window.end_ns)
+    apart = compute.start_ns[1:] - compute.end_ns[:-1]
+    closed = next(ns for ns in _STROKES_NS if np.count_nonzero(apart > ns) < MOST_STRETCHES or ns == 10**12)
+    breaks = np.flatnonzero(apart > closed)
+    some = len(compute) > 0
+    drawn = Layer(
+        start_ns=compute.start_ns[np.append(0, breaks + 1)] if some else _EMPTY,
+        end_ns=compute.end_ns[np.append(breaks, len(compute) - 1)] if some else _EMPTY,
+        code=np.full((len(breaks) + 1) if some else 0, LEAVES.index("compute"), np.int64),
+    )
+    gaps = view.gaps
+    if closed:
+        kept = gaps.end_ns - gaps.start_ns > closed
+        gaps = replace(gaps, **{name: getattr(gaps, name)[kept] for name in Gaps.__dataclass_fields__})
+    found = paint([*idle_layers(gaps, view.idle_inputs), drawn], window.start_ns, window.end_ns)
+    known = found.code >= 0
+    return Outline(
+        start_ns=found.start_ns[known],
+        end_ns=found.end_ns[known],
+        code=found.code[known],
+        closed_ns=closed,
+    )
+
+
+_FORWARD, _BACKWARD = 0, 1
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankParts:
+    """What is kept of one rank that others' instances can be drawn with."""
+
+    rank: int | None
+    label: str
+    outline: Outline
+    calls: CollectiveCalls
+    pipeline: PipelineRank
+
+
+def rough_tracks(part: RankParts, low: int, high: int, bars: int) -> list[TimelineTrack]:
+    """[low, high) of the rank's clock in at most so many bars a track; tracks that hold nothing left out."""
+    found = []
+    rough = part.outline
+    first = int(np.searchsorted(rough.end_ns, low, "right"))
+    some = slice(first, int(np.searchsorted(rough.start_ns, high)))
+    layer = Layer(start_ns=rough.start_ns[some], end_ns=rough.end_ns[some], code=rough.code[some])
+    found.append(_pooled("ledger", segments_of(paint([layer], low, high)), [], low, bars))
+    passes = part.pipeline.passes
+    rows = np.flatnonzero((passes.start_ns < high) & (passes.end_ns > low))
+    batches = np.unique(passes.micro_batch[rows])
+    layer = _owned(
+        passes.start_ns[rows],
+        passes.end_ns[rows],
+        np.where(passes.is_forward[rows], _FORWARD, _BACKWARD),
+        np.where(passes.micro_batch[rows] >= 0, np.searchsorted(batches, passes.micro_batch[rows]), NOTHING),
+    )
+    names = [str(b) for b in batches.tolist()]
+    found.append(_pooled("passes", segments_of(paint([layer], low, high)), names, low, bars))
+    calls = part.calls
+    running = np.flatnonzero((calls.start_ns < high) & (calls.end_ns > low))
+    for dimension in np.unique(calls.dimension[running]).tolist():
+        rows = running[calls.dimension[running] == dimension]
+        layer = _owned(
+            calls.start_ns[rows],
+            calls.end_ns[rows],
+            np.full(len(rows), dimension, np.int64),
+            calls.operation[rows].astype(np.int64),
+        )
+        segments = segments_of(paint([layer], low, high))
+        found.append(_pooled("communication", segments, list(calls.operations), low, bars))
+    return [track for track in found if track.start_ns]
+
+
+def _owned(start: I64, end: I64, code: I64, item: I64) -> Layer:
+    begin, finish, owner = owners_by_last_end(start, end)
+    return Layer(start_ns=begin, end_ns=finish, code=code[owner], item=item[owner])
+
+
+def _pooled(kind: str, segments: Segments, names: list[str], begin_ns: int, bars: int) -> TimelineTrack:
+    return track_of(kind, pool(segments, bars), names, begin_ns)
+
+
+def track_of(kind: str, segments: Segments, names: list[str], begin_ns: int) -> TimelineTrack:
+    """Segments as a track of an excerpt that begins then."""
+    found = drawn(segments)
+    return TimelineTrack(
+        kind=kind,  # type: ignore[arg-type]
+        codes=list(EXCERPT_CODES[kind]),
+        names=names,
+        start_ns=(found.start_ns - begin_ns).tolist(),
+        duration_ns=found.duration_ns.tolist(),
+        code=found.code.tolist(),
+        name=found.item.tolist(),
+        stretches=found.stretches.tolist(),
+        count=found.count.tolist(),
+    )
+
+
+EXCERPT_CODES: dict[str, Sequence[str]] = {
+    **CODES,
+    "ledger": LEAVES,
+    "communication": DIMENSIONS,
+    "passes": ("forward", "backward"),
+    "ranges": ("range",),
+}
+"""What the codes of each kind of track stand for."""
+assert set(LIMITS) <= set(EXCERPT_CODES)

@@ -1,0 +1,144 @@
+"""What each kernel of a trace is: its class, and for communication the transport and the collective.
+
+The tables are in kernel_patterns and collective_names. A name is looked at once however many kernels
+carry it, and only the rows whose words it holds are tried (kernel_rule_words). NCCL's algorithm and
+protocol are not here on purpose: its kernel names do not prove them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from perfdoc.analyzers.kernel_class.collectives import COLLECTIVES, ELEMENT_TYPES, REDUCING
+from perfdoc.analyzers.kernel_class.names import MAX_TEXT, qualified_name
+from perfdoc.analyzers.kernel_class.patterns import RULES
+from perfdoc.analyzers.kernel_class.rules import KernelClass, KernelRule, WordIndex, required_words
+from perfdoc.traces.model import Trace
+
+__all__ = ["KernelClass", "KernelKind", "KernelKinds", "classify", "classify_kernels"]
+
+
+_INDEX = WordIndex(required_words(rule.name.pattern) for rule in RULES)
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelKind:
+    """What a kernel's name says about it."""
+
+    kernel_class: KernelClass
+    transport: str = ""
+    """For communication: nccl, nccl_symmetric, rccl, deepep, hybridep, nvshmem, userbuffers, multimem,
+    custom_all_reduce, symmetric_memory, ...; empty otherwise."""
+    collective: str = ""
+    """For communication: all_reduce, all_gather, reduce_scatter, broadcast, reduce, send_recv,
+    all_to_all, dispatch, combine, or sync (barriers and exchanges of counts); empty where the name does
+    not say."""
+    element_type: str = ""
+    """For NCCL reductions, whose names carry it: bf16, f32, f8e4m3, int64 (of unknown sign), ...; empty
+    otherwise."""
+    label: str
+    """The row of the table that matched; "other" where none did."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class KernelKinds:
+    """The kind of every kernel of a trace."""
+
+    kinds: Sequence[KernelKind]
+    """The distinct kinds."""
+    kind: NDArray[np.int16]
+    """Per row of Trace.kernels: index into `kinds`."""
+
+    @cached_property
+    def class_code(self) -> NDArray[np.int8]:
+        """Per row of Trace.kernels: its KernelClass."""
+        return self._of_kind([k.kernel_class for k in self.kinds]).astype(np.int8)[self.kind]
+
+    @cached_property
+    def is_communication(self) -> NDArray[np.bool_]:
+        """Per row of Trace.kernels: whether it is communication."""
+        codes = self._of_kind([k.kernel_class for k in self.kinds])
+        communicates: NDArray[np.bool_] = (codes == KernelClass.COMMUNICATION)[self.kind]
+        return communicates
+
+    @staticmethod
+    def _of_kind(codes: list[KernelClass]) -> NDArray[np.int64]:
+        return np.array(codes, dtype=np.int64)
+
+
+def classify(name: str, full_name: str) -> KernelKind:
+    """What the kernel of this name is.
+
+    `name` is the short name where the format has it apart, else equal to `full_name`. Only the first
+    4096 characters of either are looked at. Cached; never raises.
+    """
+    return _classify(name[:MAX_TEXT], full_name[:MAX_TEXT])
+
+
+def classify_kernels(trace: Trace) -> KernelKinds:
+    """The kind of every kernel of a trace, in time linear in kernels and strings, one look per name."""
+    kernels, strings = trace.kernels, trace.strings
+    full = kernels.full_name
+    if len(full) and int(full.min()) <= 0:
+        # No full name: tell the rows apart by their short ones.
+        full = np.where(full > 0, full, kernels.name)
+    # The slot past the last string stands for names that the capture does not hold (-1).
+    short_of = np.full(len(strings) + 1, -1, dtype=np.int32)
+    used = np.zeros(len(strings) + 1, dtype=np.bool_)
+    short_of[full] = kernels.name
+    used[full] = True
+    kind_of = np.zeros(len(strings) + 1, dtype=np.int16)
+    kinds: dict[KernelKind, int] = {}
+    for text in np.flatnonzero(used).tolist():
+        short = int(short_of[text])
+        found = classify(
+            strings[short] if short >= 0 else "",
+            strings[text] if text < len(strings) else "",
+        )
+        kind_of[text] = kinds.setdefault(found, len(kinds))
+    return KernelKinds(kinds=tuple(kinds), kind=kind_of[full])
+
+
+@lru_cache(maxsize=8192)
+def _classify(name: str, full_name: str) -> KernelKind:
+    text = full_name or name
+    for rule, kind in _candidates(qualified_name(name, full_name)):
+        if rule is None or rule.text is None or rule.text.search(text) is not None:
+            return kind
+    raise AssertionError("the last candidate has no condition")
+
+
+@lru_cache(maxsize=8192)
+def _candidates(qualified: str) -> tuple[tuple[KernelRule | None, KernelKind], ...]:
+    """The rows whose name pattern fits, up to the first without a further condition.
+
+    A framework runs thousands of template instances under one qualified name: the table is read once
+    for all of them.
+    """
+    found: list[tuple[KernelRule | None, KernelKind]] = []
+    for row in _INDEX.rows(qualified):
+        rule = RULES[row]
+        match = rule.name.search(qualified)
+        if match is None:
+            continue
+        groups = match.groupdict() if rule.kernel_class is KernelClass.COMMUNICATION else {}
+        spelling = (groups.get("collective") or "").lower().replace("_", "")
+        collective = COLLECTIVES.get(spelling, rule.collective)
+        reduces = collective in REDUCING
+        kind = KernelKind(
+            kernel_class=rule.kernel_class,
+            transport=rule.transport,
+            collective=collective,
+            element_type=ELEMENT_TYPES.get(groups.get("type") or "", "") if reduces else "",
+            label=rule.label,
+        )
+        found.append((rule, kind))
+        if rule.text is None:
+            return tuple(found)
+    found.append((None, KernelKind(kernel_class=KernelClass.OTHER, label="other")))
+    return tuple(found)

@@ -1,0 +1,228 @@
+"""Sequences of kernels that one fused kernel would replace, told by the names of their arithmetic.
+
+Kernels of PyTorch's own arithmetic say what they compute in their names (`MulFunctor`, `rsqrt_kernel_cuda`).
+Each is read as one letter, a stream becomes a text, and a sequence is a pattern on that text; casts and fills
+in between do not matter. Many small kernels prove nothing: a pattern is listed here only where the names in
+their order can hardly be anything else.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, exact_sum
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.names import MAX_TEXT
+from perfdoc.traces.table import Bool
+
+MIN_COUNT = 2
+"""A sequence that occurs once is no pattern."""
+
+_ROLES = (
+    ("masked_fill", "k", r"\bmasked_fill_kernel\b"),
+    ("silu_backward", "I", r"\bsilu_backward_kernel\b"),
+    ("silu", "i", r"\bsilu_kernel\b"),
+    ("gelu_backward", "G", r"\bGeluBackwardCUDAKernelImpl\b"),
+    ("gelu", "g", r"\bGeluCUDAKernelImpl\b"),
+    ("tanh", "t", r"\btanh_kernel_cuda\b"),
+    ("rsqrt", "r", r"\brsqrt_kernel_cuda\b"),
+    ("pow", "p", r"\bpow_tensor_scalar_kernel_impl\b"),
+    ("exp", "e", r"\bexp_kernel_cuda\b"),
+    ("log", "l", r"\blog_kernel_cuda\b"),
+    ("neg", "n", r"\bneg_kernel_cuda\b"),
+    ("mean", "u", r"\bMeanOps\b"),
+    ("max", "x", r"\bMaxOps\b"),
+    ("sum", "S", r"\bsum_functor\b"),
+    ("log_softmax", "L", r"LogSoft[Mm]axForward"),
+    ("softmax", "s", r"\bcunn_Soft[Mm]axForward|\bsoftmax_warp_forward\b"),
+    ("nll_loss", "N", r"\bnll_loss_forward"),
+    ("dropout", "q", r"\bfused_dropout_kernel"),
+    ("concat", "c", r"\bCatArrayBatchedCopy"),
+    ("div", "d", r"\bDivFunctor\b|\bdiv_true_kernel_cuda\b"),
+    ("add", "a", r"\bCUDAFunctor(?:OnSelf|OnOther)?_add\b"),
+    ("mul", "m", r"\bMulFunctor\b"),
+    ("copy", "C", r"\bdirect_copy_kernel_cuda\b|\bbfloat16_copy_kernel_cuda\b|\bfloat16_copy_kernel_cuda\b"),
+    ("fill", "C", r"\bFillFunctor\b"),
+)
+"""What a kernel computes, its letter, and a pattern in its full name; the first that is found wins."""
+
+_ROLE = [(letter, re.compile(pattern)) for _, letter, pattern in _ROLES]
+_OTHER, _STREAM_END = "o", "|"
+_PYTORCHS = re.compile(r"\bat::native::|\bsoftmax_warp_")
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Pattern:
+    name: str
+    knob: str | None
+    sequences: tuple[str, ...]
+    note: str = ""
+
+
+_PATTERNS = (
+    _Pattern(
+        name="rms_norm_by_hand",
+        knob=None,
+        sequences=("[pm]uarmm?",),  # square, mean, + eps, 1 / sqrt, * x, * weight
+        note="no knob fuses it: use a norm that is one kernel, such as Transformer Engine's",
+    ),
+    _Pattern(
+        name="masked_softmax",
+        knob="masked_softmax_fusion",
+        sequences=("m?ks", "xaeSd"),  # scale, mask, softmax; or max, - max, exp, sum, divide
+        note="does nothing where attention itself is fused, which is better still (attention_backend)",
+    ),
+    _Pattern(
+        name="swiglu",
+        knob="bias_activation_fusion",
+        sequences=("im", "mmI"),  # silu(x) * y, and its gradient
+    ),
+    _Pattern(
+        name="bias_gelu",
+        knob="bias_activation_fusion",
+        sequences=("ag", "pmamtam"),  # bias, gelu; or the tanh form written out
+    ),
+    _Pattern(
+        name="rotary_embedding",
+        knob="apply_rope_fusion",
+        sequences=("nc[mo]{0,2}ma",),  # (-x2, x1) put together, * sin, + x * cos
+    ),
+    _Pattern(
+        name="bias_dropout_add",
+        knob="bias_dropout_fusion",
+        sequences=("a?qa",),
+    ),
+    _Pattern(
+        name="cross_entropy",
+        knob="cross_entropy_loss_fusion",
+        # log-softmax and its pick; or max, - max, (the target's logit), exp, sum, log over a vocabulary.
+        sequences=("LN", "xo{0,2}a[oamdk]{0,12}eSo{0,3}l"),
+    ),
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnfusedPattern:
+    """One sort of sequence, over the window."""
+
+    pattern: str
+    knob: str | None
+    """Canonical id of the knob that replaces it; None where no knob does."""
+    note: str
+    count: int
+    """Sequences."""
+    kernels: int
+    """Kernels in them."""
+    total_ns: int
+    """Their durations, clipped to the window: a fused kernel takes some of it too."""
+    evidence: Sequence[str]
+    """Full names of the kernels of the first sequence."""
+
+
+def find_unfused(view: DeviceView, rows: I64, duration_ns: I64, accumulates: Bool) -> list[UnfusedPattern]:
+    """Sequences of kernels on one stream that a fusion would remove, by falling time.
+
+    rows: kernels inside the window by start; accumulates: whether autograd's accumulation of a gradient
+    launched each.
+    """
+    order, text = _text(view, rows)
+    present = set(text)
+    found = []
+    for pattern in _PATTERNS:
+        spans = [
+            m.span()
+            for sequence in pattern.sequences
+            if present.issuperset(_needed(sequence))
+            for m in _COMPILED[sequence].finditer(text)
+        ]
+        if len(spans) >= MIN_COUNT:
+            at = np.concatenate([np.arange(a, b) for a, b in spans])
+            members = [order[np.arange(*span)] for span in spans[:1]]
+            found.append(_found(view, pattern, len(spans), rows, order[at], members[0], duration_ns))
+    found += _gradient_accumulation(view, rows, duration_ns, accumulates)
+    return sorted(found, key=lambda u: (-u.total_ns, u.pattern))
+
+
+def _between(sequence: str) -> str:
+    """The pattern with casts and fills allowed between its letters."""
+    atoms = re.findall(r"(?:\[\w+\]|\w)(?:\{\d+,\d+\}|\?)?", sequence)
+    parts = []
+    for atom in atoms:
+        bare, optional = (atom[:-1], True) if atom.endswith("?") else (atom, False)
+        parts.append(f"(?:{bare}C{{0,4}})?" if optional else f"(?:{bare})C{{0,4}}")
+    return "".join(parts)
+
+
+def _needed(sequence: str) -> str:
+    """Letters without which the pattern cannot match."""
+    return re.sub(r"\[\w+\](?:\{\d+,\d+\})?|\w(?:\?|\{0,\d+\})", "", sequence)
+
+
+_COMPILED = {s: re.compile(_between(s)) for p in _PATTERNS for s in p.sequences}
+
+
+def _text(view: DeviceView, rows: I64) -> tuple[I64, str]:
+    """Kernels stream by stream, as positions in `rows`, and a letter for each; -1 and | between streams."""
+    letters = _letters(view, rows)
+    stream = view.trace.kernels.stream[rows]
+    if len(rows) and stream.min() >= 0 and stream.max() < 1 << 16:
+        stream = stream.astype(np.uint16)  # sorted by digits, without comparisons
+    order = np.argsort(stream, kind="stable")
+    ends = np.flatnonzero(np.diff(stream[order])) + 1
+    text = np.insert(letters[order], ends, ord(_STREAM_END)).tobytes().decode("ascii")
+    return np.insert(order, ends, -1), text
+
+
+def _letters(view: DeviceView, rows: I64) -> np.ndarray:
+    strings, names = view.trace.strings, view.trace.kernels.full_name[rows]
+    letter = np.full(len(strings), ord(_OTHER), np.uint8)
+    for i in np.flatnonzero(np.bincount(names, minlength=len(strings))).tolist():
+        letter[i] = _letter(strings[i][:MAX_TEXT])
+    return letter[names]
+
+
+@lru_cache(maxsize=65536)
+def _letter(name: str) -> int:
+    """Of one kernel; every device of a capture asks for the same names."""
+    if _PYTORCHS.search(name) is None:
+        return ord(_OTHER)
+    return ord(next((c for c, role in _ROLE if role.search(name) is not None), _OTHER))
+
+
+def _found(
+    view: DeviceView,
+    pattern: _Pattern,
+    count: int,
+    rows: I64,
+    members: I64,
+    first: I64,
+    duration_ns: I64,
+) -> UnfusedPattern:
+    names = view.trace.kernels.full_name[rows[first]]
+    return UnfusedPattern(
+        pattern=pattern.name,
+        knob=pattern.knob,
+        note=pattern.note,
+        count=count,
+        kernels=len(members),
+        total_ns=exact_sum(duration_ns[members]),
+        evidence=[view.trace.strings[i] for i in names.tolist()],
+    )
+
+
+def _gradient_accumulation(
+    view: DeviceView, rows: I64, duration_ns: I64, accumulates: Bool
+) -> list[UnfusedPattern]:
+    """Adds that autograd's accumulation launched: the product could have added into the gradient itself."""
+    if not accumulates.any():
+        return []
+    adds = np.flatnonzero(accumulates & (_letters(view, rows) == ord("a")))
+    if len(adds) < MIN_COUNT:
+        return []
+    pattern = _Pattern(name="gradient_accumulation", knob="gradient_accumulation_fusion", sequences=())
+    return [_found(view, pattern, len(adds), rows, adds, adds[:1], duration_ns)]

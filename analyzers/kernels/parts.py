@@ -1,0 +1,226 @@
+"""Where kernel time goes in the model: its parts, forward and backward; docs/contention.md has the rules.
+
+A kernel belongs to the innermost range around its launch that names a part of the model. Where there is none,
+autograd's sequence numbers may lead to the forward operator whose gradient it computes; else its own name may
+tell (attention, norms, the optimizer); else the part is unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, exact_sum, union
+from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernels.attribution import (
+    EVIDENCE,
+    PHASES,
+    Attribution,
+    attribute,
+    recomputed,
+    said_of_launches,
+)
+from perfdoc.analyzers.kernels.fusion import UnfusedPattern, find_unfused
+from perfdoc.analyzers.kernels.part_names import PARTS
+from perfdoc.analyzers.kernels.spans import find_lanes
+from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.traces.table import Bool
+
+_MAY_HIDE_ATTENTION = (
+    "attention is not fused and no range names its products: those of queries, keys and values are counted in"
+)
+_GROUPED_NAME = re.compile(
+    r"(?i)group(?:ed)?_?(?:gemm|mm|matmul)|groupproblem|moe|expert|(?:^|_)t?gmm(?:_|$)"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartTime:
+    """Kernels of one part of the model in one direction."""
+
+    part: str
+    """Of PARTS."""
+    phase: str
+    """Of PHASES; `recompute` is a forward that is done again for the backward."""
+    evidence: str
+    """Of EVIDENCE: how the part is known."""
+    count: int
+    total_ns: int
+    """Sum of durations clipped to the window; concurrent kernels count twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KernelParts:
+    """Kernel time of one device by part of the model, inside the window.
+
+    Times are sums of durations clipped to the window, so that concurrent kernels count twice; shares are of
+    `kernel_ns` unless said otherwise.
+    """
+
+    state: Literal["measured", "not_measured"]
+    reason: str
+    remedy: str
+    kernel_ns: int
+    """All kernels, communication included: the rows of `parts` sum to it."""
+    compute_kernel_ns: int
+    parts: Sequence[PartTime]
+    """By falling time."""
+    unknown_frac: float | None
+    """Share of compute_kernel_ns whose part is not known."""
+    linear_ns: int | None
+    """Matrix products of linear layers."""
+    linear_frac: float | None
+    linear_window_frac: float | None
+    """Time in which a linear layer's product ran, as a share of the window: the f of an FP8 ceiling on the
+    step, 1 / (1 - f + f / r) for products that are r times faster."""
+    linear_reason: str
+    """What may be counted in that is no linear layer's; empty where ranges tell the products apart."""
+    grouped_linear_ns: int | None
+    """Matrix products of experts: grouped ones, and those in ranges of experts or of a whole MoE layer (its
+    router's small one included); not in linear_ns."""
+    grouped_linear_frac: float | None
+    attention_ns: int | None
+    """Fused attention, and matrix products inside of attention's core; not in linear_ns."""
+    attention_frac: float | None
+    recompute_ns: int | None
+    """Forward that is done again for the backward; the reason says where it is only a part of it."""
+    recompute_frac: float | None
+    recompute_reason: str
+    """Why it is not known, or where a zero comes from."""
+    padding_frac: float | None
+    """Share of tokens that are padding."""
+    padding_reason: str
+    unfused: Sequence[UnfusedPattern]
+    """Sequences of kernels that one fused kernel would replace."""
+
+
+def kernel_parts(view: DeviceView) -> KernelParts:
+    """Measure the parts of the model on one device."""
+    if view.activity.on_host:
+        return _not_measured("the rank trains on the CPU, which runs no kernels", "")
+    rows, duration = _inside(view)
+    if not len(rows):
+        return _not_measured(
+            "no kernel rows inside the window (whole CUDA graphs hide theirs)",
+            "Capture graphs by node: nsys --cuda-graph-trace=node.",
+        )
+    lanes = find_lanes(view)
+    said = said_of_launches(view, lanes, rows)
+    classes = np.array([k.kernel_class for k in view.kinds.kinds], np.int64)[view.kinds.kind[rows]]
+    found = attribute(view, said, rows, classes)
+    is_comm = classes == KernelClass.COMMUNICATION
+    parts = _rows(found, duration)
+    total, computing = exact_sum(duration), exact_sum(duration[~is_comm])
+    unknown = sum(p.total_ns for p in parts if p.part == "unknown")
+
+    is_gemm = classes == KernelClass.GEMM
+    of_experts = np.isin(found.part, [PARTS.index("moe"), PARTS.index("moe_experts")])
+    grouped = is_gemm & (_grouped(view, rows, is_gemm) | of_experts)
+    in_core = is_gemm & said.core & ~grouped
+    linear = is_gemm & ~grouped & ~in_core
+    attention = (classes == KernelClass.ATTENTION) | in_core
+    recompute_ns, recompute_reason = recomputed(view, lanes, said, found, duration, is_comm)
+    return KernelParts(
+        state="measured",
+        reason="" if lanes else "no range names a part of the model: parts are known by kernel names alone",
+        remedy="" if lanes else "Put the model's parts into NVTX or record_function ranges.",
+        kernel_ns=total,
+        compute_kernel_ns=computing,
+        parts=parts,
+        unknown_frac=unknown / computing if computing else None,
+        linear_ns=exact_sum(duration[linear]),
+        linear_frac=exact_sum(duration[linear]) / total if total else None,
+        linear_window_frac=_window_frac(view, rows[linear]),
+        linear_reason="" if said.core.any() or attention.any() else _MAY_HIDE_ATTENTION,
+        grouped_linear_ns=exact_sum(duration[grouped]),
+        grouped_linear_frac=exact_sum(duration[grouped]) / total if total else None,
+        attention_ns=exact_sum(duration[attention]),
+        attention_frac=exact_sum(duration[attention]) / total if total else None,
+        recompute_ns=recompute_ns,
+        recompute_frac=recompute_ns / total if recompute_ns is not None and total else None,
+        recompute_reason=recompute_reason,
+        padding_frac=None,
+        padding_reason="a capture does not say how many tokens of a batch are padding",
+        unfused=find_unfused(view, rows, duration, said.accumulates),
+    )
+
+
+def _not_measured(reason: str, remedy: str) -> KernelParts:
+    return KernelParts(
+        state="not_measured",
+        reason=reason,
+        remedy=remedy,
+        kernel_ns=0,
+        compute_kernel_ns=0,
+        parts=(),
+        unknown_frac=None,
+        linear_ns=None,
+        linear_frac=None,
+        linear_window_frac=None,
+        linear_reason=reason,
+        grouped_linear_ns=None,
+        grouped_linear_frac=None,
+        attention_ns=None,
+        attention_frac=None,
+        recompute_ns=None,
+        recompute_frac=None,
+        recompute_reason=reason,
+        padding_frac=None,
+        padding_reason=reason,
+        unfused=(),
+    )
+
+
+def _inside(view: DeviceView) -> tuple[I64, I64]:
+    """Kernels that run inside the window, by start, and their durations clipped to it."""
+    kernels, window = view.trace.kernels, view.window
+    rows = view.activity.kernel_rows
+    start, end = kernels.start_ns[rows], kernels.end_ns[rows]
+    inside = (start < window.end_ns) & (end > window.start_ns)
+    rows, start, end = kept(inside, rows, start, end)
+    duration = np.minimum(end, window.end_ns) - np.maximum(start, window.start_ns)
+    if (start[1:] < start[:-1]).any():
+        order = np.argsort(start, kind="stable")
+        rows, duration = rows[order], duration[order]
+    return rows, duration
+
+
+def _rows(found: Attribution, duration: I64) -> list[PartTime]:
+    code = (found.part * len(PHASES) + found.phase) * len(EVIDENCE) + found.evidence
+    size = len(PARTS) * len(PHASES) * len(EVIDENCE)
+    count, total = np.bincount(code, minlength=size), sum_by(code, duration, size)
+    rows = [
+        PartTime(
+            part=PARTS[c // len(EVIDENCE) // len(PHASES)],
+            phase=PHASES[c // len(EVIDENCE) % len(PHASES)],
+            evidence=EVIDENCE[c % len(EVIDENCE)],
+            count=int(count[c]),
+            total_ns=int(total[c]),
+        )
+        for c in np.flatnonzero(count).tolist()
+    ]
+    return sorted(rows, key=lambda r: (-r.total_ns, r.part, r.phase, r.evidence))
+
+
+def _grouped(view: DeviceView, rows: I64, is_gemm: Bool) -> Bool:
+    """Whether a product's name says that it is of several experts."""
+    kernels, strings = view.trace.kernels, view.trace.strings
+    names = kernels.full_name[rows]
+    found = np.zeros(len(strings), bool)
+    for i in np.flatnonzero(np.bincount(names[is_gemm], minlength=len(strings))).tolist():
+        found[i] = _GROUPED_NAME.search(strings[i][:4096]) is not None
+    return found[names]
+
+
+def _window_frac(view: DeviceView, rows: I64) -> float | None:
+    kernels, window = view.trace.kernels, view.window
+    if window.duration_ns <= 0:
+        return None
+    ran = union(kernels.start_ns[rows], kernels.end_ns[rows]).clip(window.start_ns, window.end_ns)
+    return ran.total_ns / window.duration_ns

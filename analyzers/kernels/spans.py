@@ -1,0 +1,260 @@
+"""Ranges and operators of one process that mean something, and what they say of a launch inside them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernels.nesting import Nesting, nest
+from perfdoc.analyzers.kernels.part_names import HINTS, MAX_TEXT, NOTHING, PARTS, Meaning, Phase, meaning_of
+from perfdoc.traces import RangeKind
+from perfdoc.traces.table import Bool
+
+NO_PART = -1
+NO_SEQUENCE = -1
+MAX_THREADS = 256
+"""Threads that are looked at, those with the most spans; more than any program launches from."""
+MAX_NAMES = 100_000
+"""Distinct names that are looked at, numbers aside; further ones mean nothing."""
+
+_DIGITS = str.maketrans("023456789", "111111111")
+_SEQUENCE = ", seq = "
+"""emit_nvtx's mark: equal for a forward operator and the autograd node of its gradient."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Said:
+    """What the spans around each of some instants say; one entry an instant."""
+
+    part: I64
+    """Index into PARTS; NO_PART (-1)."""
+    core: Bool
+    """In the product of queries, keys and values."""
+    by_sequence: Bool
+    """Told by the forward operator whose gradient this is."""
+    phase: I64
+    """Phase."""
+    by_operator: Bool
+    """The phase is told by an operator, which speaks for itself alone and not for what runs beside it."""
+    accumulates: Bool
+    """Autograd adds a gradient to the one that is there."""
+
+    @staticmethod
+    def nothing(count: int) -> Said:
+        """Of so many instants nothing is known."""
+        no, none = np.zeros(count, bool), np.full(count, -1, np.int64)
+        return Said(part=none, core=no, by_sequence=no, phase=none, by_operator=no, accumulates=no)
+
+    def take(self, at: I64) -> Said:
+        """The entries at some positions; nothing where the position is -1."""
+        if not len(self.part):
+            return Said.nothing(len(at))
+        there, at = at >= 0, np.maximum(at, 0)
+        return Said(
+            part=np.where(there, self.part[at], NO_PART),
+            core=self.core[at] & there,
+            by_sequence=self.by_sequence[at] & there,
+            phase=np.where(there, self.phase[at], Phase.NONE),
+            by_operator=self.by_operator[at] & there,
+            accumulates=self.accumulates[at] & there,
+        )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Lane:
+    """The spans of one thread."""
+
+    nesting: Nesting
+    meaning: I64
+    """Of each span in the order of `nesting`: index into the meanings."""
+    sequence: I64
+    said: Said
+    """Of each span, those around it included."""
+    in_backward: Bool
+    """Of each span: whether a backward pass lies around it, autograd's own nodes aside. The thread that is in
+    one waits for the threads that do its work."""
+    layer_forward: frozenset[str]
+    """Meaning.in_layer of the spans that are forward and no recomputation."""
+
+    def at(self, time_ns: I64) -> Said:
+        """What is said at each time."""
+        return self.said.take(self.nesting.at(time_ns))
+
+    def waits_at(self, time_ns: I64) -> Bool:
+        """Whether the thread is in a backward pass at each time."""
+        at = self.nesting.at(time_ns)
+        if not len(self.in_backward):
+            return np.zeros(len(time_ns), bool)
+        return (at >= 0) & self.in_backward[np.maximum(at, 0)]
+
+
+def find_lanes(view: DeviceView) -> dict[int, Lane]:
+    """The lane of every thread of the device's process, where spans mean something."""
+    name, thread, start, end = _spans(view)
+    names = np.flatnonzero(np.bincount(name, minlength=len(view.trace.strings)))
+    meanings, meaning_of_name = _meanings(view.trace.strings, names)
+    meaning = meaning_of_name[name]
+    sequence = _sequences(view.trace.strings, names)[name]
+    keep = (meaning > 0) | (sequence >= 0)
+    meaning, sequence, thread, start, end = (c[keep] for c in (meaning, sequence, thread, start, end))
+    lanes = {}
+    count = np.bincount(thread, minlength=1)
+    for t in np.argsort(-count, kind="stable")[:MAX_THREADS].tolist():
+        if not count[t]:
+            break
+        mine = np.flatnonzero(thread == t)
+        nesting = nest(start[mine], end[mine])
+        rows = mine[nesting.row]
+        lanes[t] = _lane(meanings, nesting, meaning[rows], sequence[rows], np.full(len(rows), -1))
+    told = _parts_by_sequence(list(lanes.values()))
+    if told is None:
+        return lanes
+    return {
+        t: _lane(meanings, lane.nesting, lane.meaning, lane.sequence, told.of(lane))
+        for t, lane in lanes.items()
+    }
+
+
+def _spans(view: DeviceView) -> tuple[I64, I64, I64, I64]:
+    """Name, thread, start and end of the nested ranges and the operators of the device's process."""
+    trace = view.trace
+    of_process = np.zeros(len(trace.threads), bool)
+    of_process[trace.threads_of(view.device.process)] = True
+    ranges, operators = trace.ranges, trace.operators
+    no = np.empty(0, np.int64)
+    in_ranges = in_operators = no
+    if len(ranges):
+        # One that never closed reaches to the end of the capture for want of a better end.
+        nested = (ranges.thread >= 0) & (ranges.kind == RangeKind.PUSH_POP) & ~ranges.never_closed
+        in_ranges = np.flatnonzero(of_process[ranges.thread] & nested)
+    if len(operators):
+        in_operators = np.flatnonzero(of_process[operators.thread] & (operators.thread >= 0))
+    name, thread, start, end = (
+        np.concatenate((getattr(ranges, column)[in_ranges], getattr(operators, column)[in_operators]))
+        for column in ("name", "thread", "start_ns", "end_ns")
+    )
+    return name, thread, start, end
+
+
+def _meanings(strings: Sequence[str], names: I64) -> tuple[list[Meaning], I64]:
+    """The distinct meanings, the first of them none at all; and by string the index of its meaning."""
+    meanings: dict[Meaning, int] = {NOTHING: 0}
+    by_key: dict[str, int] = {}
+    index = np.zeros(len(strings), np.int64)
+    for i in names.tolist():
+        # Half a million operators that emit_nvtx numbers are a few hundred names.
+        key = strings[i][:MAX_TEXT].partition(",")[0].translate(_DIGITS)
+        found = by_key.get(key)
+        if found is None:
+            found = 0
+            if len(by_key) < MAX_NAMES and HINTS.search(key) is not None:
+                meaning = meaning_of(key)
+                found = meanings.setdefault(meaning, len(meanings)) if meaning.says_something else 0
+            by_key[key] = found
+        index[i] = found
+    return list(meanings), index
+
+
+def _sequences(strings: Sequence[str], names: I64) -> I64:
+    """By string the sequence number that emit_nvtx wrote into it; NO_SEQUENCE."""
+    found = np.full(len(strings), NO_SEQUENCE, np.int64)
+    for i in names.tolist():
+        text = strings[i]
+        at = text.find(_SEQUENCE, 0, MAX_TEXT)
+        if at >= 0:
+            digits = text[at + len(_SEQUENCE) : at + len(_SEQUENCE) + 18].partition(",")[0]
+            found[i] = int(digits) if digits.isascii() and digits.isdigit() else NO_SEQUENCE
+    return found
+
+
+def _lane(meanings: Sequence[Meaning], nesting: Nesting, meaning: I64, sequence: I64, told: I64) -> Lane:
+    """Hand down from outer to inner what each span says.
+
+    told: by span a code of (part, core) that its sequence number tells; -1 nothing.
+    """
+    parts = [_code(m.part, m.core) if m.part is not None else -1 for m in meanings]
+    own_part = np.array(parts, np.int64)[meaning]
+    own_phase = np.array([m.phase for m in meanings], np.int64)[meaning]
+    code = np.array([m.forward_code for m in meanings], bool)[meaning]
+    node = np.array([m.autograd for m in meanings], bool)[meaning]
+    accumulates = np.array([m.accumulates for m in meanings], bool)[meaning]
+    pass_ = np.array([m.phase is Phase.BACKWARD and not m.autograd for m in meanings], bool)[meaning]
+    by_sequence = (own_part < 0) & (told >= 0)
+    by_operator = np.array([m.in_layer == "operator" for m in meanings], bool)[meaning]
+    part = np.where(by_sequence, told, own_part)
+    phase = own_phase.copy()
+    for level in nesting.levels[1:]:
+        around = nesting.parent[level]
+        inherits = part[level] < 0
+        by_sequence[level] |= inherits & by_sequence[around]
+        part[level] = np.where(inherits, part[around], part[level])
+        backward = (phase[around] == Phase.BACKWARD) & (code[level] | node[around])
+        again = backward | (phase[around] == Phase.RECOMPUTE)
+        phase[level] = np.where(
+            own_phase[level] == Phase.NONE,
+            phase[around],
+            np.where((own_phase[level] == Phase.FORWARD) & again, Phase.RECOMPUTE, own_phase[level]),
+        )
+        handed_down = (own_phase[level] == Phase.NONE) | (phase[around] == Phase.RECOMPUTE)
+        by_operator[level] = np.where(handed_down, by_operator[around], by_operator[level])
+        accumulates[level] |= accumulates[around]
+        pass_[level] |= pass_[around]
+        node[level] |= node[around]
+    return Lane(
+        nesting=nesting,
+        meaning=meaning,
+        sequence=sequence,
+        said=Said(
+            part=np.where(part >= 0, part // 2, NO_PART),
+            core=(part >= 0) & (part % 2 == 1),
+            by_sequence=by_sequence,
+            phase=phase,
+            by_operator=by_operator,
+            accumulates=accumulates,
+        ),
+        in_backward=pass_,
+        layer_forward=frozenset(
+            meanings[m].in_layer for m in np.unique(meaning[phase == Phase.FORWARD]).tolist()
+        )
+        - {""},
+    )
+
+
+def _code(part: str, core: bool) -> int:
+    return PARTS.index(part) * 2 + core
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Told:
+    """What the forward operator of each sequence number is part of."""
+
+    sequence: I64
+    """Ascending."""
+    code: I64
+
+    def of(self, lane: Lane) -> I64:
+        """For each span of a lane in a backward, the code of its forward operator's part; -1 unknown."""
+        at = np.minimum(np.searchsorted(self.sequence, lane.sequence), len(self.sequence) - 1)
+        known = (self.sequence[at] == lane.sequence) & (lane.said.phase == Phase.BACKWARD)
+        return np.where(known, self.code[at], -1)
+
+
+def _parts_by_sequence(lanes: Sequence[Lane]) -> _Told | None:
+    """None where nothing is told, or where several threads number their operators: each counts for itself."""
+    forward: list[Mapping[str, I64]] = []
+    for lane in lanes:
+        numbered = (lane.sequence >= 0) & (lane.said.phase != Phase.BACKWARD)
+        if numbered.any():
+            here = np.flatnonzero(numbered & (lane.said.part >= 0))
+            code = lane.said.part[here] * 2 + lane.said.core[here]
+            forward.append({"sequence": lane.sequence[here], "code": code})
+    if len(forward) != 1 or not len(forward[0]["sequence"]):
+        return None
+    # Of several operators with one number (composite ones pass it on) the last made the node.
+    sequence, code = forward[0]["sequence"][::-1], forward[0]["code"][::-1]
+    unique, first = np.unique(sequence, return_index=True)
+    return _Told(sequence=unique, code=code[first])

@@ -1,0 +1,130 @@
+"""The ledger of every step: the window's ledger cut at the steps' bounds.
+
+Every leaf is a set of disjoint stretches of time, so cutting them gives all steps in one pass, and the steps
+sum to the window's ledger exactly, leaf by leaf.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, Intervals
+from perfdoc.analyzers.base.rows import kept
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.host_state import Measured
+from perfdoc.analyzers.device.idle import IDLE_CAUSES
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.analyzers.ledger.window import exposed_pieces
+
+LEAVES = (
+    "compute",
+    *(f"exposed_comm.{d}" for d in DIMENSIONS),
+    "exposed_memcpy",
+    *(f"idle.{c}" for c in IDLE_CAUSES),
+)
+_EMPTY = np.empty(0, np.int64)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StepLedgers(Measured):
+    """Steps of one device's window in order, and nanoseconds by leaf and step."""
+
+    names: Sequence[str] = ()
+    start_ns: I64 = field(default_factory=lambda: _EMPTY)
+    duration_ns: I64 = field(default_factory=lambda: _EMPTY)
+    leaf_ns: Mapping[str, I64] = field(default_factory=dict)
+    """By every name of LEAVES, one figure for each step; those of a step sum to its duration."""
+
+
+def distinct_names(names: Sequence[str]) -> list[str]:
+    """Names with the count of their occurrence after those that occur again: `step`, `step (2)`."""
+    seen: Counter[str] = Counter()
+    found = []
+    for name in names:
+        seen[name] += 1
+        found.append(name if seen[name] == 1 else f"{name} ({seen[name]})")
+    return found
+
+
+def step_ledgers(view: DeviceView) -> StepLedgers:
+    """The ledger of each step of one device."""
+    steps = view.window.steps
+    if not steps:
+        return StepLedgers.missing(
+            f"The window is not made of steps ({view.window.reason}).",
+            "Mark steps with ranges, or name them with --step-range.",
+        )
+    bounds = np.array([*(s.start_ns for s in steps), steps[-1].end_ns], np.int64)
+    assert all(a.end_ns == b.start_ns for a, b in itertools.pairwise(steps)), "steps tile"
+    compute = np.diff(view.activity.compute.covered_before(bounds))
+    busy = np.diff(view.activity.busy.covered_before(bounds))
+    exposed = _exposed(view, bounds)
+    leaf_ns = {
+        "compute": compute,
+        **{f"exposed_comm.{d}": exposed[:, i] for i, d in enumerate(DIMENSIONS)},
+        "exposed_memcpy": busy - compute - exposed.sum(axis=1),
+        **{f"idle.{cause}": ns for cause, ns in _idle(view, bounds).items()},
+    }
+    duration = np.diff(bounds)
+    assert (sum(leaf_ns.values()) == duration).all(), "a step's leaves sum to its duration"
+    return StepLedgers(
+        names=[s.name for s in steps], start_ns=bounds[:-1], duration_ns=duration, leaf_ns=leaf_ns
+    )
+
+
+def _exposed(view: DeviceView, bounds: I64) -> I64:
+    """Exposed communication, steps x DIMENSIONS."""
+    size = len(DIMENSIONS)
+    total = np.zeros((len(bounds) - 1) * size, np.int64)
+    for begin, finish, dimension, covered in exposed_pieces(
+        view.activity.communication, view.activity.compute
+    ):
+        a, b, row, step = _cut(bounds, begin, finish)
+        exposed = b - a - covered.covered_within(a, b)
+        total += sum_by(step * size + dimension[row], exposed, len(total))
+    return total.reshape(-1, size)
+
+
+def _idle(view: DeviceView, bounds: I64) -> dict[str, I64]:
+    """Idle by cause, as `perfdoc.analyzers.device.idle` has it for the window."""
+    steps = len(bounds) - 1
+    gaps, inputs = view.gaps, view.idle_inputs  # the steps tile the window
+    host = _by_step(bounds, gaps.start_ns, gaps.host_end_ns)
+    gc = gc_or_data = np.zeros(steps, np.int64)
+    if len(inputs.gc_or_data):
+        a, b, _, step = _cut(bounds, gaps.start_ns, gaps.host_end_ns)
+        gc = sum_by(step, inputs.gc.covered_within(a, b), steps)
+        gc_or_data = sum_by(step, inputs.gc_or_data.covered_within(a, b), steps)
+    found = {"host": host - gc_or_data, "gc": gc, "data": gc_or_data - gc}
+    causes = {
+        "dependency": gaps.waited,
+        "launch_latency": gaps.short & ~gaps.waited,
+        "unexplained": ~gaps.short,
+    }
+    for cause, rows in causes.items():
+        found[cause] = _by_step(bounds, *kept(rows, gaps.host_end_ns, gaps.end_ns))
+    return found
+
+
+def _by_step(bounds: I64, start: I64, end: I64) -> I64:
+    """Nanoseconds of disjoint, sorted stretches in each step."""
+    return np.diff(Intervals(*kept(end > start, start, end)).covered_before(bounds))
+
+
+def _cut(bounds: I64, start: I64, end: I64) -> tuple[I64, I64, I64, I64]:
+    """Stretches cut at the bounds and clipped to the outer ones: (start, end, input row, step)."""
+    start, end = np.clip(start, bounds[0], bounds[-1]), np.clip(end, bounds[0], bounds[-1])
+    inner = np.flatnonzero(end > start)
+    start, end = start[inner], end[inner]
+    first = np.searchsorted(bounds, start, "right") - 1
+    pieces = np.searchsorted(bounds, end, "left") - first
+    row = np.repeat(np.arange(len(inner)), pieces)
+    nth = np.arange(len(row)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    step = first[row] + nth
+    return np.maximum(start[row], bounds[step]), np.minimum(end[row], bounds[step + 1]), inner[row], step

@@ -1,0 +1,238 @@
+"""Which ranks form a pipeline, how its schedule is laid out, and how that runs if nothing is in its way.
+
+Passes of micro-batches run in a fixed order on every stage, each as soon as its stage is free and its input
+is there; messages take no time. With equal stages the window is longer than a stage's own work by
+(pp - 1) / (vpp * micro-batches) of it (Narayanan et al. 2021, arXiv 2104.04473): the bubble that no
+implementation can avoid.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.traces.job_facts import JobFacts
+
+Takes = float | Sequence[float]
+MOST_PASSES = 400_000
+"""A schedule of more passes is not laid out."""
+
+
+def ideal_bubble_frac(*, pp: int, vpp: int, micro_batches: int) -> float:
+    """Share of the pipeline's window that a perfect schedule with equal stages leaves idle.
+
+    >>> ideal_bubble_frac(pp=4, vpp=1, micro_batches=8)  # (3 / 8) / (1 + 3 / 8)
+    0.2727272727272727
+    """
+    return (pp - 1) / (vpp * micro_batches + pp - 1)
+
+
+def warm_up_forwards(*, pp: int, vpp: int, stage: int, micro_batches: int) -> int:
+    """Forward passes of a stage before the one that its first backward follows."""
+    most = micro_batches * vpp
+    return min(most, pp - stage - 1 if vpp == 1 else 2 * (pp - stage - 1) + (vpp - 1) * pp)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PerfectSchedule:
+    """One step of a perfect schedule; times in the unit of the passes given."""
+
+    window: float
+    """From the start of the first pass to the end of the last."""
+    own: tuple[float, ...]
+    """By stage: the passes together."""
+
+    def idle(self, stage: int) -> float:
+        """What the window leaves over."""
+        return self.window - self.own[stage]
+
+
+def perfect_schedule(
+    *, vpp: int, micro_batches: int, forward: Sequence[Takes], backward: Sequence[Takes]
+) -> PerfectSchedule | None:
+    """Lay out a step whose stages take `forward` and `backward` for one micro-batch in one chunk: a figure a
+    stage, or where its chunks differ one for each of them.
+
+    None where the schedule is not defined (interleaved, and the micro-batches are no multiple of the
+    stages) or has more than MOST_PASSES passes.
+    """
+    pp = len(forward)
+    takes = {True: _by_chunk(forward, vpp), False: _by_chunk(backward, vpp)}
+    if (vpp > 1 and micro_batches % pp) or 2 * pp * vpp * micro_batches > MOST_PASSES:
+        return None
+    orders = [_order(pp, vpp, stage, micro_batches) for stage in range(pp)]
+    done: dict[tuple[bool, int, int, int], float] = {}
+    free = [0.0] * pp
+    at = [0] * pp
+    # A stage goes on until it needs what another one has not done; some stage can always go on.
+    waiting = set(range(pp))
+    while waiting:
+        moved = False
+        for stage in sorted(waiting):
+            while at[stage] < len(orders[stage]):
+                is_forward, micro_batch, chunk = orders[stage][at[stage]]
+                source = _source(is_forward, micro_batch, chunk, stage, pp, vpp)
+                if source is not None and source not in done:
+                    break
+                start = max(free[stage], 0.0 if source is None else done[source])
+                free[stage] = start + takes[is_forward][stage][chunk]
+                done[is_forward, micro_batch, chunk, stage] = free[stage]
+                at[stage] += 1
+                moved = True
+            else:
+                waiting.discard(stage)
+        assert moved or not waiting, "the schedule waits for itself"
+    own = tuple(micro_batches * (sum(f) + sum(b)) for f, b in zip(*takes.values(), strict=True))
+    return PerfectSchedule(window=max(free), own=own)
+
+
+def _by_chunk(takes: Sequence[Takes], vpp: int) -> list[Sequence[float]]:
+    return [t if isinstance(t, Sequence) else (t,) * vpp for t in takes]
+
+
+def _order(pp: int, vpp: int, stage: int, micro_batches: int) -> list[tuple[bool, int, int]]:
+    """(forward?, micro-batch, chunk) in the order in which a stage runs them."""
+    group = pp if vpp > 1 else 1
+    visits = [
+        (first + i, chunk)
+        for first in range(0, micro_batches, group)
+        for chunk in range(vpp)
+        for i in range(group)
+    ]
+    forwards = [(True, micro_batch, chunk) for micro_batch, chunk in visits]
+    backwards = [(False, micro_batch, vpp - 1 - chunk) for micro_batch, chunk in visits]
+    warm = warm_up_forwards(pp=pp, vpp=vpp, stage=stage, micro_batches=micro_batches)
+    steady = [p for pair in zip(forwards[warm:], backwards, strict=False) for p in pair]
+    return forwards[:warm] + steady + backwards[len(visits) - warm :]
+
+
+def _source(
+    is_forward: bool, micro_batch: int, chunk: int, stage: int, pp: int, vpp: int
+) -> tuple[bool, int, int, int] | None:
+    """The pass that must be done before: the chunk before on the way forward, behind on the way back."""
+    place = chunk * pp + stage
+    if is_forward:
+        return (True, micro_batch, *divmod(place - 1, pp)) if place > 0 else None
+    if place == vpp * pp - 1:
+        return True, micro_batch, chunk, stage
+    return (False, micro_batch, *divmod(place + 1, pp))
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """Sizes of the schedule; None unknown."""
+
+    pp: int | None
+    vpp: int | None
+    micro_batches: int | None
+    sources: dict[str, str]
+    """Who says so, by field; `ranges` where passes were counted."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def missing(self) -> tuple[str, ...]:
+        """Fields that nothing tells."""
+        values = {"pp": self.pp, "vpp": self.vpp, "micro_batches": self.micro_batches}
+        return tuple(name for name, value in values.items() if value is None)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Members:
+    """A pipeline of which every stage was captured: positions of its ranks, first stage first."""
+
+    positions: tuple[int, ...]
+
+
+def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
+    """What was given; else the size of the pipelines' groups, and counts of passes in ranges."""
+    sources = {n: facts.sources.get(n, "given") for n in ("pp", "vpp", "micro_batches") if getattr(facts, n)}
+    pp, vpp, micro_batches = facts.pp or None, facts.vpp or None, facts.micro_batches or None
+    sizes = {(len(r.group), r.group_source) for r in ranks if r.group}
+    if pp is None and len({size for size, _ in sizes}) == 1:
+        pp, sources["pp"] = min(sizes)
+    forwards, numbers = _counted(ranks)
+    if micro_batches is None and numbers is not None:
+        micro_batches, sources["micro_batches"] = numbers, "ranges"
+    if micro_batches is None and vpp is not None and forwards is not None and forwards % vpp == 0:
+        micro_batches, sources["micro_batches"] = forwards // vpp, "ranges"
+    if vpp is None and micro_batches is not None and forwards is not None and forwards % micro_batches == 0:
+        vpp, sources["vpp"] = forwards // micro_batches, "ranges"
+    notes = []
+    if vpp is not None and micro_batches is not None and forwards not in (None, vpp * micro_batches):
+        notes.append(
+            f"the ranges show {forwards} forward passes in a step, not {vpp} x {micro_batches} of the layout"
+        )
+    return Layout(pp=pp, vpp=vpp, micro_batches=micro_batches, sources=sources, notes=tuple(notes))
+
+
+def _counted(ranks: Sequence[PipelineRank]) -> tuple[int | None, int | None]:
+    """Forward passes of a step, and micro-batches by their numbers; None where ranks or steps disagree."""
+    forwards, numbers = set(), set()
+    for rank in ranks:
+        passes = rank.passes
+        for step in np.unique(passes.step).tolist():
+            mine = (passes.step == step) & passes.is_forward
+            forwards.add(int(np.count_nonzero(mine)))
+            named = passes.micro_batch[mine]
+            numbers.add(len(np.unique(named)) if len(named) and (named >= 0).all() else 0)
+    return (
+        forwards.pop() if len(forwards) == 1 and forwards != {0} else None,
+        numbers.pop() if len(numbers) == 1 and numbers != {0} else None,
+    )
+
+
+def find_pipelines(
+    ranks: Sequence[PipelineRank], facts: JobFacts, pp: int
+) -> tuple[list[Members], str, dict[int, int]]:
+    """Complete pipelines, how their ranks were found, and the stage of every rank of which it is known."""
+    grouped = [r.group if len(r.group) == pp else () for r in ranks]
+    source = next((r.group_source for r, g in zip(ranks, grouped, strict=True) if g), "")
+    stages = {i: g.index(r.rank) for i, (r, g) in enumerate(zip(ranks, grouped, strict=True)) if r.rank in g}
+    keys: dict[int, object] = {i: grouped[i] for i in stages}
+    if not stages:
+        world = facts.world_size or max((r.world_size or 0 for r in ranks), default=0)
+        numbers = [r.rank for r in ranks]
+        if world and world % pp == 0 and None not in numbers and len(set(numbers)) == len(ranks):
+            # megatron-core numbers stages outermost: rank = stage * (world / pp) + the rest.
+            each = world // pp
+            placed = [(i, n) for i, n in enumerate(numbers) if n is not None and n < world]
+            stages = {i: n // each for i, n in placed}
+            keys = {i: n % each for i, n in placed}
+            source = "rank numbers, stages outermost"
+    found: dict[object, dict[int, int]] = defaultdict(dict)
+    for i, key in keys.items():
+        found[key].setdefault(stages[i], i)
+    complete = [
+        Members(positions=tuple(at[s] for s in range(pp)))
+        for at in found.values()
+        if len(at) == pp and all(ranks[i].state == "measured" for i in at.values())
+    ]
+    return complete, source, stages
+
+
+def stage_by_warm_up(rank: PipelineRank, layout: Layout) -> int | None:
+    """The stage whose schedule begins with as many forwards as this rank's steps do; None where none does,
+    or several do (fewer micro-batches than stages)."""
+    passes = rank.passes
+    pp, vpp, micro_batches = layout.pp, layout.vpp, layout.micro_batches
+    if not len(passes) or pp is None or vpp is None or micro_batches is None:
+        return None
+    warm = set()
+    for step in np.unique(passes.step).tolist():
+        order = passes.is_forward[passes.step == step]
+        warm.add(int(np.argmin(order)) if not order.all() else -1)
+    if len(warm) != 1:
+        return None
+    # The forward that the first backward follows belongs to the steady phase.
+    before = warm.pop() - 1
+    behind = before if vpp == 1 else (before - (vpp - 1) * pp) // 2
+    stage = pp - 1 - behind
+    # Where all of a stage's forwards come first, the stages before it look the same.
+    if not 0 <= stage < pp or (before + 1 >= micro_batches * vpp and stage > 0):
+        return None
+    expected = warm_up_forwards(pp=pp, vpp=vpp, stage=stage, micro_batches=micro_batches)
+    return stage if expected == before else None

@@ -1,0 +1,144 @@
+"""Forward and backward passes of micro-batches on one device, as ranges name them."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.device.launches import innermost
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.profiling import vocabulary
+from perfdoc.traces import RangeKind
+from perfdoc.traces.table import Bool
+
+_FORMS = (
+    (re.compile(rf"{re.escape(vocabulary.FORWARD)}"), re.compile(rf"{re.escape(vocabulary.BACKWARD)}")),
+    (
+        re.compile(r"(?:[\w.]{1,200}\.)?forward[_-](?:step|compute)"),
+        re.compile(r"(?:[\w.]{1,200}\.)?backward[_-](?:step|compute)"),
+    ),
+)
+"""(forward, backward) on the whole name: ours, else megatron-core's functions and timers."""
+_MICRO_BATCH = re.compile(rf"{re.escape(vocabulary.MICRO_BATCH)} (\d{{1,9}})")
+_INSIDE_A_PASS = [DIMENSIONS.index(d) for d in ("tp", "cp", "ep")]
+"""Communication that belongs to the pass that launched it; gradients and messages run on beside others."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Passes:
+    """Passes on the device by start time: from the first activity launched in the range to the last end."""
+
+    step: I64
+    """Index into the window's steps."""
+    is_forward: Bool
+    micro_batch: I64
+    """As the ranges say; -1 unknown."""
+    start_ns: I64
+    end_ns: I64
+
+    def __len__(self) -> int:
+        return len(self.step)
+
+
+def find_passes(view: DeviceView) -> Passes:
+    """Passes inside the window's steps; empty where nothing names them."""
+    rows, is_forward = pass_ranges(view)
+    ranges = view.trace.ranges
+    steps = view.window.steps
+    begin, end = ranges.start_ns[rows], ranges.end_ns[rows]
+    step = np.searchsorted([s.host_start_ns for s in steps], begin, "right") - 1
+    host_end = np.array([s.host_end_ns for s in steps] or [0], np.int64)
+    inside = (step >= 0) & (begin < host_end[np.maximum(step, 0)])
+    rows, is_forward, step = rows[inside], is_forward[inside], step[inside]
+    start, end = begin[inside], end[inside]
+    micro_batch = _micro_batches(view, rows)
+    if not view.activity.on_host:
+        start, end = _on_device(view, start, end)
+    ran = end > start
+    order = np.flatnonzero(ran)[np.argsort(start[ran], kind="stable")]
+    return Passes(
+        step=step[order],
+        is_forward=is_forward[order],
+        micro_batch=micro_batch[order],
+        start_ns=start[order],
+        end_ns=end[order],
+    )
+
+
+def pass_ranges(view: DeviceView) -> tuple[I64, Bool]:
+    """Rows of Trace.ranges that are passes on the host, by start, none inside another, and which of them are
+    forward."""
+    trace = view.trace
+    used = [(i, trace.strings[i]) for i in trace.range_names.tolist()]
+    used = [(i, text) for i, text in used if "forward" in text or "backward" in text]
+    threads = trace.threads_of(view.device.process)
+    for forms in _FORMS:
+        code = np.zeros(len(trace.strings), np.int8)
+        for value, form in enumerate(forms, start=1):
+            code[[i for i, text in used if form.fullmatch(text)]] = value
+        usable = (trace.ranges.kind != RangeKind.MARK) & ~trace.ranges.never_closed
+        rows = np.flatnonzero((code[trace.ranges.name] > 0) & usable)
+        rows = rows[np.isin(trace.ranges.thread[rows], threads)]
+        if len(rows):
+            rows = _outermost(trace.ranges.start_ns, trace.ranges.end_ns, rows)
+            return rows, code[trace.ranges.name[rows]] == 1
+    return np.empty(0, np.int64), np.empty(0, bool)
+
+
+def layer_forwards(view: DeviceView) -> I64:
+    """Rows of Trace.ranges that are the forward of a layer, by our own names, wherever they lie."""
+    trace, ranges = view.trace, view.trace.ranges
+    layer = f"{vocabulary.FORWARD} layer="
+    names = [i for i in trace.range_names.tolist() if trace.strings[i].startswith(layer)]
+    rows = np.flatnonzero(np.isin(ranges.name, names) & (ranges.kind != RangeKind.MARK))
+    return rows[np.isin(ranges.thread[rows], trace.threads_of(view.device.process))]
+
+
+def _outermost(start_ns: I64, end_ns: I64, rows: I64) -> I64:
+    """Rows by start, without those that begin inside an earlier one: a pass may be named twice."""
+    rows = rows[np.lexsort((-end_ns[rows], start_ns[rows]))]
+    reach = np.maximum.accumulate(end_ns[rows])
+    outer = np.ones(len(rows), bool)
+    outer[1:] = start_ns[rows][1:] >= reach[:-1]
+    return rows[outer]
+
+
+def _micro_batches(view: DeviceView, rows: I64) -> I64:
+    """The number of the micro-batch range around each pass; -1 none."""
+    trace = view.trace
+    numbers = {
+        i: int(found[1])
+        for i in trace.range_names.tolist()
+        if (found := _MICRO_BATCH.fullmatch(trace.strings[i])) is not None
+    }
+    table = np.full(len(trace.strings), -1, np.int64)
+    table[list(numbers)] = list(numbers.values())
+    around = np.flatnonzero(table[trace.ranges.name] >= 0)
+    at = innermost(
+        trace.ranges.start_ns[around],
+        trace.ranges.end_ns[around],
+        trace.ranges.thread[around].astype(np.int64),
+        trace.ranges.start_ns[rows],
+        trace.ranges.thread[rows].astype(np.int64),
+    )
+    return np.where(at >= 0, table[trace.ranges.name[around[np.maximum(at, 0)]]], -1) if len(around) else at
+
+
+def _on_device(view: DeviceView, begin: I64, end: I64) -> tuple[I64, I64]:
+    """First start and last end of what was launched in each range; (0, 0) where nothing was."""
+    activity = view.activity
+    mine = np.ones(len(activity.start_ns), bool)
+    mine[activity.comm_rows] = np.isin(activity.communication.dimension, _INSIDE_A_PASS)
+    # By time alone: autograd launches a backward from a thread of its own while the range's waits.
+    at = np.searchsorted(begin, activity.launch_start_ns, "right") - 1
+    mine &= (at >= 0) & (activity.launch_start_ns < np.append(end, 0)[at])
+    first = np.full(len(begin), np.iinfo(np.int64).max, np.int64)
+    last = np.zeros(len(begin), np.int64)
+    np.minimum.at(first, at[mine], activity.start_ns[mine])
+    np.maximum.at(last, at[mine], activity.end_ns[mine])
+    nothing = last == 0
+    return np.where(nothing, 0, first), last

@@ -1,0 +1,251 @@
+"""The pipeline analysis of a job: its result, and how it is made of the rows of ranks."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from perfdoc.analyzers.pipeline.layout import Layout, ideal_bubble_frac, perfect_schedule
+from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.analyzers.pipeline.rows import (
+    NOTHING,
+    PipelineStage,
+    RowSums,
+    ideal_bubble_ns,
+    mean_pass_ns,
+    row_of,
+)
+
+_CLOCK_REMEDY = "Capture all ranks of a node in one nsys session: then they share a clock."
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pipeline:
+    """Pipeline idle of a job. Fractions are shares of `window_ns`; None is not measured."""
+
+    state: Literal["measured", "not_measured"]
+    reason: str
+    """Why it, or a part of it that is None, is not measured."""
+    remedy: str
+    scope: Literal["job", "rank"] | None
+    """job: stages on one clock, so windows of whole pipelines. rank: every rank by itself; then what a stage
+    idles after its last message is not seen, transfer counts its own messages only, and a row's late_peer_ns
+    is whatever it waited besides."""
+    pp: int | None
+    vpp: int | None
+    micro_batches: int | None
+    sources: dict[str, str]
+    """Who says so, by field; `stages`: how ranks were given their stages."""
+    steps: int
+    pipelines: int
+    """Measured with all their stages."""
+    bubble_frac: float | None
+    ideal_bubble_frac: float | None
+    """Of a perfect schedule with equal stages: (pp - 1) / (vpp * micro_batches + pp - 1)."""
+    transfer_frac: float | None
+    handover_frac: float | None
+    late_peer_frac: float | None
+    window_ns: int | None
+    """Windows of all pipelines, steps and stages together: from first pass to last."""
+    step_ns: int | None
+    """The steps that they lie in, together."""
+    idle_ns: int | None
+    imbalance_ns: int | None
+    """The part of late peer that the stages' mean times account for; None where passes are not known."""
+    uncertainty_ns: int
+    """By how much clocks may make the idle time of a rank in a step wrong. 0 on one clock."""
+    matched_frac: float | None
+    """Share of messages of which the other side was found."""
+    slowest_rank: int | None
+    """Whose own time exceeds the mean of its pipeline most, where somebody waited for a late peer."""
+    slowest_stage: int | None
+    slowest_over_mean: float | None
+    stages: tuple[PipelineStage, ...]
+    """By stage, then rank."""
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sizes:
+    """The schedule's sizes, all known, and who said so."""
+
+    pp: int
+    vpp: int
+    micro_batches: int
+    sources: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def layout(self) -> Layout:
+        """The same, as it may be incomplete."""
+        return Layout(
+            pp=self.pp,
+            vpp=self.vpp,
+            micro_batches=self.micro_batches,
+            sources=dict(self.sources),
+            notes=self.notes,
+        )
+
+    def ideal_ns(self, own_ns: int, stages: int) -> int:
+        """The bubble that the mean own time of some stages must have."""
+        return ideal_bubble_ns(own_ns, stages, pp=self.pp, vpp=self.vpp, micro_batches=self.micro_batches)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Certainty:
+    """What clocks leave open, in one step of one rank."""
+
+    idle_ns: int = 0
+    transfer_ns: int = 0
+    matched_frac: float | None = None
+
+
+def not_measured(reason: str, remedy: str, layout: Layout) -> Pipeline:
+    """No result, and why; what is known of the layout is kept."""
+    pp, vpp, micro_batches = layout.pp, layout.vpp, layout.micro_batches
+    return Pipeline(
+        state="not_measured",
+        reason=reason,
+        remedy=remedy,
+        scope=None,
+        pp=pp,
+        vpp=vpp,
+        micro_batches=micro_batches,
+        sources=dict(layout.sources),
+        steps=0,
+        pipelines=0,
+        bubble_frac=None,
+        ideal_bubble_frac=None
+        if pp is None or vpp is None or micro_batches is None
+        else ideal_bubble_frac(pp=pp, vpp=vpp, micro_batches=micro_batches),
+        transfer_frac=None,
+        handover_frac=None,
+        late_peer_frac=None,
+        window_ns=None,
+        step_ns=None,
+        idle_ns=None,
+        imbalance_ns=None,
+        uncertainty_ns=0,
+        matched_frac=None,
+        slowest_rank=None,
+        slowest_stage=None,
+        slowest_over_mean=None,
+        stages=(),
+        notes=layout.notes,
+    )
+
+
+def measured(
+    ranks: Sequence[PipelineRank],
+    sums: Mapping[int, RowSums],
+    sizes: Sizes,
+    *,
+    scope: Literal["job", "rank"],
+    pipelines: int = 0,
+    certainty: Certainty,
+) -> Pipeline:
+    """Put rows of ranks (by position) together; not measured where clocks leave open as much as there is."""
+    window = sum(r.window_ns for r in sums.values())
+    if not window:
+        reason = "no step holds the passes of all stages"
+        return not_measured(reason, "Capture whole steps of every stage.", sizes.layout)
+    split = sum((r.split for r in sums.values()), start=NOTHING)
+    times = sum(r.steps for r in sums.values())
+    if certainty.idle_ns and split.idle_ns <= certainty.idle_ns * times:
+        return not_measured(
+            f"the idle time of a stage in a step, {split.idle_ns // times:,} ns, is not more than the clocks "
+            f"of the captures leave open, {certainty.idle_ns:,} ns",
+            _CLOCK_REMEDY,
+            sizes.layout,
+        )
+
+    def share(part_ns: int, open_ns: int) -> float | None:
+        return part_ns / window if not open_ns or part_ns > open_ns * times else None
+
+    bubble = share(split.bubble_ns, certainty.idle_ns)
+    transfer = share(split.transfer_ns, certainty.transfer_ns)
+    late_peer = share(split.late_peer_ns, certainty.idle_ns + certainty.transfer_ns)
+    shares = {"bubble": bubble, "transfer": transfer, "late peer": late_peer}
+    unclear = [name for name, value in shares.items() if value is None]
+    reason = f"not more than what clocks leave open: {', '.join(unclear)}" if unclear else ""
+    remedy = _CLOCK_REMEDY if unclear else ""
+    if scope == "rank":
+        late_peer = None
+        reason = "a rank by itself does not show whether a peer was late or its messages took long: late peer"
+        remedy = (
+            "Give the captures of all stages; of one node in one nsys session, so that they share a clock."
+        )
+    slowest = _slowest(sums) if split.late_peer_ns and late_peer is not None else None
+    order = sorted(sums, key=lambda position: (_at_end(sums[position].stage), position))
+    return Pipeline(
+        state="measured",
+        reason=reason,
+        remedy=remedy,
+        scope=scope,
+        pp=sizes.pp,
+        vpp=sizes.vpp,
+        micro_batches=sizes.micro_batches,
+        sources=dict(sizes.sources),
+        steps=max(r.steps for r in sums.values()),
+        pipelines=pipelines,
+        bubble_frac=bubble,
+        ideal_bubble_frac=ideal_bubble_frac(pp=sizes.pp, vpp=sizes.vpp, micro_batches=sizes.micro_batches),
+        transfer_frac=transfer,
+        handover_frac=split.handover_ns / window,
+        late_peer_frac=late_peer,
+        window_ns=window,
+        step_ns=sum(r.step_ns for r in sums.values()),
+        idle_ns=split.idle_ns,
+        imbalance_ns=_imbalance_ns(ranks, sums, sizes) if scope == "job" else None,
+        uncertainty_ns=certainty.idle_ns,
+        matched_frac=certainty.matched_frac,
+        slowest_rank=None if slowest is None else ranks[slowest].rank,
+        slowest_stage=None if slowest is None else sums[slowest].stage,
+        slowest_over_mean=None if slowest is None else sums[slowest].own_over_mean,
+        stages=tuple(row_of(ranks[position], sums[position], sizes.pp) for position in order),
+        notes=sizes.notes,
+    )
+
+
+def _at_end(stage: int | None) -> float:
+    return float("inf") if stage is None else stage
+
+
+def _slowest(sums: Mapping[int, RowSums]) -> int | None:
+    """Position of the rank that exceeds the mean of its pipeline most."""
+    over = {i: r.own_over_mean for i, r in sums.items() if r.own_over_mean is not None}
+    return max(over, key=lambda i: over[i]) if over else None
+
+
+def _imbalance_ns(ranks: Sequence[PipelineRank], sums: Mapping[int, RowSums], sizes: Sizes) -> int | None:
+    """What of late peer a perfect schedule with each stage's own mean time (over steps and replicas) has."""
+    rows: dict[int, list[int]] = defaultdict(list)
+    for position, row in sums.items():
+        if row.stage is not None:
+            rows[row.stage].append(position)
+    if len(rows) < sizes.pp:
+        return None
+    forward, backward = [], []
+    for stage in range(sizes.pp):
+        steps = sum(sums[i].steps for i in rows[stage])
+        one = sum(sums[i].own_ns for i in rows[stage]) / (steps * sizes.vpp * sizes.micro_batches)
+        f = [mean_pass_ns(ranks[i], forward=True) for i in rows[stage]]
+        b = [mean_pass_ns(ranks[i], forward=False) for i in rows[stage]]
+        if None in f or None in b:
+            return None
+        ahead, both = sum(x or 0 for x in f), sum(x or 0 for x in (*f, *b))
+        forward.append(one * ahead / both)
+        backward.append(one - forward[-1])
+    perfect = perfect_schedule(
+        vpp=sizes.vpp, micro_batches=sizes.micro_batches, forward=forward, backward=backward
+    )
+    if perfect is None:
+        return None
+    even = sum(perfect.own) / sizes.pp * (sizes.pp - 1) / (sizes.vpp * sizes.micro_batches)
+    return sum(
+        min(sums[i].split.late_peer_ns, round(max(0.0, perfect.idle(stage) - even) * sums[i].steps))
+        for stage, positions in rows.items()
+        for i in positions
+    )
