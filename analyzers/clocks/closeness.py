@@ -85,7 +85,7 @@ class Closeness:
     to_reference_ns: F64
     """By clock, against the reference of its cluster."""
     open_ns: F64
-    """Between clusters, as in clock_join.Joined."""
+    """Between clusters, as in clusters.Joined."""
 
     def across(self, one: I64, other: I64) -> F64:
         """How far clocks of different clusters may be apart; infinite where those were not joined."""

@@ -1,7 +1,7 @@
 """Which rows of which ranks are the same collective, and who takes part in the comparison.
 
 By the number within the group where the capture has one, else by order: the n-th call of the group on every
-rank, once the beginnings of the captures are aligned (call_order). Where no rank tells any group, the calls
+rank, once the beginnings of the captures are aligned (shifts). Where no rank tells any group, the calls
 of all ranks are matched in order if all list the same operations. What is not certain is left out, with the
 reason.
 """

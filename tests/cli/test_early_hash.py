@@ -53,7 +53,8 @@ def test_a_hash_that_failed_is_left_to_whoever_reads_the_file(tmp_path: Path) ->
 
 
 def test_it_imports_the_standard_library_alone() -> None:
-    line = "import sys; old = set(sys.modules); import perfdoc.diagnose.early_hash; print(*(set(sys.modules) - old))"
+    module = "perfdoc.diagnose.early_hash"
+    line = f"import sys; old = set(sys.modules); import {module}; print(*(set(sys.modules) - old))"
     done = subprocess.run([sys.executable, "-c", line], check=True, capture_output=True, text=True)
     roots = {name.split(".")[0] for name in done.stdout.split()}
     assert roots - set(sys.stdlib_module_names) == {"perfdoc"}

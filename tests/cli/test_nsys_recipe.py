@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.nsight import recipe_job as nsight_recipe_job
+from perfdoc.nsight import recipe_job
 from perfdoc.nsight.recipe_install import install_recipe
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import find_nsys, nsys_command, nvtx_trouble
@@ -24,7 +24,7 @@ from tests.cli.test_analyze import answer_of, leaves, perfdoc
 from tests.nsys_start import profile
 
 PROGRAM = Path(__file__).with_name("nsight_program.py")
-FILES = ["metadata.json", "nsight_recipe.py", "nsight_recipe_job.py", "perfdoc_installation.json"]
+FILES = ["metadata.json", "nsight/recipe.py", "nsight/recipe_job.py", "perfdoc_installation.json"]
 OTHERS_PYTHON = {"installation": {"python": sys.executable, "pythonpath": None}, "nsys": None, "options": []}
 
 
@@ -53,9 +53,9 @@ def test_install_again_replace_and_uninstall(installation: Path) -> None:
     done = perfdoc("nsys", "install-recipe", "--nsys", nsys)
     assert (done.returncode, done.stdout) == (0, "")
     assert f"installed {recipes / 'perfdoc'}" in done.stderr
-    assert sorted(p.name for p in (recipes / "perfdoc").iterdir()) == FILES
+    assert sorted(everything(recipes / "perfdoc")) == FILES
     metadata = json.loads((recipes / "perfdoc" / "metadata.json").read_text())
-    assert (metadata["module_name"], metadata["class_name"]) == ("nsight_recipe", "Perfdoc")
+    assert (metadata["module_name"], metadata["class_name"]) == ("nsight.recipe", "Perfdoc")
     recorded = json.loads((recipes / "perfdoc" / "perfdoc_installation.json").read_text())
     assert recorded["python"] == sys.executable
     assert (recipes / "perfdoc").stat().st_mode & 0o777 == 0o755
@@ -63,7 +63,7 @@ def test_install_again_replace_and_uninstall(installation: Path) -> None:
 
     # The folder of the installation does as well as the program, and what is equal stays.
     assert perfdoc("nsys", "install-recipe", "--nsys", installation).returncode == 0
-    (recipes / "perfdoc" / "nsight_recipe.py").write_text("older\n")
+    (recipes / "perfdoc" / "nsight" / "recipe.py").write_text("older\n")
     refused = perfdoc("nsys", "install-recipe", "--nsys", nsys)
     assert (refused.returncode, refused.stderr.count("\n")) == (2, 1)
     assert "Replace it with --force" in refused.stderr
@@ -118,7 +118,7 @@ def test_a_replacement_that_fails_leaves_the_old_one(
 ) -> None:
     recipes = recipes_of(installation)
     install_recipe(recipes)
-    (recipes / "perfdoc" / "nsight_recipe.py").write_text("older\n")
+    (recipes / "perfdoc" / "nsight" / "recipe.py").write_text("older\n")
     before = everything(installation)
     rename = Path.rename
 
@@ -148,14 +148,14 @@ def test_a_folder_of_recipes_elsewhere(tmp_path: Path) -> None:
     done = perfdoc("nsys", "install-recipe", "--to", tmp_path)
     assert done.returncode == 0
     assert f"NSYS_RECIPE_PATH={tmp_path} nsys recipe perfdoc" in done.stderr
-    assert sorted(p.name for p in (tmp_path / "perfdoc").iterdir()) == FILES
+    assert sorted(everything(tmp_path / "perfdoc")) == FILES
 
 
 def test_the_steps_give_what_analyze_gives(tmp_path: Path) -> None:
     demo = write_demo(tmp_path)[0]
-    result = nsight_recipe_job.measure(str(demo), OTHERS_PYTHON)
+    result = recipe_job.measure(str(demo), OTHERS_PYTHON)
     assert result["error"] == ""
-    nsight_recipe_job.reduce([result], str(tmp_path / "out"), OTHERS_PYTHON)
+    recipe_job.reduce([result], str(tmp_path / "out"), OTHERS_PYTHON)
     assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
         "diagnosis.json",
         "report.html",
@@ -166,20 +166,20 @@ def test_the_steps_give_what_analyze_gives(tmp_path: Path) -> None:
         assert leaves(rank) == {k: expected[k] for k in leaves(rank)}
     assert diagnosis == json.loads(perfdoc("analyze", demo, "--json", "-").stdout)
     window = {**OTHERS_PYTHON, "options": ["--window=capture"]}
-    nsight_recipe_job.reduce([nsight_recipe_job.measure(str(demo), window)], str(tmp_path / "whole"), window)
+    recipe_job.reduce([recipe_job.measure(str(demo), window)], str(tmp_path / "whole"), window)
     whole = json.loads((tmp_path / "whole" / "diagnosis.json").read_text())
     assert {rank["window"]["kind"] for rank in whole["ranks"]} == {"capture"}
 
 
 def test_a_step_that_fails_says_why_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    absent = nsight_recipe_job.measure(str(tmp_path / "absent.nsys-rep"), OTHERS_PYTHON)
+    absent = recipe_job.measure(str(tmp_path / "absent.nsys-rep"), OTHERS_PYTHON)
     assert absent["error"] == f"{tmp_path / 'absent.nsys-rep'}: does not exist. Check the path."
     bad = {**OTHERS_PYTHON, "options": ["--window=5,3"]}
-    assert "the end does not lie after the start" in nsight_recipe_job.measure("x", bad)["error"]
-    with pytest.raises(nsight_recipe_job.JobError, match="measured by another version"):
-        nsight_recipe_job.reduce([{"measured": b"perfdoc measurement 0\n"}], str(tmp_path), OTHERS_PYTHON)
+    assert "the end does not lie after the start" in recipe_job.measure("x", bad)["error"]
+    with pytest.raises(recipe_job.JobError, match="measured by another version"):
+        recipe_job.reduce([{"measured": b"perfdoc measurement 0\n"}], str(tmp_path), OTHERS_PYTHON)
     monkeypatch.setenv("PERFDOC_PYTHON", str(tmp_path / "python"))
-    gone = nsight_recipe_job.measure("x", OTHERS_PYTHON)["error"]
+    gone = recipe_job.measure("x", OTHERS_PYTHON)["error"]
     assert "cannot be started" in gone
     assert "install-recipe --force" in gone
 

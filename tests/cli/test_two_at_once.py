@@ -16,7 +16,7 @@ from tests.cli.test_analyze import perfdoc
 SLOW = """
 import sys
 from pathlib import Path
-from perfdoc import analyze_work as work
+from perfdoc.cli import analysis as work
 output = Path(sys.argv[1]) if len(sys.argv) > 1 else None
 words = dict(json_file=None, window=None, step_range=None, fail_on=None, jobs=1, force=False)
 options = work.Options.parse(paths=["slow.sqlite"], output=output, **words)

@@ -188,7 +188,7 @@ def _import_the_rest(page: bool) -> None:
     What goes wrong here goes wrong again, and is told, where they are used.
     """
     with contextlib.suppress(Exception):
-        for name in ("diagnose", "reports.markdown", "reports.text"):
+        for name in ("diagnose.diagnosis", "reports.markdown", "reports.text"):
             importlib.import_module(f"perfdoc.{name}")
         importlib.import_module("perfdoc.rules.engine.registry").all_rules()
         importlib.import_module("perfdoc.knobs.load").catalogue()

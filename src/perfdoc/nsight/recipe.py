@@ -22,6 +22,7 @@ from perfdoc.nsight import recipe_job as steps
 class Perfdoc(recipe.Recipe):  # type: ignore[misc]
     """The recipe. nsys makes one with the parsed arguments and calls `run`."""
 
+    recipe_name = "perfdoc"
     # By default it is read from beside this file, which is elsewhere where perfdoc is installed in the Python
     # that runs: `perfdoc` is then that package, and not the recipe's folder.
     metadata_dict = steps.METADATA

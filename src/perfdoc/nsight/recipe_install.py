@@ -19,7 +19,10 @@ from perfdoc.profiling.nsys.figures import last_words
 
 NAME = "perfdoc"
 """Of the recipe, which is that of its folder."""
-_SOURCES = ("nsight_recipe.py", "nsight_recipe_job.py")
+_SOURCES = ("nsight/recipe.py", "nsight/recipe_job.py")
+"""In perfdoc, and in the copy."""
+_EARLIER = "nsight_recipe"
+"""The module's name in installations of perfdoc 0.1.0 and before."""
 _CHECK_TIMEOUT_S = 120.0
 
 
@@ -44,9 +47,11 @@ def install_recipe(recipes: Path, *, force: bool = False) -> Path:
     try:
         with _named(recipes):
             for name, text in contents.items():
+                (stage / name).parent.mkdir(mode=0o755, exist_ok=True)
                 (stage / name).write_text(text, encoding="utf-8")
                 (stage / name).chmod(0o644)
-            stage.chmod(0o755)
+            for folder in (stage, *(stage / name for name in {Path(n).parent for n in _SOURCES})):
+                folder.chmod(0o755)
             with _out_of_the_way(target):
                 stage.rename(target)
     finally:
@@ -88,16 +93,16 @@ def trouble(nsys: Path) -> str:
 
 def _contents() -> Mapping[str, str]:
     """The files of the recipe. Raises CaptureError where this Python cannot run its steps by itself."""
-    here = Path(__file__).resolve().parent
+    package = Path(__file__).resolve().parents[1]
     recorded = {
         "perfdoc_version": __version__,
         "python": sys.executable,
-        "pythonpath": _python_path(here.parent),
+        "pythonpath": _python_path(package.parent),
     }
     return {
         "metadata.json": json.dumps(METADATA, indent=4) + "\n",
         INSTALLATION: json.dumps(recorded, indent=4) + "\n",
-        **{name: (here / name).read_text(encoding="utf-8") for name in _SOURCES},
+        **{name: (package / name).read_text(encoding="utf-8") for name in _SOURCES},
     }
 
 
@@ -134,7 +139,7 @@ def _is_ours(target: Path) -> bool:
         metadata = json.loads(_text(target / "metadata.json") or "")
     except ValueError:
         return False
-    named = isinstance(metadata, dict) and metadata.get("module_name") == METADATA["module_name"]
+    named = isinstance(metadata, dict) and metadata.get("module_name") in (METADATA["module_name"], _EARLIER)
     return named and (target / INSTALLATION).is_file()
 
 

@@ -1,6 +1,6 @@
 """What perfdoc's recipe does per report and at the end, each in a process of perfdoc's own Python.
 
-This file and nsight_recipe.py are copied into an installation of Nsight Systems and run by the Python that
+This file and recipe.py are copied into an installation of Nsight Systems and run by the Python that
 `nsys recipe` finds. That one may be old and need not have perfdoc, so only the standard library is used here,
 of Python 3.8 and later. docs/nsight.md says how perfdoc's Python is found.
 """
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 METADATA = {
-    "module_name": "nsight_recipe",
+    "module_name": "nsight.recipe",
     "class_name": "Perfdoc",
     "display_name": "perfdoc: where the time of a training step goes",
     "description": (
@@ -26,7 +26,7 @@ METADATA = {
 }
 """What becomes metadata.json, by which `nsys recipe` finds the recipe."""
 INSTALLATION = "perfdoc_installation.json"
-"""Beside the copy of this file: which Python has perfdoc."""
+"""Beside the folder of this file's copy: which Python has perfdoc."""
 PYTHON, NSYS = "PERFDOC_PYTHON", "PERFDOC_NSYS"
 """Environment: the Python to use instead, and the nsys that exports reports."""
 _STEPS = "perfdoc.nsight.recipe_steps"
@@ -42,7 +42,7 @@ def installation() -> dict[str, Any]:
 
     Where no file tells, this is not a copy: perfdoc belongs to the Python that runs.
     """
-    file = Path(__file__).resolve().parent / INSTALLATION
+    file = Path(__file__).resolve().parents[1] / INSTALLATION
     if not file.is_file():
         return {"python": sys.executable, "pythonpath": None}
     found: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))

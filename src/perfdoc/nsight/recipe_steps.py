@@ -2,7 +2,7 @@
 
 `python -m perfdoc.nsight.recipe_steps measure [OPTIONS] REPORT`, with options of `perfdoc analyze`, writes a
 measurement to standard output; `… reduce --output DIR FILE…` reads such files and writes report.html,
-report.md and diagnosis.json. nsight_recipe_job starts them.
+report.md and diagnosis.json. recipe_job starts them.
 """
 
 from __future__ import annotations
