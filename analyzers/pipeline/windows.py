@@ -1,8 +1,8 @@
 """A pipeline's windows, one for each step: who was idle in them, and the critical path through each.
 
-The path is walked backwards from the end of the last pass. Where a stage stood still until a message came, the path goes
-to whoever joined that message last, and from joining to its end it is transfer; everything else on the path
-is a stage's own work. The parts telescope: they sum to the window exactly.
+The path is walked backwards from the end of the last pass. Where a stage stood still until a message came,
+the path goes to whoever joined that message last, and from joining to its end it is transfer; everything else
+on the path is a stage's own work. The parts telescope: they sum to the window exactly.
 """
 
 from __future__ import annotations

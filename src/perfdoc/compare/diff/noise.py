@@ -8,9 +8,10 @@ where steps are independent and scatter normally; f as Welch and Satterthwaite h
 its clocks and its place, so the next run differs by more than this: what lies inside is noise, what lies
 outside may be the run's own luck. Several runs on either side are for `perfdoc gate`.
 
-Of logged steps the medians are compared, as the gate does, since logged steps have tails. The interval is a bootstrap's:
-each side's steps are drawn again with replacement, and the medians' differences of all draws have their 0.5 %
-and 99.5 % bounds. What draws a side is its own content, so that the way back is exactly the negative.
+Of logged steps the medians are compared, as the gate does, since logged steps have tails. The interval is a
+bootstrap's: each side's steps are drawn again with replacement, and the medians' differences of all draws
+have their 0.5 % and 99.5 % bounds. What draws a side is its own content, so that the way back is exactly the
+negative.
 """
 
 from __future__ import annotations
