@@ -20,10 +20,10 @@ from typing import Any
 import numpy as np
 from names import LAYERS, NCCL, Names
 
-from perfdoc.simulator.nsys_common import global_pid, global_tid
-from perfdoc.simulator.nsys_enums import ENUM_ROWS, NVTX_DOMAIN, NVTX_PUSH_POP
-from perfdoc.simulator.nsys_schemas import GENERATIONS
-from perfdoc.simulator.nsys_sqlite import create_tables, write_rows
+from perfdoc.simulator.captures.nsys.enums import ENUM_ROWS, NVTX_DOMAIN, NVTX_PUSH_POP
+from perfdoc.simulator.captures.nsys.export import global_pid, global_tid
+from perfdoc.simulator.captures.nsys.schemas import GENERATIONS
+from perfdoc.simulator.captures.nsys.sqlite import create_tables, write_rows
 from perfdoc.simulator.output import placed
 
 VERSION = 1

@@ -33,7 +33,7 @@ def main() -> int:
     from perfdoc.analyzers.device.window import WindowRequest
     from perfdoc.simulator.engine import schedule
     from perfdoc.simulator.replay.rebuilt import rebuild_rank
-    from perfdoc.simulator.replay.replay import replay
+    from perfdoc.simulator.replay.unedited import replay
 
     path = generated(given.kernels)
     views: list[DeviceView] = []

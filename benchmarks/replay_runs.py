@@ -30,7 +30,7 @@ from replay_table import JOB_HEAD, job_row  # noqa: E402
 from perfdoc.analyzers.device.window import WindowRequest  # noqa: E402
 from perfdoc.diagnose.asked import Work  # noqa: E402
 from perfdoc.diagnose.measuring import measure_all  # noqa: E402
-from perfdoc.simulator.replay.replay import ERROR_MAX_FRAC  # noqa: E402
+from perfdoc.simulator.replay.unedited import ERROR_MAX_FRAC  # noqa: E402
 from perfdoc.traces.job_facts import JobFacts  # noqa: E402
 
 _BESIDE = 2

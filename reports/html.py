@@ -12,18 +12,16 @@ from markupsafe import Markup, escape
 
 from perfdoc.reports import comm, gaps, headline, summary, units, view
 from perfdoc.reports.advice import lines_of
-from perfdoc.reports.charts.excerpt_picture import excerpt_looks, excerpt_picture
+from perfdoc.reports.charts.excerpt import excerpt_looks, excerpt_picture
 from perfdoc.reports.charts.looks import Look
-from perfdoc.reports.charts.page_parts import CHART_STYLE, TimelineParts, timeline_parts
-from perfdoc.reports.charts.plotly_source import library
-from perfdoc.reports.facts import facts_of
-from perfdoc.reports.inlined import asset, policy
-from perfdoc.reports.kept import CompiledTemplates
+from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
+from perfdoc.reports.inlined import CompiledTemplates, asset, library, policy
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.opportunities import choices, dialects_of, opportunities
 from perfdoc.reports.sections import sections_by_place
 from perfdoc.reports.sections.section import opening, stopped
+from perfdoc.reports.summary import facts_of
 from perfdoc.results import Diagnosis
 
 _HERE = Path(__file__).parent

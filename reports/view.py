@@ -1,4 +1,4 @@
-"""What the HTML template draws: bars, step strips and tables, worked out from the diagnosis."""
+"""What the HTML template draws, worked out from the diagnosis: bars, step strips, tables, the waterfall."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from statistics import median_low
 
 from perfdoc.reports.heat import Heat, heat_of
 from perfdoc.reports.leaves import (
+    FINE,
     LEAVES,
     Leaf,
     Segment,
@@ -18,8 +19,39 @@ from perfdoc.reports.leaves import (
 from perfdoc.reports.names import shorten
 from perfdoc.reports.summary import Drawn, choose_drawn, rank_labels, total_values
 from perfdoc.reports.units import Scale, apportion, duration, plural, scale_for
-from perfdoc.reports.waterfall import Fall, falls_of
 from perfdoc.results import Diagnosis, KernelsOnly, Rank, Step
+
+_CSS = {leaf.path: leaf.css for leaf in LEAVES}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Fall:
+    """One bar, as per cents of the whole; it begins where the one above it ends, from the right."""
+
+    x: str
+    width: str
+    css: str
+
+
+def falls_of(diagnosis: Diagnosis) -> list[Fall]:
+    """A bar for each row of the MFU section, the sum's left out. Losses are taken from 100 % one after the
+    other, the last in the ledger first, until the ideal is left at the left edge."""
+    shown = [bar for bar in diagnosis.mfu.waterfall if bar.total_ns]
+    widths = apportion([bar.total_ns for bar in shown], FINE)
+    falls = []
+    at = 0
+    for bar, width in zip(shown, widths, strict=True):
+        css = _CSS.get(bar.name, "compute")
+        falls.append(
+            Fall(x=_of_whole(at), width=_of_whole(width), css="ideal" if bar.name == "ideal" else css)
+        )
+        at += width
+    return falls
+
+
+def _of_whole(parts: int) -> str:
+    return f"{100 * parts / FINE:.3f}".rstrip("0").rstrip(".") + "%"
+
 
 STEP_BARS = 200
 """Of one strip at most."""

@@ -15,11 +15,11 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from perfdoc.simulator.captures.events import NcclPayload
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 from perfdoc.simulator.demo_ranks import DOMAIN, Channel, Ledger, RankLane, Work, communicate
-from perfdoc.simulator.events import NcclPayload
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
 from perfdoc.simulator.output import placed, refuse_overwrite
-from perfdoc.simulator.timeline import Timeline, TimelineBuilder
 
 STEPS = 4
 LAYERS = 8

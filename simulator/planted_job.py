@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 from perfdoc.simulator.planted_answer import (
     CollectiveAnswer,
     JobAnswer,
@@ -29,7 +30,6 @@ from perfdoc.simulator.planted_groups import BACKWARD
 from perfdoc.simulator.planted_rank import LaidPass, RankLane, Stretch
 from perfdoc.simulator.planted_spec import KINDS, Clock, JobSpec
 from perfdoc.simulator.planted_step import MESSAGE_BYTES, RankProgram
-from perfdoc.simulator.timeline import Timeline, TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 
 UTC_ZERO_NS = 1_750_000_000_000_000_000

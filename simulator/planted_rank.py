@@ -8,13 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from perfdoc.simulator.captures.device import DEFAULT_STREAM, DeviceBuilder
+from perfdoc.simulator.captures.events import NcclPayload
+from perfdoc.simulator.captures.process import Launch, ProcessBuilder, ThreadBuilder
 from perfdoc.simulator.demo_ranks import API_NS, BETWEEN_NS, DOMAIN, LATENCY_NS
-from perfdoc.simulator.device import DEFAULT_STREAM, DeviceBuilder
-from perfdoc.simulator.events import NcclPayload
 from perfdoc.simulator.planted_groups import Group, Place, groups_of, place_of
 from perfdoc.simulator.planted_schedule import Pass
 from perfdoc.simulator.planted_spec import Clock, JobSpec
-from perfdoc.simulator.process import Launch, ProcessBuilder, ThreadBuilder
 
 FULL_NAME = "{}(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 GEMM = "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_NNT"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+from perfdoc.simulator.captures.device import DEFAULT_STREAM
+from perfdoc.simulator.captures.process import Launch
 from perfdoc.simulator.demo_ranks import LATENCY_NS
-from perfdoc.simulator.device import DEFAULT_STREAM
 from perfdoc.simulator.planted_engine import Arrival, Channel, Exchange, Post, Program
 from perfdoc.simulator.planted_groups import BACKWARD
 from perfdoc.simulator.planted_rank import GEMM, RankLane
 from perfdoc.simulator.planted_schedule import Pass, order_of, source_of, target_of
 from perfdoc.simulator.planted_work import MIB, SEND_RECV, Laying, RankWork
-from perfdoc.simulator.process import Launch
 
 MESSAGE_BYTES = 4 * MIB
 """Of a message between stages."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Generator, Sequence
 
+from perfdoc.simulator.captures.device import DEFAULT_STREAM
 from perfdoc.simulator.demo_ranks import LATENCY_NS
-from perfdoc.simulator.device import DEFAULT_STREAM
 from perfdoc.simulator.planted_engine import Join, Request
 from perfdoc.simulator.planted_rank import GEMM, NORM, LaidPass, RankLane
 from perfdoc.simulator.planted_schedule import Pass

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from perfdoc.reports import units
-from perfdoc.reports.charts.memory_picture import memory_picture
+from perfdoc.reports.charts.memory import memory_picture
 from perfdoc.reports.names import shorten
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, size, word
 from perfdoc.results import Diagnosis

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 
 from perfdoc.reports import units
-from perfdoc.reports.charts.schedule_picture import schedule_picture
+from perfdoc.reports.charts.schedule import schedule_picture
 from perfdoc.reports.names import prose
 from perfdoc.reports.sections.over_ranks import frac
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, opening, share, time, word

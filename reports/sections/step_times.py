@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from perfdoc.reports import units
-from perfdoc.reports.charts.steps_picture import steps_picture
+from perfdoc.reports.charts.steps import steps_picture
 from perfdoc.reports.leaves import LEAVES
 from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, time, word

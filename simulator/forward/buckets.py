@@ -8,9 +8,8 @@ from perfdoc.simulator.forward import kernels as k
 from perfdoc.simulator.forward.faults import Faults
 from perfdoc.simulator.forward.hardware import Gpu
 from perfdoc.simulator.forward.layer import BF16, LayerWork
-from perfdoc.simulator.forward.layout import Layout
+from perfdoc.simulator.forward.layout import Layout, table_parameters
 from perfdoc.simulator.forward.tape import Tape
-from perfdoc.simulator.parameters import table_parameters
 from perfdoc.traces.known_models import ModelShape
 
 _OPTIMIZER_KERNELS = 4

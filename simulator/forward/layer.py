@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from perfdoc.simulator.forward import kernels as k
 from perfdoc.simulator.forward.faults import Faults
 from perfdoc.simulator.forward.hardware import Gpu
-from perfdoc.simulator.forward.layout import Layout
+from perfdoc.simulator.forward.layout import Layout, has_experts, layer_parameters
 from perfdoc.simulator.forward.tape import Tape
-from perfdoc.simulator.parameters import has_experts, layer_parameters
 from perfdoc.traces.known_models import ModelShape
 
 BF16 = 2

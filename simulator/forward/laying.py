@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.engine.order import topological_order
+from perfdoc.simulator.engine.schedule import topological_order
 from perfdoc.simulator.forward.tape import Tape
 from perfdoc.simulator.planted_groups import BACKWARD, Group
 

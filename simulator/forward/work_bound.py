@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.simulator.forward.faults import Planted, planted_in
-from perfdoc.simulator.forward.layout import Layout
-from perfdoc.simulator.parameters import layer_parameters, table_parameters
+from perfdoc.simulator.forward.layout import Layout, layer_parameters, table_parameters
 from perfdoc.traces.known_models import ModelShape
 
 OPERATIONS_MAX = 10_000_000

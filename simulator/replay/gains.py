@@ -8,11 +8,10 @@ from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Literal
 
-from perfdoc.simulator.replay.basis import Basis
-from perfdoc.simulator.replay.occasional import AsOften
+from perfdoc.simulator.replay.basis import AsOften, Basis
 from perfdoc.simulator.replay.predict import Gain
 from perfdoc.simulator.replay.proposals import Proposal, proposals
-from perfdoc.simulator.replay.replay import Replay
+from perfdoc.simulator.replay.unedited import Replay
 
 _MS = 1e6
 _EACH_ALONE = (

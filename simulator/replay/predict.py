@@ -13,7 +13,7 @@ from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.simulator.replay.replay import Replay
+from perfdoc.simulator.replay.unedited import Replay
 
 _MS = 1e6
 _NOISE_MIN_NS = 1_000

@@ -17,10 +17,9 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.collectives import REDUCING
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind
 from perfdoc.simulator.engine.graph import I8, I64, NONE
-from perfdoc.simulator.engine.order import topological_order
+from perfdoc.simulator.engine.schedule import topological_order
 from perfdoc.simulator.replay.cpu_tasks import cpu_tasks
-from perfdoc.simulator.replay.layer_spans import NO_LAYERS, LayerSpans, layer_spans
-from perfdoc.simulator.replay.passes import HostPasses, host_passes
+from perfdoc.simulator.replay.passes import NO_LAYERS, HostPasses, LayerSpans, host_passes, layer_spans
 from perfdoc.simulator.replay.rank_tasks import RankTasks, rank_tasks
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.table import Bool

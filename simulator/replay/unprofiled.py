@@ -2,7 +2,7 @@
 
 Collections of garbage look at every object that is alive, the profiler's records among them: of a run of the
 trainer they took 374 ms under the profiler and 194 ms without. What removing them saves is the latter; how
-often there are any is counted in `occasional`. One slow batch among those of the window is no more than the
+often there are any is counted in `Occasional`. One slow batch among those of the window is no more than the
 log has of them. And on
 a rank that trains on the CPU the profiler writes down every operator: there steps of 290 ms took 330.
 """
@@ -18,9 +18,9 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
 from perfdoc.simulator.engine import TaskKind, schedule
+from perfdoc.simulator.replay.basis import FREE_STEPS_MIN, Counted, collections_of
 from perfdoc.simulator.replay.edits.edit import with_durations
-from perfdoc.simulator.replay.edits.host_time import without_host_time
-from perfdoc.simulator.replay.occasional import FREE_STEPS_MIN, Counted, collections_of
+from perfdoc.simulator.replay.edits.host import without_host_time
 from perfdoc.simulator.replay.path import path_parts
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfdoc.analyzers.contention.cost import Contention, norm_contention
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE
 

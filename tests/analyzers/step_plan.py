@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfdoc.analyzers.kernels.parts import KernelParts, kernel_parts
-from perfdoc.simulator.process import ThreadBuilder
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.process import ThreadBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
 

@@ -6,11 +6,11 @@ import pytest
 
 from perfdoc.analyzers.communication.blocking import NEVER
 from perfdoc.analyzers.communication.table import communication_table
-from perfdoc.simulator.events import Collective
-from perfdoc.simulator.kineto_json import write_kineto
-from perfdoc.simulator.nsys_common import ExportOptions
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.events import Collective
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.nsys.export import ExportOptions
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.nsys.read import read_nsys_sqlite

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
-from perfdoc.simulator.events import NcclPayload
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.events import NcclPayload
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of
 from tests.analyzers.planted_ranks import KERNELS

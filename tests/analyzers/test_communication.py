@@ -12,9 +12,9 @@ from perfdoc.analyzers.communication.dimensions import _agreed
 from perfdoc.analyzers.communication.table import MAX_GROUPS, CommunicationRow, communication_table
 from perfdoc.analyzers.kernel_class.classify import KernelClass, classify_kernels
 from perfdoc.analyzers.kernels.totals import kernel_times, kernels_only, sum_by
-from perfdoc.simulator.events import Collective, NcclPayload
-from perfdoc.simulator.kineto_json import write_kineto
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.events import Collective, NcclPayload
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, activity_of, one_device, trace_of
 

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.contention.cost import Contention, norm_contention
-from perfdoc.simulator.kineto_json import write_kineto
-from perfdoc.simulator.nsys_common import ExportOptions
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.nsys.export import ExportOptions
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of

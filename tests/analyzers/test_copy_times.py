@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.copy_times import copy_times
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 

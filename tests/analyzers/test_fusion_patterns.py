@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.kernels.fusion import _PATTERNS, UnfusedPattern, _between, _needed
 from perfdoc.analyzers.kernels.parts import kernel_parts
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.launching import graph_coverage
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.model import Capability
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of

@@ -15,7 +15,7 @@ from perfdoc.analyzers.host.activity import HostActivity, host_activity
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
 from perfdoc.analyzers.ledger.steps import step_ledgers
 from perfdoc.results import host as d
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM, trace_of

@@ -13,7 +13,7 @@ from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.jitter import HostJitter, RankHostSteps, host_jitter
 from perfdoc.analyzers.host.steps import HostStep, HostSteps
 from perfdoc.results import host as d
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import GEMM

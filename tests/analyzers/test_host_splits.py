@@ -10,7 +10,7 @@ from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.calls import CallKind, call_kind, host_calls
 from perfdoc.analyzers.host.idle import HostSplit
 from perfdoc.analyzers.ledger.window import build_ledger
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.host_brute import host_idle_by_kind, random_view

@@ -10,7 +10,7 @@ from perfdoc.analyzers.device.idle import (
     idle_inputs,
 )
 from perfdoc.analyzers.device.range_names import find_known_ranges
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_GATHER, GEMM, activity_of, trace_of
 
 US = 1000

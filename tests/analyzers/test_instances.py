@@ -17,7 +17,7 @@ from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.ledger.window import build_ledger
 from perfdoc.analyzers.timeline.segments import paint
 from perfdoc.analyzers.timeline.tracks import COMPUTE_CODES, HOST_CODES
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.contention_plan import NORM, Plan
 from tests.analyzers.device_views import view_of, views_of

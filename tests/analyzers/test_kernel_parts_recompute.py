@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from perfdoc.analyzers.kernels.parts import KernelParts, kernel_parts
-from perfdoc.simulator.kineto_json import write_kineto
+from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import views_of

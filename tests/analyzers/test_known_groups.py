@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from perfdoc.analyzers.communication.known_groups import CallGroup, GroupList
-from perfdoc.simulator.events import Collective
-from perfdoc.simulator.kineto_json import write_kineto
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.events import Collective
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.calls_of import calls_of
 from tests.analyzers.tiny import ALL_REDUCE

@@ -15,9 +15,9 @@ from perfdoc.analyzers.matching.collectives import members_of
 from perfdoc.analyzers.matching.rows import CallGroup
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
-from perfdoc.simulator.events import NcclPayload
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.events import NcclPayload
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Device
 from tests.analyzers.planted_ranks import Job
 from tests.analyzers.tiny import ALL_REDUCE, GEMM

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from perfdoc.analyzers.device.launches import find_launches, start_of
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Kernels
 from tests.analyzers.tiny import GEMM, trace_of
 

@@ -16,9 +16,9 @@ from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.matching.shifts import possible_shifts
-from perfdoc.simulator.events import Collective
-from perfdoc.simulator.kineto_json import write_kineto
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.events import Collective
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.calls_of import calls_of_file
 from tests.analyzers.planted_ranks import KERNELS, Clock, Job

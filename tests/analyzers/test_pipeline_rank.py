@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.pipeline.job import PipelineRank, measure_pipeline, pipeline_rank
-from perfdoc.simulator.events import Collective
-from perfdoc.simulator.kineto_json import write_kineto
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.process import ThreadBuilder
-from perfdoc.simulator.timeline import NcclPayload, TimelineBuilder
+from perfdoc.simulator.captures.events import Collective
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.process import ThreadBuilder
+from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.pipeline_ranks import pipeline_ranks, views_of_file
 from tests.analyzers.tiny import GEMM

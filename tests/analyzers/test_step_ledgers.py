@@ -9,7 +9,7 @@ from perfdoc.analyzers.device.idle import idle_inputs
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.ledger.steps import LEAVES, StepLedgers, distinct_names, step_ledgers
 from perfdoc.analyzers.ledger.window import Ledger, build_ledger
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM

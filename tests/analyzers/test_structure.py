@@ -10,9 +10,9 @@ import pytest
 from perfdoc.analyzers.communication.bandwidth import bus_bandwidth_gbps
 from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
-from perfdoc.simulator.events import Collective, NcclPayload
-from perfdoc.simulator.kineto_json import write_kineto
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.events import Collective, NcclPayload
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts

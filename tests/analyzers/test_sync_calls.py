@@ -9,8 +9,8 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.blocking_calls import SyncCalls
 from perfdoc.analyzers.host.call_groups import MAX_GROUPS
-from perfdoc.simulator.kineto_json import write_kineto
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.host_brute import random_view

@@ -8,7 +8,7 @@ import pytest
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.window import Window, WindowRequest, find_window
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from tests.analyzers.tiny import GEMM, activity_of, trace_of
 

@@ -15,10 +15,10 @@ import msgspec
 import pytest
 
 from perfdoc.results import Diagnosis, json_schema
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.demo import demo_timeline, write_demo
-from perfdoc.simulator.kineto_json import write_kineto
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import TimelineBuilder
 
 
 def perfdoc(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

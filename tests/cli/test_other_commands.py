@@ -9,9 +9,9 @@ from perfdoc import __version__
 from perfdoc.cli.rules import rule_text
 from perfdoc.rules.engine.pages import pages
 from perfdoc.rules.engine.registry import all_rules
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.demo import write_demo
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.trainer.config.resolve import named_configs
 from tests.cli.test_analyze import perfdoc
 

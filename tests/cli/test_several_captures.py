@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.demo import demo_timeline
-from perfdoc.simulator.kineto_json import write_kineto
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import TimelineBuilder
 from tests.cli.test_analyze import perfdoc
 
 

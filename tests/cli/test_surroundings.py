@@ -13,9 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.demo import write_demo
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import TimelineBuilder
 from tests.cli.test_analyze import perfdoc
 
 PERFDOC = f"{shlex.quote(sys.executable)} -m perfdoc"

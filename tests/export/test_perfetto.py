@@ -13,8 +13,8 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.export import protobuf
 from perfdoc.export.captures import ExportError, Request, run
 from perfdoc.export.tracks import MAX_TRACKS_OF_A_KIND
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.export.perfetto_file import PerfettoTrace, Slice, read
 from tests.reports.hostile import HOSTILE

@@ -16,8 +16,8 @@ from perfdoc.analyzers.measure import measure_trace
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.redact.copying import redact
 from perfdoc.redact.texts import clean_blob
+from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.demo import demo_timeline, write_demo
-from perfdoc.simulator.kineto_json import write_kineto
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import read_trace
 

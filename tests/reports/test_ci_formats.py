@@ -9,8 +9,7 @@ from xml.etree import ElementTree
 
 import pytest
 
-from perfdoc.reports.github import command, render_github
-from perfdoc.reports.junit import render_junit
+from perfdoc.reports.ci import command, render_github, render_junit
 from perfdoc.results import Diagnosis
 from tests.reports import build, hostile
 from tests.reports.build_choices import with_choices

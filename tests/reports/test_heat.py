@@ -8,7 +8,7 @@ from decimal import Decimal
 
 from perfdoc.reports.heat import LEVELS, heat_of
 from perfdoc.reports.html import render_html
-from perfdoc.reports.waterfall import falls_of
+from perfdoc.reports.view import falls_of
 from perfdoc.results import WaterfallBar
 from tests.reports import build
 from tests.reports.page import Page

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from jinja2 import Environment, FileSystemLoader
 
-from perfdoc.reports.kept import CompiledTemplates, folder_beside, kept_or_made
+from perfdoc.reports.inlined import CompiledTemplates, folder_beside, kept_or_made
 
 
 @pytest.fixture(autouse=True)
@@ -54,7 +54,7 @@ def test_the_second_page_compiles_no_template(tmp_path: Path) -> None:
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     count = (
         "import jinja2, perfdoc.reports.html as html;"
-        "from perfdoc.reports.charts.plotly_source import library;"
+        "from perfdoc.reports.inlined import library;"
         "made = []; real = jinja2.Environment._compile;"
         "jinja2.Environment._compile = lambda *a, **k: made.append(1) or real(*a, **k);"
         "html.prepare(); print(len(made), hash(library().packed))"

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.reports.kernel_text import kernel_text
+from perfdoc.reports.sections.contention import kernel_text
 
 
 @pytest.mark.parametrize(

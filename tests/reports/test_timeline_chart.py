@@ -17,10 +17,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc import reports
-from perfdoc.reports.charts import plotly_source
-from perfdoc.reports.charts.columns import patches
+from perfdoc.reports import inlined as plotly_source
 from perfdoc.reports.charts.looks import SHAPES, look_of
-from perfdoc.reports.charts.timeline_data import timeline_data
+from perfdoc.reports.charts.timeline import patches
+from perfdoc.reports.charts.timeline_parts import timeline_data
 from perfdoc.reports.html import render_html
 from perfdoc.reports.units import duration
 from perfdoc.reports.view import HATCHES

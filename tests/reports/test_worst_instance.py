@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfdoc.reports.charts.excerpt_picture import excerpt_picture
+from perfdoc.reports.charts.excerpt import excerpt_picture
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.text import render_text

@@ -13,10 +13,10 @@ from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import RuleResult
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.gains import Gains, Prediction
 from perfdoc.simulator.replay.predict import Gain
-from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 
 US = 1_000

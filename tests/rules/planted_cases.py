@@ -16,7 +16,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.planted_job import planted_job
 from perfdoc.simulator.planted_spec import JobSpec
 from perfdoc.traces.known_models import known_models

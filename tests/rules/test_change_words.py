@@ -7,8 +7,7 @@ import re
 import pytest
 
 from perfdoc.knobs.load import catalogue
-from perfdoc.simulator.replay.change_words import CHANGE_WORDS, change_words
-from perfdoc.simulator.replay.proposals import Proposal, proposals
+from perfdoc.simulator.replay.proposals import CHANGE_WORDS, Proposal, change_words, proposals
 from tests.simulator.simulated import MOE, replayed, simulated
 
 _EDITS_OWN = ("without ", "launched together", "norms alone", "peers", " x ", "overlapped")

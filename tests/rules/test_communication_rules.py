@@ -15,7 +15,7 @@ from perfdoc.analyzers.skew.waiting import RankWait
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import exposed_ns
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.planted_job import planted_job
 from perfdoc.simulator.planted_spec import JobSpec, Late
 from tests.analyzers.test_contention import Plan

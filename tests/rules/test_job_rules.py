@@ -14,10 +14,10 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import RuleResult
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.planted_job import planted_job
 from perfdoc.simulator.planted_spec import JobSpec, Late
-from perfdoc.simulator.replay.change_words import change_words
+from perfdoc.simulator.replay.proposals import change_words
 from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
 

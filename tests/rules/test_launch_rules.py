@@ -13,7 +13,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd206_host_jitter
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import graphs
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import (
     STEP_US,

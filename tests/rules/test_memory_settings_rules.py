@@ -10,7 +10,7 @@ import pytest
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd503_optimizer_state, pd504_recompute, pd505_memory_to_spare
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, predicting, result, settings_of
 from tests.rules.laid import FLASH, GIB, dense, device_memory, given, knowing, laid, remembering

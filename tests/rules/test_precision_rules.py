@@ -15,7 +15,7 @@ from perfdoc.rules.checks import (
     pd406_core_clock,
 )
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, predicting, result, settings_of
 from tests.rules.laid import CAST, FLASH, H100, dense, given, knowing, laid

@@ -10,8 +10,8 @@ from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import all_rules, run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, RuleResult, Verdict
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 
 

@@ -17,7 +17,7 @@ from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.forward.rows import write_rank
 from perfdoc.simulator.planted_spec import Clock
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.simulator.replay.replay import Replay
+from perfdoc.simulator.replay.unedited import Replay
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models
 from perfdoc.traces.load import read_trace

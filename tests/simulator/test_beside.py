@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits import rebucketed
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
-from perfdoc.simulator.timeline import TimelineBuilder
 from tests.analyzers.tiny import trace_of
 from tests.simulator.rebuilt_of import views_of
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from perfdoc.simulator.engine import TaskKind, schedule
-from perfdoc.simulator.replay.edits.cutting import in_parts
-from perfdoc.simulator.replay.edits.rewiring import is_transfer
+from perfdoc.simulator.replay.edits.rewiring import in_parts, is_transfer
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from tests.simulator.simulated import replayed, simulated
 

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.simulator.captures.events import Kernel
+from perfdoc.simulator.captures.timeline import Timeline
 from perfdoc.simulator.demo import STEPS, Answer, demo_timeline, write_demo
-from perfdoc.simulator.events import Kernel
-from perfdoc.simulator.timeline import Timeline
 
 
 @pytest.fixture(scope="module")

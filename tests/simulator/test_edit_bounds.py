@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits import norms_alone, overlapped, without_launches, without_recompute
 from perfdoc.simulator.replay.passes import NO_PASSES
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
-from perfdoc.simulator.replay.replay import replay
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.replay.unedited import replay
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM, trace_of
 from tests.simulator.rebuilt_of import views_of

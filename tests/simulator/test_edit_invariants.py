@@ -24,7 +24,7 @@ from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.proposals import Proposal, proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.simulator.replay.replay import Replay
+from perfdoc.simulator.replay.unedited import Replay
 from perfdoc.traces.load import read_trace
 from tests.simulator.rebuilt_of import job_of, views_of
 from tests.simulator.simulated import DENSE, MOE, facts_of, replayed, simulated, written

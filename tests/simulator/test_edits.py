@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.planted_job import KINDS, JobSpec
 from perfdoc.simulator.planted_spec import Late
@@ -31,7 +32,6 @@ from perfdoc.simulator.replay.edits import (
 from perfdoc.simulator.replay.edits.edit import with_durations
 from perfdoc.simulator.replay.edits.latency import fitted_line
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
-from perfdoc.simulator.timeline import NcclPayload, TimelineBuilder
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.planted_job import KINDS, JobSpec
 from perfdoc.simulator.replay.edits import (
@@ -27,7 +28,6 @@ from perfdoc.simulator.replay.edits import (
     without_recompute,
 )
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
-from perfdoc.simulator.timeline import NcclPayload, TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, trace_of

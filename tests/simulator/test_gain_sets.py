@@ -20,7 +20,7 @@ from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.gains import Prediction
 from perfdoc.simulator.replay.predict import Gain
 from perfdoc.simulator.replay.proposals import proposals
-from perfdoc.simulator.replay.replay import replay
+from perfdoc.simulator.replay.unedited import replay
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures
 from tests.reports.fill import filled

@@ -21,8 +21,7 @@ from perfdoc.simulator.planted_spec import Late
 from perfdoc.simulator.replay import whole
 from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.gains import no_gains, predict_all
-from perfdoc.simulator.replay.kept import KeptRank, replay_and_keep
-from perfdoc.simulator.replay.replay import replay
+from perfdoc.simulator.replay.unedited import KeptRank, replay, replay_and_keep
 from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled, free_lengths
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
@@ -210,7 +209,7 @@ def test_clocks_that_are_not_tied_closely_are_not_joined(tmp_path: Path) -> None
     from perfdoc.analyzers.matching.calls import collective_calls
     from perfdoc.analyzers.matching.collectives import match_collectives
     from perfdoc.simulator.replay.rebuilt import rebuild_rank
-    from perfdoc.simulator.replay.replay import replay_job
+    from perfdoc.simulator.replay.unedited import replay_job
 
     job = planted_job(KINDS["dp4"])
     views = [v for path in job.write(tmp_path, force=True) for v in views_of(read_trace(path), job.facts())]

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from perfdoc.simulator.kineto_json import write_kineto
-from perfdoc.simulator.timeline import Timeline, TimelineBuilder
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 
 
 def read(path: Path) -> dict[str, Any]:

@@ -10,9 +10,9 @@ from typing import Any, Literal
 
 import pytest
 
-from perfdoc.simulator.nsys_common import ExportOptions
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import NcclPayload, Timeline, TimelineBuilder
+from perfdoc.simulator.captures.nsys.export import ExportOptions
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import NcclPayload, Timeline, TimelineBuilder
 
 COMMUNICATOR = 13429301450432826988
 

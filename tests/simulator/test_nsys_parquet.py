@@ -7,10 +7,10 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from perfdoc.simulator.nsys_common import ExportOptions
-from perfdoc.simulator.nsys_parquet import write_nsys_parquet
-from perfdoc.simulator.nsys_schemas import tables
-from perfdoc.simulator.timeline import Timeline
+from perfdoc.simulator.captures.nsys.export import ExportOptions
+from perfdoc.simulator.captures.nsys.parquet import write_nsys_parquet
+from perfdoc.simulator.captures.nsys.schemas import tables
+from perfdoc.simulator.captures.timeline import Timeline
 
 
 @pytest.mark.parametrize("generation", ["2024.2", "2026.3"])

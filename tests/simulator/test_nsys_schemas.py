@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.nsys_enums import ENUM_ROWS
-from perfdoc.simulator.nsys_schemas import GENERATIONS, tables
+from perfdoc.simulator.captures.nsys.enums import ENUM_ROWS
+from perfdoc.simulator.captures.nsys.schemas import GENERATIONS, tables
 
 SHARED = Path(__file__).resolve().parents[3] / "shared"
 DUMPS = {"2022.4": "schema_2022.4.2.sql", "2023.4": "schema_2023.4.4.sql", "2024.2": "schema_2024.2.3.sql"}

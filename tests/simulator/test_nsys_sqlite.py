@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from perfdoc.simulator.nsys_schemas import GENERATIONS, tables
-from perfdoc.simulator.nsys_sqlite import create_tables, write_nsys_sqlite, write_rows
-from perfdoc.simulator.timeline import Timeline, TimelineBuilder
+from perfdoc.simulator.captures.nsys.schemas import GENERATIONS, tables
+from perfdoc.simulator.captures.nsys.sqlite import create_tables, write_nsys_sqlite, write_rows
+from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 
 
 def fetch(path: Path, sql: str) -> list[tuple[Any, ...]]:

@@ -17,12 +17,12 @@ from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.reports.headline import outlook
 from perfdoc.reports.opportunities import opportunities
 from perfdoc.results import Diagnosis, Prediction
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.replay.occasional import Counted, collections_of, in_window, occasional
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.simulator.replay.basis import Counted, collections_of, in_window, occasional
 from perfdoc.simulator.replay.predict import Gain
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from perfdoc.simulator.replay.unprofiled import free_lengths
-from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.tiny import trace_of
 from tests.simulator.rebuilt_of import views_of

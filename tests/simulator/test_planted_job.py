@@ -12,7 +12,7 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import RankMeasurement, measure_capture
 from perfdoc.profiling.marks import parse_group_mark, parse_rank_mark
-from perfdoc.simulator.events import Kernel
+from perfdoc.simulator.captures.events import Kernel
 from perfdoc.simulator.planted_answer import RankAnswer
 from perfdoc.simulator.planted_job import KINDS, JobSpec, planted_job
 from perfdoc.simulator.planted_spec import Clock, Late

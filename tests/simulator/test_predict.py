@@ -17,7 +17,7 @@ from perfdoc.simulator.planted_job import KINDS
 from perfdoc.simulator.replay.edits import Edit, scaled_kernels, without_host_time, without_launches
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.simulator.replay.replay import Replay
+from perfdoc.simulator.replay.unedited import Replay
 from tests.simulator.rebuilt_of import planted
 
 SLOW_DATA = replace(KINDS["dp4"], data_ns=2_150_000)

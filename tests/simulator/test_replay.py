@@ -13,10 +13,10 @@ import pytest
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import Window
 from perfdoc.results import replay as published_types
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.rank_tasks import rank_tasks
-from perfdoc.simulator.replay.replay import not_replayed, replay_rank
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.replay.unedited import not_replayed, replay_rank
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM

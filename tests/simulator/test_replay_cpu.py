@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.edits import scaled_communication, scaled_kernels, without_host_time
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
-from perfdoc.simulator.replay.replay import replay
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.replay.unedited import replay
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.run_facts import with_run_facts
 from tests.analyzers.tiny import trace_of

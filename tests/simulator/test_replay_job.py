@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perfdoc.simulator.engine import TaskKind, schedule
-from perfdoc.simulator.engine.order import topological_order
+from perfdoc.simulator.engine.schedule import topological_order
 from perfdoc.simulator.planted_job import KINDS, planted_job
 from perfdoc.simulator.planted_spec import Clock
 from perfdoc.simulator.replay.edits.edit import with_durations

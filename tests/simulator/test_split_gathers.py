@@ -12,7 +12,7 @@ from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.forward.faults import Job
 from perfdoc.simulator.forward.job import lay_job
 from perfdoc.simulator.replay.edits import split_buckets
-from perfdoc.simulator.replay.edits.split_gathers import split_gathers
+from perfdoc.simulator.replay.edits.smaller_buckets import split_gathers
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from tests.simulator.simulated import DENSE, MOE, replayed, simulated
 

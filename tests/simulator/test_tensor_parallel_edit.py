@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from perfdoc.profiling.manifest import ModelShape
+from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits import tensor_instead_of_data
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
-from perfdoc.simulator.timeline import NcclPayload, TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.tiny import ALL_REDUCE, GEMM, trace_of
 from tests.simulator.rebuilt_of import views_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from perfdoc.simulator.events import SyncKind
-from perfdoc.simulator.timeline import CopyKind, TimelineBuilder
+from perfdoc.simulator.captures.events import SyncKind
+from perfdoc.simulator.captures.timeline import CopyKind, TimelineBuilder
 
 HOSTILE = (
     "</script><script>alert(1)</script>",

@@ -18,9 +18,8 @@ from perfdoc.simulator.replay.edits.rewiring import arrivals
 from perfdoc.simulator.replay.predict import Gain
 from perfdoc.simulator.replay.proposals import Proposal
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
-from perfdoc.simulator.replay.replay import replay
-from perfdoc.simulator.replay.waits import ASSUMED, without_waits
-from perfdoc.simulator.replay.whole import basis_of
+from perfdoc.simulator.replay.unedited import replay
+from perfdoc.simulator.replay.whole import ASSUMED, basis_of, without_waits
 from perfdoc.traces.load import read_trace
 from tests.simulator.rebuilt_of import job_of, views_of
 from tests.simulator.simulated import DENSE, facts_of, replayed, simulated, written

@@ -15,9 +15,9 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.demo import write_demo
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import TimelineBuilder
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import content_sha256, find_captures, read_trace
 

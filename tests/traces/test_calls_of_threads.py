@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import trace_of
 
 

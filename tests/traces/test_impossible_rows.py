@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import TimelineBuilder
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace, TraceError
 from perfdoc.traces.load import read_trace
 from perfdoc.traces.validate import MAX_DEVICES

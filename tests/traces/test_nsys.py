@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.simulator.events import NcclPayload
-from perfdoc.simulator.nsys_common import ExportOptions
-from perfdoc.simulator.nsys_parquet import write_nsys_parquet
-from perfdoc.simulator.nsys_schemas import GENERATIONS
-from perfdoc.simulator.nsys_sqlite import write_nsys_sqlite
-from perfdoc.simulator.timeline import Timeline, TimelineBuilder
+from perfdoc.simulator.captures.events import NcclPayload
+from perfdoc.simulator.captures.nsys.export import ExportOptions
+from perfdoc.simulator.captures.nsys.parquet import write_nsys_parquet
+from perfdoc.simulator.captures.nsys.schemas import GENERATIONS
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 from perfdoc.traces import CopyKind, RangeKind, SyncKind, Trace
 from perfdoc.traces.model import CAPABILITIES
 from perfdoc.traces.nsys.read import read_nsys_parquet, read_nsys_sqlite
@@ -56,7 +56,7 @@ def planted(*, graph: bool = True) -> Timeline:
 
 
 def has(generation: str, table: str) -> bool:
-    from perfdoc.simulator.nsys_schemas import tables
+    from perfdoc.simulator.captures.nsys.schemas import tables
 
     return table in tables(generation)
 

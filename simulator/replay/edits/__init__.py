@@ -1,24 +1,23 @@
-"""Changes to a rebuilt step, one file each. They leave tasks where they are and compose in any number."""
+"""Changes to a rebuilt step. They leave tasks where they are and compose in any number."""
 
 from __future__ import annotations
 
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.even_ranks import without_straggler
-from perfdoc.simulator.replay.edits.host_speed import scaled_host
-from perfdoc.simulator.replay.edits.host_time import without_host_time
-from perfdoc.simulator.replay.edits.launches import without_launches
+from perfdoc.simulator.replay.edits.host import scaled_host, without_host_time, without_launches
+from perfdoc.simulator.replay.edits.larger_buckets import rebucketed
 from perfdoc.simulator.replay.edits.layer_spread import balanced_layers, even_layers
-from perfdoc.simulator.replay.edits.message_size import other_bytes
-from perfdoc.simulator.replay.edits.micro_batches import micro_batches
-from perfdoc.simulator.replay.edits.norms import norms_alone
-from perfdoc.simulator.replay.edits.overlap import overlapped
+from perfdoc.simulator.replay.edits.micro_batches import micro_batches, tensor_instead_of_data
+from perfdoc.simulator.replay.edits.overlap import overlapped, without_queueing
 from perfdoc.simulator.replay.edits.pipeline import even_stages, virtual_stages
-from perfdoc.simulator.replay.edits.queueing import without_queueing
-from perfdoc.simulator.replay.edits.rebucket import rebucketed
-from perfdoc.simulator.replay.edits.recompute import without_recompute
-from perfdoc.simulator.replay.edits.scale import scaled_communication, scaled_kernels
-from perfdoc.simulator.replay.edits.split import split_buckets
-from perfdoc.simulator.replay.edits.tensor_parallel import tensor_instead_of_data
+from perfdoc.simulator.replay.edits.scale import (
+    norms_alone,
+    other_bytes,
+    scaled_communication,
+    scaled_kernels,
+    without_recompute,
+)
+from perfdoc.simulator.replay.edits.smaller_buckets import split_buckets
 
 __all__ = [
     "Edit",

@@ -20,7 +20,7 @@ class Edit:
     apply: Callable[[Rebuilt], Rebuilt]
     """Pure. May raise ValueError, one line for the user, where the capture does not hold what it needs."""
     uncertainty_frac: float
-    """Share of the gain by which it may be off either way, the replay's error aside. A judgement: each file
+    """Share of the gain by which it may be off either way, the replay's error aside. A judgement: each edit
     says why."""
     leaves: tuple[str, ...]
     """Ledger leaves that the gain comes out of: `compute`, `exposed_memcpy`, `exposed_comm.dp`, `idle.gc`;

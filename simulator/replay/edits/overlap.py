@@ -1,4 +1,14 @@
-"""Communication of a dimension beside computation, as far as a program can have it there."""
+"""Communication of a dimension beside computation, as far as a program and the hardware's queues can have it.
+
+Of a product's backward, two products: the gradient of its input, then that of its weights. Between them the
+first is reduced over the tensor-parallel ranks, and the second does not need that; nor does the first need
+the input that is gathered anew for the second. Of attention in parts, keys and values of the next part travel
+while this one computes.
+
+A stream waits for what it is told to wait for. Where a collective begins as a kernel ends that was launched
+later, it was ready and stood in a queue, as with CUDA_DEVICE_MAX_CONNECTIONS other than 1 beside Megatron's
+overlap of products and collectives.
+"""
 
 from __future__ import annotations
 
@@ -8,17 +18,142 @@ from functools import partial
 import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
+from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskKind
-from perfdoc.simulator.engine.graph import I64
+from perfdoc.simulator.engine.graph import I64, NONE
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.edits.overlap_experts import experts_overlapped
-from perfdoc.simulator.replay.edits.overlap_products import parts_overlapped, products_overlapped
 from perfdoc.simulator.replay.edits.overlap_weights import in_buckets, weights_overlapped
-from perfdoc.simulator.replay.edits.rewiring import is_transfer
+from perfdoc.simulator.replay.edits.rewiring import Rewiring, arrivals, is_transfer, usual_lag_ns
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt, with_edges
 from perfdoc.traces.table import Bool
 
-_UNCERTAINTY_FRAC = 0.4
+_WAITS = (EdgeKind.EVENT, EdgeKind.INFERRED)
+
+
+def products_overlapped(rebuilt: Rebuilt) -> Rebuilt:
+    """Tensor-parallel collectives that the next product waits for and does not need are awaited by what
+    follows it. ValueError where there are none."""
+    ours = np.flatnonzero(is_transfer(rebuilt, "tp"))
+    lane = _Lane(rebuilt)
+    waits = lane.first_waiting(ours)
+    product = np.append(rebuilt.kernel_class == KernelClass.GEMM, False)
+    before = lane.launched_before(ours)
+    follows = lane.after[waits]
+    # The gradient of the input is reduced; the product of the weights' gradient comes next.
+    reduced = (rebuilt.reduces[ours] == 1) & product[waits] & product[before] & (lane.after[before] == waits)
+    # What is gathered is for the second product, if the first is reduced before that runs.
+    reduced_behind = np.zeros(len(product), bool)
+    reduced_behind[before[reduced]] = True
+    gathered = (rebuilt.reduces[ours] == 0) & product[waits] & reduced_behind[waits] & product[follows]
+    return _awaited_later(rebuilt, lane, ours[reduced | gathered], waits[reduced | gathered], "tp")
+
+
+def parts_overlapped(rebuilt: Rebuilt) -> Rebuilt:
+    """What a part of attention waits for at once is awaited by the next part. ValueError where nothing is."""
+    ours = np.flatnonzero(is_transfer(rebuilt, "cp"))
+    lane = _Lane(rebuilt)
+    waits = lane.first_waiting(ours)
+    attention = np.append(rebuilt.kernel_class == KernelClass.ATTENTION, False)
+    moved = attention[waits] & attention[lane.after[waits]]
+    return _awaited_later(rebuilt, lane, ours[moved], waits[moved], "cp")
+
+
+class _Lane:
+    """Computations by launch on every rank; -1, the last entry of a column, is none."""
+
+    def __init__(self, rebuilt: Rebuilt) -> None:
+        graph = rebuilt.graph
+        self.rebuilt = rebuilt
+        work = np.flatnonzero((graph.kind == TaskKind.COMPUTE) & (rebuilt.launch_ns >= 0))
+        self.work = work[np.lexsort((rebuilt.launch_ns[work], graph.rank[work]))]
+        self.after = np.full(len(rebuilt.start_ns) + 1, NONE, np.int64)
+        """By task the computation behind it on the same rank."""
+        same = graph.rank[self.work[1:]] == graph.rank[self.work[:-1]]
+        self.after[self.work[:-1][same]] = self.work[1:][same]
+
+    def first_waiting(self, tasks: I64) -> I64:
+        """The computation launched first of those that wait for each of these."""
+        rebuilt, edges = self.rebuilt, self.rebuilt.graph.edges
+        place = np.full(len(rebuilt.start_ns), len(self.work), np.int64)
+        place[self.work] = np.arange(len(self.work))
+        chosen = np.zeros(len(rebuilt.start_ns), bool)
+        chosen[tasks] = True
+        mine = np.isin(edges.kind, _WAITS) & chosen[edges.source] & (place[edges.target] < len(self.work))
+        first = np.full(len(rebuilt.start_ns), len(self.work), np.int64)
+        np.minimum.at(first, edges.source[mine], place[edges.target[mine]])
+        found: I64 = np.append(self.work, NONE)[first[tasks]]
+        return found
+
+    def launched_before(self, tasks: I64) -> I64:
+        """The last computation that was launched on the same rank before each of these."""
+        rebuilt, rank = self.rebuilt, self.rebuilt.graph.rank
+        found = np.full(len(tasks), NONE, np.int64)
+        for i in range(len(rebuilt.ranks)):
+            own, mine = self.work[rank[self.work] == i], np.flatnonzero(rank[tasks] == i)
+            at = np.searchsorted(rebuilt.launch_ns[own], rebuilt.launch_ns[tasks[mine]]) - 1
+            found[mine] = np.append(own, NONE)[at]
+        return found
+
+
+def _awaited_later(rebuilt: Rebuilt, lane: _Lane, tasks: I64, waits: I64, dimension: str) -> Rebuilt:
+    """What waited for each of these waits no more; the computation behind it does."""
+    if not len(tasks):
+        raise ValueError(f"no computation waits for {dimension} communication that it does not need")
+    wires = Rewiring(rebuilt)
+    awaited = np.full(len(rebuilt.start_ns), NONE, np.int64)
+    awaited[tasks] = waits
+    cut = _held(wires, awaited)
+    wires.kept &= ~cut
+    wires.add(wires.source[cut], lane.after[wires.target[cut]], wires.lag_ns[cut], EdgeKind.EVENT)
+    return wires.made("a computation would wait for what waits for it")
+
+
+def _held(wires: Rewiring, awaited: I64) -> Bool:
+    found: Bool = np.isin(wires.kind, _WAITS) & (awaited[wires.source] == wires.target)
+    return found & (awaited[wires.source] >= 0)
+
+
+_QUEUE_UNCERTAINTY_FRAC = 0.2
+"""Communication that begins earlier takes memory bandwidth and SMs from the kernel beside it."""
+
+
+def without_queueing(dimension: str = "tp") -> Edit:
+    """Collectives of a dimension begin when what they wait for is done, not behind later kernels."""
+
+    def apply(rebuilt: Rebuilt) -> Rebuilt:
+        graph, wires = rebuilt.graph, Rewiring(rebuilt)
+        into = np.zeros(len(rebuilt.start_ns), bool)
+        into[arrivals(rebuilt)[is_transfer(rebuilt, dimension)]] = True
+        computes = graph.kind == TaskKind.COMPUTE
+        later = rebuilt.launch_ns[wires.source] > rebuilt.launch_ns[wires.target]
+        held = into[wires.target] & computes[wires.source] & later & (wires.kind == EdgeKind.INFERRED)
+        # A short kernel's worth of queueing passes for the lag of an event.
+        usual = usual_lag_ns(rebuilt, EdgeKind.EVENT, computes)
+        slow = into[wires.target] & (wires.kind == EdgeKind.EVENT) & (wires.lag_ns > usual)
+        queued = np.zeros(len(rebuilt.start_ns), bool)
+        queued[wires.target[held]] = True
+        if not held.any():
+            raise ValueError(
+                f"no {dimension} communication begins as a kernel ends that was launched after it"
+            )
+        wires.kept &= ~held
+        wires.lag_ns = np.where(slow & queued[wires.target], usual, wires.lag_ns)
+        return wires.made("never: edges are only taken away")
+
+    return Edit(
+        name=f"{dimension} communication not queued behind later kernels",
+        apply=apply,
+        uncertainty_frac=_QUEUE_UNCERTAINTY_FRAC,
+        leaves=(f"exposed_comm.{dimension}", "idle.dependency"),
+        assumptions=(
+            "what begins as a later kernel ends had waited for a place in the hardware's queue",
+            "communication and computation do not slow each other down",
+        ),
+    )
+
+
+_ALL_NEEDED_UNCERTAINTY_FRAC = 0.4
 """Where nothing tells what needs it: all of it may."""
 _PARTS_FRAC = 0.2
 """Overlapped, both sides slow each other down, which the replay does not know."""
@@ -38,7 +173,7 @@ def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
     """A dimension's communication as a program runs it that overlaps it.
 
     dp: gradients and weights in buckets beside the passes (overlap_weights.py). tp, cp: beside the kernels
-    that do not need them (overlap_products.py). ep: in two halves (overlap_experts.py). Others: nothing
+    that do not need them. ep: in two halves (overlap_experts.py). Others: nothing
     before the optimizer waits for them.
 
     bucket_bytes: dp: larger messages are cut to this first. Not given: where one holds more than two
@@ -70,7 +205,7 @@ def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
         apply = products_overlapped if dimension == "tp" else parts_overlapped
         said = ("what a kernel does not need is awaited by the one behind it",)
     else:
-        apply, share = partial(_until_optimizer, dimension=dimension), _UNCERTAINTY_FRAC
+        apply, share = partial(_until_optimizer, dimension=dimension), _ALL_NEEDED_UNCERTAINTY_FRAC
         said = (
             f"no computation before the optimizer needs what {dimension} communication brings",
             "it starts when it starts now, no earlier",

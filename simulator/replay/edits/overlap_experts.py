@@ -18,7 +18,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.hardware import GPUS, MEMORY_EFFICIENCY
-from perfdoc.simulator.parameters import layer_parameters
+from perfdoc.simulator.forward.layout import layer_parameters
 from perfdoc.simulator.replay.edits.edit import with_durations
 from perfdoc.simulator.replay.edits.latency import latency_of_any
 from perfdoc.simulator.replay.edits.rewiring import Rewiring, arrivals, is_transfer, usual_lag_ns

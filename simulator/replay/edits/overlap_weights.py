@@ -11,11 +11,11 @@ import numpy as np
 
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64, NONE
-from perfdoc.simulator.replay.edits.cutting import in_parts
 from perfdoc.simulator.replay.edits.latency import latency_of_any
 from perfdoc.simulator.replay.edits.rewiring import (
     Rewiring,
     arrivals,
+    in_parts,
     is_transfer,
     launching,
     usual_lag_ns,

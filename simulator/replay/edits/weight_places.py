@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from perfdoc.simulator.engine import TaskKind
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.parameters import layer_parameters, table_parameters
+from perfdoc.simulator.forward.layout import layer_parameters, table_parameters
 from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 from perfdoc.traces.job_facts import JobFacts
 

@@ -222,8 +222,7 @@ def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
 
 
 def _rendered(diagnosis: Diagnosis, format_: str, fail_on: frozenset[str]) -> str:
-    from perfdoc.reports.github import render_github
-    from perfdoc.reports.junit import render_junit
+    from perfdoc.reports.ci import render_github, render_junit
     from perfdoc.reports.markdown import render_markdown
     from perfdoc.reports.text import render_text
 

@@ -16,7 +16,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.job import JobMemory
 from perfdoc.results.memory import DeviceMemory, ProcessMemory
-from perfdoc.simulator.replay.kept import KeptRank
+from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.traces import Device
 
 _T = TypeVar("_T")

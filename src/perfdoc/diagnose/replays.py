@@ -12,7 +12,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.ranks import copied
 from perfdoc.simulator.replay.gains import Gains, no_gains
-from perfdoc.simulator.replay.kept import KeptRank
+from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
 

@@ -13,7 +13,7 @@ import msgspec
 from perfdoc.cli.output import is_stream
 from perfdoc.compare.facts import Fact
 from perfdoc.compare.gate.result import Check, Result
-from perfdoc.reports.github import command
+from perfdoc.reports.ci import command
 from perfdoc.reports.markdown import escape
 from perfdoc.reports.names import shorten
 

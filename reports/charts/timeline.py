@@ -1,0 +1,261 @@
+"""The timeline as the page draws it without a script: the ledger of every rank, and all tracks of a few.
+
+What is wider than a column is drawn as it is. What is narrower shares one with its neighbours: there each
+code takes the part of the height that it had of the time, so that areas are times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median_low
+from typing import NamedTuple
+
+from markupsafe import Markup
+
+from perfdoc.reports.charts.drawn import short
+from perfdoc.reports.charts.looks import KINDS, Look, look_of
+from perfdoc.reports.names import shorten
+from perfdoc.reports.units import duration, plural, share
+from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
+
+
+class Patch(NamedTuple):  # of which there are thousands: a dataclass takes five times as long to make
+    """A rectangle: times since the step began, heights as fractions of the row from its top."""
+
+    code: int
+    start_ns: int
+    end_ns: int
+    top_frac: float
+    bottom_frac: float
+
+
+def patches(track: TimelineTrack, column_ns: int) -> Iterator[Patch]:
+    """The track in columns of at least `column_ns`."""
+    held: dict[int, int] = {}
+    first = last = 0
+
+    def flush() -> Iterator[Patch]:
+        top = 0.0
+        for code, ns in sorted(held.items()):
+            bottom = top + ns / (last - first)
+            yield Patch(code=code, start_ns=first, end_ns=last, top_frac=top, bottom_frac=min(bottom, 1.0))
+            top = bottom
+        held.clear()
+
+    for start, length, code in zip(track.start_ns, track.duration_ns, track.code, strict=True):
+        if length <= 0:
+            continue
+        end = start + length
+        if held and (length >= column_ns or start - last >= column_ns or last - first >= column_ns):
+            yield from flush()
+        if length >= column_ns:
+            yield Patch(code=code, start_ns=start, end_ns=end, top_frac=0.0, bottom_frac=1.0)
+            continue
+        if not held:
+            first = start
+        last = max(end, last) if held else end
+        held[code] = held.get(code, 0) + length
+    if held:
+        yield from flush()
+
+
+WIDTH = 1000
+"""Units of a row's own coordinates."""
+HEIGHT = 20
+_FEW_RANKS = 4
+"""All tracks are drawn of so many ranks; of more, the ledgers, and all tracks of the first."""
+_COLUMNS = 500
+_ALL_COLUMNS = 12_000
+_TYPICAL_FRAC = 0.02
+"""As the analysis has it: a step is typical where its length is the median within this."""
+_NARROWEST_LETTER = 3.0
+"""Per cent of the row that a stretch must have for its letter to be written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Shape:
+    """All of one code in one row, as one path."""
+
+    look: Look
+    kind: str
+    path: Markup
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Letter:
+    """A code's letter in a stretch that is wide enough."""
+
+    x: str
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Row:
+    """One track of one rank."""
+
+    label: str
+    shapes: Sequence[Shape]
+    letters: Sequence[Letter]
+    spoken: str
+    length: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Group:
+    """Rows under one heading."""
+
+    heading: str
+    rows: Sequence[Row]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TimelinePicture:
+    """The picture, its words and its legend."""
+
+    sentences: Sequence[str]
+    groups: Sequence[Group]
+    ticks: Sequence[tuple[str, str, str]]
+    """(where, anchor, text)."""
+    legend: Sequence[tuple[str, Sequence[Look]]]
+    """(track, its codes)."""
+
+
+def timeline_picture(diagnosis: Diagnosis) -> TimelinePicture | None:
+    """None where no timeline was measured."""
+    found = diagnosis.timeline
+    if found is None or found.state != "measured" or not found.ranks:
+        return None
+    span = span_ns(found)
+    columns = max(60, min(_COLUMNS, _ALL_COLUMNS // len(found.ranks)))
+    groups = [
+        Group(
+            heading="" if len(found.ranks) == 1 else KINDS["ledger"].capitalize(),
+            rows=[
+                _row(shorten(rank.label, 48), rank, track, span, columns)
+                for rank in found.ranks
+                for track in rank.tracks
+                if track.kind == "ledger"
+            ],
+        )
+    ]
+    detailed = found.ranks if len(found.ranks) <= _FEW_RANKS else found.ranks[:1]
+    groups += [
+        Group(
+            heading=f"Tracks of {shorten(rank.label, 48)}",
+            rows=[_row(track.kind, rank, track, span, _COLUMNS) for track in others],
+        )
+        for rank in detailed
+        if (others := _in_order(rank))
+    ]
+    present: dict[str, dict[str, Look]] = {}
+    for kind, look in (
+        (track.kind, look_of(track.kind, code))
+        for rank in found.ranks
+        for track in rank.tracks
+        for code in _codes(track)
+    ):
+        present.setdefault(kind, {})[look.code] = look
+    return TimelinePicture(
+        sentences=list(_sentences(found, diagnosis)),
+        groups=[group for group in groups if group.rows],
+        ticks=_ticks(span),
+        legend=[(KINDS[kind], list(present[kind].values())) for kind in KINDS if kind in present],
+    )
+
+
+def span_ns(found: Timeline) -> int:
+    """From 0 to the end of the last rank's step."""
+    return max(1, max(rank.offset_ns + rank.duration_ns for rank in found.ranks))
+
+
+def _in_order(rank: TimelineRank) -> list[TimelineTrack]:
+    tracks = {track.kind: track for track in rank.tracks}
+    return [tracks[kind] for kind in KINDS if kind in tracks and kind != "ledger"]
+
+
+def _codes(track: TimelineTrack) -> list[str]:
+    return [track.codes[code] for code in sorted(set(track.code))]
+
+
+def _sentences(found: Timeline, diagnosis: Diagnosis) -> list[str]:
+    alone = len(found.ranks) == 1
+    who = f"Of {plural(len(found.ranks), 'rank')}" if not alone else f"Of {shorten(found.ranks[0].label, 48)}"
+    same = {rank.step for rank in found.ranks}
+    if same == {""}:
+        windows = {rank.label: rank.window.duration_ns for rank in diagnosis.ranks}
+        part = any(rank.duration_ns < windows.get(rank.label, 0) for rank in found.ranks)
+        drawn = "a part from the middle of the window" if part else "the whole window"
+        said = [f"{who} {drawn} is drawn: it is not made of steps."]
+    elif found.step:
+        said = [f"{who} `{shorten(found.step, 64)}` is drawn, {_typical(found, diagnosis)}."]
+    else:
+        said = [f"{who} one step each is drawn, {_typical(found, diagnosis)}."]
+    said.append(
+        "Short stretches share a column, each with as much of its height as it had of the time; areas are "
+        "times."
+    )
+    if not alone and found.resolution_ns is not None:
+        said.append(
+            "Clocks are aligned; differences between ranks up to "
+            f"{duration(found.resolution_ns)} mean nothing."
+        )
+    said += [note[:1].upper() + note[1:] + "." for note in found.notes]
+    return said
+
+
+def _typical(found: Timeline, diagnosis: Diagnosis) -> str:
+    """How the steps that are drawn compare with all steps of their ranks."""
+    lengths = {rank.label: [s.duration_ns for s in rank.window.step_list] for rank in diagnosis.ranks}
+    away, only = 0.0, True
+    for rank in found.ranks:
+        own = lengths.get(rank.label) or [rank.duration_ns]
+        middle = max(1, median_low(own))
+        away = max(away, abs(rank.duration_ns - middle) / middle)
+        only = only and len(own) == 1
+    if only:
+        return "the only one that was captured"
+    if away <= _TYPICAL_FRAC:
+        return f"as long as the median of a rank's steps within {share(_TYPICAL_FRAC)}"
+    return f"up to {share(away)} longer or shorter than the median of a rank's steps"
+
+
+def _row(label: str, rank: TimelineRank, track: TimelineTrack, span: int, columns: int) -> Row:
+    parts: dict[int, list[str]] = {}
+    letters = []
+    for patch in patches(track, max(1, span // columns)):
+        x = WIDTH * (rank.offset_ns + patch.start_ns) / span
+        wide = max(WIDTH * (patch.end_ns - patch.start_ns) / span, 0.05)
+        y, high = HEIGHT * patch.top_frac, HEIGHT * (patch.bottom_frac - patch.top_frac)
+        parts.setdefault(patch.code, []).append(
+            f"M{short(x)} {short(y)}h{short(wide)}v{short(high)}H{short(x)}z"
+        )
+        if 100 * wide / WIDTH >= _NARROWEST_LETTER and high == HEIGHT:
+            look = look_of(track.kind, track.codes[patch.code])
+            letters.append(Letter(x=f"{short((x + wide / 2) / WIDTH * 100)}%", text=look.letter))
+    sums = dict.fromkeys(sorted(parts), 0)
+    for code, length in zip(track.code, track.duration_ns, strict=True):
+        sums[code] = sums.get(code, 0) + length
+    looks = {code: look_of(track.kind, track.codes[code]) for code in parts}
+    return Row(
+        label=label,
+        shapes=[
+            Shape(
+                look=looks[code],
+                kind=track.kind,
+                path=Markup("".join(parts[code])),
+                title=f"{looks[code].label}: {duration(sums[code])}",
+            )
+            for code in sorted(parts)
+        ],
+        letters=letters,
+        spoken=f"{label}, {KINDS[track.kind]}: "
+        + ", ".join(f"{looks[code].label} {duration(sums[code])}" for code in sorted(parts)),
+        length=duration(rank.duration_ns),
+    )
+
+
+def _ticks(span: int) -> list[tuple[str, str, str]]:
+    anchors = ("start", "middle", "middle", "middle", "end")
+    return [(f"{25 * i}%", anchor, duration(span * i // 4)) for i, anchor in enumerate(anchors)]

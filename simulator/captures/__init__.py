@@ -1,0 +1,1 @@
+"""Timelines laid by hand, and the writers that turn them into captures."""

@@ -1,0 +1,188 @@
+"""One GPU of one process of a timeline under construction: the work that ran on its streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from perfdoc.simulator.captures import events as ev
+from perfdoc.simulator.captures.events import CopyKind, SyncKind, span, text, triple, whole
+
+if TYPE_CHECKING:
+    from perfdoc.simulator.captures.process import Launch, ProcessBuilder, ThreadBuilder
+
+DEFAULT_STREAM = 7
+"""The id that CUPTI gives to a context's null stream."""
+
+
+class DeviceBuilder:
+    """A GPU of one process: kernels, copies, graphs, event records and waits of streams."""
+
+    def __init__(self, process: ProcessBuilder, info: ev.DeviceInfo) -> None:
+        self.process = process
+        self.info = info
+
+    def kernel(
+        self,
+        name: str,
+        start_ns: int,
+        end_ns: int,
+        *,
+        stream: int = DEFAULT_STREAM,
+        full_name: str | None = None,
+        grid: tuple[int, int, int] = (132, 1, 1),
+        block: tuple[int, int, int] = (128, 1, 1),
+        launch: Launch | None = None,
+        correlation: int | None = None,
+        graph_node: int | None = None,
+        collective: ev.Collective | None = None,
+    ) -> int:
+        """Add a kernel and return its correlation."""
+        start, end = span("kernel", start_ns, end_ns)
+        row = ev.Kernel(
+            start_ns=start,
+            end_ns=end,
+            pid=self.process.pid,
+            device=self.info.ordinal,
+            stream=whole("kernel", "stream", stream, high=2**32 - 1),
+            correlation=self.process.launched("kernel", launch, correlation, "cudaLaunchKernel"),
+            name=text("kernel", name),
+            full_name=text("kernel", name if full_name is None else full_name),
+            grid=triple("kernel", "grid", grid),
+            block=triple("kernel", "block", block),
+            graph_node=graph_node,
+            collective=collective,
+        )
+        self.process.kernels.append(row)
+        return row.correlation
+
+    def copy(
+        self,
+        kind: CopyKind | str,
+        size_bytes: int,
+        start_ns: int,
+        end_ns: int,
+        *,
+        stream: int = DEFAULT_STREAM,
+        launch: Launch | None = None,
+        correlation: int | None = None,
+        graph_node: int | None = None,
+    ) -> int:
+        """Add a copy ("host_to_device", ...) and return its correlation."""
+        start, end = span("copy", start_ns, end_ns)
+        row = ev.Copy(
+            start_ns=start,
+            end_ns=end,
+            pid=self.process.pid,
+            device=self.info.ordinal,
+            stream=whole("copy", "stream", stream, high=2**32 - 1),
+            correlation=self.process.launched("copy", launch, correlation, "cudaMemcpyAsync"),
+            kind=CopyKind[kind.upper()] if isinstance(kind, str) else kind,
+            bytes=whole("copy", "size_bytes", size_bytes),
+            graph_node=graph_node,
+        )
+        self.process.copies.append(row)
+        return row.correlation
+
+    def memset(
+        self,
+        size_bytes: int,
+        start_ns: int,
+        end_ns: int,
+        *,
+        stream: int = DEFAULT_STREAM,
+        launch: Launch | None = None,
+        correlation: int | None = None,
+        graph_node: int | None = None,
+    ) -> int:
+        """Add a memory set and return its correlation."""
+        start, end = span("memset", start_ns, end_ns)
+        row = ev.MemorySet(
+            start_ns=start,
+            end_ns=end,
+            pid=self.process.pid,
+            device=self.info.ordinal,
+            stream=whole("memset", "stream", stream, high=2**32 - 1),
+            correlation=self.process.launched("memset", launch, correlation, "cudaMemsetAsync"),
+            bytes=whole("memset", "size_bytes", size_bytes),
+            graph_node=graph_node,
+        )
+        self.process.memory_sets.append(row)
+        return row.correlation
+
+    def graph_launch(
+        self,
+        graph: int,
+        start_ns: int,
+        end_ns: int,
+        *,
+        stream: int = DEFAULT_STREAM,
+        launch: Launch | None = None,
+        correlation: int | None = None,
+    ) -> int:
+        """Add a CUDA-graph execution traced as one row and return its correlation."""
+        start, end = span("graph_launch", start_ns, end_ns)
+        row = ev.GraphLaunch(
+            start_ns=start,
+            end_ns=end,
+            pid=self.process.pid,
+            device=self.info.ordinal,
+            stream=whole("graph_launch", "stream", stream, high=2**32 - 1),
+            correlation=self.process.launched("graph_launch", launch, correlation, "cudaGraphLaunch"),
+            graph=whole("graph_launch", "graph", graph),
+        )
+        self.process.graph_launches.append(row)
+        return row.correlation
+
+    def graph_node(self, thread: ThreadBuilder, node: int, at_ns: int, original: int | None = None) -> None:
+        """Add the making of a CUDA-graph node, which kernels name with `graph_node=`."""
+        row = ev.GraphNode(
+            start_ns=whole("graph_node", "at_ns", at_ns),
+            pid=self.process.pid,
+            tid=thread.tid,
+            node=whole("graph_node", "node", node),
+            original=original,
+        )
+        self.process.graph_nodes.append(row)
+
+    def record_event(
+        self,
+        stream: int,
+        *,
+        launch: Launch | None = None,
+        event: int | None = None,
+        done_ns: int | None = None,
+    ) -> ev.EventRecord:
+        """Record an event on a stream; the result is what `wait_event` and `synchronize` take.
+
+        `event` is CUDA's handle id, which CUDA reuses: give the same one twice to plant that.
+        """
+        event_sync = self.process.next_event()
+        row = ev.EventRecord(
+            pid=self.process.pid,
+            device=self.info.ordinal,
+            stream=whole("record_event", "stream", stream, high=2**32 - 1),
+            correlation=self.process.launched("record_event", launch, None, "cudaEventRecord"),
+            event=event_sync if event is None else whole("record_event", "event", event),
+            event_sync=event_sync,
+            done_ns=None if done_ns is None else whole("record_event", "done_ns", done_ns),
+        )
+        self.process.event_records.append(row)
+        return row
+
+    def wait_event(self, stream: int, record: ev.EventRecord, *, launch: Launch) -> int:
+        """Make a stream wait for a recorded event; returns the correlation of the call."""
+        if record.pid != self.process.pid:
+            raise ValueError(f"wait_event: event {record.event} is of process {record.pid}")
+        correlation = self.process.launched("wait_event", launch, None, "cudaStreamWaitEvent")
+        row = ev.Synchronization(
+            start_ns=launch[1],
+            end_ns=launch[2],
+            pid=self.process.pid,
+            device=self.info.ordinal,
+            stream=whole("wait_event", "stream", stream, high=2**32 - 1),
+            correlation=correlation,
+            kind=SyncKind.STREAM_WAIT_EVENT,
+            record=record,
+        )
+        self.process.synchronizations.append(row)
+        return correlation

@@ -1,0 +1,1 @@
+"""Writes a timeline as Nsight Systems exports it."""

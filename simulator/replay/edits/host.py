@@ -1,0 +1,160 @@
+"""Another host: faster or slower, without collections or loading, or with kernels launched together."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import Literal
+
+import numpy as np
+
+from perfdoc.analyzers.host.calls import CallKind
+from perfdoc.simulator.engine import EdgeKind, TaskKind
+from perfdoc.simulator.engine.graph import I64
+from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
+from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
+
+_SPEED_UNCERTAINTY_FRAC = 0.2
+"""That calls and Python speed up alike."""
+
+
+def scaled_host(factor: float) -> Edit:
+    """The host of a GPU rank takes `factor` times as long: for its calls, without what they wait for, and
+    between them; data loading and garbage collection too. ValueError for a factor below 0.
+    """
+    if not factor >= 0:
+        raise ValueError(f"scaled_host: factor {factor} is below 0")
+
+    def apply(rebuilt: Rebuilt) -> Rebuilt:
+        graph, edges = rebuilt.graph, rebuilt.graph.edges
+        host = (graph.kind == TaskKind.HOST) & ~rebuilt.on_host
+        if not host.any():
+            raise ValueError("the capture shows no calls of a host that feeds a GPU")
+        order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER)) & (edges.lag_ns > 0)
+        order &= host[edges.target]
+        lag = np.where(order, np.round(edges.lag_ns * factor), edges.lag_ns).astype(np.int64)
+        duration = np.where(host, np.round(graph.duration_ns * factor), graph.duration_ns).astype(np.int64)
+        return with_durations(with_lags(rebuilt, lag), duration)
+
+    return Edit(
+        name=f"host x {factor:g}",
+        apply=apply,
+        uncertainty_frac=_SPEED_UNCERTAINTY_FRAC,
+        leaves=("idle",),
+        assumptions=("calls and the work between them change alike",),
+        may_cost=factor > 1,
+    )
+
+
+_REMOVED_UNCERTAINTY_FRAC = 0.15
+"""The removed time is measured; that nothing of it comes back elsewhere (a worker still hands its batch
+over, collections are done later) is not."""
+
+
+def without_host_time(what: Literal["gc", "data"], *, keep_frac: float = 0.0) -> Edit:
+    """Remove it from the host's time between CUDA calls (of a CPU rank: from its pieces); the calls stay.
+
+    keep_frac: share of it that stays. ValueError unless 0 <= keep_frac <= 1.
+    """
+    if not 0 <= keep_frac <= 1:
+        raise ValueError(f"without_host_time: keep_frac {keep_frac} is not within 0 and 1")
+
+    def apply(rebuilt: Rebuilt) -> Rebuilt:
+        if not any(len(r.host[what]) and r.host_left_frac.get(what, 1.0) for r in rebuilt.ranks):
+            raise ValueError(f"no range of the capture shows {what}")
+        graph, edges = rebuilt.graph, rebuilt.graph.edges
+        source, target = edges.source, edges.target
+        order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
+        piece = rebuilt.on_host & (graph.kind == TaskKind.HOST)
+        duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
+        for i, frame in enumerate(rebuilt.ranks):
+            mine = graph.rank == i
+            rows = np.flatnonzero(piece & mine)
+            inside = frame.held_ns(what, rebuilt.start_ns[rows], rebuilt.end_ns[rows])
+            duration[rows] = np.maximum(duration[rows] - _gone(inside, keep_frac), 0)
+            gaps = np.flatnonzero(order & mine[target] & (lag > 0))
+            inside = frame.held_ns(what, rebuilt.end_ns[source[gaps]], rebuilt.start_ns[target[gaps]])
+            lag[gaps] = np.maximum(lag[gaps] - _gone(inside, keep_frac), 0)
+        left = tuple(_with_less(frame, what, keep_frac) for frame in rebuilt.ranks)
+        return replace(with_durations(with_lags(rebuilt, lag), duration), ranks=left)
+
+    return Edit(
+        name=f"without {what}" if keep_frac == 0 else f"{100 * keep_frac:.0f} % of {what}",
+        apply=apply,
+        uncertainty_frac=_REMOVED_UNCERTAINTY_FRAC,
+        # What the host loses in it may show as launches that come late, also long after.
+        leaves=("idle.host", f"idle.{what}"),
+        assumptions=(f"the host does nothing instead of {what}", "CUDA calls inside of it stay"),
+    )
+
+
+def _with_less(frame: RankFrame, what: str, keep_frac: float) -> RankFrame:
+    left = frame.host_left_frac.get(what, 1.0) * keep_frac
+    return replace(frame, host_left_frac={**frame.host_left_frac, what: left})
+
+
+def _gone(inside_ns: I64, keep_frac: float) -> I64:
+    gone: I64 = np.round(inside_ns * (1 - keep_frac)).astype(np.int64)
+    return gone
+
+
+_GRAPHS_UNCERTAINTY_FRAC = 0.2
+"""Inside a graph kernels also follow one another faster, which is not assumed; on the other hand not
+everything can be captured."""
+_PAUSE_NS = 10_000_000
+"""Python between two launches takes some microseconds to milliseconds."""
+_STAYS = (CallKind.ALLOCATION, CallKind.SYNCHRONISING, CallKind.MODULE_LOAD)
+
+
+def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Edit:
+    """Between the first and the last launch of every unbroken stretch of launches the host takes no time.
+
+    A stretch is broken by a call that waits for the device, allocates or loads code, by data loading, and by
+    a step's start. Its first launch stays as it is: it stands for the launch of the graph. Collections of
+    garbage stay.
+    from_ns, to_ns: host time in which calls are taken; None is no bound.
+    """
+
+    def apply(rebuilt: Rebuilt, *, pause_ns: int | None = None) -> Rebuilt:
+        graph, edges = rebuilt.graph, rebuilt.graph.edges
+        if not (rebuilt.call == CallKind.LAUNCH).any():
+            raise ValueError("the capture shows no launch of the host")
+        taken = (rebuilt.call >= 0) & ~np.isin(rebuilt.call, _STAYS)
+        if from_ns is not None:
+            taken &= rebuilt.start_ns >= from_ns
+        if to_ns is not None:
+            taken &= rebuilt.start_ns < to_ns
+        source, target = edges.source, edges.target
+        order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
+        between = order & taken[source] & taken[target]
+        if pause_ns is not None:
+            between &= edges.lag_ns <= pause_ns
+        kept = np.zeros(len(source), np.int64)
+        for i, frame in enumerate(rebuilt.ranks):
+            mine = np.flatnonzero(between & (graph.rank[target] == i))
+            begin, end = rebuilt.start_ns[source[mine]], rebuilt.start_ns[target[mine]]
+            steps = np.array(frame.step_starts_ns, np.int64)
+            crossed = np.searchsorted(steps, end, "right") > np.searchsorted(steps, begin, "right")
+            crossed |= frame.host["data"].covered_within(begin, end) > 0
+            between[mine[crossed]] = False
+            kept[mine] = frame.held_ns("gc", rebuilt.end_ns[source[mine]], end)
+        # A call that follows one of its stretch takes no time; the first of a stretch does.
+        follows = np.zeros(len(graph.duration_ns), bool)
+        follows[target[between]] = True
+        lag = np.where(between, np.minimum(edges.lag_ns, kept), edges.lag_ns)
+        duration = np.where(follows, 0, graph.duration_ns)
+        return with_durations(with_lags(rebuilt, lag), duration)
+
+    return Edit(
+        name="launched together",
+        apply=apply,
+        uncertainty_frac=_GRAPHS_UNCERTAINTY_FRAC,
+        leaves=("idle.host", "idle.launch_latency"),
+        assumptions=(
+            "everything between two waits of the host can be captured in one CUDA graph",
+            "the first launch of a stretch takes as long as the launch of the graph",
+            "the gaps between kernels that are queued stay as measured",
+            f"a pause of the host of more than {_PAUSE_NS // 10**6} ms may be none that a graph takes away",
+        ),
+        variants=(partial(apply, pause_ns=_PAUSE_NS),),
+    )

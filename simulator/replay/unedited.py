@@ -1,0 +1,237 @@
+"""The unedited replay of a rank or of a job: its distance from the measured one, its critical path.
+
+A task takes about 130 bytes in all its columns, and joining ranks and editing them some times that. So the
+ranks of a job may hold KEPT_TASKS_MAX tasks together; windows with more are replayed one by one, where each
+was read, and the job as a whole is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from perfdoc.analyzers.clocks.alignment import ClockAlignment
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.matching.calls import CollectiveCalls
+from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.simulator.engine import schedule
+from perfdoc.simulator.engine.graph import I64
+from perfdoc.simulator.replay.join import join_ranks
+from perfdoc.simulator.replay.path import PathPart, path_parts
+from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
+
+ERROR_MAX_FRAC = 0.05
+"""DESIGN section 3: past it no prediction is made from the replay."""
+CLOCKS_MAX_FRAC = 0.05
+"""Ranks that no common ends tie may be that far apart, as a share of the window. It moves a rank's first
+tasks once, not each step: what waits for what rests on no clock, and the replay's error shows the rest."""
+FIXED_MAX_FRAC = 0.2
+"""Of the critical path, what nothing in the capture holds up: no edit can move it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankReplay:
+    """One rank of the replay; lengths from the start of its window to the end of its last work."""
+
+    rank: int | None
+    name: str
+    measured_ns: int
+    replayed_ns: int
+    error_frac: float
+    """replayed / measured - 1."""
+    unexplained_ns: int
+    """Delays that nothing in the capture explains. The replay of a GPU does not have them, that of a CPU rank
+    does (cpu_tasks.py)."""
+    critical_path: dict[str, int]
+    """What of the critical path lies on this rank, by part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Replay:
+    """What the unedited replay says of itself. Small: it travels between processes."""
+
+    state: Literal["measured", "not_measured"]
+    reason: str
+    remedy: str
+    scope: Literal["rank", "job"]
+    tasks: int
+    steps: int
+    """Steps of the window; 0 where it is not made of steps."""
+    measured_ns: int | None
+    """From the first start of a window to the last end of work, over all ranks."""
+    replayed_ns: int | None
+    error_frac: float | None
+    """replayed / measured - 1."""
+    worst_error_frac: float | None
+    """Of a single rank, the largest either way."""
+    predicts: bool
+    """Whether changes may be predicted from it."""
+    withheld: str
+    """Why not; empty where they may."""
+    unexplained_ns: int | None
+    critical_path: dict[str, int]
+    """Nanoseconds by part (path.PathPart), over all ranks; they sum to replayed_ns."""
+    ranks: list[RankReplay]
+
+
+def replay_rank(view: DeviceView) -> Replay:
+    """Rebuild one rank's window and run it again as it is."""
+    return replay(rebuild_rank(view))
+
+
+def replay(rebuilt: Rebuilt) -> Replay:
+    """Run what was rebuilt as it is, and hold it against what was measured."""
+    scope: Literal["rank", "job"] = "rank" if len(rebuilt.ranks) == 1 else "job"
+    measured = rebuilt.span(rebuilt.end_ns) if len(rebuilt.start_ns) else 0
+    if measured <= 0:
+        return not_replayed("nothing ran in the window", "Choose another window with --window.", scope=scope)
+    times = schedule(rebuilt.graph)
+    replayed = rebuilt.span(times.end_ns)
+    _, parts = path_parts(rebuilt, times)
+    present = np.unique(rebuilt.graph.rank).tolist()
+    ranks = [
+        _rank(rebuilt, i, times.end_ns, {p.name: p.total_ns for p in parts if p.rank == i}) for i in present
+    ]
+    error = replayed / measured - 1
+    worst = max((r.error_frac for r in ranks), key=abs)
+    critical_path = _summed(parts)
+    withheld = _withheld(max((error, worst), key=abs), critical_path.get("before", 0) / replayed)
+    return Replay(
+        state="measured",
+        reason="",
+        remedy="",
+        scope=scope,
+        tasks=len(rebuilt.start_ns),
+        steps=rebuilt.steps,
+        measured_ns=measured,
+        replayed_ns=replayed,
+        error_frac=error,
+        worst_error_frac=worst,
+        predicts=not withheld,
+        withheld=withheld,
+        unexplained_ns=sum(r.unexplained_ns for r in ranks),
+        critical_path=critical_path,
+        ranks=ranks,
+    )
+
+
+def replay_job(
+    ranks: Sequence[Rebuilt], calls: Sequence[CollectiveCalls], matches: Matches, clocks: ClockAlignment
+) -> tuple[Replay, Rebuilt | None]:
+    """Join the ranks of a job and run them again as they were; and the joined graph, for predictions.
+
+    All arguments in the same order of ranks. Needs matched collectives and clocks that were compared.
+    """
+    reason, remedy = _not_joined(ranks, matches, clocks)
+    if reason:
+        return not_replayed(reason, remedy, scope="job"), None
+    joined = join_ranks(ranks, calls, matches, clocks)
+    if joined is None:
+        said = "the matched collectives make ranks wait for one another in a circle"
+        return not_replayed(said, matches.remedy, scope="job"), None
+    return replay(joined), joined
+
+
+def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignment) -> tuple[str, str]:
+    if matches.state != "measured":
+        return matches.reason, matches.remedy
+    if clocks.state != "measured":
+        return clocks.reason, clocks.remedy
+    if len({c.component for c in clocks.clocks}) > 1:
+        return (
+            "not all ranks could be put on one time, since no matched collective connects them",
+            "Give the captures of all ranks of a model replica.",
+        )
+    shortest = min(r.ranks[0].window_end_ns - r.ranks[0].window_start_ns for r in ranks)
+    open_ns = clocks.resolution_ns or 0
+    if len({c.cluster for c in clocks.clocks}) > 1 and open_ns > CLOCKS_MAX_FRAC * shortest:
+        return (
+            f"the clocks of some ranks are known only to within {open_ns / 1e6:.3g} ms, more than "
+            f"{100 * CLOCKS_MAX_FRAC:.0f} % of the window, since no collective that all await ties them "
+            "together",
+            "Give the captures of all ranks of a model replica, over more steps.",
+        )
+    return "", ""
+
+
+def _withheld(error_frac: float, fixed_frac: float) -> str:
+    if abs(error_frac) > ERROR_MAX_FRAC:
+        return (
+            f"the unedited replay is off by {100 * error_frac:+.1f} %, more than {100 * ERROR_MAX_FRAC:.0f} %"
+        )
+    if fixed_frac > FIXED_MAX_FRAC:
+        return (
+            f"nothing in the capture holds up what begins {100 * fixed_frac:.0f} % into the window, so no "
+            "change would show"
+        )
+    return ""
+
+
+def not_replayed(reason: str, remedy: str, *, scope: Literal["rank", "job"]) -> Replay:
+    """A result without a replay."""
+    return Replay(
+        state="not_measured",
+        reason=reason,
+        remedy=remedy,
+        scope=scope,
+        tasks=0,
+        steps=0,
+        measured_ns=None,
+        replayed_ns=None,
+        error_frac=None,
+        worst_error_frac=None,
+        predicts=False,
+        withheld=reason,
+        unexplained_ns=None,
+        critical_path={},
+        ranks=[],
+    )
+
+
+def _summed(parts: Iterable[PathPart]) -> dict[str, int]:
+    """Over ranks, longest first."""
+    total: dict[str, int] = {}
+    for part in parts:
+        total[part.name] = total.get(part.name, 0) + part.total_ns
+    return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))
+
+
+def _rank(rebuilt: Rebuilt, index: int, end_ns: I64, critical_path: dict[str, int]) -> RankReplay:
+    frame = rebuilt.ranks[index]
+    measured, replayed = rebuilt.span(rebuilt.end_ns, index), rebuilt.span(end_ns, index)
+    return RankReplay(
+        rank=frame.rank,
+        name=frame.name,
+        measured_ns=measured,
+        replayed_ns=replayed,
+        error_frac=replayed / measured - 1 if measured > 0 else 0.0,
+        unexplained_ns=frame.unexplained_ns,
+        critical_path=critical_path,
+    )
+
+
+KEPT_TASKS_MAX = 1_000_000
+"""Over all ranks: about 130 MB that travel, 0.5 GB while changes are predicted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class KeptRank:
+    """A rank's replay, and what it was made from."""
+
+    replay: Replay
+    rebuilt: Rebuilt | None
+    """None where it holds more tasks than may be kept, or nothing could be replayed."""
+
+
+def replay_and_keep(view: DeviceView, *, keep_tasks: int = KEPT_TASKS_MAX) -> KeptRank:
+    """Rebuild one rank's window, run it again as it is, and keep it if it is small enough.
+
+    keep_tasks: what all devices of the capture may hold together; each its share.
+    """
+    rebuilt = rebuild_rank(view)
+    found = replay(rebuilt)
+    keep = found.state == "measured" and len(rebuilt.start_ns) * len(view.trace.devices) <= keep_tasks
+    return KeptRank(replay=found, rebuilt=rebuilt if keep else None)
