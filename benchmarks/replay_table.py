@@ -1,4 +1,4 @@
-"""How far off the unedited replay is, for every capture in a folder: the tables of docs/replay.md.
+"""How far off the unedited replay is, for every capture in a folder: the tables of docs/figures.md.
 
     python benchmarks/replay_table.py FOLDER
 
