@@ -11,7 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 ROOMS = "analyzers|benchmarks|docs|knobs|profiling|reports|results|rules|simulator|src|tests|traces|trainer"
 PATH = re.compile(rf"(?<![\w./<*-])(?:{ROOMS})/[\w./*<>-]*[\w/]")
-"""A file or folder of ours by its path from the root; a placeholder (`<format>`, `*`, pdNNN) makes it a kind."""
+"""A file or folder of ours, by its path from the root. With a placeholder (`<format>`, `*`) it is a kind."""
 
 
 def tracked(*patterns: str) -> list[Path]:
