@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from perfdoc.results.quality import State
+from perfdoc.results.quality import Measured
+
+Verdict = Literal["slower", "no_difference", "undecided", "too_few_samples", "mixed_work"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +54,7 @@ class DeviceContendedKernel:
     """Beside other compute: in neither set."""
     p_value: float | None
     """Two-sided, Mann and Whitney."""
-    verdict: Literal["slower", "no_difference", "undecided", "too_few_samples", "mixed_work"]
+    verdict: Verdict
     """no_difference: 5 % or more is ruled out. undecided: neither it nor `slower` is proven."""
     verdict_reason: str
     """Why there is no decision; empty where there is one."""
@@ -63,12 +65,9 @@ class DeviceContendedKernel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceContention:
+class DeviceContention(Measured):
     """SM contention on one device, inside its window."""
 
-    state: State
-    reason: str
-    remedy: str
     signatures: list[DeviceContendedKernel]
     """Norms."""
     other_signatures: list[DeviceContendedKernel]
@@ -125,12 +124,9 @@ class ContendedKernel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormContentionAnalysis:
+class NormContentionAnalysis(Measured):
     """SM contention of the job: sums over devices unless said otherwise."""
 
-    state: State
-    reason: str
-    remedy: str
     devices: int
     """That were measured."""
     signatures: list[ContendedKernel]

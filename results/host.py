@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdoc.results.quality import State
+from perfdoc.results.quality import Measured, State
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchQueue:
+class LaunchQueue(Measured):
     """Work launched and not yet started on streams that compute, over the window."""
 
-    state: State
-    reason: str
-    remedy: str
     median_depth: int | None
     mean_depth: float | None
     max_depth: int | None
@@ -41,12 +38,9 @@ class CallIdle:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostSplit:
+class HostSplit(Measured):
     """idle.host by what the launching thread did; the first seven sum to host_ns exactly."""
 
-    state: State
-    reason: str
-    remedy: str
     python_ns: int | None
     """In no CUDA call."""
     synchronising_ns: int | None
@@ -81,12 +75,9 @@ class CallGroup:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyncCalls:
+class SyncCalls(Measured):
     """Calls in which the host waited for the device."""
 
-    state: State
-    reason: str
-    remedy: str
     count: int | None
     host_ns: int | None
     idle_inside_ns: int | None
@@ -102,12 +93,9 @@ class SyncCalls:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllocCalls:
+class AllocCalls(Measured):
     """Calls that allocate or free memory through CUDA; a settled caching allocator makes none."""
 
-    state: State
-    reason: str
-    remedy: str
     count: int | None
     host_ns: int | None
     idle_inside_ns: int | None
@@ -124,12 +112,9 @@ class AllocCalls:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostPauses:
+class HostPauses(Measured):
     """Garbage collections, or waits for data, on the host."""
 
-    state: State
-    reason: str
-    remedy: str
     count: int | None
     total_ns: int | None
     idle_ns: int | None
@@ -152,12 +137,9 @@ class SmallKernelName:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallKernels:
+class SmallKernels(Measured):
     """Kernels for whose launch the device stood still, and that are shorter than the launching call."""
 
-    state: State
-    reason: str
-    remedy: str
     kernels: int | None
     """Compute kernels that were launched one by one."""
     launch_bound: int | None
@@ -180,12 +162,9 @@ class SmallKernels:
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphCoverage:
+class GraphCoverage(Measured):
     """How much kernel work CUDA graphs launched."""
 
-    state: State
-    reason: str
-    remedy: str
     time_frac: float | None
     kernel_frac: float | None
     """By count; None where graphs were traced as a whole."""
@@ -197,12 +176,9 @@ class GraphCoverage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostActivity:
+class HostActivity(Measured):
     """The host of one rank inside its window; measured where any part of it is."""
 
-    state: State
-    reason: str
-    remedy: str
     launch_queue: LaunchQueue
     idle_split: HostSplit
     sync_calls: SyncCalls
@@ -228,12 +204,9 @@ class SlowestRank:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnsynchronisedGc:
+class UnsynchronisedGc(Measured):
     """Garbage collection at different steps on different ranks."""
 
-    state: State
-    reason: str
-    remedy: str
     collecting_steps: int | None
     split_steps: int | None
     """Steps in which some ranks collected and others did not."""
@@ -246,12 +219,9 @@ class UnsynchronisedGc:
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostJitter:
+class HostJitter(Measured):
     """Spread of the hosts' time for the same step between ranks; waits are not host time."""
 
-    state: State
-    reason: str
-    remedy: str
     ranks: int | None
     """Compared: one of each process, since the devices of a process have one host."""
     common_steps: int | None

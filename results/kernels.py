@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdoc.results.quality import State
+from perfdoc.results.quality import Measured, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,15 +89,12 @@ class UnfusedPattern:
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelPartsAnalysis:
+class KernelPartsAnalysis(Measured):
     """Kernel time of one device by part of the model, inside the window.
 
     Times are sums of durations clipped to the window; shares are of `kernel_ns` unless said otherwise.
     """
 
-    state: State
-    reason: str
-    remedy: str
     kernel_ns: int
     """All kernels, communication included: the rows of `parts` sum to it."""
     compute_kernel_ns: int

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from perfdoc.results.quality import State
+from perfdoc.results.quality import Measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,12 +23,9 @@ class Distribution:
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmUp:
+class WarmUp(Measured):
     """First steps that are slower than the rest."""
 
-    state: State
-    reason: str
-    remedy: str
     steps: int | None
     last_step: int | None
     excess_ns: int | None
@@ -36,12 +33,9 @@ class WarmUp:
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfilerOverhead:
+class ProfilerOverhead(Measured):
     """Median of profiled steps / median of steady unprofiled steps - 1, as logged."""
 
-    state: State
-    reason: str
-    remedy: str
     frac: float | None
     low_frac: float | None
     high_frac: float | None
@@ -50,12 +44,9 @@ class ProfilerOverhead:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogAgreement:
+class LogAgreement(Measured):
     """Analysed step times against the logged times of the same steps: analysed / logged - 1."""
 
-    state: State
-    reason: str
-    remedy: str
     steps: int | None
     median_frac: float | None
     total_frac: float | None
@@ -104,12 +95,9 @@ class RankStepTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTimes:
+class StepTimes(Measured):
     """Step times of a job. Of several ranks, a step's time is the median over them."""
 
-    state: State
-    reason: str
-    remedy: str
     analysed: Distribution | None
     """Steps of the windows, on the devices."""
     profiled: Distribution | None
