@@ -19,7 +19,7 @@ class Distribution:
     min_ns: int
     max_ns: int
     variation_frac: float
-    """Standard deviation by mean."""
+    """Coefficient of variation: standard deviation by mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,6 +28,7 @@ class WarmUp(Measured):
 
     steps: int | None
     last_step: int | None
+    """Number of the last one; None where there is none."""
     excess_ns: int | None
     """By how much they took longer together than as many steady ones."""
 
@@ -38,6 +39,8 @@ class ProfilerOverhead(Measured):
 
     frac: float | None
     low_frac: float | None
+    """The true ratio of medians lies between these with about 80 % confidence (each median with 90 %; below
+    five steps with less, the reason says so)."""
     high_frac: float | None
     profiled_steps: int | None
     unprofiled_steps: int | None
@@ -48,9 +51,12 @@ class LogAgreement(Measured):
     """Analysed step times against the logged times of the same steps: analysed / logged - 1."""
 
     steps: int | None
+    """Pairs of (rank, step) compared."""
     median_frac: float | None
     total_frac: float | None
+    """The same of all analysed time over all logged time."""
     worst_frac: float | None
+    """The one that is farthest from 0."""
     bar_frac: float
     agrees: bool | None
     """Whether median_frac is within the bar."""
@@ -71,15 +77,19 @@ class OutlierStep:
     source: Literal["analysed", "logged"]
     step: str
     duration_ns: int
+    """On the rank that explains it; of a logged step, the median over ranks."""
     excess_ns: int
-    """Above the median."""
+    """Above the median: by more than 5 scaled MADs and 2 %."""
     ranks: int
+    """Devices on which the step is an outlier; of a logged step the ranks that logged it."""
     label: str | None
-    """The rank whose own leaves grew most; None for a logged step."""
+    """The rank that explains it: of those where the step is an outlier, the one whose own leaves (all but
+    exposed communication, which is waiting for others) grew most. None for a logged step."""
     leaf: str | None
     """The leaf that grew most there; None with the reason where none grew by half of the excess."""
     leaf_growth_ns: int | None
     growth: list[LeafGrowth]
+    """Every leaf that grew by more than a tenth of the excess, the largest first."""
     reason: str
 
 
@@ -108,5 +118,6 @@ class StepTimes(Measured):
     overhead: ProfilerOverhead
     agreement: LogAgreement
     outliers: list[OutlierStep]
+    """Analysed ones first."""
     outliers_left_out: int
     ranks: list[RankStepTimes]
