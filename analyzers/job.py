@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
-from perfdoc.analyzers.contention.job import JobContention, job_contention
+from perfdoc.analyzers.contention.job import job_contention
 from perfdoc.analyzers.device.ranks import rank_labels
-from perfdoc.analyzers.host.jitter import HostJitter, RankHostSteps, host_jitter
+from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
 from perfdoc.analyzers.ledger.mfu import Mfu, MfuRank, measure_mfu
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.matching.matches import Matches
@@ -19,8 +19,9 @@ from perfdoc.analyzers.pipeline.transfers import message_moments
 from perfdoc.analyzers.skew.waiting import Skew, measure_skew
 from perfdoc.analyzers.steps.figures import RankSteps
 from perfdoc.analyzers.steps.log import read_logged_steps
-from perfdoc.analyzers.steps.times import StepTimes, measure_step_times
+from perfdoc.analyzers.steps.times import measure_step_times
 from perfdoc.analyzers.timeline.job import JobTimeline, RankInput, job_timeline
+from perfdoc.results import HostJitter, NormContentionAnalysis, StepTimes
 from perfdoc.traces import Device, TraceError
 from perfdoc.traces.job_facts import JobFacts, common_facts
 
@@ -64,7 +65,7 @@ class JobMeasurement:
     mfu: Mfu
     step_times: StepTimes
     host_jitter: HostJitter
-    contention: JobContention
+    contention: NormContentionAnalysis
     skew: Skew
     pipeline: Pipeline
     timeline: JobTimeline
@@ -117,7 +118,7 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
         ),
         host_jitter=host_jitter(
             [
-                RankHostSteps(rank=d.rank, label=label, steps=r.host.steps, process=(i, d.process))
+                RankHostSteps(rank=d.rank, label=label, steps=r.host_steps, process=(i, d.process))
                 for (i, r), d, label in zip(numbered, devices, labels, strict=True)
             ]
         ),

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.contention.result import Cost
 from perfdoc.knobs.knob import Value
+from perfdoc.results.contention import ContentionCost
 from perfdoc.rules.checks.pd111_exposed_tp import USUAL_SM, USUAL_SPLITS
 from perfdoc.rules.checks.pd112_work_queues import MANY
 from perfdoc.rules.checks.pd113_products_beside_communication import MAX_CGA, MIN_FRAC
@@ -153,7 +153,7 @@ def test_pd112_threshold_and_blackwell(exposed: Case, tmp_path: Path) -> None:
 
 def slowed(case: Case, cost_ns: int | None) -> Case:
     """The same, with products that lose so much beside communication."""
-    cost = None if cost_ns is None else Cost(low_ns=cost_ns, mid_ns=cost_ns, high_ns=cost_ns)
+    cost = None if cost_ns is None else ContentionCost(low_ns=cost_ns, mid_ns=cost_ns, high_ns=cost_ns)
     contention = replace(case.job.contention, state="measured", other_cost=cost)
     return replace(case, job=replace(case.job, contention=contention))
 

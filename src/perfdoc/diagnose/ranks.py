@@ -11,7 +11,6 @@ import msgspec
 
 from perfdoc import results as d
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernels.totals import KernelsOnly
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.job import JobMemory
@@ -80,26 +79,12 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
             )
             for c in m.communication
         ],
-        kernel_parts=copied(m.kernel_parts, d.KernelPartsAnalysis),
-        contention=copied(m.contention, d.DeviceContention),
-        host=copied(m.host, d.HostActivity),
+        kernel_parts=m.kernel_parts,
+        contention=m.contention,
+        host=m.host,
         replay=copied(m.also.replay, d.Replay) if isinstance(m.also, KeptRank) else None,
-        kernels_only_window=_kernels_only(m.kernels_only_window),
-        kernels_only_capture=_kernels_only(m.kernels_only_capture),
-    )
-
-
-def _kernels_only(k: KernelsOnly) -> d.KernelsOnly:
-    return d.KernelsOnly(
-        kernels=k.kernels,
-        comm_kernels=k.comm_kernels,
-        span_ns=k.span_ns,
-        busy_ns=k.busy_ns,
-        compute_ns=k.compute_ns,
-        comm_ns=k.comm_ns,
-        hidden_ns=k.hidden_ns,
-        exposed_ns=k.exposed_ns,
-        idle_ns=k.idle_ns,
+        kernels_only_window=m.kernels_only_window,
+        kernels_only_capture=m.kernels_only_capture,
     )
 
 
