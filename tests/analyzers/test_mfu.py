@@ -12,8 +12,9 @@ from perfdoc import results as d
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import IDLE_CAUSES
 from perfdoc.analyzers.device.window import Step, Window
-from perfdoc.analyzers.ledger.mfu import Mfu, MfuRank, measure_mfu
+from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
 from perfdoc.analyzers.ledger.window import Ledger
+from perfdoc.results.headline import Mfu
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
 
@@ -84,7 +85,7 @@ def test_more_than_the_hardware_can_do_is_an_error_and_no_value() -> None:
         mfu = measured(ranks, facts)
         assert mfu.value is None
         assert "wrong" in mfu.reason
-        assert mfu.waterfall == ()
+        assert mfu.waterfall == []
 
 
 @pytest.mark.parametrize(
