@@ -167,7 +167,7 @@ def test_what_clocks_leave_open_is_not_claimed() -> None:
     assert "one nsys session" in vague.remedy
     # Each stage idles 7.6 ms a step, and two ends of a window may each be wrong by 4 ms.
     blind = measure_pipeline(ranks, job.facts(), RankOffsets(offset_ns=[0] * 4, resolution_ns=4_000_000))
-    assert (blind.state, blind.bubble_frac, blind.stages) == ("not_measured", None, ())
+    assert (blind.state, blind.bubble_frac, blind.stages) == ("not_measured", None, [])
     assert "7,590,199 ns" in blind.reason
     assert blind.ideal_bubble_frac == pytest.approx(3 / 11)
 
@@ -189,7 +189,7 @@ def test_ranks_by_themselves_show_what_comes_before_their_last_message() -> None
     assert (found.state, found.scope, found.late_peer_frac) == ("measured", "rank", None)
     assert "whether a peer was late" in found.reason
     assert found.ideal_bubble_frac == pytest.approx(3 / 11)
-    assert found.notes == ("every rank by itself: the stages are in captures whose clocks were not compared",)
+    assert found.notes == ["every rank by itself: the stages are in captures whose clocks were not compared"]
     truth = [truth_of(job, r) for r in range(4)]
     # The first stage begins the window and ends it: nothing is hidden from it.
     assert found.stages[0].idle_ns == truth[0]["idle_ns"]
