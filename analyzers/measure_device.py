@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from perfdoc.analyzers.communication.table import CommunicationRow, communication_table
+from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
 from perfdoc.analyzers.device.view import DeviceView
@@ -22,7 +22,8 @@ from perfdoc.analyzers.ledger.window import Ledger, build_ledger
 from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
-from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis, KernelsOnly
+from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
+from perfdoc.results.ranks import Communication, KernelsOnly
 from perfdoc.traces import Device
 
 Also: TypeAlias = Callable[[DeviceView], Any]
@@ -40,7 +41,7 @@ class RankMeasurement:
     span_ns: tuple[int, int]
     """First start and last end of anything on the device, whatever the window."""
     ledger: Ledger
-    communication: Sequence[CommunicationRow]
+    communication: list[Communication]
     copies: Sequence[CopyTime]
     kernel_times: Sequence[NamedTime]
     kernel_parts: KernelPartsAnalysis

@@ -41,7 +41,10 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """[start, end) on the capture's clock; steps tile it where kind is `steps`."""
+    """[start, end) on the capture's clock; steps tile it where kind is `steps`.
+
+    Not the published window: steps have their times on the host here, which no capture's reader needs.
+    """
 
     kind: Literal["steps", "capture", "user"]
     start_ns: int

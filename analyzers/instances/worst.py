@@ -13,7 +13,7 @@ from perfdoc.analyzers.instances.rough import RankParts, rough_tracks, track_of
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.pipeline.rank import PipelineRank
-from perfdoc.analyzers.timeline.job import TimelineRank
+from perfdoc.results.timeline import TimelineRank
 
 MAX_PEERS = 5
 """Other ranks that are drawn beside an instance's own."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.skew.stragglers import FEWEST, Straggler
+from perfdoc.analyzers.skew.stragglers import FEWEST
+from perfdoc.results.waits import Straggler
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.memory.result import MemoryMeasurement
+from perfdoc.results.memory import DeviceMemory
 from perfdoc.rules.checks import pd502_out_of_memory as pd502
 from perfdoc.rules.engine.advise import all_or_none, proposed
 from perfdoc.rules.engine.case import Case
@@ -57,8 +57,7 @@ def evaluate(case: Case) -> Verdict:
     short = pd502.evaluate(case)
     if short.state != "fires":
         return Verdict(state=short.state, reason=short.reason, evidence=short.evidence)
-    devices = [d for r in (() if case.memory is None else case.memory.ranks) for d in r.devices]
-    measured = [d for d in devices if d.peak_reserved_bytes]
+    measured = [d for d in ([] if case.memory is None else case.memory.devices) if d.peak_reserved_bytes]
     if not measured:
         return Verdict(state="skipped", reason="no memory snapshot tells what was reserved")
     if any(not p.forbidden for p in proposed(case, short.advice)):
@@ -92,13 +91,13 @@ _FIRST = "Look at fragmentation (PD501) first: it costs no ranks."
 _OTHERWISE = "Use more GPUs, or split further by a degree that divides heads, layers and ranks."
 
 
-def _free_frac(device: MemoryMeasurement) -> float | None:
+def _free_frac(device: DeviceMemory) -> float | None:
     if device.headroom_bytes is None or not device.peak_reserved_bytes:
         return None
     return device.headroom_bytes / (device.headroom_bytes + device.peak_reserved_bytes)
 
 
-def _next(case: Case, full: MemoryMeasurement) -> list[Advice]:
+def _next(case: Case, full: DeviceMemory) -> list[Advice]:
     """The first step that is possible, alone: one change at a time."""
     dp, tp, pp, cp = case.dp, case.degree(TP), case.degree(PP), case.degree(CP)
     if uses_fsdp(case):
@@ -146,7 +145,7 @@ def _more_expert_ranks(case: Case, domain: int | None) -> list[Advice]:
     return [Advice(knob=EP, to=2 * now.ep, why=why, costs="tokens travel further")]
 
 
-def _activations_frac(device: MemoryMeasurement) -> float:
+def _activations_frac(device: DeviceMemory) -> float:
     made = device.composition
     if made is None or not device.peak_allocated_bytes:
         return 0.0

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from perfdoc.analyzers.instances.worst import WorstInstance
 from perfdoc.analyzers.pipeline.layout import find_pipelines
-from perfdoc.analyzers.skew.stragglers import Straggler
+from perfdoc.results.waits import Straggler
 from perfdoc.rules.engine.case import Case
 
 
@@ -44,7 +44,7 @@ def worst_exposed(case: Case, *dimensions: str) -> Worst | None:
 
 def late_rank(case: Case, straggler: Straggler) -> Worst | None:
     """The collective to which a straggler came latest; None where it never came last alone."""
-    everyone, at = case.together, straggler.worst_collective
+    everyone, at = case.together, case.job.latest.get((straggler.name, straggler.dimension))
     names = [member.name for member in case.job.matches.members]
     if everyone is None or at is None or names.count(straggler.name) != 1:
         return None

@@ -10,9 +10,9 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.skew.waiting import RankWait
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.results.contention import ContentionCost
+from perfdoc.results.waits import RankWait
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import exposed_ns
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite

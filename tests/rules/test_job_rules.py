@@ -9,9 +9,9 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.memory.job import JobMemory, RankMemory
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import RuleResult
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
@@ -153,14 +153,14 @@ def fragmented(
     layout = replace(measured.layout, reserved_bytes=1000 * MIB, inactive_split_bytes=unused_mib * MIB)
     device = replace(
         measured,
+        rank=0,
         layout=layout,
         peak_reserved_bytes=1000 * MIB,
         headroom_bytes=None if free_mib is None else free_mib * MIB,
         oom_events=failures,
         expandable_segments=expandable,
     )
-    ranks = [RankMemory(rank=0, devices=[device], process=None, sha256={})]
-    memory = JobMemory(state="measured", reason="", remedy="", ranks=ranks)
+    memory = MemoryAnalysis(state="measured", reason="", remedy="", devices=[device], processes=[])
     case = replace(case_of(folder, step_with_gap(1), settings=settings), memory=memory)
     if free_mib is None:  # nor does the capture say it
         job = replace(case.job, devices=[replace(d, memory_bytes=None) for d in case.job.devices])
