@@ -10,13 +10,12 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.replay import Gain, GainsAnalysis, Prediction
+from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
-from perfdoc.rules.engine.rule import RuleResult
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.replay.gains import Gains, Prediction
-from perfdoc.simulator.replay.predict import Gain
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 
 US = 1_000
@@ -57,8 +56,9 @@ def predicting(case: Case, **gains_ms: tuple[float, float, float]) -> Case:
     ]
     return replace(
         case,
-        gains=Gains(
-            state="measured", reason="", remedy="", predictions=predictions, combined=case.gains.combined
+        gains=replace(
+            case.gains,
+            analysis=GainsAnalysis(state="measured", reason="", remedy="", predictions=predictions),
         ),
     )
 

@@ -12,8 +12,8 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.memory.job import JobMemory, RankMemory
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import RuleResult
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.planted_job import planted_job
 from perfdoc.simulator.planted_spec import JobSpec, Late

@@ -14,7 +14,7 @@ from perfdoc.diagnose.job import job_of
 from perfdoc.diagnose.quality import quality_of
 from perfdoc.diagnose.ranks import copied, host_gaps_of, kernels_of, memory_of, rank_of
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
-from perfdoc.diagnose.verdict import memory_verdict, rule_of, verdict_of
+from perfdoc.diagnose.verdict import memory_verdict, verdict_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.rules.engine.case import Case
@@ -55,7 +55,7 @@ def diagnose(
     case = Case(
         captures=captures,
         job=job,
-        gains=replayed.predicted,
+        gains=replayed.gains,
         memory=of_memory,
         configuration=configuration or Configuration(),
     )
@@ -93,7 +93,7 @@ def diagnose(
         ranks=ranks,
         mfu=copied(job.mfu, d.Mfu),
         analyses=_analyses(captures, ranks, job, remembered, replayed),
-        rules=[rule_of(result) for result in run_rules(case)],
+        rules=run_rules(case),
         combined=replayed.combined,
         timeline=_timeline(job, ranks),
         job=job_of(job, case.configuration),
@@ -118,7 +118,7 @@ def _analyses(
         kernels=kernels_of(captures),
         host_gaps=host_gaps_of(ranks),
         replay=replayed.replay,
-        gains=replayed.gains,
+        gains=replayed.gains.analysis,
         step_times=copied(job.step_times, d.StepTimes),
         host_jitter=copied(job.host_jitter, d.HostJitter),
         norm_contention=copied(job.contention, d.NormContentionAnalysis),

@@ -83,7 +83,7 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
         kernel_parts=copied(m.kernel_parts, d.KernelPartsAnalysis),
         contention=copied(m.contention, d.DeviceContention),
         host=copied(m.host, d.HostActivity),
-        replay=copied(m.also.replay, d.Replay) if isinstance(m.also, KeptRank) else None,
+        replay=m.also.replay if isinstance(m.also, KeptRank) else None,
         kernels_only_window=_kernels_only(m.kernels_only_window),
         kernels_only_capture=_kernels_only(m.kernels_only_capture),
     )
