@@ -12,6 +12,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.replay import Gain, GainsAnalysis, Prediction
 from perfdoc.results.rules import RuleResult
+from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
@@ -110,7 +111,7 @@ def step_with_communication(exposed_us: int, *, name: str = "all-grads-sync") ->
 
 def settings_of(found: RuleResult) -> dict[str, Value]:
     """What is advised and allowed."""
-    return {a.knob: a.to for a in found.advice if not a.forbidden}
+    return {a.knob: value_of(a) for a in found.advice if not a.forbidden}
 
 
 def evidence_of(found: RuleResult) -> Sequence[str]:

@@ -15,7 +15,7 @@ from perfdoc.knobs.constraints import CONSTRAINTS
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.values import check_value
 from perfdoc.results.rules import RuleResult
-from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.advise import advise, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
@@ -66,7 +66,7 @@ def wrong_in(configuration: Configuration, found: RuleResult, before: frozenset[
     By another way than the rules' own: all that is allowed is made, and what was not broken before must not
     be broken then.
     """
-    changes = {a.knob: a.to for a in found.advice if not a.forbidden}
+    changes = {a.knob: value_of(a) for a in found.advice if not a.forbidden}
     for knob, to in changes.items():
         if words := check_value(catalogue()[knob], to):
             return f"{knob} = {to!r} {words}"
