@@ -55,13 +55,13 @@ def predicting(case: Case, **gains_ms: tuple[float, float, float]) -> Case:
         )
         for key, (low, mid, high) in gains_ms.items()
     ]
-    return replace(
-        case,
-        gains=replace(
-            case.gains,
-            analysis=GainsAnalysis(state="measured", reason="", remedy="", predictions=predictions),
-        ),
-    )
+    return with_predictions(case, predictions)
+
+
+def with_predictions(case: Case, predictions: list[Prediction]) -> Case:
+    """The same with these predictions and no others."""
+    analysis = GainsAnalysis(state="measured", reason="", remedy="", predictions=predictions)
+    return replace(case, gains=replace(case.gains, analysis=analysis))
 
 
 def result(code: str, case: Case) -> RuleResult:

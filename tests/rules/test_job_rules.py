@@ -20,7 +20,7 @@ from perfdoc.simulator.planted_job import planted_job
 from perfdoc.simulator.planted_spec import JobSpec, Late
 from perfdoc.simulator.replay.proposals import change_words
 from tests.analyzers.memory_planted import MIB, a_step, one
-from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
+from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap, with_predictions
 
 PIPELINE: dict[str, Value] = {
     "num_layers": 8,
@@ -96,7 +96,7 @@ def _without_rank(case: Case, rank: int) -> Case:
         replace(p, change=change_words("without_straggler_dp", f"rank {rank}"))
         for p in case.gains.predictions
     ]
-    return replace(case, gains=replace(case.gains, predictions=tried))
+    return with_predictions(case, tried)
 
 
 def test_pd303_leaves_out_who_is_late_by_schedule_or_through_others(tmp_path: Path) -> None:
