@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from perfdoc.results.memory import DeviceMemory
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import no_pipeline
 
 META = Meta(

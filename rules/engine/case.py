@@ -16,8 +16,9 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.results.memory import MemoryAnalysis
+from perfdoc.results.replay import Prediction
 from perfdoc.rules.facts.hardware import Gpu, gpu_of
-from perfdoc.simulator.replay.gains import Gains, Prediction, no_gains
+from perfdoc.simulator.replay.gains import Gains, no_gains
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Evidence
 
 
 def per_cent(frac: float, places: int = 1) -> str:

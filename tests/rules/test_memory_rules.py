@@ -11,9 +11,9 @@ import pytest
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
 from perfdoc.results.memory import DeviceMemory, MemoryAnalysis
+from perfdoc.results.rules import RuleResult
 from perfdoc.rules.checks import pd502_out_of_memory, pd508_pending_frees, pd509_memory_outside_pytorch
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import RuleResult
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, result, settings_of
 from tests.rules.laid import (

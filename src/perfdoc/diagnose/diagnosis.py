@@ -14,7 +14,7 @@ from perfdoc.diagnose.job import job_of
 from perfdoc.diagnose.quality import quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of, rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
-from perfdoc.diagnose.verdict import memory_verdict, rule_of, verdict_of
+from perfdoc.diagnose.verdict import memory_verdict, verdict_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.rules.engine.case import Case
@@ -55,7 +55,7 @@ def diagnose(
     case = Case(
         captures=captures,
         job=job,
-        gains=replayed.predicted,
+        gains=replayed.gains,
         memory=of_memory,
         configuration=configuration or Configuration(),
     )
@@ -93,7 +93,7 @@ def diagnose(
         ranks=ranks,
         mfu=job.mfu,
         analyses=_analyses(captures, ranks, job, remembered, replayed),
-        rules=[rule_of(result) for result in run_rules(case)],
+        rules=run_rules(case),
         combined=replayed.combined,
         timeline=_timeline(job, ranks),
         job=job_of(job, case.configuration),
@@ -117,11 +117,11 @@ def _analyses(
         kernels=kernels_of(captures),
         host_gaps=host_gaps_of(ranks),
         replay=replayed.replay,
-        gains=replayed.gains,
         step_times=job.step_times,
         host_jitter=job.host_jitter,
         norm_contention=job.contention,
         pipeline=job.pipeline,
         skew=job.skew,
+        gains=replayed.gains.analysis,
         memory=memory,
     )

@@ -5,9 +5,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TypeVar
-
-import msgspec
 
 from perfdoc import results as d
 from perfdoc.analyzers.kernel_class.classify import KernelClass
@@ -16,16 +13,6 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.traces import Device
-
-_T = TypeVar("_T")
-
-
-def copied(result: object, to: type[_T]) -> _T:
-    """The result as the other type; what that one does not have is left out.
-
-    Two types, so that the published contract stays as it is when an analysis changes.
-    """
-    return msgspec.convert(result, to, from_attributes=True)
 
 
 def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) -> d.Rank:
@@ -64,9 +51,9 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
         contention=m.contention,
         host=m.host,
         communication=m.communication,
-        replay=copied(m.also.replay, d.Replay) if isinstance(m.also, KeptRank) else None,
         kernels_only_window=m.kernels_only_window,
         kernels_only_capture=m.kernels_only_capture,
+        replay=m.also.replay if isinstance(m.also, KeptRank) else None,
     )
 
 
