@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.reports.units import share
+from perfdoc.results.figures import share
 from perfdoc.rules.engine.evidence import per_cent
 from tests.rules.cases import case_of
 from tests.rules.test_rules import with_gap

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.messages import Debug, fail
+
 
 def simulate(
     model: Annotated[
@@ -32,10 +34,9 @@ def simulate(
     ] = Path("simulated"),
     list_faults: Annotated[bool, typer.Option("--list-faults", help="List the faults and stop.")] = False,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Lay out a training step on every rank, with faults, and write captures whose answer is known."""
-    from perfdoc.cli.application import fail
     from perfdoc.cli.simulation import Request, SimulateError, fault_table, run
 
     if list_faults:

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import plural
 from perfdoc.simulator.forward.faults import FAULTS, parse_faults
 from perfdoc.simulator.forward.hardware import GPUS
 from perfdoc.simulator.forward.job import SimulatedJob, simulate

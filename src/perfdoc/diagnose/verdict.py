@@ -8,8 +8,8 @@ from perfdoc import results as d
 from perfdoc.diagnose.ranks import copied
 from perfdoc.knobs.knob import DIALECTS, Value
 from perfdoc.knobs.writing import as_written
-from perfdoc.reports.units import partition, share, size
 from perfdoc.results import IDLE_CAUSES, MemoryAnalysis, Rank
+from perfdoc.results.figures import partition, share, size
 from perfdoc.rules.engine.rule import Proposed, RuleResult
 from perfdoc.rules.engine.worst import Worst
 

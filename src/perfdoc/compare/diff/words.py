@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.compare.diff.result import Basis, Duration, Leaf, Logged, Noise, Outcome
 from perfdoc.reports.leaves import LEAVES
-from perfdoc.reports.units import UNKNOWN, duration, plural, share
+from perfdoc.results.figures import UNKNOWN, duration, plural, share
 
 _NAMED = 3
 """Leaves that the verdict names at most."""

@@ -10,12 +10,12 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from perfdoc.cli.output import is_stream
 from perfdoc.compare.facts import Fact
 from perfdoc.compare.gate.result import Check, Result
+from perfdoc.profiling.whole_file import is_stream
 from perfdoc.reports.ci import command
 from perfdoc.reports.markdown import escape
-from perfdoc.reports.names import shorten
+from perfdoc.results.names import shorten
 
 
 def check_targets(targets: Sequence[Path], *, inputs: Sequence[Path], force: bool) -> None:

@@ -13,7 +13,7 @@ from perfdoc.compare.figures import LOGGED, RunFigures, Statistic
 from perfdoc.compare.floors import KINDS, FloorResult, Level
 from perfdoc.compare.gate.drift import Drift
 from perfdoc.compare.gate.parts import Part, PartsTold
-from perfdoc.reports.units import duration
+from perfdoc.results.figures import duration
 
 State = Literal["pass", "warn", "fail", "inconclusive"]
 

@@ -8,8 +8,8 @@ from typing import get_args
 
 from perfdoc.compare.verify.gain import follows
 from perfdoc.compare.verify.record import ChangedSetting, Predicted, Record, Verdict
-from perfdoc.reports.names import PROSE_LIMIT, shorten
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import plural
+from perfdoc.results.names import PROSE_LIMIT, shorten
 
 SHOWN = 10
 """Records of a rule that are listed; the newest."""
