@@ -99,7 +99,8 @@ def _linear(ranks: Sequence[Rank]) -> Iterator[str]:
     if not linear_ns:
         return
     compute_ns = sum(rank.kernel_parts.compute_kernel_ns for rank in known)
-    said = f"Matrix products of linear layers take {figures.share(frac(linear_ns, compute_ns))} of compute kernels"
+    linear = figures.share(frac(linear_ns, compute_ns))
+    said = f"Matrix products of linear layers take {linear} of compute kernels"
     windows = [rank for rank in known if rank.kernel_parts.linear_window_frac is not None]
     total = windows_ns(windows)
     if total:

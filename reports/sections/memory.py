@@ -58,8 +58,8 @@ def _sentences(devices: Sequence[DeviceMemory]) -> Iterator[str]:
     if layout is not None and layout.state == "measured" and layout.reserved_bytes:
         split, cached = layout.inactive_split_bytes or 0, layout.cached_bytes or 0
         yield (
-            f"At that moment {figures.size(split)} ({figures.share(split / layout.reserved_bytes)} of what is "
-            f"reserved) lay free in pieces between live tensors, and {figures.size(cached)} in whole free "
+            f"At that moment {figures.size(split)} ({figures.share(split / layout.reserved_bytes)} of what "
+            f"is reserved) lay free in pieces between live tensors, and {figures.size(cached)} in whole free "
             "segments."
         )
     if top.composition is not None and top.composition.state == "partial":
@@ -69,11 +69,12 @@ def _sentences(devices: Sequence[DeviceMemory]) -> Iterator[str]:
         yield f"{figures.plural(failures, 'allocation')} failed for want of memory."
     growth = top.growth
     if growth.state == "measured" and growth.per_step_bytes and growth.every_step_grew:
-        yield f"Every step left {figures.size(growth.per_step_bytes)} more behind than the one before: a leak."
+        left = figures.size(growth.per_step_bytes)
+        yield f"Every step left {left} more behind than the one before: a leak."
     if top.calls is not None and top.calls.forced_releases:
         yield (
-            f"{figures.plural(top.calls.forced_releases, 'time')} the allocator had to give memory back to the "
-            "device before it could go on, which stops the host."
+            f"{figures.plural(top.calls.forced_releases, 'time')} the allocator had to give memory back to "
+            "the device before it could go on, which stops the host."
         )
 
 

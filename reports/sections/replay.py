@@ -60,8 +60,8 @@ def _how_well(found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]
     job = found.job
     if job is not None and job.state == "measured":
         yield (
-            f"Run again from the captures as they were, {figures.plural(len(job.ranks), 'rank')} together, no "
-            f"rank comes out further from what was measured than {off}."
+            f"Run again from the captures as they were, {figures.plural(len(job.ranks), 'rank')} together, "
+            f"no rank comes out further from what was measured than {off}."
         )
         if not job.predicts:
             yield f"Changes are not predicted from it: {job.withheld}."

@@ -55,7 +55,8 @@ def _cost(found: SkewAnalysis, ranks: Iterable[Rank]) -> Iterator[str]:
     partly = " whose transfer is known" if own < _ALL * whole else ""
     yield (
         f"Ranks spent {figures.duration(own)} in communication{partly}, summed over ranks and collectives; "
-        f"{figures.share(frac(wait, own))} of it ({figures.duration(wait)}) is waiting for ranks that came later."
+        f"{figures.share(frac(wait, own))} of it ({figures.duration(wait)}) is waiting for ranks that came "
+        "later."
     )
 
 
@@ -74,8 +75,8 @@ def _last(found: SkewAnalysis) -> Iterator[str]:
         if worst.delay_ns != worst.wait_caused_ns:
             waits += f" together, {figures.duration(worst.delay_ns)} of wall time"
         yield (
-            f"{who} comes last to {where} (by chance {figures.share(worst.chance_frac)}) and makes others wait "
-            f"{waits} (arrivals known to {known} each); {_CAUSES[worst.cause]}."
+            f"{who} comes last to {where} (by chance {figures.share(worst.chance_frac)}) and makes others "
+            f"wait {waits} (arrivals known to {known} each); {_CAUSES[worst.cause]}."
         )
     elif found.stragglers_reason:
         yield f"No straggler is named: {prose(found.stragglers_reason, 240)}."
