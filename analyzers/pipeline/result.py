@@ -17,6 +17,7 @@ from perfdoc.analyzers.pipeline.rows import (
     mean_pass_ns,
     row_of,
 )
+from perfdoc.results.figures import duration
 
 _CLOCK_REMEDY = "Capture all ranks of a node in one nsys session: then they share a clock."
 
@@ -155,8 +156,8 @@ def measured(
     times = sum(r.steps for r in sums.values())
     if certainty.idle_ns and split.idle_ns <= certainty.idle_ns * times:
         return not_measured(
-            f"the idle time of a stage in a step, {split.idle_ns // times:,} ns, is not more than the clocks "
-            f"of the captures leave open, {certainty.idle_ns:,} ns",
+            f"the idle time of a stage in a step, {duration(split.idle_ns // times)}, is not more than the "
+            f"clocks of the captures leave open, {duration(certainty.idle_ns)}",
             _CLOCK_REMEDY,
             sizes.layout,
         )

@@ -56,7 +56,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
 
 
 def _how_well(found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]:
-    off = f"{100 * (found.error_frac or 0.0):+.2f} %"
+    off = figures.signed_share(found.error_frac or 0.0, 2)
     job = found.job
     if job is not None and job.state == "measured":
         yield (

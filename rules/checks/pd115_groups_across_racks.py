@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
 from perfdoc.rules.facts.degrees import has_experts
 from perfdoc.rules.facts.exposed import exposed_ns

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 
+from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.advise import all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import at_most, predicted
 from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.engine.worst import bubble

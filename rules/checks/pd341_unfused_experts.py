@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.facts.degrees import EP, experts_of, has_experts

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling, predicted
 from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
 from perfdoc.rules.facts.capture import why_hidden, why_start_up_counts

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.knob import Value
+from perfdoc.results.figures import gib
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import at_most, ceiling, predicted
@@ -18,7 +19,7 @@ from perfdoc.rules.facts.memory_relief import (
     saved_layer_bytes,
     stage_layers,
 )
-from perfdoc.rules.facts.memory_room import Room, gib, tightest, why_unknown
+from perfdoc.rules.facts.memory_room import Room, tightest, why_unknown
 from perfdoc.rules.facts.model_memory import micro_batches_in_flight, vpp_of
 
 META = Meta(

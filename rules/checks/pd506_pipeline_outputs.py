@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.facts.memory_room import gib
 from perfdoc.rules.facts.model_memory import layer_input_bytes, micro_batches_in_flight, pp_of
 
 META = Meta(

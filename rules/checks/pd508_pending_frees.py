@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 
+from perfdoc.results.figures import gib, per_cent
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.facts.memory_room import gib, is_short, rooms, why_unknown
+from perfdoc.rules.facts.memory_room import is_short, rooms, why_unknown
 
 META = Meta(
     code="PD508",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.facts.memory_room import Room, gib, rooms, why_unknown
+from perfdoc.rules.facts.memory_room import Room, rooms, why_unknown
 
 META = Meta(
     code="PD509",

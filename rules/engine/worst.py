@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from perfdoc.analyzers.instances.worst import WorstInstance
 from perfdoc.analyzers.pipeline.layout import find_pipelines
 from perfdoc.analyzers.skew.stragglers import Straggler
+from perfdoc.results.figures import brief
 from perfdoc.rules.engine.case import Case
 
 
@@ -72,16 +73,8 @@ def _told(found: WorstInstance) -> Worst:
     return Worst(instance=found, says=_SAYS[found.key.partition(".")[0]](found))
 
 
-def _ms(ns: int) -> str:
-    """Three digits in a unit that fits: 45.6 us, 393 us, 12.3 ms, 5.25 s."""
-    for of_unit, unit in ((1e3, "us"), (1e6, "ms")):
-        if float(f"{ns / of_unit:.3g}") < 1_000:
-            return f"{ns / of_unit:.3g} {unit}"
-    return f"{ns / 1e9:.3g} s" if ns < 999.5e9 else f"{ns / 1e9:,.0f} s"
-
-
 def _length(w: WorstInstance) -> str:
-    return _ms(w.end_ns - w.start_ns)
+    return brief(w.end_ns - w.start_ns)
 
 
 def _opening(label: str) -> str:
@@ -89,16 +82,16 @@ def _opening(label: str) -> str:
 
 
 def _part(w: WorstInstance) -> str:
-    return "all" if _ms(w.cost_ns) == _length(w) else _ms(w.cost_ns)
+    return "all" if brief(w.cost_ns) == _length(w) else brief(w.cost_ns)
 
 
 def _exposed(w: WorstInstance) -> str:
-    late = f"; {w.late} came to it {_ms(w.late_ns)} after this rank" if w.late else ""
+    late = f"; {w.late} came to it {brief(w.late_ns)} after this rank" if w.late else ""
     return f"{w.name} took {_length(w)}, {_part(w)} of it with no compute beside it{late}."
 
 
 def _idle(w: WorstInstance) -> str:
-    during = _ms(w.cost_ns) if _ms(w.cost_ns) == _length(w) else f"{_ms(w.cost_ns)} of {_length(w)}"
+    during = brief(w.cost_ns) if brief(w.cost_ns) == _length(w) else f"{brief(w.cost_ns)} of {_length(w)}"
     if w.key == "idle.host":
         by = f" ({w.name})" if w.name else ""
         return f"Nothing ran for {during}: the host had not launched the next work yet{by}."
@@ -115,14 +108,14 @@ def _copies(w: WorstInstance) -> str:
 
 def _contention(w: WorstInstance) -> str:
     return (
-        f"This run took {_length(w)} beside communication, {_ms(w.cost_ns)} longer than the median of the "
+        f"This run took {_length(w)} beside communication, {brief(w.cost_ns)} longer than the median of the "
         "same kernel alone."
     )
 
 
 def _late(w: WorstInstance) -> str:
     return (
-        f"{_opening(w.label)} came to this {w.name} {_ms(w.cost_ns)} after everybody else; the first had "
+        f"{_opening(w.label)} came to this {w.name} {brief(w.cost_ns)} after everybody else; the first had "
         f"waited for {_length(w)} by then."
     )
 

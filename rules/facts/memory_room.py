@@ -102,8 +102,3 @@ def out_of_memory(case: Case) -> tuple[int, int]:
         sampled = rank.process.oom_events if rank.process is not None else 0
         failed += max(sum(d.oom_events or 0 for d in rank.devices), sampled)
     return failed, sum(r.forced for r in rooms(case))
-
-
-def gib(size_bytes: float) -> str:
-    """4.00 GiB."""
-    return f"{size_bytes / 2**30:.2f} GiB"

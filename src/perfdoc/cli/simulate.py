@@ -27,7 +27,7 @@ def simulate(
         str, typer.Option(help="Ranks to write: all, stages (one of each), groups, or such as 0,8-15.")
     ] = "all",
     clock_error: Annotated[
-        int, typer.Option(min=0, max=10_000_000, help="Clocks of the files are wrong by up to so many us.")
+        int, typer.Option(min=0, max=10_000_000, help="Clocks of the files are wrong by up to so many µs.")
     ] = 0,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Folder for traces/, answer.json and job.yaml.")

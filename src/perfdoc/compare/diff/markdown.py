@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.compare.diff.result import Diff
-from perfdoc.compare.diff.words import LABELS, calls, logged_sentence, signed, signed_share
+from perfdoc.compare.diff.words import LABELS, calls, logged_sentence
 from perfdoc.reports.markdown import code, escape
-from perfdoc.results.figures import duration, plural
+from perfdoc.results.figures import duration, plural, signed, signed_share
 from perfdoc.results.names import prose, shorten
 
 MOST_KERNELS = 10

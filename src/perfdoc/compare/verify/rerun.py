@@ -26,6 +26,7 @@ from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import utc_now
 from perfdoc.profiling.whole_file import write_all
+from perfdoc.results.figures import per_cent
 from perfdoc.run.stop import Stopped
 
 MIN_REPEATS, MAX_REPEATS = 3, 50
@@ -180,5 +181,6 @@ def _busy(runs: Sequence[RunTimes]) -> list[str]:
     if not shares or max(shares) < BUSY_FRAC:
         return []
     return [
-        f"other work took {min(shares):.0%} to {max(shares):.0%} of the machine's CPU time during the runs"
+        f"other work took {per_cent(min(shares), 0)} to {per_cent(max(shares), 0)} of the "
+        "machine's CPU time during the runs"
     ]
