@@ -156,7 +156,9 @@ def test_github_annotations_and_summary(
     code, out, _ = gate(tmp_path, "check", make_run("slow", 110), "--format", "github", "--json", "gate.json")
     assert code == 1
     (line,) = out.splitlines()
-    assert line.startswith("::error title=perfdoc gate%3A step_time::A step takes 110.000 ms, 10.0 %25 slower")
+    assert line.startswith(
+        "::error title=perfdoc gate%3A step_time::A step takes 110.000 ms, 10.0 %25 slower"
+    )
     assert "### perfdoc gate: fail" in (tmp_path / "summary.md").read_text()
     assert json.loads((tmp_path / "gate.json").read_text())["runs"][0]["commit"] == "abc123"
 
