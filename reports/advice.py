@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from perfdoc.reports import units
-from perfdoc.reports.names import prose, shorten
-from perfdoc.results import Advice, Gain, RuleResult, WorstInstance
+from perfdoc.results import Advice, Gain, RuleResult, WorstInstance, figures
+from perfdoc.results.names import prose, shorten
 
 _MS_NS = 1e6
 _WHY_LIMIT = 160
@@ -23,8 +22,8 @@ def rough(ms: float) -> str:
     ns = round(ms * _MS_NS)
     if ns:
         ns = round(ns, 2 - math.floor(math.log10(abs(ns))))
-    scale = units.scale_for(ns)
-    return f"{ns / scale.ns:.3g} {scale.unit}" if abs(ns) < 1000 * scale.ns else units.duration(ns)
+    scale = figures.scale_for(ns)
+    return f"{ns / scale.ns:.3g} {scale.unit}" if abs(ns) < 1000 * scale.ns else figures.duration(ns)
 
 
 def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> str:

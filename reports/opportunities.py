@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdoc.reports.advice import by_gain, excluding, gain_words, related_words, rough
-from perfdoc.reports.names import prose, shorten
-from perfdoc.reports.units import UNKNOWN, plural, share
 from perfdoc.results import Advice, Combined, Diagnosis, Gain, Prediction, RuleResult
+from perfdoc.results.figures import UNKNOWN, plural, share
+from perfdoc.results.names import prose, shorten
 
 DIALECT_TITLES = {
     "megatron_bridge": "Megatron-Bridge",

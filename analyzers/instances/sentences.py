@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.base.spot import Spot
+from perfdoc.results.figures import brief
 
 
 def of_spot(spot: Spot, late: str = "", behind_ns: int = 0) -> str:
     """Of an instance of one device. late: label of the rank that came last to the collective, so much after
     this one."""
-    took, cost = _ms(spot.end_ns - spot.start_ns), _ms(spot.cost_ns)
+    took, cost = brief(spot.end_ns - spot.start_ns), brief(spot.cost_ns)
     part = "all" if cost == took else cost
     match spot.key.partition("."):
         case ("exposed", _, _):
-            waited = f"; {late} came to it {_ms(behind_ns)} after this rank" if late else ""
+            waited = f"; {late} came to it {brief(behind_ns)} after this rank" if late else ""
             return f"{spot.name} took {took}, {part} of it with no compute beside it{waited}."
         case ("exposed_memcpy", _, _):
             return f"Copies took {took}, {part} of it with neither compute nor communication beside them."
@@ -36,24 +37,16 @@ def _idle(cause: str, name: str) -> str:
 def of_late_rank(label: str, collective: str, *, waited_ns: int, behind_ns: int) -> str:
     """Of a collective that a rank came to after all others; the first of them had waited so long by then."""
     return (
-        f"{_opening(label)} came to this {collective} {_ms(behind_ns)} after everybody else; the first had "
-        f"waited for {_ms(waited_ns)} by then."
+        f"{_opening(label)} came to this {collective} {brief(behind_ns)} after everybody else; the first had "
+        f"waited for {brief(waited_ns)} by then."
     )
 
 
 def of_pass_gap(label: str, between: str, length_ns: int) -> str:
     """Of the longest stretch without a pass."""
-    ran = f"{_opening(label)} ran no pass for {_ms(length_ns)} between {between}"
+    ran = f"{_opening(label)} ran no pass for {brief(length_ns)} between {between}"
     return f"{ran}, the longest such time of this step."
 
 
 def _opening(label: str) -> str:
     return label[:1].upper() + label[1:]
-
-
-def _ms(ns: int) -> str:
-    """Three digits in a unit that fits: 45.6 us, 393 us, 12.3 ms, 5.25 s."""
-    for of_unit, unit in ((1e3, "us"), (1e6, "ms")):
-        if float(f"{ns / of_unit:.3g}") < 1_000:
-            return f"{ns / of_unit:.3g} {unit}"
-    return f"{ns / 1e9:.3g} s" if ns < 999.5e9 else f"{ns / 1e9:,.0f} s"

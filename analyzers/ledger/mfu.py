@@ -15,6 +15,7 @@ import msgspec
 from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.profiling.flops import CONVENTION, flops_per_token, peak_flops
+from perfdoc.results.figures import duration
 from perfdoc.results.headline import Mfu, WaterfallBar
 from perfdoc.traces.job_facts import JobFacts
 
@@ -66,8 +67,9 @@ def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | Non
         compute_ns = sum(r.ledger.compute_ns for r in ranks)
         if not 0 < ideal_ns <= compute_ns:
             reason = (
-                f"the model's FLOPs would take {ideal_ns / steps / 1e6:,.3f} ms of a step at the peak, the "
-                f"GPU computed for {compute_ns / steps / 1e6:,.3f} ms: model, batch, GPUs or dtype are wrong"
+                f"the model's FLOPs would take {duration(round(ideal_ns / steps))} of a step at the peak, "
+                f"the GPU computed for {duration(round(compute_ns / steps))}: model, batch, GPUs or dtype "
+                "are wrong"
             )
             remedy = "Check what was given with --set and --config, or what run.json says."
         else:

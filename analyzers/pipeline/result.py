@@ -10,6 +10,7 @@ from typing import Literal
 from perfdoc.analyzers.pipeline.layout import Layout, ideal_bubble_frac, perfect_schedule
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.pipeline.rows import NOTHING, RowSums, ideal_bubble_ns, mean_pass_ns, row_of
+from perfdoc.results.figures import duration
 from perfdoc.results.waits import PipelineAnalysis
 
 _CLOCK_REMEDY = "Capture all ranks of a node in one nsys session: then they share a clock."
@@ -103,8 +104,8 @@ def measured(
     times = sum(r.steps for r in sums.values())
     if certainty.idle_ns and split.idle_ns <= certainty.idle_ns * times:
         return not_measured(
-            f"the idle time of a stage in a step, {split.idle_ns // times:,} ns, is not more than the clocks "
-            f"of the captures leave open, {certainty.idle_ns:,} ns",
+            f"the idle time of a stage in a step, {duration(split.idle_ns // times)}, is not more than the "
+            f"clocks of the captures leave open, {duration(certainty.idle_ns)}",
             _CLOCK_REMEDY,
             sizes.layout,
         )

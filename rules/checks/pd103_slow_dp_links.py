@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoc.analyzers.memory.formula import states_bytes
+from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import predicted
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
@@ -18,7 +18,6 @@ from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.facts.gradient_sums import summing_ranks
 from perfdoc.rules.facts.hidden import only_for_gpus
 from perfdoc.rules.facts.links import Link, reached_gbps, usual_link
-from perfdoc.rules.facts.memory_room import gib
 
 META = Meta(
     code="PD103",

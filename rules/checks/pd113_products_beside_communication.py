@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
@@ -63,7 +63,7 @@ def evaluate(case: Case) -> Verdict:
     worst = next((k for k in found.other_signatures if k.slower_devices), None)
     if worst is not None and worst.alone_ns and worst.contended_ns:
         label = f"{worst.kernel_class}, {worst.samples_alone} runs alone, {worst.samples_contended} beside"
-        value = f"{worst.alone_ns / 1e3:.3g} us, {worst.contended_ns / 1e3:.3g} us"
+        value = f"{brief(worst.alone_ns)}, {brief(worst.contended_ns)}"
         evidence.append(Evidence(label=label, value=value))
     if found.occupied_blocks is not None:
         label = "thread blocks that communication occupies at most"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.device.copy_times import CopyTime
+from perfdoc.results.figures import brief
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
@@ -111,4 +112,4 @@ def _over_ranks(case: Case) -> list[CopyTime]:
 
 def _words(copies: CopyTime) -> str:
     size = "" if copies.bytes is None else f", {copies.bytes / 2**20:,.4g} MiB"
-    return f"{copies.exposed_ns / 1e6:.3g} ms in {copies.count:,}{size}"
+    return f"{brief(copies.exposed_ns)} in {copies.count:,}{size}"

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import no_pipeline
 
@@ -39,8 +39,8 @@ def evaluate(case: Case) -> Verdict:
     (most, device), (least, _) = peaks[fullest], peaks[emptiest]
     failed = bool(device.oom_events)
     evidence = [
-        Evidence(label=f"peak of reserved memory, stage {fullest}", value=f"{most / 2**30:.4g} GiB"),
-        Evidence(label=f"stage {emptiest}", value=f"{least / 2**30:.4g} GiB"),
+        Evidence(label=f"peak of reserved memory, stage {fullest}", value=gib(most, ".4g")),
+        Evidence(label=f"stage {emptiest}", value=gib(least, ".4g")),
     ]
     if device.headroom_bytes is None and not failed:
         return Verdict(state="skipped", reason="the snapshot does not say how large the device is")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.checks import pd502_out_of_memory as pd502
 from perfdoc.rules.engine.advise import advise, all_or_none, proposed
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import overlapped_messages
 from perfdoc.rules.facts.degrees import (
@@ -67,9 +67,7 @@ def evaluate(case: Case) -> Verdict:
     worst = max(measured, key=lambda d: (d.oom_events or 0, d.peak_reserved_bytes or 0))
     evidence = [
         *short.evidence[:2],
-        Evidence(
-            label="peak of reserved memory", value=f"{(worst.peak_reserved_bytes or 0) / 2**30:.4g} GiB"
-        ),
+        Evidence(label="peak of reserved memory", value=gib(worst.peak_reserved_bytes or 0, ".4g")),
     ]
     free = [f for d in measured if (f := _free_frac(d)) is not None]
     if free:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.formula import Degrees, states_bytes
+from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
@@ -42,9 +43,7 @@ def evaluate(case: Case) -> Verdict:
     if value:
         return Verdict(state="passes", evidence=evidence)
     if saved is not None:
-        evidence.append(
-            Evidence(label="memory of a GPU that it frees, by formula", value=f"{saved / 2**30:.3g} GiB")
-        )
+        evidence.append(Evidence(label="memory of a GPU that it frees, by formula", value=gib(saved, ".3g")))
     why = f"keeps each optimizer state on one of {dp * cp} ranks"
     return Verdict(
         state="fires",

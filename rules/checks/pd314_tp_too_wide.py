@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.formula import Degrees
+from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.checks import pd310_more_splitting_than_needed as pd310
 from perfdoc.rules.checks import pd313_tp_across_nvlink as pd313
@@ -10,7 +11,6 @@ from perfdoc.rules.checks import pd384_tp_against_cp as pd384
 from perfdoc.rules.checks.pd111_exposed_tp import overlap_allowed
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.bubble import ideal_frac, overlapped_messages

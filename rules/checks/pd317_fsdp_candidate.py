@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.formula import Degrees, parameters_of, sharded_bytes
+from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import without_chunks
@@ -78,9 +78,7 @@ def evaluate(case: Case) -> Verdict:
     ]
     need = _need_bytes(case, now)
     if need is not None:
-        evidence.append(
-            Evidence(label="estimated memory of a GPU with FSDP", value=f"{need / 2**30:.3g} GiB")
-        )
+        evidence.append(Evidence(label="estimated memory of a GPU with FSDP", value=gib(need, ".3g")))
         memory = device_bytes(case)
         if memory is not None and need > FIT_FRAC * memory:
             reason = "the activations of a whole micro-batch are not sure to fit"

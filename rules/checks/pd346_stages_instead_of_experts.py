@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfdoc.analyzers.memory.formula import Degrees
+from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.checks.pd301_pipeline_bubble import MIN_FRAC
 from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import bubble_at, bubble_ceiling, without_chunks
 from perfdoc.rules.facts.degrees import (

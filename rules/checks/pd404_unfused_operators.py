@@ -6,15 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent, time_evidence
+from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import why_hidden
 from perfdoc.rules.facts.fusions import FUSIONS, IMPL, LOSS, known_off
-from perfdoc.rules.facts.memory_room import gib
 from perfdoc.rules.facts.model_memory import cp_of, micro_batch_of, tp_of
 
 META = Meta(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.checks.pd505_memory_to_spare import MIN_FREE_FRAC
 from perfdoc.rules.engine.advise import advise
@@ -9,7 +10,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.memory_need import device_bytes
-from perfdoc.rules.facts.memory_room import gib, rooms, tightest
+from perfdoc.rules.facts.memory_room import rooms, tightest
 from perfdoc.rules.facts.model_memory import cp_of, parameters_per_rank
 from perfdoc.rules.facts.precision import why_no_remainders
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.knob import Value
+from perfdoc.results.figures import gib
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
@@ -20,7 +21,7 @@ from perfdoc.rules.facts.memory_relief import (
     saved_layer_bytes,
     stage_layers,
 )
-from perfdoc.rules.facts.memory_room import Room, gib, tightest, why_unknown
+from perfdoc.rules.facts.memory_room import Room, tightest, why_unknown
 from perfdoc.rules.facts.model_memory import micro_batches_in_flight, vpp_of
 
 META = Meta(

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.memory_room import gib
 from perfdoc.rules.facts.model_memory import layer_input_bytes, micro_batches_in_flight, pp_of
 
 META = Meta(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.memory_room import gib, rooms
+from perfdoc.rules.facts.memory_room import rooms
 from perfdoc.rules.facts.model_memory import parameters_per_rank
 from perfdoc.rules.facts.precision import fp8_gather, fp8_on
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import re
 
+from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.memory_room import gib, is_short, rooms, why_unknown
+from perfdoc.rules.facts.memory_room import is_short, rooms, why_unknown
 
 META = Meta(
     code="PD508",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.memory_room import Room, gib, rooms, why_unknown
+from perfdoc.rules.facts.memory_room import Room, rooms, why_unknown
 
 META = Meta(
     code="PD509",

@@ -6,11 +6,12 @@ Conditions as megatron-core 0.16.1 checks them (TransformerConfig).
 from __future__ import annotations
 
 from perfdoc.knobs.knob import Value
+from perfdoc.results.figures import gib
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.memory_room import gib, tightest
+from perfdoc.rules.facts.memory_room import tightest
 from perfdoc.rules.facts.model_memory import pp_of
 from perfdoc.rules.facts.precision import fp8_on
 

@@ -103,8 +103,3 @@ def out_of_memory(case: Case) -> tuple[int, int]:
     for process in case.memory.processes:
         sampled[process.rank] += process.oom_events
     return (shown | sampled).total(), sum(r.forced for r in rooms(case))
-
-
-def gib(size_bytes: float) -> str:
-    """4.00 GiB."""
-    return f"{size_bytes / 2**30:.2f} GiB"

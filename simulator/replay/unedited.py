@@ -17,6 +17,7 @@ from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.results.figures import brief, per_cent, signed_share
 from perfdoc.results.replay import RankReplay, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.engine.graph import I64
@@ -105,8 +106,8 @@ def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignme
     open_ns = clocks.resolution_ns or 0
     if len({c.cluster for c in clocks.clocks}) > 1 and open_ns > CLOCKS_MAX_FRAC * shortest:
         return (
-            f"the clocks of some ranks are known only to within {open_ns / 1e6:.3g} ms, more than "
-            f"{100 * CLOCKS_MAX_FRAC:.0f} % of the window, since no collective that all await ties them "
+            f"the clocks of some ranks are known only to within {brief(open_ns)}, more than "
+            f"{per_cent(CLOCKS_MAX_FRAC, 0)} of the window, since no collective that all await ties them "
             "together",
             "Give the captures of all ranks of a model replica, over more steps.",
         )
@@ -116,11 +117,12 @@ def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignme
 def _withheld(error_frac: float, fixed_frac: float) -> str:
     if abs(error_frac) > ERROR_MAX_FRAC:
         return (
-            f"the unedited replay is off by {100 * error_frac:+.1f} %, more than {100 * ERROR_MAX_FRAC:.0f} %"
+            f"the unedited replay is off by {signed_share(error_frac)}, more than "
+            f"{per_cent(ERROR_MAX_FRAC, 0)}"
         )
     if fixed_frac > FIXED_MAX_FRAC:
         return (
-            f"nothing in the capture holds up what begins {100 * fixed_frac:.0f} % into the window, so no "
+            f"nothing in the capture holds up what begins {per_cent(fixed_frac, 0)} into the window, so no "
             "change would show"
         )
     return ""

@@ -9,6 +9,8 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.messages import EXIT_FOUND, Debug, fail, say
+
 BaselineOption = Annotated[
     Path | None,
     typer.Option(help="Show the change since a diagnosis.json, a report's folder or the gate's baselines."),
@@ -82,10 +84,9 @@ def analyze(
     baseline: BaselineOption = None,
     target: TargetOption = None,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Say where the time of a capture went, and write a report."""
-    from perfdoc.cli.application import EXIT_FAIL_ON, fail, say
     from perfdoc.diagnose.early_hash import begin_hash
 
     hashing = begin_hash(paths)
@@ -118,4 +119,4 @@ def analyze(
         fail(str(error))
     if fired:
         say(f"--fail-on: {', '.join(fired)} fired")
-        raise typer.Exit(EXIT_FAIL_ON)
+        raise typer.Exit(EXIT_FOUND)

@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfdoc.cli.messages import Debug, fail, say
+
 if TYPE_CHECKING:
     from perfdoc.compare.baseline_files import Baseline
     from perfdoc.compare.gate.result import Result
@@ -91,7 +93,6 @@ Ignore = Annotated[
     list[str] | None,
     typer.Option(help="A fact that may differ from the baseline's, such as 'versions.*'; may be repeated."),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 @gate_app.command()
@@ -106,9 +107,8 @@ def record(
     debug: Debug = False,
 ) -> None:
     """Add accepted runs to their baseline, or begin one."""
-    from perfdoc.cli.application import say
     from perfdoc.compare.gate.accept import recorded
-    from perfdoc.reports.units import plural
+    from perfdoc.results.figures import plural
 
     with _one_line(debug):
         read = _read(runs, label, _commit(commit), peak_tflops)
@@ -133,10 +133,9 @@ def promote(
     debug: Debug = False,
 ) -> None:
     """Replace a baseline's runs by new ones: an improvement, or a loss that was accepted."""
-    from perfdoc.cli.application import fail, say
     from perfdoc.compare.gate.accept import replaced
     from perfdoc.profiling.environment import encodable
-    from perfdoc.reports.units import plural
+    from perfdoc.results.figures import plural
 
     with _one_line(debug):
         if not reason.strip():
@@ -268,7 +267,7 @@ def _write(path: Path, baseline: Baseline) -> None:
 
 
 def _write_files(contents: dict[Path, bytes], folder: Path | None = None) -> None:
-    from perfdoc.cli.output import write_all
+    from perfdoc.profiling.whole_file import write_all
 
     try:
         write_all(contents, folder)
@@ -281,7 +280,6 @@ def _step_summary(markdown: str) -> None:
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return
-    from perfdoc.cli.application import say
 
     try:
         with Path(summary).open("a", encoding="utf-8") as file:
@@ -293,7 +291,6 @@ def _step_summary(markdown: str) -> None:
 @contextmanager
 def _one_line(debug: bool) -> Iterator[None]:
     """A user's mistake is one line and exit code 2; with --debug its traceback."""
-    from perfdoc.cli.application import fail
 
     try:
         yield

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.reports.units import partition, share, size
 from perfdoc.results import IDLE_CAUSES, MemoryAnalysis, Rank
+from perfdoc.results.figures import partition, share, size
 
 _WORDS = {
     "host": "the host launching work too late",

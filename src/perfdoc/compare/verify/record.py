@@ -10,8 +10,8 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from perfdoc.cli.output import write_all
 from perfdoc.compare.facts import Facts
+from perfdoc.profiling.whole_file import write_all
 from perfdoc.traces import TraceError
 from perfdoc.traces.regular_file import require_regular
 
