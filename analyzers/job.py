@@ -71,6 +71,7 @@ class JobMeasurement:
     contention: JobContention
     skew: SkewAnalysis
     latest: Latest
+    """For the worst moment of a straggler."""
     pipeline: PipelineAnalysis
     timeline: Timeline
     matches: Matches
