@@ -72,6 +72,7 @@ class JobMeasurement:
     contention: NormContentionAnalysis
     skew: SkewAnalysis
     latest: Latest
+    """For the worst moment of a straggler."""
     pipeline: PipelineAnalysis
     timeline: Timeline
     matches: Matches

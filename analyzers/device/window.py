@@ -43,7 +43,8 @@ class Step:
 class Window:
     """[start, end) on the capture's clock; steps tile it where kind is `steps`.
 
-    Not the published window: steps have their times on the host here, which no capture's reader needs.
+    Not the published window, which counts its steps and gives their durations: here a step also has its times
+    on the host, for the analyses that compare the two.
     """
 
     kind: Literal["steps", "capture", "user"]
