@@ -85,7 +85,7 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
         assert (found.gain.method, found.gain.mid_ms) == (method, mid)
     # Even ranks of one clock: nobody comes last, to collectives of which too few are told apart.
     even = result("PD303", planted(tmp_path, JobSpec(dp=4, micro_batches=2)))
-    assert (even.state, even.evidence) == ("skipped", ())
+    assert (even.state, even.evidence) == ("skipped", [])
     assert result("PD303", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
 
 
