@@ -11,6 +11,7 @@ import gc
 import signal
 import sys
 
+from perfdoc.cli.streams import StdoutError, guard_streams
 from perfdoc.run.stop import STOPS, Stopped, raise_stopped
 
 EXIT_ERROR = 2
@@ -35,8 +36,6 @@ def main() -> None:
 
 
 def _run() -> int | str | None:
-    from perfdoc.cli.streams import StdoutError, guard_streams
-
     guard_streams()
     try:
         try:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from perfdoc.cli.messages import EXIT_FOUND, Debug, fail, say
+from perfdoc.cli.messages import EXIT_FOUND, Debug, ReportFormat, fail, say
 
 BaselineOption = Annotated[
     Path | None,
@@ -19,16 +18,6 @@ TargetOption = Annotated[
     list[str] | None,
     typer.Option(help="Aim at mfu=0.45, step_time_ms=900, tokens_per_s_per_gpu=4000, peak_memory_gib=70."),
 ]
-
-
-class Format(StrEnum):
-    """What goes to standard output."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    JSON = "json"
-    JUNIT = "junit"
-    GITHUB = "github"
 
 
 def analyze(
@@ -46,7 +35,7 @@ def analyze(
     json_file: Annotated[
         str | None, typer.Option("--json", help="Write the diagnosis here as well; - for standard output.")
     ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.TEXT,
+    format_: Annotated[ReportFormat, typer.Option("--format", help="What to print.")] = ReportFormat.TEXT,
     window: Annotated[
         str | None,
         typer.Option(

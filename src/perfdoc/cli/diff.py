@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from perfdoc.cli.messages import Debug, fail
+from perfdoc.cli.streams import columns, write_bytes
 
 if TYPE_CHECKING:
     from perfdoc.compare.diff.result import Diff
@@ -90,7 +91,6 @@ def _require_free(folder: Path, *, force: bool) -> None:
 
 
 def _print_and_write(found: Diff, format_: DiffFormat, output: Path | None) -> None:
-    from perfdoc.cli.streams import columns, write_bytes
     from perfdoc.compare.diff.markdown import render_markdown
     from perfdoc.compare.diff.result import to_json
     from perfdoc.compare.diff.text import render_text

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from perfdoc.cli.messages import Debug, fail, say
+from perfdoc.cli.messages import Debug, ReportFormat, fail, say
 
 if TYPE_CHECKING:
     from perfdoc.compare.baseline_files import Baseline
@@ -28,16 +28,6 @@ gate_app = typer.Typer(
 )
 
 DEFAULT_BASELINES = Path("perfdoc-baselines")
-
-
-class GateFormat(StrEnum):
-    """What `perfdoc gate check` prints."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    JSON = "json"
-    JUNIT = "junit"
-    GITHUB = "github"
 
 
 class Inconclusive(StrEnum):
@@ -181,7 +171,7 @@ def check(
     inconclusive: Annotated[
         Inconclusive, typer.Option(help="What to do where noise hides the answer or no baseline fits.")
     ] = Inconclusive.EXIT_3,
-    format_: Annotated[GateFormat, typer.Option("--format", help="What to print.")] = GateFormat.TEXT,
+    format_: Annotated[ReportFormat, typer.Option("--format", help="What to print.")] = ReportFormat.TEXT,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result here as well.")] = None,
     junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here as well.")] = None,
     force: Annotated[bool, typer.Option(help="Overwrite what --json and --junit name.")] = False,
@@ -222,7 +212,7 @@ def check(
         _write_files({path: RENDERINGS[kind](result).encode() for path, kind in targets.items()})
         sys.stdout.write(RENDERINGS[format_](result))
         sys.stdout.flush()
-        if format_ is GateFormat.GITHUB:
+        if format_ is ReportFormat.GITHUB:
             _step_summary(RENDERINGS["markdown"](result))
     raise typer.Exit(_exit_code(result, inconclusive))
 

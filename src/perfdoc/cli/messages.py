@@ -20,6 +20,16 @@ class DataFormat(StrEnum):
     JSON = "json"
 
 
+class ReportFormat(StrEnum):
+    """What goes to standard output of a command that writes a report."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    JUNIT = "junit"
+    GITHUB = "github"
+
+
 Format = Annotated[DataFormat, typer.Option("--format", help="What to print.")]
 Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
