@@ -12,10 +12,10 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from perfdoc.compare.chance import CONFIDENCE, MOST_BY_CHANCE, noise_frac, slower_by_order, spread_of
 from perfdoc.compare.decision import MIN_HISTORY, Decision, Verdict
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.sessions import shared_noise_frac
+from perfdoc.compare.significance import CONFIDENCE, MOST_BY_CHANCE, noise_frac, slower_by_order, spread_of
 
 MIN_GROWTH_FRAC = 0.002
 """A part that grew by less than this of a step is not named."""
