@@ -10,6 +10,7 @@ from perfdoc import __version__
 from perfdoc.cli.output import write_all
 from perfdoc.cli.process import Stopped
 from perfdoc.compare.facts import Facts, differences, facts_of, fingerprint
+from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.verify.advised import NOT_IN_EVERY_STEP, Advised, advised, of_another_step
 from perfdoc.compare.verify.gain import Outcome, judge, of_pairs
 from perfdoc.compare.verify.record import (
@@ -23,7 +24,7 @@ from perfdoc.compare.verify.record import (
     encode,
 )
 from perfdoc.compare.verify.rounds import StoppedError, clear_runs, rounds, startable
-from perfdoc.compare.verify.start import Arms, Diagnosed, arms_of, diagnosed, run_manifest
+from perfdoc.compare.verify.start import Arms, Diagnosed, arms_of, diagnosed
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import utc_now

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.analyzers.steps.log import of_the_job, read_logged_steps
 from perfdoc.compare.figures import MAX_STEP_NS, TooFewStepsError, steady
+from perfdoc.compare.runs import run_manifest, unprofiled_ns
 from perfdoc.compare.verify.record import Arm, RunTimes, VerifyError
-from perfdoc.compare.verify.start import Arms, run_manifest
+from perfdoc.compare.verify.start import Arms
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.run.execution import EXIT_STOPPED, train
 from perfdoc.run.prepare import Plan, RunError, prepare
@@ -116,13 +116,12 @@ def clear_runs(folder: Path) -> None:
 
 def steady_times(path: Path) -> dict[str, float]:
     """Figures of a run's steady steps, in milliseconds: the fields of RunTimes. Raises VerifyError."""
-    job = of_the_job(read_logged_steps(path))
-    times = [] if job is None else job.duration_ns[job.unprofiled].tolist()
+    times = unprofiled_ns(path)
     try:
-        counted = steady(times)
+        counted = steady(times.tolist())
     except TooFewStepsError as error:
         raise VerifyError(f"{path}: has {error}. Train longer: more --steps.") from error
-    kept = np.sort(np.asarray(times[counted["warmup_steps"] :], np.float64)) / 1e6
+    kept = np.sort(times[counted["warmup_steps"] :].astype(np.float64)) / 1e6
     if kept[0] <= 0 or kept[-1] * 1e6 > MAX_STEP_NS:
         raise VerifyError(f"{path}: has impossible step times.")
     return {

@@ -10,6 +10,7 @@ from typing import Literal
 from perfdoc import __version__
 from perfdoc import results as d
 from perfdoc.compare.facts import Facts, differences, facts_of, fingerprint
+from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.verify.advised import (
     NOT_IN_EVERY_STEP,
     WORK_OF_A_STEP,
@@ -23,7 +24,7 @@ from perfdoc.compare.verify.advised import (
 from perfdoc.compare.verify.gain import Outcome, judge, of_two_runs
 from perfdoc.compare.verify.record import ChangedSetting, Measured, Record, VerifyError, checked
 from perfdoc.compare.verify.rounds import steady_times
-from perfdoc.compare.verify.start import Diagnosed, as_text, diagnosed, run_manifest
+from perfdoc.compare.verify.start import Diagnosed, as_text, diagnosed
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
