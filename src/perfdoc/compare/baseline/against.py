@@ -12,12 +12,12 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.compare.baseline.given import Given, parse_target, peak_memory_bytes, read_given, targets_of
 from perfdoc.compare.baseline_files import find, nearest
 from perfdoc.compare.decision import MIN_HISTORY
+from perfdoc.compare.diff.pairing import NotComparableError
 from perfdoc.compare.diff.result import Diff
 from perfdoc.compare.diff.two_sides import compare
 from perfdoc.compare.facts import differences
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.floors import Floor
-from perfdoc.compare.pairing import NotComparableError
 from perfdoc.compare.runs import read_run
 from perfdoc.compare.side import Loaded, measured_side
 from perfdoc.compare.significance import noise_frac, spread_of

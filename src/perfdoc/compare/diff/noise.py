@@ -13,8 +13,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Logged, Noise, duration
-from perfdoc.compare.pairing import Pair
 from perfdoc.compare.side import Loaded
 from perfdoc.compare.significance import CONFIDENCE, F64, of_medians, welch
 
