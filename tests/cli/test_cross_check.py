@@ -24,8 +24,8 @@ from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
-from tests.cli.test_analyze import perfdoc
 from tests.cli.test_run import needs_training
+from tests.command import perfdoc
 from tests.nsys_start import profile
 
 PROGRAM = Path(__file__).with_name("nsight_program.py")

@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from perfdoc.knobs.load import catalogue
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 
 def test_lint_says_where_what_instead_and_why(tmp_path: Path) -> None:
