@@ -1,4 +1,4 @@
-"""perfdoc redact in a real process."""
+"""perfdoc redact."""
 
 from __future__ import annotations
 
