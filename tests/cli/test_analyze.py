@@ -1,4 +1,4 @@
-"""The real command in a real process."""
+"""The real command."""
 
 from __future__ import annotations
 
@@ -19,17 +19,7 @@ from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.demo import demo_timeline, write_demo
-
-
-def perfdoc(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "perfdoc", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=120,
-        check=False,
-    )
+from tests.command import perfdoc
 
 
 @pytest.fixture(scope="module")

@@ -24,8 +24,8 @@ from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
-from tests.cli.test_analyze import perfdoc
 from tests.cli.test_run import needs_training
+from tests.command import perfdoc
 from tests.nsys_start import profile
 
 PROGRAM = Path(__file__).with_name("nsight_program.py")
@@ -300,13 +300,8 @@ def test_an_nsys_that_fails_leaves_the_analysis(tmp_path: Path) -> None:
     broken = tmp_path / "nsys"
     broken.write_text("#!/bin/sh\necho 'ERROR: the licence is gone.' >&2\nexit 3\n")
     broken.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-m", "perfdoc", "analyze", demo, "--cross-check", "-o", tmp_path / "out"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PERFDOC_NSYS": str(broken)},
-    )
+    environment = {**os.environ, "PERFDOC_NSYS": str(broken)}
+    done = perfdoc("analyze", demo, "--cross-check", "-o", tmp_path / "out", env=environment)
     assert done.returncode == 0, done.stderr
     assert "nvtx_sum                cannot compare: the licence is gone" in done.stdout
     written = sorted(p.name for p in (tmp_path / "out").iterdir())

@@ -14,7 +14,7 @@ import pytest
 from perfdoc.compare.diff.result import json_schema
 from perfdoc.results import to_json
 from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 from tests.reports.build import ledger, one_rank, rank
 
 MODEL = ("simulate", "llama3-8b", "--layout", "tp=2,dp=2,micro_batches=2,seq=1024", "--steps", "1")

@@ -11,7 +11,7 @@ from typing import Any
 from perfdoc.results import from_json
 from perfdoc.simulator.demo import write_demo
 from tests.analyzers.memory_planted import MIB, a_step
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 
 def memory_of(output: Path) -> Any:

@@ -20,7 +20,8 @@ from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import find_nsys, nsys_command, nvtx_trouble
 from perfdoc.profiling.nsys.figures import recipes_folder
 from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import answer_of, leaves, perfdoc
+from tests.cli.test_analyze import answer_of, leaves
+from tests.command import perfdoc
 from tests.nsys_start import profile
 
 PROGRAM = Path(__file__).with_name("nsight_program.py")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 from tests.gate.commands import gate, megatron_log
 
 ODD = os.fsdecode(b"a\xff\n::error::b")

@@ -13,7 +13,7 @@ from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.demo import write_demo
 from perfdoc.trainer.config.resolve import named_configs
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 
 def test_version() -> None:

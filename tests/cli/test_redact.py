@@ -1,4 +1,4 @@
-"""perfdoc redact in a real process."""
+"""perfdoc redact."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 
 from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 
 def test_a_copy_and_what_is_said_of_it(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.demo import demo_timeline
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["a copy", "another capture"])

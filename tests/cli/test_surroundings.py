@@ -16,7 +16,7 @@ import pytest
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 PERFDOC = f"{shlex.quote(sys.executable)} -m perfdoc"
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 
 def shown(width: int, *words: str | Path) -> list[str]:

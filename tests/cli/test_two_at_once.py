@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 SLOW = """
 import sys

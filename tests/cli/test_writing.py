@@ -13,7 +13,7 @@ import pytest
 
 from perfdoc.profiling.whole_file import write_all
 from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 BUNDLE = ("report.html", "report.md", "diagnosis.json")
 

@@ -22,7 +22,7 @@ from perfdoc.results import Diagnosis, to_json
 from perfdoc.results.headline import Against, AgainstFigure
 from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 from tests.diff.sides import rank_of_steps, side, side_of
 from tests.gate.commands import MS, MakeRun, record
 from tests.reports import build

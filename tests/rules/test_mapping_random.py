@@ -14,9 +14,10 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules
 from perfdoc.rules.facts.degrees import degrees_of
 from perfdoc.simulator.planted_spec import JobSpec
+from tests.amount import tries
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, under, with_exposed
 
-SEEDS = range(250)
+SEEDS = range(tries(250, 2000))
 CHOICES: Mapping[str, tuple[Value, ...]] = {
     "tensor_model_parallel_size": (1, 2, 4, 8, 16),
     "pipeline_model_parallel_size": (1, 2, 4, 8, 3),

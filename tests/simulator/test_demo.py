@@ -15,6 +15,7 @@ from perfdoc.profiling.errors import CaptureError
 from perfdoc.simulator.captures.events import Kernel
 from perfdoc.simulator.captures.timeline import Timeline
 from perfdoc.simulator.demo import STEPS, Answer, demo_timeline, write_demo
+from tests.analyzers.brute import counts
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +33,7 @@ def test_the_answer_equals_a_count_of_every_nanosecond(demo: tuple[Timeline, Ans
             bit = 2 if not isinstance(row, Kernel) else 1 if "nccl" in row.name else 4
             if row.pid == truth.pid and row.end_ns > low:
                 marks[row.start_ns - low : row.end_ns - low] |= bit
-        count = np.bincount(marks, minlength=8)
+        count = counts(marks)
         assert truth.compute_ns == count[4:].sum()
         assert truth.exposed_comm_ns == count[1] + count[3]
         assert truth.exposed_memcpy_ns == count[2]
