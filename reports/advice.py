@@ -40,10 +40,15 @@ def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> st
     return f"Saves {middle} {of} ({least} to {most}), by replay."
 
 
+def change_words(advice: Advice) -> str:
+    """`knob: now → then`."""
+    now = "" if advice.from_value is None else f"{shorten(advice.from_value, 48)} → "
+    return f"{shorten(advice.knob, 64)}: {now}{shorten(advice.to_value, 48)}"
+
+
 def setting_words(advice: Advice) -> tuple[str, str]:
     """(the change, why and at what price)."""
-    now = "" if advice.from_value is None else f"{shorten(advice.from_value, 48)} → "
-    change = f"{shorten(advice.knob, 64)}: {now}{shorten(advice.to_value, 48)}"
+    change = change_words(advice)
     if advice.forbidden:
         return change, f"would be good ({advice.why}), but this configuration forbids it: {advice.forbidden}"
     return change, advice.why + (f"; costs: {advice.costs}" if advice.costs else "")

@@ -11,13 +11,13 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from perfdoc.reports import comm, gaps, headline, summary, view
-from perfdoc.reports.advice import lines_of
+from perfdoc.reports.advice import change_words, lines_of
 from perfdoc.reports.charts.excerpt import excerpt_looks, excerpt_picture
 from perfdoc.reports.charts.looks import Look
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
 from perfdoc.reports.inlined import CompiledTemplates, asset, library, policy
 from perfdoc.reports.leaves import LEAVES
-from perfdoc.reports.opportunities import choices, dialects_of, opportunities
+from perfdoc.reports.opportunities import choices, dialects_of, opportunities, snippets
 from perfdoc.reports.sections import sections_by_place
 from perfdoc.reports.sections.section import opening, stopped
 from perfdoc.reports.summary import facts_of
@@ -64,6 +64,8 @@ def _environment() -> Environment:
     environment.filters.update(
         name=shorten,
         advice=lines_of,
+        change=change_words,
+        snippets=snippets,
         opening=opening,
         stopped=stopped,
         glued=_glued,

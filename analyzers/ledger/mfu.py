@@ -16,6 +16,7 @@ from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.profiling.flops import CONVENTION, flops_per_token, peak_flops
 from perfdoc.results.figures import duration
+from perfdoc.results.headline import Mfu, WaterfallBar
 from perfdoc.traces.job_facts import JobFacts
 
 IDEAL, BEYOND_IDEAL = "ideal", "compute_beyond_ideal"
@@ -28,42 +29,6 @@ class MfuRank:
     gpu_name: str | None
     window: Window
     ledger: Ledger
-
-
-@dataclass(frozen=True, kw_only=True)
-class WaterfallBar:
-    """A share of the ranks' time."""
-
-    name: str
-    """`ideal` (what MFU is), `compute_beyond_ideal`, or a ledger leaf such as `exposed_comm.dp`."""
-    total_ns: int
-    """Summed over ranks and steps."""
-    frac: float
-    """Of the ranks' windows together."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mfu:
-    """MFU as a fraction; None with the reason where it cannot be computed."""
-
-    value: float | None
-    reason: str
-    remedy: str
-    flops_per_step: int | None
-    """Over all ranks of the job."""
-    flops_source: str
-    step_time_ns: int | None
-    """Mean over the steps of all ranks."""
-    gpus: int | None
-    """Of the whole job, which the captures may show only in part."""
-    gpus_source: str
-    peak_flops: float | None
-    """Of one GPU, per second."""
-    peak_source: str
-    dtype: str | None
-    convention: str | None
-    waterfall: tuple[WaterfallBar, ...]
-    """From `ideal` to the last leaf; sums to the windows exactly. Empty where MFU is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +54,7 @@ def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | Non
     gpus = _gpus(ranks, facts, world_size, communicates)
     peak = _peak(ranks, facts)
     value: float | None = None
-    waterfall: tuple[WaterfallBar, ...] = ()
+    waterfall: list[WaterfallBar] = []
     unknown = next((f for f in (flops, gpus, peak) if f.value is None), None)
     reason, remedy = "", ""
     if unknown is not None:
@@ -203,11 +168,11 @@ def _peak(ranks: Sequence[MfuRank], facts: JobFacts) -> _Known:
     return _Known(value=peak, text=f"dense {facts.dtype} peak of {name}")
 
 
-def _waterfall(ranks: Sequence[MfuRank], ideal_ns: int, total_ns: int) -> tuple[WaterfallBar, ...]:
+def _waterfall(ranks: Sequence[MfuRank], ideal_ns: int, total_ns: int) -> list[WaterfallBar]:
     each = [r.ledger.by_leaf for r in ranks]
     summed = {name: sum(leaves[name] for leaves in each) for name in each[0]}
     leaves = {IDEAL: ideal_ns, BEYOND_IDEAL: summed.pop("compute") - ideal_ns} | summed
     assert sum(leaves.values()) == total_ns, (leaves, total_ns)
-    return tuple(
+    return [
         WaterfallBar(name=name, total_ns=time_ns, frac=time_ns / total_ns) for name, time_ns in leaves.items()
-    )
+    ]

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import why_start_up_counts
 from perfdoc.rules.facts.degrees import uses_fsdp

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.checks.pd202_garbage_collection import MIN_FRAC as PD202_FRAC
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.hardware import binding
 

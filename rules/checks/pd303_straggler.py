@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.skew.stragglers import FEWEST, Straggler
+from perfdoc.analyzers.skew.stragglers import FEWEST
 from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.replay import Gain, Prediction
+from perfdoc.results.rules import Evidence
+from perfdoc.results.waits import Straggler
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.degrees import PP
-from perfdoc.simulator.replay.gains import Prediction
-from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD303",

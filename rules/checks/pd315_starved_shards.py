@@ -5,13 +5,14 @@ from __future__ import annotations
 import statistics
 
 from perfdoc.results.figures import brief, gib
+from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.checks.pd201_host_bound import MIN_FRAC
 from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.bubble import bubble_grows
 from perfdoc.rules.facts.degrees import CP, TP, UNKNOWN, degrees_of, without_tensor_ranks
@@ -95,5 +96,5 @@ def _halved(case: Case, knob: str, degree: int) -> list[Advice]:
     if bubble_grows(case, now, then) > 0:
         return []
     why = f"twice the work in each kernel; estimated {gib(estimates[1], '.3g')} on the fullest GPU"
-    found = [Advice(knob=knob, to=degree // 2, why=why, costs="twice the weights or activations on a GPU")]
+    found = [advise(knob=knob, to=degree // 2, why=why, costs="twice the weights or activations on a GPU")]
     return [*(without_tensor_ranks(case) if then.tp == 1 else []), *found]

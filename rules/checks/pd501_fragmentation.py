@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.memory_room import is_short, rooms
 
 META = Meta(
@@ -89,7 +91,7 @@ def _advice(case: Case) -> list[Advice]:
         for option in str(now or "").split(",")
         if option.strip() and option.partition(":")[0].strip() != _OPTION
     ]
-    grow = Advice(
+    grow = advise(
         knob=_KNOB,
         to=",".join([*others, f"{_OPTION}:True"]),
         why="segments grow in place instead of being split",
@@ -99,5 +101,5 @@ def _advice(case: Case) -> list[Advice]:
     if known and graphs in (None, "none"):
         return [grow]
     why = "CUDA graphs that register buffers with NCCL refuse such segments"
-    register = Advice(knob="nccl_graph_register", to=0, why=why)
+    register = advise(knob="nccl_graph_register", to=0, why=why)
     return [grow, register] if known else [replace(grow, costs=f"{grow.costs}; with CUDA graphs {_GRAPHS}")]

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Evidence
 
 
 def time_evidence(

@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.compare.chance import slower_in_pairs
 from perfdoc.compare.decision import Verdict
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.sessions import decide_pairs, in_turn, same_place
+from perfdoc.compare.significance import slower_in_pairs
 from tests.gate.commands import MakeRun, gate, megatron_log
 from tests.gate.scatter import EXCHANGEABLE, STRETCHED, Draw
 from tests.gate.test_changed_baselines import run

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from perfdoc.compare.chance import noise_frac, slower_by_order, spread_of
+from perfdoc.compare.significance import noise_frac, slower_by_order, spread_of
 from perfdoc.results.figures import per_cent
 
 PRACTICAL_FRAC = 0.02

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Configuration, Flag, Setting
-from perfdoc.compare.pairing import Pair
 from perfdoc.compare.side import Loaded
 from perfdoc.knobs.configuration import Configuration as Settings
 from perfdoc.knobs.configuration import Undecided, View

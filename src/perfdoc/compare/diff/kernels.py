@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Kernel, KernelClass, Kernels, KernelStatus, duration
-from perfdoc.compare.pairing import Pair
 from perfdoc.compare.side import KernelTotal, Loaded
 from perfdoc.results.figures import apportion
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdoc.compare.baseline_files import ANCHOR_RUNS, Promotion
-from perfdoc.compare.chance import noise_frac, slower_by_order, spread_of
 from perfdoc.compare.decision import MIN_HISTORY, PRACTICAL_FRAC
+from perfdoc.compare.significance import noise_frac, slower_by_order, spread_of
 from perfdoc.results.figures import per_cent, plural
 
 MIN_RUNS = ANCHOR_RUNS + MIN_HISTORY

@@ -12,7 +12,7 @@ from perfdoc.compare.facts import Fact
 from perfdoc.compare.figures import LOGGED, RunFigures, Statistic
 from perfdoc.compare.floors import KINDS, FloorResult, Level
 from perfdoc.compare.gate.drift import Drift
-from perfdoc.compare.gate.parts import Part, PartsTold
+from perfdoc.compare.gate.parts import Grown, PartsTold
 from perfdoc.results.figures import duration, per_cent, plural
 
 State = Literal["pass", "warn", "fail", "inconclusive"]
@@ -42,14 +42,6 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     here: Fact
 
 
-class Grown(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the step that changed."""
-
-    part: str
-    before_ns: int
-    after_ns: int
-
-
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of `perfdoc gate check`."""
 
@@ -75,7 +67,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def compared(
     decision: Decision,
     others: Sequence[Check],
-    parts: Sequence[Part],
+    grown: Sequence[Grown],
     *,
     baseline: str | None,
     baseline_runs: Sequence[RunFigures],
@@ -87,7 +79,6 @@ def compared(
 
     baseline: the name of its file; None for runs beside one another.
     """
-    grown = [Grown(part=p.name, before_ns=p.before_ns, after_ns=p.after_ns) for p in parts]
     whose = "the baseline's" if baseline is not None else "the old runs'"
     checks = [_step_time(decision, baseline_runs, runs, grown, statistic, whose), *others]
     state = _worst(checks)
@@ -99,7 +90,7 @@ def compared(
         exit_code=EXIT_CODES[state],
         summary=summary,
         checks=checks,
-        grown=grown,
+        grown=list(grown),
         statistic=statistic,
         baseline=baseline,
         baseline_runs=list(baseline_runs),
