@@ -138,9 +138,9 @@ def test_no_instance_of_what_no_rank_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ns", "said"),
     [
-        (940, "0.94 us"),
-        (45_600, "45.6 us"),
-        (393_000, "393 us"),
+        (940, "0.94 µs"),
+        (45_600, "45.6 µs"),
+        (393_000, "393 µs"),
         (999_600, "1 ms"),
         (15_700_000, "15.7 ms"),
         (1_234_000_000, "1.23 s"),
