@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.result import MemoryMeasurement
-from perfdoc.rules.checks import pd502_out_of_memory as pd502
 from perfdoc.rules.engine.advise import all_or_none, proposed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import per_cent
@@ -24,6 +23,8 @@ from perfdoc.rules.facts.degrees import (
     sequence_of,
     uses_fsdp,
 )
+from perfdoc.rules.facts.memory_relief import pieces
+from perfdoc.rules.facts.shortage import NEEDS, shortage
 
 META = Meta(
     code="PD311",
@@ -32,7 +33,7 @@ META = Meta(
     "activations have to be split over more ranks.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
     topic="parallel_mapping",
-    needs=("snapshot", "settings"),
+    needs=NEEDS,
     advice=(
         "pm_tp_when_too_big",
         "pm_table_too_big",
@@ -54,19 +55,19 @@ def evaluate(case: Case) -> Verdict:
     ranks. In order: where activations are `ACTIVATIONS_FRAC` of the peak and the sequence is longer than the
     model is wide, context parallelism; expert, then tensor parallelism inside the NVLink domain; the
     pipeline, with virtual stages."""
-    short = pd502.evaluate(case)
-    if short.state != "fires":
-        return Verdict(state=short.state, reason=short.reason, evidence=short.evidence)
+    short = shortage(case)
+    if not short.is_one:
+        return Verdict(state="passes", evidence=short.evidence)
     devices = [d for r in (() if case.memory is None else case.memory.ranks) for d in r.devices]
     measured = [d for d in devices if d.peak_reserved_bytes]
     if not measured:
         return Verdict(state="skipped", reason="no memory snapshot tells what was reserved")
-    if any(not p.forbidden for p in proposed(case, short.advice)):
+    if any(not p.forbidden for p in proposed(case, pieces(case, short.worst))):
         reason = "there are settings left that cost no ranks: see PD502"
         return Verdict(state="passes", reason=reason, evidence=short.evidence)
     worst = max(measured, key=lambda d: (d.oom_events or 0, d.peak_reserved_bytes or 0))
     evidence = [
-        *short.evidence[:2],
+        *short.counts,
         Evidence(
             label="peak of reserved memory", value=f"{(worst.peak_reserved_bytes or 0) / 2**30:.4g} GiB"
         ),
