@@ -32,7 +32,7 @@ META = Meta(
     needs=(
         Need(words="interleaved pipeline stages", missing=_not_interleaved),
         several(
-            "replicas of the model, where their number is known",
+            "a number of replicas that is not known to be 1",
             summing_ranks,
             one="there are no replicas to gather weights from",
         ),

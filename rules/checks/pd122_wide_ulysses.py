@@ -23,7 +23,9 @@ META = Meta(
             lambda case: _degree(case) is not None,
             "ulysses_sequence_parallel_size is not set or not known: verl's FSDP engine alone has it",
         ),
-        several("more than one such rank", lambda case: _degree(case), one="heads are not exchanged"),
+        several(
+            "several ranks that exchange heads", lambda case: _degree(case), one="heads are not exchanged"
+        ),
         known(
             "key and value heads, and the GPUs of a node",
             key_value_heads,

@@ -21,7 +21,7 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
     time=("idle.gc",),
-    needs=(on_some_rank("garbage collection", lambda r: r.host.gc), WINDOW),
+    needs=(on_some_rank("traced garbage collection", lambda r: r.host.gc), WINDOW),
     advice=("host_gc", "scale_jitter"),
 )
 

@@ -19,7 +19,7 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
     time=("idle.data",),
-    needs=(on_some_rank("data loading", lambda r: r.host.data), WINDOW),
+    needs=(on_some_rank("traced data loading", lambda r: r.host.data), WINDOW),
 )
 
 MIN_FRAC = 0.01

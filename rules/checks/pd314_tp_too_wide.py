@@ -39,7 +39,7 @@ META = Meta(
     needs=(
         GPUS,
         several(
-            "tensor parallelism, where its degree is known",
+            "a tensor-parallel degree that is not known to be 1",
             lambda case: case.degree(TP),
             one="there is no tensor parallelism",
         ),

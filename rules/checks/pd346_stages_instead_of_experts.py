@@ -35,7 +35,7 @@ META = Meta(
     time=("pipeline.bubble",),
     needs=(
         several(
-            "pipeline stages, where their number is known",
+            "a pipeline degree that is not known to be 1",
             lambda case: case.degree(PP),
             one="there is no pipeline",
         ),

@@ -22,7 +22,7 @@ META = Meta(
     needs=(
         GPUS,
         several(
-            "replicas of the model, where their number is known",
+            "a number of replicas that is not known to be 1",
             lambda case: case.dp,
             one="there are no replicas of the model",
         ),

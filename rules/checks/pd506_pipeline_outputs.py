@@ -18,7 +18,7 @@ META = Meta(
     sources=("seed 003",),
     topic="memory",
     needs=(
-        several("pipeline stages, where their number is known", pp_of, one="there is no pipeline"),
+        several("a pipeline degree that is not known to be 1", pp_of, one="there is no pipeline"),
         applies(
             "another trainer than Megatron-LM and Megatron-Bridge",
             lambda case: case.configuration.dialect not in ("megatron_lm", "megatron_bridge"),

@@ -149,5 +149,7 @@ WINDOW = known(
     "a window that is not empty", lambda case: case.share(lambda _: 0), reason="every window is empty"
 )
 GPU_MODEL = known(
-    "GPUs of one known model", lambda case: case.gpu, reason="which GPUs these are is not known"
+    "GPUs of one model, whose name is known",
+    lambda case: case.gpu,
+    reason="which GPUs these are is not known",
 )

@@ -121,8 +121,7 @@ def _with_values(text: str) -> str:
 
 def _value_of(module: str, name: str) -> str:
     """`exposed`, `MIN_FRAC` → "5 %"."""
-    folder = "checks" if re.match(r"pd\d{3}_", module) else "facts"
-    value = getattr(importlib.import_module(f"perfdoc.rules.{folder}.{module}"), name)
+    value = getattr(importlib.import_module(f"perfdoc.rules.facts.{module}"), name)
     return f"{100 * value:g} %" if name.endswith("_FRAC") else f"{value:,}"
 
 

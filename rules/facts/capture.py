@@ -17,7 +17,7 @@ def why_hidden(case: Case) -> str:
 
 
 KERNELS = Need(
-    words="kernels inside CUDA graphs, where there are any",
+    words="the kernels inside CUDA graphs, if any",
     missing=lambda case: skipped(hidden) if (hidden := why_hidden(case)) else None,
 )
 
@@ -41,7 +41,7 @@ STEADY = Need(
     missing=lambda case: skipped(why) if (why := why_start_up_counts(case)) else None,
 )
 OWN_WINDOW = applies(
-    "a window that nobody asked for",
+    "a window chosen by perfdoc",
     lambda case: not any(r.window.kind == "user" or "asked for" in r.window.reason for r in case.ranks),
     "the window was given",
 )

@@ -35,7 +35,7 @@ def degrees_of(case: Case) -> Degrees | None:
     return Degrees(tp=tp, pp=pp, cp=cp, dp=dp, vpp=vpp, ep=ep or 1, etp=etp or 1)
 
 
-DEGREES = known("the parallel degrees", degrees_of, reason=UNKNOWN)
+DEGREES = known("all parallel degrees", degrees_of, reason=UNKNOWN)
 
 
 def has_experts(case: Case) -> bool | None:
@@ -50,12 +50,12 @@ def has_experts(case: Case) -> bool | None:
 
 
 NOT_DENSE = applies(
-    "experts, where it is known whether there are",
+    "a model that is not known to be dense",
     lambda case: has_experts(case) is not False,
     "the model has no experts",
 )
 EXPERTS_SPREAD = applies(
-    "expert parallelism, where it is known whether there is any",
+    "an expert-parallel degree that is not known to be 1",
     lambda case: has_experts(case) is not False and case.degree(EP) != 1,
     "there is no expert parallelism",
 )

@@ -14,7 +14,7 @@ from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judg
 TP_NEEDS = (GPUS, WINDOW, communication("tp"))
 """Without these nothing is said of tensor-parallel communication."""
 EXPERT_RANKS = several(
-    "expert parallelism, where its degree is known",
+    "an expert-parallel degree that is not known to be 1",
     lambda case: case.degree(EP),
     one="there is no expert parallelism",
 )

@@ -41,7 +41,7 @@ def _not_told(case: Case) -> Missing | None:
 
 
 NEEDS = (
-    applies("recomputation, where it is known whether there is any", _may_recompute, "nothing is recomputed"),
+    applies("recomputation that is not known to be off", _may_recompute, "nothing is recomputed"),
     Need(words="GPUs", missing=_on_host),
     KERNELS,
     Need(words="kernels that run again, told from others", missing=_not_told),
