@@ -23,6 +23,9 @@ MODULES = {
     "acme_good": GOOD.format(code="AC001", verdict='Verdict(state="passes")'),
     "acme_taken": GOOD.format(code="PD901", verdict='Verdict(state="passes")'),
     "acme_nothing": GOOD.format(code="AC002", verdict="None"),
+    "acme_words": GOOD.format(code="AC003", verdict='Verdict(state="passes")').replace(
+        "sources=()", 'sources=(), needs=("trace",)'
+    ),
     "acme_raises": "raise OSError('gone')",
     "acme_exits": "import sys; sys.exit(7)",
     "acme_empty": "",
