@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import Missing, Need, given, over_ranks, skipped
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.hardware import binding
 from perfdoc.rules.facts.idle import MIN_GC_FRAC
@@ -58,8 +59,8 @@ def evaluate(case: Case) -> Verdict:
     share = spread_ns / host_ns
     evidence = [
         Evidence(label="longest less shortest host time of a step, median", value=per_cent(share)),
-        Evidence(label="that is", value=f"{spread_ns / 1e6:.3g} ms"),
-        Evidence(label="each host's own variation explains", value=f"{noise_ns / 1e6:.3g} ms"),
+        Evidence(label="that is", value=brief(spread_ns)),
+        Evidence(label="each host's own variation explains", value=brief(noise_ns)),
     ]
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)

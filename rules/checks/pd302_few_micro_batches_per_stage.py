@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.needs import Missing, Need, given, skipped
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import bubble
 from perfdoc.rules.facts.bubble import PER_STAGE, PIPELINE, ideal_frac
 from perfdoc.rules.facts.degrees import PP, VPP

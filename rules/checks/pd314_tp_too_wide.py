@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.formula import Degrees
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.needs import GPUS, WINDOW, several
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.bubble import ideal_frac, overlapped_messages
 from perfdoc.rules.facts.degrees import (
@@ -111,8 +112,8 @@ def _with_context(case: Case, now: Degrees) -> list[Advice]:
     why += f"model is wide ({hidden:,}), and CP moves keys and values only"
     costs = "each GPU holds twice the weights, optimizer states stay sharded over DP x CP"
     return [
-        Advice(knob=TP, to=now.tp // 2, why=why, costs=costs),
-        Advice(knob=CP, to=2, why="keeps the activations of a GPU as they are"),
+        advise(knob=TP, to=now.tp // 2, why=why, costs=costs),
+        advise(knob=CP, to=2, why="keeps the activations of a GPU as they are"),
     ]
 
 
@@ -135,10 +136,10 @@ def _with_stages(case: Case, now: Degrees) -> list[Advice]:
     why = f"TP {now.tp // 2} x PP 2 instead of TP {now.tp}: the bubble of {micro_batches} micro-batches is "
     why += f"{per_cent(bubble)} of the step"
     found = [
-        Advice(knob=TP, to=now.tp // 2, why=why),
-        Advice(knob=PP, to=2, why="keeps the weights of a GPU as they are", costs="a bubble, messages"),
+        advise(knob=TP, to=now.tp // 2, why=why),
+        advise(knob=PP, to=2, why="keeps the weights of a GPU as they are", costs="a bubble, messages"),
     ]
     if chunks == 2:
         found += overlapped_messages(case)
-        found.append(Advice(knob=VPP, to=2, why="halves the bubble", costs="twice the messages"))
+        found.append(advise(knob=VPP, to=2, why="halves the bubble", costs="twice the messages"))
     return found

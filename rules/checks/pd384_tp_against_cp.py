@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
-from perfdoc.rules.facts.degrees import CP, TP
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.degrees import (
+    CP,
+    TP,
+)
 from perfdoc.rules.facts.exposed import ceiling_of_transfer
 from perfdoc.rules.facts.tp_against_cp import NEEDS, balance
 

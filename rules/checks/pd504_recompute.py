@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling, predicted
 from perfdoc.rules.engine.needs import given
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import fused_attention_runs
-from perfdoc.rules.facts.memory_relief import GRANULARITY, cheap_modules
-from perfdoc.rules.facts.memory_room import gib, tightest, why_unknown
+from perfdoc.rules.facts.memory_relief import (
+    GRANULARITY,
+    cheap_modules,
+)
+from perfdoc.rules.facts.memory_room import tightest, why_unknown
 from perfdoc.rules.facts.recomputation import MIN_FRAC, NEEDS, again_ns, attention_alone, fewer
 
 META = Meta(
@@ -66,7 +72,7 @@ def _of_attention(case: Case, evidence: list[Evidence]) -> Verdict:
         state="fires",
         reason="the core of attention is recomputed although it is fused",
         evidence=evidence,
-        advice=[Advice(knob=GRANULARITY, to=None, why=why, gain=predicted(case, "without_recompute"))],
+        advice=[advise(knob=GRANULARITY, to=None, why=why, gain=predicted(case, "without_recompute"))],
         gain=ceiling(case, again_ns, "the time of the recomputed kernels"),
         verify="Run again: recompute in the table of parts is gone, and the peak of memory hardly moves.",
         false_alarm="Layers whose attention is not fused, beside others.",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, skipped
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import OWN_WINDOW
 
 
@@ -48,7 +50,7 @@ def evaluate(case: Case) -> Verdict:
     advice = []
     if start is not None:
         why = f"{STEPS} steps show what varies, and stay small"
-        advice.append(Advice(knob=_END, to=start + STEPS, why=why))
+        advice.append(advise(knob=_END, to=start + STEPS, why=why))
     return Verdict(
         state="fires",
         level="information",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import predicted
 from perfdoc.rules.engine.rule import Level
-from perfdoc.simulator.replay.predict import Gain
 
 QUEUES = "without_queueing_tp"
 """The replay in which no TP collective stands behind a kernel that was launched after it."""

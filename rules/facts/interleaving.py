@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import predicted
 from perfdoc.rules.engine.needs import Missing, Need, first_missing, given, not_applicable, skipped
 from perfdoc.rules.facts.bubble import PIPELINE
 from perfdoc.rules.facts.degrees import VPP
-from perfdoc.simulator.replay.predict import Gain
 
 MIN_SAVED_FRAC = 0.02
 """Of the step: what fewer chunks save in messages, less what they add to the bubble."""

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfdoc.rules.engine.advise import proposed
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise, proposed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, WINDOW, first_missing, several
-from perfdoc.rules.engine.rule import Advice
 from perfdoc.rules.facts.degrees import EP
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
 
@@ -63,13 +63,13 @@ def tp_overlap(case: Case) -> Iterator[Advice]:
     together: tuple[str, ...] = ()
     if case.is_set_to(_SEQUENCE, False):
         together = (_SEQUENCE,)
-        yield Advice(
+        yield advise(
             knob=_SEQUENCE,
             to=True,
             why="divides norms and dropouts over the group: all-reduces become the gathers and scatters that "
             "can be overlapped",
         )
-    yield Advice(
+    yield advise(
         knob=TP_OVERLAP,
         to=True,
         why="moves pieces through user buffers while the product before or after computes; a guide claims "
@@ -85,7 +85,7 @@ def exchange(case: Case) -> list[Advice]:
     if not case.is_set_to(_DISPATCHER, "allgather"):
         return []
     why = "sends each token only where its experts are, instead of all tokens everywhere"
-    return [Advice(knob=_DISPATCHER, to="alltoall", why=why)]
+    return [advise(knob=_DISPATCHER, to="alltoall", why=why)]
 
 
 def ep_overlap(case: Case) -> list[Advice]:
@@ -95,15 +95,15 @@ def ep_overlap(case: Case) -> list[Advice]:
     found = []
     if case.is_set_to(_SHARED, True):
         why = "gives way: both fill the same gaps, and megatron-core takes one of them"
-        found.append(Advice(knob=_SHARED, to=False, why=why))
+        found.append(advise(knob=_SHARED, to=False, why=why))
     if case.is_set_to(_QUEUES, 1):
         costs = "Hopper's tensor- and context-parallel overlap wants 1: measure which is worth more"
         why = "lets the exchange run beside compute"
-        found.append(Advice(knob=_QUEUES, to=32, why=why, costs=costs))
+        found.append(advise(knob=_QUEUES, to=32, why=why, costs=costs))
     why = f"runs forward and backward of two micro-batches side by side; {_CLAIM}"
     costs = "activations of one more micro-batch; torch 2.6 and megatron-core 0.16 or newer"
-    found.append(Advice(knob=EP_OVERLAP, to=True, why=why, costs=costs))
+    found.append(advise(knob=EP_OVERLAP, to=True, why=why, costs=costs))
     if case.is_set_to(_DELAY, False):
         why = "leaves weight gradients as compute to hide the exchange under"
-        found.append(Advice(knob=_DELAY, to=True, why=why, costs="Transformer Engine 2.7 or newer"))
+        found.append(advise(knob=_DELAY, to=True, why=why, costs="Transformer Engine 2.7 or newer"))
     return found

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.knob import Value
+from perfdoc.results.figures import gib
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import at_most, predicted
 from perfdoc.rules.engine.needs import WINDOW, Missing, Need, applies, first_missing, given, skipped
-from perfdoc.rules.engine.rule import Advice
 from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs
 from perfdoc.rules.facts.memory_relief import (
     GRANULARITY,
@@ -17,7 +19,7 @@ from perfdoc.rules.facts.memory_relief import (
     saved_layer_bytes,
     stage_layers,
 )
-from perfdoc.rules.facts.memory_room import Room, gib, tightest
+from perfdoc.rules.facts.memory_room import Room, tightest
 from perfdoc.rules.facts.model_memory import micro_batches_in_flight, vpp_of
 
 MIN_FRAC = 0.02
@@ -101,5 +103,5 @@ def fewer(case: Case, room: Room) -> tuple[list[Advice], int | None]:
     else:
         why, part = "memory holds the activations of every layer", gain
         to = [(GRANULARITY, None), (METHOD, None), (LAYERS, None)]
-    advice = [Advice(knob=knob, to=value, why=why, costs=costs, gain=part) for knob, value in to]
+    advice = [advise(knob=knob, to=value, why=why, costs=costs, gain=part) for knob, value in to]
     return advice, kept

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from perfdoc.results.figures import gib
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS
-from perfdoc.rules.engine.rule import Evidence
-from perfdoc.rules.facts.memory_room import SNAPSHOT, Room, gib, out_of_memory, rooms
+from perfdoc.rules.facts.memory_room import SNAPSHOT, Room, out_of_memory, rooms
 
 MIN_RETRIES = 2
 """Allocations that had to give cached memory back first; a single one may be the first step's."""
