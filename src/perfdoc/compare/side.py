@@ -19,7 +19,7 @@ from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.compare.runs import run_manifest, unprofiled_ns
 from perfdoc.compare.stored import DIAGNOSIS, REPORT, is_diagnosis, read_diagnosis
 from perfdoc.diagnose.asked import Work, pattern_of
-from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.diagnose.diagnosis import diagnosis_of
 from perfdoc.diagnose.job import holds_settings, job_configuration
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.knobs.configuration import Configuration
@@ -131,9 +131,7 @@ def load(argument: str, *, config: Path | None, step_range: str | None, jobs: in
     measured = measure_all(Work(captures=found, memory=[], request=request, given=given, replay=False), jobs)
     if not measured.captures:
         raise measured.silent[0]
-    facts = common_facts([c.facts for c in measured.captures])
-    configuration = job_configuration(facts, config)
-    diagnosis = diagnose(measured.captures, measured.silent, (), configuration)
+    diagnosis, configuration = diagnosis_of(measured, config)
     return measured_side(argument, measured.captures, diagnosis, configuration)
 
 

@@ -53,10 +53,9 @@ def _analysed(path: Path) -> Diagnosed:
     """Measure and judge now. Raises TraceError."""
     from perfdoc.analyzers.device.window import WindowRequest
     from perfdoc.diagnose.asked import Work, memory_files
-    from perfdoc.diagnose.diagnosis import diagnose
-    from perfdoc.diagnose.job import job_configuration
+    from perfdoc.diagnose.diagnosis import diagnosis_of
     from perfdoc.diagnose.measuring import WorkerLostError, measure_all
-    from perfdoc.traces.job_facts import JobFacts, common_facts
+    from perfdoc.traces.job_facts import JobFacts
     from perfdoc.traces.load import find_captures
 
     captures = find_captures([str(path)])
@@ -73,8 +72,7 @@ def _analysed(path: Path) -> Diagnosed:
         raise TraceError(path, f"was not analysed: {error}", "Try again.") from error
     if not found.captures and found.silent:
         raise found.silent[0]
-    facts = common_facts([c.facts for c in found.captures])
-    result = diagnose(found.captures, found.silent, found.memory, job_configuration(facts, None))
+    result, _ = diagnosis_of(found, None)
     serial = d.to_json(result)
     return Diagnosed(diagnosis=result, sha256=hashlib.sha256(serial).hexdigest(), analysed_now=serial)
 
