@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import duration, plural
 from perfdoc.simulator.forward.faults import FAULTS, parse_faults
 from perfdoc.simulator.forward.hardware import GPUS
 from perfdoc.simulator.forward.job import SimulatedJob, simulate
@@ -109,8 +109,8 @@ def _named(name: str, table: Mapping[str, T], option: str, what: str) -> T:
 def _told(job: SimulatedJob, request: Request, ranks: int, size: int, took: float) -> str:
     lines = [
         f"{plural(job.laying.setting.layout.world_size, 'rank')}, {plural(job.steps, 'step')}: "
-        f"{job.laying.makespan_ns / 1e6:,.1f} ms in all, {job.sound_ns / 1e6:,.1f} ms without faults",
-        *(f"{c.name}={c.value}: costs {c.cost_ns / 1e6:,.1f} ms; see {c.shows_in}" for c in job.costs),
+        f"{duration(job.laying.makespan_ns)} in all, {duration(job.sound_ns)} without faults",
+        *(f"{c.name}={c.value}: costs {duration(c.cost_ns)}; see {c.shows_in}" for c in job.costs),
         f"wrote {plural(ranks, 'capture')}, {size / 1e6:,.1f} MB, to {request.output} ({took:.1f} s)",
         f"next: perfdoc analyze {request.output} --config {request.output / 'job.yaml'}",
     ]

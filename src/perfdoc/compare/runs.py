@@ -23,7 +23,7 @@ from perfdoc.profiling.logs import read_lines
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.memory import MemorySample
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.reports.units import duration
+from perfdoc.results.figures import duration
 from perfdoc.traces import TraceError
 from perfdoc.traces.training_log import read_training_log
 

@@ -9,8 +9,8 @@ from typing import TypeVar
 import msgspec
 
 from perfdoc.reports.leaves import leaf_values
-from perfdoc.reports.names import shorten
 from perfdoc.results import DIMENSIONS, SCHEMA_VERSION, Diagnosis
+from perfdoc.results.names import shorten
 from perfdoc.traces import TraceError
 from perfdoc.traces.regular_file import require_regular
 

@@ -8,7 +8,7 @@ from fractions import Fraction
 from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Kernel, KernelClass, Kernels, KernelStatus, duration
 from perfdoc.compare.side import KernelTotal, Loaded
-from perfdoc.reports.units import apportion
+from perfdoc.results.figures import apportion
 
 MOST_KERNELS = 50
 

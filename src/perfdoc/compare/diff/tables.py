@@ -10,9 +10,9 @@ from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Dimension, Duration, KernelsOnly, Leaf, Rank, duration
 from perfdoc.compare.side import Loaded
 from perfdoc.reports.leaves import LEAVES, add_up, leaf_values
-from perfdoc.reports.units import apportion
 from perfdoc.results import DIMENSIONS, Communication
 from perfdoc.results import Rank as DiagnosedRank
+from perfdoc.results.figures import apportion
 
 
 @dataclass(frozen=True, kw_only=True)

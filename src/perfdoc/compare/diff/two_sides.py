@@ -11,7 +11,7 @@ from perfdoc.compare.diff.result import Diff, Duration, Noise, Outcome, PerToken
 from perfdoc.compare.diff.tables import dimension_rows, kernels_only, leaf_rows, ledgers, rank_rows
 from perfdoc.compare.diff.words import verdict
 from perfdoc.compare.side import Loaded
-from perfdoc.reports.names import base_name
+from perfdoc.results.names import base_name
 
 
 def compare(before: Loaded, after: Loaded) -> Diff:

@@ -10,9 +10,9 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from perfdoc.cli.output import write_all
 from perfdoc.compare.facts import Facts
 from perfdoc.compare.stored import content_of, decoded
+from perfdoc.profiling.whole_file import write_all
 from perfdoc.traces import TraceError
 
 

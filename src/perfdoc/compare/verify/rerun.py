@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc import __version__
-from perfdoc.cli.output import write_all
-from perfdoc.cli.process import Stopped
 from perfdoc.compare.facts import Facts, differences, facts_of, fingerprint, in_words, of_the_machine
 from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.verify.advised import NOT_IN_EVERY_STEP, Advised, advised, of_another_step
@@ -28,6 +26,9 @@ from perfdoc.compare.verify.start import Arms, Diagnosed, arms_of, diagnosed
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import utc_now
+from perfdoc.profiling.whole_file import write_all
+from perfdoc.results.figures import per_cent
+from perfdoc.run.stop import Stopped
 
 MIN_REPEATS, MAX_REPEATS = 3, 50
 MIN_STEPS, MAX_STEPS = 16, 100_000
@@ -175,5 +176,6 @@ def _busy(runs: Sequence[RunTimes]) -> list[str]:
     if not shares or max(shares) < BUSY_FRAC:
         return []
     return [
-        f"other work took {min(shares):.0%} to {max(shares):.0%} of the machine's CPU time during the runs"
+        f"other work took {per_cent(min(shares), 0)} to {per_cent(max(shares), 0)} of the "
+        "machine's CPU time during the runs"
     ]
