@@ -16,6 +16,7 @@ from perfdoc import results as d
 from perfdoc.compare.stored import REPORT, is_diagnosis, read_diagnosis
 from perfdoc.compare.verify.record import ChangedSetting, VerifyError
 from perfdoc.knobs.knob import Value
+from perfdoc.knobs.values import as_text
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.traces import TraceError
 from perfdoc.trainer.config.resolve import KEYS
@@ -143,19 +144,6 @@ def arms_of(manifest: Manifest, changes: Mapping[str, Value], *, steps: int) -> 
         settings=settings,
         world_size=manifest.layout.world_size,
     )
-
-
-def as_text(value: Any) -> str:
-    """A setting as the report writes it.
-
-    >>> as_text(True), as_text(None), as_text([1, 2])
-    ('true', 'null', '1,2')
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return ",".join(as_text(v) for v in value)
-    return "null" if value is None else str(value)
 
 
 def _yaml(values: Mapping[str, Any]) -> str:
