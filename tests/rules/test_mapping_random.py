@@ -13,7 +13,7 @@ from perfdoc.rules.engine.advise import proposed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules
 from perfdoc.rules.facts.degrees import degrees_of
-from perfdoc.simulator.planted_spec import JobSpec
+from tests.planted.spec import JobSpec
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, under, with_exposed
 
 SEEDS = range(250)
