@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from perfdoc.cli.output import write_all
-from perfdoc.simulator.demo import write_demo
 from tests.cli.test_analyze import perfdoc
+from tests.simulator.hand_laid import write_hand_laid
 
 BUNDLE = ("report.html", "report.md", "diagnosis.json")
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo(tmp_path_factory.mktemp("demo"))[0]
+    return write_hand_laid(tmp_path_factory.mktemp("demo"))[0]
 
 
 def listed(folder: Path) -> list[str]:

@@ -86,23 +86,24 @@ def _root(
 app.command()(analyze)
 
 
-@app.command(short_help="Write a small capture whose answer is known, to try it on.")
+@app.command(short_help="Write the captures of a small job whose answer is known, to try it on.")
 def demo(
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Folder for demo.sqlite and answer.json.")
+        Path, typer.Option("-o", "--output", help="Folder for traces/, answer.json and job.yaml.")
     ] = Path("demo"),
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Write a small synthetic capture whose answer is known, to try perfdoc on."""
+    """Write the captures of a small simulated job whose answer is known, to try perfdoc on."""
     import sqlite3
 
     from perfdoc.cli.output import made
-    from perfdoc.simulator.demo import write_demo
+    from perfdoc.cli.simulation import said_of
+    from perfdoc.simulator.forward.preset import write_demo
 
     try:
         with made(output):
-            trace, answer = write_demo(output, force=force)
+            job = write_demo(output, force=force)
     except sqlite3.Error as error:  # a full disk, above all
         if debug:
             raise
@@ -113,7 +114,7 @@ def demo(
         if isinstance(error, FileExistsError) and error.errno is None:  # the simulator's own refusal
             fail(f"{output}: holds a demonstration already. Choose another -o, or overwrite with --force.")
         fail(f"{output}: cannot be written: {error.strerror or error}.")
-    say(f"wrote {trace} and its known answer {answer}")
+    sys.stdout.write("\n".join([*said_of(job, output), ""]))
 
 
 class SchemaOf(StrEnum):
