@@ -50,9 +50,12 @@ test: lint
 test-all: lint
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile
 
-# The pages that are made from the rules' own files; a test fails where they are stale.
+# What is made from the program's own files: the rules' pages, and the schemas of what it writes. Tests fail where
+# they are stale.
 docs: install
 	$(BIN)/python -m perfdoc.rules.engine.pages docs/rules
+	$(BIN)/perfdoc schema diagnosis > results/diagnosis.schema.json
+	$(BIN)/perfdoc schema diff > src/perfdoc/compare/diff/diff.schema.json
 
 bench: install-all
 	$(BIN)/python benchmarks/analyze.py

@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from perfdoc.reports import comm, gaps, headline, leaves, summary, units
+from perfdoc.reports import comm, gaps, headline, leaves, summary
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.against import against_words, compared_lines
-from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.sections import sections_of
-from perfdoc.results import Diagnosis
+from perfdoc.results import Diagnosis, figures
+from perfdoc.results.names import base_name, pieces, prose, shorten
 
 _RANKS = 8
 _COMM_ROWS = 8
@@ -77,17 +77,17 @@ def _ledgers(diagnosis: Diagnosis) -> list[str]:
         rows.append(
             [
                 escape(labels[i]),
-                units.duration(diagnosis.ranks[i].window.duration_ns),
+                figures.duration(diagnosis.ranks[i].window.duration_ns),
                 *(escape(shares[j]) for j in shown),
             ]
         )
     if len(labels) > 1:
         shares = leaves.leaf_shares(total)
-        rows.append(["**all ranks**", units.duration(sum(total)), *(escape(shares[j]) for j in shown)])
+        rows.append(["**all ranks**", figures.duration(sum(total)), *(escape(shares[j]) for j in shown)])
     head = ["share of window", "window", *(leaves.LEAVES[j].label for j in shown)]
     lines = ["### Where the time goes", *_table(head, "lr" + "r" * len(shown), rows)]
     if len(labels) > _RANKS:
-        left_out = units.plural(len(labels) - _RANKS, "rank")
+        left_out = figures.plural(len(labels) - _RANKS, "rank")
         lines += [f"The {_RANKS} ranks with the longest windows; {left_out} not listed.", ""]
     return lines
 
@@ -102,9 +102,9 @@ def _communication(diagnosis: Diagnosis) -> list[str]:
             escape(row.dimension),
             escape(row.transport),
             escape(row.collective),
-            units.count(row.count),
-            *(units.duration(ns) for ns in (row.total_ns, row.hidden_ns, row.exposed_ns, row.blocking_ns)),
-            units.size(row.bytes),
+            figures.count(row.count),
+            *(figures.duration(ns) for ns in (row.total_ns, row.hidden_ns, row.exposed_ns, row.blocking_ns)),
+            figures.size(row.bytes),
             escape(row.bandwidth),
         ]
         for row in rows[:_COMM_ROWS]
@@ -112,7 +112,7 @@ def _communication(diagnosis: Diagnosis) -> list[str]:
     head = ["dimension", "transport", "collective", "count", "total", "hidden", "exposed", "blocking"]
     lines = ["### Communication", *_table([*head, "bytes", "bus bandwidth"], "lll" + "r" * 7, cells)]
     return (
-        [*lines, f"{units.plural(left_out, 'more row')} with less exposed time.", ""] if left_out else lines
+        [*lines, f"{figures.plural(left_out, 'more row')} with less exposed time.", ""] if left_out else lines
     )
 
 
@@ -136,9 +136,9 @@ def _kernels(diagnosis: Diagnosis) -> list[str]:
         [
             code(shorten(row.name, 96)),
             escape(shorten(row.kernel_class, 48)),
-            units.count(row.count),
-            units.duration(row.total_ns),
-            escape(units.share(row.share_frac)),
+            figures.count(row.count),
+            figures.duration(row.total_ns),
+            escape(figures.share(row.share_frac)),
         ]
         for row in kernels.top[:_TOP_KERNELS]
     ]
@@ -177,7 +177,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         remedy = f" *Do:* {sentence(item.remedy)}" if item.remedy else ""
         lines += [f"> **Mind** {code(shorten(item.code, 64))}: {sentence(item.message)}{remedy}", ""]
     if len(diagnosis.quality) > _QUALITY:
-        lines += [f"> {units.plural(len(diagnosis.quality) - _QUALITY, 'more note')} on quality.", ""]
+        lines += [f"> {figures.plural(len(diagnosis.quality) - _QUALITY, 'more note')} on quality.", ""]
     lines += _rules(diagnosis)
     if diagnosis.ranks:
         lines += _ledgers(diagnosis)
@@ -193,7 +193,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
             remedy = f" *Do:* {sentence(gap.remedy)}" if gap.remedy else ""
             lines.append(f"- {escape(gap.what)}{where}: {sentence(gap.why)}{remedy}")
         if len(missing) > _GAPS:
-            lines.append(f"- {units.plural(len(missing) - _GAPS, 'more row')}")
+            lines.append(f"- {figures.plural(len(missing) - _GAPS, 'more row')}")
         if skipped := gaps.skipped_rules(diagnosis):
             lines.append(f"- {escape(skipped)}")
         lines += ["", "</details>", ""]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.gradient_sums import (
     MANY_RANKS,
     can_accumulate_in_fp32,
@@ -57,13 +59,13 @@ def evaluate(case: Case) -> Verdict:
 
 def _advice(case: Case) -> Advice:
     if can_accumulate_in_fp32(case):
-        return Advice(
+        return advise(
             knob="reduce_scatter_with_fp32_accumulation",
             to=True,
             why="sends 16 bits and adds in fp32 on each rank",
             costs="an exchange and local sums take the place of NCCL's reduce-scatter",
         )
-    return Advice(
+    return advise(
         knob="grad_reduce_in_fp32",
         to=True,
         why="sums gradients in fp32",

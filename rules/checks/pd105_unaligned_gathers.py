@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.facts.gradient_sums import summing_ranks
@@ -47,11 +49,11 @@ def evaluate(case: Case) -> Verdict:
     aligned = case.setting(_ALIGN)
     advice = []
     if aligned == (True, False):
-        advice.append(Advice(knob=_ALIGN, to=True, why="all stages gather at the same moment"))
+        advice.append(advise(knob=_ALIGN, to=True, why="all stages gather at the same moment"))
     if (share or 0.0) >= MIN_FRAC and case.is_set_to(_WITH_STEP, False) and _step_works(case):
         why = "gathers the first bucket while the optimizer still updates the others"
         costs = "Megatron-LM refuses it with distributed checkpoints"
-        advice.append(Advice(knob=_WITH_STEP, to=True, why=why, costs=costs))
+        advice.append(advise(knob=_WITH_STEP, to=True, why=why, costs=costs))
     if not advice:
         if not aligned[0]:
             return Verdict(state="skipped", reason=f"{_ALIGN} is not known", evidence=evidence)

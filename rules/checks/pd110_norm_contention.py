@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import predicted
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 
 META = Meta(
@@ -46,7 +48,7 @@ def evaluate(case: Case) -> Verdict:
             Evidence(
                 label=f"{worst.family or worst.kernel_class}, {worst.samples_alone} runs alone, "
                 f"{worst.samples_contended} beside",
-                value=f"{worst.alone_ns / 1e3:.3g} us, {worst.contended_ns / 1e3:.3g} us",
+                value=f"{brief(worst.alone_ns)}, {brief(worst.contended_ns)}",
             )
         )
     if share < MIN_FRAC:
@@ -64,7 +66,7 @@ def evaluate(case: Case) -> Verdict:
             costs = "norms that run alone have fewer SMs"
             knob = f"nvte_{way}_layernorm_sm_margin"
             gain = predicted(case, "norms_alone")
-            advice.append(Advice(knob=knob, to=margin, why=why, costs=costs, gain=gain))
+            advice.append(advise(knob=knob, to=margin, why=why, costs=costs, gain=gain))
         if not advice:
             remedy = "The margins that are set do not help: check that these norms read them (Transformer "
             remedy += "Engine's do)."

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoc.rules.engine.advise import proposed
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise, proposed
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
 from perfdoc.rules.facts.hidden import hidden_frac, level_of, only_for_gpus, queues, surely_saved, time_ns
@@ -123,13 +124,13 @@ def _enabled(case: Case) -> Iterator[Advice]:
     together: tuple[str, ...] = ()
     if case.is_set_to(_SEQUENCE, False):
         together = (_SEQUENCE,)
-        yield Advice(
+        yield advise(
             knob=_SEQUENCE,
             to=True,
             why="divides norms and dropouts over the group: all-reduces become the gathers and scatters that "
             "can be overlapped",
         )
-    yield Advice(
+    yield advise(
         knob=_OVERLAP,
         to=True,
         why="moves pieces through user buffers while the product before or after computes; a guide claims "
@@ -144,15 +145,15 @@ def _tuned(case: Case) -> Iterator[Advice]:
     splits, sms = case.number(_SPLITS), case.number("tp_overlap_num_sm")
     if splits is not None and splits < USUAL_SPLITS:
         why = f"leaves 1/{USUAL_SPLITS} of each scatter exposed instead of 1/{splits}"
-        yield Advice(knob=_SPLITS, to=USUAL_SPLITS, why=why, costs="smaller products, one for each piece")
+        yield advise(knob=_SPLITS, to=USUAL_SPLITS, why=why, costs="smaller products, one for each piece")
     if sms is not None and sms < USUAL_SM:
         why = f"{sms} SMs move too little beside a product"
         costs = "products have as many SMs less"
-        yield Advice(knob="tp_overlap_num_sm", to=USUAL_SM, why=why, costs=costs)
+        yield advise(knob="tp_overlap_num_sm", to=USUAL_SM, why=why, costs=costs)
     known, fp8 = case.setting("fp8")
     longer = _communication_over_products(case)
     if known and fp8 is not None and case.is_set_to("tp_overlap_fp8_buf", False) and (longer or 0.0) > 1.0:
-        yield Advice(
+        yield advise(
             knob="tp_overlap_fp8_buf",
             to=True,
             why="scatters in 1 byte: communication takes longer than the products that are to hide it",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling, predicted
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.facts.hidden import QUEUES, only_for_gpus, queues
@@ -85,7 +87,7 @@ def evaluate(case: Case) -> Verdict:
         reason=wanted.why,
         evidence=evidence,
         advice=[
-            Advice(
+            advise(
                 knob=_KNOB,
                 to=1 if wanted.one else MANY,
                 why=wanted.why,

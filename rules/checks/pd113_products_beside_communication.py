@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.hidden import only_for_gpus
 
@@ -61,7 +63,7 @@ def evaluate(case: Case) -> Verdict:
     worst = next((k for k in found.other_signatures if k.slower_devices), None)
     if worst is not None and worst.alone_ns and worst.contended_ns:
         label = f"{worst.kernel_class}, {worst.samples_alone} runs alone, {worst.samples_contended} beside"
-        value = f"{worst.alone_ns / 1e3:.3g} us, {worst.contended_ns / 1e3:.3g} us"
+        value = f"{brief(worst.alone_ns)}, {brief(worst.contended_ns)}"
         evidence.append(Evidence(label=label, value=value))
     if found.occupied_blocks is not None:
         label = "thread blocks that communication occupies at most"
@@ -101,7 +103,7 @@ def _usual(case: Case) -> Iterator[Advice]:
     sms, cga = case.number(_SM), case.number(_CGA)
     if sms is not None and sms > USUAL_SM:
         why = f"gives products {sms - USUAL_SM} SMs back; tune from there by the profile"
-        yield Advice(knob=_SM, to=USUAL_SM, why=why, costs="the transfer takes longer, and its end may show")
+        yield advise(knob=_SM, to=USUAL_SM, why=why, costs="the transfer takes longer, and its end may show")
     if cga is not None and cga > MAX_CGA:
         to = MAX_CGA if sms is None else max(1, min(MAX_CGA, sms))
-        yield Advice(knob=_CGA, to=to, why="leaves products SMs side by side")
+        yield advise(knob=_CGA, to=to, why="leaves products SMs side by side")

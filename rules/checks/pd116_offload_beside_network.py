@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.exposed import MIN_FRAC
 from perfdoc.rules.facts.hidden import only_for_gpus
 
@@ -60,7 +62,7 @@ def evaluate(case: Case) -> Verdict:
         level="information",
         reason="communication is exposed while memory is offloaded over the same CPU",
         evidence=evidence,
-        advice=[Advice(knob=_C2C, to=1, why=why)] if closed else [],
+        advice=[advise(knob=_C2C, to=1, why=why)] if closed else [],
         remedy="" if closed else _REMEDY,
         otherwise=_REMEDY,
         verify="Run again: bus bandwidth between nodes rises while copies to the host run.",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.context_parallel import divisors, key_value_heads
 from perfdoc.rules.facts.exposed import exposed_ns
@@ -56,7 +58,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"more than {most} ranks exchange heads",
         evidence=evidence,
         advice=[
-            Advice(
+            advise(
                 knob=_KNOB,
                 to=to,
                 why="keeps the exchange inside a node and hands every rank heads of its own",

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent, time_evidence
+from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import why_start_up_counts
 from perfdoc.rules.facts.degrees import uses_fsdp
@@ -107,7 +109,7 @@ def _small_kernels(case: Case) -> Iterator[Evidence]:
         ("from one launch to the next, median", worst.median_launch_interval_ns),
     ):
         if ns is not None:
-            yield Evidence(label=label, value=f"{ns / 1e3:.3g} us")
+            yield Evidence(label=label, value=brief(ns))
     if share and worst.names:
         name = worst.names[0]
         yield Evidence(label="most idle before", value=f"{name.name}, {name.count:,} times")

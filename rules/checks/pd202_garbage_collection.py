@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling, predicted, worth_frac
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD202",
@@ -113,8 +115,8 @@ def _scaled(gain: Gain | None, factor: float, said: str) -> Gain | None:
 def _advice(case: Case, gain: Gain | None, *, logged: bool) -> list[Advice]:
     """Rarer collections, never more of them: an interval of 0 under manual_gc means never. logged: of what
     is predicted those that stay are left out already."""
-    manual = Advice(knob="manual_gc", to=True, why="Python no longer decides when", gain=gain)
-    rarer = Advice(
+    manual = advise(knob="manual_gc", to=True, why="Python no longer decides when", gain=gain)
+    rarer = advise(
         knob="manual_gc_interval",
         to=INTERVAL_STEPS,
         why="all ranks collect at the same, rare steps",

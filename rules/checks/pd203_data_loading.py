@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from perfdoc.results.replay import Gain
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
-from perfdoc.rules.engine.rule import Advice, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD203",
@@ -53,7 +54,7 @@ def evaluate(case: Case) -> Verdict:
         why = f"{to} processes prepare batches while the step computes"
         costs = "host memory and CPU cores, of which each rank of the machine needs as many"
         gain = _with_workers(case, now, to)
-        advice.append(Advice(knob="dataloader_num_workers", to=to, why=why, costs=costs, gain=gain))
+        advice.append(advise(knob="dataloader_num_workers", to=to, why=why, costs=costs, gain=gain))
     return Verdict(
         state="fires",
         worst=worst_instance(case, "idle.data"),

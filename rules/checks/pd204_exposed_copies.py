@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.device.copy_times import CopyTime
+from perfdoc.results.figures import brief
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import why_start_up_counts
 
@@ -86,7 +89,7 @@ def _fewer_layers(case: Case) -> list[Advice]:
     why = f"{layers // 2} layers are copied to the host and back instead of {layers}; then measure again"
     costs = "their activations stay on the GPU: look at the peak of memory"
     gain = ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "the time of exposed copies")
-    return [Advice(knob=_OFFLOADED, to=layers // 2, why=why, costs=costs, gain=gain)]
+    return [advise(knob=_OFFLOADED, to=layers // 2, why=why, costs=costs, gain=gain)]
 
 
 def _over_ranks(case: Case) -> list[CopyTime]:
@@ -109,4 +112,4 @@ def _over_ranks(case: Case) -> list[CopyTime]:
 
 def _words(copies: CopyTime) -> str:
     size = "" if copies.bytes is None else f", {copies.bytes / 2**20:,.4g} MiB"
-    return f"{copies.exposed_ns / 1e6:.3g} ms in {copies.count:,}{size}"
+    return f"{brief(copies.exposed_ns)} in {copies.count:,}{size}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.checks.pd202_garbage_collection import MIN_FRAC as PD202_FRAC
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.hardware import binding
 
@@ -50,8 +51,8 @@ def evaluate(case: Case) -> Verdict:
     share = found.median_spread_ns / found.median_host_ns
     evidence = [
         Evidence(label="longest less shortest host time of a step, median", value=per_cent(share)),
-        Evidence(label="that is", value=f"{found.median_spread_ns / 1e6:.3g} ms"),
-        Evidence(label="each host's own variation explains", value=f"{found.noise_spread_ns / 1e6:.3g} ms"),
+        Evidence(label="that is", value=brief(found.median_spread_ns)),
+        Evidence(label="each host's own variation explains", value=brief(found.noise_spread_ns)),
     ]
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.graphs import static_scope
 
 META = Meta(
@@ -48,8 +50,8 @@ def evaluate(case: Case) -> Verdict:
         reason="whole layers are captured, experts of changing shapes included",
         evidence=evidence,
         advice=[
-            Advice(knob=_IMPL, to="transformer_engine", why="captures parts of a layer"),
-            Advice(knob=_SCOPE, to=scope, why=why),
+            advise(knob=_IMPL, to="transformer_engine", why="captures parts of a layer"),
+            advise(knob=_SCOPE, to=scope, why=why),
         ],
         otherwise="Give the experts a capacity and pad their inputs to it, or switch graphs off.",
         verify="Run again: the host section shows the share of kernels that graphs launch.",

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import predicted, worth_frac
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import bubble
 from perfdoc.rules.facts.bubble import bubble_ceiling, no_pipeline, overlapped_messages
 from perfdoc.rules.facts.degrees import PP, VPP, layers_of
@@ -127,7 +129,7 @@ def _chunks(case: Case, vpp: int | None) -> list[Advice]:
     why = f"each stage holds {to} chunks instead of {now}, so that the pipeline fills in half the time"
     costs = "twice the messages between stages, and some memory"
     first = overlapped_messages(case) if pp == 2 else []
-    return [*first, Advice(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
+    return [*first, advise(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
 
 
 def _reduce_meanwhile(case: Case) -> list[Advice]:
@@ -137,4 +139,4 @@ def _reduce_meanwhile(case: Case) -> list[Advice]:
         return []
     share = per_cent(exposed)
     why = f"reduces gradients while the pipeline drains; {share} of the time is exposed DP communication"
-    return [Advice(knob="overlap_grad_reduce", to=True, why=why, gain=predicted(case, "overlapped_dp"))]
+    return [advise(knob="overlap_grad_reduce", to=True, why=why, gain=predicted(case, "overlapped_dp"))]

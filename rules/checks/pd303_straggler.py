@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.skew.stragglers import FEWEST, Straggler
+from perfdoc.analyzers.skew.stragglers import FEWEST
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.replay import Gain, Prediction
+from perfdoc.results.rules import Evidence
+from perfdoc.results.waits import Straggler
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.degrees import PP
-from perfdoc.simulator.replay.gains import Prediction
-from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD303",
@@ -68,7 +69,7 @@ def evaluate(case: Case) -> Verdict:
             Evidence(label="by chance it would be", value=per_cent(worst.chance_frac, 0)),
             Evidence(
                 label="others waited for it, summed over collectives that may overlap",
-                value=f"{worst.delay_ns / 1e6:.3g} ms",
+                value=brief(worst.delay_ns),
             ),
         ],
         remedy=f"Look at {worst.name}: {_WHERE[worst.cause]}.",

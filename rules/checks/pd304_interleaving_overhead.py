@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import predicted
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.bubble import no_pipeline, transfer_ceiling
 from perfdoc.rules.facts.degrees import VPP
-from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD304",
@@ -65,7 +67,7 @@ def evaluate(case: Case) -> Verdict:
         worst=worst_exposed(case, "pp"),
         reason="messages between stages cost more than the bubble that interleaving saves",
         evidence=evidence,
-        advice=[Advice(knob=VPP, to=best, why=why, gain=replayed)],
+        advice=[advise(knob=VPP, to=best, why=why, gain=replayed)],
         gain=transfer_ceiling(case),
         verify="Run again: transfer in the pipeline section falls by more than the bubble grows.",
         false_alarm="Messages that are slow for another reason, such as stages on distant nodes.",

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.results.figures import per_cent
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import at_most, predicted
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import bubble
 from perfdoc.rules.facts.bubble import late_peer_ceiling, no_pipeline
 from perfdoc.rules.facts.stage_split import (
@@ -18,7 +20,6 @@ from perfdoc.rules.facts.stage_split import (
     layers_by_stage,
     own_ns_by_stage,
 )
-from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD305",
@@ -198,7 +199,7 @@ def _split(case: Case) -> list[Advice]:
     costs = "the middle stages hold more weights and activations"
     knobs = as_settings(case, counts, mtp)
     pieces = [
-        Advice(knob=knob, to=to, why=why, costs=costs, gain=gain, together=[k for k in knobs if k != knob])
+        advise(knob=knob, to=to, why=why, costs=costs, gain=gain, together=[k for k in knobs if k != knob])
         for knob, to in knobs.items()
     ]
     return all_or_none(case, pieces)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.memory.result import MemoryMeasurement
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.memory import DeviceMemory
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import no_pipeline
 
 META = Meta(
@@ -38,8 +39,8 @@ def evaluate(case: Case) -> Verdict:
     (most, device), (least, _) = peaks[fullest], peaks[emptiest]
     failed = bool(device.oom_events)
     evidence = [
-        Evidence(label=f"peak of reserved memory, stage {fullest}", value=f"{most / 2**30:.4g} GiB"),
-        Evidence(label=f"stage {emptiest}", value=f"{least / 2**30:.4g} GiB"),
+        Evidence(label=f"peak of reserved memory, stage {fullest}", value=gib(most, ".4g")),
+        Evidence(label=f"stage {emptiest}", value=gib(least, ".4g")),
     ]
     if device.headroom_bytes is None and not failed:
         return Verdict(state="skipped", reason="the snapshot does not say how large the device is")
@@ -61,14 +62,13 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _peaks(case: Case) -> dict[int, tuple[int, MemoryMeasurement]]:
+def _peaks(case: Case) -> dict[int, tuple[int, DeviceMemory]]:
     """Stage → its largest peak of reserved memory, and the device that had it."""
     stages = {row.rank: row.stage for row in case.job.pipeline.stages if row.rank is not None}
-    found: dict[int, tuple[int, MemoryMeasurement]] = {}
-    for rank in () if case.memory is None else case.memory.ranks:
-        stage = None if rank.rank is None else stages.get(rank.rank)
-        for device in rank.devices:
-            peak = device.peak_reserved_bytes
-            if stage is not None and peak and peak > found.get(stage, (0, device))[0]:
-                found[stage] = (peak, device)
+    found: dict[int, tuple[int, DeviceMemory]] = {}
+    for device in () if case.memory is None else case.memory.devices:
+        stage = None if device.rank is None else stages.get(device.rank)
+        peak = device.peak_reserved_bytes
+        if stage is not None and peak and peak > found.get(stage, (0, device))[0]:
+            found[stage] = (peak, device)
     return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.checks import pd304_interleaving_overhead as pd304
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.bubble import no_pipeline, transfer_ceiling
 from perfdoc.rules.facts.degrees import VPP
@@ -79,10 +81,10 @@ def _modes(case: Case) -> list[Advice]:
     if case.is_set_to(_OVERLAP, False):
         if case.is_set_to(_BATCH, True):
             why = "batched messages cannot run beside compute"
-            found.append(Advice(knob=_BATCH, to=False, why=why))
+            found.append(advise(knob=_BATCH, to=False, why=why))
         why = "sends and receives beside the passes of other micro-batches; the guides' 5-15 % is their claim"
-        found.append(Advice(knob=_OVERLAP, to=True, why=why))
+        found.append(advise(knob=_OVERLAP, to=True, why=why))
     if case.is_set_to(_ENDS, False) and (found or case.is_set_to(_OVERLAP, True)):
         why = "hides messages also while the pipeline fills and drains, where they are exposed by default"
-        found.append(Advice(knob=_ENDS, to=True, why=why))
+        found.append(advise(knob=_ENDS, to=True, why=why))
     return found

@@ -6,8 +6,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.pipeline.passes import Passes
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import no_pipeline
 
 META = Meta(

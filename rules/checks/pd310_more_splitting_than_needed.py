@@ -6,11 +6,12 @@ from collections.abc import Callable
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.formula import Degrees
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import bubble_grows, without_chunks
 from perfdoc.rules.facts.degrees import (
     PP,
@@ -83,9 +84,9 @@ def evaluate(case: Case) -> Verdict:
     then, before, after = found
     advice = all_or_none(case, _advice(case, now, then))
     evidence += [
-        Evidence(label="estimated memory of the fullest GPU, now", value=f"{before / 2**30:.3g} GiB"),
-        Evidence(label=f"with TP {then.tp}, PP {then.pp}, DP {then.dp}", value=f"{after / 2**30:.3g} GiB"),
-        Evidence(label="memory of a GPU", value=f"{memory / 2**30:.3g} GiB"),
+        Evidence(label="estimated memory of the fullest GPU, now", value=gib(before, ".3g")),
+        Evidence(label=f"with TP {then.tp}, PP {then.pp}, DP {then.dp}", value=gib(after, ".3g")),
+        Evidence(label="memory of a GPU", value=gib(memory, ".3g")),
     ]
     return Verdict(
         state="fires",
@@ -163,9 +164,9 @@ def _advice(case: Case, now: Degrees, then: Degrees) -> list[Advice]:
         if then.vpp < now.vpp:
             found += without_chunks(case)
         why = f"fewer stages, a smaller bubble; data parallelism becomes {then.dp}"
-        found.append(Advice(knob=PP, to=then.pp, why=why, costs="weights and layers of more stages on a GPU"))
+        found.append(advise(knob=PP, to=then.pp, why=why, costs="weights and layers of more stages on a GPU"))
     if then.tp < now.tp:
         found += without_tensor_ranks(case) if then.tp == 1 else []
         why = f"larger products, less communication in every layer; data parallelism becomes {then.dp}"
-        found.append(Advice(knob=TP, to=then.tp, why=why, costs="weights and activations are split less"))
+        found.append(advise(knob=TP, to=then.tp, why=why, costs="weights and activations are split less"))
     return found

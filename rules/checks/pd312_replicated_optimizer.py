@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.formula import Degrees, states_bytes
+from perfdoc.results.figures import gib
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import CP, degrees_of, uses_fsdp
 
 META = Meta(
@@ -40,16 +43,14 @@ def evaluate(case: Case) -> Verdict:
     if value:
         return Verdict(state="passes", evidence=evidence)
     if saved is not None:
-        evidence.append(
-            Evidence(label="memory of a GPU that it frees, by formula", value=f"{saved / 2**30:.3g} GiB")
-        )
+        evidence.append(Evidence(label="memory of a GPU that it frees, by formula", value=gib(saved, ".3g")))
     why = f"keeps each optimizer state on one of {dp * cp} ranks"
     return Verdict(
         state="fires",
         level="information",
         reason=f"{dp * cp} copies of the optimizer states are kept",
         evidence=evidence,
-        advice=[Advice(knob=_KNOB, to=True, why=why, costs="checkpoints of another layout")],
+        advice=[advise(knob=_KNOB, to=True, why=why, costs="checkpoints of another layout")],
         otherwise="Shard the optimizer states by the means of the framework (ZeRO-1).",
         verify="Run again with a memory snapshot: the optimizer's part of the peak falls.",
         false_alarm="An optimizer without a distributed form, or states so small that nothing is won.",

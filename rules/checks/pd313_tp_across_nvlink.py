@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.bubble import ideal_frac
 from perfdoc.rules.facts.degrees import (
@@ -104,9 +105,9 @@ def _advice(case: Case, tp: int, domain: int, share: float) -> list[Advice]:
     if bubbles[1] - bubbles[0] >= share:
         return []
     why = f"keeps each group inside an NVLink domain of {domain}"
-    found = [Advice(knob=TP, to=to, why=why)]
+    found = [advise(knob=TP, to=to, why=why)]
     found += without_tensor_ranks(case) if to == 1 else []
     why = "splits the weights as far as before, by layers"
     costs = f"a bubble of {per_cent(bubbles[1])} of the step instead of {per_cent(bubbles[0])}"
-    found.append(Advice(knob=PP, to=stages, why=why, costs=costs))
+    found.append(advise(knob=PP, to=stages, why=why, costs=costs))
     return found

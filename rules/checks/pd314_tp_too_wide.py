@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.formula import Degrees
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.checks import pd310_more_splitting_than_needed as pd310
 from perfdoc.rules.checks import pd313_tp_across_nvlink as pd313
 from perfdoc.rules.checks import pd384_tp_against_cp as pd384
 from perfdoc.rules.checks.pd111_exposed_tp import overlap_allowed
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.bubble import ideal_frac, overlapped_messages
 from perfdoc.rules.facts.degrees import (
@@ -106,8 +107,8 @@ def _with_context(case: Case, now: Degrees) -> list[Advice]:
     why += f"model is wide ({hidden:,}), and CP moves keys and values only"
     costs = "each GPU holds twice the weights, optimizer states stay sharded over DP x CP"
     return [
-        Advice(knob=TP, to=now.tp // 2, why=why, costs=costs),
-        Advice(knob=CP, to=2, why="keeps the activations of a GPU as they are"),
+        advise(knob=TP, to=now.tp // 2, why=why, costs=costs),
+        advise(knob=CP, to=2, why="keeps the activations of a GPU as they are"),
     ]
 
 
@@ -130,10 +131,10 @@ def _with_stages(case: Case, now: Degrees) -> list[Advice]:
     why = f"TP {now.tp // 2} x PP 2 instead of TP {now.tp}: the bubble of {micro_batches} micro-batches is "
     why += f"{per_cent(bubble)} of the step"
     found = [
-        Advice(knob=TP, to=now.tp // 2, why=why),
-        Advice(knob=PP, to=2, why="keeps the weights of a GPU as they are", costs="a bubble, messages"),
+        advise(knob=TP, to=now.tp // 2, why=why),
+        advise(knob=PP, to=2, why="keeps the weights of a GPU as they are", costs="a bubble, messages"),
     ]
     if chunks == 2:
         found += overlapped_messages(case)
-        found.append(Advice(knob=VPP, to=2, why="halves the bubble", costs="twice the messages"))
+        found.append(advise(knob=VPP, to=2, why="halves the bubble", costs="twice the messages"))
     return found

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import statistics
 
+from perfdoc.results.figures import brief, gib
+from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.checks.pd201_host_bound import MIN_FRAC
 from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.bubble import bubble_grows
 from perfdoc.rules.facts.degrees import CP, TP, UNKNOWN, degrees_of, without_tensor_ranks
@@ -54,7 +56,7 @@ def evaluate(case: Case) -> Verdict:
     )
     medians = [r.host.small_kernels.median_kernel_ns for r in case.ranks]
     if known := [m for m in medians if m is not None]:
-        evidence.append(Evidence(label="median kernel", value=f"{statistics.median(known) / 1e3:.3g} us"))
+        evidence.append(Evidence(label="median kernel", value=brief(statistics.median(known))))
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     between = [r.host.small_kernels.median_launch_interval_ns for r in case.ranks]
@@ -93,6 +95,6 @@ def _halved(case: Case, knob: str, degree: int) -> list[Advice]:
         return []
     if bubble_grows(case, now, then) > 0:
         return []
-    why = f"twice the work in each kernel; estimated {estimates[1] / 2**30:.3g} GiB on the fullest GPU"
-    found = [Advice(knob=knob, to=degree // 2, why=why, costs="twice the weights or activations on a GPU")]
+    why = f"twice the work in each kernel; estimated {gib(estimates[1], '.3g')} on the fullest GPU"
+    found = [advise(knob=knob, to=degree // 2, why=why, costs="twice the weights or activations on a GPU")]
     return [*(without_tensor_ranks(case) if then.tp == 1 else []), *found]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.bubble import bubble_grows
 from perfdoc.rules.facts.degrees import CP, batch_divides, degrees_of, hidden_size_of, sequence_of
@@ -67,7 +69,7 @@ def evaluate(case: Case) -> Verdict:
         why = f"whole sequences on each rank; data parallelism becomes {then.dp}, over which the "
         why += "optimizer states stay sharded as they are"
         costs = f"{cp} times the activations of a micro-batch on each GPU"
-        advice.append(Advice(knob=CP, to=1, why=why, costs=costs))
+        advice.append(advise(knob=CP, to=1, why=why, costs=costs))
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "cp"),

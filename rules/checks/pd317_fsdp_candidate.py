@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.formula import Degrees, parameters_of, sharded_bytes
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import without_chunks
 from perfdoc.rules.facts.degrees import (
     PP,
@@ -77,9 +78,7 @@ def evaluate(case: Case) -> Verdict:
     ]
     need = _need_bytes(case, now)
     if need is not None:
-        evidence.append(
-            Evidence(label="estimated memory of a GPU with FSDP", value=f"{need / 2**30:.3g} GiB")
-        )
+        evidence.append(Evidence(label="estimated memory of a GPU with FSDP", value=gib(need, ".3g")))
         memory = device_bytes(case)
         if memory is not None and need > FIT_FRAC * memory:
             reason = "the activations of a whole micro-batch are not sure to fit"
@@ -133,15 +132,15 @@ def _advice(case: Case, tp: int, pp: int, vpp: int) -> list[Advice]:
     if vpp > 1:
         found += without_chunks(case)
     if pp > 1:
-        found.append(Advice(knob=PP, to=1, why="whole layers on each GPU, sharded by FSDP"))
+        found.append(advise(knob=PP, to=1, why="whole layers on each GPU, sharded by FSDP"))
     found += without_tensor_ranks(case)
     if tp > 1:
-        found.append(Advice(knob=TP, to=1, why="whole layers on each GPU, sharded by FSDP"))
+        found.append(advise(knob=TP, to=1, why="whole layers on each GPU, sharded by FSDP"))
     if case.is_set_to("cuda_device_max_connections", 1):
         why = "with one queue FSDP's gathers wait behind compute"
-        found.append(Advice(knob="cuda_device_max_connections", to=32, why=why))
+        found.append(advise(knob="cuda_device_max_connections", to=32, why=why))
     why = "gathers each layer's weights under the compute of the one before"
-    found.append(Advice(knob="use_megatron_fsdp", to=True, why=why, costs="checkpoints of another layout"))
+    found.append(advise(knob="use_megatron_fsdp", to=True, why=why, costs="checkpoints of another layout"))
     why = "shards weights, gradients and optimizer states"
-    found.append(Advice(knob="data_parallel_sharding_strategy", to="optim_grads_params", why=why))
+    found.append(advise(knob="data_parallel_sharding_strategy", to="optim_grads_params", why=why))
     return found

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.checks import pd112_work_queues as pd112
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.facts.hidden import only_for_gpus
 
@@ -42,15 +44,15 @@ def evaluate(case: Case) -> Verdict:
     advice, reasons = [], []
     one_queue = case.is_set_to(_QUEUES, 1) and pd112.evaluate(case).state != "fires"
     if one_queue:
-        advice.append(Advice(knob=_QUEUES, to=pd112.MANY, why="lets gathers run beside compute"))
+        advice.append(advise(knob=_QUEUES, to=pd112.MANY, why="lets gathers run beside compute"))
         reasons.append("gathers share one hardware queue with compute")
     if torch is True:
         copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
         evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
         advice += [
-            Advice(knob=_TORCH, to=False, why="the two kinds exclude each other"),
-            Advice(knob=_MEGATRON, to=True, why="communicates from buffers that it keeps, with fewer copies"),
-            Advice(
+            advise(knob=_TORCH, to=False, why="the two kinds exclude each other"),
+            advise(knob=_MEGATRON, to=True, why="communicates from buffers that it keeps, with fewer copies"),
+            advise(
                 knob="data_parallel_sharding_strategy",
                 to="optim_grads_params",
                 why="shards what FSDP2 shards: weights, gradients and optimizer states",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import CP, PP, TP
 
 META = Meta(
@@ -55,7 +57,7 @@ def evaluate(case: Case) -> Verdict:
             level="information",
             reason=f"the encoder is split over {tp} tensor ranks as the decoder is",
             evidence=evidence,
-            advice=[Advice(knob=_TENSOR, to=tp // 2 if tp % 2 == 0 else 1, why=why, costs=_EXPERIMENTAL)],
+            advice=[advise(knob=_TENSOR, to=tp // 2 if tp % 2 == 0 else 1, why=why, costs=_EXPERIMENTAL)],
             verify=_VERIFY,
             false_alarm=_FALSE_ALARM,
         )

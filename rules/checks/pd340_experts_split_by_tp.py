@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import EP, ETP, TP, degrees_of, expert_tp, experts_of, has_experts
 
 META = Meta(
@@ -38,13 +39,13 @@ def evaluate(case: Case) -> Verdict:
     unset = case.number(ETP) is None
     now, experts = degrees_of(case), experts_of(case)
     why = "whole experts on each rank: larger products, no tensor-parallel communication inside"
-    advice = [Advice(knob=ETP, to=1, why=why, costs=f"{etp} times the expert weights on a GPU")]
+    advice = [advise(knob=ETP, to=1, why=why, costs=f"{etp} times the expert weights on a GPU")]
     if now is not None and experts and experts % (now.ep * etp) == 0 and now.expert_dp is not None:
         why = "as many expert weights on a GPU as before: expert ranks do not depend on tensor ranks"
         costs = "tokens travel among more ranks"
         advice = [
-            Advice(knob=ETP, to=1, why=advice[0].why),
-            Advice(knob=EP, to=now.ep * etp, why=why, costs=costs),
+            advise(knob=ETP, to=1, why=advice[0].why),
+            advise(knob=EP, to=now.ep * etp, why=why, costs=costs),
         ]
     advice = all_or_none(case, advice)
     return Verdict(

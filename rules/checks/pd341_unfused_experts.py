@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import EP, experts_of, has_experts
 from perfdoc.rules.facts.hidden import only_for_gpus
-from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD341",
@@ -43,12 +45,12 @@ def evaluate(case: Case) -> Verdict:
     if local > 1 and case.is_set_to(_GROUPED, False):
         gain = _ceiling(case, _products_ns, "the time of the experts' products")
         why = f"runs the {local} experts of a GPU in one kernel; a guide claims 2 to 3 times for it"
-        advice.append(Advice(knob=_GROUPED, to=True, why=why, gain=gain))
+        advice.append(advise(knob=_GROUPED, to=True, why=why, gain=gain))
     if case.is_set_to(_PERMUTE, False):
         gain = _ceiling(case, _sorting_ns, "the time of sorting tokens")
         why = "sorts tokens by expert in one kernel"
         advice.append(
-            Advice(knob=_PERMUTE, to=True, why=why, costs="Transformer Engine 2.1 or newer", gain=gain)
+            advise(knob=_PERMUTE, to=True, why=why, costs="Transformer Engine 2.1 or newer", gain=gain)
         )
     for label, of in (("products of experts", _products_ns), ("sorting tokens", _sorting_ns)):
         share = case.share(lambda r, of=of: of(r) or 0)  # type: ignore[misc]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from perfdoc.rules.engine.advise import proposed
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise, proposed
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.degrees import EP
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
@@ -77,7 +78,7 @@ def _exchange(case: Case) -> list[Advice]:
     if not case.is_set_to(_DISPATCHER, "allgather"):
         return []
     why = "sends each token only where its experts are, instead of all tokens everywhere"
-    return [Advice(knob=_DISPATCHER, to="alltoall", why=why)]
+    return [advise(knob=_DISPATCHER, to="alltoall", why=why)]
 
 
 def _overlap(case: Case) -> list[Advice]:
@@ -87,15 +88,15 @@ def _overlap(case: Case) -> list[Advice]:
     found = []
     if case.is_set_to(_SHARED, True):
         why = "gives way: both fill the same gaps, and megatron-core takes one of them"
-        found.append(Advice(knob=_SHARED, to=False, why=why))
+        found.append(advise(knob=_SHARED, to=False, why=why))
     if case.is_set_to(_QUEUES, 1):
         costs = "Hopper's tensor- and context-parallel overlap wants 1: measure which is worth more"
         why = "lets the exchange run beside compute"
-        found.append(Advice(knob=_QUEUES, to=32, why=why, costs=costs))
+        found.append(advise(knob=_QUEUES, to=32, why=why, costs=costs))
     why = f"runs forward and backward of two micro-batches side by side; {_CLAIM}"
     costs = "activations of one more micro-batch; torch 2.6 and megatron-core 0.16 or newer"
-    found.append(Advice(knob=_OVERLAP, to=True, why=why, costs=costs))
+    found.append(advise(knob=_OVERLAP, to=True, why=why, costs=costs))
     if case.is_set_to(_DELAY, False):
         why = "leaves weight gradients as compute to hide the exchange under"
-        found.append(Advice(knob=_DELAY, to=True, why=why, costs="Transformer Engine 2.7 or newer"))
+        found.append(advise(knob=_DELAY, to=True, why=why, costs="Transformer Engine 2.7 or newer"))
     return found

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.formula import Degrees
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.degrees import EP, UNKNOWN, degrees_of, has_experts, nvlink_domain
 from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns, seen
@@ -92,11 +93,11 @@ def _advice(case: Case, library: str) -> list[Advice]:
     why = f"the dispatcher that {name} serves, which sends a token once to each node"
     costs = "the library has to be installed, and takes SMs of its own; the shared expert's overlap goes"
     found = [
-        Advice(knob=_DISPATCHER, to="flex", why=why, costs=costs),
-        Advice(knob=_BACKEND, to=library, why=f"{name} is the one for these GPUs"),
+        advise(knob=_DISPATCHER, to="flex", why=why, costs=costs),
+        advise(knob=_BACKEND, to=library, why=f"{name} is the one for these GPUs"),
     ]
     if case.is_set_to(_SHARED, True):
-        found.insert(0, Advice(knob=_SHARED, to=False, why="works with the alltoall dispatcher only"))
+        found.insert(0, advise(knob=_SHARED, to=False, why="works with the alltoall dispatcher only"))
     return found
 
 
@@ -112,9 +113,9 @@ def _smaller(now: Degrees, domain: int) -> str:
 
 
 def _wrong_library(case: Case, evidence: list[Evidence]) -> Verdict:
-    advice = [Advice(knob=_BACKEND, to="hybridep", why="HybridEP is the one for NVL72 racks")]
+    advice = [advise(knob=_BACKEND, to="hybridep", why="HybridEP is the one for NVL72 racks")]
     if case.is_set_to(_OLD, True):
-        advice.insert(0, Advice(knob=_OLD, to=False, why="the old switch excludes HybridEP"))
+        advice.insert(0, advise(knob=_OLD, to=False, why="the old switch excludes HybridEP"))
     return Verdict(
         state="fires",
         reason="DeepEP does not run on these GPUs: Megatron-Bridge falls back to alltoall with no more than "

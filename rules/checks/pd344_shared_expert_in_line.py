@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.checks.pd342_exposed_ep import overlap_allowed
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.degrees import EP, has_experts
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, exposed_ns, seen
@@ -67,7 +69,7 @@ def evaluate(case: Case) -> Verdict:
         level="information",
         reason="the shared expert is not overlapped with the exchange",
         evidence=evidence,
-        advice=[Advice(knob=_KNOB, to=True, why=why, gain=gain)],
+        advice=[advise(knob=_KNOB, to=True, why=why, gain=gain)],
         otherwise="Take the 1F1B overlap (PD342) instead, which excludes this one.",
         verify="Run again: exposed EP communication falls by about the shared expert's time.",
         false_alarm="A shared expert so small that it hides next to nothing.",

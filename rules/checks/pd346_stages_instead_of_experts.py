@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfdoc.analyzers.memory.formula import Degrees
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.checks.pd301_pipeline_bubble import MIN_FRAC
 from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import bubble_at, bubble_ceiling, without_chunks
 from perfdoc.rules.facts.degrees import (
     EP,
@@ -76,9 +77,9 @@ def evaluate(case: Case) -> Verdict:
     if then.vpp < now.vpp:
         advice += without_chunks(case)
     why = f"a bubble of {per_cent(after)} instead of {per_cent(bubble_at(case, now))} with equal stages"
-    advice.append(Advice(knob=PP, to=then.pp, why=why, costs="a GPU holds more of the attention's weights"))
+    advice.append(advise(knob=PP, to=then.pp, why=why, costs="a GPU holds more of the attention's weights"))
     why = "as many expert weights on a GPU as before, inside the NVLink domain"
-    advice.append(Advice(knob=EP, to=then.ep, why=why, costs="tokens travel among more ranks"))
+    advice.append(advise(knob=EP, to=then.ep, why=why, costs="tokens travel among more ranks"))
     return Verdict(
         state="fires",
         level="information",

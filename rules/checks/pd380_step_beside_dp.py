@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.exposed import exposed_ns, transfer_ns, waited_ns
 from perfdoc.rules.facts.hidden import only_for_gpus
 

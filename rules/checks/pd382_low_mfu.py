@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
-from perfdoc.rules.facts.memory_room import gib, tightest
+from perfdoc.rules.facts.memory_room import tightest
 from perfdoc.rules.facts.micro_batches import few, wanted
 from perfdoc.rules.facts.model_memory import vpp_of
 

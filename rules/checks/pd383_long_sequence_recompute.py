@@ -8,11 +8,13 @@ from dataclasses import replace
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.formula import need_bytes
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.checks import pd504_recompute as pd504
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import at_most, ceiling, predicted
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.context_parallel import sequence_allows
 from perfdoc.rules.facts.degrees import degrees_of, sequence_of
 from perfdoc.rules.facts.memory_need import FIT_FRAC, batch_of, device_bytes
@@ -118,14 +120,14 @@ def _advice(case: Case, granularity: object) -> Iterator[Advice]:
     cp, dp, to = case.degree(_CP), case.dp, _wider(case)
     if cp is None or dp is None or to is None:
         return
-    yield Advice(
+    yield advise(
         knob=_CP,
         to=to,
         why=f"divides the activations of each GPU by {to // cp} without computing anything twice",
         costs=f"data parallelism becomes {dp * cp // to}, and keys and values are exchanged",
     )
     if granularity == "full":
-        yield Advice(
+        yield advise(
             knob=_GRANULARITY,
             to="selective",
             why="computes only parts of a layer again, which is cheap beside products",
@@ -134,4 +136,4 @@ def _advice(case: Case, granularity: object) -> Iterator[Advice]:
         for knob in ("recompute_method", "recompute_num_layers"):
             known, now = case.setting(knob)
             if known and now is not None:
-                yield Advice(knob=knob, to=None, why="belongs to full recomputation")
+                yield advise(knob=knob, to=None, why="belongs to full recomputation")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.checks.pd111_exposed_tp import overlap_allowed
 from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.context_parallel import sequence_allows
 from perfdoc.rules.facts.degrees import (
     CP,
@@ -109,7 +110,7 @@ def _to_context(case: Case, tp: int, cp: int) -> Iterator[Advice]:
     then = now.with_model_parallel(tp=tp // 2, pp=now.pp, cp=2 * cp)
     if not sequence_allows(case, 2 * cp) or too_large(case, now, then):
         return
-    yield Advice(
+    yield advise(
         knob=TP,
         to=tp // 2,
         why=f"sequences of {length:,} tokens are longer than the model is wide ({hidden:,}): the same number "
@@ -117,7 +118,7 @@ def _to_context(case: Case, tp: int, cp: int) -> Iterator[Advice]:
         costs="each GPU holds twice the weights and gradients; optimizer states stay divided over as many "
         "ranks",
     )
-    yield Advice(knob=CP, to=2 * cp, why="takes the ranks that TP gives back")
+    yield advise(knob=CP, to=2 * cp, why="takes the ranks that TP gives back")
     if tp == 2:
         yield from without_tensor_ranks(case)
 
@@ -127,11 +128,11 @@ def _to_tensor(case: Case, tp: int, cp: int) -> Iterator[Advice]:
     domain = None if case.gpu is None else case.gpu.nvlink_domain
     if cp % 2 or domain is None or 2 * tp > domain:
         return
-    yield Advice(
+    yield advise(
         knob=TP,
         to=2 * tp,
         why="pieces of attention are too short to hide the exchange of keys and values; products may hide "
         "more",
         costs="thinner products, and gathers and scatters in every layer",
     )
-    yield Advice(knob=CP, to=cp // 2, why="gives the ranks that TP takes")
+    yield advise(knob=CP, to=cp // 2, why="gives the ranks that TP takes")

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling, predicted
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import why_hidden, why_start_up_counts
 from perfdoc.rules.facts.degrees import sequence_of
 from perfdoc.rules.facts.hardware import Gpu
 from perfdoc.rules.facts.model_memory import cp_of, micro_batch_of, tp_of
 from perfdoc.rules.facts.precision import PEAK_RATIO, dtype_of, linear_share, speed_up
-from perfdoc.simulator.replay.predict import Gain
 
 META = Meta(
     code="PD401",
@@ -123,10 +125,10 @@ def _advice(gpu: Gpu, most: float, gain: Gain | None) -> list[Advice]:
         f"at most {most:.2f} times as fast here by the linear layers' share; the guides claim 1.2 to 1.5, "
         "and one of them 1.5 to 2, for steps that are mostly linear layers"
     )
-    format_ = Advice(knob="fp8", to="hybrid", why=claim, costs="numerics: compare loss curves", gain=gain)
+    format_ = advise(knob="fp8", to="hybrid", why=claim, costs="numerics: compare loss curves", gain=gain)
     if _fine(gpu):
         why = "a scale for every 32 values keeps more accuracy than one for a tensor"
         costs = "casts and products are slower than with one scale for a tensor (PD403 measures the casts)"
-        return [format_, Advice(knob="fp8_recipe", to="mxfp8", why=why, costs=costs)]
+        return [format_, advise(knob="fp8_recipe", to="mxfp8", why=why, costs=costs)]
     why = "one scale for a tensor, from its present values, has the cheapest casts but for delayed scaling"
-    return [format_, Advice(knob="fp8_recipe", to="tensorwise", why=why, costs="coarse scales")]
+    return [format_, advise(knob="fp8_recipe", to="tensorwise", why=why, costs="coarse scales")]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import why_hidden
 from perfdoc.rules.facts.precision import fp8_on
 
@@ -72,9 +74,9 @@ def _advice(case: Case, recipe: str) -> list[Advice]:
     costs = (
         "accuracy: the guides are of two minds, and one recommends finer scales for it; compare loss curves"
     )
-    advice = [Advice(knob="fp8_recipe", to="tensorwise", why=why, costs=costs)]
+    advice = [advise(knob="fp8_recipe", to="tensorwise", why=why, costs=costs)]
     if case.is_set_to(_REUSE, True):
-        advice.append(Advice(knob=_REUSE, to=False, why="it serves the mxfp8 recipe only"))
+        advice.append(advise(knob=_REUSE, to=False, why="it serves the mxfp8 recipe only"))
     return advice
 
 

@@ -6,13 +6,15 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent, time_evidence
+from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import why_hidden
 from perfdoc.rules.facts.fusions import FUSIONS, IMPL, LOSS, known_off
-from perfdoc.rules.facts.memory_room import gib
 from perfdoc.rules.facts.model_memory import cp_of, micro_batch_of, tp_of
 
 META = Meta(
@@ -166,12 +168,12 @@ def _switch(
     if of is not None and (case.per_unit_ms(of) or 0.0) > 0:
         gain = ceiling(case, of, "the time of the kernels that it replaces")
     if knob != LOSS:
-        return [Advice(knob=knob, to=True, why=why, gain=gain)]
+        return [advise(knob=knob, to=True, why=why, gain=gain)]
     size = _logits_bytes(case)
     saved = "" if size is None else f"; a copy of the logits in fp32 is {gib(size)} here"
     costs = "results are not the same bit for bit from run to run"
-    loss = Advice(knob=knob, to=True, why=why + saved, costs=costs, gain=gain)
-    te = Advice(knob=IMPL, to="te", why="Transformer Engine's kernel instead of compiled PyTorch", gain=gain)
+    loss = advise(knob=knob, to=True, why=why + saved, costs=costs, gain=gain)
+    te = advise(knob=IMPL, to="te", why="Transformer Engine's kernel instead of compiled PyTorch", gain=gain)
     return [te] if case.configuration.dialect == "verl" else [loss, te]  # verl's own fusion has no such name
 
 

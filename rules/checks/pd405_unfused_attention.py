@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent, time_evidence
+from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import fused_attention_runs, why_hidden
 
 META = Meta(
@@ -87,7 +90,7 @@ def evaluate(case: Case) -> Verdict:
                 level="information",
                 reason=f"attention_backend {backend} is fixed, and attention is a large part of the step",
                 evidence=evidence,
-                advice=[Advice(knob=_KNOB, to="auto", why=why, costs="numerics of another kernel")],
+                advice=[advise(knob=_KNOB, to="auto", why=why, costs="numerics of another kernel")],
                 verify="Run again: attention's share of kernel time falls.",
                 false_alarm="The other library may lack a mask or a head size of this model.",
             )
@@ -113,13 +116,13 @@ def _attention_frac(case: Case) -> float | None:
 
 
 def _fused(case: Case) -> list[Advice]:
-    backend = Advice(
+    backend = advise(
         knob=_KNOB,
         to="auto",
         why="the fastest fused attention that this GPU has, without a sequence x sequence matrix",
         costs="numerics of another kernel",
     )
-    softmax = Advice(
+    softmax = advise(
         knob=_SOFTMAX,
         to=True,
         why="one kernel for scale, mask and softmax; of use only where attention itself cannot be fused",

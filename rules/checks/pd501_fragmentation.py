@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.memory_room import is_short, rooms
 
 META = Meta(
@@ -50,7 +52,7 @@ def evaluate(case: Case) -> Verdict:
     assert device.layout.reserved_bytes is not None
     evidence = [
         Evidence(label="unused pieces of split segments, of reserved at the peak", value=per_cent(worst)),
-        Evidence(label="reserved at the peak", value=f"{device.layout.reserved_bytes / 2**30:.2f} GiB"),
+        Evidence(label="reserved at the peak", value=gib(device.layout.reserved_bytes)),
     ]
     if worst < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
@@ -64,7 +66,7 @@ def evaluate(case: Case) -> Verdict:
         reason = "the device's memory is not known, nor did an allocation fail: whether it is short, is open"
         return Verdict(state="skipped", reason=reason)
     elif not is_short(room) and free is not None:
-        evidence.append(Evidence(label="never reserved", value=f"{free / 2**30:.2f} GiB"))
+        evidence.append(Evidence(label="never reserved", value=gib(free)))
         reason = "the device has memory to spare, so that fragments cost nothing"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     return Verdict(
@@ -89,7 +91,7 @@ def _advice(case: Case) -> list[Advice]:
         for option in str(now or "").split(",")
         if option.strip() and option.partition(":")[0].strip() != _OPTION
     ]
-    grow = Advice(
+    grow = advise(
         knob=_KNOB,
         to=",".join([*others, f"{_OPTION}:True"]),
         why="segments grow in place instead of being split",
@@ -99,5 +101,5 @@ def _advice(case: Case) -> list[Advice]:
     if known and graphs in (None, "none"):
         return [grow]
     why = "CUDA graphs that register buffers with NCCL refuse such segments"
-    register = Advice(knob="nccl_graph_register", to=0, why=why)
+    register = advise(knob="nccl_graph_register", to=0, why=why)
     return [grow, register] if known else [replace(grow, costs=f"{grow.costs}; with CUDA graphs {_GRAPHS}")]

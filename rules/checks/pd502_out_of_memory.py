@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.memory_relief import pieces, words
-from perfdoc.rules.facts.memory_room import gib, out_of_memory, rooms
+from perfdoc.rules.facts.memory_room import out_of_memory, rooms
 
 META = Meta(
     code="PD502",

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.checks.pd505_memory_to_spare import MIN_FREE_FRAC
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.memory_need import device_bytes
-from perfdoc.rules.facts.memory_room import gib, rooms, tightest
+from perfdoc.rules.facts.memory_room import rooms, tightest
 from perfdoc.rules.facts.model_memory import cp_of, parameters_per_rank
 from perfdoc.rules.facts.precision import why_no_remainders
 
@@ -57,7 +60,7 @@ def evaluate(case: Case) -> Verdict:
         level="information",
         reason="masters in fp32 repeat the bits of the bf16 weights",
         evidence=_evidence(case, saved),
-        advice=[Advice(knob=_AWARE, to=True, why=why, costs="needs Transformer Engine 2.1 or later")],
+        advice=[advise(knob=_AWARE, to=True, why=why, costs="needs Transformer Engine 2.1 or later")],
         verify="Record a snapshot: the optimizer's part of the peak is smaller.",
         false_alarm="Memory to spare: then nothing is gained.",
     )

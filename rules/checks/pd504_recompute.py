@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.knob import Value
+from perfdoc.results.figures import gib
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import at_most, ceiling, predicted
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import fused_attention_runs, why_hidden
 from perfdoc.rules.facts.memory_relief import (
     GRANULARITY,
@@ -18,7 +21,7 @@ from perfdoc.rules.facts.memory_relief import (
     saved_layer_bytes,
     stage_layers,
 )
-from perfdoc.rules.facts.memory_room import Room, gib, tightest, why_unknown
+from perfdoc.rules.facts.memory_room import Room, tightest, why_unknown
 from perfdoc.rules.facts.model_memory import micro_batches_in_flight, vpp_of
 
 META = Meta(
@@ -104,7 +107,7 @@ def _of_attention(case: Case, evidence: list[Evidence]) -> Verdict:
         state="fires",
         reason="the core of attention is recomputed although it is fused",
         evidence=evidence,
-        advice=[Advice(knob=GRANULARITY, to=None, why=why, gain=predicted(case, "without_recompute"))],
+        advice=[advise(knob=GRANULARITY, to=None, why=why, gain=predicted(case, "without_recompute"))],
         gain=ceiling(case, _again_ns, "the time of the recomputed kernels"),
         verify="Run again: recompute in the table of parts is gone, and the peak of memory hardly moves.",
         false_alarm="Layers whose attention is not fused, beside others.",
@@ -158,5 +161,5 @@ def _fewer(case: Case, room: Room) -> tuple[list[Advice], int | None]:
     else:
         why, part = "memory holds the activations of every layer", gain
         to = [(GRANULARITY, None), (METHOD, None), (LAYERS, None)]
-    advice = [Advice(knob=knob, to=value, why=why, costs=costs, gain=part) for knob, value in to]
+    advice = [advise(knob=knob, to=value, why=why, costs=costs, gain=part) for knob, value in to]
     return advice, kept

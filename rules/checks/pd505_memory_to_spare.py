@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
-from perfdoc.rules.facts.memory_room import gib, tightest, why_unknown
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.memory_room import tightest, why_unknown
 from perfdoc.rules.facts.micro_batches import fits_doubled, larger
 from perfdoc.rules.facts.model_memory import cp_of, pp_of, tp_of
 

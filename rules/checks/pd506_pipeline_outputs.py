@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.facts.memory_room import gib
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.model_memory import layer_input_bytes, micro_batches_in_flight, pp_of
 
 META = Meta(
@@ -43,7 +45,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"{pp} stages keep outputs that have been sent",
         evidence=held,
         advice=[
-            Advice(knob=_KNOB, to=True, why="a sent output is replaced by an empty one until its backward")
+            advise(knob=_KNOB, to=True, why="a sent output is replaced by an empty one until its backward")
         ],
         verify="Record a snapshot: the peak of all but the last stage is lower.",
         false_alarm="A trainer that sets it by itself, as Megatron-LM and Megatron-Bridge do.",

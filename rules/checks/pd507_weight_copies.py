@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.facts.memory_room import gib, rooms
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.memory_room import rooms
 from perfdoc.rules.facts.model_memory import parameters_per_rank
 from perfdoc.rules.facts.precision import fp8_gather, fp8_on
 
@@ -48,7 +51,7 @@ def evaluate(case: Case) -> Verdict:
             state="fires",
             level="information",
             reason="mxfp8 weights are gathered into a buffer of their own",
-            advice=[Advice(knob=_REUSE, to=True, why=why)],
+            advice=[advise(knob=_REUSE, to=True, why=why)],
             verify="Record a snapshot: parameter buffers are smaller.",
             false_alarm="Memory to spare: then nothing is gained.",
         )
@@ -72,10 +75,10 @@ def _copies(case: Case, fine: bool) -> Verdict:
     needs = fp8_gather(case)
     costs = f"needs {needs}" if needs else ""
     why = "weights are cast once, by the optimizer, and gathered in FP8"
-    advice = [] if needs is None else [Advice(knob=_GATHER, to=True, why=why, costs=costs)]
+    advice = [] if needs is None else [advise(knob=_GATHER, to=True, why=why, costs=costs)]
     if fine:
         advice.append(
-            Advice(knob=_REUSE, to=True, why="mxfp8 needs the gradient buffer for the gathered weights")
+            advise(knob=_REUSE, to=True, why="mxfp8 needs the gradient buffer for the gathered weights")
         )
     return Verdict(
         state="fires",

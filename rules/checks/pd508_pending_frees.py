@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.facts.memory_room import gib, is_short, rooms, why_unknown
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.memory_room import is_short, rooms, why_unknown
 
 META = Meta(
     code="PD508",
@@ -74,7 +76,7 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         reason="memory is short, and much of it is freed and not yet given back",
         evidence=evidence,
-        advice=[Advice(knob=_KNOB, to=1, why=why)] if obeys else [],
+        advice=[advise(knob=_KNOB, to=1, why=why)] if obeys else [],
         remedy=_OWN_STREAMS if obeys is False else _UNKNOWN if obeys is None else "",
         otherwise=_OWN_STREAMS,
         verify="Record a snapshot again: frees at the peak complete at once.",

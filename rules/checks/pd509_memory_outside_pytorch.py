@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.facts.memory_room import Room, gib, rooms, why_unknown
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.memory_room import Room, rooms, why_unknown
 
 META = Meta(
     code="PD509",
@@ -50,7 +53,7 @@ def evaluate(case: Case) -> Verdict:
         remedy="See with nvidia-smi whether another process has it. NCCL_DEBUG=INFO logs whether NVLS is "
         "used (its kernels' names do not show it)."
         + (" nccl_ub needs NVLS, and sets NCCL_NVLS_ENABLE=1 itself." if used else ""),
-        advice=[Advice(knob=_KNOB, to=0, why=why, costs=costs)] if nvls and not used else [],
+        advice=[advise(knob=_KNOB, to=0, why=why, costs=costs)] if nvls and not used else [],
         verify="nvidia-smi's use less what PyTorch reserves falls; bus bandwidth in the table stays.",
         false_alarm="Another job on the GPU, or libraries with pools of their own.",
     )

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import gib
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.memory_relief import stage_layers
-from perfdoc.rules.facts.memory_room import gib
 from perfdoc.rules.facts.model_memory import layer_activation_bytes, micro_batches_in_flight, tp_of, vpp_of
 
 META = Meta(
@@ -45,7 +47,7 @@ def evaluate(case: Case) -> Verdict:
         level="information",
         reason="norms and dropout are done, and kept, by every tensor-parallel rank",
         evidence=evidence,
-        advice=[Advice(knob=_KNOB, to=True, why=why, costs="none known; sequence length divisible by TP")],
+        advice=[advise(knob=_KNOB, to=True, why=why, costs="none known; sequence length divisible by TP")],
         verify="Record a snapshot: the peak is lower; norms and element-wise kernels are shorter.",
         false_alarm="A model whose sequence length does not divide by the degree.",
     )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 
 META = Meta(
     code="PD601",
@@ -32,8 +34,8 @@ def evaluate(case: Case) -> Verdict:
     if batch <= 1:
         return Verdict(state="passes", evidence=evidence)
     pack = (
-        Advice(knob=_BATCH, to=1, why="one pack is a micro-batch"),
-        Advice(
+        advise(knob=_BATCH, to=1, why="one pack is a micro-batch"),
+        advise(
             knob=_SIZE,
             to=size * batch,
             why=f"one pack of {size * batch:,} tokens holds what {batch} of {size:,} did",
@@ -56,7 +58,7 @@ def _global_batch(case: Case, batch: int) -> list[Advice]:
     if now is None or now % batch:
         return []
     why = f"{now} / {batch} packs, each as long as {batch} before: a step sees as many tokens as now"
-    return [Advice(knob="global_batch_size", to=now // batch, why=why)]
+    return [advise(knob="global_batch_size", to=now // batch, why=why)]
 
 
 def _in_words(case: Case, size: int, batch: int) -> str:

@@ -6,9 +6,11 @@ import numpy as np
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.ledger.steps import distinct_names
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.model_memory import micro_batch_of, pp_of
 
 META = Meta(
@@ -132,7 +134,7 @@ def _advice(case: Case, size: int | None) -> list[Advice]:
         return []
     costs = "several samples to a sequence: divide the global batch by how many fit in one"
     why = f"samples share sequences of {length:,} tokens instead of being padded"
-    advice = [Advice(knob=_SIZE, to=length, why=why, costs=costs)]
+    advice = [advise(knob=_SIZE, to=length, why=why, costs=costs)]
     if (case.number(_BATCH) or 1) > 1:
-        advice.append(Advice(knob=_BATCH, to=1, why="one pack is a micro-batch"))
+        advice.append(advise(knob=_BATCH, to=1, why="one pack is a micro-batch"))
     return advice

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 
 META = Meta(
     code="PD902",

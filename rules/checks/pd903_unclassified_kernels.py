@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 
 META = Meta(
     code="PD903",

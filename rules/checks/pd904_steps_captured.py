@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 
 META = Meta(
     code="PD904",
@@ -44,7 +46,7 @@ def evaluate(case: Case) -> Verdict:
     advice = []
     if start is not None:
         why = f"{STEPS} steps show what varies, and stay small"
-        advice.append(Advice(knob=_END, to=start + STEPS, why=why))
+        advice.append(advise(knob=_END, to=start + STEPS, why=why))
     return Verdict(
         state="fires",
         level="information",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.memory_room import out_of_memory, rooms
 
 META = Meta(
@@ -47,7 +49,7 @@ def evaluate(case: Case) -> Verdict:
     if case.configuration.dialect in ("megatron_bridge", "megatron_lm"):
         why = "the allocator's history shows sizes, lifetimes and stacks at the peak"
         advice.append(
-            Advice(knob="record_memory_history", to=True, why=why, costs="slower steps while it records")
+            advise(knob="record_memory_history", to=True, why=why, costs="slower steps while it records")
         )
     return Verdict(
         state="fires",

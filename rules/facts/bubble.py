@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.formula import Degrees
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Verdict
+from perfdoc.rules.engine.rule import Verdict
 from perfdoc.rules.facts.degrees import PP, VPP
-from perfdoc.simulator.replay.predict import Gain
 
 PER_STAGE = 4
 """Micro-batches for each stage that the guides ask for at least: the bubble is then (pp - 1) / (4 pp) of the
@@ -47,9 +49,9 @@ def overlapped_messages(case: Case) -> list[Advice]:
     """What two interleaved stages need: messages that run beside compute, where that is known to be off."""
     if not case.is_set_to("overlap_p2p_comm", False):
         return []
-    found = [Advice(knob="overlap_p2p_comm", to=True, why="two interleaved stages need it")]
+    found = [advise(knob="overlap_p2p_comm", to=True, why="two interleaved stages need it")]
     if case.is_set_to("batch_p2p_comm", True):
-        found.insert(0, Advice(knob="batch_p2p_comm", to=False, why="batched messages cannot overlap"))
+        found.insert(0, advise(knob="batch_p2p_comm", to=False, why="batched messages cannot overlap"))
     return found
 
 
@@ -57,8 +59,8 @@ def without_chunks(case: Case) -> list[Advice]:
     """No virtual stages any more, nor what is known to be on and works between those only."""
     why = "there are no stages left to interleave"
     need = ("overlap_p2p_comm_warmup_flush", "overlap_p2p_comm")
-    off = [Advice(knob=knob, to=False, why=why) for knob in need if case.is_set_to(knob, True)]
-    return [*off, Advice(knob=VPP, to=None, why=why)]
+    off = [advise(knob=knob, to=False, why=why) for knob in need if case.is_set_to(knob, True)]
+    return [*off, advise(knob=VPP, to=None, why=why)]
 
 
 def bubble_ceiling(case: Case) -> Gain | None:

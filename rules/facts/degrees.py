@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.formula import Degrees
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 VPP, EP = "virtual_pipeline_model_parallel_size", "expert_model_parallel_size"
@@ -126,4 +127,4 @@ _NEED_A_GROUP = ("tp_comm_overlap", "sequence_parallel")
 def without_tensor_ranks(case: Case) -> list[Advice]:
     """Everything that is known to be on and needs a tensor-parallel group."""
     why = "there is no tensor-parallel group"
-    return [Advice(knob=knob, to=False, why=why) for knob in _NEED_A_GROUP if case.is_set_to(knob, True)]
+    return [advise(knob=knob, to=False, why=why) for knob in _NEED_A_GROUP if case.is_set_to(knob, True)]

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent, time_evidence
+from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Evidence, Verdict
-from perfdoc.simulator.replay.predict import Gain
+from perfdoc.rules.engine.rule import Verdict
 
 MIN_FRAC = 0.05
 """Of the window, mean over ranks: less exposed communication than this is left alone."""

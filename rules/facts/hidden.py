@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import predicted
 from perfdoc.rules.engine.rule import Level, Verdict
-from perfdoc.simulator.replay.predict import Gain
 
 ON_HOST = "the ranks train on the CPU"
 QUEUES = "without_queueing_tp"

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdoc.profiling.whole_file import whole_file
 from perfdoc.simulator.captures.device import DEFAULT_STREAM
 from perfdoc.simulator.captures.events import NcclPayload, SyncKind
 from perfdoc.simulator.captures.groups import Group
@@ -25,7 +26,6 @@ from perfdoc.simulator.forward.answer import pause_span
 from perfdoc.simulator.forward.hardware import Gpu
 from perfdoc.simulator.forward.laying import LaidRank
 from perfdoc.simulator.forward.tape import CallKind, HostRange
-from perfdoc.simulator.output import placed
 
 GENERATION = "2026.3"
 FIRST_PID = 41000
@@ -52,7 +52,7 @@ def local_times(clock: Clock, true_ns: I64) -> I64:
 def write_rank(
     laid: LaidRank, gpu: Gpu, world_size: int, path: Path, *, clock: Clock, force: bool = False
 ) -> Path:
-    """Write one rank. FileExistsError unless `force`."""
+    """Write one rank. CaptureError where it is there, unless `force`."""
     timeline = _frame(laid, gpu, world_size, clock)
     rows: dict[str, Mapping[str, Any]] = dict(export_rows(timeline, GENERATION, DEFAULT_OPTIONS))
     strings = rows["StringIds"]
@@ -64,8 +64,8 @@ def write_rank(
     rows.update(_bulk(laid, clock, gpu, string))
     rows["StringIds"] = {"id": list(known.values()), "value": list(known)}
     schema = tables(GENERATION)
-    with placed(Path(path), force=force) as scratch:
-        connection = sqlite3.connect(scratch)
+    with whole_file(Path(path), replace=force) as part:
+        connection = sqlite3.connect(part)
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("PRAGMA journal_mode = OFF")
         try:

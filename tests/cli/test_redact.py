@@ -35,7 +35,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         done = perfdoc("redact", *words, cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
         assert said in done.stderr
-        assert "/.perfdoc-" not in done.stderr
+        assert "/.part-" not in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["demo"]
 
 
@@ -66,7 +66,7 @@ def test_what_a_scheduler_ends_leaves_nothing(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "perfdoc", "redact", str(traces), "-o", "copies"]
     process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
-    while not list(tmp_path.glob("copies/.perfdoc-*/*")):
+    while not list(tmp_path.glob("copies/.part-*/*")):
         assert process.poll() is None
         assert time.monotonic() < until
         time.sleep(0.005)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.cli.output import write_all
+from perfdoc.profiling.whole_file import write_all
 from tests.cli.test_analyze import perfdoc
 from tests.simulator.hand_laid import write_hand_laid
 

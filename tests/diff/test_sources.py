@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from perfdoc.compare.side import load
-from perfdoc.compare.sources import captures_or_diagnosis, read_diagnosis
+from perfdoc.compare.side import captures_or_diagnosis, load
+from perfdoc.compare.stored import read_diagnosis
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results import to_json
 from perfdoc.traces import TraceError

@@ -113,8 +113,8 @@ def test_captures_without_a_gpu_are_left_out_as_by_analyze(tmp_path: Path) -> No
 @pytest.mark.parametrize("name", ["out.pftrace", "out.pftrace.gz"])
 def test_what_a_scheduler_ends_leaves_nothing(tmp_path: Path, name: str) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from perfdoc.export import work\n"
-        "from perfdoc.cli.process import Stopped, raise_stopped\n"
+        "import os, signal, sys; from pathlib import Path; from perfdoc.export import captures as work\n"
+        "from perfdoc.run.stop import Stopped, raise_stopped\n"
         "raise_stopped()\n"
         "try:\n"
         "    with work._opened(Path(sys.argv[1])) as file:\n"

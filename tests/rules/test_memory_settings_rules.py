@@ -282,7 +282,7 @@ def test_repeated_activations(steps: Case) -> None:
     assert (settings_of(found), evidence_of(found)) == ({"sequence_parallel": True}, ["1.25 GiB"])
     assert found.level == "information"
     full = {**more, "recompute_granularity": "full"}
-    assert result("PD510", knowing(given(steps, **settings, **full), model=dense())).evidence == ()
+    assert result("PD510", knowing(given(steps, **settings, **full), model=dense())).evidence == []
     assert result("PD510", given(steps, **{**settings, "sequence_parallel": True})).state == "passes"
     assert result("PD510", given(steps, tensor_model_parallel_size=1)).state == "not_applicable"
     assert result("PD510", given(steps, tensor_model_parallel_size=2)).state == "skipped"

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.analyzers.kernels.parts import PartTime
 from perfdoc.knobs.knob import Value
+from perfdoc.results.kernels import PartTime
 from perfdoc.rules.checks import pd343_ep_across_nvlink as pd343
 from perfdoc.rules.checks import pd344_shared_expert_in_line as pd344
 from perfdoc.rules.checks import pd346_stages_instead_of_experts as pd346

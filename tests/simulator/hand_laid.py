@@ -18,10 +18,10 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from perfdoc.profiling.whole_file import refuse_overwrite, whole_file
 from perfdoc.simulator.captures.events import NcclPayload
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
-from perfdoc.simulator.output import placed, refuse_overwrite
 from tests.simulator.hand_laid_ranks import DOMAIN, Channel, Ledger, RankLane, Work, communicate
 
 STEPS = 4
@@ -232,12 +232,12 @@ def _backward(layer: int, lanes: Sequence[RankLane], *, last: bool) -> None:
 
 
 def write_hand_laid(directory: Path, *, force: bool = False) -> tuple[Path, Path]:
-    """Write demo.sqlite and answer.json into a folder; FileExistsError unless `force`."""
+    """Write demo.sqlite and answer.json into a folder; CaptureError where it is there, unless `force`."""
     timeline, answer = hand_laid_timeline()
     trace, truth = Path(directory) / "demo.sqlite", Path(directory) / "answer.json"
     for path in (trace, truth):
-        refuse_overwrite(path, force)
+        refuse_overwrite(path, replace=force)
     write_nsys_sqlite(timeline, trace, force=force)
-    with placed(truth, force=force) as scratch:
-        scratch.write_text(json.dumps(asdict(answer), indent=2) + "\n", encoding="utf-8")
+    with whole_file(truth, replace=force) as part:
+        part.write_text(json.dumps(asdict(answer), indent=2) + "\n", encoding="utf-8")
     return trace, truth

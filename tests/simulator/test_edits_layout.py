@@ -247,7 +247,7 @@ def test_another_schedule_takes_what_it_takes_laid_down_apart(name: str, tmp_pat
 
 
 def test_the_pair_of_captures_differs_by_its_hosts(shared_traces: Path) -> None:
-    """docs/replay.md: 34 and 30 attention kernels in 300 ms, and without the host's time equally fast."""
+    """docs/figures.md: 34 and 30 attention kernels in 300 ms, and without the host's time equally fast."""
     each: dict[str, list[float]] = {}
     for name, attentions in (("before", 34), ("after", 30)):
         views = views_of(read_trace(shared_traces / f"nsys/sp_2gpu_{name}.sqlite"))

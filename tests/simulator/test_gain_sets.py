@@ -14,10 +14,9 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import Work, measure_all
 from perfdoc.results import Combined, Diagnosis
+from perfdoc.results.replay import Gain, Prediction
 from perfdoc.simulator.replay import gains
 from perfdoc.simulator.replay.basis import Basis
-from perfdoc.simulator.replay.gains import Prediction
-from perfdoc.simulator.replay.predict import Gain
 from perfdoc.simulator.replay.proposals import proposals
 from perfdoc.simulator.replay.unedited import replay
 from perfdoc.traces.job_facts import JobFacts

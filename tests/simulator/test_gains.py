@@ -164,12 +164,12 @@ def test_windows_that_are_too_large_are_not_taken_together(tmp_path: Path) -> No
     assert found.job.reason == (
         f"the windows hold {tasks:,} tasks on 4 ranks, more than the 10 that are taken together"
     )
-    assert found.gains.state == "not_measured"
-    assert "--window" in found.gains.remedy
+    assert found.gains.analysis.state == "not_measured"
+    assert "--window" in found.gains.analysis.remedy
     # Each is small enough, all together are not.
     kept = [replay_and_keep(v, keep_tasks=tasks) for v in views]
     assert all(k.rebuilt is not None for k in kept)
-    assert _whole(kept, tasks - 1).gains.state == "not_measured"
+    assert _whole(kept, tasks - 1).gains.analysis.state == "not_measured"
 
 
 def _whole(kept: Sequence[KeptRank], tasks_max: int) -> whole.WholeReplay:
@@ -198,7 +198,11 @@ def test_a_rank_alone_has_no_job(shared_traces: Path) -> None:
 
 def test_no_gains_say_why() -> None:
     found = no_gains("because", "do that")
-    assert (found.state, found.reason, found.combined.reason) == ("not_measured", "because", "because")
+    assert (found.analysis.state, found.analysis.reason, found.combined.reason) == (
+        "not_measured",
+        "because",
+        "because",
+    )
     with pytest.raises(ValueError, match="nothing"):
         predict_all([])
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.profiling.errors import CaptureError
 from perfdoc.simulator.captures.events import Kernel
 from perfdoc.simulator.captures.timeline import Timeline
 from tests.simulator.hand_laid import STEPS, Answer, hand_laid_timeline, write_hand_laid
@@ -110,7 +111,7 @@ def test_files(tmp_path: Path) -> None:
     )
     assert len(ids.fetchall()) == 2
     connection.close()
-    with pytest.raises(FileExistsError, match=r"demo\.sqlite"):
+    with pytest.raises(CaptureError, match=r"demo\.sqlite"):
         write_hand_laid(tmp_path)
     write_hand_laid(tmp_path, force=True)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["answer.json", "demo.sqlite"]

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import duration, plural
 from perfdoc.simulator.forward.faults import FAULTS, parse_faults
 from perfdoc.simulator.forward.hardware import GPUS
 from perfdoc.simulator.forward.job import SimulatedJob, simulate
@@ -110,8 +110,8 @@ def said_of(job: SimulatedJob, output: Path, written: str = "") -> list[str]:
     """Lines about a job that was written to `output`: how long it is, what its faults cost, what to do."""
     return [
         f"{plural(job.laying.setting.layout.world_size, 'rank')}, {plural(job.steps, 'step')}: "
-        f"{job.laying.makespan_ns / 1e6:,.1f} ms in all, {job.sound_ns / 1e6:,.1f} ms without faults",
-        *(f"{c.name}={c.value}: costs {c.cost_ns / 1e6:,.1f} ms; see {c.shows_in}" for c in job.costs),
+        f"{duration(job.laying.makespan_ns)} in all, {duration(job.sound_ns)} without faults",
+        *(f"{c.name}={c.value}: costs {duration(c.cost_ns)}; see {c.shows_in}" for c in job.costs),
         written or f"wrote {output} and its known answer {output / 'answer.json'}",
         f"next: perfdoc analyze {output} --config {output / 'job.yaml'}",
     ]

@@ -16,7 +16,7 @@ from perfdoc.profiling.vocabulary import prefix_of
 @cache
 def known_words() -> frozenset[str]:
     """The words of known_words.txt, in lower case."""
-    lines = Path(__file__).with_suffix(".txt").read_text(encoding="utf-8").splitlines()
+    lines = Path(__file__).with_name("known_words.txt").read_text(encoding="utf-8").splitlines()
     return frozenset(word for line in lines if not line.startswith("#") for word in line.split())
 
 

@@ -11,16 +11,16 @@ from typing import Literal
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.compare.baseline.given import Given, parse_target, peak_memory_bytes, read_given, targets_of
 from perfdoc.compare.baseline_files import find, nearest
-from perfdoc.compare.chance import noise_frac
 from perfdoc.compare.decision import MIN_HISTORY
+from perfdoc.compare.diff.pairing import NotComparableError
 from perfdoc.compare.diff.result import Diff
 from perfdoc.compare.diff.two_sides import compare
 from perfdoc.compare.facts import differences
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.floors import Floor
-from perfdoc.compare.pairing import NotComparableError
 from perfdoc.compare.runs import read_run
 from perfdoc.compare.side import Loaded, measured_side
+from perfdoc.compare.significance import noise_frac, spread_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.results import Diagnosis
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, FigureName, Target
@@ -207,7 +207,7 @@ def _noise(before: Sequence[float]) -> float | None:
     mean = statistics.fmean(before)
     if len(before) < MIN_HISTORY or not mean:
         return None
-    return noise_frac(statistics.stdev(before) / mean, len(before) - 1, len(before), 1)
+    return noise_frac(spread_of(before, mean), len(before) - 1, len(before), 1)
 
 
 def _said(value: object, is_set: bool) -> str:

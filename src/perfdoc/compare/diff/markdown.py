@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.compare.diff.result import Diff
-from perfdoc.compare.diff.words import LABELS, calls, logged_sentence, signed, signed_share
+from perfdoc.compare.diff.words import LABELS, calls, logged_sentence
 from perfdoc.reports.markdown import code, escape
-from perfdoc.reports.names import prose, shorten
-from perfdoc.reports.units import duration, plural
+from perfdoc.results.figures import duration, plural, signed, signed_share
+from perfdoc.results.names import prose, shorten
 
 MOST_KERNELS = 10
 MOST_RANKS = 8

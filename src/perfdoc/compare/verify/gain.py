@@ -16,8 +16,8 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.compare.chance import MIN_SPREAD_FRAC
 from perfdoc.compare.decision import LOW_HISTORY_FRAC
+from perfdoc.compare.significance import MIN_SPREAD_FRAC, two_sided_t
 from perfdoc.compare.verify.record import Measured, Predicted, Record, RunTimes, Statistic, Verdict
 
 CONFIDENCE = 0.95
@@ -42,7 +42,7 @@ def of_pairs(runs: Sequence[RunTimes], statistic: Statistic) -> Measured | None:
     gains = [b - a for b, a in pairs]
     gain = statistics.fmean(gains)
     spread = max(statistics.stdev(gains), MIN_SPREAD_FRAC * before)
-    half = _student_t(len(pairs) - 1) * spread / math.sqrt(len(pairs))
+    half = two_sided_t(len(pairs) - 1, CONFIDENCE) * spread / math.sqrt(len(pairs))
     return Measured(
         method="pairs of runs",
         statistic=statistic,
@@ -71,7 +71,7 @@ def of_two_runs(
     """
     variances = [d * d / n for d, n in zip(deviation_ms, steps, strict=True)]
     freedom = min(steps) - 1  # of the shorter run: no fewer than Welch and Satterthwaite would take
-    half = _student_t(freedom) * math.sqrt(sum(variances)) if freedom > 0 else math.inf
+    half = two_sided_t(freedom, CONFIDENCE) * math.sqrt(sum(variances)) if freedom > 0 else math.inf
     half = min(max(half, LOW_HISTORY_FRAC * before_ms), 1e7)
     gain = before_ms - after_ms
     return Measured(
@@ -84,12 +84,6 @@ def of_two_runs(
         confidence=CONFIDENCE,
         samples=min(steps),
     )
-
-
-def _student_t(freedom: int) -> float:
-    from scipy.stats import t  # 0.4 s to import, so only where it is used
-
-    return float(t.ppf((1 + CONFIDENCE) / 2, freedom))
 
 
 NOTHING_FRAC = 0.02

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.reports.names import base_name, columns, pieces, prose, shorten
+from perfdoc.results.names import base_name, columns, pieces, prose, shorten
 from tests.reports.hostile import HOSTILE
 
 

@@ -13,22 +13,41 @@ the larger counts: new runs can widen the limit, never narrow it.
 Where nothing changed and runs are exchangeable, every choice of k places among the n + k ordered runs is as
 likely for the new ones, whatever the distribution: normal, with tails, or of two modes. So an order as clear
 as the one seen comes by chance with a probability that is counted exactly (the test of Mann and Whitney).
+
+Of the steps of two runs the means are compared by Welch's interval: with means m, variances v and n steps on
+either side, the change of the mean step lies in
+
+    (m2 - m1) +- t(0.995, f) * sqrt(v1/n1 + v2/n2)
+
+where steps are independent and scatter normally; f as Welch and Satterthwaite have it. Medians are compared
+by a bootstrap: each side's steps are drawn again with replacement, and the medians' differences of all draws
+have their 0.5 % and 99.5 % bounds. What draws a side is its own content, so that the way back is exactly the
+negative.
 """
 
 from __future__ import annotations
 
+import hashlib
 import math
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import count
+from typing import TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
+from perfdoc.analyzers.base.intervals import I64
+
+F64: TypeAlias = npt.NDArray[np.float64]
 CONFIDENCE = 0.99
 MIN_SPREAD_FRAC = 0.002
 """Few runs may agree by chance: no less spread than this is believed."""
 
 
-def spread_of(values: Sequence[int], of: float) -> float:
+def spread_of(values: Sequence[float], of: float) -> float:
     """Standard deviation as a fraction of `of`; 0 of a single value, which shows none."""
     return statistics.stdev(values) / of if len(values) > 1 else 0.0
 
@@ -58,11 +77,63 @@ def noise_frac(
 
 
 @lru_cache(maxsize=256)
-def student_t(freedom: int, confidence: float = CONFIDENCE) -> float:
+def student_t(freedom: float, confidence: float = CONFIDENCE) -> float:
     """Student's t: what one of so many degrees of freedom stays below with that probability."""
     from scipy.stats import t  # 0.4 s to import, so only where it is used
 
     return float(t.ppf(confidence, freedom))
+
+
+def two_sided_t(freedom: float, confidence: float) -> float:
+    """Student's t: what one of so many degrees of freedom stays within, on either side of 0."""
+    return student_t(freedom, (1 + confidence) / 2)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interval:
+    """Where a change lies; ns."""
+
+    low_ns: float
+    high_ns: float
+
+    @property
+    def holds_zero(self) -> bool:
+        """Whether no change at all is inside."""
+        return self.low_ns <= 0 <= self.high_ns
+
+
+def welch(before: F64, after: F64) -> Interval:
+    """The interval of the change of the mean; both sides have two values or more.
+
+    >>> welch(np.array([10.0, 10.0]), np.array([12.0, 12.0]))
+    Interval(low_ns=2.0, high_ns=2.0)
+    """
+    change = float(after.mean() - before.mean())
+    parts = [float(x.var(ddof=1)) / len(x) for x in (before, after)]
+    error = math.sqrt(sum(parts))
+    if error == 0:
+        return Interval(low_ns=change, high_ns=change)
+    freedom = sum(parts) ** 2 / sum(p**2 / (len(x) - 1) for p, x in zip(parts, (before, after), strict=True))
+    reach = two_sided_t(freedom, CONFIDENCE) * error
+    return Interval(low_ns=change - reach, high_ns=change + reach)
+
+
+DRAWS = 2000
+
+
+def of_medians(before_ns: I64, after_ns: I64) -> Interval:
+    """The interval of the change of the median, by drawing each side again."""
+    change = _drawn_medians(after_ns) - _drawn_medians(before_ns)
+    tail = (1 - CONFIDENCE) / 2
+    low, high = np.quantile(change, (tail, 1 - tail))
+    return Interval(low_ns=float(low), high_ns=float(high))
+
+
+def _drawn_medians(times_ns: I64) -> F64:
+    seed = int.from_bytes(hashlib.sha256(times_ns.astype("<i8").tobytes()).digest()[:8], "little")
+    drawn = np.random.default_rng(seed).integers(0, len(times_ns), (DRAWS, len(times_ns)))
+    found: F64 = np.median(times_ns[drawn], axis=1)
+    return found
 
 
 MOST_BY_CHANCE = 0.01

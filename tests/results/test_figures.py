@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.reports import units
+from perfdoc.results import figures
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ from perfdoc.reports import units
     ],
 )
 def test_a_duration_in_its_own_unit(ns: int | None, shown: str) -> None:
-    assert units.duration(ns) == shown
+    assert figures.duration(ns) == shown
 
 
 def test_a_duration_in_a_shared_unit() -> None:
-    ms = units.scale_for(5_000_000)
+    ms = figures.scale_for(5_000_000)
     assert ms.unit == "ms"
-    assert [units.in_scale(ns, ms) for ns in (12_345_678, 500, 499, 0, 1_234_567_890_000)] == [
+    assert [figures.in_scale(ns, ms) for ns in (12_345_678, 500, 499, 0, 1_234_567_890_000)] == [
         "12.346",
         "0.001",
         "<0.001",
@@ -54,11 +54,11 @@ def test_a_duration_in_a_shared_unit() -> None:
     ],
 )
 def test_a_share(frac: float | None, shown: str) -> None:
-    assert units.share(frac) == shown
+    assert figures.share(frac) == shown
 
 
 def test_sizes_bandwidths_and_counts() -> None:
-    assert [units.size(n) for n in (0, 1023, 1536, 1024**2 - 1, 80 * 1024**3, None)] == [
+    assert [figures.size(n) for n in (0, 1023, 1536, 1024**2 - 1, 80 * 1024**3, None)] == [
         "0 B",
         "1023 B",
         "1.5 KiB",
@@ -66,27 +66,27 @@ def test_sizes_bandwidths_and_counts() -> None:
         "80.0 GiB",
         "—",
     ]
-    assert [units.bandwidth(x) for x in (231.44, 0.0, 0.004, None, float("nan"))] == [
+    assert [figures.bandwidth(x) for x in (231.44, 0.0, 0.004, None, float("nan"))] == [
         "231.4 GB/s",
         "0.0 GB/s",
         "0.004 GB/s",
         "—",
         "—",
     ]
-    assert (units.plural(1, "rank"), units.plural(1000, "rank")) == ("1 rank", "1,000 ranks")
+    assert (figures.plural(1, "rank"), figures.plural(1000, "rank")) == ("1 rank", "1,000 ranks")
 
 
 def test_a_partition_by_hand() -> None:
     # 1/3 each is 33.3; the tenth that is left goes to the first.
-    assert units.partition([1, 1, 1]) == ["33.4 %", "33.3 %", "33.3 %"]
+    assert figures.partition([1, 1, 1]) == ["33.4 %", "33.3 %", "33.3 %"]
     # 1 of 1,000,000 gets no tenth and still does not read as nothing; a true zero does.
-    assert units.partition([999_999, 1, 0]) == ["100.0 %", "<0.1 %", "0.0 %"]
-    assert units.partition([0, 0]) == ["0.0 %", "0.0 %"]
+    assert figures.partition([999_999, 1, 0]) == ["100.0 %", "<0.1 %", "0.0 %"]
+    assert figures.partition([0, 0]) == ["0.0 %", "0.0 %"]
 
 
 @given(st.lists(st.integers(min_value=0, max_value=10**15), min_size=1, max_size=20))
 def test_a_partition_always_adds_up(values: list[int]) -> None:
-    shown = units.partition(values)
+    shown = figures.partition(values)
     tenths = [0 if text.startswith("<") else round(10 * float(text.removesuffix(" %"))) for text in shown]
     assert sum(tenths) == (1000 if sum(values) else 0)
     for value, text in zip(values, shown, strict=True):

@@ -25,6 +25,7 @@ SCALES = (
     Scale(unit="ms", ns=1_000_000),
     Scale(unit="s", ns=1_000_000_000),
 )
+MS = SCALES[2]
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -75,6 +76,22 @@ def duration(ns: int | None) -> str:
     return f"{number} {scale.unit}"
 
 
+def brief(ns: float) -> str:
+    """A duration in three digits, in a unit that fits: 45.6 µs, 393 µs, 12.3 ms, 5.25 s."""
+    for scale in SCALES[1:3]:
+        if float(f"{ns / scale.ns:.3g}") < 1_000:
+            return f"{ns / scale.ns:.3g} {scale.unit}"
+    return f"{ns / 1e9:.3g} s" if ns < 999.5e9 else f"{ns / 1e9:,.0f} s"
+
+
+def signed(ns: int | None, scale: Scale | None = None) -> str:
+    """A change with its sign: "+12.346 ms", "-3 ns", "0 ns"; as a bare number in a unit that is given."""
+    if ns is None:
+        return UNKNOWN
+    said = duration(ns) if scale is None else in_scale(ns, scale)
+    return f"+{said}" if ns > 0 else said
+
+
 def tenths(value: int, of: int) -> str:
     """A share given in tenths of a per cent out of 1000, for parts whose exact value is `of`: a part
     that is not zero and was given no tenth is "<0.1 %"."""
@@ -83,15 +100,31 @@ def tenths(value: int, of: int) -> str:
     return f"{value // 10}.{value % 10} %"
 
 
+def per_cent(frac: float, places: int = 1) -> str:
+    """A fraction of 1: 0.057 is "5.7 %"; what is not zero is never written as zero: 0.0001 is "<0.1 %",
+    and what is not all never as all: 0.9999 is ">99.9 %".
+
+    places: digits behind the point.
+    """
+    least = 10.0**-places
+    if frac and abs(100 * frac) < least / 2:
+        return f"{'<' if frac > 0 else '>-'}{least:.{places}f} %"
+    if frac < 1 and 100 * (1 - frac) <= least / 2:
+        return f">{100 - least:.{places}f} %"
+    return f"{100 * frac:.{places}f} %"
+
+
 def share(frac: float | None) -> str:
     """A fraction of 1 as a per cent: 0.19 is "19.0 %". None and non-numbers are a dash."""
+    return UNKNOWN if frac is None or not math.isfinite(frac) else per_cent(frac)
+
+
+def signed_share(frac: float | None, places: int = 1) -> str:
+    """A change as a per cent with its sign; "<0.1 %" and ">-0.1 %" say it themselves."""
     if frac is None or not math.isfinite(frac):
         return UNKNOWN
-    if frac and abs(frac) < 0.0005:
-        return "<0.1 %" if frac > 0 else ">-0.1 %"
-    if 0.9995 <= frac < 1:
-        return ">99.9 %"
-    return f"{100 * frac:.1f} %"
+    said = per_cent(frac, places)
+    return f"+{said}" if frac > 0 and not said.startswith("<") else said
 
 
 def apportion(values: Sequence[int], whole: int) -> list[int]:
@@ -137,6 +170,11 @@ def size(count: int | None) -> str:
         return f"{count} B"
     whole, rest = divmod(_tenths_of(count, 1024**power), 10)
     return f"{whole}.{rest} {_BYTE_UNITS[power]}"
+
+
+def gib(size_bytes: float, form: str = ".2f") -> str:
+    """A number of bytes beside others that are all in GiB: "4.00 GiB". form: as in format()."""
+    return f"{size_bytes / 2**30:{form}} GiB"
 
 
 def bandwidth(gbps: float | None) -> str:

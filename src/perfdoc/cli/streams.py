@@ -1,8 +1,4 @@
-"""What ends or fails about a command's process: signals that stop it, and its standard streams.
-
-In a module of its own: `python -m perfdoc` runs `__main__` under another name than the one it is imported by,
-and who clears up behind a signal must know the same class.
-"""
+"""The standard streams of a command: closed ones, ones that fail, and how wide to write."""
 
 from __future__ import annotations
 
@@ -11,36 +7,8 @@ import errno
 import io
 import os
 import shutil
-import signal
 import sys
-from types import FrameType
 from typing import Any, TextIO
-
-STOPS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
-
-
-class Stopped(BaseException):
-    """A signal. Not KeyboardInterrupt, which the option parser turns into exit codes of its own."""
-
-    def __init__(self, number: int = signal.SIGINT) -> None:
-        super().__init__(number)
-        self.number = signal.Signals(number)
-
-
-def raise_stopped() -> None:
-    """Have these signals raise Stopped in the main thread; the second of a kind ends the clearing up too.
-
-    What is ignored (as under nohup) stays so.
-    """
-    for number in STOPS:
-        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
-            signal.signal(number, _stop)
-
-
-def _stop(number: int, frame: FrameType | None) -> None:
-    signal.signal(number, signal.SIG_DFL)
-    raise Stopped(number)
-
 
 STDOUT, STDERR = 1, 2
 _LEAST_COLUMNS, _MOST_COLUMNS = 40, 100

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from perfdoc.compare.diff.result import Basis
 from perfdoc.compare.side import Loaded
 from perfdoc.profiling.manifest import ModelShape
-from perfdoc.reports.units import plural
 from perfdoc.results import Rank
+from perfdoc.results.figures import plural
 
 _NOT_THE_MODEL = frozenset({"name", "parameters", "sequence_length"})
 """Fields of a shape that may differ: its name, what follows from the rest, and what belongs to the batch."""
