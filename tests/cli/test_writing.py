@@ -148,7 +148,7 @@ def test_a_folder_that_cannot_be_written_is_named_as_it_was_given(demo: Path, tm
 
 
 def test_demo_speaks_of_force(tmp_path: Path) -> None:
-    (tmp_path / "demo.sqlite").write_text("mine")
+    (tmp_path / "answer.json").write_text("mine")
     done = perfdoc("demo", "-o", tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--force" in done.stderr

@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 from perfdoc.knobs.check import Violation, violations
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.constraints.definition import as_written
@@ -63,6 +64,6 @@ def _with(config: Config, found: Violation) -> str:
     return f" ({', '.join(shown)})" if shown else ""
 
 
-def _value(config: Config, name: str) -> object:
-    value: object = getattr(getattr(config, _SECTION_OF[name]), name)
+def _value(config: Config, name: str) -> Value:
+    value: Value = getattr(getattr(config, _SECTION_OF[name]), name)
     return value
