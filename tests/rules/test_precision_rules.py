@@ -8,12 +8,8 @@ from pathlib import Path
 import pytest
 
 from perfdoc.knobs.knob import Value
-from perfdoc.rules.checks import (
-    pd401_bf16_products,
-    pd402_fp8_gains_little,
-    pd403_fp8_casts,
-    pd406_core_clock,
-)
+from perfdoc.rules.checks import pd401_bf16_gemms as pd401_bf16_products
+from perfdoc.rules.checks import pd402_fp8_gains_little, pd403_fp8_casts, pd406_core_clock
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
