@@ -43,7 +43,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     if waits:
         reason = "the step is launch-bound: faster GEMMs do not show"
-        remedy = "Fix the launch-bound host first (PD201): a larger micro-batch, CUDA graphs; then measure FP8 again."
+        remedy = "Fix the host first (PD201): a larger micro-batch, CUDA graphs; then measure FP8 again."
     else:
         reason = "linear layers are a small part of the step"
         remedy = (
