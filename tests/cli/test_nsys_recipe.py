@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _sqlite3
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -20,6 +21,7 @@ from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import find_nsys, nsys_command, nvtx_trouble
 from perfdoc.profiling.nsys.figures import recipes_folder
 from perfdoc.simulator.demo import write_demo
+from tests.amount import some
 from tests.cli.test_analyze import answer_of, leaves
 from tests.command import perfdoc
 from tests.nsys_start import profile
@@ -261,8 +263,13 @@ def nsys_recipe(
     )
 
 
-@pytest.mark.parametrize("has_perfdoc", [True, False], ids=["with-perfdoc", "without-perfdoc"])
-@pytest.mark.parametrize("mode", ["none", "concurrent", "dask-futures"])
+@pytest.mark.parametrize(
+    ("mode", "has_perfdoc"),
+    some(
+        itertools.product(["none", "concurrent", "dask-futures"], [True, False]),
+        [("none", False), ("concurrent", True)],
+    ),
+)
 def test_the_recipe_over_two_reports(
     mode: str,
     has_perfdoc: bool,
