@@ -18,8 +18,7 @@ STEPS = 2
     [
         ("PD112", "tp=4", "max_connections", 0.02),
         ("PD111", "tp=4", "no_overlap=tp", 0.02),
-        ("PD120", "cp=4,micro_batches=4", "exposed_cp", 0.05),
-        pytest.param("PD120", "cp=8,micro_batches=8", "exposed_cp", 0.05, marks=pytest.mark.slow),
+        ("PD120", "cp=8,micro_batches=8", "exposed_cp", 0.05),
         ("PD101", "dp=8,micro_batches=1", "no_overlap=dp", 0.2),
     ],
 )
