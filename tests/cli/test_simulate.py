@@ -24,6 +24,7 @@ from perfdoc.simulator.forward.writing import write_job
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.known_models import known_models
 from tests import command
+from tests.amount import some
 
 MANY = tuple(w for f in ("gc", "slow_data", "uneven_stages", "launch_starved") for w in ("--fault", f))
 SMALL = ("llama3-8b", "--layout", "pp=2,micro_batches=2,seq=1024", "--steps", "1")
@@ -152,7 +153,10 @@ def test_a_job_is_replaced_as_a_whole(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("stop", [signal.SIGTERM, signal.SIGHUP, signal.SIGINT])
+STOPS = [signal.SIGTERM, signal.SIGHUP, signal.SIGINT]
+
+
+@pytest.mark.parametrize("stop", some(STOPS, STOPS[:1]))
 def test_a_stop_leaves_nothing_half_written(stop: signal.Signals, tmp_path: Path) -> None:
     """Stopped once the first capture is there, of sixteen."""
     many = ("llama3-8b", "--layout", "tp=2,pp=2,dp=4,seq=512", "-o", "job")
