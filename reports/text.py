@@ -185,8 +185,8 @@ def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
         "lrrr",
     )
     if kernels.other_frac is not None:
-        named = f"{figures.share(kernels.other_frac)} of kernel time has a name that no pattern knows."
-        page.say(named if kernels.other_frac else "Every kernel has a name that a pattern knows.")
+        named = f"{figures.share(kernels.other_frac)} of kernel time has unknown kernel names."
+        page.say(named if kernels.other_frac else "All kernel names are known.")
     page.lines.append("")
     page.table(
         ["total", "share", "count", "mean", "class", "kernel"],
@@ -247,7 +247,7 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     for text in headline.against_lines(diagnosis):
         page.say(text)
     if diagnosis.quality:
-        page.lines += ["", page.paint("Mind when reading these figures", "warn")]
+        page.lines += ["", page.paint("Notes on these figures", "warn")]
         for item in diagnosis.quality[:_NOTES]:
             page.say(f"! {shorten(item.code, 64)}: {prose(item.message)}")
             if item.remedy:

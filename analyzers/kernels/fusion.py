@@ -69,13 +69,13 @@ _PATTERNS = (
         name="rms_norm_by_hand",
         knob=None,
         sequences=("[pm]uarmm?",),  # square, mean, + eps, 1 / sqrt, * x, * weight
-        note="no knob fuses it: use a norm that is one kernel, such as Transformer Engine's",
+        note="no knob fuses it: use a fused norm, such as Transformer Engine's",
     ),
     _Pattern(
         name="masked_softmax",
         knob="masked_softmax_fusion",
         sequences=("m?ks", "xaeSd"),  # scale, mask, softmax; or max, - max, exp, sum, divide
-        note="does nothing where attention itself is fused, which is better still (attention_backend)",
+        note="no effect with fused attention, which is better still (attention_backend)",
     ),
     _Pattern(
         name="swiglu",

@@ -51,12 +51,9 @@ def find_stragglers(
         reason = "no collective shows the order of arrival: see `limits`"
         return Stragglers(found=[], state="not_compared", reason=reason, latest={})
     if not told:
-        reason = (
-            f"{looked:,} collectives were compared; "
-            "at none of them ranks came further apart than the residual of the clocks"
-        )
+        reason = f"{looked:,} collectives were compared; the skew of all of them is within clock error"
         return Stragglers(found=[], state="not_distinguishable", reason=reason, latest={})
-    compared = f"arrivals at {told:,} of {looked:,} collectives can be told apart"
+    compared = f"arrivals at {told:,} of {looked:,} collectives differ by more than clock error"
     habits = [
         habit
         for habit in _habits(matches, late)
@@ -74,7 +71,7 @@ def find_stragglers(
         }
         found.sort(key=lambda s: (-s.wait_caused_ns, s.rank is None, s.rank or 0, s.name, s.dimension))
         return Stragglers(found=found, state="found", reason=compared, latest=latest)
-    few = "too few to call anything recurrent" if told < FEWEST else "no rank comes last by habit"
+    few = "too few to call anything recurrent" if told < FEWEST else "no rank is last repeatedly"
     return Stragglers(found=[], state="none", reason=f"{compared}; {few}", latest={})
 
 

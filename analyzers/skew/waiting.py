@@ -69,7 +69,7 @@ def _why_not(matches: Matches, clocks: ClockAlignment) -> tuple[str, str]:
     if matches.state != "measured":
         return matches.reason, matches.remedy
     if set(np.unique(matches.group).tolist()) <= clocks.contradicted:
-        reason = "ranks leave collectives before others come, so what was matched is not of one group"
+        reason = "ranks leave collectives before others join, so the matched calls are not of one group"
         return reason, REMEDY
     return "no matched collective lies inside the windows of its ranks", "Choose a window that they share."
 

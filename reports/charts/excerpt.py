@@ -231,7 +231,7 @@ def _ticks(begin: int, length: int, span: int) -> Iterator[Tick]:
 
 def _notes(found: WorstInstance, drawn: int) -> Iterator[str]:
     if len(found.ranks) > 1 and found.resolution_ns is not None:
-        apart = duration(found.resolution_ns)
-        yield f"Clocks are aligned; differences between ranks up to {apart} mean nothing."
+        error = duration(found.resolution_ns)
+        yield f"Clocks are aligned; skew below {error} is within clock error."
     if len(found.ranks) > drawn:
         yield f"{plural(len(found.ranks) - drawn, 'more rank')} in diagnosis.json."

@@ -50,7 +50,7 @@ def asked_work(
 ) -> Work:
     """What a command line names, found and checked before any of it is read. Raises UserError."""
     if window and step_range:
-        raise UserError("--window and --step-range exclude one another: give one.")
+        raise UserError("--window and --step-range exclude each other: give one.")
     request = (
         window_request(window)
         if window

@@ -107,7 +107,7 @@ def _run(tasks: Sequence[Callable[[], _Result]], workers: int, of: str = "") -> 
             return list(_told((f.result() for f in futures), len(tasks), of))
         except BrokenProcessPool as error:
             raise WorkerLostError(
-                "a worker process ended by itself, perhaps for want of memory. Try fewer: --jobs 1."
+                "a worker process died, perhaps out of memory. Try fewer: --jobs 1."
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
