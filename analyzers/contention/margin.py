@@ -53,12 +53,12 @@ def _summary(blocks: I64, weight: I64) -> Occupied:
 
 
 _WITH_MARGIN = "transformer_engine"
-"""Family of kernels that obey a margin (NVTE_FWD_LAYERNORM_SM_MARGIN and its kin)."""
+"""Family of kernels that have a margin (NVTE_FWD_LAYERNORM_SM_MARGIN and the like)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """Blocks of communication while norms ran or were held up; None where there were none, or not known."""
+    """Blocks of communication while norms ran or were delayed; None where there were none, or not known."""
 
     occupied_blocks: int | None = None
     typical_occupied_blocks: int | None = None

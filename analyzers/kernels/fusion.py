@@ -1,4 +1,4 @@
-"""Sequences of kernels that one fused kernel would replace, told by the names of their arithmetic.
+"""Sequences of kernels that one fused kernel would replace, known by the names of their arithmetic.
 
 Kernels of PyTorch's own arithmetic say what they compute in their names (`MulFunctor`, `rsqrt_kernel_cuda`).
 Each is read as one letter, a stream becomes a text, and a sequence is a pattern on that text; casts and fills
@@ -200,7 +200,7 @@ def _found(
 def _gradient_accumulation(
     view: DeviceView, rows: I64, duration_ns: I64, accumulates: Bool
 ) -> list[UnfusedPattern]:
-    """Adds that autograd's accumulation launched: the product could have added into the gradient itself."""
+    """Adds that autograd's accumulation launched: the GEMM could have accumulated into the gradient itself."""
     if not accumulates.any():
         return []
     adds = np.flatnonzero(accumulates & (_letters(view, rows) == ord("a")))

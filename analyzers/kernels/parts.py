@@ -127,7 +127,7 @@ def _rows(found: Attribution, duration: I64) -> list[PartTime]:
 
 
 def _grouped(view: DeviceView, rows: I64, is_gemm: Bool) -> Bool:
-    """Whether a product's name says that it is of several experts."""
+    """Whether a GEMM's name says that it is grouped over experts."""
     kernels, strings = view.trace.kernels, view.trace.strings
     names = kernels.full_name[rows]
     found = np.zeros(len(strings), bool)

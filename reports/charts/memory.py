@@ -1,4 +1,4 @@
-"""Allocated memory over time, as areas of its categories on top of one another."""
+"""Allocated memory over time, as stacked areas of its categories."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The length of every analysed step: from the quickest rank to the slowest, and the median of ranks."""
+"""The length of every analysed step: from the fastest rank to the slowest, and the median of ranks."""
 
 from __future__ import annotations
 

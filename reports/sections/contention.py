@@ -48,7 +48,7 @@ _WORTH_SAYING = 0.001
 
 
 def build(diagnosis: Diagnosis) -> Section | None:
-    """Nothing where no norm met communication and no other kernel is known to suffer from it."""
+    """None if no norm overlapped communication and no other kernel is known to be slowed by it."""
     found = diagnosis.analyses.norm_contention
     window = windows_ns(rank for rank in diagnosis.ranks if rank.contention.state == "measured")
     others = found.other_cost is not None and found.other_cost.mid_ns > _WORTH_SAYING * window

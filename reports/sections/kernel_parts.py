@@ -86,11 +86,11 @@ def _largest(times: dict[tuple[str, str], int], compute_ns: int) -> Iterator[str
             yield said + "."
         return
     part = figures.share(frac(unknown, compute_ns))
-    cure = "put ranges around the model's parts"
+    remedy = "put ranges around the model's parts"
     if said:
-        yield f"{said}; part of the model unknown for {part}: {cure}."
+        yield f"{said}; part of the model unknown for {part}: {remedy}."
     else:
-        yield f"Compute kernels ({figures.duration(compute_ns)}): part of the model unknown; {cure}."
+        yield f"Compute kernels ({figures.duration(compute_ns)}): part of the model unknown; {remedy}."
 
 
 def _linear(ranks: Sequence[Rank]) -> Iterator[str]:

@@ -1,4 +1,4 @@
-"""The critical path, the chain that decides how long the window takes, and what changes to it would gain."""
+"""The critical path, the chain that decides how long the window takes, and predicted gains."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _LEAST_BEFORE = 0.001
 
 
 def build(diagnosis: Diagnosis) -> Section | None:
-    """Parts of the critical path, how well the windows could be run again, and what changes would gain."""
+    """Parts of the critical path, the replay error, and predicted gains."""
     found = diagnosis.analyses.replay
     replays = [r.replay for r in diagnosis.ranks if r.replay is not None and r.replay.state == "measured"]
     if found.state != "measured" or found.error_frac is None or not replays:

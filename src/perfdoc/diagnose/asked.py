@@ -1,4 +1,4 @@
-"""What an analysis is asked to measure, and the words that ask for it. Imports nothing that measures."""
+"""Request of an analysis, from the words of a command line. Imports nothing that measures."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Work:
     given: JobFacts
     """What the user says of the job."""
     replay: bool
-    """Whether each rank's window is run again."""
+    """Whether each rank's window is replayed."""
 
 
 _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
 class UserError(ValueError):
-    """Something the user can mend; shown as one line."""
+    """An error that the user can correct; shown as one line."""
 
 
 def asked_work(

@@ -34,7 +34,7 @@ def quality_of(
 
 
 def _apart(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
-    """Said where no moment can have been common to all captures: then they are hardly of one run."""
+    """No moment is common to all captures: they are hardly of one run."""
     spans = [_span(c) for c in captures if any(r.calls.utc_origin_ns is not None for r in c.ranks)]
     if not spans:
         return []
