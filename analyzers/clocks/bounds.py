@@ -1,7 +1,7 @@
 """How far apart two clocks can be at most, from moments of which one cannot lie behind the other.
 
-No rank leaves a collective before all have joined, and a receive does not end before its send began. Each such
-pair bounds the difference of two clocks from one side; enough of them from both sides leave an interval.
+No rank leaves a collective before all have joined, and a receive does not end before its send began. Each
+such pair bounds the difference of two clocks from one side; enough of them from both sides leave an interval.
 
 The difference of two clocks is a line over time. Moments bound it from above and from below; all lines that
 stay between are possible, and so at any time is what lies between the lowest and the highest of them.

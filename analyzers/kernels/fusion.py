@@ -200,7 +200,7 @@ def _found(
 def _gradient_accumulation(
     view: DeviceView, rows: I64, duration_ns: I64, accumulates: Bool
 ) -> list[UnfusedPattern]:
-    """Adds that autograd's accumulation launched: the GEMM could have accumulated into the gradient itself."""
+    """Adds that autograd's accumulation launched: the GEMM could accumulate into the gradient itself."""
     if not accumulates.any():
         return []
     adds = np.flatnonzero(accumulates & (_letters(view, rows) == ord("a")))

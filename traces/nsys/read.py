@@ -144,7 +144,7 @@ def read_nsys(source: NsysSource) -> Trace:
         "api_calls": _have(len(api) > 0, "no CUDA API rows", "nsys profile --trace=cuda …"),
         "launch_correlation": _have(
             any_launch_found(api, ids, (kernels, graphs, copies)),
-            "kernels cannot be matched to launches: no CUDA API row has the correlation id of any GPU activity",
+            "launches unknown: no CUDA API row has the correlation id of any GPU activity",
             "nsys profile --trace=cuda …",
         ),
         "ranges": _have(

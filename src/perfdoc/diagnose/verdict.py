@@ -50,8 +50,8 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     losses = sorted((name for name in shares if times[name]), key=lambda name: -times[name])
     if not losses:
         return f"The {what} {verb} for all of the {scope}."
-    mostly = "" if 2 * idle[cause] >= times["idle"] else "most of it "
-    why = f" ({mostly}{_WORDS['python' if on_host and cause == 'host' else cause]})"
+    most = "" if 2 * idle[cause] >= times["idle"] else "largest cause: "
+    why = f" ({most}{_WORDS['python' if on_host and cause == 'host' else cause]})"
     names = {"idle": f"idle{why if times['idle'] >= _WORTH_A_CAUSE * window else ''}"}
     parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
