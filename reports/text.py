@@ -205,6 +205,10 @@ def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
     )
 
 
+_COUNTED = {"fires": "firing", "passes": "passing", "not_applicable": "not applicable"}
+"""Words of rule states behind a count."""
+
+
 def _rules(page: _Page, diagnosis: Diagnosis) -> None:
     if not diagnosis.rules:
         return
@@ -220,7 +224,7 @@ def _rules(page: _Page, diagnosis: Diagnosis) -> None:
             for label, words in lines_of(rule) if state == "fires" else ():
                 page.say(f"{label}: {prose(words)}", "    ")
     counts = [
-        f"{len(gaps.rules_in(diagnosis, state))} {words}"
+        f"{len(gaps.rules_in(diagnosis, state))} {_COUNTED.get(state, words)}"
         for state, words in gaps.RULE_STATES
         if gaps.rules_in(diagnosis, state)
     ]

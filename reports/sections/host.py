@@ -88,7 +88,7 @@ def _late(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) -> Iterato
     if len(causes) > 1:
         words, most = causes[0]
         of = figures.share(frac(most.sum_ns, sum(cause.sum_ns for _, cause in causes)))
-        said += f"; {of} of that the host was {words}"
+        said += f"; for {of} of that the host was {words}"
     yield said + "."
 
 
@@ -96,7 +96,7 @@ def _late_on_host(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) ->
     """CPU ranks launch nothing; what is known of them is data loading and garbage collection."""
     if causes:
         total_ns, window = sum(total.sum_ns for _, total in causes), windows_ns(ranks)
-        words = " and ".join(words for words, _ in causes)
+        words = " or ".join(words for words, _ in causes)
         part = figures.share(frac(total_ns, window))
         more = worst_of(causes[0][1])
         yield f"The host was {words} {part} of the time ({figures.duration(total_ns)}{more})."

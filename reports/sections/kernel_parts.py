@@ -21,7 +21,7 @@ _WORDS = {
     "moe_experts": "experts",
     "mlp": "MLP",
     "output_layer": "output layer",
-    "unknown": "not known",
+    "unknown": "unknown",
 }
 
 

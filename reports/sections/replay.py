@@ -95,12 +95,12 @@ def _together(diagnosis: Diagnosis) -> Iterator[str]:
         best = max(surely, key=lambda p: p.mid_ns or 0)
         low, mid, high = (rough((ns or 0) / 1e6) for ns in (best.low_ns, best.mid_ns, best.high_ns))
         saves = f"{MINUS}{mid} {_per(diagnosis)} ({low} to {high})"
-        yield f"Largest gain of one change: `{best.change}`, {saves}, predicted."
+        yield f"Largest gain of a combinable change: `{best.change}`, {saves}, predicted."
     both = diagnosis.combined
     if both is not None and both.gain is not None and both.gain.mid_ms is not None and len(both.accepted) > 1:
         low, mid, high = (rough(ms or 0.0) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))
         yield (
-            f"All {len(both.accepted)} changes whose whole band is a gain, together: "
+            f"{len(both.accepted)} combinable changes, each with a band above zero, together: "
             f"{MINUS}{mid} {_per(diagnosis)} ({low} to {high}), predicted."
         )
 

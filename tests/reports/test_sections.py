@@ -309,7 +309,7 @@ def test_parts_of_the_model() -> None:
         ["MLP", "60.0 %", "180.000 ms", "120.000 ms", "", "60.000 ms", ""],
         ["norm", "20.0 %", "60.000 ms", "45.000 ms", "15.000 ms", "", ""],
         ["copies for communication", "8.0 %", "24.000 ms", "", "", "24.000 ms", ""],
-        ["not known", "12.0 %", "36.000 ms", "", "", "", "36.000 ms"],
+        ["unknown", "12.0 %", "36.000 ms", "", "", "", "36.000 ms"],
     ]
     assert table(TWO, "parts", 1)[1:] == [
         ["masked softmax", "12.000 ms", "12", "60", "masked_softmax_fusion"],

@@ -98,7 +98,7 @@ def test_the_report_says_so(slow: Diagnosis) -> None:
     said = " ".join(section.sentences)
     assert "4 ranks together" in said
     assert (
-        f"Largest gain of one change: `{NO_DATA}`, \N{MINUS SIGN}1.43 ms per step (1.22 ms to 1.65 ms)"
+        f"Largest gain of a combinable change: `{NO_DATA}`, \N{MINUS SIGN}1.43 ms per step (1.22 ms to 1.65 ms)"
         in said
     )
     rows = [[c.text for c in row] for row in section.grids[2].rows]
@@ -118,7 +118,7 @@ def test_what_is_slower_costs_and_is_not_accepted(slow: Diagnosis) -> None:
     (section,) = [s for s in sections_of(found) if s.key == "path"]
     rows = [[c.text for c in row] for row in section.grids[2].rows]
     assert rows[-1][:2] == [NO_DATA, "costs 8.000 ms"]
-    assert f"Largest gain of one change: `{NO_DATA}`" not in " ".join(section.sentences)
+    assert f"Largest gain of a combinable change: `{NO_DATA}`" not in " ".join(section.sentences)
 
 
 def test_windows_without_steps_are_not_called_steps(slow: Diagnosis) -> None:
