@@ -175,7 +175,7 @@ def measure_trace(
         notes.append(
             Note(
                 code="completions-missing",
-                message=f"When {pending:,} collectives were complete is not known; each counts to the end of "
+                message=f"When {pending:,} collectives completed is unknown; each counts to the end of "
                 "the wait for it.",
                 remedy="Analyse the whole run directory: its folder `collectives` holds the completions.",
             )

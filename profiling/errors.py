@@ -1,4 +1,4 @@
-"""The one error that a run directory or a capture raises, and how any error is told in one line."""
+"""The one error that a run directory or a capture raises, and how any error is said in one line."""
 
 from __future__ import annotations
 

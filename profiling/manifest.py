@@ -159,7 +159,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     command: tuple[str, ...]
     device: DeviceKind
     dtype: str
-    """Dtype of the matrix products: fp32, bf16, fp16, fp8."""
+    """Dtype of the GEMMs: fp32, bf16, fp16, fp8."""
     config: dict[str, ConfigValue]
     """Resolved configuration by canonical knob id."""
     layout: Layout

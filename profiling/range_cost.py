@@ -1,4 +1,4 @@
-"""What one range costs, in microseconds: `python -m perfdoc.profiling.range_cost`.
+"""Overhead of one range in microseconds: `python -m perfdoc.profiling.range_cost`.
 
 Run it under `nsys profile` too for the cost with a tool attached. Every state is timed in turn, several
 times over, and the smallest is kept, because whatever else the machine does only adds.
@@ -64,6 +64,6 @@ def _fastest_ns(work: Callable[[], None], repeats: int) -> int:
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description="Measure what one range costs, in microseconds.")
+    parser = argparse.ArgumentParser(description="Measure the overhead of one range in microseconds.")
     parser.add_argument("--count", type=int, default=20_000)
     sys.stdout.write(json.dumps(measure(parser.parse_args().count), indent=1) + "\n")

@@ -1,4 +1,4 @@
-"""What a rule advises and what that gains, in words."""
+"""A rule's advice and predicted gain as text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from perfdoc.results import Advice, Gain, RuleResult, WorstInstance, figures
 from perfdoc.results.names import prose, shorten
 
 _MS_NS = 1e6
+MINUS = "\N{MINUS SIGN}"
+"""Before what a change saves."""
 _WHY_LIMIT = 160
-"""Characters of why two rules have to do with one another."""
+"""Characters of the reason why two rules are related."""
 RULE_NOTES = {"error": " (failed to run)", "information": " (information)"}
 """What is said behind a rule's title, by its state or level."""
 
@@ -32,12 +34,12 @@ def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> st
         return ""
     of = "per step" if per == "step" else "in this window"
     if gain.method == "ceiling" or gain.mid_ms is None or gain.low_ms is None:
-        return f"Saves {rough(gain.high_ms)} {of} at the very most; how much of it was not predicted."
+        return f"Saves at most {rough(gain.high_ms)} {of}: upper bound; not predicted."
     if gain.mid_ms < 0:
         least, most = rough(-gain.high_ms), rough(-gain.low_ms)
-        return f"Costs {rough(-gain.mid_ms)} {of} ({least} to {most}), by replay."
+        return f"Costs {rough(-gain.mid_ms)} {of} ({least} to {most}), predicted."
     middle, least, most = (rough(ms) for ms in (gain.mid_ms, gain.low_ms, gain.high_ms))
-    return f"Saves {middle} {of} ({least} to {most}), by replay."
+    return f"Saves {middle} {of} ({least} to {most}), predicted."
 
 
 def change_words(advice: Advice) -> str:
@@ -50,13 +52,13 @@ def setting_words(advice: Advice) -> tuple[str, str]:
     """(the change, why and at what price)."""
     change = change_words(advice)
     if advice.forbidden:
-        return change, f"would be good ({advice.why}), but this configuration forbids it: {advice.forbidden}"
+        return change, f"would help ({advice.why}), but this configuration forbids it: {advice.forbidden}"
     return change, advice.why + (f"; costs: {advice.costs}" if advice.costs else "")
 
 
 def by_gain(rules: list[RuleResult]) -> list[RuleResult]:
-    """Problems before information. Of each, what gains most by prediction first, then by ceiling, each by its
-    share of the time; then the rest in the order of codes."""
+    """Problems before information. Within each: largest predicted gain first, then upper bounds, each by
+    its share of the time; then the rest in the order of codes."""
 
     def key(rule: RuleResult) -> tuple[bool, float, float]:
         gain, informs = rule.gain, rule.level != "problem"
@@ -87,7 +89,7 @@ def excluding(rules: Sequence[RuleResult]) -> dict[frozenset[str], tuple[str, st
 
 
 def related_words(rule: RuleResult) -> list[str]:
-    """What other rules that fire have to do with this one, a sentence for each way."""
+    """How other rules that fire relate to this one, a sentence for each way."""
     found = [
         f"Not together with {shorten(other.code, 48)}: {prose(other.why, _WHY_LIMIT)}."
         for other in rule.related
@@ -98,16 +100,16 @@ def related_words(rule: RuleResult) -> list[str]:
         if other.how == "same_time":
             same.setdefault(other.why, []).append(shorten(other.code, 48))
     found += [
-        f"Same time as {', '.join(codes)}: {prose(why, _WHY_LIMIT)}. Either gain is of it, not both."
+        f"Same time as {', '.join(codes)}: {prose(why, _WHY_LIMIT)}. These gains overlap; do not add them."
         for why, codes in same.items()
     ]
     return found
 
 
 def worst_words(found: WorstInstance) -> str:
-    """What is to be seen of the worst instance, and where: on which rank and in which step."""
-    step = f", in `{shorten(found.step, 64)}`" if found.step else ""
-    return f"{found.says} (on {shorten(found.label, 48)}{step}, from {found.start_ns:,} ns on)"
+    """The worst instance, its rank, step and start."""
+    step = f", `{shorten(found.step, 64)}`" if found.step else ""
+    return f"{found.says} ({shorten(found.label, 48)}{step}, at {found.start_ns:,} ns)"
 
 
 def lines_of(rule: RuleResult) -> Iterator[tuple[str, str]]:
@@ -124,7 +126,7 @@ def lines_of(rule: RuleResult) -> Iterator[tuple[str, str]]:
         if rule.gain is not None and rule.gain.assumptions:
             yield "assuming", "; ".join(rule.gain.assumptions)
     for words in related_words(rule):
-        yield "mind", words
+        yield "note", words
     if rule.verify:
         yield "verify", rule.verify
     if rule.false_alarm:

@@ -11,7 +11,7 @@ from perfdoc.results.names import prose, shorten
 
 _GIB = 2**30
 _FACTS = 6
-"""That differ, by name."""
+"""Differing facts that are named."""
 _TITLES = {
     "mfu": "MFU",
     "step_time": "Step time",
@@ -21,7 +21,7 @@ _TITLES = {
 
 
 def notes_on(diagnosis: Diagnosis, figure: str) -> list[str]:
-    """What to say below one headline figure; nothing where nothing was asked."""
+    """Notes below one headline figure; none without a baseline or target."""
     found = diagnosis.against
     if found is None:
         return []
@@ -46,7 +46,7 @@ def _change(found: Against, figure: AgainstFigure) -> str:
 
 def _noise(figure: AgainstFigure) -> str:
     if figure.within_noise is None or figure.noise_frac is None:
-        return ", noise not known"
+        return ", noise unknown"
     words = "within" if figure.within_noise else "beyond"
     return f", {words} noise (±{share(figure.noise_frac)})"
 
@@ -67,7 +67,7 @@ def _aim(target: Target) -> str:
     words: dict[Literal["met", "missed", "unknown"], str] = {
         "met": "met",
         "missed": "missed",
-        "unknown": "not known",
+        "unknown": "unknown",
     }
     return f"target {side} {_limit(target)}: {words[target.state]}"
 
@@ -109,13 +109,13 @@ def against_words(diagnosis: Diagnosis) -> Iterator[str]:
         ]
         more = len(found.differences) - _FACTS
         tail = f" and {more:,} more" if more > 0 else ""
-        yield f"Not the same: {', '.join(rows)}{tail}."
+        yield f"Differences: {', '.join(rows)}{tail}."
     for note in found.notes[:_FACTS]:
         text = prose(note, 300).rstrip(".")
         yield f"{text[:1].upper()}{text[1:]}."
     for target in found.targets:
         if target.state == "unknown":
-            yield f"{_TITLES[target.figure]} is not known, so its target says nothing."
+            yield f"{_TITLES[target.figure]} is unknown: its target cannot be checked."
 
 
 def _kind(found: Against) -> str:
@@ -125,4 +125,4 @@ def _kind(found: Against) -> str:
 
 
 def _text(value: str | None) -> str:
-    return "not there" if value is None else shorten(value, 48)
+    return "absent" if value is None else shorten(value, 48)

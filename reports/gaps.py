@@ -15,7 +15,7 @@ CAPABILITY_WORDS = {
     "copies": "memory copies",
     "graph_nodes": "kernels inside CUDA graphs",
     "api_calls": "CUDA API calls",
-    "launch_correlation": "which call launched which kernel",
+    "launch_correlation": "launch correlation of kernels",
     "ranges": "ranges (NVTX, record_function)",
     "event_edges": "event record and wait",
     "collective_payloads": "sizes of collectives",
@@ -29,8 +29,8 @@ ANALYSIS_WORDS = {
     "replay": "replay",
     "gains": "predicted gains",
     "step_times": "step times",
-    "host_jitter": "jitter between the hosts of ranks",
-    "norm_contention": "norms slowed by communication",
+    "host_jitter": "host jitter",
+    "norm_contention": "contention of norms with communication",
     "pipeline": "pipeline bubble",
     "skew": "skew between ranks",
     "memory": "memory",
@@ -49,7 +49,7 @@ HOST_WORDS = {
 """Of a rank: fields of HostActivity."""
 STEP_WORDS = {
     "warmup": "warm-up steps",
-    "overhead": "what profiling costs",
+    "overhead": "profiling overhead",
     "agreement": "analysed against logged step times",
 }
 """Fields of StepTimes; they need the step log of a run directory."""
@@ -171,7 +171,7 @@ def _rank_gaps(diagnosis: Diagnosis) -> list[Gap]:
 
     for rank in diagnosis.ranks:
         if rank.host.state == "not_measured":
-            add("what the host did", rank.host.reason, rank.host.remedy, rank)
+            add("host activity", rank.host.reason, rank.host.remedy, rank)
         for name, words in HOST_WORDS.items() if rank.host.state == "measured" else ():
             part = getattr(rank.host, name)
             if part.state == "not_measured":
@@ -198,7 +198,7 @@ def _rank_gaps(diagnosis: Diagnosis) -> list[Gap]:
 
 
 def _dimension_gaps(diagnosis: Diagnosis) -> list[Gap]:
-    """Communication of which nothing tells the dimension: often the layout is all that is missing."""
+    """Communication of unknown dimension: often only the layout is missing."""
     rows = [row for rank in diagnosis.ranks for row in rank.communication]
     unknown = sum(row.total_ns for row in rows if row.dimension == "unknown")
     if not unknown:
@@ -211,7 +211,7 @@ def _dimension_gaps(diagnosis: Diagnosis) -> list[Gap]:
         if missing
         else ""
     )
-    why = f"nothing tells the dimension of {figures.duration(unknown)} of {figures.duration(total)}"
+    why = f"dimension unknown for {figures.duration(unknown)} of {figures.duration(total)}"
     remedy = f"{layout}name groups (group_desc of torch.distributed.new_group) or put ranges around calls."
     return [_analysis_gap("dimensions of communication", why, remedy[0].upper() + remedy[1:])]
 
@@ -225,7 +225,7 @@ def gaps_of(diagnosis: Diagnosis) -> list[Gap]:
 
 
 def skipped_rules(diagnosis: Diagnosis) -> str:
-    """A sentence on the rules that what is not known keeps from an answer; empty where there are none."""
+    """A sentence on the rules that lack inputs; empty if there are none."""
     codes = sorted(shorten(rule.code, 48) for rule in diagnosis.rules if rule.state == "skipped")
     if not codes:
         return ""
@@ -233,13 +233,13 @@ def skipped_rules(diagnosis: Diagnosis) -> str:
     verb = "was" if len(codes) == 1 else "were"
     listed = ", ".join(codes[:_CODES])
     return (
-        f"{figures.plural(len(codes), 'rule')} {verb} skipped for want of something that is not known "
-        f"({listed}{more}): the report lists them with their reasons."
+        f"{figures.plural(len(codes), 'rule')} {verb} skipped for missing inputs ({listed}{more}): the report "
+        "lists them with their reasons."
     )
 
 
 def rules_in(diagnosis: Diagnosis, state: str) -> list[RuleResult]:
-    """The rules that ended in one state, what gains most first."""
+    """The rules in one state, largest gain first."""
     return by_gain([rule for rule in diagnosis.rules if rule.state == state])
 
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from statistics import median_low
 
-from perfdoc.reports.advice import excluding, rough
+from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.against import against_words, changes_beside, notes_on
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
 from perfdoc.reports.sections.over_ranks import on_host
+from perfdoc.reports.sections.section import opening
 from perfdoc.reports.summary import total_values
 from perfdoc.results import Diagnosis, Gain, Mfu, Rank
 from perfdoc.results.figures import duration, plural, share, size
@@ -59,7 +60,7 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
 
 
 _WINDOW_WORDS = {
-    "steps": "made of steps",
+    "steps": "whole steps",
     "capture": "whole capture: no steps found",
     "user": "given by the user",
 }
@@ -113,7 +114,7 @@ def _token_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
     if job is not None and job.tokens_per_s_per_gpu is not None and job.tokens_per_step is not None:
         # A rank of a run on CPUs is what a GPU is elsewhere.
         device = "rank" if diagnosis.ranks and all(on_host(rank) for rank in diagnosis.ranks) else "GPU"
-        notes = [f"{job.tokens_per_step:,} tokens a step on {plural(diagnosis.mfu.gpus or 0, device)}"]
+        notes = [f"{job.tokens_per_step:,} tokens per step on {plural(diagnosis.mfu.gpus or 0, device)}"]
         value = (
             f"{job.tokens_per_s_per_gpu:,.0f}"
             if job.tokens_per_s_per_gpu >= 100
@@ -131,7 +132,7 @@ def _memory_figures(diagnosis: Diagnosis) -> Iterator[Figure]:
     if top.peak_reserved_bytes is not None:
         notes.append(f"{size(top.peak_reserved_bytes)} reserved")
     if len(peaks) > 1:
-        notes.append(f"the most of {len(peaks):,} devices")
+        notes.append(f"highest of {len(peaks):,} devices")
     value = size(top.peak_allocated_bytes)
     yield Figure(label="Peak memory", value=value, notes=notes, key="", ns=None, known=True)
 
@@ -182,8 +183,7 @@ def headline(diagnosis: Diagnosis) -> list[Figure]:
 
 
 def outlook(diagnosis: Diagnosis) -> str:
-    """What changes would gain, in a sentence for somebody who reads no further; empty where nothing was
-    predicted."""
+    """The predicted gain of all changes together, in one sentence; empty if nothing was predicted."""
     both, gains = diagnosis.combined, diagnosis.analyses.gains
     if both is None or gains.state != "measured":
         return ""
@@ -195,17 +195,17 @@ def outlook(diagnosis: Diagnosis) -> str:
     best = sorted(both.accepted, key=lambda key: -worth.get(key, 0))
     names = [shorten(known.get(key, key), 96) for key in best]
     if (both.gain.mid_ms or 0.0) <= 0:
-        return f"{len(names)} changes gain something alone and, simulated together, nothing."
+        return f"{len(names)} changes each have a predicted gain; simulated together they gain nothing."
     saves = _of_step(both.gain, steps, diagnosis)
     if len(names) == 1:
-        return f"One change that was simulated ({names[0]}) is predicted to save {saves}."
+        return f"{opening(names[0])}: {MINUS}{saves}, predicted."
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     listed = ", ".join(names[:_NAMED]) + more
-    said = f"{len(names)} changes that were simulated together ({listed}) are predicted to save {saves}"
+    said = f"{len(names)} changes together ({listed}): {MINUS}{saves}, predicted"
     apart = [codes for pair, codes in excluding(diagnosis.rules).items() if pair <= set(both.accepted)]
     if apart:
         pairs = ", ".join(f"{shorten(a, 48)} with {shorten(b, 48)}" for a, b in apart[:_NAMED])
-        said += f"; not all of it, since not all of their settings go together ({pairs})"
+        said += f"; less in practice: some of their settings exclude each other ({pairs})"
     return said + "."
 
 
@@ -214,12 +214,13 @@ def _nothing_gained(diagnosis: Diagnosis) -> str:
     if not tried:
         return ""
     if len(tried) == 1:
-        return "The one change that was simulated is not predicted to gain anything for sure."
-    return f"None of the {len(tried)} changes that were simulated is predicted to gain anything for sure."
+        return "No predicted gain: the band of the one simulated change is not all above zero."
+    return f"No predicted gain: of {len(tried)} simulated changes, none has a band all above zero."
 
 
 def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:
     low, mid, high = (ms or 0.0 for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
     per = "per step" if all(rank.window.steps for rank in diagnosis.ranks) else "in this window"
-    part = f", {share(mid * 1e6 / max(steps_ns))} of it" if steps_ns else ""
+    of = "step" if per == "per step" else "window"
+    part = f", {share(mid * 1e6 / max(steps_ns))} of the {of}" if steps_ns else ""
     return f"{rough(mid)} {per} ({rough(low)} to {rough(high)}){part}"

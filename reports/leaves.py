@@ -47,15 +47,15 @@ _DIMENSION_WORDS = {
     "ep": ("EP", "expert parallel"),
     "pp": ("PP", "pipeline parallel"),
     "other": ("OT", "embedding or norm group"),
-    "unknown": ("??", "dimension not known"),
+    "unknown": ("??", "dimension unknown"),
 }
 _IDLE_WORDS = {
-    "host": ("H", "host", "the host had not finished launching the next work"),
-    "gc": ("GC", "garbage collection", "the host collected garbage"),
-    "data": ("DA", "data", "the host waited for data"),
+    "host": ("H", "host", "launch-bound: the next kernel was launched too late"),
+    "gc": ("GC", "garbage collection", "garbage collection on the host"),
+    "data": ("DA", "data", "data-loader stall"),
     "dependency": ("DE", "dependency", "waited for another stream"),
-    "launch_latency": ("LL", "launch latency", "work was queued, short gap"),
-    "unexplained": ("UN", "unexplained", "no cause found"),
+    "launch_latency": ("LL", "launch latency", "gap between queued kernels"),
+    "unexplained": ("UN", "unexplained", "cause unknown"),
 }
 
 
@@ -84,7 +84,7 @@ LEAVES: tuple[Leaf, ...] = (
         family="compute",
         letter="C",
         label="compute",
-        meaning="a kernel that is not communication runs",
+        meaning="a kernel other than communication runs",
     ),
     *(_comm_leaf(dimension) for dimension in DIMENSIONS),
     Leaf(
@@ -92,7 +92,7 @@ LEAVES: tuple[Leaf, ...] = (
         family="exposed_memcpy",
         letter="M",
         label="exposed memcpy",
-        meaning="copies or sets run alone",
+        meaning="only copies or memsets run",
     ),
     *(_idle_leaf(cause) for cause in IDLE_CAUSES),
 )

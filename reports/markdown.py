@@ -174,7 +174,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
     lines += [*(f"- {sentence(text)}" for text in compared), ""] if compared else []
     for item in diagnosis.quality[:_QUALITY]:
         remedy = f" *Do:* {sentence(item.remedy)}" if item.remedy else ""
-        lines += [f"> **Mind** {code(shorten(item.code, 64))}: {sentence(item.message)}{remedy}", ""]
+        lines += [f"> **Note** {code(shorten(item.code, 64))}: {sentence(item.message)}{remedy}", ""]
     if len(diagnosis.quality) > _QUALITY:
         lines += [f"> {figures.plural(len(diagnosis.quality) - _QUALITY, 'more note')} on quality.", ""]
     lines += _rules(diagnosis)

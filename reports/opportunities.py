@@ -1,4 +1,4 @@
-"""The rules that fire as things to do: what, what it gains, how sure that is, and what it asks for."""
+"""The rules that fire as things to do: action, predicted gain, confidence, effort."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _opportunity(rule: RuleResult, anchor: str, choice: int | None) -> Opportuni
         action=action_of(rule),
         gain=figure,
         band=band,
-        method={"replay": "by replay", "ceiling": "at the very most"}.get(gain.method, "") if gain else "",
+        method={"replay": "by replay", "ceiling": "upper bound"}.get(gain.method, "") if gain else "",
         share=share(rule.gain_frac) if rule.gain_frac is not None and figure != UNKNOWN else "",
         confidence=confidence(gain),
         effort=_effort(rule),
@@ -108,7 +108,7 @@ def _opportunity(rule: RuleResult, anchor: str, choice: int | None) -> Opportuni
 
 
 def _figures(gain: Gain | None) -> tuple[str, str]:
-    """(figure, band) of a gain; of a ceiling, the most there is; of a loss, what it costs."""
+    """(figure, band) of a gain; of an upper bound, the bound; of a loss, what it costs."""
     if gain is None or gain.high_ms is None:
         return UNKNOWN, ""
     if gain.method != "replay" or gain.mid_ms is None or gain.low_ms is None:
@@ -119,8 +119,8 @@ def _figures(gain: Gain | None) -> tuple[str, str]:
 
 
 def confidence(gain: Gain | None) -> str:
-    """In a word, from the method and the width of the band: 10 ms of 8 to 12 is `high`, of 5 to 15 `medium`,
-    and a ceiling is `low`, whatever it is."""
+    """From the method and the width of the band: 10 ms of 8 to 12 is `high`, of 5 to 15 `medium`,
+    and an upper bound is always `low`."""
     if gain is None or gain.high_ms is None or gain.method == "none":
         return "not predicted"
     if gain.method == "ceiling" or gain.mid_ms is None or gain.low_ms is None or gain.mid_ms <= 0:
@@ -135,7 +135,7 @@ def _allowed(rule: RuleResult) -> list[Advice]:
 
 def _effort(rule: RuleResult) -> str:
     allowed = len(_allowed(rule))
-    return plural(allowed, "setting") if allowed else "no setting does it"
+    return plural(allowed, "setting") if allowed else "no setting"
 
 
 def action_of(rule: RuleResult) -> str:
@@ -145,7 +145,7 @@ def action_of(rule: RuleResult) -> str:
         return f"Set `{shorten(allowed[0].knob, 64)}` to `{shorten(allowed[0].to_value, 48)}`."
     if rule.remedy:
         return _SENTENCE_END.split(prose(rule.remedy, 400), maxsplit=1)[0]
-    return f"Look into it: {shorten(rule.title)}"
+    return f"Investigate: {shorten(rule.title)}"
 
 
 def snippets(advice: Advice) -> list[tuple[str, str, str]]:
@@ -188,7 +188,7 @@ def choices(diagnosis: Diagnosis) -> Choices | None:
     reasons = [combined.sets_reason] if combined.sets_reason else []
     if len(possible) < len(combined.sets):
         pairs = ", ".join(f"{shorten(a, 48)} with {shorten(b, 48)}" for a, b in excluded.values())
-        reasons.append(f"advice that excludes other advice is in no set: {pairs}")
+        reasons.append(f"no set holds settings that exclude each other: {pairs}")
     alone = {s.keys[0]: _figures(s.gain)[0] for s in combined.sets if len(s.keys) == 1}
     return Choices(
         changes=[(name, alone.get(key, UNKNOWN)) for key, name in zip(keys, names, strict=True)],

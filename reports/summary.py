@@ -68,27 +68,27 @@ def source_line(diagnosis: Diagnosis) -> str:
 
 _SIZES = ("tp", "cp", "pp", "vpp", "dp", "ep", "etp")
 _BATCH = (
-    ("global_batch_sequences", "sequences a step"),
-    ("micro_batch_sequences", "a micro-batch"),
-    ("micro_batches", "micro-batches a pipeline"),
-    ("sequence_length", "tokens a sequence"),
+    ("global_batch_sequences", "sequences per step"),
+    ("micro_batch_sequences", "per micro-batch"),
+    ("micro_batches", "micro-batches per pipeline"),
+    ("sequence_length", "tokens per sequence"),
 )
 
 
 def facts_of(diagnosis: Diagnosis) -> Iterator[tuple[str, str, str]]:
-    """(what, value, who said so) of everything that is known; what is not known has no row."""
+    """(what, value, who said so) of everything known; what is unknown has no row."""
     yield from _hardware(diagnosis)
     if diagnosis.job is not None:
         yield from _job(diagnosis.job)
     mfu = diagnosis.mfu
     if mfu.peak_flops is not None:
-        yield "dense peak", f"{mfu.peak_flops / 1e12:,.0f} TFLOP/s a GPU", shorten(mfu.peak_source, 96)
+        yield "dense peak", f"{mfu.peak_flops / 1e12:,.0f} TFLOP/s per GPU", shorten(mfu.peak_source, 96)
     if mfu.flops_per_step is not None:
-        yield "model FLOPs a step", f"{mfu.flops_per_step:,}", shorten(mfu.flops_source, 96)
+        yield "model FLOPs per step", f"{mfu.flops_per_step:,}", shorten(mfu.flops_source, 96)
     kinds = Counter(rank.window.kind for rank in diagnosis.ranks)
     if kinds:
         steps = {rank.window.steps for rank in diagnosis.ranks}
-        of = f", {plural(max(steps), 'step')} a rank" if max(steps) else ""
+        of = f", {plural(max(steps), 'step')} per rank" if max(steps) else ""
         yield "analysed", ", ".join(f"{kind} of {plural(n, 'rank')}" for kind, n in kinds.items()) + of, ""
     tools = Counter(i.tool_version for i in diagnosis.inputs if i.tool_version)
     if tools:
@@ -123,8 +123,8 @@ def _job(job: Job) -> Iterator[tuple[str, str, str]]:
     if batch:
         yield "batch", ", ".join(batch.values()), said(*batch)
     if job.dtype is not None:
-        yield "matrix products", shorten(job.dtype, 48), said("dtype")
+        yield "GEMM dtype", shorten(job.dtype, 48), said("dtype")
     if job.recompute is not None:
         yield "recompute", shorten(job.recompute, 48), said("recompute")
     if job.tokens_per_step is not None:
-        yield "tokens a step", count(job.tokens_per_step), ""
+        yield "tokens per step", count(job.tokens_per_step), ""

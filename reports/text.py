@@ -185,8 +185,8 @@ def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
         "lrrr",
     )
     if kernels.other_frac is not None:
-        named = f"{figures.share(kernels.other_frac)} of kernel time has a name that no pattern knows."
-        page.say(named if kernels.other_frac else "Every kernel has a name that a pattern knows.")
+        named = f"{figures.share(kernels.other_frac)} of kernel time has unknown kernel names."
+        page.say(named if kernels.other_frac else "All kernel names are known.")
     page.lines.append("")
     page.table(
         ["total", "share", "count", "mean", "class", "kernel"],
@@ -205,6 +205,10 @@ def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
     )
 
 
+_COUNTED = {"fires": "firing", "passes": "passing", "not_applicable": "not applicable"}
+"""Words of rule states behind a count."""
+
+
 def _rules(page: _Page, diagnosis: Diagnosis) -> None:
     if not diagnosis.rules:
         return
@@ -220,7 +224,7 @@ def _rules(page: _Page, diagnosis: Diagnosis) -> None:
             for label, words in lines_of(rule) if state == "fires" else ():
                 page.say(f"{label}: {prose(words)}", "    ")
     counts = [
-        f"{len(gaps.rules_in(diagnosis, state))} {words}"
+        f"{len(gaps.rules_in(diagnosis, state))} {_COUNTED.get(state, words)}"
         for state, words in gaps.RULE_STATES
         if gaps.rules_in(diagnosis, state)
     ]
@@ -247,7 +251,7 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     for text in headline.against_lines(diagnosis):
         page.say(text)
     if diagnosis.quality:
-        page.lines += ["", page.paint("Mind when reading these figures", "warn")]
+        page.lines += ["", page.paint("Notes on these figures", "warn")]
         for item in diagnosis.quality[:_NOTES]:
             page.say(f"! {shorten(item.code, 64)}: {prose(item.message)}")
             if item.remedy:

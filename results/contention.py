@@ -1,4 +1,4 @@
-"""What communication on the SMs costs norms and other kernels beside it."""
+"""SM contention: slowdown of norms and other kernels during communication."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ class DeviceContendedKernel:
     alone_high_ns: int | None
     samples_alone: int
     contended_ns: int | None
-    """Median of the runs beside communication for half of their time or more; None without such a run."""
+    """Median of the runs during communication for half of their time or more; None without such a run."""
     contended_low_ns: int | None
     contended_high_ns: int | None
     samples_contended: int
     samples_whole: int
-    """Of samples_contended those beside communication all of the time."""
+    """Those of samples_contended during communication all of the time."""
     samples_slight: int
-    """Beside communication for less than half of the time: in neither set."""
+    """During communication for less than half of the time: in neither set."""
     samples_crowded: int
-    """Beside other compute: in neither set."""
+    """Overlapping other compute: in neither set."""
     p_value: float | None
     """Two-sided, Mann and Whitney; None where a set is empty."""
     verdict: Verdict
@@ -69,16 +69,16 @@ class DeviceContention(Measured):
     """SM contention on one device, inside its window."""
 
     signatures: list[DeviceContendedKernel]
-    """Norms, by falling cost, then by time beside communication."""
+    """Norms, by falling cost, then by time during communication."""
     other_signatures: list[DeviceContendedKernel]
-    """Matrix products and attention, likewise."""
+    """GEMMs and attention, likewise."""
     norms: int | None
     """Runs of norm kernels in the window; null where it is not measured."""
     norm_cost: ContentionCost | None
     """Sum over the norms whose verdict is `slower`; None where no verdict could be reached."""
     other_cost: ContentionCost | None
     stalled_starts: int | None
-    """Norms held up by resident communication that started as it ended."""
+    """Norms delayed by resident communication: they started as it ended."""
     stalled_ns: int | None
     """How long they waited in all."""
     undecided_starts: int | None
@@ -89,7 +89,7 @@ class DeviceContention(Measured):
     stalled_reason: str
     """Why these are not measured; empty where they are."""
     occupied_blocks: int | None
-    """Most thread blocks of communication resident at a time while norms ran, or were held up."""
+    """Most thread blocks of communication resident at a time while norms ran, or were delayed."""
     typical_occupied_blocks: int | None
     suggested_sm_margin: int | None
     margin_reason: str
@@ -114,11 +114,11 @@ class ContendedKernel:
     samples_alone: int
     samples_contended: int
     devices: int
-    """On which it ran beside communication."""
+    """Devices on which it overlapped communication."""
     slower_devices: int
-    """Of these, where the difference is more than chance."""
+    """Of these, the ones where it is slower by more than chance."""
     undecided_devices: int
-    """Of these, where it cannot be said: too few samples, or mixed work."""
+    """Of these, the inconclusive ones: too few samples, or mixed work."""
     undecided_reason: str
     """Why not, on the first of these; empty where there is none."""
     caveat: str
@@ -136,11 +136,11 @@ class NormContentionAnalysis(Measured):
     signatures: list[ContendedKernel]
     """Norms, by falling cost."""
     other_signatures: list[ContendedKernel]
-    """Matrix products and attention, by falling cost."""
+    """GEMMs and attention, by falling cost."""
     norm_cost: ContentionCost | None
     other_cost: ContentionCost | None
     stalled_starts: int | None
-    """Norms held up by resident communication that started as it ended."""
+    """Norms delayed by resident communication: they started as it ended."""
     stalled_ns: int | None
     """How long they waited in all."""
     undecided_starts: int | None
@@ -148,10 +148,10 @@ class NormContentionAnalysis(Measured):
     other_stalled_starts: int | None
     """Other compute kernels that look the same: a control."""
     occupied_blocks: int | None
-    """Most thread blocks of communication resident at a time while norms ran, or were held up."""
+    """Most thread blocks of communication resident at a time while norms ran, or were delayed."""
     typical_occupied_blocks: int | None
     suggested_sm_margin: int | None
-    """The largest of any device: SMs to leave free for communication. Only where one of Transformer Engine's
-    norms is proven to be slower beside communication, or held up by it."""
+    """The largest of any device: SMs to leave free for communication. Only if one of Transformer Engine's
+    norms is proven to be slowed or delayed by communication."""
     margin_reason: str
     """Why there is no margin; empty where there is one."""

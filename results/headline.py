@@ -29,7 +29,7 @@ class Job:
     sequence_length: int | None
     """Tokens of one sequence."""
     dtype: str | None
-    """Of the matrix products."""
+    """Of the GEMMs."""
     recompute: str | None
     dialect: str | None
     """In whose spelling the job's settings are written; None where that is not known."""
@@ -112,7 +112,7 @@ class DifferentFact:
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """A figure that was aimed at, in its own unit: a share of 1, milliseconds, tokens/s or GiB."""
+    """A target, in its own unit: a share of 1, milliseconds, tokens/s or GiB."""
 
     figure: FigureName
     limit: float

@@ -1,4 +1,4 @@
-"""What the host did: of each rank, between the ranks of a job, and of the GPUs' idle time."""
+"""Host activity: of each rank, between ranks, and in the GPUs' idle time."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from perfdoc.results.quality import Measured, State
 
 @dataclass(frozen=True, kw_only=True)
 class LaunchQueue(Measured):
-    """Work launched and not yet started on streams that compute, over the window."""
+    """Launch-queue depth: work launched and not yet started on compute streams, over the window."""
 
     median_depth: int | None
     """The smallest depth that holds for at least half of the window, together with the lower ones."""
@@ -18,8 +18,7 @@ class LaunchQueue(Measured):
     shallow_frac: float | None
     """Share of the window with a depth of 0 or 1."""
     starved_ns: int | None
-    """Time in which nothing ran and what ran next had not been launched: idle.host + gc + data
-    of the ledger."""
+    """Idle time before work that was launched too late: idle.host + gc + data of the ledger."""
     starved_frac: float | None
     unknown_launches: int | None
     """Activities of the window on those streams whose launch the capture does not show; not in the depth."""
@@ -48,7 +47,7 @@ class HostSplit(Measured):
     python_ns: int | None
     """In no CUDA call: Python and the framework."""
     synchronising_ns: int | None
-    """In a call that waits for the device. The device mostly runs meanwhile; what a wait costs comes after
+    """In a call that waits for the device. The device mostly runs meanwhile; the cost of a wait comes after
     it, see SyncCalls.idle_caused_ns."""
     allocation_ns: int | None
     """Where calls nest, allocation goes before synchronising, loading, launching, allocation in a stream's
@@ -98,8 +97,8 @@ class SyncCalls(Measured):
     """Time in the calls."""
     idle_inside_ns: int | None
     idle_caused_ns: int | None
-    """idle.host in gaps that began inside a call, up to the next launch, and of other gaps what lies inside
-    calls; each nanosecond once. A ceiling of what removing the calls can give: where the host would be late
+    """idle.host in gaps that began inside a call, up to the next launch, and the part of other gaps inside
+    calls; each nanosecond once. An upper bound of the gain of removing the calls: if the host would be late
     without them too, the gap stays."""
     groups: list[CallGroup]
     """Most idle caused first."""
@@ -165,7 +164,7 @@ class SmallKernelName:
 
 @dataclass(frozen=True, kw_only=True)
 class SmallKernels(Measured):
-    """Kernels for whose launch the device stood still, and that are shorter than the launching call."""
+    """Launch-bound kernels that are shorter than their launching call."""
 
     kernels: int | None
     """Compute kernels that were launched one by one."""
@@ -186,8 +185,8 @@ class SmallKernels(Measured):
     median_launch_ns: int | None
     """Of the calls that launched launch-bound kernels; of all, where none is (calls on a full queue wait)."""
     median_launch_interval_ns: int | None
-    """From one launch to the next on a thread, for launch-bound kernels: what a kernel costs the host,
-    framework included."""
+    """From one launch to the next on a thread, for launch-bound kernels: host time of a kernel, framework
+    included."""
     below_median_launch_frac: float | None
     """Share of all kernels shorter than median_launch_ns."""
     names: list[SmallKernelName]
@@ -238,8 +237,8 @@ class SlowestRank:
     median_lag_ns: int
     """Over those steps, behind the median of the ranks."""
     beyond_chance: bool
-    """Slowest in more steps than one of so many equal ranks would be, and by more than twice the noise.
-    A rank without it is not slow."""
+    """Slowest in more steps than by chance among equal ranks, and by more than twice the noise. A rank
+    without it is not slow."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -256,7 +255,7 @@ class UnsynchronisedGc(Measured):
     worst_rank_ns: int | None
     """Largest sum over steps of one rank: what the job would pay if all ranks collected in the same steps."""
     avoidable_ns: int | None
-    """The difference: a ceiling of what collecting in the same steps saves."""
+    """The difference: an upper bound of the gain of collecting in the same steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -274,10 +273,10 @@ class HostJitter(Measured):
     median_spread_frac: float | None
     """Of median_host_ns."""
     noise_ns: int | None
-    """How much one rank's host time varies from step to step (a standard deviation, from the MAD) beside what
-    all ranks share; None with fewer than 4 steps."""
+    """Variation of one rank's host time from step to step (a standard deviation, from the MAD), without the
+    part that all ranks share; None with fewer than 4 steps."""
     noise_spread_ns: int | None
-    """Longest less shortest that so many equal ranks with this noise show in the middle."""
+    """Expected median of longest less shortest among equal ranks with this noise."""
     worst_spread_ns: int | None
     worst_step: str | None
     worst_rank: str | None

@@ -45,8 +45,7 @@ class KernelsAnalysis:
     other_frac: float | None
     """Share of kernel time that no pattern of the classifier names."""
     gemm_frac: float | None
-    """Share of kernel time in matrix products by their names: linear layers, experts, and attention that is
-    not fused."""
+    """Share of kernel time in GEMMs by name: linear layers, experts, and unfused attention."""
     linear_frac: float | None
     """Share of kernel time in linear layers alone: the ranks' `kernel_parts.linear_ns` over `kernel_ns`.
     None where no rank knows it."""
@@ -103,22 +102,22 @@ class KernelPartsAnalysis(Measured):
     unknown_frac: float | None
     """Share of compute_kernel_ns whose part is not known."""
     linear_ns: int | None
-    """Matrix products of linear layers."""
+    """GEMMs of linear layers."""
     linear_frac: float | None
     linear_window_frac: float | None
-    """Time in which a linear layer's product ran, as a share of the window: the f of an FP8 ceiling on the
-    step, 1 / (1 - f + f / r) for products that are r times faster."""
+    """Time in which a GEMM of a linear layer ran, as a share of the window: the f of the upper bound of FP8
+    on the step, 1 / (1 - f + f / r) for GEMMs that are r times faster."""
     linear_reason: str
-    """What may be counted in that is no linear layer's; empty where nothing is."""
+    """What it may include beside linear layers; empty if nothing."""
     grouped_linear_ns: int | None
-    """Matrix products of experts: grouped ones, and those in ranges of experts or of a whole MoE layer (its
-    router's small one included); not in linear_ns."""
+    """GEMMs of experts: grouped ones, and those in ranges of experts or of a whole MoE layer (its router's
+    small one included); not in linear_ns."""
     grouped_linear_frac: float | None
     attention_ns: int | None
-    """Fused attention, and products inside of attention's core; not in linear_ns."""
+    """Fused attention, and GEMMs of unfused attention's core; not in linear_ns."""
     attention_frac: float | None
     recompute_ns: int | None
-    """Forward that is done again for the backward; the reason says where it is only a part of it."""
+    """Forward pass repeated for the backward pass; the reason says if it is only a part."""
     recompute_frac: float | None
     recompute_reason: str
     """Why it is not known, or what a zero rests on."""

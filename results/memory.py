@@ -13,7 +13,7 @@ class MemoryComposition:
     """Bytes allocated at the peak; each of the three divisions sums to the peak exactly."""
 
     state: Literal["measured", "partial"]
-    """partial: something is unknown, and a category is at least what it says, 0 included."""
+    """partial: something is unknown, so categories are lower bounds, 0 included."""
     reason: str
     category_bytes: dict[str, int]
     """parameters, gradients, optimizer, activations, communication_buffers, other, unknown; all."""
@@ -51,7 +51,7 @@ class MemoryLayout:
     allocated_bytes: int
     """As tensors asked for it."""
     rounding_bytes: int | None
-    """In blocks beside what was asked for."""
+    """In blocks beyond the requested bytes."""
     pending_free_bytes: int | None
     """Freed, but another stream may still use it."""
     inactive_split_bytes: int | None
@@ -72,7 +72,7 @@ class MemoryLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySite:
-    """One place in the program, and what it had allocated at the peak."""
+    """One call site and its allocated memory at the peak."""
 
     function: str
     file: str
@@ -108,7 +108,7 @@ class OutOfMemory:
     device_free_bytes: int
     """What the device itself had free, outside of PyTorch."""
     allocated_bytes: int
-    """In tensors at that moment, as they asked for it."""
+    """Requested by tensors at that moment."""
     reserved_bytes: int | None
     largest_free_block_bytes: int | None
     """Largest piece that was free inside of reserved memory; None for all but the first failures."""
@@ -120,7 +120,7 @@ class OutOfMemory:
 
 @dataclass(frozen=True, kw_only=True)
 class AllocatorCalls:
-    """What the allocator asked of the device during the history; each call holds up the host."""
+    """The allocator's calls to the device during the history; each one stalls the host."""
 
     segment_allocations: int
     """cudaMalloc, or mapping a piece of an expandable segment."""
@@ -128,8 +128,8 @@ class AllocatorCalls:
     segment_frees: int
     segment_freed_bytes: int
     forced_releases: int | None
-    """Allocations before which cached segments had to be given back: cudaMalloc had failed, or the garbage
-    collection threshold was reached. None where the events have no stacks to tell them from empty_cache."""
+    """Allocations that released cached segments first: cudaMalloc had failed, or the garbage collection
+    threshold was reached. None if the events have no stacks to distinguish them from empty_cache."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -31,7 +31,7 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """The stretch of a device's time that the ledger partitions, on the capture's clock."""
+    """The part of a device's time that the ledger partitions, on the capture's clock."""
 
     kind: Literal["steps", "capture", "user"]
     start_ns: int
@@ -96,8 +96,8 @@ class Ledger:
 
 @dataclass(frozen=True, kw_only=True)
 class KernelsOnly:
-    """The same time seen through kernels alone (no copies, no graph launches), for comparison with
-    tools that count so. Unions; span is the first kernel's start to the last one's end."""
+    """Figures of kernels alone (no copies, no graph launches), for comparison with tools that count so.
+    Unions; span is the first kernel's start to the last one's end."""
 
     kernels: int
     comm_kernels: int
@@ -127,7 +127,7 @@ class Communication:
     hidden_ns: int
     exposed_ns: int
     blocking_ns: int | None
-    """The part of exposed for which compute provably waited; None where the capture cannot prove it."""
+    """The part of exposed during which compute provably waited; None if the capture cannot prove it."""
     bytes: int | None
     """Sum of message sizes; None unless every one of them is known."""
     bus_bandwidth_gbps: float | None
@@ -161,7 +161,7 @@ class Rank:
     contention: DeviceContention
     host: HostActivity
     replay: Replay | None
-    """The window run again as it is; None where that was not asked for."""
+    """Replay of the unedited window; None if it was not asked for."""
     kernels_only_window: KernelsOnly
     """Clipped to the window."""
     kernels_only_capture: KernelsOnly

@@ -1,4 +1,4 @@
-"""The step run again from the capture: how far off it is, its critical path, and gains predicted from it."""
+"""Replay of the step: its error, its critical path, and predicted gains."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class RankReplay:
     error_frac: float
     """replayed / measured - 1; of a rank that trains on the CPU near 0 by construction."""
     unexplained_ns: int
-    """Delays that nothing in the capture explains. The replay of a GPU does not have them; that of a rank
-    that trains on the CPU does: late returns from waits."""
+    """Delays without a cause in the capture. The replay of a GPU leaves them out; that of a rank that trains
+    on the CPU has them: late returns from waits."""
     critical_path: dict[str, int]
-    """What of the critical path lies on this rank, by part."""
+    """The critical path on this rank, by part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Replay:
-    """The unedited replay of a rank or of a job, held against what was measured."""
+    """The unedited replay of a rank or of a job against the measured step."""
 
     state: State
     reason: str
@@ -49,7 +49,7 @@ class Replay:
     """Why not; empty where they may."""
     unexplained_ns: int | None
     critical_path: dict[str, int]
-    """Nanoseconds of the chain that ends last, by what they were spent on; they sum to replayed_ns."""
+    """Nanoseconds of the critical path by part; they sum to replayed_ns."""
     ranks: list[RankReplay]
 
 
@@ -60,15 +60,14 @@ class Gain:
 
     low_ms: float | None
     mid_ms: float | None
-    """None for a ceiling."""
+    """None for an upper bound."""
     high_ms: float | None
     method: Literal["replay", "ceiling", "none"]
-    """replay: simulated. ceiling: predictions are withheld; the gain is not above high_ms. none: nothing can
-    be said."""
+    """replay: simulated. ceiling: an upper bound, high_ms; not predicted. none: no figure."""
     assumptions: list[str]
     """On `ceiling` and `none` the first one says why."""
     key: str = ""
-    """Of the prediction that this is the gain of; empty for one of several changes, or of none."""
+    """Key of its prediction; empty for several changes together, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,8 +84,8 @@ class Prediction:
     """How many ranks it was predicted from."""
     gain: Gain
     step_ns: int | None
-    """What the fractions are of: the mean measured step, or how long it would be without the profiler and
-    with collections as often as the run makes them, where its step log tells."""
+    """Denominator of the fractions: the mean measured step, or, with a step log, the step without the
+    profiler and with garbage collections as often as the run makes them."""
     low_ns: int | None
     mid_ns: int | None
     high_ns: int | None
@@ -94,12 +93,12 @@ class Prediction:
     mid_frac: float | None
     high_frac: float | None
     replay_error_frac: float | None
-    """Of the unedited replay that it was predicted from; the rank that is furthest off. Of CPU ranks near
-    0 by construction."""
+    """Largest error of any rank in the unedited replay that it was predicted from. Near 0 by construction for
+    CPU ranks."""
     exact: bool
-    """False where training computes something else with it (a narrower type)."""
+    """False if it changes what training computes (a narrower type)."""
     reason: str
-    """Why there is no figure (the change does not apply), or a ceiling only; empty otherwise."""
+    """Why there is no figure (the change does not apply), or an upper bound only; empty otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,19 +122,19 @@ class GainOfSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Combined:
-    """Changes that gain something by the lower end of their band, simulated together; none of those after
-    which training computes something else."""
+    """Changes whose whole band is a gain, simulated together; without those that change what training
+    computes."""
 
     accepted: list[str]
-    """Keys of the predictions. Of changes that exclude one another the one that gains most."""
+    """Keys of the predictions. Of changes that exclude each other, the one with the largest gain."""
     gain: Gain | None
     replay_error_frac: float | None
     reason: str
     """Why there is no gain; empty otherwise."""
     sets: list[GainOfSet] = field(default_factory=list)
-    """Every set of those of the accepted changes that gain most, at most four."""
+    """Every set of the accepted changes with the largest gains, at most four changes."""
     sets_reason: str = ""
-    """Why sets are missing: those of changes left out, or all; empty otherwise."""
+    """Why sets are missing, some or all; empty otherwise."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -147,8 +146,8 @@ class ReplayAnalysis:
     reason: str
     remedy: str
     error_frac: float | None
-    """Of the rank that is furthest off, either way. Of ranks that train on the CPU it is near 0 by
-    construction, and does not show how good predictions are."""
+    """Largest error of any rank, with its sign. Near 0 by construction for ranks that train on the CPU, where
+    it does not show how good predictions are."""
     critical_path: dict[str, int]
     """Nanoseconds by part: of the job's one path, else summed over the ranks' own."""
     job: Replay | None

@@ -32,11 +32,11 @@ class Advice:
     to_value: str
     why: str
     costs: str
-    """What is paid for it; empty where nothing is known of."""
+    """Its cost; empty if none is known."""
     dialects: dict[str, str]
     """Ready to paste, by dialect; frameworks that have no such setting are left out."""
     forbidden: str
-    """What speaks against it in this configuration; empty where nothing that is known does."""
+    """Why this configuration forbids it; empty if it is allowed."""
     gain: Gain | None = None
     """Of this piece, for the rule's `gain_per`; None where nothing was predicted for it."""
     together: list[str] = field(default_factory=list)
@@ -60,24 +60,22 @@ class WorstInstance:
     """On the clock of the rank's capture."""
     end_ns: int
     cost_ns: int
-    """By how much it is the worst: what of it was exposed or idle, what a run took longer than alone, or how
-    late a rank came."""
+    """Its cost: exposed or idle time, slowdown against a run alone, or lateness of a rank."""
     ranks: list[TimelineRank]
-    """The rank itself first, then those that it had to do with. Each shows the same moments: its tracks begin
-    at `start_ns` on its own capture's clock, `offset_ns` is 0. Of communication there is a track for every
-    dimension."""
+    """The rank itself first, then its peers. Each shows the same moments: its tracks begin at `start_ns` on
+    its own capture's clock, `offset_ns` is 0. Communication has a track for every dimension."""
     resolution_ns: int | None
-    """Differences in time between these ranks up to this are not told from none; null: one clock, or one
-    rank."""
+    """Clock error between these ranks; null: one clock, or one rank."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Related:
-    """Another rule that fires, and what it has to do with this one."""
+    """Another rule that fires, and its relation to this one."""
 
     code: str
     how: Literal["not_together", "same_time"]
-    """not_together: what both advise excludes one another. same_time: both gains are of the same time."""
+    """not_together: the two rules' advice excludes each other. same_time: the gains overlap; do not add
+    them."""
     why: str
 
 
@@ -95,19 +93,19 @@ class RuleResult:
     advice: list[Advice] = field(default_factory=list)
     """Settings, best first; empty unless the rule fires."""
     gain: Gain | None = None
-    """What the advice that is allowed saves, of its best piece; None where nothing can be said."""
+    """Gain of the best allowed advice; None if unknown."""
     gain_per: Literal["step", "window"] = "step"
-    """What the gain is of: a step, or the window where ranks' windows are not made of steps."""
+    """Unit of the gain: a step, or the window if ranks' windows are not made of steps."""
     gain_frac: float | None = None
-    """The gain (a ceiling's upper end) by the longest step, or window."""
+    """The gain (or its upper bound) over the longest step, or window."""
     level: Literal["problem", "information"] = "problem"
-    """Of a rule that fires. problem: a cost was measured, or something is wrong for certain. information:
-    worth knowing or trying, at a cost that nobody measured here."""
+    """Of a rule that fires. problem: a cost was measured, or a setting is wrong. information: a suggestion
+    without a measured cost."""
     verify: str = ""
     """How to see whether it helped."""
     false_alarm: str = ""
     """What would make this none of a problem."""
     worst: WorstInstance | None = None
-    """Where in the captures it is worst; None where it is of no single moment, or none is known."""
+    """Its worst instance in the captures; None if it has no single moment, or none is known."""
     related: list[Related] = field(default_factory=list)
     """Other rules that fire. Of problems with the same time one stays a problem."""

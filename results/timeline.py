@@ -17,8 +17,8 @@ class TimelineTrack:
 
     kind: TrackKind
     """ledger: leaves. compute: kernel classes. communication: dimensions, hidden and exposed. host: CUDA
-    calls of the threads that launch, data loading, collection. passes: of micro-batches. ranges: the
-    innermost range of the thread that launches; in excerpts alone."""
+    calls of launching threads, data loading, garbage collection. passes: forward and backward passes of
+    micro-batches. ranges: the innermost range of the launching thread; in excerpts alone."""
     codes: list[str]
     """What `code` counts."""
     names: list[str]
@@ -28,9 +28,9 @@ class TimelineTrack:
     duration_ns: list[int]
     code: list[int]
     name: list[int]
-    """Of the longest stretch in it; -1 none."""
+    """Of the longest interval in it; -1 none."""
     stretches: list[int]
-    """How many stretches of its code a segment pools. 1: it is drawn where it was; else within its pool."""
+    """How many intervals of its code a segment stacks. 1: drawn at its own time; else within its column."""
     count: list[int]
     """What began in it: of compute kernels, on the host calls, else kernels and copies."""
 
@@ -50,7 +50,7 @@ class TimelineRank:
     """When it begins on the picture: after the first of the ranks that are aligned; 0 where ranks show
     different steps."""
     aligned: bool
-    """Whether its clock was compared with those of most ranks; if not, it is drawn from 0."""
+    """Whether its clock was compared with those of most ranks; if not, it starts at 0."""
     tracks: list[TimelineTrack]
 
 
@@ -65,8 +65,7 @@ class Timeline:
     step: str
     """The step that every rank shows; empty where they show different ones or have none."""
     resolution_ns: int | None
-    """Differences in time between ranks up to this are not told from none; null: one clock, not known, or
-    ranks that show different steps."""
+    """Clock error between ranks; null: one clock, unknown, or ranks that show different steps."""
     ranks: list[TimelineRank]
     left_out: int
     """Ranks of the job that are not drawn."""

@@ -1,4 +1,4 @@
-"""What ranks wait for each other: in collectives, for stragglers, and for the stages of a pipeline."""
+"""Waiting between ranks: skew in collectives, stragglers, and pipeline idle time."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from perfdoc.results.quality import State
 
 @dataclass(frozen=True, kw_only=True)
 class Residual:
-    """By what ends of one collective still differ when the clocks are aligned, in ns; None: not measured."""
+    """Residual difference of one collective's ends on aligned clocks, in ns; None: not measured."""
 
     p5: int | None
     """5th percentile, over all matched ends, of the end minus the mean of the collective's other ends."""
@@ -26,19 +26,19 @@ class RankClock:
     """`rank 3`; the device and its capture where the captures do not number the ranks."""
     rank_evidence: str
     component: int
-    """Ranks of one component were compared with each other; of different ones nothing is said."""
+    """Ranks of one component were compared with each other; ranks of different ones were not."""
     source: Literal["one_clock", "ends", "bounds", "utc", "none"]
-    """one_clock: in one capture with the reference. ends: aligned through matched ends. bounds: those are too
-    few, so it was placed within what is left by what cannot have come before what (`resolution_ns`). utc: the
-    captures' UTC epochs as they are, which the ends agree with. none: nothing to compare with."""
+    """one_clock: in one capture with the reference. ends: aligned through matched ends. bounds: too few of
+    those, so bounded by the order of messages (`resolution_ns`). utc: the captures' unchanged UTC epochs,
+    which the ends agree with. none: nothing to compare with."""
     offset_ns: int | None
     """How far the clock was ahead of the reference's; None where a UTC epoch is missing."""
     drift_ppm: float | None
     """How much faster it runs, millionths; None where the matches do not cover enough time."""
     resolution_ns: int | None
-    """Differences to the reference up to this are not told from none; None where nothing was compared."""
+    """Clock error against the reference; None if nothing was compared."""
     bound_ns: int | None
-    """An offset could not be wrong by more: a rank would have left a collective before another came."""
+    """Limit of the offset's error: beyond it a rank would leave a collective before another joins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,15 +54,15 @@ class RankWait:
     collectives: int
     own_ns: int
     transfer_ns: int
-    """Shortest duration of each collective over its ranks. An upper bound where a rank of the group is not
-    here: if that one is late, all others wait."""
+    """Shortest duration of each collective over its ranks. An upper bound if a rank of the group was not
+    captured: if that one is late, all others wait."""
     wait_ns: int
     """own - transfer."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Spread:
-    """One collective to which its ranks came far apart."""
+    """One collective with a large skew."""
 
     dimension: str
     operation: str
@@ -85,43 +85,43 @@ StragglersState = Literal["found", "none", "not_distinguishable", "not_compared"
 
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
-    """A rank that comes last to the collectives of a dimension more often than chance has it."""
+    """A rank that is last in the collectives of a dimension more often than by chance."""
 
     rank: int | None
     name: str
     dimension: str
     wait_caused_ns: int
-    """Time that the other ranks together had already been in the collectives when this one came: rank-time.
-    Over all ranks it adds up to the waiting that late arrivals cause. Where several came last within the
-    resolution, they share it."""
+    """Time that the other ranks together had waited in the collectives when this one joined: rank-time. Over
+    all ranks it adds up to the waiting that late arrivals cause. Ranks that are last together, within clock
+    error, share it."""
     delay_ns: int
-    """Wall-clock time by which it came later than everybody else, summed: so much earlier these collectives
-    could have begun, and no more, had it come with the second last."""
+    """Wall-clock time between the second last rank and this one, summed: the upper bound of how much earlier
+    these collectives could have begun."""
     typical_delay_ns: int
-    """Median of that over the collectives to which it came last alone; 0 where it never did."""
+    """Its median over the collectives in which it alone was last; 0 if there are none."""
     recurrence_frac: float
-    """Share of the collectives (those whose arrivals can be told apart) to which it came last, alone or
-    within the resolution together with a minority of the others."""
+    """Share of the collectives (those with more skew than clock error) in which it was last, alone or within
+    clock error together with a minority of the others."""
     chance_frac: float
-    """That share if all ranks of its groups were equally likely to come last."""
+    """That share if all ranks of its groups were equally likely to be last."""
     chance_probability: float
     """At most this probable by chance, for any of all ranks (Chernoff)."""
     steps_frac: float | None
     """Share of the steps in which it caused the most waiting in its groups; None without numbered steps."""
     collectives: int
     resolution_ns: int
-    """By so much their arrivals had to lie apart to be told: figures in ns may be off by as much for every
-    collective and rank that they sum over."""
+    """Clock error of an arrival: figures in ns may be off by as much for every collective and rank that they
+    sum over."""
     lateness_ns: int
     """Median lateness against the mean of the others, times the number of collectives, so that one long stop
-    does not stand for a habit."""
+    does not count as recurrent."""
     extra_compute_ns: int | None
-    """How much longer it computed meanwhile than the others of its groups (median)."""
+    """How much longer it computed before the collective than the others of its groups (median)."""
     extra_wait_ns: int | None
     """How much longer it waited in other dimensions than the others of its groups (median)."""
     cause: LateCause
-    """What makes up at least half of the lateness: longer computing; waiting for somebody else in another
-    dimension, so that it only passes the delay on; neither (idle: host, data, garbage collection)."""
+    """At least half of the lateness: longer compute; waiting for another rank in another dimension, so that
+    it only passes the delay on; neither (idle: host, data, garbage collection)."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,8 +133,8 @@ class SkewAnalysis:
     remedy: str
     residual_ns: Residual
     resolution_ns: int | None
-    """Differences up to it are not told from none: the larger side of the residual, 1 µs at least, or what is
-    left open of clocks that ends do not tie, if that is more."""
+    """Clock error: the larger side of the residual, 1 µs at least, or the bounds of clocks without enough
+    matched ends, if larger. Skew below it is not measured."""
     clocks: list[RankClock]
     communications: int
     """Communications of all ranks, over the whole captures."""
@@ -150,17 +150,17 @@ class SkewAnalysis:
     """Most waited for first."""
     stragglers_state: StragglersState
     stragglers_reason: str
-    """What was compared, and why there are none where that is so."""
+    """What was compared, and why there is no straggler."""
     compared: int
-    """Collectives of which the order of arrival was looked at."""
+    """Collectives whose order of arrival was compared."""
     distinguishable: int
-    """Of them, those whose ranks came further apart than the resolution."""
+    """Those with more skew than clock error."""
     limits: list[str]
     """What these figures do not cover."""
 
 
 StageRole = Literal["embedding", "loss", "middle", "unknown"]
-"""What a stage has to do besides its layers: the first one embeds, the last one computes the loss."""
+"""Work of a stage besides its layers: the first has the embedding, the last the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -185,7 +185,7 @@ class PipelineStage:
     compute_ns: int
     """From the first pass of a step to its last one, as the ledger counts it."""
     own_over_mean: float | None
-    """Own time over the mean of its pipeline's stages: 1.1 has a tenth more to do; None without those."""
+    """Own time over the mean of its pipeline's stages: 1.1 is 10 % more work; None without those."""
     path_ns: int | None
     """Its part of the critical path."""
     forward_ns: int | None
@@ -204,9 +204,9 @@ class PipelineAnalysis:
     """Why it, or a part of it that is null, is not measured."""
     remedy: str
     scope: Literal["job", "rank"] | None
-    """job: stages on one clock, so windows of whole pipelines. rank: every rank by itself; then what a stage
-    idles after its last message is not seen, transfer counts its own messages only, and a row's late_peer_ns
-    is whatever it waited besides."""
+    """job: stages on one clock, so windows of whole pipelines. rank: each rank alone; then idle time after a
+    stage's last message is not seen, transfer counts its own messages only, and a row's late_peer_ns is all
+    other waiting."""
     pp: int | None
     vpp: int | None
     micro_batches: int | None
@@ -216,9 +216,9 @@ class PipelineAnalysis:
     pipelines: int
     """Measured with all their stages."""
     bubble_frac: float | None
-    """What a perfect schedule of this layout must leave idle, with the mean of the stages' own times."""
+    """The bubble of an ideal schedule of this layout with the mean of the stages' own times."""
     ideal_bubble_frac: float | None
-    """Of a perfect schedule with equal stages: (pp - 1) / (vpp * micro_batches + pp - 1)."""
+    """Ideal schedule with equal stages: (pp - 1) / (vpp * micro_batches + pp - 1)."""
     transfer_frac: float | None
     handover_frac: float | None
     """Short gaps between compute and messages."""
@@ -230,13 +230,13 @@ class PipelineAnalysis:
     """The steps that they lie in, together."""
     idle_ns: int | None
     imbalance_ns: int | None
-    """The part of late peer that the stages' mean times account for; None where passes are not known."""
+    """The part of late peer that unequal stages explain; None if passes are unknown."""
     uncertainty_ns: int
-    """By how much clocks may make the idle time of a rank in a step wrong. 0 on one clock."""
+    """Clock error of a rank's idle time in a step. 0 on one clock."""
     matched_frac: float | None
-    """Share of messages of which the other side was found."""
+    """Share of messages whose peer was found."""
     slowest_rank: int | None
-    """Whose own time exceeds the mean of its pipeline most, where somebody waited for a late peer."""
+    """The rank whose own time exceeds the mean of its pipeline most, if a rank waited for a late peer."""
     slowest_stage: int | None
     slowest_over_mean: float | None
     stages: list[PipelineStage]

@@ -209,7 +209,7 @@ def _take_file(
     for name, said in found.items():
         try:
             if len(said) > 1:
-                raise ValueError("says several things")
+                raise ValueError("has several values")
             _take(values, sources, name, spelled[name], next(iter(said.values())), f"--config {config.name}")
         except ValueError:
             left_out.append(spelled[name])

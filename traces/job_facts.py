@@ -27,7 +27,7 @@ def derived_sizes(job: Mapping[str, Any]) -> dict[str, int]:
     World size 64 with tp=8, cp=1, pp=4 is dp=2; 256 sequences by 1 over dp=2 are 128 micro-batches. Where the
     sizes that are given multiply to the world size, no rank is left for the others: dp=8 of 8 ranks is tp=1,
     cp=1 and pp=1. A model without experts has ep=1.
-    Raises ValueError, one line, where the sizes contradict one another.
+    Raises ValueError, one line, where the sizes contradict each other.
     """
     found = _sizes_of_one(job)
     job = {**job, **found}
@@ -104,7 +104,7 @@ class JobFacts:
     sequence_length: int | None = None
     """Tokens of one sequence."""
     dtype: str | None = None
-    """Of the matrix products: fp32, bf16, fp16, fp8."""
+    """Of the GEMMs: fp32, bf16, fp16, fp8."""
     recompute: str | None = None
     """`none`, `selective` or `full`."""
     model: ModelShape | None = None
@@ -126,7 +126,7 @@ class JobFacts:
 
     def updated(self, given: JobFacts) -> JobFacts:
         """These facts, with every one that `given` knows in its place; what followed from others is worked
-        out again. Raises ValueError, one line, where sizes contradict one another.
+        out again. Raises ValueError, one line, where sizes contradict each other.
         """
         known = {f.name: v for f in fields(given) if (v := getattr(given, f.name)) not in (None, ())}
         sources = {**self.sources, **given.sources}

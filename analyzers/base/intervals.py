@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
 _FEWER = 4
-"""From so many times for each instant, counting the other way round is quicker (12 times at 20)."""
+"""From so many times for each instant, counting the other way round is faster (12 times at 20)."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """One time for all ranks: how far each capture's clock is off, and what is known before the matching.
 
-Nobody leaves an all-reduce before everybody has come, and all leave it within a short time of one another:
+No rank leaves an all-reduce before all have joined, and all leave it within a short time:
 where ends differ by a constant, that is the clocks. Starting from the captures' UTC epochs, every clock gets
 an offset, and a drift where the ends cover enough time. Groups that overlap carry this from rank to rank;
 ranks that are so tied are a cluster. Clusters that share too few ends are placed within what is left by what
@@ -67,7 +67,7 @@ class MemberClock:
     ends: int
     """Matched ends of this member."""
     resolution_ns: int | None
-    """Differences to the reference up to this are not told from none; None where nothing was compared."""
+    """Clock error against the reference; None if nothing was compared."""
     bound_ns: int | None
     """No offset could be wrong by more: someone would leave a collective before all had come. None where no
     collective bounds it; negative where that happens as it is."""
@@ -95,7 +95,7 @@ class ClockAlignment:
     """When offsets hold, on the clock of the reference: the middle of the matched ends."""
     closeness: Closeness
     group_resolution_ns: tuple[int | None, ...]
-    """By group: arrivals at one of its collectives that lie closer are not told apart. None: not compared."""
+    """By group: clock error of arrivals at one of its collectives. None: not compared."""
 
     @property
     def residual_ns(self) -> int | None:
@@ -106,7 +106,7 @@ class ClockAlignment:
 
     @property
     def resolution_ns(self) -> int | None:
-        """Differences between any two ranks of one component up to this are not told from none. For some
+        """Clock error between any two ranks of one component. For some
         ranks less is enough, see `group_resolution_ns`."""
         parts: dict[int, list[int]] = {}
         for member, clock in enumerate(self.clocks):
@@ -116,7 +116,7 @@ class ClockAlignment:
         return max((s for s in sides if s is not None), default=None)
 
     def resolution_between(self, members: Sequence[int]) -> int | None:
-        """Differences between these members up to this are not told from none; None: not compared."""
+        """Clock error between these members; None: not compared."""
         return self.closeness.between(members)
 
     def aligned(self, member: int, time_ns: I64) -> I64:

@@ -1,7 +1,7 @@
 """How far apart two clocks can be at most, from moments of which one cannot lie behind the other.
 
-Nobody leaves a collective before all have come, and a receive does not end before its send began. Each such
-pair bounds the difference of two clocks from one side; enough of them from both sides leave an interval.
+No rank leaves a collective before all have joined, and a receive does not end before its send began. Each
+such pair bounds the difference of two clocks from one side; enough of them from both sides leave an interval.
 
 The difference of two clocks is a line over time. Moments bound it from above and from below; all lines that
 stay between are possible, and so at any time is what lies between the lowest and the highest of them.
@@ -21,7 +21,7 @@ from perfdoc.analyzers.matching.shifts import STEEPEST
 from perfdoc.traces.table import Bool
 
 _ALL_PAIRS = 16
-"""Clusters of one collective that are compared with one another; of more each with the first one only."""
+"""Clusters of one collective that are compared with each other; of more each with the first one only."""
 _NONE = np.empty(0, np.int64)
 
 
@@ -67,7 +67,7 @@ NO_MEETINGS = Meetings(
 
 
 def meetings(collective: I64, cluster: I64, start_ns: I64, end_ns: I64, end_is_exact: Bool) -> Meetings:
-    """Of rows of collectives that nobody leaves before all have come, each in several clusters.
+    """Of rows of collectives that no rank leaves before all have joined, each in several clusters.
 
     Rows are sorted by collective. Times are on the clusters' clocks. An end that is not exact is that of a
     wait: never too early.

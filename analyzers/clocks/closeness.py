@@ -1,4 +1,4 @@
-"""Between which ranks differences are told from none: how closely ends tie clocks, what bounds leave open.
+"""Clock error between ranks: how closely ends align clocks, and how far bounds leave them open.
 
 Two clocks in one group are as far apart as their ends there still are, once the clocks are aligned. Over
 clocks in between these add up: each hop may be off its own way.

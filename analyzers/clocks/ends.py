@@ -18,7 +18,7 @@ from perfdoc.traces.table import Bool
 
 @dataclass(frozen=True, kw_only=True)
 class Ends:
-    """Rows of collectives that nobody leaves before all have come, with exact ends, by collective.
+    """Rows of collectives that no rank leaves before all have joined, with exact ends, by collective.
 
     Times are on each member's own clock, whose zero was moved to a common epoch as well as that is known.
     """

@@ -1,4 +1,4 @@
-"""What communication that is resident on the SMs costs the kernels beside it; docs/contention.md.
+"""Slowdown of kernels during resident communication (SM contention); docs/contention.md.
 
 For each kernel in one launch shape: how long it runs alone and how long beside communication, whether the
 difference is more than chance, and what it adds up to; norms that communication kept from starting at all;
@@ -27,8 +27,8 @@ MAX_SIGNATURES = 64
 
 _CAVEATS = {
     KernelClass.NORM: "an association: one launch shape may stand for rows of different length",
-    KernelClass.GEMM: "an association: a product's inner size is not in its launch shape, so the runs beside "
-    "communication may be other products than those alone",
+    KernelClass.GEMM: "an association: a GEMM's inner size is not in its launch shape, so the runs beside "
+    "communication may be other GEMMs than those alone",
     KernelClass.ATTENTION: "an association: sequence lengths and masks are not in the launch shape, so the "
     "runs beside communication may do other work than those alone",
 }
@@ -94,8 +94,8 @@ def _not_measured(reason: str, remedy: str) -> tuple[DeviceContention, Sequence[
 def _reason(samples: Samples, norms: Sequence[DeviceContendedKernel]) -> str:
     """What a reader of an empty list must know."""
     if not samples.runs[KernelClass.NORM]:
-        return "no kernel in the window is a norm by its name"
-    return "" if norms else "no norm ran beside communication"
+        return "no kernel name in the window is that of a norm"
+    return "" if norms else "no norm overlapped communication"
 
 
 def _kernels(

@@ -53,12 +53,12 @@ def _summary(blocks: I64, weight: I64) -> Occupied:
 
 
 _WITH_MARGIN = "transformer_engine"
-"""Family of kernels that obey a margin (NVTE_FWD_LAYERNORM_SM_MARGIN and its kin)."""
+"""Family of kernels that have a margin (NVTE_FWD_LAYERNORM_SM_MARGIN and the like)."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Margin:
-    """Blocks of communication while norms ran or were held up; None where there were none, or not known."""
+    """Blocks of communication while norms ran or were delayed; None where there were none, or not known."""
 
     occupied_blocks: int | None = None
     typical_occupied_blocks: int | None = None
@@ -80,7 +80,7 @@ def suggest_margin(view: DeviceView, samples: Samples, stalls: Stalls | None, sl
         ends = np.concatenate((ends, stalls.start_ns[stalls.is_norm]))
     met = union(starts, ends)
     if not exact_sum(view.activity.kernel_comm.covered_within(met.start_ns, met.end_ns)):
-        return Margin(reason="no norm ran beside communication")
+        return Margin(reason="no norm overlapped communication")
     found = occupied_blocks(view, met)
     if found is None:
         return Margin(reason="the capture does not hold the grid of every communication kernel")
@@ -99,13 +99,13 @@ def _obstacle(view: DeviceView, samples: Samples, stalls: Stalls | None, slow: S
     slow_names = [samples.signatures[i].name for i in slow]
     stalled_names = [] if stalls is None else np.unique(stalls.name[stalls.is_norm]).tolist()
     if not slow_names and not stalled_names:
-        return "no norm is proven to be slower beside communication, or to be held up by it"
+        return "no norm is proven to be slowed or delayed by communication"
     if any(family_of(strings[name]) == _WITH_MARGIN for name in slow_names):
         return ""
     if not any(family_of(strings[name]) == _WITH_MARGIN for name in stalled_names):
-        return "only Transformer Engine's norms obey a margin, and none that suffers is one"
+        return "only Transformer Engine's norms have an SM margin, and none of them is affected"
     if stalls is not None and stalls.count(of_norms=False) >= stalls.count(of_norms=True):
-        return "as many kernels that are no norms were held up: the order of launches is the likelier cause"
+        return "as many other kernels were delayed: launch order is the likelier cause"
     return ""
 
 

@@ -1,4 +1,4 @@
-"""Kernels that were held up by resident communication and started as it ended.
+"""Kernels delayed by resident communication: they started as it ended.
 
 A kernel that needs its blocks on the device together (Transformer Engine's norms, any cooperative launch)
 cannot start while communication keeps some of the SMs. It is counted where the trace excludes the other
@@ -170,7 +170,7 @@ class Stalls:
     """Since when the kernel could have run."""
     start_ns: I64
     undecided: int
-    """Norms that look held up but queued behind a wait whose end is not known, or on a stream that never ran
+    """Norms that look delayed but queued behind a wait whose end is not known, or on a stream that never ran
     beside communication, so that it may be ordered after it."""
 
     def lost_ns(self, of_norms: bool) -> int:

@@ -56,9 +56,9 @@ def judge(found: Compared, mine: Bool) -> dict[int, Judged]:
         (
             "undecided",
             enough & ~tested,
-            f"with so few runs nothing can be proven of one of {int(enough.sum()):,} kernels tested together",
+            f"too few runs to prove anything of one of {int(enough.sum()):,} kernels tested together",
         ),
-        ("undecided", enough, "the runs are too few, or spread too far, to tell"),
+        ("undecided", enough, "inconclusive: too few runs, or too scattered"),
     )
     verdicts: dict[int, Judged] = {}
     for i in np.flatnonzero(mine).tolist():

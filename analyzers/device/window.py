@@ -80,7 +80,7 @@ def find_window(trace: Trace, activity: Activity, request: WindowRequest, known:
             reason=f"from the first to the last range that matches {request.range_pattern.pattern!r}",
         )
     if request.whole_capture:
-        return _capture(activity, "asked for with --window capture")
+        return _capture(activity, "given with --window capture")
     source, rows = _step_ranges(trace, activity, request.step_pattern, known)
     if not len(rows):
         if request.step_pattern is not None:

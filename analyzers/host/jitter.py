@@ -4,7 +4,7 @@ The host time of a step is the length of its range less the waits in it (for the
 communication), so a rank that only waits for a late one does not look late itself. Durations are compared,
 never instants: the ranks' clocks need not agree. Devices of one process have one host, which counts once.
 
-Somebody is always slowest. A rank is called slow only where it is so more often than by chance, and by more
+Some rank is always slowest. A rank is called slow only where it is so more often than by chance, and by more
 than a rank's host time varies from step to step.
 """
 

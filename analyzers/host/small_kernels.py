@@ -1,4 +1,4 @@
-"""Kernels too small for what it costs to launch them, where the device waits for launches.
+"""Launch-bound kernels shorter than their launch.
 
 Only there does size matter: a short kernel behind a full queue costs its own time and no more.
 """

@@ -46,7 +46,7 @@ NO_OUTLINE = Outline(start_ns=_EMPTY, end_ns=_EMPTY, code=_EMPTY, closed_ns=0)
 
 
 def outline(view: DeviceView) -> Outline:
-    """The outline of a device that communicates; empty of another, which nobody waits for."""
+    """The outline of a device that communicates; empty of any other, since no rank waits for it."""
     window = view.window
     if window.duration_ns <= 0 or not len(view.activity.communication.start_ns):
         return NO_OUTLINE

@@ -287,5 +287,5 @@ WORDED_COMMUNICATION: tuple[KernelRule, ...] = (
     rule("custom_collective", _COMM, _ANY + r"[^:]*$", transport="custom"),
 )
 """Communication by a word in the function's name. Read after generated names (a compiler lists a
-collective's name in kernels that merely use its result). A matrix product fused with a collective is
+collective's name in kernels that merely use its result). A GEMM fused with a collective is
 GEMM: it computes for most of its time, and counting it as communication would hide that."""

@@ -9,7 +9,7 @@ function's name. Communication comes from collective_names. Choices that a reade
 - a kernel of torch.compile is NORM, LOSS or SOFTMAX only where its fused names say so, else
   ELEMENTWISE or REDUCTION;
 - norm with quantisation is NORM, activation with quantisation QUANTISATION;
-- a matrix product is GEMM whatever else the same kernel does, convolution apart;
+- a matrix multiplication is GEMM whatever else the same kernel does, convolution apart;
 - foreach kernels are OPTIMIZER unless they copy: that is where training uses them.
 """
 

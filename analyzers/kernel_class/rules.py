@@ -19,7 +19,7 @@ class KernelClass(IntEnum):
     COMMUNICATION = 0
     """Moves data between ranks, or waits for other ranks in order to."""
     GEMM = 1
-    """Matrix products, their split-K sums, and products fused with a collective."""
+    """Matrix multiplications, their split-K sums, and those fused with a collective."""
     ATTENTION = 2
     """Attention forward and backward with their helpers, and its linear and state-space relatives."""
     NORM = 3

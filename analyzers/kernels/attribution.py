@@ -141,7 +141,7 @@ def _named_phase(view: DeviceView, rows: I64) -> I64:
     return by_name[names]
 
 
-AT_LEAST = "at least: only kernels and operators that are of no gradient were told from the backward"
+AT_LEAST = "lower bound: only kernels and operators that compute no gradient are told from the backward pass"
 
 
 def recomputed(
@@ -167,11 +167,14 @@ def recomputed(
     if view.facts.recompute is not None:
         return None, "the job recomputes, but neither ranges nor names show which kernels do"
     if not (found.phase == Phase.BACKWARD).any():
-        return None, "no range and no name tells a backward"
+        return None, "no range and no name shows a backward pass"
     forms = frozenset[str]().union(*(lane.layer_forward for lane in lanes.values()))
     if "operator" in forms:
-        return 0, "no forward operator runs inside a backward"
+        return 0, "no forward operator runs inside a backward pass"
     # A recomputation of attention alone runs no range of its layer.
     if "range" in forms and (found.forward_by_name & (said.phase == Phase.FORWARD)).any():
-        return 0, "no forward of a layer and no forward kernel of attention or a norm runs inside a backward"
-    return None, "no range is inside of a layer's forward, so that one in a backward would show"
+        return (
+            0,
+            "no forward of a layer and no forward kernel of attention or a norm runs inside a backward pass",
+        )
+    return None, "no range lies inside a layer's forward pass, so one in a backward pass would not show"

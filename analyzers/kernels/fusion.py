@@ -1,4 +1,4 @@
-"""Sequences of kernels that one fused kernel would replace, told by the names of their arithmetic.
+"""Sequences of kernels that one fused kernel would replace, known by the names of their arithmetic.
 
 Kernels of PyTorch's own arithmetic say what they compute in their names (`MulFunctor`, `rsqrt_kernel_cuda`).
 Each is read as one letter, a stream becomes a text, and a sequence is a pattern on that text; casts and fills
@@ -69,13 +69,13 @@ _PATTERNS = (
         name="rms_norm_by_hand",
         knob=None,
         sequences=("[pm]uarmm?",),  # square, mean, + eps, 1 / sqrt, * x, * weight
-        note="no knob fuses it: use a norm that is one kernel, such as Transformer Engine's",
+        note="no knob fuses it: use a fused norm, such as Transformer Engine's",
     ),
     _Pattern(
         name="masked_softmax",
         knob="masked_softmax_fusion",
         sequences=("m?ks", "xaeSd"),  # scale, mask, softmax; or max, - max, exp, sum, divide
-        note="does nothing where attention itself is fused, which is better still (attention_backend)",
+        note="no effect with fused attention, which is better still (attention_backend)",
     ),
     _Pattern(
         name="swiglu",
@@ -200,7 +200,7 @@ def _found(
 def _gradient_accumulation(
     view: DeviceView, rows: I64, duration_ns: I64, accumulates: Bool
 ) -> list[UnfusedPattern]:
-    """Adds that autograd's accumulation launched: the product could have added into the gradient itself."""
+    """Adds that autograd's accumulation launched: the GEMM could accumulate into the gradient itself."""
     if not accumulates.any():
         return []
     adds = np.flatnonzero(accumulates & (_letters(view, rows) == ord("a")))

@@ -40,7 +40,7 @@ class Meaning:
 
     part: str | None = None
     core: bool = False
-    """The product of queries, keys and values: matrix products in it are no linear layers."""
+    """The core of attention (queries, keys, values): GEMMs in it are no linear layers."""
     phase: Phase = Phase.NONE
     autograd: bool = False
     """A node of PyTorch's autograd."""

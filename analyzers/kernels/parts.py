@@ -31,7 +31,7 @@ from perfdoc.results.kernels import KernelPartsAnalysis, PartTime
 from perfdoc.traces.table import Bool
 
 _MAY_HIDE_ATTENTION = (
-    "attention is not fused and no range names its products: those of queries, keys and values are counted in"
+    "attention is not fused and no range names its GEMMs: those of queries, keys and values are included"
 )
 _GROUPED_NAME = re.compile(
     r"(?i)group(?:ed)?_?(?:gemm|mm|matmul)|groupproblem|moe|expert|(?:^|_)t?gmm(?:_|$)"
@@ -66,7 +66,7 @@ def kernel_parts(view: DeviceView) -> KernelPartsAnalysis:
     recompute_ns, recompute_reason = recomputed(view, lanes, said, found, duration, is_comm)
     return KernelPartsAnalysis(
         state="measured",
-        reason="" if lanes else "no range names a part of the model: parts are known by kernel names alone",
+        reason="" if lanes else "no range names a part of the model: parts come from kernel names alone",
         remedy="" if lanes else "Put the model's parts into NVTX or record_function ranges.",
         kernel_ns=total,
         compute_kernel_ns=computing,
@@ -127,7 +127,7 @@ def _rows(found: Attribution, duration: I64) -> list[PartTime]:
 
 
 def _grouped(view: DeviceView, rows: I64, is_gemm: Bool) -> Bool:
-    """Whether a product's name says that it is of several experts."""
+    """Whether a GEMM's name says that it is grouped over experts."""
     kernels, strings = view.trace.kernels, view.trace.strings
     names = kernels.full_name[rows]
     found = np.zeros(len(strings), bool)

@@ -33,7 +33,7 @@ class Said:
     part: I64
     """Index into PARTS; NO_PART (-1)."""
     core: Bool
-    """In the product of queries, keys and values."""
+    """In the core of attention (queries, keys, values)."""
     by_sequence: Bool
     """Told by the forward operator whose gradient this is."""
     phase: I64

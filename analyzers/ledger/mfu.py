@@ -95,7 +95,7 @@ def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | Non
 def _convention(facts: JobFacts) -> str:
     if facts.flops_per_step is None:
         return CONVENTION
-    return facts.flops_convention or "as whoever gave them counts them"
+    return facts.flops_convention or "counted as given"
 
 
 def _ideal_ns(steps: int, flops: _Known, gpus: _Known, peak: _Known) -> int:
@@ -115,7 +115,7 @@ def _flops(facts: JobFacts) -> _Known:
         missing = [key for key, value in given if value is None]
         return _Known(
             value=None,
-            text=f"the model's FLOPs are not known: {', '.join(missing)} not given",
+            text=f"model FLOPs unknown: {', '.join(missing)} not given",
             remedy="Give the model, the global batch and the sequence length, such as "
             "--set model=llama3-8b gbs=128 seq=8192, or flops_per_step.",
         )
@@ -140,7 +140,7 @@ def _gpus(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | None, com
         return _Known(value=len(ranks), text="the captures, which show no communication with others")
     return _Known(
         value=None,
-        text="how many GPUs the job had is not in the captures",
+        text="the captures do not show the job's number of GPUs",
         remedy="Give it: --set world_size=64.",
     )
 
@@ -152,13 +152,13 @@ def _peak(ranks: Sequence[MfuRank], facts: JobFacts) -> _Known:
     names = {r.gpu_name for r in ranks}
     remedy = "Give the dense peak of one device in teraflop/s: --set peak_tflops=989."
     if names == {"CPU"}:
-        return _Known(value=None, text="the peak of a CPU is not known", remedy=remedy)
+        return _Known(value=None, text="the peak of a CPU is unknown", remedy=remedy)
     if len(names) != 1 or None in names:
         return _Known(value=None, text="the captures do not name one GPU for all ranks", remedy=remedy)
     if facts.dtype is None:
         return _Known(
             value=None,
-            text="the dtype of the matrix products is not known",
+            text="the dtype of the GEMMs is unknown",
             remedy="Give it: --set dtype=bf16 (or fp8).",
         )
     (name,) = names

@@ -120,7 +120,7 @@ _NO_COMMUNICATION = "peer_copy"
 MAX_GROUPS = 16_384
 """Groups of a job that are matched. A rank has tens; a hostile trace has one for each call."""
 REMEDY = (
-    "Capture what tells groups (nsys: NCCL 2.25 or newer; PyTorch profiler: torch 2.4 or newer) and number "
+    "Capture process groups (nsys: NCCL 2.25 or newer; PyTorch profiler: torch 2.4 or newer) and number "
     "the step ranges."
 )
 """Where captures do not tell which call is whose."""
@@ -265,7 +265,7 @@ def _several_groups(facts: JobFacts) -> str:
     """Why the ranks may not be taken for one group; empty where they may."""
     several = [d for d in ("tp", "cp", "pp", "dp") if (getattr(facts, d) or 1) > 1]
     if len(several) > 1:
-        return f"the job has {' and '.join(several)} groups, and no capture tells which call is whose"
+        return f"the job has {' and '.join(several)} groups, and no capture shows the group of a call"
     return ""
 
 

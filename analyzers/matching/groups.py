@@ -98,7 +98,7 @@ def _group(known: Sequence[tuple[int, CallGroup]]) -> JobGroup:
     if size is not None and len(members) > size:
         reason = f"{len(members)} ranks show a group of this name that has {size} ranks"
     elif size is None and not first.communicator and not first.ranks:
-        reason = "neither its ranks nor their number is known, and its name may be another group's too"
+        reason = "its ranks and size are unknown, and its name may be that of another group too"
     return JobGroup(label=label, size=size, members=members, reason=reason)
 
 
@@ -133,7 +133,7 @@ class _Pairs:
         label = f"{whole.label} send/receive"
         if self.is_pair(group):
             return self._of(group, "pair", caller, label=label, size=2)
-        reason = "the other side of its sends and receives is not known"
+        reason = "the peer of its sends and receives is unknown"
         return self._of(group, "many", caller, label=label, size=whole.size, reason=reason)
 
     def is_pair(self, group: int) -> bool:

@@ -106,7 +106,7 @@ class Matches:
 
     @cached_property
     def is_synchronising(self) -> Bool:
-        """Whether nobody can leave a collective before all have come, by collective."""
+        """Whether no rank can leave a collective before all have joined, by collective."""
         return np.array([o in SYNCHRONISING for o in self.operations], bool)[self.operation]
 
 

@@ -91,7 +91,7 @@ def find_shift(
     shifts, gap = shifts[long], gap[long]
     best = _by_clocks(shifts, gap, clock_error_ns, same_length=sizes[0] == sizes[1]) if len(shifts) else None
     if best is None:
-        return Shift(shift=None, reason="the captures may begin at different calls, and nothing tells which")
+        return Shift(shift=None, reason="the captures may begin at different calls, and nothing shows which")
     return Shift(shift=int(shifts[best]))
 
 

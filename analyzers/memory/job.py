@@ -80,7 +80,7 @@ def _most(values: Sequence[int | None]) -> int | None:
 
 _NONE = "No memory snapshot and no samples were given."
 _GIVE_SNAPSHOT = (
-    "Give a snapshot (torch.cuda.memory._dump_snapshot) beside the captures, or the directory of a "
+    "Give a snapshot (torch.cuda.memory._dump_snapshot) with the captures, or the directory of a "
     "`perfdoc run`."
 )
 

@@ -143,7 +143,7 @@ def _notes(lifetimes: Lifetimes, reserved: I64 | None) -> list[str]:
     notes = []
     if lifetimes.lost:
         notes.append(
-            f"{lifetimes.lost:,} events contradict one another (an address allocated or freed twice): "
+            f"{lifetimes.lost:,} events contradict each other (an address allocated or freed twice): "
             "the recording left events out"
         )
     if lifetimes.not_at_the_end:

@@ -59,7 +59,7 @@ def measure_pipeline(
         return not_measured(reason, remedy, layout)
     if layout.pp is None or layout.vpp is None or layout.micro_batches is None:
         return not_measured(
-            f"the layout of the pipeline is not known: {', '.join(layout.missing)}",
+            f"pipeline layout unknown: {', '.join(layout.missing)}",
             f"Give it: --set {' '.join(f'{name}=N' for name in layout.missing)}",
             layout,
         )
@@ -94,7 +94,7 @@ def measure_pipeline(
         if position not in stages and (stage := stage_by_warm_up(rank, layout)) is not None:
             stages[position] = stage
             named["stages"] = "passes before the first backward"
-    notes = (*sizes.notes, f"every rank by itself: {alone}")
+    notes = (*sizes.notes, f"each rank alone: {alone}")
     return _of_ranks(ranks, stages, fastest, replace(sizes, sources=named, notes=notes))
 
 

@@ -85,7 +85,7 @@ def perfect_schedule(
                 moved = True
             else:
                 waiting.discard(stage)
-        assert moved or not waiting, "the schedule waits for itself"
+        assert moved or not waiting, "the schedule has a dependency cycle"
     own = tuple(micro_batches * (sum(f) + sum(b)) for f, b in zip(*takes.values(), strict=True))
     return PerfectSchedule(window=max(free), own=own)
 

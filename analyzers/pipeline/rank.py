@@ -23,7 +23,7 @@ GROUP = "PIPELINE_MODEL_PARALLEL_GROUP"
 _REMEDIES = {
     False: "Capture NCCL's payloads and process groups (perfdoc run does), or ranges around sends and "
     "receives; a CUDA graph of the whole step hides them.",
-    True: "Analyse the whole run directory: its folder `collectives` says when messages were complete.",
+    True: "Analyse the whole run directory: its folder `collectives` has the completion of messages.",
 }
 """For a rank on a GPU, and for one on the CPU."""
 _PP = DIMENSIONS.index("pp")

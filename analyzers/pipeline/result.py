@@ -95,7 +95,7 @@ def measured(
     pipelines: int = 0,
     certainty: Certainty,
 ) -> PipelineAnalysis:
-    """Put rows of ranks (by position) together; not measured where clocks leave open as much as there is."""
+    """Put rows of ranks (by position) together; not measured if it is within clock error."""
     window = sum(r.window_ns for r in sums.values())
     if not window:
         reason = "no step holds the passes of all stages"
@@ -104,8 +104,8 @@ def measured(
     times = sum(r.steps for r in sums.values())
     if certainty.idle_ns and split.idle_ns <= certainty.idle_ns * times:
         return not_measured(
-            f"the idle time of a stage in a step, {duration(split.idle_ns // times)}, is not more than the "
-            f"clocks of the captures leave open, {duration(certainty.idle_ns)}",
+            f"the idle time of a stage in a step, {duration(split.idle_ns // times)}, is within clock error, "
+            f"{duration(certainty.idle_ns)}",
             _CLOCK_REMEDY,
             sizes.layout,
         )
@@ -118,11 +118,11 @@ def measured(
     late_peer = share(split.late_peer_ns, certainty.idle_ns + certainty.transfer_ns)
     shares = {"bubble": bubble, "transfer": transfer, "late peer": late_peer}
     unclear = [name for name, value in shares.items() if value is None]
-    reason = f"not more than what clocks leave open: {', '.join(unclear)}" if unclear else ""
+    reason = f"{', '.join(unclear)} within clock error" if unclear else ""
     remedy = _CLOCK_REMEDY if unclear else ""
     if scope == "rank":
         late_peer = None
-        reason = "a rank by itself does not show whether a peer was late or its messages took long: late peer"
+        reason = "late peer: one rank alone does not show whether a peer was late or its messages took long"
         remedy = (
             "Give the captures of all stages; of one node in one nsys session, so that they share a clock."
         )

@@ -102,7 +102,7 @@ class CommonTime(Protocol):
     """Clocks of all ranks put on one; `clocks.ClockAlignment` is one of these."""
 
     def resolution_between(self, members: Sequence[int]) -> int | None:
-        """Differences between some ranks, by position, up to this are not told from none; None where their
+        """Differences between some ranks, by position, up to this are within clock error; None where their
         clocks were not compared."""
 
     def aligned(self, member: int, time_ns: I64) -> I64:
@@ -215,7 +215,7 @@ def _empty(rank: PipelineRank, start_ns: int, end_ns: int) -> int:
 
 def fastest_by_bytes(ranks: Sequence[PipelineRank]) -> dict[int, int]:
     """The shortest duration of a message of each size over all ranks, zero lengths aside: what a transfer
-    takes where nobody waits for the other side."""
+    takes if neither side waits for the other."""
     size = np.concatenate([r.messages.bytes for r in ranks])
     duration = np.concatenate([r.messages.end_ns - r.messages.start_ns for r in ranks])
     sizes, code = np.unique(size[duration > 0], return_inverse=True)

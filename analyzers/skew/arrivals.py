@@ -104,11 +104,11 @@ class Lateness:
     collective: I64
     """Index into Matches, by collective."""
     resolution_ns: I64
-    """By collective: arrivals that lie closer are not told apart."""
-    is_told: Bool
+    """By collective: clock error of its arrivals."""
+    is_resolved: Bool
     """By collective: the first and the last came further apart than the resolution."""
     row: I64
-    """Row of Matches, by collective and member; only of collectives that are told."""
+    """Row of Matches, by collective and member; only of collectives with more skew than clock error."""
     of: I64
     """Position in `collective`, by row."""
     is_late: Bool
@@ -159,7 +159,7 @@ def lateness(matches: Matches, times: Arrivals, resolution_ns: Sequence[int | No
     return Lateness(
         collective=looked,
         resolution_ns=own,
-        is_told=told,
+        is_resolved=told,
         row=row,
         of=np.flatnonzero(told)[of],
         is_late=comes_last & is_minority,

@@ -39,8 +39,8 @@ def _missing_ranks(matches: Matches) -> list[str]:
     if not lacking:
         return []
     return [
-        f"Ranks are missing in {len(lacking):,} groups (up to {max(g.missing for g in lacking):,}): where "
-        "one of those comes last, nobody is named and its delay counts as transfer."
+        f"Ranks are missing in {len(lacking):,} groups (up to {max(g.missing for g in lacking):,}): if "
+        "one of those is last, no straggler is named and its delay counts as transfer."
     ]
 
 
@@ -54,7 +54,7 @@ def _bounded(matches: Matches, clocks: ClockAlignment) -> list[str]:
     worst = max(clocks.clocks[i].resolution_ns or 0 for i in loose)
     return [
         f"The clocks of {', '.join(names[:_REASONS])}{more} share too few ends with the others': they are "
-        f"placed within what cannot have come before what, which leaves up to {duration(worst)} open."
+        f"bounded by the order of messages, with a clock error of up to {duration(worst)}."
     ]
 
 
@@ -68,8 +68,8 @@ def _apart(clocks: ClockAlignment) -> list[str]:
     )
     what = f"; {alone:,} ranks share none with any other" if alone else ""
     return [
-        f"The ranks fall into {len(components):,} sets that no matched collective connects, nor messages "
-        f"both ways; they are not compared across{what}."
+        f"The ranks fall into {len(components):,} sets that no matched collective and no two-way messages "
+        f"connect; they are not compared across{what}."
     ]
 
 
@@ -78,7 +78,7 @@ def _contradicted(matches: Matches, clocks: ClockAlignment) -> list[str]:
     if not names:
         return []
     return [
-        f"Left out, since ranks leave before others come, so that the calls are not of one group: "
+        f"Left out: ranks leave before others join, so the calls are not of one group: "
         f"{', '.join(names[:_REASONS])}{' and others' if len(names) > _REASONS else ''}."
     ]
 
@@ -111,7 +111,7 @@ def _without_end(matches: Matches, times: Arrivals) -> list[str]:
         return []
     return [
         f"Of {count:,} collectives on the CPU (reduce-scatter, send, receive) only the end of the wait is "
-        "known, not the completion: they are in no transfer and wait."
+        "known, not the completion: they count in no transfer and no wait."
     ]
 
 
@@ -119,4 +119,4 @@ def _unnumbered(ranks: Sequence[CollectiveCalls], matches: Matches) -> list[str]
     count = sum(m.rank is None for m in matches.members)
     if not count:
         return []
-    return [f"{count:,} of {len(ranks):,} captures do not say which rank they are: they are named by device."]
+    return [f"{count:,} of {len(ranks):,} captures do not name their rank: they are named by device."]

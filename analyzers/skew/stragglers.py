@@ -18,7 +18,7 @@ from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
 from perfdoc.results.waits import LateCause, Straggler, StragglersState
 
 FEWEST = 5
-"""Collectives in which arrivals can be told apart; of fewer nothing recurrent is said."""
+"""Collectives in which arrivals can be resolved apart; of fewer nothing recurrent is said."""
 _LARGEST_CHANCE = 0.01
 """Probability that chance alone makes any of the ranks come last so often."""
 _ODDS_RATIO = 2.0
@@ -46,17 +46,14 @@ def find_stragglers(
     ranks: Sequence[CollectiveCalls], matches: Matches, times: Arrivals, late: Lateness
 ) -> Stragglers:
     """Look for them in every dimension. Arguments: see `arrivals` and `lateness`."""
-    looked, told = len(late.collective), int(late.is_told.sum())
+    looked, resolved = len(late.collective), int(late.is_resolved.sum())
     if not looked:
         reason = "no collective shows the order of arrival: see `limits`"
         return Stragglers(found=[], state="not_compared", reason=reason, latest={})
-    if not told:
-        reason = (
-            f"{looked:,} collectives were compared; "
-            "at none of them ranks came further apart than the residual of the clocks"
-        )
+    if not resolved:
+        reason = f"{looked:,} collectives were compared; the skew of all of them is within clock error"
         return Stragglers(found=[], state="not_distinguishable", reason=reason, latest={})
-    compared = f"arrivals at {told:,} of {looked:,} collectives can be told apart"
+    compared = f"arrivals at {resolved:,} of {looked:,} collectives differ by more than clock error"
     habits = [
         habit
         for habit in _habits(matches, late)
@@ -74,7 +71,7 @@ def find_stragglers(
         }
         found.sort(key=lambda s: (-s.wait_caused_ns, s.rank is None, s.rank or 0, s.name, s.dimension))
         return Stragglers(found=found, state="found", reason=compared, latest=latest)
-    few = "too few to call anything recurrent" if told < FEWEST else "no rank comes last by habit"
+    few = "too few to call anything recurrent" if resolved < FEWEST else "no rank is last repeatedly"
     return Stragglers(found=[], state="none", reason=f"{compared}; {few}", latest={})
 
 

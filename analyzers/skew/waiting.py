@@ -1,4 +1,4 @@
-"""Waiting for one another: transfer and wait of every rank, and who is waited for.
+"""Transfer and wait of every rank, and the stragglers that cause the wait.
 
 Transfer and wait need no common clock; who came last does, so it is told only where the ranks' arrivals lie
 further apart than matched ends do after the clocks were aligned (the residual).
@@ -58,7 +58,7 @@ def measure_skew(
         stragglers_state=stragglers.state,
         stragglers_reason=stragglers.reason,
         compared=len(late.collective),
-        distinguishable=int(late.is_told.sum()),
+        distinguishable=int(late.is_resolved.sum()),
         limits=limits_of(ranks, matches, clocks, times) if measured else [],
     )
     return found, stragglers.latest
@@ -69,7 +69,7 @@ def _why_not(matches: Matches, clocks: ClockAlignment) -> tuple[str, str]:
     if matches.state != "measured":
         return matches.reason, matches.remedy
     if set(np.unique(matches.group).tolist()) <= clocks.contradicted:
-        reason = "ranks leave collectives before others come, so what was matched is not of one group"
+        reason = "ranks leave collectives before others join, so the matched calls are not of one group"
         return reason, REMEDY
     return "no matched collective lies inside the windows of its ranks", "Choose a window that they share."
 
@@ -128,7 +128,7 @@ def _waits(matches: Matches, times: Arrivals) -> list[RankWait]:
 
 
 def _largest_spreads(matches: Matches, times: Arrivals, late: Lateness) -> list[Spread]:
-    told = late.collective[late.is_told]
+    told = late.collective[late.is_resolved]
     spread = times.last_ns[told] - times.first_ns[told]
     rows = []
     for i in told[np.argsort(-spread, kind="stable")[:LARGEST_SPREADS]].tolist():

@@ -79,7 +79,7 @@ def _warmup(unprofiled: LoggedSteps) -> WarmUp:
     steps = warmup_steps(unprofiled.duration_ns)
     if steps is None:
         return WarmUp.missing(
-            f"{len(unprofiled.step)} unprofiled steps were logged; it takes {MIN_WARMUP_STEPS} to tell.",
+            f"{len(unprofiled.step)} unprofiled steps were logged; {MIN_WARMUP_STEPS} are needed.",
             "Train for more steps.",
         )
     usual = float(np.median(unprofiled.duration_ns[steps:]))
@@ -96,7 +96,7 @@ def _overhead(profiled_ns: I64, steady_ns: I64) -> ProfilerOverhead:
     if min(counts) < MIN_STEPS:
         return ProfilerOverhead.missing(
             f"{counts[0]} profiled and {counts[1]} steady unprofiled steps were logged; "
-            f"it takes {MIN_STEPS} of each.",
+            f"{MIN_STEPS} of each are needed.",
             "Profile fewer steps of a longer run, or more: --profile-steps.",
         )
     low, high = median_range(profiled_ns)
@@ -104,7 +104,7 @@ def _overhead(profiled_ns: I64, steady_ns: I64) -> ProfilerOverhead:
     few = min(counts) < 5
     return ProfilerOverhead(
         state="measured",
-        reason="Few steps: the range is from the quickest to the slowest and may be too narrow."
+        reason="Few steps: the range is from the fastest to the slowest and may be too narrow."
         if few
         else "",
         remedy="",
@@ -143,7 +143,7 @@ def _agreement(ranks: Sequence[RankSteps], logs: Mapping[int, LoggedSteps]) -> L
     device, host = np.concatenate(analysed), np.concatenate(logged)
     if not len(device):
         return _no_agreement(
-            "No analysed step is also in the log: ranks or numbers of steps are not known.",
+            "No analysed step is also in the log: ranks or step numbers are unknown.",
             "Analyse the run directory as a whole; steps must be named by their number.",
         )
     each = device / host - 1

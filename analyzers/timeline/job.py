@@ -127,17 +127,17 @@ def _notes(steps: int, aligned: dict[int, bool], beyond: int) -> list[str]:
     notes = []
     if steps > 1:
         notes.append(
-            "no step is typical of all ranks: each shows one that is typical of itself, drawn from 0, and "
-            "what lies under one another did not happen at one time"
+            "no step is typical of all ranks: each rank shows its own typical step from 0, so vertical "
+            "alignment does not mean simultaneous"
         )
     elif not all(aligned.values()):
         apart = sum(not a for a in aligned.values())
         notes.append(
             f"the clocks of {apart:,} of {len(aligned):,} ranks were not compared with the others': their "
-            "steps are drawn from 0, and what lies under one another did not happen at one time"
+            "steps start at 0, so vertical alignment does not mean simultaneous"
         )
     if beyond:
-        notes.append(f"{len(aligned):,} ranks are drawn, spread over all; {beyond:,} are not")
+        notes.append(f"{len(aligned):,} ranks are shown, spread over all; {beyond:,} are not")
     return notes
 
 

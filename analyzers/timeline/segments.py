@@ -1,4 +1,4 @@
-"""Labelled stretches painted over one another, and pooled into few enough segments to draw.
+"""Labelled intervals in layers, stacked into few enough segments to draw.
 
 Long pieces stay as they are. Short ones that follow one another are pooled, and inside of a pool the time of
 each code is laid side by side. So segments tile what the pieces tile, their sums by code are those of the

@@ -87,7 +87,7 @@ MAX_WORDS = 200
 EXPORTS_AT_ONCE = 4
 """An export takes one core, and up to a few times the report's size of memory."""
 _FULL_BYTES = 4 << 20
-"""With less room than this a report that is missing is missing for want of room: it takes some megabytes."""
+"""With less free space than this, a missing report is blamed on the full disk: it takes some megabytes."""
 _REPORT = re.compile(r"rank(0|[1-9][0-9]{0,6})\.nsys-rep")
 _OF_RANK = re.compile(r"rank(0|[1-9][0-9]{0,6})\..+")
 
@@ -194,7 +194,7 @@ def _why_none(run: RunDirectory, rank: int) -> str:
         return f"nsys left no report: only {free // 1000} kB are free where {run.path} lies."
     words = last_words(run, rank)
     return "nsys left no report: " + (
-        f"its last words: {words}" if words else "it was killed, or the disk is full."
+        f"its last message: {words}" if words else "it was killed, or the disk is full."
     )
 
 

@@ -57,7 +57,7 @@
       if (length >= column) {
         const said = [];
         if (track.name[i] >= 0) said.push((row.kind === "passes" ? "micro-batch " : "") + data.names[track.name[i]]);
-        if (track.held[i] > 1) said.push("pools " + track.held[i].toLocaleString("en") + " stretches");
+        if (track.held[i] > 1) said.push("stacks " + track.held[i].toLocaleString("en") + " intervals");
         if (track.count[i] > 1) said.push(track.count[i].toLocaleString("en") + (COUNTED[row.kind] ?? " kernels and copies") + " begin in it");
         found.push({ code: track.code[i], start, end, top: 0, bottom: 1, ns: length, said: said.map(plain).join("<br>") });
         continue;

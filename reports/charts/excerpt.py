@@ -36,7 +36,7 @@ _NAME = 96
 
 @dataclass(frozen=True, kw_only=True)
 class Bar:
-    """One stretch, or several that were pooled."""
+    """One interval, or several stacked ones."""
 
     x: str
     width: str
@@ -186,7 +186,7 @@ def _bars(track: TimelineTrack, span: int) -> Iterator[Bar]:
             called = f"micro-batch {called}"
         part = length / span
         show_name = track.kind in _NAMED and called and part >= _NAME_FRAC
-        pooled = f", {plural(stretches, 'stretch', 'stretches')} together" if stretches > 1 else ""
+        pooled = f", {plural(stretches, 'interval')} together" if stretches > 1 else ""
         yield Bar(
             x=f"{short(_per_cent(start, span))}%",
             width=f"{short(max(_LEAST_WIDTH, 100 * part))}%",
@@ -231,7 +231,7 @@ def _ticks(begin: int, length: int, span: int) -> Iterator[Tick]:
 
 def _notes(found: WorstInstance, drawn: int) -> Iterator[str]:
     if len(found.ranks) > 1 and found.resolution_ns is not None:
-        apart = duration(found.resolution_ns)
-        yield f"Clocks are aligned; differences between ranks up to {apart} mean nothing."
+        error = duration(found.resolution_ns)
+        yield f"Clocks are aligned; skew below {error} is within clock error."
     if len(found.ranks) > drawn:
         yield f"{plural(len(found.ranks) - drawn, 'more rank')} in diagnosis.json."

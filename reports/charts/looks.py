@@ -14,9 +14,9 @@ KINDS = {
     "ledger": "ledger",
     "compute": "compute by kernel class",
     "communication": "communication, hidden and exposed",
-    "host": "host: calls of the threads that launch",
-    "passes": "passes of micro-batches",
-    "ranges": "ranges of the thread that launches",
+    "host": "host: CUDA calls of launching threads",
+    "passes": "forward and backward passes",
+    "ranges": "ranges of the launching thread",
 }
 """Tracks in the order of the picture."""
 

@@ -1,4 +1,4 @@
-"""Allocated memory over time, as areas of its categories on top of one another."""
+"""Allocated memory over time, as stacked areas of its categories."""
 
 from __future__ import annotations
 
@@ -54,9 +54,9 @@ def memory_picture(memory: DeviceMemory, label: str) -> Markup | None:
         '<svg class="axis" aria-hidden="true"><text x="0" y="13">0</text>'
         '<text x="100%" y="13" text-anchor="end">{end}</text></svg>'
     ).format(high=_HIGH, wide=_WIDE, spoken=spoken, paths=paths, most=size(most), end=end)
-    line = "; the line is what PyTorch reserved" if series.reserved_bytes else ""
+    line = "; line: reserved" if series.reserved_bytes else ""
     return figure(
-        f"Allocated memory of {label} over time, by use; dashed: the peak{line}",
+        f"Allocated memory of {label} over time, by category; dashed: the peak{line}",
         patterns(_KIND, looks),
         drawing,
         legend(_KIND, "memory", looks),

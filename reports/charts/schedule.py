@@ -43,11 +43,11 @@ def schedule_picture(diagnosis: Diagnosis) -> Markup | None:
 
 
 def _caption(ranks: list[TimelineRank], span: int) -> str:
-    numbers = "Numbers are micro-batches, where ranges name them."
+    numbers = "Numbers: micro-batches, if ranges name them."
     if len({rank.step for rank in ranks}) > 1:
         return (
             "Measured passes of one step of every stage. The stages show different steps, each from its own "
-            f"beginning: what lies under one another did not happen at one time. {numbers}"
+            f"beginning: vertical alignment does not mean simultaneous. {numbers}"
         )
     apart = "" if all(rank.aligned for rank in ranks) else " Clocks of the stages were not compared."
     step = shorten(ranks[0].step, 64)

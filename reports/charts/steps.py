@@ -1,4 +1,4 @@
-"""The length of every analysed step: from the quickest rank to the slowest, and the median of ranks."""
+"""The length of every analysed step: from the fastest rank to the slowest, and the median of ranks."""
 
 from __future__ import annotations
 
@@ -70,8 +70,7 @@ def steps_picture(diagnosis: Diagnosis) -> Markup | None:
     )
     pooled = f"; a bar is up to {bars[0].steps:,} steps" if bars[0].steps > 1 else ""
     return figure(
-        "Every analysed step: the quickest rank, on top of it up to the slowest; the line: their median"
-        f"{pooled}",
+        f"Every analysed step: fastest to slowest rank; line: median of ranks{pooled}",
         drawing,
     )
 

@@ -181,26 +181,20 @@ def _codes(track: TimelineTrack) -> list[str]:
 
 def _sentences(found: Timeline, diagnosis: Diagnosis) -> list[str]:
     alone = len(found.ranks) == 1
-    who = f"Of {plural(len(found.ranks), 'rank')}" if not alone else f"Of {shorten(found.ranks[0].label, 48)}"
+    who = shorten(found.ranks[0].label, 48) if alone else plural(len(found.ranks), "rank")
     same = {rank.step for rank in found.ranks}
     if same == {""}:
         windows = {rank.label: rank.window.duration_ns for rank in diagnosis.ranks}
         part = any(rank.duration_ns < windows.get(rank.label, 0) for rank in found.ranks)
-        drawn = "a part from the middle of the window" if part else "the whole window"
-        said = [f"{who} {drawn} is drawn: it is not made of steps."]
+        drawn = "Middle part of the window" if part else "Whole window"
+        said = [f"{drawn} of {who}: it has no steps."]
     elif found.step:
-        said = [f"{who} `{shorten(found.step, 64)}` is drawn, {_typical(found, diagnosis)}."]
+        said = [f"`{shorten(found.step, 64)}` of {who}, {_typical(found, diagnosis)}."]
     else:
-        said = [f"{who} one step each is drawn, {_typical(found, diagnosis)}."]
-    said.append(
-        "Short stretches share a column, each with as much of its height as it had of the time; areas are "
-        "times."
-    )
+        said = [f"One step of each of {who}, {_typical(found, diagnosis)}."]
+    said.append("Intervals narrower than a pixel are stacked by their share of the time.")
     if not alone and found.resolution_ns is not None:
-        said.append(
-            "Clocks are aligned; differences between ranks up to "
-            f"{duration(found.resolution_ns)} mean nothing."
-        )
+        said.append(f"Clocks are aligned; skew below {duration(found.resolution_ns)} is within clock error.")
     said += [note[:1].upper() + note[1:] + "." for note in found.notes]
     return said
 
@@ -215,10 +209,10 @@ def _typical(found: Timeline, diagnosis: Diagnosis) -> str:
         away = max(away, abs(rank.duration_ns - middle) / middle)
         only = only and len(own) == 1
     if only:
-        return "the only one that was captured"
+        return "the only step captured"
     if away <= _TYPICAL_FRAC:
-        return f"as long as the median of a rank's steps within {share(_TYPICAL_FRAC)}"
-    return f"up to {share(away)} longer or shorter than the median of a rank's steps"
+        return f"within {share(_TYPICAL_FRAC)} of the median step of each rank"
+    return f"up to {share(away)} from the median step of its rank"
 
 
 def _row(label: str, rank: TimelineRank, track: TimelineTrack, span: int, columns: int) -> Row:

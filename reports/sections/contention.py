@@ -1,4 +1,4 @@
-"""What communication on the SMs costs norms and other kernels beside it, and the margin that would help."""
+"""Contention for SMs: how much communication slows norms and other kernels, and the SM margin that helps."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ _WORTH_SAYING = 0.001
 
 
 def build(diagnosis: Diagnosis) -> Section | None:
-    """Nothing where no norm met communication and no other kernel is known to suffer from it."""
+    """None if no norm overlapped communication and no other kernel is known to be slowed by it."""
     found = diagnosis.analyses.norm_contention
     window = windows_ns(rank for rank in diagnosis.ranks if rank.contention.state == "measured")
     others = found.other_cost is not None and found.other_cost.mid_ns > _WORTH_SAYING * window
@@ -57,12 +57,12 @@ def build(diagnosis: Diagnosis) -> Section | None:
         return None
     slowed = [row for row in found.other_signatures if _paid(row.cost)]
     grids = (
-        _grid("Norms alone and beside communication", found.signatures, _NORMS),
-        _grid("Matrix products and attention that are longer beside it", slowed, _OTHERS),
+        _grid("Norms alone and during communication", found.signatures, _NORMS),
+        _grid("GEMMs and attention slowed during communication", slowed, _OTHERS),
     )
     return Section(
         key="contention",
-        title="Compute beside communication",
+        title="Contention with communication",
         sentences=[*_cost(found, window), *_stalled(found), *_margin(found)],
         grids=[grid for grid in grids if grid.rows],
     )
@@ -82,21 +82,21 @@ def _cost(found: NormContentionAnalysis, window: int) -> Iterator[str]:
     norms, others = found.norm_cost, found.other_cost
     if norms is not None and norms.mid_ns > 0:
         yield (
-            f"Beside communication kernels, norms of the same launch shape {extra(norms)}. That is the most "
-            "that more room for them can win."
+            f"During communication, norms of the same launch shape {extra(norms)}: the upper bound of what "
+            "an SM margin gains."
         )
     elif any(row.undecided_devices for row in found.signatures):
         why = next((row.undecided_reason for row in found.signatures if row.undecided_reason), "")
         yield (
-            "Norms ran beside communication kernels; what that costs cannot be told"
+            "Norms overlap communication; whether it slows them is inconclusive"
             + (f": {prose(why, 200)}." if why else ".")
         )
     elif norms is not None:
-        yield "Norms take as long beside communication kernels as alone, within 5 %."
+        yield "No slowdown: norms during communication take as long as alone, within 5 %."
     if others is not None and others.mid_ns > 0:
         yield (
-            f"Matrix products and attention of one launch shape {extra(others)}. This is an association: "
-            "a launch shape holds neither inner sizes nor sequence lengths, so these may be other products."
+            f"GEMMs and attention of one launch shape {extra(others)}. This is an association: a launch "
+            "shape holds neither inner sizes nor sequence lengths, so these may be other GEMMs."
         )
 
 
@@ -104,16 +104,16 @@ def _stalled(found: NormContentionAnalysis) -> Iterator[str]:
     starts, unsure, control = found.stalled_starts, found.undecided_starts, found.other_stalled_starts
     if starts:
         yield (
-            f"{figures.plural(starts, 'norm')} stood behind resident communication for "
-            f"{figures.duration(found.stalled_ns)} and started as it ended"
+            f"{figures.plural(starts, 'norm')} waited {figures.duration(found.stalled_ns)} for resident "
+            "communication and started as it ended"
             + (f"; {unsure:,} more may have waited for something else." if unsure else ".")
         )
         if control and control >= starts:
             others = figures.plural(control, "other kernel")
-            yield f"{others} did the same, so the order of launches is the likelier cause."
+            yield f"{others} did the same, so launch order is the likelier cause."
     elif unsure:
         starts_of = figures.plural(unsure, "norm")
-        yield f"{starts_of} started as communication ended; whether they waited for it is not known."
+        yield f"{starts_of} started as communication ended; whether they waited for it is unknown."
 
 
 def _margin(found: NormContentionAnalysis) -> Iterator[str]:
@@ -127,13 +127,13 @@ def _margin(found: NormContentionAnalysis) -> Iterator[str]:
             f"{found.suggested_sm_margin:,} for Transformer Engine's norms leaves it room."
         )
     elif found.margin_reason and (found.signatures or found.stalled_starts):
-        yield f"No SM margin is suggested: {prose(found.margin_reason, 200)}."
+        yield f"No SM margin suggested: {prose(found.margin_reason, 200)}."
 
 
 def _grid(caption: str, rows: Sequence[ContendedKernel], limit: int) -> Grid:
     return Grid(
         caption=caption,
-        head=["extra time", "alone", "beside", "runs of each", "blocks", "beside it is", "kernel"],
+        head=["extra time", "alone", "during", "runs of each", "blocks", "verdict", "kernel"],
         align="rrrrrln",
         rows=[
             [
@@ -155,7 +155,7 @@ def _verdict(row: ContendedKernel) -> str:
     if row.slower_devices:
         return "slower" + ("" if row.devices == 1 else f" on {row.slower_devices:,} of {row.devices:,}")
     if row.undecided_devices:
-        return "cannot be told"
+        return "inconclusive"
     return "no difference"
 
 

@@ -1,4 +1,4 @@
-"""What the hosts did while devices stood still, and which calls, kernels and pauses made them late."""
+"""What the hosts did while devices idled, and which calls, kernels and pauses delayed launches."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ from perfdoc.results.host import HostPauses, HostSplit
 from perfdoc.results.names import shorten
 
 _WORTH_A_TABLE = 0.005
-"""Share of the windows. Idle time that is less together is not divided: nobody has to look into it."""
+"""Share of the windows. Less idle time than this is not divided by cause."""
 
 _SPLIT: tuple[tuple[str, Callable[[HostSplit], int | None]], ...] = (
-    ("in Python and the framework, in no CUDA call", lambda split: split.python_ns),
-    ("waiting in a synchronising call", lambda split: split.synchronising_ns),
+    ("in Python or the framework, outside CUDA calls", lambda split: split.python_ns),
+    ("blocked in a synchronising call", lambda split: split.synchronising_ns),
     ("allocating or freeing memory", lambda split: split.allocation_ns),
-    ("loading device code", lambda split: split.module_load_ns),
+    ("loading CUDA modules", lambda split: split.module_load_ns),
     ("launching", lambda split: split.launch_ns),
-    ("allocating in a stream's order", lambda split: split.stream_allocation_ns),
+    ("in stream-ordered allocation", lambda split: split.stream_allocation_ns),
     ("in another CUDA call", lambda split: split.other_call_ns),
 )
 
@@ -62,7 +62,7 @@ def _causes(ranks: Sequence[Rank]) -> list[tuple[str, Total]]:
     """Time in which devices waited for their hosts, the longest first: idle.host, gc and data."""
     rows = [(words, total_of(ranks, partial(_split, part=part))) for words, part in _SPLIT]
     rows += [
-        ("collecting garbage", total_of(ranks, lambda rank: rank.host.gc.idle_ns)),
+        ("in garbage collection", total_of(ranks, lambda rank: rank.host.gc.idle_ns)),
         ("waiting for data", total_of(ranks, lambda rank: rank.host.data.idle_ns)),
     ]
     return sorted((row for row in rows if row[1].sum_ns), key=lambda row: -row[1].sum_ns)
@@ -79,16 +79,16 @@ def _late(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) -> Iterato
     part, length = figures.share(frac(total.sum_ns, window)), figures.duration(total.sum_ns)
     devices = devices_of(queued)
     if total.sum_ns < _WORTH_A_TABLE * window:
-        yield f"The host keeps ahead: {devices} waited for it {part} of the time ({length})."
+        yield f"Not launch-bound: {devices} waited for the host {part} of the time ({length})."
         return
     said = (
-        f"During {part} of the time ({length}{worst_of(total)}) {devices} stood still because the host had "
-        "not launched the next work"
+        f"Launch-bound {part} of the time ({length}{worst_of(total)}): {devices} idled until the host "
+        "launched the next kernel"
     )
     if len(causes) > 1:
         words, most = causes[0]
         of = figures.share(frac(most.sum_ns, sum(cause.sum_ns for _, cause in causes)))
-        said += f"; for {of} of that it was {words}"
+        said += f"; for {of} of that the host was {words}"
     yield said + "."
 
 
@@ -96,10 +96,10 @@ def _late_on_host(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) ->
     """CPU ranks launch nothing; what is known of them is data loading and garbage collection."""
     if causes:
         total_ns, window = sum(total.sum_ns for _, total in causes), windows_ns(ranks)
-        words = " and ".join(words for words, _ in causes)
+        words = " or ".join(words for words, _ in causes)
         part = figures.share(frac(total_ns, window))
         more = worst_of(causes[0][1])
-        yield f"During {part} of the time ({figures.duration(total_ns)}{more}) the host was {words}."
+        yield f"The host was {words} {part} of the time ({figures.duration(total_ns)}{more})."
 
 
 def _depth(ranks: Sequence[Rank]) -> Iterator[str]:
@@ -110,8 +110,8 @@ def _depth(ranks: Sequence[Rank]) -> Iterator[str]:
         middle = _span(figures.count(depths[0]), figures.count(depths[-1]))
         few = _span(figures.share(shallow[0]), figures.share(shallow[-1]))
         yield (
-            f"Launched and not yet started: {middle} at the median, none or one during {few} of the time"
-            + (" (least and most of a rank)." if len(queues) > 1 else ".")
+            f"Launch-queue depth: median {middle}, 0 or 1 for {few} of the time"
+            + (" (lowest to highest rank)." if len(queues) > 1 else ".")
         )
 
 
@@ -124,7 +124,7 @@ def _graphs(ranks: Sequence[Rank]) -> Iterator[str]:
     graph_ns = sum(g.graph_ns or 0 for g in known)
     if graph_ns:
         part = frac(graph_ns, sum(g.kernel_ns or 0 for g in known))
-        yield f"CUDA graphs launched {figures.share(part)} of the kernel time."
+        yield f"{figures.share(part)} of kernel time is launched by CUDA graphs."
 
 
 def _jitter(diagnosis: Diagnosis) -> Iterator[str]:
@@ -133,8 +133,9 @@ def _jitter(diagnosis: Diagnosis) -> Iterator[str]:
         return
     steps = jitter.common_steps or 0
     said = (
-        f"Between {figures.plural(jitter.ranks or 0, 'rank')} the host's own time of a step differs by "
-        f"{figures.duration(jitter.median_spread_ns)}, {figures.share(jitter.median_spread_frac)} of it"
+        f"Host jitter: {figures.duration(jitter.median_spread_ns)} between "
+        f"{figures.plural(jitter.ranks or 0, 'rank')}, {figures.share(jitter.median_spread_frac)} of the "
+        "host's own time of a step"
     )
     slow = next((rank for rank in jitter.slowest if rank.beyond_chance), None)
     said += " (one step)" if steps == 1 else f" (median of {steps:,} steps)"
@@ -142,17 +143,17 @@ def _jitter(diagnosis: Diagnosis) -> Iterator[str]:
         of, lag = figures.share(slow.recurrence_frac), figures.duration(slow.median_lag_ns)
         said += f"; {shorten(slow.label, 64)} is slowest in {of} of them, by {lag}"
     elif jitter.noise_ns is None:
-        said += "; too few steps to tell a slow rank from chance"
+        said += "; too few steps to name a slow rank"
     else:
         said += (
-            f"; one rank varies by {figures.duration(jitter.noise_ns)} from step to step, and none is slow "
+            f"; one rank varies by {figures.duration(jitter.noise_ns)} from step to step; no rank is slow "
             "more often than by chance"
         )
     yield said + "."
     if jitter.gc.state == "measured" and jitter.gc.avoidable_ns:
         yield (
             f"Ranks collect garbage at different steps ({jitter.gc.split_steps or 0:,} of "
-            f"{jitter.gc.collecting_steps or 0:,}): collecting at the same ones saves at most "
+            f"{jitter.gc.collecting_steps or 0:,}): collecting at the same steps saves at most "
             f"{figures.duration(jitter.gc.avoidable_ns)}."
         )
 
@@ -160,7 +161,7 @@ def _jitter(diagnosis: Diagnosis) -> Iterator[str]:
 def _did(causes: Sequence[tuple[str, Total]], window: int) -> Grid:
     many = any(total.worst for _, total in causes)
     return Grid(
-        caption="What the host was doing while the device waited for it",
+        caption="What the host did while the device waited",
         head=["the host was", "idle time", "of the windows", *(["most on", "there"] if many else [])],
         align="lrr" + ("lr" if many else ""),
         rows=[
@@ -184,7 +185,7 @@ def _held_up(ranks: Sequence[Rank]) -> Grid:
         *_pauses("data loading", [(rank.label, rank.host.data) for rank in ranks]),
     ]
     return Grid(
-        caption="What held it up; idle times overlap, each is the most that a cure can win",
+        caption="What delayed launches; idle times overlap, each is an upper bound of its gain",
         head=["what", "how often", "idle time", "detail"],
         align="lrrl",
         rows=sorted(rows, key=lambda row: -(row[2].ns or 0)),
@@ -227,7 +228,7 @@ def _allocations(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
     if not idle_ns:
         return
     steps = [c for c in calls if c.steps]
-    said = "whole window: it has no steps"
+    said = "whole window, no steps"
     if steps:
         inside, of = sum(c.steps_with_calls or 0 for c in steps), sum(c.steps or 0 for c in steps)
         last = sum(c.last_step_count or 0 for c in steps)
@@ -247,7 +248,7 @@ def _pauses(what: str, of: Sequence[tuple[str, HostPauses]]) -> Iterator[list[Ce
         return
     label, worst = max(known, key=lambda row: row[1].worst_ns or 0)
     length = figures.duration(sum(pause.total_ns or 0 for _, pause in known))
-    said = f"of {length}; worst {figures.duration(worst.worst_ns)}"
+    said = f"{length} in total; worst {figures.duration(worst.worst_ns)}"
     if len(known) > 1:
         said += f", {shorten(label, 48)}"
     if worst.worst_step:

@@ -17,11 +17,11 @@ _WORDS = {
     "communication": "copies for communication",
     "moe": "mixture of experts",
     "moe_router": "router",
-    "moe_dispatch": "dispatch of tokens",
+    "moe_dispatch": "token dispatch",
     "moe_experts": "experts",
     "mlp": "MLP",
     "output_layer": "output layer",
-    "unknown": "not known",
+    "unknown": "unknown",
 }
 
 
@@ -80,17 +80,17 @@ def _largest(times: dict[tuple[str, str], int], compute_ns: int) -> Iterator[str
         if part != "unknown" and ns
     ]
     unknown = dict(rows).get("unknown", 0)
-    said = f"Of {figures.duration(compute_ns)} in compute kernels {', '.join(largest[:3])}" if largest else ""
+    said = f"Compute kernels ({figures.duration(compute_ns)}): {', '.join(largest[:3])}" if largest else ""
     if not unknown:
         if said:
             yield said + "."
         return
     part = figures.share(frac(unknown, compute_ns))
-    cure = "ranges around the model's parts would tell"
+    remedy = "put ranges around the model's parts"
     if said:
-        yield f"{said}; of {part} the part is not known: {cure}."
+        yield f"{said}; part of the model unknown for {part}: {remedy}."
     else:
-        yield f"No part of the model is known of {figures.duration(compute_ns)} in compute kernels: {cure}."
+        yield f"Compute kernels ({figures.duration(compute_ns)}): part of the model unknown; {remedy}."
 
 
 def _linear(ranks: Sequence[Rank]) -> Iterator[str]:
@@ -100,14 +100,12 @@ def _linear(ranks: Sequence[Rank]) -> Iterator[str]:
         return
     compute_ns = sum(rank.kernel_parts.compute_kernel_ns for rank in known)
     linear = figures.share(frac(linear_ns, compute_ns))
-    said = f"Matrix products of linear layers take {linear} of compute kernels"
+    said = f"GEMMs of linear layers: {linear} of compute kernels"
     windows = [rank for rank in known if rank.kernel_parts.linear_window_frac is not None]
     total = windows_ns(windows)
     if total:
         ran = sum((rank.kernel_parts.linear_window_frac or 0.0) * rank.window.duration_ns for rank in windows)
-        said += (
-            f" and run during {figures.share(ran / total)} of the windows: a faster precision acts on no more"
-        )
+        said += f", {figures.share(ran / total)} of the windows: the upper bound for a faster precision"
     why = {prose(rank.kernel_parts.linear_reason, 160) for rank in known if rank.kernel_parts.linear_reason}
     yield said + (f" ({min(why)})." if why else ".")
 
@@ -118,7 +116,7 @@ def _recomputed(found: Sequence[KernelPartsAnalysis], compute_ns: int) -> Iterat
     if again_ns:
         why = {prose(parts.recompute_reason, 160) for parts in known if parts.recompute_reason}
         part = figures.share(frac(again_ns, compute_ns))
-        said = f"Recomputing activations takes {figures.duration(again_ns)} ({part})"
+        said = f"Recompute: {figures.duration(again_ns)} ({part})"
         yield said + (f": {min(why)}." if why else ".")
 
 
@@ -135,7 +133,7 @@ def _parts(times: dict[tuple[str, str], int]) -> Grid:
         ]
         for part, ns in parts
     ]
-    heads = ["phase not known" if phase == "unknown" else phase for phase in phases if len(phases) > 1]
+    heads = ["phase unknown" if phase == "unknown" else phase for phase in phases if len(phases) > 1]
     return Grid(
         caption="Compute kernels by part of the model; sums of durations, concurrent kernels count twice",
         head=["part", "share", "time", *heads],
@@ -180,8 +178,8 @@ def _fusable(patterns: Sequence[_Pattern], compute_ns: int) -> Iterator[str]:
     most = patterns[0]
     total_ns = sum(made.total_ns for made in patterns)
     said = (
-        f"Kernels in sequence that one would replace take {figures.duration(total_ns)} "
-        f"({figures.share(frac(total_ns, compute_ns))}), of which the one needs a part; most: {most.words}"
+        f"Unfused kernel sequences: {figures.duration(total_ns)} "
+        f"({figures.share(frac(total_ns, compute_ns))}), the upper bound of fusing them; most: {most.words}"
     )
     if most.knob:
         said += f", fused by `{shorten(most.knob, 64)}`"
@@ -190,7 +188,7 @@ def _fusable(patterns: Sequence[_Pattern], compute_ns: int) -> Iterator[str]:
 
 def _unfused(patterns: Sequence[_Pattern]) -> Grid:
     return Grid(
-        caption="Kernels in sequence that one fused kernel would replace",
+        caption="Kernel sequences that one fused kernel would replace",
         head=["pattern", "time", "sequences", "kernels", "knob"],
         align="lrrrl",
         rows=[

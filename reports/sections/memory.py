@@ -1,4 +1,4 @@
-"""What took the memory at its peak, and how much of what PyTorch holds no tensor uses."""
+"""Memory at its peak by category and call site, and fragmentation."""
 
 from __future__ import annotations
 
@@ -52,29 +52,29 @@ def _sentences(devices: Sequence[DeviceMemory]) -> Iterator[str]:
     above = (
         f", {figures.size(top.peak_above_start_bytes)} above the start" if top.peak_above_start_bytes else ""
     )
-    held = f"; PyTorch held {figures.size(top.peak_reserved_bytes)}" if top.peak_reserved_bytes else ""
-    yield f"Tensors took {figures.size(top.peak_allocated_bytes)} at the peak on {_label(top)}{above}{held}."
+    held = f"; {figures.size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
+    yield f"Peak memory of {_label(top)}: {figures.size(top.peak_allocated_bytes)} allocated{above}{held}."
     layout = top.layout
     if layout is not None and layout.state == "measured" and layout.reserved_bytes:
         split, cached = layout.inactive_split_bytes or 0, layout.cached_bytes or 0
         yield (
-            f"At that moment {figures.size(split)} ({figures.share(split / layout.reserved_bytes)} of what "
-            f"is reserved) lay free in pieces between live tensors, and {figures.size(cached)} in whole free "
-            "segments."
+            f"Fragmentation at the peak: {figures.size(split)} "
+            f"({figures.share(split / layout.reserved_bytes)} of reserved) free between live tensors; "
+            f"{figures.size(cached)} in whole free segments."
         )
     if top.composition is not None and top.composition.state == "partial":
-        yield f"A category is at least what it says: {shorten(top.composition.reason, 300)}."
+        yield f"Categories are lower bounds: {shorten(top.composition.reason, 300)}."
     failures = sum(m.oom_events or 0 for m in devices)
     if failures:
-        yield f"{figures.plural(failures, 'allocation')} failed for want of memory."
+        yield f"{figures.plural(failures, 'allocation')} ran out of memory."
     growth = top.growth
     if growth.state == "measured" and growth.per_step_bytes and growth.every_step_grew:
         left = figures.size(growth.per_step_bytes)
-        yield f"Every step left {left} more behind than the one before: a leak."
+        yield f"Memory leak: every step leaves {left} more allocated."
     if top.calls is not None and top.calls.forced_releases:
         yield (
-            f"{figures.plural(top.calls.forced_releases, 'time')} the allocator had to give memory back to "
-            "the device before it could go on, which stops the host."
+            f"{figures.plural(top.calls.forced_releases, 'time')} the allocator released cached memory to "
+            "the device to serve a request, which stalls the host."
         )
 
 
@@ -83,7 +83,7 @@ def _of_processes(devices: Sequence[DeviceMemory], processes: Sequence[ProcessMe
         return
     top = max(processes, key=lambda p: p.peak_resident_bytes or 0)
     peak = figures.size(top.peak_resident_bytes)
-    yield f"The process of {_label(top)} took most: {peak} resident at its peak."
+    yield f"Peak resident memory: {peak}, process of {_label(top)}."
 
 
 def _composition(top: DeviceMemory) -> Grid:
@@ -92,13 +92,13 @@ def _composition(top: DeviceMemory) -> Grid:
     rows = [
         [word(label.replace("_", " ")), share(taken / peak), size(taken)] for label, taken in parts if taken
     ]
-    return Grid(caption="At the peak, by use", head=["use", "share", "size"], align="lrr", rows=rows)
+    return Grid(caption="At the peak, by category", head=["use", "share", "size"], align="lrr", rows=rows)
 
 
 def _sites(top: DeviceMemory) -> Grid:
     rows = [[_place(s.function, s.file, s.line), size(s.bytes), count(s.count)] for s in top.sites[:_SITES]]
     return Grid(
-        caption="At the peak, by place in the program",
+        caption="At the peak, by call site",
         head=["place", "size", "allocations"],
         align="nrr",
         rows=rows,
@@ -143,7 +143,7 @@ def _processes(processes: Sequence[ProcessMemory]) -> Grid:
     ]
     return Grid(
         caption="Processes",
-        head=["process", "peak resident", "growth a step", "peak on the GPU"],
+        head=["process", "peak resident", "growth per step", "peak on the GPU"],
         align="lrrr",
         rows=rows,
         left_out=max(0, len(processes) - _DEVICES),

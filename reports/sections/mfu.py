@@ -7,7 +7,7 @@ from perfdoc.reports.sections.section import Grid, Section, time, word
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import prose
 
-_WORDS = {"ideal": "model FLOPs at the peak (MFU)", "compute_beyond_ideal": "compute beyond that"}
+_WORDS = {"ideal": "model FLOPs at peak (MFU)", "compute_beyond_ideal": "compute beyond model FLOPs"}
 _LABELS = {leaf.path: leaf.label for leaf in LEAVES}
 
 
@@ -30,9 +30,9 @@ def build(diagnosis: Diagnosis) -> Section | None:
     rows.append([word("sum"), word("100.0 %"), time(total_ns)])
     return Section(
         key="mfu",
-        title="From 100 % down to the MFU",
+        title="MFU waterfall",
         sentences=[
-            f"{mfu.flops_per_step or 0:,} FLOPs a step ({prose(mfu.flops_source, 100)}) over "
+            f"{mfu.flops_per_step or 0:,} FLOPs per step ({prose(mfu.flops_source, 100)}) over "
             f"{figures.plural(mfu.gpus or 0, 'GPU')} of "
             f"{(mfu.peak_flops or 0) / 1e12:,.0f} TFLOP/s ({prose(mfu.peak_source, 100)}) in "
             f"{figures.duration(mfu.step_time_ns)}, the mean over steps and ranks."

@@ -1,4 +1,4 @@
-"""What ranks of a pipeline idle: the schedule's bubble, transfers, late peers, and the stage that is slow."""
+"""Pipeline idle time: bubble, transfers, late peers, and the slowest stage."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ def _layout(found: PipelineAnalysis) -> str:
 
 def _lost(found: PipelineAnalysis) -> Iterator[str]:
     part = figures.share(frac(found.idle_ns or 0, found.window_ns or 0))
-    bubble = "" if found.bubble_frac is None else f"; the bubble here is {figures.share(found.bubble_frac)}"
+    bubble = "" if found.bubble_frac is None else f"; here it is {figures.share(found.bubble_frac)}"
     yield (
-        f"From a step's first pass to its last, ranks of a pipeline wait for one another {part} of the "
-        f"time ({figures.duration(found.idle_ns)} over all ranks). A perfect schedule of {_layout(found)} "
-        f"leaves {figures.share(found.ideal_bubble_frac)} idle{bubble}."
+        f"Pipeline idle: {part} of the time from a step's first pass to its last "
+        f"({figures.duration(found.idle_ns)} over all ranks). The ideal bubble of {_layout(found)} is "
+        f"{figures.share(found.ideal_bubble_frac)}{bubble}."
     )
 
 
@@ -57,22 +57,21 @@ def _slowest(found: PipelineAnalysis, diagnosis: Diagnosis) -> Iterator[str]:
     )
     more = found.slowest_over_mean - 1
     who = f"stage {found.slowest_stage}" if found.slowest_stage is not None else "one stage"
-    does = f", which has the {row.role}" if row is not None and row.role in ("embedding", "loss") else ""
+    does = f", with the {row.role}" if row is not None and row.role in ("embedding", "loss") else ""
     label = "" if found.slowest_rank is None else f" (rank {found.slowest_rank}{does})"
-    said = f"The slowest, {who}{label}, has {figures.share(more)} more to do than the mean of its pipeline"
+    said = f"Slowest: {who}{label}, {figures.share(more)} more work than the mean of its pipeline"
     if found.imbalance_ns:
         length = figures.duration(found.imbalance_ns)
-        said += f"; stages of unequal length make {length} of the waiting for late peers"
+        said += f"; unequal stages cause {length} of the waiting for late peers"
     yield said + "."
 
 
 def _limits(found: PipelineAnalysis) -> Iterator[str]:
     if found.reason:
-        yield f"Not measured in part: {prose(found.reason, 240)}."
+        yield f"Partly measured: {prose(found.reason, 240)}."
     if found.uncertainty_ns:
         yield (
-            "Clocks may make the idle time of a rank in a step wrong by up to "
-            f"{figures.duration(found.uncertainty_ns)}."
+            f"Clock error: up to {figures.duration(found.uncertainty_ns)} of a rank's idle time in a step."
         )
     for note in found.notes[:_NOTES]:
         yield opening(prose(note, 240)).removesuffix(".") + "."
@@ -81,9 +80,9 @@ def _limits(found: PipelineAnalysis) -> Iterator[str]:
 def _idle(found: PipelineAnalysis) -> Grid:
     apart = found.scope == "rank"
     parts = (
-        ("bubble: what the schedule must leave", "bubble", found.bubble_frac),
-        ("transfer of messages", "transfer", found.transfer_frac),
-        ("short gaps between compute and messages", "handover", found.handover_frac),
+        ("bubble of the schedule", "bubble", found.bubble_frac),
+        ("send/recv transfer", "transfer", found.transfer_frac),
+        ("short gaps between compute and send/recv", "handover", found.handover_frac),
         ("waiting for a late peer", "late_peer", found.late_peer_frac),
     )
     rows = [
@@ -94,15 +93,15 @@ def _idle(found: PipelineAnalysis) -> Grid:
     if apart:
         rest = sum(row.late_peer_ns for row in found.stages)
         rows.append(
-            [word("any other waiting for messages"), share(frac(rest, found.window_ns or 0)), time(rest)]
+            [word("other waiting for send/recv"), share(frac(rest, found.window_ns or 0)), time(rest)]
         )
     # A single part is in the sentence already.
     rows = rows if len(rows) > 1 else []
-    return Grid(head=["idle of a pipeline", "of its time", "all ranks"], align="lrr", rows=rows)
+    return Grid(head=["pipeline idle time", "share", "all ranks"], align="lrr", rows=rows)
 
 
 def _stages(found: PipelineAnalysis) -> Grid:
-    """A row per stage, or per rank where a rank's stage is not known."""
+    """A row per stage, or per rank if stages are unknown."""
     members: dict[tuple[int, str], list[PipelineStage]] = {}
     for row in found.stages:
         key = (row.stage, "") if row.stage is not None else (-1, _who(row))
@@ -122,7 +121,7 @@ def _stages(found: PipelineAnalysis) -> Grid:
         for (stage, label), group in members.items()
     ]
     return Grid(
-        caption="By stage; idle and late peer as shares of its time, passes of one micro-batch",
+        caption="By stage: idle and late peer as shares of its time, passes of one micro-batch",
         head=[*head, *(["forward", "backward"] if passes else [])],
         align="llrr" + ("r" if late else "") + ("rr" if passes else ""),
         rows=rows[:_STAGES],

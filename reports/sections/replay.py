@@ -1,37 +1,38 @@
-"""The critical path, the chain that decides how long the window takes, and what changes to it would gain."""
+"""The critical path, the chain that decides how long the window takes, and predicted gains."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfdoc.reports.advice import rough
+from perfdoc.reports.advice import MINUS, rough
 from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
 from perfdoc.results import Diagnosis, Replay, ReplayAnalysis, figures
 from perfdoc.results.names import shorten
 
 _RANKS_MOST = 16
+_METHODS = {"ceiling": "upper bound"}
 
 _WORDS = {
     "compute": "compute",
     "copy": "copies",
-    "host": "the host between calls",
+    "host": "host between CUDA calls",
     "host_call": "inside CUDA calls",
-    "host_return": "the host waking up after the device",
+    "host_return": "host wake-up after the device",
     "launch_latency": "launch latency",
-    "dependency": "streams waiting for one another",
+    "dependency": "stream dependency",
     "collective": "waiting for other ranks",
-    "before": "nothing known holds it up",
+    "before": "no known cause",
 }
 
 _EARLIER = "begun before the window"
 """Instead of `before`, where the first on the path is under way when the window begins: less than nothing."""
 _LEAST_BEFORE = 0.001
-"""Of the path: a smaller part that nothing holds up is how exact the replay is, and no row."""
+"""Of the path: a smaller part without a cause is within the replay's precision and gets no row."""
 
 
 def build(diagnosis: Diagnosis) -> Section | None:
-    """Parts of the critical path, how well the windows could be run again, and what changes would gain."""
+    """Parts of the critical path, the replay error, and predicted gains."""
     found = diagnosis.analyses.replay
     replays = [r.replay for r in diagnosis.ranks if r.replay is not None and r.replay.state == "measured"]
     if found.state != "measured" or found.error_frac is None or not replays:
@@ -50,43 +51,40 @@ def build(diagnosis: Diagnosis) -> Section | None:
     return Section(
         key="path",
         title="Critical path and predicted gains",
-        sentences=[*_how_well(found, replays), *_by_construction(diagnosis), *_together(diagnosis)],
+        sentences=[
+            *_how_well(diagnosis, found, replays),
+            *_by_construction(diagnosis),
+            *_together(diagnosis),
+        ],
         grids=grids,
     )
 
 
-def _how_well(found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]:
-    off = figures.signed_share(found.error_frac or 0.0, 2)
+def _how_well(diagnosis: Diagnosis, found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]:
+    off = figures.signed_share(abs(found.error_frac or 0.0), 2).removeprefix("+")
+    of = "step" if all(rank.window.steps for rank in diagnosis.ranks) else "window"
+    said = f"Replay of the unedited {of} is within {off} of the measured {of}"
     job = found.job
     if job is not None and job.state == "measured":
-        yield (
-            f"Run again from the captures as they were, {figures.plural(len(job.ranks), 'rank')} together, "
-            f"no rank comes out further from what was measured than {off}."
-        )
+        yield f"{said} ({figures.plural(len(job.ranks), 'rank')} together)."
         if not job.predicts:
-            yield f"Changes are not predicted from it: {job.withheld}."
+            yield f"No changes are predicted: {job.withheld}."
         return
-    several = (
-        "." if len(replays) == 1 else f" at the most ({figures.plural(len(replays), 'rank')}, each alone)."
-    )
-    yield (
-        f"Run again from the capture as they were, the windows come out {off} from what was measured"
-        + several
+    yield said + (
+        "." if len(replays) == 1 else f" ({figures.plural(len(replays), 'rank')}, each replayed alone)."
     )
     if job is not None:
-        yield f"The ranks were not run together: {job.reason}."
+        yield f"The ranks were not replayed together: {job.reason}."
     if withheld := sum(not r.predicts for r in replays):
-        yield f"For {figures.plural(withheld, 'rank')} that is too far off to predict from."
+        yield f"For {figures.plural(withheld, 'rank')} the replay error is too large to predict from."
 
 
 def _by_construction(diagnosis: Diagnosis) -> Iterator[str]:
-    """What that distance is worth: of ranks that train on the CPU it is none whatever they did."""
-    of_host = sum(on_host(rank) for rank in diagnosis.ranks)
-    if of_host:
-        whose = "Ranks" if of_host == len(diagnosis.ranks) else "The ranks"
+    """CPU ranks have no replay error whatever they did, so it says nothing of predictions."""
+    if any(on_host(rank) for rank in diagnosis.ranks):
         yield (
-            f"{whose} that train on the CPU are run again with every piece of time as long as it was. They "
-            "come out so by construction, which does not show how good predictions are."
+            "Ranks that train on the CPU are replayed with their measured durations: they match by "
+            "construction, which does not show how good predictions are."
         )
 
 
@@ -96,27 +94,25 @@ def _together(diagnosis: Diagnosis) -> Iterator[str]:
     if surely:
         best = max(surely, key=lambda p: p.mid_ns or 0)
         low, mid, high = (rough((ns or 0) / 1e6) for ns in (best.low_ns, best.mid_ns, best.high_ns))
-        yield (
-            f"Of the changes that were tried on it, `{best.change}` saves most {_per(diagnosis)}: "
-            f"{mid}, {low} to {high}."
-        )
+        saves = f"{MINUS}{mid} {_per(diagnosis)} ({low} to {high})"
+        yield f"Largest gain of a combinable change: `{best.change}`, {saves}, predicted."
     both = diagnosis.combined
     if both is not None and both.gain is not None and both.gain.mid_ms is not None and len(both.accepted) > 1:
         low, mid, high = (rough(ms or 0.0) for ms in (both.gain.low_ms, both.gain.mid_ms, both.gain.high_ms))
         yield (
-            f"The {len(both.accepted)} changes that gain something by the lower end of their band, simulated "
-            f"together, save {mid} {_per(diagnosis)}, {low} to {high}."
+            f"{len(both.accepted)} combinable changes, each with a band above zero, together: "
+            f"{MINUS}{mid} {_per(diagnosis)} ({low} to {high}), predicted."
         )
 
 
 def _per(diagnosis: Diagnosis) -> str:
-    """What gains are of: windows without steps have no step."""
+    """Windows without steps have no gain per step."""
     steps = all(rank.window.steps for rank in diagnosis.ranks)
     return "per step" if steps else "in this window"
 
 
 def _by_rank(job: Replay) -> Grid:
-    """On which ranks the path lies: the longest part of each is named."""
+    """Time of the path on each rank, with its longest part."""
     shown = sorted((r for r in job.ranks if r.critical_path), key=lambda r: -sum(r.critical_path.values()))
     total = sum(sum(r.critical_path.values()) for r in shown)
     rows = []
@@ -128,7 +124,7 @@ def _by_rank(job: Replay) -> Grid:
         )
     return Grid(
         caption="The job's critical path by rank",
-        head=["rank", "share", "time", "most of it"],
+        head=["rank", "share", "time", "mostly"],
         align="nrrl",
         rows=rows,
         left_out=len(shown) - len(rows),
@@ -147,13 +143,13 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
                 time(p.low_ns),
                 time(p.high_ns),
                 share(p.mid_frac),
-                word(p.gain.method),
+                word(_METHODS.get(p.gain.method, p.gain.method)),
             ]
             for p in known
         ]
         yield Grid(
-            caption=f"What a change would save {_per(diagnosis)}, each alone (never to be added)",
-            head=["change", "saves", "at least", "at most", "of it", "by"],
+            caption=f"Predicted gain {_per(diagnosis)} of each change alone (do not add them)",
+            head=["change", "saves", "at least", "at most", "share", "by"],
             align="lrrrrl",
             rows=rows,
         )
@@ -167,7 +163,7 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
 
 
 def _saved(ns: int | None) -> Cell:
-    """What is saved; where a change is predicted to make things slower, in words what it costs."""
+    """What is saved; of a change that is predicted to slow the step, what it costs."""
     return time(ns) if ns is None or ns >= 0 else word(f"costs {figures.duration(-ns)}")
 
 

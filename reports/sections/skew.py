@@ -1,4 +1,4 @@
-"""What ranks wait for each other in communication, who comes last, and how exact the clocks are."""
+"""Skew between ranks, stragglers, and clock error."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _ALL = 0.95
 """Share of communication: with less of it looked at, the sentence says so."""
 
 _CAUSES = {
-    "compute": "it computes longer meanwhile",
-    "waiting": "it waits in another dimension: it only passes the delay on",
-    "other": "neither computing nor waiting: look at its host, data loading and garbage collection",
+    "compute": "its compute takes longer",
+    "waiting": "it waits in another dimension and only passes the delay on",
+    "other": "neither compute nor waiting: look at its host, data loading and garbage collection",
 }
 _SHORT_CAUSES = {"compute": "compute", "waiting": "waiting elsewhere", "other": "host or idle"}
 _SOURCES = {
-    "one_clock": "one for several ranks",
-    "ends": "lined up by ends of collectives",
-    "bounds": "placed between what cannot have come before what",
+    "one_clock": "shared by several ranks",
+    "ends": "aligned on ends of collectives",
+    "bounds": "bounded by the order of messages",
     "utc": "UTC of the captures",
 }
 
@@ -38,7 +38,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
     grids = (_stragglers(found), _waits(found), _spreads(found))
     return Section(
         key="skew",
-        title="Ranks waiting for each other",
+        title="Skew and stragglers",
         sentences=[*_cost(found, diagnosis.ranks), *_last(found), *_clocks(found)],
         grids=[grid for grid in grids if grid.rows],
     )
@@ -48,21 +48,20 @@ def _cost(found: SkewAnalysis, ranks: Iterable[Rank]) -> Iterator[str]:
     own = sum(row.own_ns for row in found.waits)
     wait = sum(row.wait_ns for row in found.waits)
     if not wait:
-        yield f"Nobody waits: all {figures.duration(own)} of matched communication is transfer."
+        yield f"No skew: all {figures.duration(own)} of matched communication is transfer."
         return
     # Of some collectives only the arrival is known, and some have no partner here.
     whole = sum(row.total_ns for rank in ranks for row in rank.communication)
     partly = " whose transfer is known" if own < _ALL * whole else ""
     yield (
-        f"Ranks spent {figures.duration(own)} in communication{partly}, summed over ranks and collectives; "
-        f"{figures.share(frac(wait, own))} of it ({figures.duration(wait)}) is waiting for ranks that came "
-        "later."
+        f"{figures.share(frac(wait, own))} of communication{partly} is waiting for late ranks: "
+        f"{figures.duration(wait)} of {figures.duration(own)}, summed over ranks and collectives."
     )
 
 
 def _collectives(dimension: str) -> str:
     if dimension == "unknown":
-        return "collectives of a group whose dimension is not known"
+        return "collectives of unknown dimension"
     return f"{shorten(dimension, 48)} collectives"
 
 
@@ -73,13 +72,13 @@ def _last(found: SkewAnalysis) -> Iterator[str]:
         where = f"{figures.share(worst.recurrence_frac)} of the {_collectives(worst.dimension)}"
         waits, known = figures.duration(worst.wait_caused_ns), figures.duration(worst.resolution_ns)
         if worst.delay_ns != worst.wait_caused_ns:
-            waits += f" together, {figures.duration(worst.delay_ns)} of wall time"
+            waits += f" in sum, {figures.duration(worst.delay_ns)} of wall time"
         yield (
-            f"{who} comes last to {where} (by chance {figures.share(worst.chance_frac)}) and makes others "
-            f"wait {waits} (arrivals known to {known} each); {_CAUSES[worst.cause]}."
+            f"{who} is last in {where} (by chance {figures.share(worst.chance_frac)}); others wait {waits} "
+            f"(each arrival within {known}); {_CAUSES[worst.cause]}."
         )
     elif found.stragglers_reason:
-        yield f"No straggler is named: {prose(found.stragglers_reason, 240)}."
+        yield f"No straggler: {prose(found.stragglers_reason, 240)}."
 
 
 def _clocks(found: SkewAnalysis) -> Iterator[str]:
@@ -87,10 +86,10 @@ def _clocks(found: SkewAnalysis) -> Iterator[str]:
         low, high = figures.duration(found.residual_ns.p5), figures.duration(found.residual_ns.p95)
         sources = dict.fromkeys(_SOURCES[clock.source] for clock in found.clocks if clock.source in _SOURCES)
         by = f"; clocks: {' and '.join(sources)}" if sources else ""
-        told = figures.duration(found.resolution_ns)
+        error = figures.duration(found.resolution_ns)
         yield (
-            f"Ends of one collective lie {low} to {high} apart (5th to 95th percentile{by}). Differences up "
-            f"to {told} are not told from none."
+            f"Ends of one collective differ by {low} to {high} (5th to 95th percentile{by}). Skew below "
+            f"{error} is within clock error."
         )
     for limit in found.limits[:_LIMITS]:
         yield opening(prose(limit, 240)).removesuffix(".") + "."
@@ -101,17 +100,17 @@ def _stragglers(found: SkewAnalysis) -> Grid:
     # A single one is in the sentence already.
     rows = rows if len(rows) > 1 else []
     return Grid(
-        caption="Ranks that come last more often than chance has it",
+        caption="Ranks that are last more often than by chance",
         head=[
             "rank",
             "dimension",
             "others wait",
             "delay",
-            "known to",
+            "clock error",
             "last in",
             "by chance",
             "collectives",
-            "made up of",
+            "cause",
         ],
         align="llrrrrrrl",
         rows=[
@@ -135,8 +134,8 @@ def _stragglers(found: SkewAnalysis) -> Grid:
 def _waits(found: SkewAnalysis) -> Grid:
     rows = sorted(found.waits, key=lambda row: (-row.wait_ns, row.name))
     return Grid(
-        caption="Who waits most",
-        head=["rank", "dimension", "collectives", "time in them", "transfer", "wait", "wait of it"],
+        caption="Ranks that wait most",
+        head=["rank", "dimension", "collectives", "time", "transfer", "wait", "wait share"],
         align="llrrrrr",
         rows=[
             [
@@ -158,8 +157,8 @@ def _spreads(found: SkewAnalysis) -> Grid:
     rows = sorted(found.largest_spreads, key=lambda row: -row.start_spread_ns)
     steps = any(row.step is not None for row in rows)
     return Grid(
-        caption="Collectives to which ranks came furthest apart",
-        head=["apart", "transfer", "dimension", "operation", "first", "last", *(["step"] if steps else [])],
+        caption="Collectives with the largest skew",
+        head=["skew", "transfer", "dimension", "operation", "first", "last", *(["step"] if steps else [])],
         align="rrllll" + ("r" if steps else ""),
         rows=[
             [

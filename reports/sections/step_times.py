@@ -1,4 +1,4 @@
-"""How long steps take: spread, warm-up, what profiling costs, and the steps that took much longer."""
+"""Step times: spread, warm-up, profiling overhead and outliers."""
 
 from __future__ import annotations
 
@@ -49,19 +49,22 @@ def _length(times: StepTimes) -> Iterator[str]:
         spread, what = times.analysed or times.profiled, "profiled"
     if spread is None:
         return
-    said = f"A step takes {figures.duration(spread.median_ns)}, the median of {spread.count:,} {what} ones"
+    said = (
+        f"Step time {figures.duration(spread.median_ns)}: median of "
+        f"{figures.plural(spread.count, f'{what} step')}"
+    )
     if spread.count > 2:
         low, high = figures.duration(spread.p10_ns), figures.duration(spread.p90_ns)
         varies = figures.share(spread.variation_frac)
-        said += f"; four of five take {low} to {high} (standard deviation {varies})"
+        said += f"; 10th to 90th percentile {low} to {high} (standard deviation {varies})"
     yield said + "."
 
 
 def _warm_up(times: StepTimes) -> Iterator[str]:
     warm = times.warmup
     if warm.state == "measured" and warm.steps:
-        first = "The first step is" if warm.steps == 1 else f"The first {warm.steps:,} steps are"
-        yield f"{first} warm-up: {figures.duration(warm.excess_ns)} more than as many steady ones take."
+        first = "first step" if warm.steps == 1 else f"first {warm.steps:,} steps"
+        yield f"Warm-up: the {first}, {figures.duration(warm.excess_ns)} over as many steady steps."
 
 
 def _overhead(times: StepTimes) -> Iterator[str]:
@@ -74,12 +77,12 @@ def _overhead(times: StepTimes) -> Iterator[str]:
         f"({found.profiled_steps or 0:,} profiled against {found.unprofiled_steps or 0:,} other steps{span})"
     )
     if low is not None and high is not None and low <= 0 <= high:
-        yield f"What profiling costs cannot be told from nothing: {figures.share(found.frac)} {sides}."
+        yield f"Profiling overhead is within noise: {figures.share(found.frac)} {sides}."
     elif found.frac > 0:
         by = figures.share(found.frac)
-        yield f"Profiling makes steps {by} longer {sides}: the window's figures hold that."
+        yield f"Profiling overhead: {by} {sides}, included in the window's figures."
     else:
-        yield f"Profiled steps are {figures.share(-found.frac)} shorter {sides}: not the same work."
+        yield f"Profiled steps are {figures.share(-found.frac)} shorter {sides}: they do other work."
 
 
 def _log(times: StepTimes) -> Iterator[str]:
@@ -88,7 +91,7 @@ def _log(times: StepTimes) -> Iterator[str]:
         more = "longer" if found.median_frac > 0 else "shorter"
         by = figures.share(abs(found.median_frac))
         yield (
-            f"Analysed steps are {by} {more} than the log has them; up to {figures.share(found.bar_frac)} "
+            f"Analysed steps are {by} {more} than logged; up to {figures.share(found.bar_frac)} "
             "is usual. Trust the log for the length and the analysis for the shares."
         )
 
@@ -100,8 +103,8 @@ def _slowest(times: StepTimes) -> Iterator[str]:
     worst = max(times.outliers, key=lambda step: step.excess_ns)
     grew = f", mostly {_leaf(worst)} on {shorten(worst.label or 'a rank', 64)}" if worst.leaf else ""
     yield (
-        f"{figures.plural(total, 'step')} took much longer than the others; the worst, "
-        f"`{shorten(worst.step, 64)}`, by {figures.duration(worst.excess_ns)}{grew}."
+        f"{figures.plural(total, 'outlier step')}; worst: `{shorten(worst.step, 64)}`, "
+        f"{figures.duration(worst.excess_ns)} over the median{grew}."
     )
 
 
@@ -111,7 +114,7 @@ def _leaf(step: OutlierStep) -> str:
 
 def _distributions(kinds: list[tuple[str, Distribution]], ranks: int) -> Grid:
     return Grid(
-        caption="A step takes as long as the median of its ranks" if ranks > 1 else "",
+        caption="Time of a step: median of its ranks" if ranks > 1 else "",
         head=["steps", "count", "median", "10th percentile", "90th", "shortest", "longest", "deviation"],
         align="lrrrrrrr",
         rows=[
@@ -132,8 +135,8 @@ def _distributions(kinds: list[tuple[str, Distribution]], ranks: int) -> Grid:
 def _outliers(times: StepTimes) -> Grid:
     rows = sorted(times.outliers, key=lambda step: -step.excess_ns)
     return Grid(
-        caption="Steps that took much longer",
-        head=["step", "known from", "time", "above the median", "rank", "grew most", "by", "why not known"],
+        caption="Outlier steps",
+        head=["step", "source", "time", "above the median", "rank", "grew most", "by", "why unknown"],
         align="llrrllrn",
         rows=[_outlier(step) for step in rows[:_OUTLIERS]],
         left_out=times.outliers_left_out + max(0, len(rows) - _OUTLIERS),

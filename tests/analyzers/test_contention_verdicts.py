@@ -54,7 +54,7 @@ def test_verdicts(tmp_path: Path, alone: list[int], beside: list[int], verdict: 
     assert found.norm_cost == expected.get(verdict)
     assert (norm.verdict_reason == "") == (verdict in expected)
     if verdict == "undecided":
-        assert norm.verdict_reason == "the runs are too few, or spread too far, to tell"
+        assert norm.verdict_reason == "inconclusive: too few runs, or too scattered"
 
 
 def test_no_margin_where_communication_fills_the_device(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_no_margin_without_grids_or_without_a_norm_beside(tmp_path: Path) -> Non
     plan.slot(20_000, name=GEMM, comm=20_000)
     found = plan.measure(tmp_path)
     assert (found.signatures, found.suggested_sm_margin) == ([], None)
-    assert found.reason == found.margin_reason == "no norm ran beside communication"
+    assert found.reason == found.margin_reason == "no norm overlapped communication"
 
 
 @pytest.mark.parametrize(
@@ -88,7 +88,7 @@ def test_no_margin_without_grids_or_without_a_norm_beside(tmp_path: Path) -> Non
             15_000,
             "only Transformer Engine's norms",
         ),
-        (NORM, 10_100, "no norm is proven to be slower"),  # as slow as alone
+        (NORM, 10_100, "no norm is proven to be slowed"),  # as slow as alone
     ],
 )
 def test_no_margin_that_is_not_shown_to_help(tmp_path: Path, name: str, beside: int, why: str) -> None:
@@ -115,7 +115,7 @@ def test_products_of_one_shape_are_an_association(tmp_path: Path) -> None:
         plan.slot(40_000, name=GEMM, comm=40_000)
     (product,) = plan.measure(tmp_path).other_signatures
     assert product.verdict == "slower"
-    assert product.caveat.startswith("an association: a product's inner size is not in its launch shape")
+    assert product.caveat.startswith("an association: a GEMM's inner size is not in its launch shape")
     # Where some of the longer ones run alone too, the groups show.
     for _ in range(2):
         plan.slot(40_000, name=GEMM)
@@ -137,7 +137,7 @@ def test_too_many_kernels_for_their_samples_are_undecided(tmp_path: Path) -> Non
     reasons = {k.verdict_reason for k in found.signatures}
     assert reasons == {
         "",
-        "with so few runs nothing can be proven of one of 60 kernels tested together",
+        "too few runs to prove anything of one of 60 kernels tested together",
     }
     assert found.norm_cost is not None
     assert found.norm_cost.mid_ns == 53 * 8 * 10_000

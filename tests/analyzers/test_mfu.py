@@ -127,7 +127,7 @@ def test_a_silent_job_is_its_captures_and_the_peak_comes_from_the_name() -> None
     assert mfu.gpus == 1
     assert mfu.peak_source == "dense bf16 peak of NVIDIA H100 80GB HBM3"
     # Whose convention the given FLOPs follow.
-    assert mfu.convention == "as whoever gave them counts them"
+    assert mfu.convention == "counted as given"
     told = replace(facts, flops_convention="hardware's")
     assert measure_mfu([rank()], told, world_size=None, communicates=False).convention == "hardware's"
 

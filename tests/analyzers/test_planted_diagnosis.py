@@ -136,7 +136,7 @@ def test_stages_that_share_three_all_reduces(tmp_path: Path) -> None:
     # Nothing proves more than the messages' transfer, 1 µs of every clock's ticks, and some drift in 45 ms.
     assert all(31_000 < (c.resolution_ns or 0) < 50_000 for c in skew.clocks[4:])
     assert (skew.resolution_ns or 0) > 31_000
-    assert any("leaves up to" in limit for limit in skew.limits)
+    assert any("bounded by the order of messages" in limit for limit in skew.limits)
     assert 62_000 < pipeline.uncertainty_ns < 100_000
     assert pipeline.bubble_frac is not None
     assert (pipeline.transfer_frac, pipeline.late_peer_frac) == (None, None)

@@ -82,7 +82,7 @@ def test_groups_of_sends_and_receives(tmp_path: Path) -> None:
     # Among three the captures must tell which rank is which place in the communicator.
     among = {0: [1, 1], 1: [0, 2, 0, 2], 2: [1, 1]}
     matches = match_collectives(exchanges(tmp_path / "three", among, marked=False), NO_FACTS)
-    assert matches.reason == "the other side of its sends and receives is not known"
+    assert matches.reason == "the peer of its sends and receives is unknown"
     matches = match_collectives(exchanges(tmp_path / "marked", among, marked=True), NO_FACTS)
     assert sorted(pairs(matches)) == [[(0, 0), (1, 0)], [(0, 1), (1, 2)], [(1, 1), (2, 0)], [(1, 3), (2, 1)]]
     assert {g.label for g in matches.groups if g.matched_by} == {

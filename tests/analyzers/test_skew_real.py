@@ -84,7 +84,7 @@ def test_two_ranks_of_sequence_parallelism(
     # Nothing numbers the two ranks, and the file's name must not.
     assert [c.rank for c in skew.clocks] == [None, None]
     assert all("device" in w.name for w in skew.waits)
-    assert any("do not say which rank they are" in limit for limit in skew.limits)
+    assert any("do not name their rank" in limit for limit in skew.limits)
 
 
 def test_a_run_on_the_cpu_matches_by_group_and_number(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ def test_tokens_per_second_are_the_batch_by_step_time_and_gpus(tmp_path: Path) -
 def test_what_is_missing_is_said_and_no_figure_is_made_up(tmp_path: Path) -> None:
     _, job = _diagnosis(tmp_path / "a", "gbs=128", "world_size=64")
     assert (job.tokens_per_step, job.tokens_per_s_per_gpu) == (None, None)
-    assert job.tokens_reason == "the batch is not known: seq not given"
+    assert job.tokens_reason == "batch unknown: seq not given"
     _, job = _diagnosis(
         tmp_path / "b", "gbs=4", "seq=8", "world_size=64", request=WindowRequest(whole_capture=True)
     )

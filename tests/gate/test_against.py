@@ -131,7 +131,7 @@ def test_settings_that_differ_are_named() -> None:
     assert [(d.fact, d.before, d.now) for d in found.differences] == [("micro_batch_size", "2", "4")]
     assert only(found, "step_time").better is None
     said = " ".join(against_words(replace(after.diagnosis, against=found)))
-    assert "Not the same: micro_batch_size (2, here 4)." in said
+    assert "Differences: micro_batch_size (2, here 4)." in said
 
 
 def test_a_run_is_held_against_accepted_runs_of_the_same_facts(tmp_path: Path, make_run: MakeRun) -> None:

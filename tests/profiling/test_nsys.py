@@ -306,7 +306,7 @@ def test_what_is_missing_or_broken_is_said_and_the_rest_is_taken(nsys: Nsys, tmp
     assert broken.report == run.trace_path(0, "nsys-rep")  # a newer nsys may read it
     assert "nsys export ended with code" in str(broken.problem)
     assert "rank1.qdstrm, which it could not import" in str(raw.problem)
-    assert silent.problem == "nsys left no report: its last words: the disk is full"
+    assert silent.problem == "nsys left no report: its last message: the disk is full"
     assert nothing.problem == "nsys left no report: it was killed, or the disk is full."
     left = sorted(str(path.relative_to(run.path / "traces")) for path in (run.path / "traces").rglob("*.*"))
     assert left == [".part-nsys", ".part-nsys/rank9.nsys-rep", "rank0.nsys-rep", "unfinished/rank1.qdstrm"]

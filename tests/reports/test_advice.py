@@ -33,15 +33,15 @@ def test_three_digits(ms: float, said: str) -> None:
 
 
 def test_windows_without_steps_have_no_step() -> None:
-    assert gain_words(REPLAYED) == "Saves 261 ms per step (240 ms to 280 ms), by replay."
-    assert gain_words(REPLAYED, "window") == "Saves 261 ms in this window (240 ms to 280 ms), by replay."
+    assert gain_words(REPLAYED) == "Saves 261 ms per step (240 ms to 280 ms), predicted."
+    assert gain_words(REPLAYED, "window") == "Saves 261 ms in this window (240 ms to 280 ms), predicted."
     ceiling = replace(REPLAYED, mid_ms=None, low_ms=0.0, method="ceiling")
-    assert gain_words(ceiling, "window").startswith("Saves 280 ms in this window at the very most")
+    assert gain_words(ceiling, "window") == "Saves at most 280 ms in this window: upper bound; not predicted."
 
 
 def test_what_makes_things_slower_costs() -> None:
     slower = replace(REPLAYED, low_ms=-30.0, mid_ms=-20.0, high_ms=-10.0)
-    assert gain_words(slower) == "Costs 20 ms per step (10 ms to 30 ms), by replay."
+    assert gain_words(slower) == "Costs 20 ms per step (10 ms to 30 ms), predicted."
 
 
 def test_assumptions_are_said() -> None:

@@ -92,7 +92,7 @@ def test_an_opportunity_opens_to_why_and_how(seen: Visit, by: str) -> None:
         first.focus()
         seen.page.keyboard.press("Enter")
     headings = seen.page.locator("#PD203 h3:visible").all_inner_texts()
-    assert headings == ["Why", "Do", "Gain", "How to verify", "A false alarm if"]
+    assert headings == ["Why", "Do", "Gain", "How to verify", "False alarm if"]
     first.press("Enter")
     assert seen.page.locator("#PD203 h3:visible").count() == 0
 

@@ -63,7 +63,7 @@ def test_a_failure_says_what_to_do_and_what_it_saves() -> None:
     (failure,) = _suite(MADE, {"PD203"}).findall(".//failure")
     assert failure.attrib["message"] == (
         "batches arrive later than the step wants them. Prepare batches in processes of their own. "
-        "Saves 10 ms per step (5 ms to 15 ms), by replay."
+        "Saves 10 ms per step (5 ms to 15 ms), predicted."
     )
     assert failure.text is not None
     assert "idle behind data: 6.5 %" in failure.text

@@ -17,8 +17,8 @@ from tests.reports.fill import filled, missing
 TWO = build.analysed(build.two_ranks())
 JOB = {
     "step times",
-    "jitter between the hosts of ranks",
-    "norms slowed by communication",
+    "host jitter",
+    "contention of norms with communication",
     "pipeline bubble",
     "skew between ranks",
 }
@@ -50,16 +50,16 @@ def test_every_analysis_of_the_job_that_is_missing_says_why_and_what_to_do() -> 
     assert found["skew between ranks"].why == "no collective could be matched"
     assert found["MFU"].remedy == "Give the model."
     # The same reason and the same remedy as step times.
-    assert set(found) >= JOB - {"jitter between the hosts of ranks"}
-    assert "jitter between the hosts of ranks" not in found
+    assert set(found) >= JOB - {"host jitter"}
+    assert "host jitter" not in found
 
 
 def test_jitter_that_is_missing_beside_step_times_is_a_gap_of_several_ranks_only() -> None:
     def without(made: Diagnosis) -> Diagnosis:
         return replace(made, analyses=replace(made.analyses, step_times=build_job.step_times()))
 
-    assert "jitter between the hosts of ranks" in _words(without(build.two_ranks()))
-    assert "jitter between the hosts of ranks" not in _words(without(build.one_rank()))
+    assert "host jitter" in _words(without(build.two_ranks()))
+    assert "host jitter" not in _words(without(build.one_rank()))
 
 
 def test_a_memory_snapshot_alone_misses_no_steps_and_no_ranks() -> None:
@@ -67,7 +67,7 @@ def test_a_memory_snapshot_alone_misses_no_steps_and_no_ranks() -> None:
 
 
 def test_a_single_rank_misses_no_comparison_between_ranks() -> None:
-    assert not _words(build.one_rank()) & {"skew between ranks", "jitter between the hosts of ranks"}
+    assert not _words(build.one_rank()) & {"skew between ranks", "host jitter"}
 
 
 def test_communication_of_no_known_dimension_says_which_sizes_would_tell_it() -> None:
@@ -95,8 +95,8 @@ def test_communication_of_no_known_dimension_says_which_sizes_would_tell_it() ->
 def test_ranks_that_do_not_communicate_miss_neither_skew_nor_contention() -> None:
     base = build.two_ranks()
     silent = replace(base, ranks=[replace(rank, communication=[]) for rank in base.ranks])
-    assert not _words(silent) & {"skew between ranks", "norms slowed by communication"}
-    assert _words(base) >= {"skew between ranks", "norms slowed by communication"}
+    assert not _words(silent) & {"skew between ranks", "contention of norms with communication"}
+    assert _words(base) >= {"skew between ranks", "contention of norms with communication"}
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_a_cpu_rank_misses_no_sms_and_no_kernels() -> None:
     ]
     words = _words(build.diagnosis(ranks))
     assert "garbage collection" in words
-    assert not words & {"norms slowed by communication", "launch queue", "parts of the model"}
+    assert not words & {"contention of norms with communication", "launch queue", "parts of the model"}
 
 
 def _with_hosts(made: Diagnosis, hosts: dict[int, HostActivity]) -> Diagnosis:
@@ -178,7 +178,7 @@ def test_the_step_log_is_missed_only_where_a_run_has_one() -> None:
     )
     logged = replace(TWO, analyses=replace(TWO.analyses, step_times=times))
     rows = {(gap.what, gap.why) for gap in _gaps(logged)}
-    assert ("warm-up steps, what profiling costs", "too few steps") in rows
+    assert ("warm-up steps, profiling overhead", "too few steps") in rows
     assert ("analysed against logged step times", "not in the log") in rows
     foreign = replace(times, profiled=None, unprofiled=None)
     made = replace(TWO, analyses=replace(TWO.analyses, step_times=foreign))

@@ -97,6 +97,6 @@ def test_printed_shares_of_the_waterfall_add_up_and_agree_with_the_ledger_s() ->
     shown = {row[0].text: row[1].text for row in grid.rows}
     assert shown.pop("sum") == "100.0 %"
     assert sum(Decimal(text.removesuffix(" %")) for text in shown.values()) == 100
-    assert shown["model FLOPs at the peak (MFU)"] == "12.3 %"
+    assert shown["model FLOPs at peak (MFU)"] == "12.3 %"
     ledger = {e.text for e in Page(render_html(made)).within("ledger", "td")}
     assert {shown[name] for name in ("exposed comm DP", "idle host", "idle garbage collection")} <= ledger

@@ -16,7 +16,7 @@ from tests.reports.read_sections import table
         (-5, None),
         (5, None),
         (-60, ["begun before the window", "-0.6 %", "-60 ns"]),
-        (60, ["nothing known holds it up", "0.6 %", "60 ns"]),
+        (60, ["no known cause", "0.6 %", "60 ns"]),
     ],
 )
 def test_what_nothing_holds_up_is_said_where_it_counts(before_ns: int, row: list[str] | None) -> None:

@@ -21,12 +21,12 @@ def on_cpu(made: Diagnosis, ranks: int) -> Diagnosis:
 
 
 @pytest.mark.parametrize(
-    ("ranks", "said"), [(0, ""), (1, "The ranks that train on the CPU"), (2, "Ranks that train")]
+    ("ranks", "said"), [(0, ""), (1, "Ranks that train on the CPU"), (2, "Ranks that train on the CPU")]
 )
 def test_an_error_that_is_nothing_by_construction_is_said_to_be(ranks: int, said: str) -> None:
     section = section_of(on_cpu(MADE, ranks))
     assert section is not None
     words = " ".join(section.sentences)
-    assert "from what was measured" in words
+    assert "Replay of the unedited" in words
     assert ("by construction" in words) == bool(said)
     assert said in words

@@ -35,13 +35,13 @@ def test_what_was_not_measured_has_no_section() -> None:
 def test_step_times() -> None:
     said = says(TWO, "step-times")
     assert said.startswith(
-        "A step takes 100.000 ms, the median of 40 unprofiled ones; four of five take 95.000 ms"
+        "Step time 100.000 ms: median of 40 unprofiled steps; 10th to 90th percentile 95.000 ms"
     )
-    assert "The first 2 steps are warm-up: 900.000 ms more than" in said
-    assert "Profiling makes steps 10.0 % longer (3 profiled against 40 other steps, 8.0 % to 13.0 %)" in said
-    assert "Analysed steps are 3.0 % shorter than the log has them; up to 2.0 % is usual" in said
+    assert "first 2 steps, 900.000 ms" in said
+    assert "Profiling overhead: 10.0 % (3 profiled against 40 other steps, 8.0 % to 13.0 %)" in said
+    assert "Analysed steps are 3.0 % shorter than logged; up to 2.0 % is usual" in said
     # Two are listed and four left out.
-    assert "6 steps took much longer than the others; the worst, `perfdoc.step 11`, by 41.000 ms" in said
+    assert "6 outlier steps; worst: `perfdoc.step 11`, 41.000 ms" in said
     assert "mostly idle garbage collection on rank 1" in said
     assert [row[:5] for row in table(TWO, "step-times", 0)[1:]] == [
         ["analysed, on the device", "3", "109.000 ms", "103.550 ms", "119.900 ms"],
@@ -62,9 +62,9 @@ def _overhead(low: float, frac: float, high: float) -> str:
 
 
 def test_an_overhead_that_may_be_nothing_is_no_overhead() -> None:
-    assert "What profiling costs cannot be told from nothing: 1.0 % (" in _overhead(-0.01, 0.01, 0.03)
+    assert "within noise: 1.0 % (" in _overhead(-0.01, 0.01, 0.03)
     assert "Profiled steps are 2.0 % shorter" in _overhead(-0.03, -0.02, -0.01)
-    assert "Profiling makes steps 2.0 % longer" in _overhead(0.01, 0.02, 0.03)
+    assert "Profiling overhead: 2.0 %" in _overhead(0.01, 0.02, 0.03)
 
 
 def test_steps_without_a_log_have_a_sentence_and_a_single_step_not_even_that() -> None:
@@ -75,7 +75,7 @@ def test_steps_without_a_log_have_a_sentence_and_a_single_step_not_even_that() -
         return with_analyses(step_times=times)
 
     assert says(seen(6), "step-times") == (
-        "A step takes 50.000 ms, the median of 6 profiled ones; four of five take 47.500 ms to 55.000 ms "
+        "Step time 50.000 ms: median of 6 profiled steps; 10th to 90th percentile 47.500 ms to 55.000 ms "
         "(standard deviation 5.0 %)."
     )
     assert section(seen(6), "step-times").grids == []
@@ -89,9 +89,9 @@ def test_the_host() -> None:
         "During 138.5 % of the time (252.000 ms; most on rank 1: 168.000 ms) the GPUs stood still"
     )
     assert "for 47.6 % of that it was in Python" in said
-    assert "3 to 6 at the median, none or one during 25.0 % to 50.0 % of the time" in said
+    assert "Launch-queue depth: median 3 to 6, 0 or 1 for 25.0 % to 50.0 % of the time" in said
     # 100 + 200 of 500 + 1000 ms.
-    assert "CUDA graphs launched 20.0 % of the kernel time." in said
+    assert "20.0 % of kernel time is launched by CUDA graphs." in said
     assert (
         "differs by 9.000 ms, 10.0 % of it (median of 10 steps); rank 1 is slowest in 90.0 % of them" in said
     )
@@ -99,10 +99,10 @@ def test_the_host() -> None:
     assert "at most 7.000 ms" in said
     assert table(TWO, "host", 0) == [
         ["the host was", "idle time", "of the windows", "most on", "there"],
-        ["in Python and the framework, in no CUDA call", "120.000 ms", "65.9 %", "rank 1", "80.000 ms"],
-        ["waiting in a synchronising call", "60.000 ms", "33.0 %", "rank 1", "40.000 ms"],
+        ["in Python or the framework, outside CUDA calls", "120.000 ms", "65.9 %", "rank 1", "80.000 ms"],
+        ["blocked in a synchronising call", "60.000 ms", "33.0 %", "rank 1", "40.000 ms"],
         ["waiting for data", "24.000 ms", "13.2 %", "rank 1", "16.000 ms"],
-        ["collecting garbage", "18.000 ms", "9.9 %", "rank 1", "12.000 ms"],
+        ["in garbage collection", "18.000 ms", "9.9 %", "rank 1", "12.000 ms"],
         ["allocating or freeing memory", "15.000 ms", "8.2 %", "rank 1", "10.000 ms"],
         ["launching", "12.000 ms", "6.6 %", "rank 1", "8.000 ms"],
         ["in another CUDA call", "3.000 ms", "1.6 %", "rank 1", "2.000 ms"],
@@ -147,28 +147,25 @@ def test_a_host_that_keeps_ahead_has_a_sentence_and_no_tables() -> None:
     base = build.two_ranks()
     found = section(replace(base, ranks=[replace(base.ranks[0], host=quiet)]), "host")
     # 0.1 of 100 ms.
-    assert found.sentences[0] == "The host keeps ahead: the GPU waited for it 0.1 % of the time (100.000 µs)."
-    assert found.sentences[1].startswith("Launched and not yet started: 289 at the median")
+    assert (
+        found.sentences[0] == "Not launch-bound: the GPU waited for the host 0.1 % of the time (100.000 µs)."
+    )
+    assert found.sentences[1].startswith("Launch-queue depth: median 289")
     assert found.grids == []
 
 
 def test_skew() -> None:
     said = says(TWO, "skew")
     # 10 + 10 ms, of which rank 1 waits 1; of 53 ms of communication in all.
-    assert said.startswith("Ranks spent 20.000 ms in communication whose transfer is known")
-    assert "5.0 % of it (1.000 ms) is waiting for ranks that came later" in said
-    assert (
-        "Rank 0 comes last to 80.0 % of the tp collectives (by chance 50.0 %) and makes others wait 9.000 ms"
-        in said
-    )
+    assert said.startswith("5.0 % of communication whose transfer is known is waiting for late ranks")
+    assert "1.000 ms of 20.000 ms" in said
+    assert "Rank 0 is last in 80.0 % of the tp collectives (by chance 50.0 %); others wait 9.000 ms" in said
     found = TWO.analyses.skew
     nameless = replace(found, stragglers=[replace(s, dimension="unknown") for s in found.stragglers])
-    assert "of the collectives of a group whose dimension is not known (by" in says(
-        with_analyses(skew=nameless), "skew"
-    )
-    assert "4.500 ms of wall time (arrivals known to 4.000 µs each); it computes longer meanwhile." in said
-    assert "Ends of one collective lie -3.000 µs to 4.000 µs apart" in said
-    assert "Differences up to 4.000 µs are not told from none." in said
+    assert "of the collectives of unknown dimension (by" in says(with_analyses(skew=nameless), "skew")
+    assert "4.500 ms of wall time (each arrival within 4.000 µs); its compute takes longer." in said
+    assert "Ends of one collective differ by -3.000 µs to 4.000 µs" in said
+    assert "Skew below 4.000 µs is within clock error." in said
     assert "2 collectives have no partner." in said
     assert table(TWO, "skew", 0)[1:] == [
         ["rank 0", "tp", "9.000 ms", "4.500 ms", "4.000 µs", "80.0 %", "50.0 %", "15", "compute"],
@@ -193,25 +190,28 @@ def test_without_a_straggler_the_reason_stands_and_nobody_is_named(state: str) -
         stragglers_reason="20 collectives were compared",
     )
     made = with_analyses(skew=found)
-    assert "No straggler is named: 20 collectives were compared." in says(made, "skew")
+    assert "No straggler: 20 collectives were compared." in says(made, "skew")
     assert "comes last" not in says(made, "skew")
-    assert section(made, "skew").grids[0].caption == "Who waits most"
+    assert section(made, "skew").grids[0].caption == "Ranks that wait most"
 
 
 def test_pipeline() -> None:
     made = with_analyses(pipeline=build_job.pipeline(stages=2, replicas=2))
     said = says(made, "pipeline")
     # Four ranks idle 250 of 1000 ms each.
-    assert "wait for one another 25.0 % of the time (1.000 s over all ranks)" in said
-    assert "A perfect schedule of 2 stages of 2 chunks each and 8 micro-batches leaves 11.0 % idle" in said
-    assert "the bubble here is 10.0 %" in said
-    assert "The slowest, stage 1 (rank 3, which has the loss), has 15.0 % more to do" in said
-    assert "stages of unequal length make 44.000 ms of the waiting" in said
-    assert "wrong by up to 2.000 µs" in said
+    assert (
+        "Pipeline idle: 25.0 % of the time from a step's first pass to its last (1.000 s over all ranks)"
+        in said
+    )
+    assert "bubble of 2 stages of 2 chunks each and 8 micro-batches is 11.0 %" in said
+    assert "here it is 10.0 %" in said
+    assert "Slowest: stage 1 (rank 3, with the loss), 15.0 % more work" in said
+    assert "unequal stages cause 44.000 ms of the waiting" in said
+    assert "Clock error: up to 2.000 µs" in said
     assert table(made, "pipeline", 0)[1:] == [
-        ["bubble: what the schedule must leave", "10.0 %", "400.000 ms"],
-        ["transfer of messages", "3.0 %", "120.000 ms"],
-        ["short gaps between compute and messages", "2.0 %", "80.000 ms"],
+        ["bubble of the schedule", "10.0 %", "400.000 ms"],
+        ["send/recv transfer", "3.0 %", "120.000 ms"],
+        ["short gaps between compute and send/recv", "2.0 %", "80.000 ms"],
         ["waiting for a late peer", "10.0 %", "400.000 ms"],
     ]
     # Means of 10 and 11 ms forward.
@@ -225,10 +225,10 @@ def test_pipeline() -> None:
 def test_what_clocks_leave_open_has_no_figure_in_the_pipeline() -> None:
     found = replace(build_job.pipeline(), late_peer_frac=None, transfer_frac=None, reason="clocks: late peer")
     made = with_analyses(pipeline=found)
-    assert "Not measured in part: clocks: late peer." in says(made, "pipeline")
+    assert "Partly measured: clocks: late peer." in says(made, "pipeline")
     assert [row[0] for row in table(made, "pipeline", 0)[1:]] == [
-        "bubble: what the schedule must leave",
-        "short gaps between compute and messages",
+        "bubble of the schedule",
+        "short gaps between compute and send/recv",
     ]
     assert "late peer" not in table(made, "pipeline", 1)[0]
 
@@ -236,7 +236,7 @@ def test_what_clocks_leave_open_has_no_figure_in_the_pipeline() -> None:
 def test_a_rank_by_itself_shows_no_late_peer() -> None:
     found = replace(build_job.pipeline(), scope="rank", late_peer_frac=None)
     rows = table(with_analyses(pipeline=found), "pipeline", 0)
-    assert rows[-1][0] == "any other waiting for messages"
+    assert rows[-1][0] == "other waiting for send/recv"
     assert "waiting for a late peer" not in [row[0] for row in rows]
 
 
@@ -246,7 +246,7 @@ def test_contention() -> None:
     assert "norms of the same launch shape take 4.000 ms longer than alone (2.2 % of the windows, " in said
     assert "attention of one launch shape take 2.000 ms longer than alone (1.1 % of the windows" in said
     assert "This is an association" in said
-    assert "5 norms stood behind resident communication for 600.000 µs" in said
+    assert "5 norms waited 600.000 µs for resident communication" in said
     assert "2 more may have waited for something else" in said
     assert "up to 24 thread blocks (16 typically) resident: an SM margin of 20 for Transformer" in said
     assert table(TWO, "contention", 0)[1:] == [
@@ -254,7 +254,7 @@ def test_contention() -> None:
         + ["layer_norm_kernel<float, 4> bf16"],
         ["1.000 ms", "6.000 µs", "20.500 µs", "54 / 106", "1,024", "slower on 1 of 2"]
         + ["rmsnorm_fwd_kernel bf16"],
-        ["—", "6.000 µs", "20.500 µs", "54 / 106", "1,024", "cannot be told", "layer_norm_bwd bf16"],
+        ["—", "6.000 µs", "20.500 µs", "54 / 106", "1,024", "inconclusive", "layer_norm_bwd bf16"],
     ]
     # sgemm is not known to be slower: it is left out.
     assert [row[-1] for row in table(TWO, "contention", 1)[1:]] == [
@@ -277,9 +277,9 @@ def test_a_contention_of_nothing_has_no_section_and_an_undecided_one_claims_no_c
     unsure = replace(none, signatures=[build_job.contended("rmsnorm", "norm", None, undecided=2)])
     said = says(with_analyses(norm_contention=unsure), "contention")
     assert said.startswith(
-        "Norms ran beside communication kernels; what that costs cannot be told: 7 runs alone and 9 beside"
+        "Norms overlap communication; whether it slows them is inconclusive: 7 runs alone and 9 beside"
     )
-    assert "No SM margin is suggested: no norm ran beside communication." in said
+    assert "No SM margin suggested: no norm ran beside communication." in said
     # 0.1 % of 182 ms is 182 µs: matrix products that lose less are not worth a section of their own.
     for lost_ns, shown in ((182_000, False), (182_001, True)):
         others = replace(none, other_cost=build_job.cost(lost_ns))
@@ -289,27 +289,27 @@ def test_a_contention_of_nothing_has_no_section_and_an_undecided_one_claims_no_c
         unsure, norm_cost=build_job.cost(0), signatures=[build_job.contended("rmsnorm", "norm", None)]
     )
     assert table(with_analyses(norm_contention=same), "contention", 0)[1][5] == "no difference"
-    assert says(with_analyses(norm_contention=same), "contention").startswith("Norms take as long beside")
+    assert says(with_analyses(norm_contention=same), "contention").startswith("No slowdown: norms")
 
 
 def test_parts_of_the_model() -> None:
     said = says(TWO, "parts")
     # 100 + 200 ms of compute kernels; communication's own 30 + 60 are no part of the model.
     assert said.startswith(
-        "Of 300.000 ms in compute kernels MLP 60.0 %, norm 20.0 %, copies for communication 8.0 %"
+        "Compute kernels (300.000 ms): MLP 60.0 %, norm 20.0 %, copies for communication 8.0 %"
     )
-    assert "of 12.0 % the part is not known" in said
+    assert "unknown for 12.0 %" in said
     # 0.125 of 100 ms and 0.25 of 82 ms, of 182.
-    assert "linear layers take 55.0 % of compute kernels and run during 18.1 % of the windows" in said
-    assert "Recomputing activations takes 15.000 ms (5.0 %): at least: single operators" in said
+    assert "linear layers: 55.0 % of compute kernels, 18.1 % of the windows" in said
+    assert "Recompute: 15.000 ms (5.0 %): at least: single operators" in said
     assert "take 21.000 ms (7.0 %)" in said
     assert "fused by `masked_softmax_fusion` (does nothing where attention itself is fused)." in said
     assert table(TWO, "parts", 0) == [
-        ["part", "share", "time", "forward", "recompute", "backward", "phase not known"],
+        ["part", "share", "time", "forward", "recompute", "backward", "phase unknown"],
         ["MLP", "60.0 %", "180.000 ms", "120.000 ms", "", "60.000 ms", ""],
         ["norm", "20.0 %", "60.000 ms", "45.000 ms", "15.000 ms", "", ""],
         ["copies for communication", "8.0 %", "24.000 ms", "", "", "24.000 ms", ""],
-        ["not known", "12.0 %", "36.000 ms", "", "", "", "36.000 ms"],
+        ["unknown", "12.0 %", "36.000 ms", "", "", "", "36.000 ms"],
     ]
     assert table(TWO, "parts", 1)[1:] == [
         ["masked softmax", "12.000 ms", "12", "60", "masked_softmax_fusion"],

@@ -78,7 +78,7 @@ def test_the_instance_is_marked_where_it_lies() -> None:
     assert [row.label for row in found.ranks[0].rows] == [
         *("ledger", "kernels", "comm TP", "host calls", "ranges", "passes"),
     ]
-    assert "differences between ranks up to 1.500 µs mean nothing" in found.notes[0]
+    assert "skew below 1.500 µs is within clock error" in found.notes[0]
     alone = excerpt_picture(replace(rule, worst=worst_instance(1)))
     assert alone is not None
     assert ([r.heading for r in alone.ranks], alone.notes) == ([""], [])
@@ -134,8 +134,8 @@ def test_the_strip_says_how_figures_compare() -> None:
         "25.0&nbsp;% worse than the baseline (40.0&nbsp;%), beyond noise (±1.0&nbsp;%)",
         "target at least 25.0&nbsp;%: met",
         "within noise (±2.0&nbsp;%)",
-        "Peak memory is not known, so its target says nothing.",
-        "Not the same: micro_batch_size (2, here not there).",
+        "Peak memory is unknown: its target cannot be checked.",
+        "Differences: micro_batch_size (2, here absent).",
     ):
         assert words in text, words
     plain = " ".join(render_text(replace(build.one_rank(), against=compared()), width=400).split())

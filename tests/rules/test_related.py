@@ -82,7 +82,7 @@ def test_a_nanosecond_is_the_problem_of_the_rule_whose_gain_is_surest(tmp_path: 
     assert related_in(found)["PD996"] == [("PD997", "same_time"), ("PD998", "same_time")]
     assert related_in(found)["PD999"] == []
     said = dict(lines_of(found[0]))["mind"]
-    assert said == "Same time as PD997, PD998: waiting for late ranks. Either gain is of it, not both."
+    assert said == "Same time as PD997, PD998: waiting for late ranks. These gains overlap; do not add them."
     # Of equal gains the later code's, which is the more exact one.
     assert levels(case, ceiling, rule("PD997", time="waits", gain=gain(9.0)))["PD996"] == "information"
     # What was simulated and saves nothing leaves the time to who may mend it.

@@ -61,7 +61,7 @@ def test_a_late_rank_is_shown_where_it_is_latest_on_its_own_clock(tmp_path: Path
     assert (shown.start_ns, shown.end_ns) == (91_200_000 + local, 94_200_000 + local)
     assert (shown.cost_ns, shown.rank, shown.name) == (2 * MS, 2, "all_reduce")
     assert found.says == (
-        "Rank 2 came to this all_reduce 2 ms after everybody else; the first had waited for 3 ms by then."
+        "Rank 2 joined this all_reduce 2 ms after all other ranks; the first had waited 3 ms by then."
     )
     # The late one first, then who waited longest; each on its own clock, at one time.
     assert [r.rank for r in shown.ranks] == [2, 0, 3, 1]
@@ -87,9 +87,7 @@ def test_an_exposed_collective_names_who_came_last_to_it(tmp_path: Path) -> None
     found = worst_exposed(case, "dp")
     assert found is not None
     assert (found.rank, found.cost_ns) == (0, 3_500_000)
-    assert found.says == (
-        "all_reduce took 3.5 ms, all of it with no compute beside it; rank 2 came to it 3 ms after this rank."
-    )
+    assert found.says == ("all_reduce took 3.5 ms, all of it exposed; rank 2 joined 3 ms after this rank.")
     assert [r.rank for r in found.ranks] == [0, 2]
 
 
@@ -159,4 +157,4 @@ def test_lengths_have_a_unit_that_fits(tmp_path: Path, ns: int, said: str) -> No
     capture = replace(case.captures[0], ranks=(rank,))
     found = worst_instance(replace(case, captures=[capture, *case.captures[1:]]), "idle.gc")
     assert found is not None
-    assert found.says == f"Nothing ran for {said} while the host collected garbage."
+    assert found.says == f"Idle for {said} during garbage collection on the host."

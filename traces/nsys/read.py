@@ -103,7 +103,7 @@ def read_nsys(source: NsysSource) -> Trace:
             "holds no GPU kernels (the kernel table is empty)."
             if has_kernels
             else "holds no GPU kernels (no CUPTI_ACTIVITY_KIND_KERNEL table): CUDA was not traced.",
-            f"Capture a stretch in which the GPU works, with {_CAPTURE}",
+            f"Capture a part of the run with GPU work, with {_CAPTURE}",
         )
     records = nsys_host.read_event_records(source, ids)
     syncs, bad_syncs = host_rows_that_fit(nsys_host.read_syncs(source))
@@ -144,7 +144,7 @@ def read_nsys(source: NsysSource) -> Trace:
         "api_calls": _have(len(api) > 0, "no CUDA API rows", "nsys profile --trace=cuda …"),
         "launch_correlation": _have(
             any_launch_found(api, ids, (kernels, graphs, copies)),
-            "launches cannot be told: no CUDA API row has the correlation id of any GPU activity",
+            "launches unknown: no CUDA API row has the correlation id of any GPU activity",
             "nsys profile --trace=cuda …",
         ),
         "ranges": _have(
@@ -152,7 +152,7 @@ def read_nsys(source: NsysSource) -> Trace:
         ),
         "event_edges": _have(
             len(records) > 0 and bool((syncs.kind == 2).any()),
-            "no event records and stream waits: what compute waited for cannot be proved",
+            "no event records and stream waits: blocking communication cannot be proved",
             "nsys profile --cuda-event-trace=true …",
         ),
         "collective_payloads": _have(

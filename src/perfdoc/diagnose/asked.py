@@ -1,4 +1,4 @@
-"""What an analysis is asked to measure, and the words that ask for it. Imports nothing that measures."""
+"""Request of an analysis, from the words of a command line. Imports nothing that measures."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class Work:
     given: JobFacts
     """What the user says of the job."""
     replay: bool
-    """Whether each rank's window is run again."""
+    """Whether each rank's window is replayed."""
 
 
 _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_000_000_000}
 
 
 class UserError(ValueError):
-    """Something the user can mend; shown as one line."""
+    """An error that the user can correct; shown as one line."""
 
 
 def asked_work(
@@ -50,7 +50,7 @@ def asked_work(
 ) -> Work:
     """What a command line names, found and checked before any of it is read. Raises UserError."""
     if window and step_range:
-        raise UserError("--window and --step-range exclude one another: give one.")
+        raise UserError("--window and --step-range exclude each other: give one.")
     request = (
         window_request(window)
         if window

@@ -74,9 +74,9 @@ _NO_STEPS = (
     "the windows are not made of whole steps",
     "Name the ranges that are steps with --step-range.",
 )
-_NO_GPUS = ("how many GPUs the job had is not known", "Give it: --set world_size=64.")
+_NO_GPUS = ("the job's number of GPUs is unknown", "Give it: --set world_size=64.")
 _NO_BATCH = (
-    "the batch is not known: {} not given",
+    "batch unknown: {} not given",
     "Give the global batch and the sequence length, such as --set gbs=128 seq=8192.",
 )
 

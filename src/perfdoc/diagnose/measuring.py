@@ -31,7 +31,7 @@ _QUIET_S = 1.0
 
 
 class WorkerLostError(RuntimeError):
-    """A worker process ended by itself."""
+    """A worker process died."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,16 +80,16 @@ def of_them(captures: int, memory: int) -> str:
 
 
 def replaying(captures: int) -> Also:
-    """The replay of each rank of so many captures.
+    """The replay of each rank of this many captures.
 
-    What ranks hand on for the replay of the job is bounded for all together: each may hand on its share.
+    The bound on work kept for the replay of the job is shared evenly between ranks.
     """
     return partial(replay_and_keep, keep_tasks=KEPT_TASKS_MAX // max(captures, 1))
 
 
 def _run(tasks: Sequence[Callable[[], _Result]], workers: int, of: str = "") -> list[_Result]:
     if workers <= 1:
-        return list(_told((task() for task in tasks), len(tasks), of))
+        return list(_progress((task() for task in tasks), len(tasks), of))
     from concurrent.futures import ProcessPoolExecutor
     from concurrent.futures.process import BrokenProcessPool
 
@@ -104,10 +104,10 @@ def _run(tasks: Sequence[Callable[[], _Result]], workers: int, of: str = "") -> 
                 futures = [pool.submit(task) for task in tasks]
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            return list(_told((f.result() for f in futures), len(tasks), of))
+            return list(_progress((f.result() for f in futures), len(tasks), of))
         except BrokenProcessPool as error:
             raise WorkerLostError(
-                "a worker process ended by itself, perhaps for want of memory. Try fewer: --jobs 1."
+                "a worker process died, perhaps out of memory. Try fewer: --jobs 1."
             ) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
@@ -162,7 +162,7 @@ class _OwnWorkers(SpawnContext):
         return self.workers[-1]
 
 
-def _told(results: Iterable[_Result], count: int, of: str) -> Iterator[_Result]:
+def _progress(results: Iterable[_Result], count: int, of: str) -> Iterator[_Result]:
     """Pass results on; say what is done once the work has lasted."""
     said = time.monotonic()
     for i, result in enumerate(results, 1):

@@ -34,7 +34,7 @@ def quality_of(
 
 
 def _apart(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
-    """Said where no moment can have been common to all captures: then they are hardly of one run."""
+    """No moment is common to all captures: they are hardly of one run."""
     spans = [_span(c) for c in captures if any(r.calls.utc_origin_ns is not None for r in c.ranks)]
     if not spans:
         return []
@@ -45,8 +45,8 @@ def _apart(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
     return [
         d.Quality(
             code="captures-apart",
-            message=f"What is analysed of {encodable(earliest[2])} ended {minutes} before "
-            f"that of {encodable(latest[2])} began, by their clocks.",
+            message=f"The window of {encodable(earliest[2])} ended {minutes} before that of "
+            f"{encodable(latest[2])} began, by their clocks.",
             remedy="Give the captures of one run together; compare two runs with perfdoc diff.",
         )
     ]
@@ -61,7 +61,7 @@ def _span(capture: CaptureMeasurement) -> tuple[int, int, str]:
 
 
 def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
-    """Notes of all captures; one that several share is said once, with their number."""
+    """Notes of all captures; a note that several share is listed once, with their number."""
     inputs: dict[tuple[str, str, str], int] = defaultdict(int)
     for c in captures:
         for note in {(n.code, n.message, n.remedy) for n in c.notes}:
@@ -78,7 +78,7 @@ def _notes(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:
 
 
 def _missing_ranks(world: int, ranks: Sequence[d.Rank]) -> list[d.Quality]:
-    """Said where the captures name a larger job than was given: its other ranks may be the slow ones."""
+    """The captures name a larger job than was given: its other ranks may be the slow ones."""
     known = {r.rank for r in ranks} - {None}
     if len(known) >= world:
         return []
@@ -87,21 +87,21 @@ def _missing_ranks(world: int, ranks: Sequence[d.Rank]) -> list[d.Quality]:
             code="missing-ranks",
             message=f"The job had {world:,} ranks; {len(known):,} of them "
             f"{'is' if len(known) == 1 else 'are'} analysed here.",
-            remedy="Give the captures of the others too, as far as there are any.",
+            remedy="Give the captures of the other ranks too.",
         )
     ]
 
 
 def _left_out(job: JobMeasurement) -> list[d.Quality]:
-    """Said where the user's file leaves something open, so that nobody takes it for used."""
+    """Settings of the user's file that were not used."""
     if not job.facts.left_out:
         return []
     return [
         d.Quality(
             code="config-unclear",
-            message=f"Of the file of --config these say several things, or nothing that can be used: "
+            message=f"Settings in the --config file with several values or an unusable one: "
             f"{', '.join(job.facts.left_out)}. They count as unknown.",
-            remedy="Give what holds for this job with --set.",
+            remedy="Give the job's values with --set.",
         )
     ]
 

@@ -84,7 +84,7 @@ def host_gaps_of(ranks: Sequence[d.Rank]) -> d.HostGapsAnalysis:
 
 
 def _shows(rank: d.Rank, cause: str) -> bool:
-    """Whether the rank's capture would show the cause: nothing is known of pauses that no range names."""
+    """Whether the rank's capture would show the cause: pauses without a range are not visible."""
     pause = {"gc": rank.host.gc, "data": rank.host.data}.get(cause)
     return pause is None or pause.state == "measured"
 
@@ -159,7 +159,7 @@ def with_headroom(memory: d.MemoryAnalysis, ranks: Sequence[d.Rank]) -> d.Memory
 
 
 def _with_headroom(memory: DeviceMemory, total_bytes: int | None) -> DeviceMemory:
-    """What the CUDA context and NCCL take is not in it: they hold memory beside PyTorch."""
+    """Without the CUDA context and NCCL's buffers: they hold memory outside PyTorch."""
     if total_bytes is None or memory.peak_reserved_bytes is None or memory.headroom_bytes is not None:
         return memory
     return replace(memory, headroom_bytes=total_bytes - memory.peak_reserved_bytes)

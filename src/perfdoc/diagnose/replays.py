@@ -16,7 +16,7 @@ from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
 
 _LEAVE_OUT = "Leave --no-replay out."
-_NOT_RUN = "the windows were not run again"
+_NOT_RUN = "the windows were not replayed"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,13 +8,13 @@ from perfdoc.results import IDLE_CAUSES, MemoryAnalysis, Rank
 from perfdoc.results.figures import partition, share, size
 
 _WORDS = {
-    "host": "the host launching work too late",
+    "host": "launch-bound",
     "python": "Python between operators",
-    "gc": "Python's garbage collection",
-    "data": "waiting for data",
-    "dependency": "streams waiting for one another",
+    "gc": "garbage collection",
+    "data": "data-loader stall",
+    "dependency": "stream dependency",
     "launch_latency": "launch latency",
-    "unexplained": "causes that the capture does not show",
+    "unexplained": "cause unknown",
 }
 
 _WORTH_A_CAUSE = 0.001
@@ -22,7 +22,7 @@ _WORTH_A_CAUSE = 0.001
 
 
 def verdict_of(ranks: Sequence[Rank]) -> str:
-    """Summed over all ranks' windows; the largest loss is named first. Where CUDA graphs were traced as a
+    """Summed over all ranks' windows; the largest loss is named first. If CUDA graphs were traced as a
     whole, a second sentence says what they may hide."""
     return f"{_where_it_went(ranks)}{_hidden_in_graphs(ranks)}"
 
@@ -36,8 +36,8 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     on_host = all(r.gpu.name == "CPU" for r in ranks)
     times = {
         "compute": sum(r.ledger_ns.compute for r in ranks),
-        "communication that no compute hides": sum(r.ledger_ns.exposed_comm.total for r in ranks),
-        "copies that nothing hides": sum(r.ledger_ns.exposed_memcpy for r in ranks),
+        "exposed communication": sum(r.ledger_ns.exposed_comm.total for r in ranks),
+        "exposed copies": sum(r.ledger_ns.exposed_memcpy for r in ranks),
         "idle": sum(idle.values()),
     }
     # The report prints the same four shares: rounded together, so that both agree and add up.
@@ -50,9 +50,10 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     losses = sorted((name for name in shares if times[name]), key=lambda name: -times[name])
     if not losses:
         return f"The {what} {verb} for all of the {scope}."
-    mostly = f", mostly {_WORDS['python' if on_host and cause == 'host' else cause]}"
-    names = {"idle": f"idle{mostly if times['idle'] >= _WORTH_A_CAUSE * window else ''}"}
-    parts = ", ".join(f"{shares[name]} is {names.get(name, name)}" for name in losses)
+    most = "" if 2 * idle[cause] >= times["idle"] else "largest cause: "
+    why = f" ({most}{_WORDS['python' if on_host and cause == 'host' else cause]})"
+    names = {"idle": f"idle{why if times['idle'] >= _WORTH_A_CAUSE * window else ''}"}
+    parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
 
 
@@ -64,17 +65,17 @@ def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
         return ""
     inside = share(sum(g.graph_ns or 0 for g in graphs) / kernel_ns)
     return (
-        f" But {inside} of the kernel time are CUDA graphs that were traced as a whole: communication and "
-        "idle time inside of them are not seen and count as compute."
+        f" {inside} of kernel time is CUDA graphs traced as a whole: communication and idle time inside them "
+        "are not visible and count as compute."
     )
 
 
 def memory_verdict(memory: MemoryAnalysis) -> str:
-    """The sentence where only memory was looked at: the device with the highest peak."""
+    """The sentence of a diagnosis of memory alone: the device with the highest peak."""
     peaks = [m for m in memory.devices if m.peak_allocated_bytes is not None]
     if not peaks:
         return f"Nothing was measured: {memory.reason}"
     top = max(peaks, key=lambda m: m.peak_allocated_bytes or 0)
-    reserved = f", of {size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
+    reserved = f", {size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
     where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
-    return f"Tensors took {size(top.peak_allocated_bytes)} at the peak on {where}{reserved}."
+    return f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
