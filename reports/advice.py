@@ -40,7 +40,7 @@ def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> st
     return f"Saves {middle} {of} ({least} to {most}), by replay."
 
 
-def change_words(advice: Advice) -> str:
+def change_title(advice: Advice) -> str:
     """`knob: now → then`."""
     now = "" if advice.from_value is None else f"{shorten(advice.from_value, 48)} → "
     return f"{shorten(advice.knob, 64)}: {now}{shorten(advice.to_value, 48)}"
@@ -48,7 +48,7 @@ def change_words(advice: Advice) -> str:
 
 def setting_words(advice: Advice) -> tuple[str, str]:
     """(the change, why and at what price)."""
-    change = change_words(advice)
+    change = change_title(advice)
     if advice.forbidden:
         return change, f"would be good ({advice.why}), but this configuration forbids it: {advice.forbidden}"
     return change, advice.why + (f"; costs: {advice.costs}" if advice.costs else "")

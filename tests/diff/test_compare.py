@@ -97,7 +97,7 @@ def test_two_ranks_by_hand() -> None:
     ]
     assert (found.mean.before_ns, found.mean.after_ns, found.mean.change_ns) == (100, 115, 15)
     assert found.outcome == "longer"
-    assert "A step takes 115 ns, before it took 100 ns (+15 ns, +15.0 %; mean over 2 ranks)." in found.verdict
+    assert "A step takes 115 ns, +15 ns (+15.0 %) against 100 ns before (mean over 2 ranks)." in found.verdict
     assert found.verdict.endswith("Most of it, summed over 2 ranks: exposed comm DP +20 ns, compute +10 ns.")
 
 

@@ -135,7 +135,7 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     assert (code, out.split(":")[0], err) == (0, "PASS", "")
     code, out, _ = gate(tmp_path, "check", *slow, *beside(old), "--statistic", "quickest")
     assert code == 1, out
-    assert out.startswith("FAIL: A step of the quickest quarter takes 70.5")
+    assert out.startswith("FAIL: A step of the fastest quarter takes 70.5")
     assert "5.0 % slower than the old runs' 67.1" in out
     assert "note: of 6 pairs of equal runs the new one is the slower one of each in 1 of 64 cases" in out
     assert "first one of every pair" not in out
@@ -148,7 +148,7 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     )
     assert "differs from the runs beside in:\n  config.bucket_size: 1000 -> 7" in out
     code, out, _ = gate(tmp_path, "check", *other, *beside(old), "--ignore", "config.bucket_size")
-    assert (code, "the runs beside in what was to be ignored: config.bucket_size" in out) == (0, True)
+    assert (code, "the runs beside in ignored facts: config.bucket_size" in out) == (0, True)
     for words, said in (
         ([*same, *beside(old[:5])], "give as many of both"),
         ([*same[:5], old[0], *beside(old)], "are one run"),

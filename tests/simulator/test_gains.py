@@ -28,7 +28,7 @@ from perfdoc.traces.load import read_trace
 from tests.simulator.rebuilt_of import planted, views_of
 from tests.simulator.test_replay_cpu import step as cpu_step
 
-NO_DATA = "no waiting for data (dataloader_num_workers)"
+NO_DATA = "no data-loader stalls (dataloader_num_workers)"
 SLOW = replace(KINDS["dp4"], data_ns=2_150_000)
 
 
@@ -129,7 +129,7 @@ def test_a_straggler_is_found_and_taken_away(tmp_path: Path) -> None:
     """Rank 2 is 0.4 ms slower in each of 4 forwards of a step, and everybody waits: 1.6 ms per step."""
     found = of_job(replace(KINDS["dp4"], micro_batches=4, late=Late(rank=2, extra_ns=400_000)), tmp_path)
     late = prediction(found, "without_straggler_dp")
-    assert late.change == "rank 2 computing as fast as the rest of its DP group"
+    assert late.change == "rank 2 as fast as the rest of its DP group"
     assert late.mid_ns == pytest.approx(1_600_000, rel=0.02)
 
 

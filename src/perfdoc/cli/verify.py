@@ -48,7 +48,7 @@ def verify(
         StatisticName | None,
         typer.Option(
             help="Of a run's steady steps. Default: median, or mean where the change is not of every step. "
-            "quickest: mean of the quickest quarter, for a machine that others use."
+            "quickest: mean of the fastest quarter, for a shared machine."
         ),
     ] = None,
     rule: Annotated[
