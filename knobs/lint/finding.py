@@ -63,5 +63,5 @@ class Report:
 
     @property
     def bad(self) -> bool:
-        """Whether something is wrong for certain."""
+        """Whether something is certainly wrong."""
         return any(f.severity != "note" for f in self.findings)

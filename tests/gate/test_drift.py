@@ -103,7 +103,7 @@ def test_the_commands_stop_a_drift(tmp_path: Path, make_run: MakeRun) -> None:
     states = {c["name"]: c["state"] for c in found["checks"]}
     assert (code, states) == (1, {"step_time": "pass", "drift": "fail"}), out
     assert found["summary"].startswith(
-        "Against the first 5 runs of this level (from 2026-11-21T00:00:00Z base0"
+        "A step is 2.2 % slower than in the first 5 runs of this level (from 2026-11-21T00:00:00Z base0"
     )
     assert "2.2 % slower than it was" in found["summary"]
     assert gate(tmp_path, "check", *new, "--drift", "warn")[0] == 0
