@@ -106,4 +106,4 @@ def test_parts_that_cancel_out_are_said() -> None:
     two = [40, 60, *[0] * (len(LEAVES) - 2)]
     found = compare(side([rank_of_leaves(0, one)]), side([rank_of_leaves(0, two)]))
     assert found.outcome == "no_change"
-    assert "Its parts changed, and cancel out." in found.verdict
+    assert "Changes of its parts cancel out." in found.verdict

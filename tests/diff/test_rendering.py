@@ -73,7 +73,7 @@ def test_text_and_markdown_say_what_the_result_holds() -> None:
     assert "total 100 ns 130 ns +30 ns +30.0 %" in flat
     assert "gemm_a slower 1 -> 1 +15 ns 0 ns +15 ns" in flat
     assert "micro_batch_size: 100 -> 130" in flat
-    assert "| compute | 100 ns | 130 ns | +30 ns | not known whether noise |" in markdown
+    assert "| compute | 100 ns | 130 ns | +30 ns | noise unknown |" in markdown
     assert "| **total** | 100 ns | 130 ns | +30 ns | +30.0 % |" in markdown
     assert re.search(r"\| <code>micro\S*batch\S*size</code> \| 100 \| 130 \|", markdown)
     assert to_json(one_change()).endswith(b"}\n")

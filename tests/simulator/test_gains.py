@@ -162,7 +162,7 @@ def test_windows_that_are_too_large_are_not_taken_together(tmp_path: Path) -> No
     tasks = sum(k.replay.tasks for k in kept)
     assert found.job is not None
     assert found.job.reason == (
-        f"the windows hold {tasks:,} tasks on 4 ranks, more than the 10 that are taken together"
+        f"the windows hold {tasks:,} tasks on 4 ranks; a joint replay is limited to 10"
     )
     assert found.gains.analysis.state == "not_measured"
     assert "--window" in found.gains.analysis.remedy
@@ -223,7 +223,7 @@ def test_clocks_that_are_not_tied_closely_are_not_joined(tmp_path: Path) -> None
     ranks = [rebuild_rank(v) for v in views]
     assert replay(ranks[0]).state == "measured"
     window_ns = min(v.window.duration_ns for v in views)
-    for percent, reason in ((6, "known only to within"), (4, "")):
+    for percent, reason in ((6, "clock error"), (4, "")):
         apart = replace(clocks.clocks[3], cluster=1, resolution_ns=window_ns * percent // 100)
         loose = replace(clocks, clocks=(*clocks.clocks[:3], apart))
         found, _ = replay_job(ranks, calls, matches, loose)
@@ -260,7 +260,7 @@ def test_gains_are_of_the_window_without_the_profiler(tmp_path: Path) -> None:
     basis = whole.basis_of(rebuilt, replay(rebuilt), [], FreeLengths(gc_frac=1 / 3))
     (gc,) = [p for p in predict_all([basis]).predictions if p.key == "without_gc"]
     assert gc.mid_ns == 10_000
-    assert "33 % of what they do under the profiler" in gc.gain.assumptions[-1]
+    assert "33 % of their time under the profiler" in gc.gain.assumptions[-1]
     assert as_unprofiled(rebuilt, FreeLengths()) is None
 
 
@@ -270,4 +270,4 @@ def test_computation_is_shorter_without_the_profiler(tmp_path: Path) -> None:
     free = as_unprofiled(cpu_step(tmp_path), FreeLengths(step_frac=0.9))
     assert free is not None
     assert free.length_ns == pytest.approx(913_000, abs=10)
-    assert "86 % of what it does under the profiler" in free.assumptions[0]
+    assert "86 % of its time under the profiler" in free.assumptions[0]
