@@ -117,7 +117,7 @@ def _excused(case: Case, straggler: Straggler) -> str:
 def _prediction(case: Case, straggler: Straggler) -> Prediction | None:
     """What is saved without this rank's lateness, not another's: each dimension is tried for one rank."""
     found = case.prediction(f"without_straggler_{straggler.dimension}")
-    ours = found is not None and found.change.startswith(f"{straggler.name} computing as fast as ")
+    ours = found is not None and found.change.startswith(f"{straggler.name} as fast as ")
     return found if ours and found is not None and found.mid_ns is not None else None
 
 

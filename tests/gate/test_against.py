@@ -91,7 +91,7 @@ def test_a_diagnosis_of_another_model_is_not_comparable_though_no_shape_is_known
     found = against(now, Given(name="old", diagnosis=before), (), None)
     assert found is not None
     assert (found.state, found.figures) == ("incomparable", [])
-    assert found.reason == "the models differ: a token takes 6 GFLOP there and 9 GFLOP here"
+    assert found.reason == "the models differ: 6 GFLOP per token in the baseline, 9 GFLOP here"
     # Of longer sequences a token takes more in the same model.
     longer = against(worked(9e12, 1000, 100 * MS, 256), Given(name="old", diagnosis=before), (), None)
     assert longer is not None

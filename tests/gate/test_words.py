@@ -81,10 +81,10 @@ def test_what_is_unknown_is_the_summary_where_it_decides() -> None:
     found = result([100] * 3, 100, "mfu_min=0.4")
     assert (found.verdict, found.summary) == (
         "inconclusive",
-        "mfu_min is at least 0.4, but not every run says what it is.",
+        "mfu_min is at least 0.4, but not every run reports it.",
     )
 
 
 def test_a_loss_says_where_in_its_annotation() -> None:
     (line,) = as_github(result([100] * 3, 120)).splitlines()
-    assert line.endswith("Which part of the step grew is not known.")
+    assert line.endswith("Which part of the step grew is unknown.")
