@@ -13,11 +13,12 @@ import pytest
 
 from perfdoc.analyzers.pipeline.job import PipelineRank, RankOffsets, measure_pipeline
 from perfdoc.results.waits import PipelineAnalysis
-from perfdoc.simulator.planted_job import KINDS, JobSpec, PlantedJob, planted_job
-from perfdoc.simulator.planted_spec import Clock, Late
+from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.traces.job_facts import JobFacts
 from tests.amount import some
 from tests.analyzers.pipeline_ranks import pipeline_ranks
+from tests.planted.job import KINDS, JobSpec, PlantedJob, planted_job
+from tests.planted.spec import Late
 
 PARTS = ("own_ns", "idle_ns", "bubble_ns", "transfer_ns", "handover_ns", "late_peer_ns")
 ON_ONE_CLOCK = RankOffsets(offset_ns=[0] * 8)

@@ -13,8 +13,8 @@ from perfdoc.rules.engine.advise import proposed, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules, verdict_of
 from perfdoc.rules.facts.degrees import degrees_of
-from perfdoc.simulator.planted_spec import JobSpec
 from tests.amount import tries
+from tests.planted.spec import JobSpec
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, under, with_exposed
 
 SEEDS = range(tries(250, 2000))

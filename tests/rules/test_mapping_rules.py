@@ -12,8 +12,8 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import smaller_mapping
 from perfdoc.rules.facts.exposed import MIN_FRAC
 from perfdoc.rules.facts.memory_need import FIT_FRAC
-from perfdoc.simulator.planted_spec import JobSpec
 from perfdoc.traces.known_models import known_models
+from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, result, settings_of
 from tests.rules.planted_cases import LLAMA, on, planted_case, shaped, under, with_exposed
 

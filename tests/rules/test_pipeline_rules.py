@@ -16,7 +16,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import bubble, interleaving
 from perfdoc.rules.facts.bubble import PER_STAGE, ideal_frac
 from perfdoc.rules.facts.stage_split import as_settings, balanced, layers_by_stage
-from perfdoc.simulator.planted_spec import JobSpec
+from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, predicting, result, settings_of
 from tests.rules.planted_cases import planted_case, under, with_exposed
 
