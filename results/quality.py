@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from types import NoneType
 from typing import Any, Final, Literal, Self, TypedDict, get_args, get_origin, get_type_hints
 
 State = Literal["measured", "not_measured"]
@@ -32,26 +34,23 @@ class Measured:
     def missing(cls, reason: str, remedy: str = "", **known: Any) -> Self:
         """A result that was not measured: every field that is not given is None or empty."""
         given = {**known, "state": "not_measured", "reason": reason, "remedy": remedy}
-        types = get_type_hints(cls)
-        nothing = {
-            f.name: _nothing(types[f.name])
-            for f in fields(cls)
-            if f.name not in given and f.default is MISSING and f.default_factory is MISSING
-        }
+        empty = _nothing(cls)  # type: ignore[arg-type]  # mypy asks whether an instance is hashable
+        nothing = {name: kind() for name, kind in empty.items() if name not in given}
         return cls(**nothing, **given)
 
 
-def _nothing(kind: Any) -> Any:
-    """None, an empty list or text, or a count of 0.
+@cache
+def _nothing(result: type[Measured]) -> dict[str, type]:
+    """Of each field without a default whose type has an empty value: the type of that value.
 
-    Raises TypeError for what has no such value: it must be given.
+    A field of another type has to be given.
     """
-    if type(None) in get_args(kind):
-        return None
-    empty = get_origin(kind) or kind
-    if empty not in (list, str, int):
-        raise TypeError(kind)
-    return empty()
+    types = get_type_hints(result)
+    needed = [f.name for f in fields(result) if f.default is MISSING and f.default_factory is MISSING]
+    kinds = {
+        n: NoneType if NoneType in get_args(types[n]) else get_origin(types[n]) or types[n] for n in needed
+    }
+    return {name: kind for name, kind in kinds.items() if kind in (NoneType, list, str, int)}
 
 
 @dataclass(frozen=True, kw_only=True)
