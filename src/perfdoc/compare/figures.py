@@ -1,4 +1,4 @@
-"""What the gate knows of one run, and how the steps that count are chosen."""
+"""What is kept of one run, and how the steps that count are chosen."""
 
 from __future__ import annotations
 
