@@ -34,7 +34,7 @@ endif
 # A synthetic trace whose answer is known.
 demo: install
 	$(BIN)/perfdoc demo -o demo --force
-	$(BIN)/perfdoc analyze demo/demo.sqlite -o $(OUT) --force
+	$(BIN)/perfdoc analyze demo/traces --config demo/job.yaml -o $(OUT) --force
 
 lint: install-all
 	$(BIN)/ruff check .
@@ -55,9 +55,12 @@ test test-all: install-all
 	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(WHICH); tests=$$?; \
 	wait $$lint; linted=$$?; cat $$said; exit $$((tests ? tests : linted))
 
-# The pages that are made from the rules' own files; a test fails where they are stale.
+# What is made from the program's own files: the rules' pages, and the schemas of what it writes. Tests fail where
+# they are stale.
 docs: install
 	$(BIN)/python -m perfdoc.rules.engine.pages docs/rules
+	$(BIN)/perfdoc schema diagnosis > results/diagnosis.schema.json
+	$(BIN)/perfdoc schema diff > src/perfdoc/compare/diff/diff.schema.json
 
 bench: install-all
 	$(BIN)/python benchmarks/analyze.py

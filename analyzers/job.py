@@ -7,20 +7,25 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
-from perfdoc.analyzers.contention.job import JobContention, job_contention
+from perfdoc.analyzers.contention.job import job_contention
 from perfdoc.analyzers.device.ranks import rank_labels
-from perfdoc.analyzers.host.jitter import HostJitter, RankHostSteps, host_jitter
-from perfdoc.analyzers.ledger.mfu import Mfu, MfuRank, measure_mfu
+from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
+from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.pipeline.job import Pipeline, measure_pipeline
+from perfdoc.analyzers.pipeline.job import measure_pipeline
 from perfdoc.analyzers.pipeline.transfers import message_moments
-from perfdoc.analyzers.skew.waiting import Skew, measure_skew
+from perfdoc.analyzers.skew.stragglers import Latest
+from perfdoc.analyzers.skew.waiting import measure_skew
 from perfdoc.analyzers.steps.figures import RankSteps
 from perfdoc.analyzers.steps.log import read_logged_steps
-from perfdoc.analyzers.steps.times import StepTimes, measure_step_times
-from perfdoc.analyzers.timeline.job import JobTimeline, RankInput, job_timeline
+from perfdoc.analyzers.steps.times import measure_step_times
+from perfdoc.analyzers.timeline.job import RankInput, job_timeline
+from perfdoc.results import HostJitter, NormContentionAnalysis, StepTimes
+from perfdoc.results.headline import Mfu
+from perfdoc.results.timeline import Timeline
+from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 from perfdoc.traces import Device, TraceError
 from perfdoc.traces.job_facts import JobFacts, common_facts
 
@@ -64,10 +69,12 @@ class JobMeasurement:
     mfu: Mfu
     step_times: StepTimes
     host_jitter: HostJitter
-    contention: JobContention
-    skew: Skew
-    pipeline: Pipeline
-    timeline: JobTimeline
+    contention: NormContentionAnalysis
+    skew: SkewAnalysis
+    latest: Latest
+    """For the worst moment of a straggler."""
+    pipeline: PipelineAnalysis
+    timeline: Timeline
     matches: Matches
     """For what a room above makes of all ranks together; like `clocks` in the order of `devices`."""
     clocks: ClockAlignment
@@ -100,6 +107,7 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
     )
     pipelines = [replace(r.pipeline, label=label) for r, label in zip(ranks, labels, strict=True)]
     clocks = align_clocks(matches, calls, message_moments(pipelines, facts))
+    skew, latest = measure_skew(calls, matches, clocks)
     return JobMeasurement(
         facts=facts,
         world_size=facts.world_size or world_size,
@@ -117,12 +125,13 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
         ),
         host_jitter=host_jitter(
             [
-                RankHostSteps(rank=d.rank, label=label, steps=r.host.steps, process=(i, d.process))
+                RankHostSteps(rank=d.rank, label=label, steps=r.host_steps, process=(i, d.process))
                 for (i, r), d, label in zip(numbered, devices, labels, strict=True)
             ]
         ),
         contention=job_contention([r.contention for r in ranks]),
-        skew=measure_skew(calls, matches, clocks),
+        skew=skew,
+        latest=latest,
         pipeline=measure_pipeline(pipelines, facts, clocks),
         timeline=job_timeline(
             [

@@ -6,21 +6,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from perfdoc.analyzers.communication.table import CommunicationRow, communication_table
-from perfdoc.analyzers.contention.cost import Contention, norm_contention
+from perfdoc.analyzers.communication.table import communication_table
+from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import Window
-from perfdoc.analyzers.host.activity import HostActivity, host_activity
+from perfdoc.analyzers.host.activity import host_activity
+from perfdoc.analyzers.host.steps import HostSteps
 from perfdoc.analyzers.instances.device import Instance, device_instances
 from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
-from perfdoc.analyzers.kernels.parts import KernelParts, kernel_parts
-from perfdoc.analyzers.kernels.totals import KernelsOnly, NamedTime, kernel_times, kernels_only
+from perfdoc.analyzers.kernels.parts import kernel_parts
+from perfdoc.analyzers.kernels.totals import NamedTime, kernel_times, kernels_only
 from perfdoc.analyzers.ledger.steps import StepLedgers, step_ledgers
 from perfdoc.analyzers.ledger.window import Ledger, build_ledger
 from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
+from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
+from perfdoc.results.ranks import Communication, KernelsOnly
 from perfdoc.traces import Device
 
 Also: TypeAlias = Callable[[DeviceView], Any]
@@ -38,12 +41,14 @@ class RankMeasurement:
     span_ns: tuple[int, int]
     """First start and last end of anything on the device, whatever the window."""
     ledger: Ledger
-    communication: Sequence[CommunicationRow]
+    communication: list[Communication]
     copies: Sequence[CopyTime]
     kernel_times: Sequence[NamedTime]
-    kernel_parts: KernelParts
-    contention: Contention
+    kernel_parts: KernelPartsAnalysis
+    contention: DeviceContention
     host: HostActivity
+    host_steps: HostSteps
+    """For comparing ranks."""
     step_ledgers: StepLedgers
     calls: CollectiveCalls
     """For comparing ranks."""
@@ -65,7 +70,8 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
     trace, activity, window = view.trace, view.activity, view.window
     a, b = window.start_ns, window.end_ns
     ledger = build_ledger(activity, a, b, view.idle_inputs, view.gaps)
-    contention = norm_contention(view)
+    contention, contended = norm_contention(view)
+    host, steps = host_activity(view)
     return RankMeasurement(
         device=view.device,
         window=window,
@@ -77,7 +83,8 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         kernel_times=kernel_times(trace, activity, view.kinds, a, b),
         kernel_parts=kernel_parts(view),
         contention=contention,
-        host=host_activity(view),
+        host=host,
+        host_steps=steps,
         step_ledgers=step_ledgers(view),
         calls=collective_calls(view),
         pipeline=pipeline_rank(view),
@@ -85,6 +92,6 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         kernels_only_capture=kernels_only(trace, activity),
         timeline=rank_timeline(view),
         outline=outline(view),
-        instances=device_instances(view, ledger, contention),
+        instances=device_instances(view, ledger, contended),
         also=None if also is None else also(view),
     )

@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from names import LAYERS, NCCL, Names
 
+from perfdoc.profiling.whole_file import whole_file
 from perfdoc.simulator.captures.nsys.enums import ENUM_ROWS, NVTX_DOMAIN, NVTX_PUSH_POP
 from perfdoc.simulator.captures.nsys.export import global_pid, global_tid
 from perfdoc.simulator.captures.nsys.schemas import GENERATIONS
 from perfdoc.simulator.captures.nsys.sqlite import create_tables, write_rows
-from perfdoc.simulator.output import placed
 
 VERSION = 1
 """Part of the file's name: raise it where the content changes."""
@@ -58,8 +58,8 @@ def generated(kernels: int, folder: Path = DATA, seed: int = 0) -> Path:
     path = folder / f"nsys-{kernels}-seed{seed}-v{VERSION}.sqlite"
     if not path.exists():
         begin = time.monotonic()
-        with placed(path, force=False) as scratch:
-            _write(scratch, kernels, seed)
+        with whole_file(path, replace=False) as part:
+            _write(part, kernels, seed)
         print(f"wrote {path.name}: {path.stat().st_size / 1e9:.2f} GB in {time.monotonic() - begin:.0f} s")
     return path
 

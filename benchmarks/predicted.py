@@ -37,7 +37,7 @@ from perfdoc.analyzers.job import measure_job  # noqa: E402
 from perfdoc.analyzers.steps.log import LoggedSteps, read_logged_steps  # noqa: E402
 from perfdoc.diagnose.asked import Work  # noqa: E402
 from perfdoc.diagnose.measuring import measure_all  # noqa: E402
-from perfdoc.simulator.replay.predict import Gain  # noqa: E402
+from perfdoc.results.replay import Gain  # noqa: E402
 from perfdoc.simulator.replay.proposals import Proposal  # noqa: E402
 from perfdoc.simulator.replay.unedited import KeptRank, replay_job  # noqa: E402
 from perfdoc.simulator.replay.unprofiled import free_lengths  # noqa: E402

@@ -1,4 +1,4 @@
-"""How far off the unedited replay of real CPU runs is: rows of docs/replay.md that no stored capture gives.
+"""How far off the unedited replay of real CPU runs is: rows of docs/figures.md that no stored capture gives.
 
     python benchmarks/replay_runs.py [--only tiny,link] [--keep FOLDER]
 

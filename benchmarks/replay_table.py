@@ -1,4 +1,4 @@
-"""How far off the unedited replay is, for every capture in a folder: the tables of docs/replay.md.
+"""How far off the unedited replay is, for every capture in a folder: the tables of docs/figures.md.
 
     python benchmarks/replay_table.py FOLDER
 
@@ -18,7 +18,8 @@ from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.measuring import measure_all
-from perfdoc.simulator.replay.unedited import KeptRank, Replay, replay_job
+from perfdoc.results.replay import Replay
+from perfdoc.simulator.replay.unedited import KeptRank, replay_job
 from perfdoc.traces.job_facts import JobFacts
 
 _ENDINGS = re.compile(r"(?:\.pt)?(?:\.trace)?\.(?:json(?:\.gz)?|sqlite)$")

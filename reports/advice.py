@@ -6,9 +6,8 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Literal
 
-from perfdoc.reports import units
-from perfdoc.reports.names import prose, shorten
-from perfdoc.results import Advice, Gain, RuleResult, WorstInstance
+from perfdoc.results import Advice, Gain, RuleResult, WorstInstance, figures
+from perfdoc.results.names import prose, shorten
 
 _MS_NS = 1e6
 _WHY_LIMIT = 160
@@ -23,8 +22,8 @@ def rough(ms: float) -> str:
     ns = round(ms * _MS_NS)
     if ns:
         ns = round(ns, 2 - math.floor(math.log10(abs(ns))))
-    scale = units.scale_for(ns)
-    return f"{ns / scale.ns:.3g} {scale.unit}" if abs(ns) < 1000 * scale.ns else units.duration(ns)
+    scale = figures.scale_for(ns)
+    return f"{ns / scale.ns:.3g} {scale.unit}" if abs(ns) < 1000 * scale.ns else figures.duration(ns)
 
 
 def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> str:
@@ -41,10 +40,15 @@ def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> st
     return f"Saves {middle} {of} ({least} to {most}), by replay."
 
 
+def change_words(advice: Advice) -> str:
+    """`knob: now → then`."""
+    now = "" if advice.from_value is None else f"{shorten(advice.from_value, 48)} → "
+    return f"{shorten(advice.knob, 64)}: {now}{shorten(advice.to_value, 48)}"
+
+
 def setting_words(advice: Advice) -> tuple[str, str]:
     """(the change, why and at what price)."""
-    now = "" if advice.from_value is None else f"{shorten(advice.from_value, 48)} → "
-    change = f"{shorten(advice.knob, 64)}: {now}{shorten(advice.to_value, 48)}"
+    change = change_words(advice)
     if advice.forbidden:
         return change, f"would be good ({advice.why}), but this configuration forbids it: {advice.forbidden}"
     return change, advice.why + (f"; costs: {advice.costs}" if advice.costs else "")

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from typing import Literal
 
-from perfdoc.reports.names import prose, shorten
-from perfdoc.reports.units import duration, plural, share, size
 from perfdoc.results import Against, AgainstFigure, Diagnosis, Target
+from perfdoc.results.figures import duration, plural, share, size
+from perfdoc.results.names import prose, shorten
 
 _GIB = 2**30
 _FACTS = 6

@@ -8,9 +8,9 @@ from xml.etree import ElementTree
 
 from perfdoc.reports.advice import by_gain, gain_words, lines_of
 from perfdoc.reports.gaps import RULE_STATES
-from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.opportunities import action_of
 from perfdoc.results import Diagnosis, RuleResult
+from perfdoc.results.names import prose, shorten
 
 ANY = "ANY"
 """In place of codes: every rule."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.reports.names import shorten
-from perfdoc.reports.units import bandwidth
 from perfdoc.results import DIMENSIONS, Communication, Rank
+from perfdoc.results.figures import bandwidth
+from perfdoc.results.names import shorten
 
 OVERALL_ROWS = 200
 PER_RANK_ROWS = 400

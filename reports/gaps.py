@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfdoc.reports import units
 from perfdoc.reports.advice import by_gain
-from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import on_host
-from perfdoc.results import Diagnosis, Rank, RuleResult
+from perfdoc.results import Diagnosis, Rank, RuleResult, figures
+from perfdoc.results.names import prose, shorten
 
 CAPABILITY_WORDS = {
     "kernels": "kernels",
@@ -193,7 +192,7 @@ def _rank_gaps(diagnosis: Diagnosis) -> list[Gap]:
         )
         gaps.append(_analysis_gap(", ".join(parts_of), reason, remedy, where))
     if len(rows) > _RANK_REASONS:
-        more = units.plural(len(rows) - _RANK_REASONS, "more reason")
+        more = figures.plural(len(rows) - _RANK_REASONS, "more reason")
         gaps.append(_analysis_gap("figures of single ranks", f"{more}; the JSON has all of them", ""))
     return gaps
 
@@ -212,7 +211,7 @@ def _dimension_gaps(diagnosis: Diagnosis) -> list[Gap]:
         if missing
         else ""
     )
-    why = f"nothing tells the dimension of {units.duration(unknown)} of {units.duration(total)}"
+    why = f"nothing tells the dimension of {figures.duration(unknown)} of {figures.duration(total)}"
     remedy = f"{layout}name groups (group_desc of torch.distributed.new_group) or put ranges around calls."
     return [_analysis_gap("dimensions of communication", why, remedy[0].upper() + remedy[1:])]
 
@@ -234,7 +233,7 @@ def skipped_rules(diagnosis: Diagnosis) -> str:
     verb = "was" if len(codes) == 1 else "were"
     listed = ", ".join(codes[:_CODES])
     return (
-        f"{units.plural(len(codes), 'rule')} {verb} skipped for want of something that is not known "
+        f"{figures.plural(len(codes), 'rule')} {verb} skipped for want of something that is not known "
         f"({listed}{more}): the report lists them with their reasons."
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from textwrap import wrap
 
-from perfdoc.reports.names import columns, shorten
+from perfdoc.results.names import columns, shorten
 
 _GAP = "  "
 _LEAST_NAME = 48

@@ -9,11 +9,11 @@ from statistics import median_low
 from perfdoc.reports.advice import excluding, rough
 from perfdoc.reports.against import against_words, changes_beside, notes_on
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
-from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.summary import total_values
-from perfdoc.reports.units import duration, plural, share, size
 from perfdoc.results import Diagnosis, Gain, Mfu, Rank
+from perfdoc.results.figures import duration, plural, share, size
+from perfdoc.results.names import prose, shorten
 
 _NAMED = 3
 """Changes that the outlook names."""

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from perfdoc.reports.leaves import LEAVES, Leaf, leaf_values
 from perfdoc.reports.summary import rank_labels
-from perfdoc.reports.units import share
 from perfdoc.results import Diagnosis
+from perfdoc.results.figures import share
 
 LEVELS = 5
 COLUMNS = 512

@@ -10,19 +10,19 @@ from typing import Any
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
-from perfdoc.reports import comm, gaps, headline, summary, units, view
-from perfdoc.reports.advice import lines_of
+from perfdoc.reports import comm, gaps, headline, summary, view
+from perfdoc.reports.advice import change_words, lines_of
 from perfdoc.reports.charts.excerpt import excerpt_looks, excerpt_picture
 from perfdoc.reports.charts.looks import Look
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
 from perfdoc.reports.inlined import CompiledTemplates, asset, library, policy
 from perfdoc.reports.leaves import LEAVES
-from perfdoc.reports.names import base_name, pieces, prose, shorten
-from perfdoc.reports.opportunities import choices, dialects_of, opportunities
+from perfdoc.reports.opportunities import choices, dialects_of, opportunities, snippets
 from perfdoc.reports.sections import sections_by_place
 from perfdoc.reports.sections.section import opening, stopped
 from perfdoc.reports.summary import facts_of
-from perfdoc.results import Diagnosis
+from perfdoc.results import Diagnosis, figures
+from perfdoc.results.names import base_name, pieces, prose, shorten
 
 _HERE = Path(__file__).parent
 _LONGEST_STRING = 4000
@@ -64,18 +64,20 @@ def _environment() -> Environment:
     environment.filters.update(
         name=shorten,
         advice=lines_of,
+        change=change_words,
+        snippets=snippets,
         opening=opening,
         stopped=stopped,
         glued=_glued,
         pieces=lambda text: pieces(prose(text)),
         base_name=base_name,
-        duration=units.duration,
-        in_scale=units.in_scale,
-        share=units.share,
-        size=units.size,
-        bandwidth=units.bandwidth,
-        count=units.count,
-        plural=units.plural,
+        duration=figures.duration,
+        in_scale=figures.in_scale,
+        share=figures.share,
+        size=figures.size,
+        bandwidth=figures.bandwidth,
+        count=figures.count,
+        plural=figures.plural,
         excerpt=excerpt_picture,
     )
     return environment
@@ -100,7 +102,7 @@ def _communication(diagnosis: Diagnosis) -> dict[str, Any]:
         "own": own,
         "own_left_out": own_left_out,
         "undrawn": len(ranks) - len(drawn) if drawn else 0,
-        "scale": units.scale_for(max((row.total_ns for row in rows), default=0)),
+        "scale": figures.scale_for(max((row.total_ns for row in rows), default=0)),
         "no_blocking": gaps.missing_reason(diagnosis, "event_edges") or gaps.NOT_MEASURED_HERE,
         "no_bytes": gaps.missing_reason(diagnosis, "collective_payloads") or gaps.NOT_MEASURED_HERE,
     }
@@ -110,11 +112,11 @@ def _kernels(diagnosis: Diagnosis) -> dict[str, Any]:
     kernels = diagnosis.analyses.kernels
     most = max((row.total_ns for row in kernels.classes), default=0)
     return {
-        "shares": units.partition([row.total_ns for row in kernels.classes]),
+        "shares": figures.partition([row.total_ns for row in kernels.classes]),
         "widths": [
             f"{100 * max(row.total_ns, 0) / most:.2f}%" if most > 0 else "0%" for row in kernels.classes
         ],
-        "scale": units.scale_for(most),
+        "scale": figures.scale_for(most),
         "total_ns": sum(row.total_ns for row in kernels.classes),
         "rest_ns": sum(row.total_ns for row in kernels.classes)
         - sum(row.total_ns for row in kernels.top[:_TOP_KERNELS]),

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from perfdoc.reports.units import apportion, fit, tenths
 from perfdoc.results import DIMENSIONS, IDLE_CAUSES, Ledger
+from perfdoc.results.figures import apportion, fit, tenths
 
 FINE = 100_000
 """Parts into which a drawn bar is divided: 0.001 % each."""

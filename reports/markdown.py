@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from perfdoc.reports import comm, gaps, headline, leaves, summary, units
+from perfdoc.reports import comm, gaps, headline, leaves, summary
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.against import against_words, compared_lines
-from perfdoc.reports.names import base_name, pieces, prose, shorten
 from perfdoc.reports.sections import sections_of
-from perfdoc.results import Diagnosis
+from perfdoc.results import Diagnosis, figures
+from perfdoc.results.names import base_name, pieces, prose, shorten
 
 _RANKS = 8
 _COMM_ROWS = 8
@@ -60,7 +60,8 @@ def sentence(text: str) -> str:
     return "".join(code(part) if quoted else escape(part) for quoted, part in pieces(prose(text, _SENTENCE)))
 
 
-def _table(head: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table between two empty ones. align: a letter for each column, `l` or `r`."""
     rule = ["---:" if how == "r" else "---" for how in align]
     return ["", *("| " + " | ".join(row) + " |" for row in (head, rule, *rows)), ""]
 
@@ -77,17 +78,17 @@ def _ledgers(diagnosis: Diagnosis) -> list[str]:
         rows.append(
             [
                 escape(labels[i]),
-                units.duration(diagnosis.ranks[i].window.duration_ns),
+                figures.duration(diagnosis.ranks[i].window.duration_ns),
                 *(escape(shares[j]) for j in shown),
             ]
         )
     if len(labels) > 1:
         shares = leaves.leaf_shares(total)
-        rows.append(["**all ranks**", units.duration(sum(total)), *(escape(shares[j]) for j in shown)])
+        rows.append(["**all ranks**", figures.duration(sum(total)), *(escape(shares[j]) for j in shown)])
     head = ["share of window", "window", *(leaves.LEAVES[j].label for j in shown)]
-    lines = ["### Where the time goes", *_table(head, "lr" + "r" * len(shown), rows)]
+    lines = ["### Where the time goes", *table(head, "lr" + "r" * len(shown), rows)]
     if len(labels) > _RANKS:
-        left_out = units.plural(len(labels) - _RANKS, "rank")
+        left_out = figures.plural(len(labels) - _RANKS, "rank")
         lines += [f"The {_RANKS} ranks with the longest windows; {left_out} not listed.", ""]
     return lines
 
@@ -102,17 +103,17 @@ def _communication(diagnosis: Diagnosis) -> list[str]:
             escape(row.dimension),
             escape(row.transport),
             escape(row.collective),
-            units.count(row.count),
-            *(units.duration(ns) for ns in (row.total_ns, row.hidden_ns, row.exposed_ns, row.blocking_ns)),
-            units.size(row.bytes),
+            figures.count(row.count),
+            *(figures.duration(ns) for ns in (row.total_ns, row.hidden_ns, row.exposed_ns, row.blocking_ns)),
+            figures.size(row.bytes),
             escape(row.bandwidth),
         ]
         for row in rows[:_COMM_ROWS]
     ]
     head = ["dimension", "transport", "collective", "count", "total", "hidden", "exposed", "blocking"]
-    lines = ["### Communication", *_table([*head, "bytes", "bus bandwidth"], "lll" + "r" * 7, cells)]
+    lines = ["### Communication", *table([*head, "bytes", "bus bandwidth"], "lll" + "r" * 7, cells)]
     return (
-        [*lines, f"{units.plural(left_out, 'more row')} with less exposed time.", ""] if left_out else lines
+        [*lines, f"{figures.plural(left_out, 'more row')} with less exposed time.", ""] if left_out else lines
     )
 
 
@@ -121,9 +122,9 @@ def _sections(diagnosis: Diagnosis) -> list[str]:
     lines = []
     for section in sections_of(diagnosis):
         lines += [f"### {section.title}", "", *(sentence(text) for text in section.sentences[:_SENTENCES])]
-        for table in section.grids[:1]:
-            rows = [[escape(cell.text) for cell in row] for row in table.rows[:_SECTION_ROWS]]
-            lines += _table(table.head, table.align, rows)
+        for grid in section.grids[:1]:
+            rows = [[escape(cell.text) for cell in row] for row in grid.rows[:_SECTION_ROWS]]
+            lines += table(grid.head, grid.align, rows)
         lines.append("")
     return lines
 
@@ -136,13 +137,13 @@ def _kernels(diagnosis: Diagnosis) -> list[str]:
         [
             code(shorten(row.name, 96)),
             escape(shorten(row.kernel_class, 48)),
-            units.count(row.count),
-            units.duration(row.total_ns),
-            escape(units.share(row.share_frac)),
+            figures.count(row.count),
+            figures.duration(row.total_ns),
+            escape(figures.share(row.share_frac)),
         ]
         for row in kernels.top[:_TOP_KERNELS]
     ]
-    return ["### Top kernels", *_table(["kernel", "class", "count", "total", "share"], "llrrr", rows)]
+    return ["### Top kernels", *table(["kernel", "class", "count", "total", "share"], "llrrr", rows)]
 
 
 def _rules(diagnosis: Diagnosis) -> list[str]:
@@ -168,16 +169,14 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         lines += [escape(promised), ""]
     lines += [escape(summary.source_line(diagnosis)), ""]
     facts = headline.headline(diagnosis)
-    lines += _table([fig.label for fig in facts], "l" * len(facts), [[escape(fig.value) for fig in facts]])[
-        1:
-    ]
+    lines += table([fig.label for fig in facts], "l" * len(facts), [[escape(fig.value) for fig in facts]])[1:]
     compared = [*compared_lines(diagnosis), *against_words(diagnosis)]
     lines += [*(f"- {sentence(text)}" for text in compared), ""] if compared else []
     for item in diagnosis.quality[:_QUALITY]:
         remedy = f" *Do:* {sentence(item.remedy)}" if item.remedy else ""
         lines += [f"> **Mind** {code(shorten(item.code, 64))}: {sentence(item.message)}{remedy}", ""]
     if len(diagnosis.quality) > _QUALITY:
-        lines += [f"> {units.plural(len(diagnosis.quality) - _QUALITY, 'more note')} on quality.", ""]
+        lines += [f"> {figures.plural(len(diagnosis.quality) - _QUALITY, 'more note')} on quality.", ""]
     lines += _rules(diagnosis)
     if diagnosis.ranks:
         lines += _ledgers(diagnosis)
@@ -193,7 +192,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
             remedy = f" *Do:* {sentence(gap.remedy)}" if gap.remedy else ""
             lines.append(f"- {escape(gap.what)}{where}: {sentence(gap.why)}{remedy}")
         if len(missing) > _GAPS:
-            lines.append(f"- {units.plural(len(missing) - _GAPS, 'more row')}")
+            lines.append(f"- {figures.plural(len(missing) - _GAPS, 'more row')}")
         if skipped := gaps.skipped_rules(diagnosis):
             lines.append(f"- {escape(skipped)}")
         lines += ["", "</details>", ""]

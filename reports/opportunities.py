@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdoc.reports.advice import by_gain, excluding, gain_words, related_words, rough
-from perfdoc.reports.names import prose, shorten
-from perfdoc.reports.units import UNKNOWN, plural, share
 from perfdoc.results import Advice, Combined, Diagnosis, Gain, Prediction, RuleResult
+from perfdoc.results.figures import UNKNOWN, plural, share
+from perfdoc.results.names import prose, shorten
 
 DIALECT_TITLES = {
     "megatron_bridge": "Megatron-Bridge",
@@ -28,19 +28,6 @@ _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Setting:
-    """One knob to turn."""
-
-    change: str
-    """`knob: now → then`."""
-    why: str
-    costs: str
-    forbidden: str
-    snippets: list[tuple[str, str, str]]
-    """(dialect, its title, what to paste), none where the configuration forbids it."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Opportunity:
     """One rule that fires."""
 
@@ -56,7 +43,6 @@ class Opportunity:
     share: str
     confidence: str
     effort: str
-    settings: list[Setting]
     gain_words: str
     related: list[str]
     """What other rules that fire have to do with it."""
@@ -115,7 +101,6 @@ def _opportunity(rule: RuleResult, anchor: str, choice: int | None) -> Opportuni
         share=share(rule.gain_frac) if rule.gain_frac is not None and figure != UNKNOWN else "",
         confidence=confidence(gain),
         effort=_effort(rule),
-        settings=[_setting(advice) for advice in rule.advice],
         gain_words=gain_words(gain, rule.gain_per),
         related=related_words(rule),
         choice=choice,
@@ -163,17 +148,11 @@ def action_of(rule: RuleResult) -> str:
     return f"Look into it: {shorten(rule.title)}"
 
 
-def _setting(advice: Advice) -> Setting:
-    now = "" if advice.from_value is None else f"{shorten(advice.from_value, 48)} → "
+def snippets(advice: Advice) -> list[tuple[str, str, str]]:
+    """(dialect, its title, what to paste), none where the configuration forbids it."""
     order = [*(d for d in DIALECT_TITLES if d in advice.dialects)]
     order += [d for d in advice.dialects if d not in DIALECT_TITLES]
-    return Setting(
-        change=f"{shorten(advice.knob, 64)}: {now}{shorten(advice.to_value, 48)}",
-        why=advice.why,
-        costs=advice.costs,
-        forbidden=advice.forbidden,
-        snippets=[] if advice.forbidden else [_snippet(d, advice.dialects[d]) for d in order],
-    )
+    return [] if advice.forbidden else [_snippet(d, advice.dialects[d]) for d in order]
 
 
 def _snippet(dialect: str, text: str) -> tuple[str, str, str]:
@@ -183,7 +162,7 @@ def _snippet(dialect: str, text: str) -> tuple[str, str, str]:
 
 def dialects_of(found: Sequence[Opportunity]) -> list[tuple[str, str]]:
     """(dialect, title) of every dialect that has something to paste."""
-    there = {dialect for o in found for s in o.settings for dialect, _, _ in s.snippets}
+    there = {dialect for o in found for a in o.rule.advice for dialect, _, _ in snippets(a)}
     titles = {**DIALECT_TITLES, "other": "other"}
     return [(dialect, titles[dialect]) for dialect in titles if dialect in there]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from perfdoc.reports.leaves import add_up, leaf_values
-from perfdoc.reports.names import base_name, shorten
-from perfdoc.reports.units import count, plural, size
 from perfdoc.results import Diagnosis, Job, Rank
+from perfdoc.results.figures import count, plural, size
+from perfdoc.results.names import base_name, shorten
 
 DRAW_ALL_UP_TO = 64
 """Ranks; above it only those at the ends and in the middle are drawn."""

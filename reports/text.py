@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.reports import comm, gaps, headline, leaves, summary, units
+from perfdoc.reports import comm, gaps, headline, leaves, summary
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.grid import grid, paragraph
-from perfdoc.reports.names import base_name, prose, shorten
 from perfdoc.reports.sections import sections_of
-from perfdoc.results import Diagnosis, Rank
+from perfdoc.results import Diagnosis, Rank, figures
+from perfdoc.results.names import base_name, prose, shorten
 
 _COLOURS = {
     "head": "1",
@@ -51,12 +51,12 @@ class _Page:
     def more(self, count: int, what: str) -> None:
         """Says how much is not shown, if anything."""
         if count > 0:
-            self.say(f"{units.plural(count, what)}; the JSON has all of them.")
+            self.say(f"{figures.plural(count, what)}; the JSON has all of them.")
 
 
 def _bar(page: _Page, values: Sequence[int], cells: int) -> str:
     """A stacked bar of letters; a leaf that is too small for a cell has none."""
-    parts = units.apportion(values, cells)
+    parts = figures.apportion(values, cells)
     drawn = ""
     for leaf, part in zip(leaves.LEAVES, parts, strict=True):
         letter = leaf.letter if part >= len(leaf.letter) else leaf.letter[:1]
@@ -68,9 +68,9 @@ def _bar(page: _Page, values: Sequence[int], cells: int) -> str:
 def _ledger(page: _Page, rank: Rank, label: str) -> None:
     values = leaves.leaf_values(rank.ledger_ns)
     window = rank.window
-    steps = f", {units.plural(window.steps, 'step')}" if window.steps else ""
+    steps = f", {figures.plural(window.steps, 'step')}" if window.steps else ""
     gpu = f", {shorten(rank.gpu.name, 64)}" if rank.gpu.name else ""
-    length = units.duration(window.duration_ns)
+    length = figures.duration(window.duration_ns)
     page.lines += ["", f"  {page.paint(label, 'head')}: {length} ({window.kind}{steps}){gpu}"]
     page.lines.append("  " + _bar(page, values, min(page.width, 120) - 4))
     shares = leaves.leaf_shares(values)
@@ -79,7 +79,7 @@ def _ledger(page: _Page, rank: Rank, label: str) -> None:
         [
             leaves.LEAVES[i].letter,
             leaves.LEAVES[i].label,
-            units.duration(values[i]),
+            figures.duration(values[i]),
             shares[i],
             f"{values[i]:,}",
         ]
@@ -87,7 +87,7 @@ def _ledger(page: _Page, rank: Rank, label: str) -> None:
     ]
     total = rank.ledger_ns.total
     check = "= window" if total == window.duration_ns else f"differs from window {window.duration_ns:,}"
-    rows.append(["", f"sum {check}", units.duration(total), "100.0 %" if total else "", f"{total:,}"])
+    rows.append(["", f"sum {check}", figures.duration(total), "100.0 %" if total else "", f"{total:,}"])
     page.table(["", "leaf", "time", "share", "ns"], rows, "llrrr")
 
 
@@ -112,11 +112,11 @@ def _ledgers(page: _Page, diagnosis: Diagnosis, labels: Sequence[str]) -> None:
         for i in indices:
             own = leaves.leaf_values(diagnosis.ranks[i].ledger_ns)
             shares = leaves.leaf_shares(own)
-            length = units.duration(diagnosis.ranks[i].window.duration_ns)
+            length = figures.duration(diagnosis.ranks[i].window.duration_ns)
             rows.append([labels[i], length, *(shares[j].removesuffix(" %") for j in shown)])
         page.table(["% of window", "window", *codes], rows, "lr" + "r" * len(codes))
     if drawn.left_out:
-        page.say(f"{units.plural(drawn.left_out, 'rank')} not shown here; the JSON has all of them.")
+        page.say(f"{figures.plural(drawn.left_out, 'rank')} not shown here; the JSON has all of them.")
 
 
 def _communication(page: _Page, diagnosis: Diagnosis) -> None:
@@ -135,12 +135,12 @@ def _communication(page: _Page, diagnosis: Diagnosis) -> None:
                 row.dimension,
                 row.transport,
                 row.collective,
-                units.count(row.count),
+                figures.count(row.count),
                 *(
-                    units.duration(ns)
+                    figures.duration(ns)
                     for ns in (row.total_ns, row.hidden_ns, row.exposed_ns, row.blocking_ns)
                 ),
-                units.size(row.bytes),
+                figures.size(row.bytes),
                 row.bandwidth,
                 row.evidence,
             ]
@@ -150,10 +150,10 @@ def _communication(page: _Page, diagnosis: Diagnosis) -> None:
     )
     left_out += max(0, len(rows) - _COMM_ROWS)
     if left_out:
-        page.say(f"{units.plural(left_out, 'more row')} with less exposed time.")
+        page.say(f"{figures.plural(left_out, 'more row')} with less exposed time.")
     if any(row.blocking_ns is None for row in rows):
         reason = gaps.missing_reason(diagnosis, "event_edges") or gaps.NOT_MEASURED_HERE
-        page.say(f"blocking {units.UNKNOWN}: {reason}")
+        page.say(f"blocking {figures.UNKNOWN}: {reason}")
 
 
 def _sections(page: _Page, diagnosis: Diagnosis) -> None:
@@ -175,27 +175,27 @@ def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
     if kernels.state != "measured":
         page.say(f"Not measured: {prose(kernels.reason)}")
         return
-    shares = units.partition([row.total_ns for row in kernels.classes])
+    shares = figures.partition([row.total_ns for row in kernels.classes])
     page.table(
         ["class", "count", "total", "share"],
         [
-            [shorten(row.name, 48), units.count(row.count), units.duration(row.total_ns), part]
+            [shorten(row.name, 48), figures.count(row.count), figures.duration(row.total_ns), part]
             for row, part in zip(kernels.classes, shares, strict=True)
         ],
         "lrrr",
     )
     if kernels.other_frac is not None:
-        named = f"{units.share(kernels.other_frac)} of kernel time has a name that no pattern knows."
+        named = f"{figures.share(kernels.other_frac)} of kernel time has a name that no pattern knows."
         page.say(named if kernels.other_frac else "Every kernel has a name that a pattern knows.")
     page.lines.append("")
     page.table(
         ["total", "share", "count", "mean", "class", "kernel"],
         [
             [
-                units.duration(row.total_ns),
-                units.share(row.share_frac),
-                units.count(row.count),
-                units.duration(row.mean_ns),
+                figures.duration(row.total_ns),
+                figures.share(row.share_frac),
+                figures.count(row.count),
+                figures.duration(row.mean_ns),
                 shorten(row.kernel_class, 48),
                 shorten(row.short_name),
             ]

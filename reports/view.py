@@ -16,10 +16,10 @@ from perfdoc.reports.leaves import (
     leaf_values,
     stack,
 )
-from perfdoc.reports.names import shorten
 from perfdoc.reports.summary import Drawn, choose_drawn, rank_labels, total_values
-from perfdoc.reports.units import Scale, apportion, duration, plural, scale_for
 from perfdoc.results import Diagnosis, KernelsOnly, Rank, Step
+from perfdoc.results.figures import Scale, apportion, duration, plural, scale_for
+from perfdoc.results.names import shorten
 
 _CSS = {leaf.path: leaf.css for leaf in LEAVES}
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from perfdoc.results.quality import State
+from perfdoc.results.quality import Measured
+
+Verdict = Literal["slower", "no_difference", "undecided", "too_few_samples", "mixed_work"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,12 +37,12 @@ class DeviceContendedKernel:
     block_threads: int
     """-1 unknown."""
     alone_ns: int | None
-    """Median with nothing else on the device."""
+    """Median with nothing else on the device; None without such a run."""
     alone_low_ns: int | None
     alone_high_ns: int | None
     samples_alone: int
     contended_ns: int | None
-    """Median beside communication for half of the run or more."""
+    """Median of the runs beside communication for half of their time or more; None without such a run."""
     contended_low_ns: int | None
     contended_high_ns: int | None
     samples_contended: int
@@ -51,8 +53,8 @@ class DeviceContendedKernel:
     samples_crowded: int
     """Beside other compute: in neither set."""
     p_value: float | None
-    """Two-sided, Mann and Whitney."""
-    verdict: Literal["slower", "no_difference", "undecided", "too_few_samples", "mixed_work"]
+    """Two-sided, Mann and Whitney; None where a set is empty."""
+    verdict: Verdict
     """no_difference: 5 % or more is ruled out. undecided: neither it nor `slower` is proven."""
     verdict_reason: str
     """Why there is no decision; empty where there is one."""
@@ -63,29 +65,29 @@ class DeviceContendedKernel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DeviceContention:
+class DeviceContention(Measured):
     """SM contention on one device, inside its window."""
 
-    state: State
-    reason: str
-    remedy: str
     signatures: list[DeviceContendedKernel]
-    """Norms."""
+    """Norms, by falling cost, then by time beside communication."""
     other_signatures: list[DeviceContendedKernel]
-    """Matrix products and attention."""
+    """Matrix products and attention, likewise."""
     norms: int | None
     """Runs of norm kernels in the window; null where it is not measured."""
     norm_cost: ContentionCost | None
-    """None where no verdict could be reached."""
+    """Sum over the norms whose verdict is `slower`; None where no verdict could be reached."""
     other_cost: ContentionCost | None
     stalled_starts: int | None
     """Norms held up by resident communication that started as it ended."""
     stalled_ns: int | None
+    """How long they waited in all."""
     undecided_starts: int | None
     """Norms that look so, but may have waited for something else."""
     other_stalled_starts: int | None
-    """Other compute kernels that look the same: a control."""
+    """Other compute kernels that look the same: a control. Where there are as many, the cause is not the
+    norms' need for room but the order in which the host's queues reach the device."""
     stalled_reason: str
+    """Why these are not measured; empty where they are."""
     occupied_blocks: int | None
     """Most thread blocks of communication resident at a time while norms ran, or were held up."""
     typical_occupied_blocks: int | None
@@ -122,15 +124,13 @@ class ContendedKernel:
     caveat: str
     """What `slower` does not prove."""
     cost: ContentionCost | None
+    """Sum over the devices where it is slower; None where there is none."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class NormContentionAnalysis:
+class NormContentionAnalysis(Measured):
     """SM contention of the job: sums over devices unless said otherwise."""
 
-    state: State
-    reason: str
-    remedy: str
     devices: int
     """That were measured."""
     signatures: list[ContendedKernel]
@@ -142,6 +142,7 @@ class NormContentionAnalysis:
     stalled_starts: int | None
     """Norms held up by resident communication that started as it ended."""
     stalled_ns: int | None
+    """How long they waited in all."""
     undecided_starts: int | None
     """Norms that look so, but may have waited for something else."""
     other_stalled_starts: int | None

@@ -4,30 +4,30 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdoc.results.quality import State
+from perfdoc.results.quality import Measured, State
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaunchQueue:
+class LaunchQueue(Measured):
     """Work launched and not yet started on streams that compute, over the window."""
 
-    state: State
-    reason: str
-    remedy: str
     median_depth: int | None
+    """The smallest depth that holds for at least half of the window, together with the lower ones."""
     mean_depth: float | None
     max_depth: int | None
     shallow_frac: float | None
     """Share of the window with a depth of 0 or 1."""
     starved_ns: int | None
-    """Time in which nothing ran and what ran next had not been launched: idle.host + gc + data."""
+    """Time in which nothing ran and what ran next had not been launched: idle.host + gc + data
+    of the ledger."""
     starved_frac: float | None
     unknown_launches: int | None
-    """Activities whose launch the capture does not show; not in the depth."""
+    """Activities of the window on those streams whose launch the capture does not show; not in the depth."""
     bin_min: list[int]
     """The depth over time in n equal bins: bin i is [start + i * d // n, start + (i + 1) * d // n) of a
     window of d nanoseconds."""
     bin_mean: list[float]
+    """Time-weighted, to three decimals."""
     bin_max: list[int]
 
 
@@ -37,26 +37,30 @@ class CallIdle:
 
     call: str
     count: int
+    """Calls that the device idled in."""
     idle_ns: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostSplit:
+class HostSplit(Measured):
     """idle.host by what the launching thread did; the first seven sum to host_ns exactly."""
 
-    state: State
-    reason: str
-    remedy: str
     python_ns: int | None
-    """In no CUDA call."""
+    """In no CUDA call: Python and the framework."""
     synchronising_ns: int | None
+    """In a call that waits for the device. The device mostly runs meanwhile; what a wait costs comes after
+    it, see SyncCalls.idle_caused_ns."""
     allocation_ns: int | None
+    """Where calls nest, allocation goes before synchronising, loading, launching, allocation in a stream's
+    order, other."""
     module_load_ns: int | None
+    """In a call that loads device code (lazy loading, at the first launch of a kernel)."""
     launch_ns: int | None
     stream_allocation_ns: int | None
     """In cudaMallocAsync, cudaFreeAsync and their kin."""
     other_call_ns: int | None
     host_ns: int | None
+    """The ledger's idle.host."""
     calls: list[CallIdle]
     """The largest first; a function inside another one counts in both."""
 
@@ -67,32 +71,36 @@ class CallGroup:
 
     call: str
     range_name: str | None
-    """Innermost range at the call; `#` for numbers in which the calls differ."""
+    """Innermost range on the thread at the call; `#` for numbers in which the calls differ; None where no
+    range was open."""
     operator: str | None
-    """Innermost framework operator at the call."""
+    """Innermost framework operator at the call (PyTorch traces); None where none was open."""
     call_site: str | None
     """Innermost Python function of the program itself at the call, `loop.py(42): step`; None where the
     capture has no stacks."""
     count: int
     host_ns: int
+    """Time in the calls, all of it, whether the device idled or not."""
     longest_ns: int
     idle_inside_ns: int
+    """idle.host while the thread was inside of them."""
     idle_caused_ns: int
+    """idle.host that they caused, see SyncCalls; for other calls the same as inside."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SyncCalls:
+class SyncCalls(Measured):
     """Calls in which the host waited for the device."""
 
-    state: State
-    reason: str
-    remedy: str
     count: int | None
+    """That reach into the window, on threads that launch the device's work."""
     host_ns: int | None
+    """Time in the calls."""
     idle_inside_ns: int | None
     idle_caused_ns: int | None
     """idle.host in gaps that began inside a call, up to the next launch, and of other gaps what lies inside
-    calls: a ceiling of what removing the calls can give."""
+    calls; each nanosecond once. A ceiling of what removing the calls can give: where the host would be late
+    without them too, the gap stays."""
     groups: list[CallGroup]
     """Most idle caused first."""
     groups_left_out: int
@@ -102,42 +110,44 @@ class SyncCalls:
 
 
 @dataclass(frozen=True, kw_only=True)
-class AllocCalls:
+class AllocCalls(Measured):
     """Calls that allocate or free memory through CUDA; a settled caching allocator makes none."""
 
-    state: State
-    reason: str
-    remedy: str
     count: int | None
     host_ns: int | None
     idle_inside_ns: int | None
+    """idle.host while the launching thread was inside of them."""
     steps: int | None
     """Steps of the window; None where it has none, and the calls are those of the whole window."""
     steps_with_calls: int | None
     last_step_count: int | None
+    """Calls in the last step: 0 in a job whose allocator has settled."""
     stream_ordered_count: int | None
     """cudaMallocAsync, cudaFreeAsync and their kin, in none of the other figures: they wait for nothing."""
     stream_ordered_host_ns: int | None
     stream_ordered_idle_ns: int | None
+    """idle.host while the launching thread was inside of them."""
     groups: list[CallGroup]
+    """Most idle first."""
     groups_left_out: int
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostPauses:
+class HostPauses(Measured):
     """Garbage collections, or waits for data, on the host."""
 
-    state: State
-    reason: str
-    remedy: str
     count: int | None
+    """On the host inside the window; one inside another is one."""
     total_ns: int | None
+    """Union, inside the window."""
     idle_ns: int | None
-    """The ledger's idle.gc or idle.data."""
+    """What of it the device idled for: the ledger's idle.gc or idle.data."""
     steps_with: int | None
+    """Steps in which one began; None where the window has no steps."""
     worst_ns: int | None
     worst_name: str | None
     worst_step: str | None
+    """Name of the step in which the longest began; None outside of all steps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,16 +158,15 @@ class SmallKernelName:
     count: int
     total_ns: int
     launch_ns: int
+    """Time in the calls that launched them."""
     idle_before_ns: int
+    """idle.host in the gaps that they ended."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class SmallKernels:
+class SmallKernels(Measured):
     """Kernels for whose launch the device stood still, and that are shorter than the launching call."""
 
-    state: State
-    reason: str
-    remedy: str
     kernels: int | None
     """Compute kernels that were launched one by one."""
     launch_bound: int | None
@@ -165,44 +174,49 @@ class SmallKernels:
     small: int | None
     """Launch-bound, and shorter than the call that launched them."""
     small_frac: float | None
-    """Of the launch-bound ones."""
+    """Of the launch-bound ones; None where there are none."""
     small_ns: int | None
+    """Their own time."""
     small_launch_ns: int | None
+    """Time in the calls that launched them."""
     idle_before_ns: int | None
     """idle.host in the gaps that small ones ended."""
     median_kernel_ns: int | None
+    """Of all these kernels."""
     median_launch_ns: int | None
+    """Of the calls that launched launch-bound kernels; of all, where none is (calls on a full queue wait)."""
     median_launch_interval_ns: int | None
-    """From one launch to the next on a thread, for launch-bound kernels."""
+    """From one launch to the next on a thread, for launch-bound kernels: what a kernel costs the host,
+    framework included."""
     below_median_launch_frac: float | None
     """Share of all kernels shorter than median_launch_ns."""
     names: list[SmallKernelName]
+    """Small ones by name, most idle before them first."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class GraphCoverage:
+class GraphCoverage(Measured):
     """How much kernel work CUDA graphs launched."""
 
-    state: State
-    reason: str
-    remedy: str
     time_frac: float | None
+    """Time of graph kernels and whole graphs, as a share of that of all kernels and whole graphs."""
     kernel_frac: float | None
-    """By count; None where graphs were traced as a whole."""
+    """Share of kernels, by count; None where graphs were traced as a whole, their kernels unseen."""
     kernels: int | None
     graph_kernels: int | None
+    """Their rows name a graph node, or a graph launch launched them."""
     whole_graphs: int | None
+    """Graph executions traced as one row each."""
     kernel_ns: int | None
+    """Sum of durations inside the window; concurrent kernels count twice."""
     graph_ns: int | None
+    """What of it graphs launched, whole graphs included."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostActivity:
+class HostActivity(Measured):
     """The host of one rank inside its window; measured where any part of it is."""
 
-    state: State
-    reason: str
-    remedy: str
     launch_queue: LaunchQueue
     idle_split: HostSplit
     sync_calls: SyncCalls
@@ -220,6 +234,7 @@ class SlowestRank:
     label: str
     steps: int
     recurrence_frac: float
+    """Share of the common steps."""
     median_lag_ns: int
     """Over those steps, behind the median of the ranks."""
     beyond_chance: bool
@@ -228,44 +243,47 @@ class SlowestRank:
 
 
 @dataclass(frozen=True, kw_only=True)
-class UnsynchronisedGc:
+class UnsynchronisedGc(Measured):
     """Garbage collection at different steps on different ranks."""
 
-    state: State
-    reason: str
-    remedy: str
     collecting_steps: int | None
+    """Common steps in which at least one rank collected."""
     split_steps: int | None
     """Steps in which some ranks collected and others did not."""
     slowest_sum_ns: int | None
-    """Sum over steps of the longest collection of any rank."""
+    """Sum over steps of the longest collection of any rank: what the job pays where every step waits for its
+    slowest rank."""
     worst_rank_ns: int | None
-    """Largest sum over steps of one rank."""
+    """Largest sum over steps of one rank: what the job would pay if all ranks collected in the same steps."""
     avoidable_ns: int | None
     """The difference: a ceiling of what collecting in the same steps saves."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class HostJitter:
+class HostJitter(Measured):
     """Spread of the hosts' time for the same step between ranks; waits are not host time."""
 
-    state: State
-    reason: str
-    remedy: str
     ranks: int | None
     """Compared: one of each process, since the devices of a process have one host."""
     common_steps: int | None
+    """Steps that every rank has."""
     median_host_ns: int | None
+    """Over all ranks and common steps."""
     median_spread_ns: int | None
+    """Median over steps of longest less shortest host time."""
     median_spread_frac: float | None
+    """Of median_host_ns."""
     noise_ns: int | None
-    """How much one rank's host time varies from step to step; None with fewer than 4 steps."""
+    """How much one rank's host time varies from step to step (a standard deviation, from the MAD) beside what
+    all ranks share; None with fewer than 4 steps."""
     noise_spread_ns: int | None
-    """The spread that so many equal ranks with this noise show."""
+    """Longest less shortest that so many equal ranks with this noise show in the middle."""
     worst_spread_ns: int | None
     worst_step: str | None
     worst_rank: str | None
+    """The rank with the longest host time in that step."""
     slowest: list[SlowestRank]
+    """By number of steps. One rank with most of them is slow; many in turn: jitter."""
     gc: UnsynchronisedGc
 
 

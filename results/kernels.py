@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from perfdoc.results.quality import State
+from perfdoc.results.quality import Measured, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,21 +83,18 @@ class UnfusedPattern:
     kernels: int
     """Kernels in them."""
     total_ns: int
-    """Their durations: a fused kernel takes some of it too."""
+    """Their durations, clipped to the window: a fused kernel takes some of it too."""
     evidence: list[str]
     """Full names of the kernels of the first sequence."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class KernelPartsAnalysis:
+class KernelPartsAnalysis(Measured):
     """Kernel time of one device by part of the model, inside the window.
 
     Times are sums of durations clipped to the window; shares are of `kernel_ns` unless said otherwise.
     """
 
-    state: State
-    reason: str
-    remedy: str
     kernel_ns: int
     """All kernels, communication included: the rows of `parts` sum to it."""
     compute_kernel_ns: int
@@ -109,11 +106,13 @@ class KernelPartsAnalysis:
     """Matrix products of linear layers."""
     linear_frac: float | None
     linear_window_frac: float | None
-    """Time in which one ran, as a share of the window: f of a step's FP8 ceiling, 1 / (1 - f + f / r)."""
+    """Time in which a linear layer's product ran, as a share of the window: the f of an FP8 ceiling on the
+    step, 1 / (1 - f + f / r) for products that are r times faster."""
     linear_reason: str
     """What may be counted in that is no linear layer's; empty where nothing is."""
     grouped_linear_ns: int | None
-    """Matrix products of experts; not in linear_ns."""
+    """Matrix products of experts: grouped ones, and those in ranges of experts or of a whole MoE layer (its
+    router's small one included); not in linear_ns."""
     grouped_linear_frac: float | None
     attention_ns: int | None
     """Fused attention, and products inside of attention's core; not in linear_ns."""

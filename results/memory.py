@@ -16,13 +16,14 @@ class MemoryComposition:
     """partial: something is unknown, and a category is at least what it says, 0 included."""
     reason: str
     category_bytes: dict[str, int]
-    """parameters, gradients, optimizer, activations, communication_buffers, other, unknown."""
+    """parameters, gradients, optimizer, activations, communication_buffers, other, unknown; all."""
     evidence_bytes: dict[str, int]
     """What tells the category."""
     range_bytes: dict[str, int]
     """By the range in which it was allocated, the largest first."""
     before_recording_bytes: int
-    """Part of it that was allocated before the history began."""
+    """Part of it that was allocated before the history began. Parameters and optimizer state mostly are:
+    without a stack they are `unknown`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,9 +31,9 @@ class MemorySeries:
     """Allocated memory over time, in columns of one length; the peak is among its moments."""
 
     event: list[int]
-    """Position in the device's events; -1 is before the first."""
+    """Position in the device's events, ascending; -1 is before the first."""
     time_ns: list[int]
-    """Since the first event; empty where the events have no times."""
+    """Since the first event, never descending; empty where the events have no times."""
     category_bytes: dict[str, list[int]]
     """By category, those that are ever above 0; a moment's sum is what is allocated then."""
     reserved_bytes: list[int]
@@ -48,15 +49,25 @@ class MemoryLayout:
     state: State
     reason: str
     allocated_bytes: int
+    """As tensors asked for it."""
     rounding_bytes: int | None
+    """In blocks beside what was asked for."""
     pending_free_bytes: int | None
     """Freed, but another stream may still use it."""
     inactive_split_bytes: int | None
-    """Free, in segments that also hold something: fragmentation."""
+    """Free, in segments that also hold something: fragmentation, no use for what is larger."""
     cached_bytes: int | None
-    """Whole segments in which nothing is."""
+    """Whole segments in which nothing is: the allocator gives them back before it runs out of memory."""
     reserved_bytes: int | None
     largest_free_block_bytes: int | None
+    """The largest piece that an allocation could get without new memory from the device."""
+
+    @property
+    def unused_frac(self) -> float | None:
+        """Share of reserved memory that no tensor uses; None where unknown."""
+        if not self.reserved_bytes:
+            return None
+        return (self.reserved_bytes - self.allocated_bytes) / self.reserved_bytes
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,9 +76,11 @@ class MemorySite:
 
     function: str
     file: str
+    """The end of its path; empty for C++ and for what has no stack."""
     line: int | None
     bytes: int
     count: int
+    """Allocations."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,8 +90,11 @@ class MemoryGrowth:
     state: State
     reason: str
     boundary: str
+    """What ended the steps: a range's name, or `given`."""
     allocated_bytes: list[int]
+    """At the end of each step."""
     per_step_bytes: int | None
+    """(last - first) / steps between, rounded to the nearest byte; negative where memory shrank."""
     every_step_grew: bool | None
 
 
@@ -87,14 +103,19 @@ class OutOfMemory:
     """One allocation that failed."""
 
     time_ns: int | None
+    """UTC since 1970."""
     requested_bytes: int
     device_free_bytes: int
+    """What the device itself had free, outside of PyTorch."""
     allocated_bytes: int
+    """In tensors at that moment, as they asked for it."""
     reserved_bytes: int | None
     largest_free_block_bytes: int | None
+    """Largest piece that was free inside of reserved memory; None for all but the first failures."""
     function: str
     file: str
     line: int | None
+    """Where the program asked for it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +123,13 @@ class AllocatorCalls:
     """What the allocator asked of the device during the history; each call holds up the host."""
 
     segment_allocations: int
+    """cudaMalloc, or mapping a piece of an expandable segment."""
     segment_allocated_bytes: int
     segment_frees: int
     segment_freed_bytes: int
     forced_releases: int | None
+    """Allocations before which cached segments had to be given back: cudaMalloc had failed, or the garbage
+    collection threshold was reached. None where the events have no stacks to tell them from empty_cache."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -114,32 +138,49 @@ class DeviceMemory:
 
     path: str
     rank: int | None
+    """As the run directory says."""
     device: int
     state: State
+    """not_measured where the snapshot has no history of the device."""
     reason: str
     notes: list[str]
+    """What makes figures less sure than they look."""
     events: int
     start_time_ns: int | None
+    """Of the first event; UTC since 1970."""
     end_time_ns: int | None
     start_allocated_bytes: int | None
+    """Before the first event: what events free without having allocated it, and blocks at the end that no
+    event allocated."""
     peak_allocated_bytes: int | None
-    """In tensors, as they asked for it."""
+    """In tensors, as they asked for it: start + the largest running sum of allocations less frees requested,
+    the start itself included. torch.cuda.memory_allocated counts whole blocks, so it is larger by the
+    rounding (0.1 % in the two real snapshots)."""
     peak_above_start_bytes: int | None
     end_allocated_bytes: int | None
+    """Behind the last event; without events, from the blocks."""
     peak_time_ns: int | None
+    """Of the event that reached the peak; None where that is the start."""
     peak_reserved_bytes: int | None
-    """What PyTorch held of the device; the CUDA context and NCCL's own buffers are not in it."""
+    """What PyTorch held of the device: the largest sum of segments, those at the end with the segment events
+    taken back one by one. The CUDA context and NCCL's own buffers are not in it."""
     end_reserved_bytes: int
     composition: MemoryComposition | None
+    """Of peak_allocated_bytes."""
     layout: MemoryLayout | None
+    """At the peak of allocated memory."""
     sites: list[MemorySite]
+    """Of peak_allocated_bytes, by place in the program."""
     growth: MemoryGrowth
     oom_events: int | None
     out_of_memory: list[OutOfMemory]
+    """The first of them."""
     calls: AllocatorCalls | None
     headroom_bytes: int | None
-    """The GPU's memory less peak_reserved_bytes; CUDA's context and NCCL's buffers take their part of it."""
+    """The GPU's memory less peak_reserved_bytes; CUDA's context and NCCL's buffers take their part of it.
+    None where how much the GPU has is not known."""
     expandable_segments: bool | None
+    """Whether the allocator was set to use them."""
     series: MemorySeries | None = None
     """None in a diagnosis of an earlier version, and without a history."""
 
@@ -154,13 +195,17 @@ class ProcessMemory:
     reason: str
     samples: int
     start_resident_bytes: int | None
+    """When the window opened."""
     peak_resident_bytes: int | None
     """Most at any sample; between samples it may have been more."""
     process_peak_resident_bytes: int | None
-    """Most since the process began, start-up included."""
+    """Most since the process began, start-up included: the system counts it all the time."""
     resident_growth_per_step_bytes: int | None
     heap_growth_per_step_bytes: int | None
+    """Of memory that the C library handed out: a leak of CPU tensors shows here without the noise of pages
+    that are kept for later."""
     peak_allocated_bytes: int | None
+    """In live tensors on the GPU since the window opened."""
     peak_reserved_bytes: int | None
     allocated_growth_per_step_bytes: int | None
     oom_events: int

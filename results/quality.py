@@ -2,10 +2,55 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import MISSING, dataclass, fields
+from functools import cache
+from types import NoneType
+from typing import Any, Final, Literal, Self, TypedDict, get_args, get_origin, get_type_hints
 
 State = Literal["measured", "not_measured"]
+
+
+class _Known(TypedDict):
+    state: State
+    reason: str
+    remedy: str
+
+
+MEASURED: Final[_Known] = {"state": "measured", "reason": "", "remedy": ""}
+"""How a result begins that nothing limits."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Measured:
+    """What a result starts with: whether it was measured. Where it was not, its figures are None or empty."""
+
+    state: State
+    reason: str
+    """Why not; of a measured one, what limits it."""
+    remedy: str
+    """How to capture what is missing."""
+
+    @classmethod
+    def missing(cls, reason: str, remedy: str = "", **known: Any) -> Self:
+        """A result that was not measured: every field that is not given is None or empty."""
+        given = {**known, "state": "not_measured", "reason": reason, "remedy": remedy}
+        empty = _nothing(cls)  # type: ignore[arg-type]  # mypy asks whether an instance is hashable
+        nothing = {name: kind() for name, kind in empty.items() if name not in given}
+        return cls(**nothing, **given)
+
+
+@cache
+def _nothing(result: type[Measured]) -> dict[str, type]:
+    """Of each field without a default whose type has an empty value: the type of that value.
+
+    A field of another type has to be given.
+    """
+    types = get_type_hints(result)
+    needed = [f.name for f in fields(result) if f.default is MISSING and f.default_factory is MISSING]
+    kinds = {
+        n: NoneType if NoneType in get_args(types[n]) else get_origin(types[n]) or types[n] for n in needed
+    }
+    return {name: kind for name, kind in kinds.items() if kind in (NoneType, list, str, int)}
 
 
 @dataclass(frozen=True, kw_only=True)

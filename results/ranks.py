@@ -102,10 +102,13 @@ class KernelsOnly:
     kernels: int
     comm_kernels: int
     span_ns: int
+    """The window's length where it is clipped to one."""
     busy_ns: int
     compute_ns: int
+    """Every kernel that is not communication."""
     comm_ns: int
     hidden_ns: int
+    """Communication while compute runs."""
     exposed_ns: int
     idle_ns: int
 
@@ -124,11 +127,16 @@ class Communication:
     hidden_ns: int
     exposed_ns: int
     blocking_ns: int | None
+    """The part of exposed for which compute provably waited; None where the capture cannot prove it."""
     bytes: int | None
+    """Sum of message sizes; None unless every one of them is known."""
     bus_bandwidth_gbps: float | None
+    """Over the operations' own durations, waiting for late ranks included."""
     evidence: str
+    """What tells the dimension."""
     group: str
-    """Process-group description or communicator id as the capture gives it; empty if it does not."""
+    """Process-group description, else its name, else the communicator id; empty where none is known. Of
+    very many groups those that communicate least share rows, which say how many they are."""
 
 
 @dataclass(frozen=True, kw_only=True)

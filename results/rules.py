@@ -21,6 +21,10 @@ class Evidence:
 class Advice:
     """One setting to change."""
 
+    # A rule makes it with rules.engine.advise, which writes the value in every dialect; the engine adds the
+    # present setting and what speaks against the change. Who needs the value typed has the catalogue read
+    # `to_value` as it reads a file (`value_of` there).
+
     knob: str
     """Canonical id: `perfdoc knobs ID` says what it is."""
     from_value: str | None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from perfdoc.results.quality import State
+from perfdoc.results.quality import Measured
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -19,47 +19,44 @@ class Distribution:
     min_ns: int
     max_ns: int
     variation_frac: float
-    """Standard deviation by mean."""
+    """Coefficient of variation: standard deviation by mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class WarmUp:
+class WarmUp(Measured):
     """First steps that are slower than the rest."""
 
-    state: State
-    reason: str
-    remedy: str
     steps: int | None
     last_step: int | None
+    """Number of the last one; None where there is none."""
     excess_ns: int | None
     """By how much they took longer together than as many steady ones."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class ProfilerOverhead:
+class ProfilerOverhead(Measured):
     """Median of profiled steps / median of steady unprofiled steps - 1, as logged."""
 
-    state: State
-    reason: str
-    remedy: str
     frac: float | None
     low_frac: float | None
+    """The true ratio of medians lies between these with about 80 % confidence (each median with 90 %; below
+    five steps with less, the reason says so)."""
     high_frac: float | None
     profiled_steps: int | None
     unprofiled_steps: int | None
 
 
 @dataclass(frozen=True, kw_only=True)
-class LogAgreement:
+class LogAgreement(Measured):
     """Analysed step times against the logged times of the same steps: analysed / logged - 1."""
 
-    state: State
-    reason: str
-    remedy: str
     steps: int | None
+    """Pairs of (rank, step) compared."""
     median_frac: float | None
     total_frac: float | None
+    """The same of all analysed time over all logged time."""
     worst_frac: float | None
+    """The one that is farthest from 0."""
     bar_frac: float
     agrees: bool | None
     """Whether median_frac is within the bar."""
@@ -80,15 +77,19 @@ class OutlierStep:
     source: Literal["analysed", "logged"]
     step: str
     duration_ns: int
+    """On the rank that explains it; of a logged step, the median over ranks."""
     excess_ns: int
-    """Above the median."""
+    """Above the median: by more than 5 scaled MADs and 2 %."""
     ranks: int
+    """Devices on which the step is an outlier; of a logged step the ranks that logged it."""
     label: str | None
-    """The rank whose own leaves grew most; None for a logged step."""
+    """The rank that explains it: of those where the step is an outlier, the one whose own leaves (all but
+    exposed communication, which is waiting for others) grew most. None for a logged step."""
     leaf: str | None
     """The leaf that grew most there; None with the reason where none grew by half of the excess."""
     leaf_growth_ns: int | None
     growth: list[LeafGrowth]
+    """Every leaf that grew by more than a tenth of the excess, the largest first."""
     reason: str
 
 
@@ -104,12 +105,9 @@ class RankStepTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepTimes:
+class StepTimes(Measured):
     """Step times of a job. Of several ranks, a step's time is the median over them."""
 
-    state: State
-    reason: str
-    remedy: str
     analysed: Distribution | None
     """Steps of the windows, on the devices."""
     profiled: Distribution | None
@@ -120,5 +118,6 @@ class StepTimes:
     overhead: ProfilerOverhead
     agreement: LogAgreement
     outliers: list[OutlierStep]
+    """Analysed ones first."""
     outliers_left_out: int
     ranks: list[RankStepTimes]

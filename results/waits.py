@@ -79,6 +79,10 @@ class Spread:
     step: int | None
 
 
+LateCause = Literal["compute", "waiting", "other"]
+StragglersState = Literal["found", "none", "not_distinguishable", "not_compared"]
+
+
 @dataclass(frozen=True, kw_only=True)
 class Straggler:
     """A rank that comes last to the collectives of a dimension more often than chance has it."""
@@ -88,19 +92,20 @@ class Straggler:
     dimension: str
     wait_caused_ns: int
     """Time that the other ranks together had already been in the collectives when this one came: rank-time.
-    Over all ranks it adds up to the waiting that late arrivals cause."""
+    Over all ranks it adds up to the waiting that late arrivals cause. Where several came last within the
+    resolution, they share it."""
     delay_ns: int
     """Wall-clock time by which it came later than everybody else, summed: so much earlier these collectives
     could have begun, and no more, had it come with the second last."""
     typical_delay_ns: int
-    """Median of that over the collectives to which it came last alone."""
+    """Median of that over the collectives to which it came last alone; 0 where it never did."""
     recurrence_frac: float
     """Share of the collectives (those whose arrivals can be told apart) to which it came last, alone or
     within the resolution together with a minority of the others."""
     chance_frac: float
     """That share if all ranks of its groups were equally likely to come last."""
     chance_probability: float
-    """At most this probable by chance, for any of all ranks."""
+    """At most this probable by chance, for any of all ranks (Chernoff)."""
     steps_frac: float | None
     """Share of the steps in which it caused the most waiting in its groups; None without numbered steps."""
     collectives: int
@@ -108,12 +113,13 @@ class Straggler:
     """By so much their arrivals had to lie apart to be told: figures in ns may be off by as much for every
     collective and rank that they sum over."""
     lateness_ns: int
-    """Median lateness against the mean of the others, times the number of collectives."""
+    """Median lateness against the mean of the others, times the number of collectives, so that one long stop
+    does not stand for a habit."""
     extra_compute_ns: int | None
     """How much longer it computed meanwhile than the others of its groups (median)."""
     extra_wait_ns: int | None
     """How much longer it waited in other dimensions than the others of its groups (median)."""
-    cause: Literal["compute", "waiting", "other"]
+    cause: LateCause
     """What makes up at least half of the lateness: longer computing; waiting for somebody else in another
     dimension, so that it only passes the delay on; neither (idle: host, data, garbage collection)."""
 
@@ -137,16 +143,24 @@ class SkewAnalysis:
     matched_by: dict[str, int]
     """By how: `sequence` (number within the group), `order`, `step`, `world_order`."""
     waits: list[RankWait]
+    """Most waiting first."""
     largest_spreads: list[Spread]
+    """Only those over the resolution."""
     stragglers: list[Straggler]
-    stragglers_state: Literal["found", "none", "not_distinguishable", "not_compared"]
+    """Most waited for first."""
+    stragglers_state: StragglersState
     stragglers_reason: str
+    """What was compared, and why there are none where that is so."""
     compared: int
     """Collectives of which the order of arrival was looked at."""
     distinguishable: int
     """Of them, those whose ranks came further apart than the resolution."""
     limits: list[str]
     """What these figures do not cover."""
+
+
+StageRole = Literal["embedding", "loss", "middle", "unknown"]
+"""What a stage has to do besides its layers: the first one embeds, the last one computes the loss."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,8 +172,7 @@ class PipelineStage:
     label: str
     """The device and its capture."""
     stage: int | None
-    role: Literal["embedding", "loss", "middle", "unknown"]
-    """What the stage has to do besides its layers."""
+    role: StageRole
     steps: int
     window_ns: int
     idle_ns: int
@@ -172,7 +185,7 @@ class PipelineStage:
     compute_ns: int
     """From the first pass of a step to its last one, as the ledger counts it."""
     own_over_mean: float | None
-    """Own time over the mean of its pipeline's stages: 1.1 has a tenth more to do."""
+    """Own time over the mean of its pipeline's stages: 1.1 has a tenth more to do; None without those."""
     path_ns: int | None
     """Its part of the critical path."""
     forward_ns: int | None
@@ -205,7 +218,7 @@ class PipelineAnalysis:
     bubble_frac: float | None
     """What a perfect schedule of this layout must leave idle, with the mean of the stages' own times."""
     ideal_bubble_frac: float | None
-    """(pp - 1) / (vpp * micro_batches + pp - 1)."""
+    """Of a perfect schedule with equal stages: (pp - 1) / (vpp * micro_batches + pp - 1)."""
     transfer_frac: float | None
     handover_frac: float | None
     """Short gaps between compute and messages."""
@@ -217,7 +230,7 @@ class PipelineAnalysis:
     """The steps that they lie in, together."""
     idle_ns: int | None
     imbalance_ns: int | None
-    """The part of late peer that the stages' mean times account for."""
+    """The part of late peer that the stages' mean times account for; None where passes are not known."""
     uncertainty_ns: int
     """By how much clocks may make the idle time of a rank in a step wrong. 0 on one clock."""
     matched_frac: float | None

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ast
+import re
+from collections.abc import Iterator, Mapping
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -46,6 +50,61 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
     for file in (ROOT / room).rglob("*.py"):
         foreign = imports_of(file) - {room, "__version__"}
         assert foreign <= MAY_IMPORT[room], f"{file.relative_to(ROOT)} imports {sorted(foreign)}"
+
+
+def test_no_rule_imports_a_rule() -> None:
+    # What several of them ask is in rules/facts: a threshold, or whether another one's condition holds.
+    for file in (ROOT / "rules").rglob("*.py"):
+        found = re.findall(r"rules\.checks|rules import checks", file.read_text())
+        assert not found or file.name == "registry.py", f"{file.relative_to(ROOT)} imports a rule"
+
+
+@cache
+def modules() -> Mapping[str, Path]:
+    """Every module of perfdoc, rooms by the links in the package, and its file."""
+    package = ROOT / "src" / "perfdoc"
+    files = [*package.glob("*.py"), *(f for d in package.iterdir() if d.is_dir() for f in d.rglob("*.py"))]
+    parts = {f: f.relative_to(package.parent).with_suffix("").parts for f in files}
+    return {".".join(p[:-1] if p[-1] == "__init__" else p): f for f, p in parts.items()}
+
+
+def run_at_some_time(node: ast.AST) -> Iterator[ast.AST]:
+    """All below a node, functions included, but for what only a type checker reads."""
+    for child in ast.iter_child_nodes(node):
+        if not (isinstance(child, ast.If) and ast.unparse(child.test) == "TYPE_CHECKING"):
+            yield child
+            yield from run_at_some_time(child)
+
+
+@cache
+def imported_modules(module: str) -> frozenset[str]:
+    """The other modules of ours that one imports, wherever it does so."""
+    known, file = modules(), modules()[module]
+    found: set[str] = set()
+    for node in run_at_some_time(ast.parse(file.read_text())):
+        names = []
+        if isinstance(node, ast.Import):
+            names = [a.name for a in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            names = [f"{node.module}.{a.name}" for a in node.names]
+        for name in names:
+            # The name of a module, or of something in one.
+            found |= {n for n in (name, name.rpartition(".")[0]) if n in known}
+    return frozenset(found - {"perfdoc", module})
+
+
+def test_no_module_imports_itself_around_others() -> None:
+    graph = {name: imported_modules(name) for name in modules()}
+    assert len(graph) > 300
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        pytest.fail(f"a circle, imports inside functions counted: {' <- '.join(error.args[1])}")
+
+
+def test_the_command_line_is_on_top() -> None:
+    above = {name for name in modules() if any(m.startswith("perfdoc.cli") for m in imported_modules(name))}
+    assert {name for name in above if not name.startswith("perfdoc.cli")} == {"perfdoc.__main__"}
 
 
 @pytest.mark.parametrize("room", ROOMS)

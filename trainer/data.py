@@ -5,14 +5,15 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import hashlib
-import os
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from perfdoc.profiling.errors import one_line
+from perfdoc.profiling.whole_file import whole_file
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.texts.grammar import TEXT_FILE
 from perfdoc.trainer.tokenizer import Tokenizer
@@ -81,26 +82,22 @@ def index_text(path: Path, tokenizer: Tokenizer, cache: Path) -> str:
     documents = [document.strip() for document in text.split("\n\n") if document.strip()]
     if len(documents) < 2:
         raise ValueError(f"data.text = {path}: needs at least two documents separated by blank lines")
-    partial = [file.with_name(f"{file.name}.{os.getpid()}.partial") for file in final]
     builder = None
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        builder = IndexedDatasetBuilder(str(partial[0]), dtype=DType.optimal_dtype(tokenizer.vocab_size))
-        for document in documents:
-            tokens = [*tokenizer.tokenize(document + "\n"), tokenizer.eod]
-            builder.add_item(torch.from_numpy(np.asarray(tokens, dtype=np.int64)))
-            builder.end_document()
-        builder.finalize(str(partial[1]))
-        for source, target in zip(partial, final, strict=True):
-            source.replace(target)
+        with ExitStack() as undo:
+            tokens_file, index = (undo.enter_context(whole_file(file, replace=True)) for file in final)
+            builder = IndexedDatasetBuilder(str(tokens_file), dtype=DType.optimal_dtype(tokenizer.vocab_size))
+            for document in documents:
+                tokens = [*tokenizer.tokenize(document + "\n"), tokenizer.eod]
+                builder.add_item(torch.from_numpy(np.asarray(tokens, dtype=np.int64)))
+                builder.end_document()
+            builder.finalize(str(index))
     except OSError as error:
         raise ValueError(_unwritten(error.filename or cache, error)) from error
     finally:
         if builder is not None:
             with contextlib.suppress(OSError):  # what it still holds does not fit either
                 builder.data_file.close()
-        for file in partial:
-            file.unlink(missing_ok=True)
     return str(prefix)
 
 

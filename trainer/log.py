@@ -73,7 +73,7 @@ class Terminal:
             self._advance(record.step, last)
         if print_line:
             norm = "-" if record.gradient_norm is None else f"{record.gradient_norm:.3f}"
-            share = "" if mfu is None else f"  MFU {mfu:.1%}"
+            share = "" if mfu is None else f"  MFU {100 * mfu:.1f} %"
             rate = record.tokens / (record.duration_ns * 1e-9)
             loss = "-" if record.loss is None else f"{record.loss:.4f}"
             self.line(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.communication.bandwidth import bus_bandwidth_gbps, group_sizes
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, PEER_COPY, Activity, Communication
 from perfdoc.analyzers.matching.rows import operation_of
+from perfdoc.results.ranks import Communication as CommunicationRow
 from perfdoc.traces import Trace
 
 MAX_GROUPS = 256
@@ -19,39 +19,13 @@ MAX_GROUPS = 256
 each rank, a hostile trace as many as it has kernels."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class CommunicationRow:
-    """Communication of one dimension, transport, collective and group inside a window.
-
-    Durations are unions: hidden + exposed = total. Rows of one dimension may overlap one another in
-    time, so they sum to at least the dimension's own union.
-    """
-
-    dimension: str
-    transport: str
-    collective: str
-    element_type: str
-    """Where the kernel's name carries it (NCCL's reductions); empty otherwise."""
-    group: str
-    """Process-group description, else its name, else the communicator id; empty where none is known. Past
-    MAX_GROUPS how many share the row."""
-    count: int
-    total_ns: int
-    hidden_ns: int
-    exposed_ns: int
-    blocking_ns: int | None
-    """The part of exposed for which compute provably waited; None where the capture cannot prove it."""
-    bytes: int | None
-    """Sum of message sizes; None unless every one of them is known."""
-    bus_bandwidth_gbps: float | None
-    """Over the operations' own durations, waiting for late ranks included; see bus_bandwidth."""
-    evidence: str
-
-
 def communication_table(
     trace: Trace, activity: Activity, start_ns: int, end_ns: int
 ) -> list[CommunicationRow]:
-    """Rows by falling exposed time."""
+    """Rows by falling exposed time: one for each dimension, transport, collective, evidence and group.
+
+    Rows of one dimension may overlap one another in time, so they sum to at least the dimension's own union.
+    """
     comm = activity.communication
     # A zero-length row counts too: it moved something in less than a tick of the clock.
     instant = comm.start_ns == comm.end_ns

@@ -11,17 +11,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.contention.comparison import Compared, compare
 from perfdoc.analyzers.contention.margin import suggest_margin
-from perfdoc.analyzers.contention.result import ContendedKernel, Contention, Cost, not_measured
 from perfdoc.analyzers.contention.samples import Samples, find_samples
 from perfdoc.analyzers.contention.stalls import find_stalls
 from perfdoc.analyzers.contention.verdicts import SLOWER_MIN_FRAC, Judged, contention_spots, judge
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import element_type_of, family_of
-
-__all__ = ["MAX_SIGNATURES", "ContendedKernel", "Contention", "Cost", "norm_contention"]
+from perfdoc.results.contention import ContentionCost, DeviceContendedKernel, DeviceContention
 
 MAX_SIGNATURES = 64
 """Norms, and other kernels, that are listed; totals count all."""
@@ -35,16 +34,17 @@ _CAVEATS = {
 }
 
 
-def norm_contention(view: DeviceView) -> Contention:
-    """Measure what resident communication does to the kernels of one device.
+def norm_contention(view: DeviceView) -> tuple[DeviceContention, Sequence[Spot]]:
+    """What resident communication does to the kernels of one device, and its worst moments: the run that took
+    longest beyond what its kernel takes alone, of the norms that are slower and of the others.
 
     A planted case: eight norms of 10 us alone, eight of 15 us beside all-reduces of 24 blocks: 10,000 and
     15,000 ns, cost 8 x 5,000 ns, margin 24.
     """
     if view.activity.on_host:
-        return not_measured("the rank trains on the CPU, which has no SMs", "")
+        return _not_measured("the rank trains on the CPU, which has no SMs", "")
     if not len(view.activity.kernel_comm):
-        return not_measured(
+        return _not_measured(
             "no communication kernel ran on this device",
             "Capture a run on several GPUs; a CUDA graph shows its kernels with --cuda-graph-trace=node.",
         )
@@ -64,7 +64,7 @@ def norm_contention(view: DeviceView) -> Contention:
     others, other_cost = _kernels(view, samples, found, verdicts[1])
     slow = [i for i, judged in verdicts[0].items() if judged.verdict == "slower"]
     margin = suggest_margin(view, samples, stalls, slow)
-    return Contention(
+    result = DeviceContention(
         state="measured",
         reason=_reason(samples, norms),
         remedy="",
@@ -82,11 +82,16 @@ def norm_contention(view: DeviceView) -> Contention:
         typical_occupied_blocks=margin.typical_occupied_blocks,
         suggested_sm_margin=margin.suggested,
         margin_reason=margin.reason,
-        worst=contention_spots(view, samples, found, verdicts),
     )
+    return result, contention_spots(view, samples, found, verdicts)
 
 
-def _reason(samples: Samples, norms: Sequence[ContendedKernel]) -> str:
+def _not_measured(reason: str, remedy: str) -> tuple[DeviceContention, Sequence[Spot]]:
+    nothing = DeviceContention.missing(reason, remedy, stalled_reason=reason, margin_reason=reason)
+    return nothing, ()
+
+
+def _reason(samples: Samples, norms: Sequence[DeviceContendedKernel]) -> str:
     """What a reader of an empty list must know."""
     if not samples.runs[KernelClass.NORM]:
         return "no kernel in the window is a norm by its name"
@@ -95,13 +100,13 @@ def _reason(samples: Samples, norms: Sequence[ContendedKernel]) -> str:
 
 def _kernels(
     view: DeviceView, samples: Samples, found: Compared, verdicts: dict[int, Judged]
-) -> tuple[list[ContendedKernel], Cost | None]:
+) -> tuple[list[DeviceContendedKernel], ContentionCost | None]:
     """The list of one kind of kernels, cut to MAX_SIGNATURES, and the cost of all of them."""
     costs = _costs(samples, found)
     slower = {i for i, judged in verdicts.items() if judged.verdict == "slower"}
     slow = [costs[i] for i in slower]
     decided = slow or any(judged.verdict == "no_difference" for judged in verdicts.values())
-    total = Cost(
+    total = ContentionCost(
         low_ns=sum(c.low_ns for c in slow),
         mid_ns=sum(c.mid_ns for c in slow),
         high_ns=sum(c.high_ns for c in slow),
@@ -131,16 +136,16 @@ def _kernel(
     found: Compared,
     i: int,
     judged: Judged,
-    cost: Cost,
+    cost: ContentionCost,
     counts: dict[str, int],
-) -> ContendedKernel:
+) -> DeviceContendedKernel:
     signature = samples.signatures[i]
     name = view.trace.strings[signature.name]
 
     def of(quantiles: tuple[np.ndarray, np.ndarray], which: int) -> int | None:
         return int(quantiles[which][i]) if found.count[which][i] else None
 
-    return ContendedKernel(
+    return DeviceContendedKernel(
         kernel=name,
         kernel_class=signature.kernel_class.name.lower(),
         family=family_of(name),
@@ -166,7 +171,7 @@ def _kernel(
     )
 
 
-def _costs(samples: Samples, found: Compared) -> list[Cost]:
+def _costs(samples: Samples, found: Compared) -> list[ContentionCost]:
     """What the runs beside communication took beyond those alone, by signature."""
     count = len(samples.signatures)
     of = samples.signature[samples.beside]
@@ -177,6 +182,6 @@ def _costs(samples: Samples, found: Compared) -> list[Cost]:
         np.maximum(total - runs * alone[0], 0) for alone in (found.high_ns, found.median_ns, found.low_ns)
     )
     return [
-        Cost(low_ns=a, mid_ns=b, high_ns=c)
+        ContentionCost(low_ns=a, mid_ns=b, high_ns=c)
         for a, b, c in zip(low.tolist(), mid.tolist(), high.tolist(), strict=True)
     ]

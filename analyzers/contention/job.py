@@ -4,79 +4,26 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
-from perfdoc.analyzers.contention.cost import MAX_SIGNATURES, ContendedKernel, Contention, Cost
+from perfdoc.analyzers.contention.cost import MAX_SIGNATURES
+from perfdoc.results.contention import (
+    ContendedKernel,
+    ContentionCost,
+    DeviceContendedKernel,
+    DeviceContention,
+    NormContentionAnalysis,
+)
 
 DECIDED = ("slower", "no_difference")
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobKernel:
-    """One kernel in one launch shape over all devices."""
-
-    kernel: str
-    kernel_class: str
-    family: str
-    element_type: str
-    grid_blocks: int
-    block_threads: int
-    alone_ns: int | None
-    """Median over the devices' medians, each weighted with its samples; None where no device has one."""
-    contended_ns: int | None
-    """Likewise, beside communication."""
-    samples_alone: int
-    samples_contended: int
-    devices: int
-    """On which it ran beside communication."""
-    slower_devices: int
-    """Of these, where the difference is more than chance."""
-    undecided_devices: int
-    """Of these, where it cannot be said: too few samples, or mixed work."""
-    undecided_reason: str
-    """Why not, on the first of these; empty where there is none."""
-    caveat: str
-    """What `slower` does not prove."""
-    cost: Cost | None
-    """Sum over the devices where it is slower; None where there is none."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobContention:
-    """SM contention over all devices; times are sums over devices unless said otherwise."""
-
-    state: Literal["measured", "not_measured"]
-    reason: str
-    remedy: str
-    devices: int
-    """That were measured."""
-    signatures: Sequence[JobKernel]
-    """Norms, by falling cost."""
-    other_signatures: Sequence[JobKernel]
-    """Matrix products and attention, by falling cost."""
-    norm_cost: Cost | None
-    other_cost: Cost | None
-    stalled_starts: int | None
-    stalled_ns: int | None
-    undecided_starts: int | None
-    other_stalled_starts: int | None
-    occupied_blocks: int | None
-    """Largest of any device."""
-    typical_occupied_blocks: int | None
-    """Largest of any device."""
-    suggested_sm_margin: int | None
-    """Largest of any device: the margin is one for all ranks."""
-    margin_reason: str
-
-
-def job_contention(devices: Sequence[Contention]) -> JobContention:
+def job_contention(devices: Sequence[DeviceContention]) -> NormContentionAnalysis:
     """Put the results of a job's devices together; those that were not measured are left out."""
     measured = [d for d in devices if d.state == "measured"]
     first = devices[0] if devices else None
     reasons = measured or devices
     margin = _most(d.suggested_sm_margin for d in measured)
-    return JobContention(
+    return NormContentionAnalysis(
         state="measured" if measured else "not_measured",
         # An empty reason of one device means that it has what the others lack.
         reason=min((d.reason for d in reasons), key=len) if reasons else "there is no device",
@@ -99,8 +46,8 @@ def job_contention(devices: Sequence[Contention]) -> JobContention:
     )
 
 
-def _kernels(devices: Sequence[Sequence[ContendedKernel]]) -> list[JobKernel]:
-    found: dict[tuple[str, int, int], list[ContendedKernel]] = defaultdict(list)
+def _kernels(devices: Sequence[Sequence[DeviceContendedKernel]]) -> list[ContendedKernel]:
+    found: dict[tuple[str, int, int], list[DeviceContendedKernel]] = defaultdict(list)
     for kernels in devices:
         for k in kernels:
             found[k.kernel, k.grid_blocks, k.block_threads].append(k)
@@ -111,9 +58,9 @@ def _kernels(devices: Sequence[Sequence[ContendedKernel]]) -> list[JobKernel]:
     return order[:MAX_SIGNATURES]
 
 
-def _together(group: Sequence[ContendedKernel]) -> JobKernel:
+def _together(group: Sequence[DeviceContendedKernel]) -> ContendedKernel:
     first = group[0]
-    return JobKernel(
+    return ContendedKernel(
         kernel=first.kernel,
         kernel_class=first.kernel_class,
         family=first.family,
@@ -145,11 +92,11 @@ def _weighted_median(values: Sequence[tuple[int | None, int]]) -> int | None:
     return None
 
 
-def _sum_cost(costs: Iterable[Cost | None]) -> Cost | None:
+def _sum_cost(costs: Iterable[ContentionCost | None]) -> ContentionCost | None:
     known = [c for c in costs if c is not None]
     if not known:
         return None
-    return Cost(
+    return ContentionCost(
         low_ns=sum(c.low_ns for c in known),
         mid_ns=sum(c.mid_ns for c in known),
         high_ns=sum(c.high_ns for c in known),

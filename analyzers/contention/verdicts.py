@@ -10,9 +10,9 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.contention.comparison import F64, Compared
-from perfdoc.analyzers.contention.result import Verdict
 from perfdoc.analyzers.contention.samples import Samples
 from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.results.contention import Verdict
 from perfdoc.traces.table import Bool
 
 MIN_SAMPLES = 8

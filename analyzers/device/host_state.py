@@ -1,30 +1,8 @@
-"""What every part of the host analysis starts with: whether it was measured, and if not, why."""
+"""Whether what rests on CUDA calls can be measured of a device, and if not, why."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal, Self, TypeAlias
-
 from perfdoc.analyzers.device.view import DeviceView
-
-State: TypeAlias = Literal["measured", "not_measured"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Measured:
-    """The base of a result. Where it was not measured, its figures are None (or empty)."""
-
-    state: State = "measured"
-    reason: str = ""
-    """Why not; of a measured one, what limits it."""
-    remedy: str = ""
-    """How to capture what is missing."""
-
-    @classmethod
-    def missing(cls, reason: str, remedy: str = "") -> Self:
-        """A result that was not measured."""
-        return cls(state="not_measured", reason=reason, remedy=remedy)
-
 
 MAX_LAUNCHING_THREADS = 1_000
 """A program has a few for each device; a damaged or hostile trace may have one for each kernel."""

@@ -41,7 +41,11 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True)
 class Window:
-    """[start, end) on the capture's clock; steps tile it where kind is `steps`."""
+    """[start, end) on the capture's clock; steps tile it where kind is `steps`.
+
+    Not the published window, which counts its steps and gives their durations: here a step also has its times
+    on the host, for the analyses that compare the two.
+    """
 
     kind: Literal["steps", "capture", "user"]
     start_ns: int

@@ -5,35 +5,20 @@ Each part has a state of its own. The parts share one look at the CUDA calls and
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from perfdoc.analyzers.device.host_state import Measured, launches_missing
+from perfdoc.analyzers.device.host_state import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.host.blocking_calls import AllocCalls, SyncCalls, alloc_calls, sync_calls
+from perfdoc.analyzers.host.blocking_calls import alloc_calls, sync_calls
 from perfdoc.analyzers.host.calls import host_calls
-from perfdoc.analyzers.host.idle import HostSplit, by_thread, host_idle, split_host_idle
-from perfdoc.analyzers.host.launching import GraphCoverage, LaunchQueue, graph_coverage, launch_queue
-from perfdoc.analyzers.host.small_kernels import SmallKernels, small_kernels
-from perfdoc.analyzers.host.steps import HostPauses, HostSteps, data_pauses, gc_pauses, host_steps
+from perfdoc.analyzers.host.idle import by_thread, host_idle, split_host_idle
+from perfdoc.analyzers.host.launching import graph_coverage, launch_queue
+from perfdoc.analyzers.host.small_kernels import small_kernels
+from perfdoc.analyzers.host.steps import HostSteps, data_pauses, gc_pauses, host_steps
+from perfdoc.results.host import AllocCalls, HostActivity, HostSplit, SyncCalls
+from perfdoc.results.quality import MEASURED
 
 
-@dataclass(frozen=True, kw_only=True)
-class HostActivity(Measured):
-    """The host of one device inside the window; measured where any part of it is."""
-
-    launch_queue: LaunchQueue
-    idle_split: HostSplit
-    sync_calls: SyncCalls
-    alloc_calls: AllocCalls
-    gc: HostPauses
-    data: HostPauses
-    small_kernels: SmallKernels
-    graphs: GraphCoverage
-    steps: HostSteps
-
-
-def host_activity(view: DeviceView) -> HostActivity:
-    """Measure what the capture shows of the host of one device."""
+def host_activity(view: DeviceView) -> tuple[HostActivity, HostSteps]:
+    """What the capture shows of the host of one device; and its steps, for comparing ranks."""
     idle = host_idle(view)
     gc, data = gc_pauses(view, idle.gc_ns), data_pauses(view, idle.data_ns)
     gc_known = gc.state == "measured"
@@ -41,7 +26,7 @@ def host_activity(view: DeviceView) -> HostActivity:
     missing = launches_missing(view)
     if missing is not None:
         nothing = {gc.state, data.state, graphs.state} == {"not_measured"}
-        return HostActivity(
+        found = HostActivity(
             state="not_measured" if nothing else "measured",
             reason=missing[0] if nothing else "",
             remedy=missing[1] if nothing else "",
@@ -53,11 +38,12 @@ def host_activity(view: DeviceView) -> HostActivity:
             data=data,
             small_kernels=small,
             graphs=graphs,
-            steps=host_steps(view, None, gc_known=gc_known),
         )
+        return found, host_steps(view, None, gc_known=gc_known)
     calls = host_calls(view)
     threads = list(by_thread(idle, calls))
-    return HostActivity(
+    found = HostActivity(
+        **MEASURED,
         launch_queue=queue,
         idle_split=split_host_idle(idle, calls, threads, view.trace.strings),
         sync_calls=sync_calls(view, idle, calls, threads),
@@ -66,5 +52,5 @@ def host_activity(view: DeviceView) -> HostActivity:
         data=data,
         small_kernels=small,
         graphs=graphs,
-        steps=host_steps(view, calls, gc_known=gc_known),
     )
+    return found, host_steps(view, calls, gc_known=gc_known)

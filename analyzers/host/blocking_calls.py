@@ -11,39 +11,18 @@ and are counted apart.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.device.host_state import Measured
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.host.call_groups import CallGroup, costliest_site, group_calls
+from perfdoc.analyzers.host.call_groups import costliest_site, group_calls
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, step_at
 from perfdoc.analyzers.host.idle import HostIdle, ThreadIdle, by_thread
 from perfdoc.analyzers.kernels.totals import sum_by
-
-
-@dataclass(frozen=True, kw_only=True)
-class SyncCalls(Measured):
-    """Synchronising calls that reach into the window, on threads that launch the device's work.
-
-    idle_caused_ns counts the whole host part of every gap that begins inside a call, and of other gaps what
-    lies inside calls; each nanosecond once. It is a ceiling of what removing the calls can give: where the
-    host would be late without them too, the gap stays.
-    """
-
-    count: int | None = None
-    host_ns: int | None = None
-    """Time in the calls."""
-    idle_inside_ns: int | None = None
-    idle_caused_ns: int | None = None
-    groups: Sequence[CallGroup] = ()
-    """By function, range and operator; most idle caused first."""
-    groups_left_out: int = 0
-    call_site: str | None = None
-    """Of the costliest group whose Python function is known, `loop.py(42): step`; None with the reason."""
-    call_site_reason: str = ""
+from perfdoc.results.host import AllocCalls, SyncCalls
+from perfdoc.results.quality import MEASURED
 
 
 def sync_calls(
@@ -66,6 +45,7 @@ def sync_calls(
     groups, left_out = group_calls(view.trace, calls, rows, inside, caused)
     site, site_reason = costliest_site(view.trace, groups)
     return SyncCalls(
+        **MEASURED,
         call_site=site,
         call_site_reason=site_reason,
         count=len(rows),
@@ -109,29 +89,6 @@ def _wait_at_start(idle: HostIdle, calls: HostCalls, rows: I64) -> I64:
     return found
 
 
-@dataclass(frozen=True, kw_only=True)
-class AllocCalls(Measured):
-    """Allocation calls of launching threads; inside steps where the window has them, else in the window."""
-
-    count: int | None = None
-    host_ns: int | None = None
-    idle_inside_ns: int | None = None
-    """idle.host while the launching thread was inside of them."""
-    steps: int | None = None
-    """Steps of the window; None where it has none, and the calls are those of the whole window."""
-    steps_with_calls: int | None = None
-    last_step_count: int | None = None
-    """Calls in the last step: 0 in a job whose allocator has settled."""
-    stream_ordered_count: int | None = None
-    """cudaMallocAsync, cudaFreeAsync and their kin, in none of the other figures: they wait for nothing."""
-    stream_ordered_host_ns: int | None = None
-    stream_ordered_idle_ns: int | None = None
-    """idle.host while the launching thread was inside of them."""
-    groups: Sequence[CallGroup] = ()
-    """By function, range and operator; most idle first."""
-    groups_left_out: int = 0
-
-
 def alloc_calls(view: DeviceView, calls: HostCalls, threads: Sequence[ThreadIdle]) -> AllocCalls:
     """Find the allocation calls of one device's launching threads."""
     steps = len(view.window.steps)
@@ -141,6 +98,7 @@ def alloc_calls(view: DeviceView, calls: HostCalls, threads: Sequence[ThreadIdle
     groups, left_out = group_calls(view.trace, calls, rows, inside, inside)
     by_step = np.bincount(step, minlength=steps) if steps else None
     return AllocCalls(
+        **MEASURED,
         count=len(rows),
         host_ns=int((calls.end_ns[rows] - calls.start_ns[rows]).sum()),
         idle_inside_ns=int(inside.sum()),

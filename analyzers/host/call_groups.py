@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.launches import innermost
 from perfdoc.analyzers.host.calls import HostCalls, plain_name
 from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.results.host import CallGroup
 from perfdoc.traces import Operators, RangeKind, Ranges, Trace
 
 MAX_GROUPS = 20
@@ -24,29 +24,6 @@ _NOT_THERE = "no function of the program was open at these calls"
 _DIGITS = re.compile(r"\d+")
 _MAX_NAME = 2_000
 """Characters of a name that are kept; hostile names reach 100 kB."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CallGroup:
-    """Calls of one function under one range and one operator."""
-
-    call: str
-    range_name: str | None
-    """Innermost range on the thread at the call; where the ranges of the group differ in numbers only, `#`
-    stands for them. None: no range was open."""
-    operator: str | None
-    """Innermost framework operator at the call (PyTorch traces); None: none was open."""
-    call_site: str | None
-    """Innermost Python function of the program itself at the call, `loop.py(42): step` (PyTorch's
-    with_stack); None: none was open, or the capture has no stacks."""
-    count: int
-    host_ns: int
-    """Time in the calls, all of it, whether the device idled or not."""
-    longest_ns: int
-    idle_inside_ns: int
-    """idle.host while the thread was inside of them."""
-    idle_caused_ns: int
-    """idle.host that they caused, see SyncCalls; for other calls the same as inside."""
 
 
 def group_calls(

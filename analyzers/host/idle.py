@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
-from perfdoc.analyzers.device.host_state import Measured
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, plain_name
 from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.results.host import CallIdle, HostSplit
+from perfdoc.results.quality import MEASURED
 from perfdoc.traces.table import I8
 
 BLOCKING = (CallKind.ALLOCATION, CallKind.SYNCHRONISING, CallKind.MODULE_LOAD)
@@ -157,42 +158,6 @@ def _grouped(thread: I64, threads: Sequence[int]) -> dict[int, I64]:
 MAX_CALLS = 12
 
 
-@dataclass(frozen=True, kw_only=True)
-class CallIdle:
-    """A CUDA function, and how long the device idled while the launching thread was inside of it."""
-
-    call: str
-    count: int
-    """Calls that the device idled in."""
-    idle_ns: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostSplit(Measured):
-    """idle.host by what the launching thread did. The first seven sum to `host_ns` exactly.
-
-    Where calls nest, allocation goes before synchronising, loading, launching, allocation in a stream's
-    order, other.
-    """
-
-    python_ns: int | None = None
-    """In no CUDA call: Python and the framework."""
-    synchronising_ns: int | None = None
-    """In a call that waits for the device. The device mostly runs meanwhile; what a wait costs comes after
-    it, see SyncCalls.idle_caused_ns."""
-    allocation_ns: int | None = None
-    module_load_ns: int | None = None
-    """In a call that loads device code (lazy loading, at the first launch of a kernel)."""
-    launch_ns: int | None = None
-    stream_allocation_ns: int | None = None
-    """In a call that allocates or frees in a stream's order."""
-    other_call_ns: int | None = None
-    host_ns: int | None = None
-    """The ledger's idle.host."""
-    calls: Sequence[CallIdle] = ()
-    """CUDA functions by idle time, the largest first; a function inside another one counts in both."""
-
-
 def split_host_idle(
     idle: HostIdle, calls: HostCalls, threads: Sequence[ThreadIdle], strings: Sequence[str]
 ) -> HostSplit:
@@ -207,6 +172,7 @@ def split_host_idle(
     python_ns = idle.total_ns - int(by_kind.sum())
     assert python_ns >= 0, (idle.total_ns, by_kind)
     return HostSplit(
+        **MEASURED,
         python_ns=python_ns,
         synchronising_ns=int(by_kind[CallKind.SYNCHRONISING]),
         allocation_ns=int(by_kind[CallKind.ALLOCATION]),

@@ -19,9 +19,10 @@ from statistics import NormalDist
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.device.host_state import Measured
 from perfdoc.analyzers.host.steps import HostStep, HostSteps
 from perfdoc.analyzers.ledger.steps import distinct_names
+from perfdoc.results.host import HostJitter, SlowestRank, UnsynchronisedGc
+from perfdoc.results.quality import MEASURED
 
 MIN_RANKS = 2
 MAX_SLOWEST = 8
@@ -44,65 +45,6 @@ class RankHostSteps:
     steps: HostSteps
     process: Hashable = None
     """What tells its process from others; None: no other rank shares it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SlowestRank:
-    """A rank that had the longest host time of some steps."""
-
-    label: str
-    steps: int
-    recurrence_frac: float
-    """Share of the common steps."""
-    median_lag_ns: int
-    """Median, over those steps, of its host time less the median over ranks."""
-    beyond_chance: bool
-    """Whether it is slowest in more steps than one of so many equal ranks would be, by more than noise."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnsynchronisedGc(Measured):
-    """Garbage collection across ranks, over the common steps."""
-
-    collecting_steps: int | None = None
-    """Steps in which at least one rank collected."""
-    split_steps: int | None = None
-    """Steps of those in which at least one other rank did not."""
-    slowest_sum_ns: int | None = None
-    """Sum over steps of the longest collection of any rank: what the job pays where every step waits for its
-    slowest rank."""
-    worst_rank_ns: int | None = None
-    """Largest sum over steps of one rank: what the job would pay if all ranks collected in the same steps."""
-    avoidable_ns: int | None = None
-    """slowest_sum_ns - worst_rank_ns: a ceiling of what collecting in the same steps saves."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostJitter(Measured):
-    """Spread of host time between ranks, step by step."""
-
-    ranks: int | None = None
-    """Compared: one of each process."""
-    common_steps: int | None = None
-    """Steps that every rank has."""
-    median_host_ns: int | None = None
-    """Over all ranks and common steps."""
-    median_spread_ns: int | None = None
-    """Median over steps of longest less shortest host time."""
-    median_spread_frac: float | None = None
-    """Of median_host_ns."""
-    noise_ns: int | None = None
-    """How much one rank's host time varies from step to step (a standard deviation, from the MAD) beside what
-    all ranks share; None below MIN_NOISE_STEPS steps."""
-    noise_spread_ns: int | None = None
-    """Longest less shortest that so many equal ranks with this noise show in the middle."""
-    worst_spread_ns: int | None = None
-    worst_step: str | None = None
-    worst_rank: str | None = None
-    """The rank with the longest host time in that step."""
-    slowest: Sequence[SlowestRank] = ()
-    """By number of steps, at most MAX_SLOWEST. One rank with most of them is slow; many in turn: jitter."""
-    gc: UnsynchronisedGc
 
 
 def host_jitter(ranks: Sequence[RankHostSteps]) -> HostJitter:
@@ -129,7 +71,9 @@ def host_jitter(ranks: Sequence[RankHostSteps]) -> HostJitter:
     median_host = round(float(np.median(host)))
     noise = _noise_ns(host)
     return HostJitter(
+        state="measured",
         reason=f"{left} of {len(ranks)} ranks show no steps of their host and are left out." if left else "",
+        remedy="",
         ranks=len(with_steps),
         common_steps=len(common),
         median_host_ns=median_host,
@@ -146,8 +90,7 @@ def host_jitter(ranks: Sequence[RankHostSteps]) -> HostJitter:
 
 
 def _missing(reason: str, remedy: str) -> HostJitter:
-    gc = UnsynchronisedGc.missing(reason, remedy)
-    return HostJitter(state="not_measured", reason=reason, remedy=remedy, gc=gc)
+    return HostJitter.missing(reason, remedy, gc=UnsynchronisedGc.missing(reason, remedy))
 
 
 def _by_name(steps: HostSteps) -> dict[str, HostStep]:
@@ -231,6 +174,7 @@ def _gc(steps: Sequence[Sequence[HostStep]]) -> UnsynchronisedGc:
     anyone = collected.any(axis=0)
     slowest_sum, worst_rank = int(time.max(axis=0).sum()), int(time.sum(axis=1).max())
     return UnsynchronisedGc(
+        **MEASURED,
         collecting_steps=int(np.count_nonzero(anyone)),
         split_steps=int(np.count_nonzero(anyone & ~collected.all(axis=0))),
         slowest_sum_ns=slowest_sum,

@@ -7,49 +7,23 @@ the next hiccup of the host becomes idle time.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.host_state import ON_HOST, Measured, launches_missing
+from perfdoc.analyzers.device.host_state import ON_HOST, launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import is_graph_launch
 from perfdoc.analyzers.host.idle import HostIdle
 from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.results.host import GraphCoverage, LaunchQueue
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.table import Bool
 
 MAX_BINS = 200
 SHALLOW = 1
 """Largest depth that counts as shallow."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LaunchQueue(Measured):
-    """Depth of the launch queue inside the window."""
-
-    median_depth: int | None = None
-    """The smallest depth that holds for at least half of the window, together with the lower ones."""
-    mean_depth: float | None = None
-    max_depth: int | None = None
-    shallow_frac: float | None = None
-    """Share of the window with a depth of 0 or 1."""
-    starved_ns: int | None = None
-    """Time in which nothing ran and what ran next had not been launched: idle.host + gc + data of the
-    ledger."""
-    starved_frac: float | None = None
-    unknown_launches: int | None = None
-    """Activities of the window on those streams whose launch the capture does not show; not in the depth."""
-    bin_min: Sequence[int] = ()
-    """The depth over time in n equal bins, at most MAX_BINS: bin i is [start + i * d // n,
-    start + (i + 1) * d // n) of a window of d nanoseconds."""
-    bin_mean: Sequence[float] = ()
-    """Time-weighted, to three decimals."""
-    bin_max: Sequence[int] = ()
 
 
 def launch_queue(view: DeviceView, idle: HostIdle) -> LaunchQueue:
@@ -72,9 +46,11 @@ def launch_queue(view: DeviceView, idle: HostIdle) -> LaunchQueue:
     mean = integral / np.diff(edges)
     low, high = np.minimum.reduceat(depth, first), np.maximum.reduceat(depth, first)
     return LaunchQueue(
+        state="measured",
         reason=f"{unknown:,} of {count:,} activities have no known launch; they are not counted."
         if unknown
         else "",
+        remedy="",
         median_depth=int(np.searchsorted(2 * covered, end - start, "left")),
         mean_depth=float(integral.sum() / (end - start)),
         max_depth=int(np.flatnonzero(by_depth).max()),
@@ -121,25 +97,6 @@ def _depth_steps(joined: I64, left: I64, edges: I64) -> tuple[I64, I64]:
 _WHOLE = "Graphs were traced as a whole: how many kernels they hold is not known."
 
 
-@dataclass(frozen=True, kw_only=True)
-class GraphCoverage(Measured):
-    """CUDA graphs in the window. A kernel is a graph's if its row names a graph node, or if a graph launch
-    launched it; a graph that was traced as a whole has time and no kernels."""
-
-    time_frac: float | None = None
-    """Time of graph kernels and whole graphs, as a share of that of all kernels and whole graphs."""
-    kernel_frac: float | None = None
-    """Share of kernels, by count; None where graphs were traced as a whole, their kernels unseen."""
-    kernels: int | None = None
-    graph_kernels: int | None = None
-    whole_graphs: int | None = None
-    """Graph executions traced as one row each."""
-    kernel_ns: int | None = None
-    """Sum of durations inside the window; concurrent kernels count twice."""
-    graph_ns: int | None = None
-    """What of it graphs launched, whole graphs included."""
-
-
 def is_from_graph(view: DeviceView, rows: I64) -> Bool:
     """Whether these rows of Trace.kernels came from a CUDA graph."""
     found: Bool = view.trace.kernels.graph_node[rows] >= 0
@@ -175,6 +132,7 @@ def graph_coverage(view: DeviceView) -> GraphCoverage:
     graph_ns = int(kernel_ns[from_graph].sum()) + int(whole_ns.sum())
     count = int(np.count_nonzero(from_graph))
     return GraphCoverage(
+        state="measured",
         reason=_WHOLE if len(whole_ns) else "",
         remedy="Capture with nsys profile --cuda-graph-trace=node." if len(whole_ns) else "",
         time_frac=graph_ns / total,

@@ -5,66 +5,20 @@ Only there does size matter: a short kernel behind a full queue costs its own ti
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
-from perfdoc.analyzers.device.host_state import Measured, launches_missing
+from perfdoc.analyzers.device.host_state import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.idle import HostIdle
 from perfdoc.analyzers.host.launching import is_from_graph
 from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.results.host import SmallKernelName, SmallKernels
+from perfdoc.results.quality import MEASURED
 from perfdoc.traces.table import Bool
 
 MAX_NAMES = 15
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmallKernelName:
-    """Small kernels of one name."""
-
-    name: str
-    count: int
-    total_ns: int
-    launch_ns: int
-    """Time in the calls that launched them."""
-    idle_before_ns: int
-    """idle.host in the gaps that they ended."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SmallKernels(Measured):
-    """Compute kernels of the window that were launched one by one (not from a CUDA graph).
-
-    Launch-bound: the device stood still until the kernel's launch. Small: launch-bound, and shorter than the
-    call that launched it.
-    """
-
-    kernels: int | None = None
-    launch_bound: int | None = None
-    small: int | None = None
-    small_frac: float | None = None
-    """Share of the launch-bound ones; None where there are none."""
-    small_ns: int | None = None
-    """Their own time."""
-    small_launch_ns: int | None = None
-    """Time in the calls that launched them."""
-    idle_before_ns: int | None = None
-    """idle.host in the gaps that they ended."""
-    median_kernel_ns: int | None = None
-    """Of all these kernels."""
-    median_launch_ns: int | None = None
-    """Of the calls that launched launch-bound kernels; of all, where none is (calls on a full queue wait)."""
-    median_launch_interval_ns: int | None = None
-    """From one launch to the next on a thread, for launch-bound kernels: what a kernel costs the host,
-    framework included."""
-    below_median_launch_frac: float | None = None
-    """Share of all these kernels that are shorter than median_launch_ns."""
-    names: Sequence[SmallKernelName] = ()
-    """Small ones by name, most idle before them first, at most MAX_NAMES."""
 
 
 def small_kernels(view: DeviceView, idle: HostIdle) -> SmallKernels:
@@ -90,6 +44,7 @@ def small_kernels(view: DeviceView, idle: HostIdle) -> SmallKernels:
     typical = int(np.median(launch[bound] if bound.any() else launch))
     bound_count, small_count = int(np.count_nonzero(bound)), len(chosen)
     return SmallKernels(
+        **MEASURED,
         kernels=len(rows),
         launch_bound=bound_count,
         small=small_count,

@@ -3,34 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
-from perfdoc.analyzers.device.host_state import Measured, launches_missing
+from perfdoc.analyzers.device.host_state import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, host_bounds, step_at
 from perfdoc.profiling import vocabulary
+from perfdoc.results.host import HostPauses
+from perfdoc.results.quality import MEASURED, Measured
 from perfdoc.traces import RangeKind
-
-
-@dataclass(frozen=True, kw_only=True)
-class HostPauses(Measured):
-    """Ranges of one kind on the host, inside the window's time on the host; one inside another is one."""
-
-    count: int | None = None
-    total_ns: int | None = None
-    """Union, inside the window."""
-    idle_ns: int | None = None
-    """What of it the device idled for: the ledger's idle.gc or idle.data."""
-    steps_with: int | None = None
-    """Steps in which one began; None where the window has no steps."""
-    worst_ns: int | None = None
-    worst_name: str | None = None
-    worst_step: str | None = None
-    """Name of the step in which the longest began; None outside of all steps."""
-
 
 _HOW = {
     "gc": (
@@ -74,11 +58,14 @@ def _pauses(view: DeviceView, what: str, rows: I64, threads: I64, idle_ns: int) 
     rows = _outermost(ranges.start_ns, ranges.end_ns, rows)
     steps = step_at(view.window, ranges.start_ns[rows])
     found = HostPauses(
+        **MEASURED,
         count=len(rows),
         total_ns=covered.total_ns,
         idle_ns=idle_ns,
         steps_with=len(np.unique(steps[steps >= 0])) if view.window.steps else None,
         worst_ns=0,
+        worst_name=None,
+        worst_step=None,
     )
     if not len(rows):
         return found
@@ -91,11 +78,8 @@ def _with_worst(
 ) -> HostPauses:
     ranges = view.trace.ranges
     start, end = int(ranges.start_ns[row]), int(ranges.end_ns[row])
-    return HostPauses(
-        count=found.count,
-        total_ns=found.total_ns,
-        idle_ns=found.idle_ns,
-        steps_with=found.steps_with,
+    return replace(
+        found,
         worst_ns=min(end, bounds[1]) - max(start, bounds[0]),
         worst_name=view.trace.strings[ranges.name[row]],
         worst_step=view.window.steps[step].name if step >= 0 else None,
@@ -169,6 +153,7 @@ def host_steps(view: DeviceView, calls: HostCalls | None, *, gc_known: bool) -> 
     if not gc_known:
         columns[2:] = [[None] * len(kept)] * 2
     return HostSteps(
+        **MEASURED,
         steps=[
             HostStep(name=s.name, host_ns=h, waiting_ns=w, gc_ns=g, gc_count=n)
             for s, h, w, g, n in zip(kept, *columns, strict=True)

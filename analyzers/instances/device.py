@@ -9,7 +9,6 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.spot import Spot
-from perfdoc.analyzers.contention.result import Contention
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import Step
@@ -141,11 +140,11 @@ MAX_INSTANCES = 16
 """Of one device."""
 
 
-def device_instances(view: DeviceView, ledger: Ledger, contention: Contention) -> tuple[Instance, ...]:
-    """One instance of each kind that the device has, costliest first."""
+def device_instances(view: DeviceView, ledger: Ledger, contended: Sequence[Spot]) -> tuple[Instance, ...]:
+    """contended: of `norm_contention`. One instance of each kind that the device has, costliest first."""
     if view.window.duration_ns <= 0:
         return ()
-    spots = [*find_spots(view, ledger), *contention.worst]
+    spots = [*find_spots(view, ledger), *contended]
     spots.sort(key=lambda s: (-s.cost_ns, s.key))
     excerpts = Excerpts(view)
     return tuple(_instance(view, excerpts, spot) for spot in spots[:MAX_INSTANCES])

@@ -19,10 +19,10 @@ from perfdoc.analyzers.instances.device import LIMITS
 from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.pipeline.rank import PipelineRank
-from perfdoc.analyzers.timeline.job import TimelineTrack
 from perfdoc.analyzers.timeline.rank import CODES
 from perfdoc.analyzers.timeline.segments import NOTHING, Layer, Segments, drawn, paint, pool, segments_of
 from perfdoc.analyzers.timeline.tracks import idle_layers
+from perfdoc.results.timeline import TimelineTrack
 
 MOST_STRETCHES = 2_000
 """Of compute."""

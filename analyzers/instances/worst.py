@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.instances.device import Instance
 from perfdoc.analyzers.instances.rough import RankParts, rough_tracks, track_of
+from perfdoc.analyzers.instances.sentences import of_late_rank, of_pass_gap, of_spot
 from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.pipeline.rank import PipelineRank
-from perfdoc.analyzers.timeline.job import TimelineRank
+from perfdoc.results.rules import WorstInstance
+from perfdoc.results.timeline import TimelineRank
 
 MAX_PEERS = 5
 """Other ranks that are drawn beside an instance's own."""
@@ -23,28 +26,14 @@ _TRACKS = 3
 
 
 @dataclass(frozen=True, kw_only=True)
-class WorstInstance:
-    """One instance, with its excerpt of the timeline."""
+class _Late:
+    """The rank that came last to a collective."""
 
-    key: str
-    rank: int | None
-    label: str
-    """The rank's, as reports call it."""
-    step: str
-    name: str
-    """Of the kernel, collective, call or range."""
-    start_ns: int
-    """On the clock of the rank's capture."""
-    end_ns: int
-    cost_ns: int
-    ranks: Sequence[TimelineRank]
-    """The rank itself first; what lies under one another happened at one time."""
-    resolution_ns: int | None = None
-    """Differences between ranks up to this mean nothing; None: one clock, or one rank."""
-    late: str = ""
-    """Label of the rank that came last to the collective, where that can be told; empty otherwise."""
-    late_ns: int = 0
-    """How much later than this rank it came."""
+    member: int
+    behind_ns: int
+    """After the rank that is looked at."""
+    resolution_ns: int
+    """Of these two ranks' clocks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,40 +60,36 @@ class Ranks:
                 for key, track in instance.tracks.items()
             ],
         )
-        found = WorstInstance(
-            key=spot.key,
+        late = self._last_to_come(position, spot) if spot.key.startswith("exposed.") else None
+        last = () if late is None else (late.member,)
+        others = self.beside(position, instance.first_ns, instance.last_ns, last)
+        return WorstInstance(
             rank=part.rank,
             label=part.label,
             step=instance.step,
             name=spot.name,
+            says=of_spot(
+                spot, "" if late is None else self.parts[late.member].label, late.behind_ns if late else 0
+            ),
             start_ns=spot.start_ns,
             end_ns=spot.end_ns,
             cost_ns=spot.cost_ns,
-            ranks=[own],
+            ranks=[own, *others],
+            resolution_ns=late.resolution_ns if late is not None and others else None,
         )
-        if not spot.key.startswith("exposed."):
-            return found
-        return self._with_the_late(found, position, instance)
 
-    def _with_the_late(self, found: WorstInstance, position: int, instance: Instance) -> WorstInstance:
-        """With the rank that came last, where the clocks tell that it came after this one."""
-        collective = self._collective_at(position, found.start_ns, found.end_ns)
+    def _last_to_come(self, position: int, spot: Spot) -> _Late | None:
+        """Who came last to this collective, where the clocks tell that it came after this rank."""
+        collective = self._collective_at(position, spot.start_ns, spot.end_ns)
         if collective is None or not bool(self.matches.is_synchronising[collective]):
-            return found
+            return None
         arrivals = self._arrivals(collective)
         last = max(arrivals, key=lambda m: (arrivals[m], -m))
         behind = arrivals[last] - arrivals[position]
         open_ns = self.clocks.resolution_between([position, last]) if last != position else None
         if open_ns is None or behind <= open_ns:
-            return found
-        others = self.beside(position, instance.first_ns, instance.last_ns, [last])
-        return replace(
-            found,
-            ranks=[*found.ranks, *others],
-            resolution_ns=open_ns if others else None,
-            late=self.parts[last].label,
-            late_ns=behind,
-        )
+            return None
+        return _Late(member=last, behind_ns=behind, resolution_ns=open_ns)
 
     def _collective_at(self, position: int, start_ns: int, end_ns: int) -> int | None:
         """The matched collective that is this communication of a rank."""
@@ -156,11 +141,11 @@ class Ranks:
         operation = self.matches.operations[int(self.matches.operation[collective])]
         others = self.beside(late, low, high, waiting)
         return WorstInstance(
-            key="late",
             rank=part.rank,
             label=part.label,
             step=_step_of(part.pipeline, start),
             name=operation,
+            says=of_late_rank(part.label, operation, waited_ns=end - start, behind_ns=came - second),
             start_ns=start,
             end_ns=end,
             cost_ns=came - second,
@@ -189,12 +174,13 @@ class Ranks:
             others, key=lambda p: abs(list(pipelines[at]).index(p) - list(pipelines[at]).index(position))
         )
         kept = sorted(near[:MAX_PEERS], key=list(pipelines[at]).index)
+        between = f"{_pass_words(part.pipeline, row)} and {_pass_words(part.pipeline, row + 1)}"
         return WorstInstance(
-            key="bubble",
             rank=part.rank,
             label=part.label,
             step=part.pipeline.step_names[int(passes.step[row])],
-            name=f"{_pass_words(part.pipeline, row)} and {_pass_words(part.pipeline, row + 1)}",
+            name=between,
+            says=of_pass_gap(part.label, between, length),
             start_ns=start,
             end_ns=end,
             cost_ns=length,

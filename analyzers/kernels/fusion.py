@@ -9,7 +9,6 @@ their order can hardly be anything else.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -18,6 +17,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
+from perfdoc.results.kernels import UnfusedPattern
 from perfdoc.traces.table import Bool
 
 MIN_COUNT = 2
@@ -104,24 +104,6 @@ _PATTERNS = (
         sequences=("LN", "xo{0,2}a[oamdk]{0,12}eSo{0,3}l"),
     ),
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class UnfusedPattern:
-    """One sort of sequence, over the window."""
-
-    pattern: str
-    knob: str | None
-    """Canonical id of the knob that replaces it; None where no knob does."""
-    note: str
-    count: int
-    """Sequences."""
-    kernels: int
-    """Kernels in them."""
-    total_ns: int
-    """Their durations, clipped to the window: a fused kernel takes some of it too."""
-    evidence: Sequence[str]
-    """Full names of the kernels of the first sequence."""
 
 
 def find_unfused(view: DeviceView, rows: I64, duration_ns: I64, accumulates: Bool) -> list[UnfusedPattern]:

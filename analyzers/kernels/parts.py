@@ -8,9 +8,6 @@ tell (attention, norms, the optimizer); else the part is unknown.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -26,10 +23,11 @@ from perfdoc.analyzers.kernels.attribution import (
     recomputed,
     said_of_launches,
 )
-from perfdoc.analyzers.kernels.fusion import UnfusedPattern, find_unfused
+from perfdoc.analyzers.kernels.fusion import find_unfused
 from perfdoc.analyzers.kernels.part_names import PARTS
 from perfdoc.analyzers.kernels.spans import find_lanes
 from perfdoc.analyzers.kernels.totals import sum_by
+from perfdoc.results.kernels import KernelPartsAnalysis, PartTime
 from perfdoc.traces.table import Bool
 
 _MAY_HIDE_ATTENTION = (
@@ -40,67 +38,7 @@ _GROUPED_NAME = re.compile(
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class PartTime:
-    """Kernels of one part of the model in one direction."""
-
-    part: str
-    """Of PARTS."""
-    phase: str
-    """Of PHASES; `recompute` is a forward that is done again for the backward."""
-    evidence: str
-    """Of EVIDENCE: how the part is known."""
-    count: int
-    total_ns: int
-    """Sum of durations clipped to the window; concurrent kernels count twice."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelParts:
-    """Kernel time of one device by part of the model, inside the window.
-
-    Times are sums of durations clipped to the window, so that concurrent kernels count twice; shares are of
-    `kernel_ns` unless said otherwise.
-    """
-
-    state: Literal["measured", "not_measured"]
-    reason: str
-    remedy: str
-    kernel_ns: int
-    """All kernels, communication included: the rows of `parts` sum to it."""
-    compute_kernel_ns: int
-    parts: Sequence[PartTime]
-    """By falling time."""
-    unknown_frac: float | None
-    """Share of compute_kernel_ns whose part is not known."""
-    linear_ns: int | None
-    """Matrix products of linear layers."""
-    linear_frac: float | None
-    linear_window_frac: float | None
-    """Time in which a linear layer's product ran, as a share of the window: the f of an FP8 ceiling on the
-    step, 1 / (1 - f + f / r) for products that are r times faster."""
-    linear_reason: str
-    """What may be counted in that is no linear layer's; empty where ranges tell the products apart."""
-    grouped_linear_ns: int | None
-    """Matrix products of experts: grouped ones, and those in ranges of experts or of a whole MoE layer (its
-    router's small one included); not in linear_ns."""
-    grouped_linear_frac: float | None
-    attention_ns: int | None
-    """Fused attention, and matrix products inside of attention's core; not in linear_ns."""
-    attention_frac: float | None
-    recompute_ns: int | None
-    """Forward that is done again for the backward; the reason says where it is only a part of it."""
-    recompute_frac: float | None
-    recompute_reason: str
-    """Why it is not known, or where a zero comes from."""
-    padding_frac: float | None
-    """Share of tokens that are padding."""
-    padding_reason: str
-    unfused: Sequence[UnfusedPattern]
-    """Sequences of kernels that one fused kernel would replace."""
-
-
-def kernel_parts(view: DeviceView) -> KernelParts:
+def kernel_parts(view: DeviceView) -> KernelPartsAnalysis:
     """Measure the parts of the model on one device."""
     if view.activity.on_host:
         return _not_measured("the rank trains on the CPU, which runs no kernels", "")
@@ -126,7 +64,7 @@ def kernel_parts(view: DeviceView) -> KernelParts:
     linear = is_gemm & ~grouped & ~in_core
     attention = (classes == KernelClass.ATTENTION) | in_core
     recompute_ns, recompute_reason = recomputed(view, lanes, said, found, duration, is_comm)
-    return KernelParts(
+    return KernelPartsAnalysis(
         state="measured",
         reason="" if lanes else "no range names a part of the model: parts are known by kernel names alone",
         remedy="" if lanes else "Put the model's parts into NVTX or record_function ranges.",
@@ -151,29 +89,9 @@ def kernel_parts(view: DeviceView) -> KernelParts:
     )
 
 
-def _not_measured(reason: str, remedy: str) -> KernelParts:
-    return KernelParts(
-        state="not_measured",
-        reason=reason,
-        remedy=remedy,
-        kernel_ns=0,
-        compute_kernel_ns=0,
-        parts=(),
-        unknown_frac=None,
-        linear_ns=None,
-        linear_frac=None,
-        linear_window_frac=None,
-        linear_reason=reason,
-        grouped_linear_ns=None,
-        grouped_linear_frac=None,
-        attention_ns=None,
-        attention_frac=None,
-        recompute_ns=None,
-        recompute_frac=None,
-        recompute_reason=reason,
-        padding_frac=None,
-        padding_reason=reason,
-        unfused=(),
+def _not_measured(reason: str, remedy: str) -> KernelPartsAnalysis:
+    return KernelPartsAnalysis.missing(
+        reason, remedy, linear_reason=reason, recompute_reason=reason, padding_reason=reason
     )
 
 

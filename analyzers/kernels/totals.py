@@ -9,6 +9,7 @@ import numpy as np
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.kernel_class.classify import KernelClass, KernelKinds
+from perfdoc.results.ranks import KernelsOnly
 from perfdoc.traces import Trace
 
 
@@ -63,23 +64,6 @@ def sum_by(index: np.ndarray, value: np.ndarray, length: int) -> np.ndarray:
     low = np.bincount(index, weights=(value & 0xFFFFFFFF).astype(np.float64), minlength=length)
     high = np.bincount(index, weights=(value >> 32).astype(np.float64), minlength=length)
     return np.asarray((high.astype(np.int64) << 32) + low.astype(np.int64))
-
-
-@dataclass(frozen=True, kw_only=True)
-class KernelsOnly:
-    """Unions of kernels in nanoseconds; compute is every kernel that is not communication."""
-
-    kernels: int
-    comm_kernels: int
-    span_ns: int
-    """First start to last end, or the window's length where one is given."""
-    busy_ns: int
-    compute_ns: int
-    comm_ns: int
-    hidden_ns: int
-    """Communication while compute runs."""
-    exposed_ns: int
-    idle_ns: int
 
 
 def kernels_only(trace: Trace, activity: Activity, window_ns: tuple[int, int] | None = None) -> KernelsOnly:

@@ -15,6 +15,8 @@ import msgspec
 from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.profiling.flops import CONVENTION, flops_per_token, peak_flops
+from perfdoc.results.figures import duration
+from perfdoc.results.headline import Mfu, WaterfallBar
 from perfdoc.traces.job_facts import JobFacts
 
 IDEAL, BEYOND_IDEAL = "ideal", "compute_beyond_ideal"
@@ -27,42 +29,6 @@ class MfuRank:
     gpu_name: str | None
     window: Window
     ledger: Ledger
-
-
-@dataclass(frozen=True, kw_only=True)
-class WaterfallBar:
-    """A share of the ranks' time."""
-
-    name: str
-    """`ideal` (what MFU is), `compute_beyond_ideal`, or a ledger leaf such as `exposed_comm.dp`."""
-    total_ns: int
-    """Summed over ranks and steps."""
-    frac: float
-    """Of the ranks' windows together."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Mfu:
-    """MFU as a fraction; None with the reason where it cannot be computed."""
-
-    value: float | None
-    reason: str
-    remedy: str
-    flops_per_step: int | None
-    """Over all ranks of the job."""
-    flops_source: str
-    step_time_ns: int | None
-    """Mean over the steps of all ranks."""
-    gpus: int | None
-    """Of the whole job, which the captures may show only in part."""
-    gpus_source: str
-    peak_flops: float | None
-    """Of one GPU, per second."""
-    peak_source: str
-    dtype: str | None
-    convention: str | None
-    waterfall: tuple[WaterfallBar, ...]
-    """From `ideal` to the last leaf; sums to the windows exactly. Empty where MFU is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,7 +54,7 @@ def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | Non
     gpus = _gpus(ranks, facts, world_size, communicates)
     peak = _peak(ranks, facts)
     value: float | None = None
-    waterfall: tuple[WaterfallBar, ...] = ()
+    waterfall: list[WaterfallBar] = []
     unknown = next((f for f in (flops, gpus, peak) if f.value is None), None)
     reason, remedy = "", ""
     if unknown is not None:
@@ -101,8 +67,9 @@ def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | Non
         compute_ns = sum(r.ledger.compute_ns for r in ranks)
         if not 0 < ideal_ns <= compute_ns:
             reason = (
-                f"the model's FLOPs would take {ideal_ns / steps / 1e6:,.3f} ms of a step at the peak, the "
-                f"GPU computed for {compute_ns / steps / 1e6:,.3f} ms: model, batch, GPUs or dtype are wrong"
+                f"the model's FLOPs would take {duration(round(ideal_ns / steps))} of a step at the peak, "
+                f"the GPU computed for {duration(round(compute_ns / steps))}: model, batch, GPUs or dtype "
+                "are wrong"
             )
             remedy = "Check what was given with --set and --config, or what run.json says."
         else:
@@ -201,11 +168,11 @@ def _peak(ranks: Sequence[MfuRank], facts: JobFacts) -> _Known:
     return _Known(value=peak, text=f"dense {facts.dtype} peak of {name}")
 
 
-def _waterfall(ranks: Sequence[MfuRank], ideal_ns: int, total_ns: int) -> tuple[WaterfallBar, ...]:
+def _waterfall(ranks: Sequence[MfuRank], ideal_ns: int, total_ns: int) -> list[WaterfallBar]:
     each = [r.ledger.by_leaf for r in ranks]
     summed = {name: sum(leaves[name] for leaves in each) for name in each[0]}
     leaves = {IDEAL: ideal_ns, BEYOND_IDEAL: summed.pop("compute") - ideal_ns} | summed
     assert sum(leaves.values()) == total_ns, (leaves, total_ns)
-    return tuple(
+    return [
         WaterfallBar(name=name, total_ns=time_ns, frac=time_ns / total_ns) for name, time_ns in leaves.items()
-    )
+    ]

@@ -16,11 +16,11 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.device.host_state import Measured
 from perfdoc.analyzers.device.idle import IDLE_CAUSES
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.analyzers.ledger.window import exposed_pieces
+from perfdoc.results.quality import MEASURED, Measured
 
 LEAVES = (
     "compute",
@@ -74,7 +74,11 @@ def step_ledgers(view: DeviceView) -> StepLedgers:
     duration = np.diff(bounds)
     assert (sum(leaf_ns.values()) == duration).all(), "a step's leaves sum to its duration"
     return StepLedgers(
-        names=[s.name for s in steps], start_ns=bounds[:-1], duration_ns=duration, leaf_ns=leaf_ns
+        **MEASURED,
+        names=[s.name for s in steps],
+        start_ns=bounds[:-1],
+        duration_ns=duration,
+        leaf_ns=leaf_ns,
     )
 
 

@@ -15,7 +15,11 @@ from perfdoc.analyzers.kernels.totals import sum_by
 
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
-    """Nanoseconds by leaf. In order of precedence: compute, exposed communication, exposed copies, idle."""
+    """Nanoseconds by leaf. In order of precedence: compute, exposed communication, exposed copies, idle.
+
+    Not the published ledger, of which each leaf is a key of its own: rules ask for leaves by dimension and by
+    cause.
+    """
 
     window_ns: int
     compute_ns: int

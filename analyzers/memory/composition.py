@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.analyzers.memory.categories import CATEGORIES, StackUses, Use, use_of_range
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes
 from perfdoc.analyzers.memory.places import BEFORE_RECORDING, NO_RANGE, OTHERS, EventRanges, printable
+from perfdoc.results.memory import MemoryComposition, MemorySeries
 from perfdoc.traces.memory.stacks import NO_STACK
 from perfdoc.traces.table import I64, Bool
 
@@ -26,24 +24,6 @@ _CATEGORY = {
     Use.FORWARD: "activations",
     Use.COMMUNICATION: "communication_buffers",
 }
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryComposition:
-    """Bytes allocated at the peak. Each of the three divisions sums to the peak exactly."""
-
-    state: str
-    """measured; partial where something is unknown: then a category is at least what it says, 0 included."""
-    reason: str
-    category_bytes: dict[str, int]
-    """By CATEGORIES, zeros included."""
-    evidence_bytes: dict[str, int]
-    """By EVIDENCE: what tells the category."""
-    range_bytes: dict[str, int]
-    """By the range in which it was allocated, the largest first."""
-    before_recording_bytes: int
-    """Part of it that was allocated before the history began. Parameters and optimizer state mostly are:
-    without a stack they are `unknown`."""
 
 
 def compose(
@@ -152,22 +132,6 @@ def _by_range(history: DeviceHistory, ranges: EventRanges, start: I64, size: I64
 
 
 MAX_MOMENTS = 400
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemorySeries:
-    """Columns of one length. What is between two moments is not shown; the peak is one of them."""
-
-    event: Sequence[int]
-    """Position in the device's events, ascending; -1 is before the first."""
-    time_ns: Sequence[int]
-    """Since the first event, never descending; empty where the events have no times."""
-    category_bytes: Mapping[str, Sequence[int]]
-    """Allocated by category, those that are ever above 0; a moment's sum is what is allocated then."""
-    reserved_bytes: Sequence[int]
-    """Empty where reserved memory is not known."""
-    peak: int
-    """Which moment is the peak of allocated memory."""
 
 
 def memory_series(

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal
 
 from perfdoc.analyzers.memory.places import MIN_STEP_ENDS
-from perfdoc.analyzers.memory.result import MemoryMeasurement
 from perfdoc.analyzers.memory.snapshot import measure_snapshot
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.logs import read_lines
 from perfdoc.profiling.memory import MemorySample
+from perfdoc.results.memory import DeviceMemory, MemoryAnalysis, ProcessMemory
 from perfdoc.traces.errors import TraceError
 from perfdoc.traces.load import content_sha256
 
@@ -20,40 +19,12 @@ MAX_SAMPLES = 1_000_000
 MAX_VALUE = 1 << 61
 
 
-@dataclass(frozen=True, kw_only=True)
-class ResidentMeasurement:
-    """What the samples of one rank say. Bytes; null where no sample has the figure.
+def measure_resident(path: Path, rank: int | None) -> tuple[ProcessMemory, list[int]]:
+    """Measure a run's samples of one rank; and when its profiled steps ended, in UTC since 1970.
 
     Growth is (last - first) / steps between, over the samples at the ends of steps, rounded to a byte.
+    Raises TraceError where the file cannot be read.
     """
-
-    path: str
-    state: str
-    """measured or not_measured."""
-    reason: str
-    """Why something is null."""
-    samples: int
-    step_ends_ns: tuple[int, ...]
-    """UTC since 1970: when the profiled steps ended."""
-    start_resident_bytes: int | None
-    """When the window opened."""
-    peak_resident_bytes: int | None
-    """Most at any sample; between samples it may have been more."""
-    process_peak_resident_bytes: int | None
-    """Most since the process began, start-up included: the system counts it all the time."""
-    resident_growth_per_step_bytes: int | None
-    heap_growth_per_step_bytes: int | None
-    """Of memory that the C library handed out: a leak of CPU tensors shows here without the noise of pages
-    that are kept for later."""
-    peak_allocated_bytes: int | None
-    """In live tensors on the GPU since the window opened."""
-    peak_reserved_bytes: int | None
-    allocated_growth_per_step_bytes: int | None
-    oom_events: int
-
-
-def measure_resident(path: Path) -> ResidentMeasurement:
-    """Measure a run's samples of one rank. Raises TraceError where the file cannot be read."""
     samples: list[MemorySample] = []
     try:
         for sample in read_lines(path, MemorySample):
@@ -76,12 +47,12 @@ def measure_resident(path: Path) -> ResidentMeasurement:
         return round((known[-1] - known[0]) / (len(known) - 1))
 
     opened = next((sample for sample in samples if sample.event == "start"), None)
-    return ResidentMeasurement(
+    memory = ProcessMemory(
         path=str(path),
+        rank=rank,
         state="measured" if samples else "not_measured",
         reason=f"growth: {len(ends)} ends of steps are known, {MIN_STEP_ENDS} are needed" if too_few else "",
         samples=len(samples),
-        step_ends_ns=tuple(sample.time_ns for sample in ends),
         start_resident_bytes=opened.resident_bytes if opened is not None else None,
         peak_resident_bytes=_most([sample.resident_bytes for sample in samples]),
         process_peak_resident_bytes=_most([sample.peak_resident_bytes for sample in samples]),
@@ -92,6 +63,7 @@ def measure_resident(path: Path) -> ResidentMeasurement:
         allocated_growth_per_step_bytes=growth([sample.allocated_bytes for sample in ends]),
         oom_events=sum(sample.event == "oom" for sample in samples),
     )
+    return memory, [sample.time_ns for sample in ends]
 
 
 _COPY_AGAIN = "Copy the run directory again."
@@ -127,39 +99,32 @@ class MemoryFiles:
 class RankMemory:
     """What was measured of one rank."""
 
-    rank: int | None
-    devices: Sequence[MemoryMeasurement]
-    process: ResidentMeasurement | None
+    devices: list[DeviceMemory]
+    process: ProcessMemory | None
     sha256: Mapping[Path, str]
     """Of the snapshots that were read."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class JobMemory:
-    """What was measured of all ranks."""
-
-    state: Literal["measured", "not_measured"]
-    reason: str
-    remedy: str
-    ranks: Sequence[RankMemory]
-
-
 def measure_rank_memory(files: MemoryFiles) -> RankMemory:
     """Measure the files of one rank. Raises TraceError where one cannot be read."""
-    process = measure_resident(files.samples) if files.samples is not None else None
-    ends = process.step_ends_ns if process is not None else ()
-    devices = [d for path in files.snapshots for d in measure_snapshot(path, step_ends_ns=ends)]
+    process, ends = (None, []) if files.samples is None else measure_resident(files.samples, files.rank)
+    devices = [
+        replace(device, rank=files.rank)
+        for path in files.snapshots
+        for device in measure_snapshot(path, step_ends_ns=ends)
+    ]
     digests = {path: content_sha256(path) for path in files.snapshots}
-    return RankMemory(rank=files.rank, devices=devices, process=process, sha256=digests)
+    return RankMemory(devices=devices, process=process, sha256=digests)
 
 
-def job_memory(ranks: Sequence[RankMemory]) -> JobMemory:
-    """Put the ranks together."""
+def job_memory(ranks: Sequence[RankMemory]) -> MemoryAnalysis:
+    """Put the ranks together; what their GPUs have free is not known yet."""
     found = [m for r in ranks for m in (*r.devices, r.process) if m is not None]
     measured = any(m.state == "measured" for m in found)
-    return JobMemory(
+    return MemoryAnalysis(
         state="measured" if measured else "not_measured",
         reason="" if measured else (found[0].reason if found else _NONE),
         remedy="" if measured else _GIVE_SNAPSHOT,
-        ranks=ranks,
+        devices=[device for r in ranks for device in r.devices],
+        processes=[r.process for r in ranks if r.process is not None],
     )

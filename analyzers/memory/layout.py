@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from perfdoc.analyzers.memory.lifetimes import DeviceHistory, Lifetimes
+from perfdoc.results.memory import MemoryLayout
 from perfdoc.traces.memory.model import BlockState, MemoryAction
 from perfdoc.traces.table import I64, Bool
 
@@ -20,35 +21,6 @@ ROUND_BYTES = 512
 LARGE_REMAINDER_BYTES = 1 << 20
 SMALL_SEGMENT_BYTES = 2 << 20
 """Segments for requests of up to 1 MiB have just this size; others are larger."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryLayout:
-    """Reserved memory at one moment. The first five sum to reserved_bytes exactly."""
-
-    state: str
-    """measured or not_measured; with not_measured the parts are None."""
-    reason: str
-    allocated_bytes: int
-    """As tensors asked for it."""
-    rounding_bytes: int | None
-    """In blocks beside what was asked for."""
-    pending_free_bytes: int | None
-    """Freed, but another stream may still use it."""
-    inactive_split_bytes: int | None
-    """Free, in segments that also hold something: cannot be given back, and no use for what is larger."""
-    cached_bytes: int | None
-    """Whole segments in which nothing is: the allocator gives them back before it runs out of memory."""
-    reserved_bytes: int | None
-    largest_free_block_bytes: int | None
-    """The largest piece that an allocation could get without new memory from the device."""
-
-    @property
-    def unused_frac(self) -> float | None:
-        """Share of reserved memory that no tensor uses; None where unknown."""
-        if not self.reserved_bytes:
-            return None
-        return (self.reserved_bytes - self.allocated_bytes) / self.reserved_bytes
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

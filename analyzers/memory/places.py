@@ -14,6 +14,7 @@ import numpy as np
 
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes
+from perfdoc.results.memory import MemoryGrowth, MemorySite
 from perfdoc.traces.memory.model import MemoryAnnotations, MemorySnapshot
 from perfdoc.traces.memory.stacks import NO_STACK, MemoryFrame
 from perfdoc.traces.table import I64
@@ -29,22 +30,6 @@ _STEPS = (
     re.compile(r"Optimizer\.step#[\w.]+"),
 )
 """Ranges whose ends are ends of steps, the surest first. Optimizers of torch name their step on their own."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemoryGrowth:
-    """How much more is allocated at the end of each step than at the end of the one before."""
-
-    state: str
-    """measured or not_measured."""
-    reason: str
-    boundary: str
-    """What ended the steps: a range's name, or `given`."""
-    allocated_bytes: tuple[int, ...]
-    """At the end of each step."""
-    per_step_bytes: int | None
-    """(last - first) / steps between, rounded to the nearest byte; negative where memory shrank."""
-    every_step_grew: bool | None
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -119,7 +104,7 @@ def measure_growth(history: DeviceHistory, allocated: I64, step_ends_ns: Sequenc
         state="measured",
         reason="",
         boundary=boundary,
-        allocated_bytes=tuple(values.tolist()),
+        allocated_bytes=values.tolist(),
         per_step_bytes=round(int(values[-1] - values[0]) / between),
         every_step_grew=bool((np.diff(values) > 0).all()),
     )
@@ -144,7 +129,7 @@ def _no_growth(reason: str) -> MemoryGrowth:
         state="not_measured",
         reason=reason,
         boundary="",
-        allocated_bytes=(),
+        allocated_bytes=[],
         per_step_bytes=None,
         every_step_grew=None,
     )
@@ -170,19 +155,6 @@ _TELLING = re.compile(
     r"(?:\w+ )?(?:torch::autograd::(?:generated::)?)?(\w*Backward\d*|AccumulateGrad)\b"
     r"|(?:\w+ )?(c10d::\w+(?:::\w+)*)"
 )
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemorySite:
-    """One place in the program."""
-
-    function: str
-    file: str
-    """The end of its path; empty for C++ and for what has no stack."""
-    line: int | None
-    bytes: int
-    count: int
-    """Allocations."""
 
 
 def short_path(path: str) -> str:
@@ -213,7 +185,7 @@ def site_of(frames: Sequence[MemoryFrame]) -> tuple[str, str, int | None]:
     return (printable(frames[-1].function) if frames else WITHOUT_STACK), "", None
 
 
-def sites_at(snapshot: MemorySnapshot, lifetimes: Lifetimes, alive: I64) -> tuple[MemorySite, ...]:
+def sites_at(snapshot: MemorySnapshot, lifetimes: Lifetimes, alive: I64) -> list[MemorySite]:
     """The places with the most bytes among the allocations `alive`, at most MAX_SITES and one for the rest.
 
     Their bytes sum to those of all.
@@ -240,7 +212,7 @@ def sites_at(snapshot: MemorySnapshot, lifetimes: Lifetimes, alive: I64) -> tupl
         rest[1] += more
     if rest[1]:
         ranked = [*ranked[:MAX_SITES], ((OTHERS, "", None), rest)]
-    return tuple(
+    return [
         MemorySite(function=function, file=file, line=line, bytes=n, count=k)
         for (function, file, line), (n, k) in ranked
-    )
+    ]

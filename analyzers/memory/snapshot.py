@@ -12,13 +12,13 @@ from perfdoc.analyzers.memory.composition import compose, memory_series
 from perfdoc.analyzers.memory.layout import layout_at, reserved_bytes
 from perfdoc.analyzers.memory.lifetimes import BEFORE, DeviceHistory, Lifetimes, find_lifetimes, histories
 from perfdoc.analyzers.memory.places import measure_growth, ranges_of_events, site_of, sites_at
-from perfdoc.analyzers.memory.result import AllocatorCalls, MemoryMeasurement, OutOfMemory
+from perfdoc.results.memory import AllocatorCalls, DeviceMemory, OutOfMemory
 from perfdoc.traces.memory.model import BlockState, MemoryAction, MemorySnapshot
 from perfdoc.traces.memory.read import is_snapshot_name, read_memory_snapshot
 from perfdoc.traces.memory.stacks import NO_STACK
 from perfdoc.traces.table import I64
 
-__all__ = ["MemoryMeasurement", "is_snapshot_name", "measure_memory", "measure_snapshot"]
+__all__ = ["is_snapshot_name", "measure_memory", "measure_snapshot"]
 
 MAX_OUT_OF_MEMORY = 4
 """Failures that are described; all are counted."""
@@ -26,8 +26,9 @@ MAX_OUT_OF_MEMORY = 4
 
 def measure_snapshot(
     path: Path, *, device_total_bytes: int | None = None, step_ends_ns: Sequence[int] = ()
-) -> tuple[MemoryMeasurement, ...]:
-    """Read a snapshot and measure every device that it has events or segments of, by ordinal.
+) -> list[DeviceMemory]:
+    """Read a snapshot and measure every device that it has events or segments of, by ordinal. Whose rank it
+    is of, a snapshot does not say.
 
     device_total_bytes: memory of the GPU, where it is known from elsewhere; snapshots do not say it.
     step_ends_ns: UTC times at which steps ended, where they are known from elsewhere.
@@ -40,15 +41,15 @@ def measure_snapshot(
 
 def measure_memory(
     snapshot: MemorySnapshot, *, device_total_bytes: int | None = None, step_ends_ns: Sequence[int] = ()
-) -> tuple[MemoryMeasurement, ...]:
+) -> list[DeviceMemory]:
     """As measure_snapshot, of a snapshot that has been read."""
     uses = uses_of_stacks(snapshot)
-    return tuple(_measure(history, uses, device_total_bytes, step_ends_ns) for history in histories(snapshot))
+    return [_measure(history, uses, device_total_bytes, step_ends_ns) for history in histories(snapshot)]
 
 
 def _measure(
     history: DeviceHistory, uses: StackUses, device_total_bytes: int | None, step_ends_ns: Sequence[int]
-) -> MemoryMeasurement:
+) -> DeviceMemory:
     snapshot = history.snapshot
     blocks = snapshot.blocks.take(history.blocks)
     lifetimes = find_lifetimes(history)
@@ -60,13 +61,14 @@ def _measure(
     expandable = setting if isinstance(setting, bool) else None
     if not lifetimes.events:
         in_use = int(blocks.requested_bytes[blocks.state == BlockState.ALLOCATED].sum())
-        return MemoryMeasurement(
+        return DeviceMemory(
             path=str(snapshot.path),
+            rank=None,
             device=history.device,
             state="not_measured",
             reason="the snapshot has no history: call torch.cuda.memory._record_memory_history() before the "
             "steps to look at",
-            notes=(),
+            notes=[],
             events=0,
             start_time_ns=None,
             end_time_ns=None,
@@ -80,10 +82,10 @@ def _measure(
             composition=None,
             series=None,
             layout=None,
-            sites=(),
+            sites=[],
             growth=growth,
             oom_events=None,
-            out_of_memory=(),
+            out_of_memory=[],
             calls=None,
             headroom_bytes=None,
             expandable_segments=expandable,
@@ -98,12 +100,13 @@ def _measure(
     time_ns = snapshot.events.time_ns[history.events]
     peak_reserved = int(reserved.max()) if reserved is not None else None
     failures = np.flatnonzero(snapshot.events.action[history.events] == MemoryAction.OUT_OF_MEMORY)
-    return MemoryMeasurement(
+    return DeviceMemory(
         path=str(snapshot.path),
+        rank=None,
         device=history.device,
         state="measured",
         reason="",
-        notes=tuple(_notes(lifetimes, reserved)),
+        notes=_notes(lifetimes, reserved),
         events=lifetimes.events,
         start_time_ns=_known(time_ns[0]),
         end_time_ns=_known(time_ns[-1]),
@@ -120,10 +123,10 @@ def _measure(
         sites=sites_at(snapshot, lifetimes, alive),
         growth=growth,
         oom_events=len(failures),
-        out_of_memory=tuple(
+        out_of_memory=[
             _out_of_memory(history, lifetimes, at, allocated, reserved)
             for at in failures[:MAX_OUT_OF_MEMORY].tolist()
-        ),
+        ],
         calls=_calls(history),
         headroom_bytes=device_total_bytes - peak_reserved
         if device_total_bytes is not None and peak_reserved is not None

@@ -20,8 +20,8 @@ from itertools import pairwise
 
 from perfdoc.analyzers.pipeline.layout import Members, find_layout, find_pipelines, stage_by_warm_up
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
-from perfdoc.analyzers.pipeline.result import Certainty, Pipeline, Sizes, measured, not_measured
-from perfdoc.analyzers.pipeline.rows import PipelineStage, RowSums, split_idle
+from perfdoc.analyzers.pipeline.result import Certainty, Sizes, measured, not_measured
+from perfdoc.analyzers.pipeline.rows import RowSums, split_idle
 from perfdoc.analyzers.pipeline.windows import (
     CommonTime,
     RankOffsets,
@@ -30,13 +30,12 @@ from perfdoc.analyzers.pipeline.windows import (
     find_windows,
     windows_of_rank,
 )
+from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.traces.job_facts import JobFacts
 
 __all__ = [
     "CommonTime",
-    "Pipeline",
     "PipelineRank",
-    "PipelineStage",
     "RankOffsets",
     "measure_pipeline",
     "pipeline_rank",
@@ -45,7 +44,7 @@ __all__ = [
 
 def measure_pipeline(
     ranks: Sequence[PipelineRank], facts: JobFacts, common: CommonTime | None = None
-) -> Pipeline:
+) -> PipelineAnalysis:
     """Measure the pipelines of a job.
 
     common: clocks of all ranks put on one, by position in `ranks`; without it stages in different captures
@@ -135,7 +134,7 @@ def _apart(
 
 def _of_windows(
     ranks: Sequence[PipelineRank], windows: Sequence[Window], sizes: Sizes, apart: Apart
-) -> Pipeline:
+) -> PipelineAnalysis:
     sums: dict[int, RowSums] = {}
     for window in windows:
         own = sum(window.own_ns(s) for s in range(sizes.pp))
@@ -177,7 +176,7 @@ def _of_windows(
 
 def _of_ranks(
     ranks: Sequence[PipelineRank], stages: Mapping[int, int], fastest: Mapping[int, int], sizes: Sizes
-) -> Pipeline:
+) -> PipelineAnalysis:
     sums: dict[int, RowSums] = {}
     for position, rank in enumerate(ranks):
         if rank.state != "measured":

@@ -1,4 +1,4 @@
-"""The pipeline analysis of a job: its result, and how it is made of the rows of ranks."""
+"""How the pipeline analysis of a job is made of the rows of its ranks."""
 
 from __future__ import annotations
 
@@ -9,62 +9,11 @@ from typing import Literal
 
 from perfdoc.analyzers.pipeline.layout import Layout, ideal_bubble_frac, perfect_schedule
 from perfdoc.analyzers.pipeline.rank import PipelineRank
-from perfdoc.analyzers.pipeline.rows import (
-    NOTHING,
-    PipelineStage,
-    RowSums,
-    ideal_bubble_ns,
-    mean_pass_ns,
-    row_of,
-)
+from perfdoc.analyzers.pipeline.rows import NOTHING, RowSums, ideal_bubble_ns, mean_pass_ns, row_of
+from perfdoc.results.figures import duration
+from perfdoc.results.waits import PipelineAnalysis
 
 _CLOCK_REMEDY = "Capture all ranks of a node in one nsys session: then they share a clock."
-
-
-@dataclass(frozen=True, kw_only=True)
-class Pipeline:
-    """Pipeline idle of a job. Fractions are shares of `window_ns`; None is not measured."""
-
-    state: Literal["measured", "not_measured"]
-    reason: str
-    """Why it, or a part of it that is None, is not measured."""
-    remedy: str
-    scope: Literal["job", "rank"] | None
-    """job: stages on one clock, so windows of whole pipelines. rank: every rank by itself; then what a stage
-    idles after its last message is not seen, transfer counts its own messages only, and a row's late_peer_ns
-    is whatever it waited besides."""
-    pp: int | None
-    vpp: int | None
-    micro_batches: int | None
-    sources: dict[str, str]
-    """Who says so, by field; `stages`: how ranks were given their stages."""
-    steps: int
-    pipelines: int
-    """Measured with all their stages."""
-    bubble_frac: float | None
-    ideal_bubble_frac: float | None
-    """Of a perfect schedule with equal stages: (pp - 1) / (vpp * micro_batches + pp - 1)."""
-    transfer_frac: float | None
-    handover_frac: float | None
-    late_peer_frac: float | None
-    window_ns: int | None
-    """Windows of all pipelines, steps and stages together: from first pass to last."""
-    step_ns: int | None
-    """The steps that they lie in, together."""
-    idle_ns: int | None
-    imbalance_ns: int | None
-    """The part of late peer that the stages' mean times account for; None where passes are not known."""
-    uncertainty_ns: int
-    """By how much clocks may make the idle time of a rank in a step wrong. 0 on one clock."""
-    matched_frac: float | None
-    """Share of messages of which the other side was found."""
-    slowest_rank: int | None
-    """Whose own time exceeds the mean of its pipeline most, where somebody waited for a late peer."""
-    slowest_stage: int | None
-    slowest_over_mean: float | None
-    stages: tuple[PipelineStage, ...]
-    """By stage, then rank."""
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,10 +51,10 @@ class Certainty:
     matched_frac: float | None = None
 
 
-def not_measured(reason: str, remedy: str, layout: Layout) -> Pipeline:
+def not_measured(reason: str, remedy: str, layout: Layout) -> PipelineAnalysis:
     """No result, and why; what is known of the layout is kept."""
     pp, vpp, micro_batches = layout.pp, layout.vpp, layout.micro_batches
-    return Pipeline(
+    return PipelineAnalysis(
         state="not_measured",
         reason=reason,
         remedy=remedy,
@@ -132,8 +81,8 @@ def not_measured(reason: str, remedy: str, layout: Layout) -> Pipeline:
         slowest_rank=None,
         slowest_stage=None,
         slowest_over_mean=None,
-        stages=(),
-        notes=layout.notes,
+        stages=[],
+        notes=list(layout.notes),
     )
 
 
@@ -145,7 +94,7 @@ def measured(
     scope: Literal["job", "rank"],
     pipelines: int = 0,
     certainty: Certainty,
-) -> Pipeline:
+) -> PipelineAnalysis:
     """Put rows of ranks (by position) together; not measured where clocks leave open as much as there is."""
     window = sum(r.window_ns for r in sums.values())
     if not window:
@@ -155,8 +104,8 @@ def measured(
     times = sum(r.steps for r in sums.values())
     if certainty.idle_ns and split.idle_ns <= certainty.idle_ns * times:
         return not_measured(
-            f"the idle time of a stage in a step, {split.idle_ns // times:,} ns, is not more than the clocks "
-            f"of the captures leave open, {certainty.idle_ns:,} ns",
+            f"the idle time of a stage in a step, {duration(split.idle_ns // times)}, is not more than the "
+            f"clocks of the captures leave open, {duration(certainty.idle_ns)}",
             _CLOCK_REMEDY,
             sizes.layout,
         )
@@ -179,7 +128,7 @@ def measured(
         )
     slowest = _slowest(sums) if split.late_peer_ns and late_peer is not None else None
     order = sorted(sums, key=lambda position: (_at_end(sums[position].stage), position))
-    return Pipeline(
+    return PipelineAnalysis(
         state="measured",
         reason=reason,
         remedy=remedy,
@@ -204,8 +153,8 @@ def measured(
         slowest_rank=None if slowest is None else ranks[slowest].rank,
         slowest_stage=None if slowest is None else sums[slowest].stage,
         slowest_over_mean=None if slowest is None else sums[slowest].own_over_mean,
-        stages=tuple(row_of(ranks[position], sums[position], sizes.pp) for position in order),
-        notes=sizes.notes,
+        stages=[row_of(ranks[position], sums[position], sizes.pp) for position in order],
+        notes=list(sizes.notes),
     )
 
 

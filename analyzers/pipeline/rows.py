@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
 from perfdoc.analyzers.pipeline.rank import PipelineRank
+from perfdoc.results.waits import PipelineStage, StageRole
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,42 +65,6 @@ def ideal_bubble_ns(own_ns: int, stages: int, *, pp: int, vpp: int, micro_batche
     300
     """
     return (pp - 1) * own_ns // (stages * vpp * micro_batches)
-
-
-Role = Literal["embedding", "loss", "middle", "unknown"]
-"""What a stage has to do besides its layers: the first one embeds, the last one computes the loss."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class PipelineStage:
-    """One rank. Times are sums over its steps; bubble + transfer + handover + late_peer = idle, and
-    idle + own = window."""
-
-    rank: int | None
-    label: str
-    """The device and its capture."""
-    stage: int | None
-    role: Role
-    steps: int
-    window_ns: int
-    idle_ns: int
-    bubble_ns: int
-    transfer_ns: int
-    handover_ns: int
-    late_peer_ns: int
-    own_ns: int
-    """All that is not pipeline idle: passes, the communication and host time inside them."""
-    compute_ns: int
-    """From the first pass of a step to its last one, as the ledger counts it."""
-    own_over_mean: float | None
-    """Own time over the mean of its pipeline's stages: 1.1 has a tenth more to do; None without those."""
-    path_ns: int | None
-    """Its part of the critical path."""
-    forward_ns: int | None
-    """A forward pass of one micro-batch through one chunk, the mean; None where ranges name no passes."""
-    backward_ns: int | None
-    phase_source: str
-    """How the first and the last pass are known: `ranges` or `messages`."""
 
 
 @dataclass(kw_only=True)
@@ -181,7 +145,7 @@ def mean_pass_ns(rank: PipelineRank, *, forward: bool) -> int | None:
     return int(np.mean(length)) if len(length) else None
 
 
-def _role(stage: int | None, pp: int) -> Role:
+def _role(stage: int | None, pp: int) -> StageRole:
     if stage is None:
         return "unknown"
     return "embedding" if stage == 0 else "loss" if stage == pp - 1 else "middle"

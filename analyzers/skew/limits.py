@@ -10,6 +10,7 @@ from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.skew.arrivals import Arrivals
+from perfdoc.results.figures import duration
 
 _REASONS = 5
 """Reasons for what was not matched; more would not be read."""
@@ -53,7 +54,7 @@ def _bounded(matches: Matches, clocks: ClockAlignment) -> list[str]:
     worst = max(clocks.clocks[i].resolution_ns or 0 for i in loose)
     return [
         f"The clocks of {', '.join(names[:_REASONS])}{more} share too few ends with the others': they are "
-        f"placed within what cannot have come before what, which leaves up to {worst:,} ns open."
+        f"placed within what cannot have come before what, which leaves up to {duration(worst)} open."
     ]
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import TypeAlias
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
+from perfdoc.results.waits import LateCause, Straggler, StragglersState
 
 FEWEST = 5
 """Collectives in which arrivals can be told apart; of fewer nothing recurrent is said."""
@@ -26,81 +27,55 @@ bias is significant, and matters to nobody."""
 _EXPLAINS_FRAC = 0.5
 """Of its lateness; what makes up this share is named as the cause."""
 
-State = Literal["found", "none", "not_distinguishable", "not_compared"]
+Latest: TypeAlias = Mapping[tuple[str, str], int]
+"""By a straggler's name and dimension the collective (index into Matches) to which it alone came latest after
+everybody else; it is missing where it never came last alone."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Straggler:
-    """A rank that comes last to the collectives of a dimension more often than chance has it."""
+class Stragglers:
+    """The stragglers, most waited for first; and what the answer is if there are none."""
 
-    rank: int | None
-    name: str
-    dimension: str
-    wait_caused_ns: int
-    """Time that the other ranks together had already been in the collectives when this one came; rank-time,
-    so that the sum over all ranks is the waiting that late arrivals cause. Where several came last within the
-    resolution, they share it."""
-    delay_ns: int
-    """Wall-clock time: how much later than everybody else it came, summed over collectives. So much earlier
-    could these collectives have begun, and no more, had it come with the second last."""
-    typical_delay_ns: int
-    """Median of that over the collectives to which it came last alone; 0 where it never did."""
-    recurrence_frac: float
-    """Of the collectives of the dimension that it took part in and whose arrivals can be told apart, the
-    share to which it came last, alone or within the resolution together with a minority of the others."""
-    chance_frac: float
-    """What that share would be if all ranks of its groups were equally likely to come last."""
-    chance_probability: float
-    """Upper bound of the probability that chance makes one of all ranks come last this often (Chernoff)."""
-    steps_frac: float | None
-    """Of the steps with such collectives, the share in which it caused the most waiting in its groups; None
-    where steps have no numbers."""
-    collectives: int
-    """How many such collectives there are."""
-    resolution_ns: int
-    """By so much their arrivals had to lie apart to be told: figures in ns may be off by as much for every
-    collective and rank that they sum over."""
-    lateness_ns: int
-    """By how much it came later than the mean of the others: the median over these collectives, times their
-    number, so that one long stop does not stand for a habit."""
-    extra_compute_ns: int | None
-    """How much longer it computed, from the first of them to the last, than the others of its groups in the
-    middle (median)."""
-    extra_wait_ns: int | None
-    """How much longer it waited in other dimensions than the others of its groups did (median)."""
-    cause: Literal["compute", "waiting", "other"]
-    """What makes up at least half of the lateness: its computing takes longer; it waits for somebody else in
-    another dimension, so it only passes the delay on; or neither (idle time: host, data, garbage)."""
-    worst_collective: int | None = None
-    """Index into Matches of the one to which it alone came latest after everybody else; None where it never
-    came last alone."""
+    found: list[Straggler]
+    state: StragglersState
+    reason: str
+    latest: Latest
 
 
 def find_stragglers(
     ranks: Sequence[CollectiveCalls], matches: Matches, times: Arrivals, late: Lateness
-) -> tuple[list[Straggler], State, str]:
-    """The stragglers, most waited for first; and what the answer is if there are none."""
+) -> Stragglers:
+    """Look for them in every dimension. Arguments: see `arrivals` and `lateness`."""
     looked, told = len(late.collective), int(late.is_told.sum())
     if not looked:
-        return [], "not_compared", "no collective shows the order of arrival: see `limits`"
+        reason = "no collective shows the order of arrival: see `limits`"
+        return Stragglers(found=[], state="not_compared", reason=reason, latest={})
     if not told:
-        reason = "at none of them ranks came further apart than the residual of the clocks"
-        return [], "not_distinguishable", f"{looked:,} collectives were compared; {reason}"
+        reason = (
+            f"{looked:,} collectives were compared; "
+            "at none of them ranks came further apart than the residual of the clocks"
+        )
+        return Stragglers(found=[], state="not_distinguishable", reason=reason, latest={})
     compared = f"arrivals at {told:,} of {looked:,} collectives can be told apart"
-    habits = _habits(matches, late)
-    found = [
-        _straggler(ranks, matches, times, late, habit)
-        for habit in habits
+    habits = [
+        habit
+        for habit in _habits(matches, late)
         if habit.count >= FEWEST
         and habit.probability(len(matches.members)) < _LARGEST_CHANCE
         and habit.odds_ratio >= _ODDS_RATIO
         and habit.share_of_wait > habit.fair_share
     ]
-    if found:
+    if habits:
+        found = [_straggler(ranks, matches, times, late, habit) for habit in habits]
+        latest = {
+            (straggler.name, straggler.dimension): at
+            for straggler, habit in zip(found, habits, strict=True)
+            if (at := _latest(late, habit.rows)) is not None
+        }
         found.sort(key=lambda s: (-s.wait_caused_ns, s.rank is None, s.rank or 0, s.name, s.dimension))
-        return found, "found", compared
+        return Stragglers(found=found, state="found", reason=compared, latest=latest)
     few = "too few to call anything recurrent" if told < FEWEST else "no rank comes last by habit"
-    return [], "none", f"{compared}; {few}"
+    return Stragglers(found=[], state="none", reason=f"{compared}; {few}", latest={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -174,7 +149,7 @@ def _straggler(
     others = _others(matches, late, habit)
     extra_compute = _extra_compute_ns(ranks, matches, times, late, habit)
     extra_wait = _extra_wait_ns(matches, times, habit, others)
-    cause: Literal["compute", "waiting", "other"] = "other"
+    cause: LateCause = "other"
     needed = max(1.0, _EXPLAINS_FRAC * lateness_ns)
     if extra_compute is not None and extra_compute >= needed:
         cause = "compute"
@@ -197,11 +172,10 @@ def _straggler(
         extra_compute_ns=extra_compute,
         extra_wait_ns=extra_wait,
         cause=cause,
-        worst_collective=_worst(late, mine),
     )
 
 
-def _worst(late: Lateness, rows: I64) -> int | None:
+def _latest(late: Lateness, rows: I64) -> int | None:
     at = int(np.argmax(late.delay_ns[rows]))
     return int(late.collective[late.of[rows[at]]]) if late.delay_ns[rows[at]] > 0 else None
 

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -21,132 +19,30 @@ from perfdoc.analyzers.matching.collectives import REMEDY, match_collectives
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness, arrivals, lateness
 from perfdoc.analyzers.skew.limits import limits_of
-from perfdoc.analyzers.skew.stragglers import Straggler, find_stragglers
+from perfdoc.analyzers.skew.stragglers import Latest, find_stragglers
+from perfdoc.results.waits import RankClock, RankWait, Residual, SkewAnalysis, Spread
 from perfdoc.traces.job_facts import JobFacts
 
 LARGEST_SPREADS = 20
 
 
-@dataclass(frozen=True, kw_only=True)
-class Residual:
-    """By what ends of one collective still differ when the clocks are aligned."""
-
-    p5: int | None
-    """ns; 5th percentile of an end minus the mean of the collective's other ends."""
-    p95: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankClock:
-    """One rank's clock."""
-
-    rank: int | None
-    name: str
-    """`rank 3`; the device and its capture where the captures do not number the ranks."""
-    rank_evidence: str
-    component: int
-    """Ranks of one component were compared with each other; of different ones nothing is said."""
-    source: Literal["one_clock", "ends", "bounds", "utc", "none"]
-    """one_clock: in one capture with the reference. ends: aligned through matched ends. bounds: those are too
-    few, so it was placed within what is left by what cannot have come before what (`resolution_ns`). utc: the
-    captures' UTC epochs as they are, which the ends agree with. none: nothing to compare with."""
-    offset_ns: int | None
-    """How far its clock was ahead of that of the component's reference; None where a UTC epoch is missing."""
-    drift_ppm: float | None
-    """How much faster it runs, millionths; None where the matches do not cover enough time."""
-    resolution_ns: int | None
-    """Differences to the reference up to this are not told from none; None where nothing was compared."""
-    bound_ns: int | None
-    """An offset could not be wrong by more: a rank would have left a collective before another came."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankWait:
-    """Communication of one rank in one dimension inside the window, as far as it could be matched.
-
-    Sums over collectives; they overlap in time where the rank runs several at once.
-    """
-
-    rank: int | None
-    name: str
-    dimension: str
-    collectives: int
-    own_ns: int
-    transfer_ns: int
-    """Shortest duration of each collective over its ranks. An upper bound where a rank of the group is not
-    here: if that one is late, all others wait."""
-    wait_ns: int
-    """own - transfer."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Spread:
-    """One collective to which its ranks came far apart."""
-
-    dimension: str
-    operation: str
-    group: str
-    ranks: int
-    start_spread_ns: int
-    end_spread_ns: int
-    transfer_ns: int | None
-    """None where its completion is not known exactly."""
-    first_rank: int | None
-    first_name: str
-    last_rank: int | None
-    last_name: str
-    step: int | None
-
-
-@dataclass(frozen=True, kw_only=True)
-class Skew:
-    """What ranks wait for each other."""
-
-    state: Literal["measured", "not_measured"]
-    reason: str
-    remedy: str
-    residual_ns: Residual
-    resolution_ns: int | None
-    """Differences up to it are not told from none: the larger side of the residual, 1 µs at least, or what is
-    left open of clocks that ends do not tie, if that is more."""
-    clocks: list[RankClock]
-    communications: int
-    """Communications of all ranks, over the whole captures."""
-    matched: int
-    """Of them, those with a partner."""
-    matched_by: dict[str, int]
-    """Matched ones by how: `sequence`, `order`, `step`, `world_order`."""
-    waits: list[RankWait]
-    """Most waiting first."""
-    largest_spreads: list[Spread]
-    """Only those over the resolution."""
-    stragglers: list[Straggler]
-    """Who is waited for again and again; most first."""
-    stragglers_state: Literal["found", "none", "not_distinguishable", "not_compared"]
-    stragglers_reason: str
-    """What was compared, and why the list is empty where it is."""
-    compared: int
-    """Collectives of which the order of arrival was looked at."""
-    distinguishable: int
-    """Of them, those whose ranks came further apart than the resolution."""
-    limits: list[str]
-    """What these figures do not cover."""
-
-
-def analyse_skew(ranks: Sequence[CollectiveCalls], facts: JobFacts) -> Skew:
+def analyse_skew(ranks: Sequence[CollectiveCalls], facts: JobFacts) -> SkewAnalysis:
     """Match, align and measure. `ranks`: of all captures of one job, in any order."""
     matches = match_collectives(ranks, facts)
-    return measure_skew(ranks, matches, align_clocks(matches, ranks))
+    return measure_skew(ranks, matches, align_clocks(matches, ranks))[0]
 
 
-def measure_skew(ranks: Sequence[CollectiveCalls], matches: Matches, clocks: ClockAlignment) -> Skew:
-    """Transfer and wait by rank and dimension, spreads, stragglers. Arguments: see align_clocks."""
+def measure_skew(
+    ranks: Sequence[CollectiveCalls], matches: Matches, clocks: ClockAlignment
+) -> tuple[SkewAnalysis, Latest]:
+    """Transfer and wait by rank and dimension, spreads, stragglers; and to which collective each straggler
+    came latest. Arguments: see align_clocks."""
     times = arrivals(matches, ranks, clocks)
     late = lateness(matches, times, clocks.group_resolution_ns)
-    stragglers, state, answer = find_stragglers(ranks, matches, times, late)
+    stragglers = find_stragglers(ranks, matches, times, late)
     measured = matches.state == "measured" and bool(times.in_window.any())
     reason, remedy = ("", "") if measured else _why_not(matches, clocks)
-    return Skew(
+    found = SkewAnalysis(
         state="measured" if measured else "not_measured",
         reason=reason,
         remedy=remedy,
@@ -158,13 +54,14 @@ def measure_skew(ranks: Sequence[CollectiveCalls], matches: Matches, clocks: Clo
         matched_by=_matched_by(matches),
         waits=_waits(matches, times),
         largest_spreads=_largest_spreads(matches, times, late),
-        stragglers=stragglers,
-        stragglers_state=state,
-        stragglers_reason=answer,
+        stragglers=stragglers.found,
+        stragglers_state=stragglers.state,
+        stragglers_reason=stragglers.reason,
         compared=len(late.collective),
         distinguishable=int(late.is_told.sum()),
         limits=limits_of(ranks, matches, clocks, times) if measured else [],
     )
+    return found, stragglers.latest
 
 
 def _why_not(matches: Matches, clocks: ClockAlignment) -> tuple[str, str]:

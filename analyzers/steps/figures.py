@@ -16,6 +16,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.ledger.steps import LEAVES, StepLedgers, distinct_names
 from perfdoc.analyzers.steps.log import LoggedSteps
+from perfdoc.results.step_times import Distribution, LeafGrowth, OutlierStep
 
 MAD_TO_SIGMA = 1.4826
 """The median absolute deviation of a normal distribution times this is its standard deviation."""
@@ -29,20 +30,6 @@ MIN_OUTLIER_STEPS = 5
 CONFIDENCE = 0.9
 _NORMAL_90 = 1.645
 _MANY = 500
-
-
-@dataclass(frozen=True, kw_only=True)
-class Distribution:
-    """Step times in nanoseconds; percentiles interpolate linearly."""
-
-    count: int
-    median_ns: int
-    p10_ns: int
-    p90_ns: int
-    min_ns: int
-    max_ns: int
-    variation_frac: float
-    """Coefficient of variation: standard deviation by mean."""
 
 
 def distribution(times_ns: I64) -> Distribution | None:
@@ -132,37 +119,6 @@ class RankSteps:
     label: str
     """How reports name it."""
     ledgers: StepLedgers
-
-
-@dataclass(frozen=True, kw_only=True)
-class LeafGrowth:
-    """A leaf of the ledger and by how much it exceeds its median over the other steps."""
-
-    leaf: str
-    growth_ns: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class OutlierStep:
-    """A step above the median of its series by more than 5 scaled MADs and 2 %."""
-
-    source: Literal["analysed", "logged"]
-    step: str
-    duration_ns: int
-    """On the rank that explains it; of a logged step, the median over ranks."""
-    excess_ns: int
-    """Above the median."""
-    ranks: int
-    """Devices on which the step is an outlier; of a logged step the ranks that logged it."""
-    label: str | None
-    """The device that explains it: of those where the step is an outlier, the one whose own leaves (all but
-    exposed communication, which is waiting for others) grew most. None for a logged step."""
-    leaf: str | None
-    """The leaf that grew most there; None with the reason where none grew by half of the excess."""
-    leaf_growth_ns: int | None
-    growth: Sequence[LeafGrowth]
-    """Every leaf that grew by more than a tenth of the excess, the largest first."""
-    reason: str
 
 
 def analysed_outliers(ranks: Sequence[RankSteps]) -> list[OutlierStep]:

@@ -8,17 +8,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.device.host_state import Measured
 from perfdoc.analyzers.steps.figures import (
     MAX_OUTLIERS,
     MIN_WARMUP_STEPS,
-    Distribution,
-    OutlierStep,
     RankSteps,
     analysed_outliers,
     distribution,
@@ -27,6 +23,8 @@ from perfdoc.analyzers.steps.figures import (
     warmup_steps,
 )
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
+from perfdoc.results.quality import MEASURED
+from perfdoc.results.step_times import LogAgreement, ProfilerOverhead, RankStepTimes, StepTimes, WarmUp
 
 MIN_STEPS = 3
 """Fewer profiled, or fewer steady unprofiled, steps than this give no overhead."""
@@ -36,78 +34,6 @@ AGREEMENT_BAR_FRAC = 0.02
 _NO_LOG = "No step log: the capture lies in no run directory."
 _HOW_LOG = "Train with `perfdoc run`: it logs every step, profiled or not."
 _NUMBER = re.compile(r"([0-9]{1,18})\)?$")
-
-
-@dataclass(frozen=True, kw_only=True)
-class WarmUp(Measured):
-    """First steps that are slower than the rest; the rule is that of `warmup_steps`."""
-
-    steps: int | None = None
-    last_step: int | None = None
-    """Number of the last one; None where there is none."""
-    excess_ns: int | None = None
-    """By how much they took longer together than as many steady ones."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class ProfilerOverhead(Measured):
-    """Median of profiled steps / median of steady unprofiled steps - 1, as logged."""
-
-    frac: float | None = None
-    low_frac: float | None = None
-    """The true ratio of medians lies between these with about 80 % confidence (each median with 90 %; below
-    five steps with less, the reason says so)."""
-    high_frac: float | None = None
-    profiled_steps: int | None = None
-    unprofiled_steps: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class LogAgreement(Measured):
-    """Analysed step times against the logged times of the same steps, over all ranks that have both."""
-
-    steps: int | None = None
-    """Pairs of (rank, step) compared."""
-    median_frac: float | None = None
-    """Median of analysed / logged - 1."""
-    total_frac: float | None = None
-    """The same of all analysed time over all logged time."""
-    worst_frac: float | None = None
-    """The one that is farthest from 0."""
-    bar_frac: float = AGREEMENT_BAR_FRAC
-    agrees: bool | None = None
-    """Whether median_frac is within the bar."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankStepTimes:
-    """Step times of one device or rank."""
-
-    rank: int | None
-    label: str
-    analysed: Distribution | None
-    """Steps of the window on the device."""
-    profiled: Distribution | None
-    """Logged steps that were profiled."""
-    unprofiled: Distribution | None
-    """Logged steps that were not; warm-up and the first step after profiled ones left out."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class StepTimes(Measured):
-    """Step times of a job. Of several ranks, a step's time is the median over them."""
-
-    analysed: Distribution | None = None
-    profiled: Distribution | None = None
-    unprofiled: Distribution | None = None
-    """Steady steps, see RankStepTimes."""
-    warmup: WarmUp
-    overhead: ProfilerOverhead
-    agreement: LogAgreement
-    outliers: Sequence[OutlierStep] = ()
-    """Analysed ones first; at most MAX_OUTLIERS."""
-    outliers_left_out: int = 0
-    ranks: Sequence[RankStepTimes] = ()
 
 
 def measure_step_times(ranks: Sequence[RankSteps], logs: Mapping[int, LoggedSteps]) -> StepTimes:
@@ -128,15 +54,15 @@ def measure_step_times(ranks: Sequence[RankSteps], logs: Mapping[int, LoggedStep
         outliers += logged_outliers(steady, len(logs))
     if not measured and steady is None:
         why = ranks[0].ledgers if ranks else None
-        return StepTimes(
-            state="not_measured",
-            reason=why.reason if why else "There are no devices.",
-            remedy=why.remedy if why else "",
+        return StepTimes.missing(
+            why.reason if why else "There are no devices.",
+            why.remedy if why else "",
             warmup=warmup,
             overhead=overhead,
-            agreement=LogAgreement.missing(_NO_LOG, _HOW_LOG),
+            agreement=_no_agreement(_NO_LOG, _HOW_LOG),
         )
     return StepTimes(
+        **MEASURED,
         analysed=distribution(_median_over_ranks(measured)),
         profiled=None if job is None else distribution(job.duration_ns[job.profiled]),
         unprofiled=None if steady is None else distribution(steady.duration_ns),
@@ -158,6 +84,7 @@ def _warmup(unprofiled: LoggedSteps) -> WarmUp:
         )
     usual = float(np.median(unprofiled.duration_ns[steps:]))
     return WarmUp(
+        **MEASURED,
         steps=steps,
         last_step=int(unprofiled.step[steps - 1]) if steps else None,
         excess_ns=round(float(unprofiled.duration_ns[:steps].sum()) - steps * usual),
@@ -176,9 +103,11 @@ def _overhead(profiled_ns: I64, steady_ns: I64) -> ProfilerOverhead:
     low_usual, high_usual = median_range(steady_ns)
     few = min(counts) < 5
     return ProfilerOverhead(
+        state="measured",
         reason="Few steps: the range is from the quickest to the slowest and may be too narrow."
         if few
         else "",
+        remedy="",
         frac=float(np.median(profiled_ns) / np.median(steady_ns)) - 1,
         low_frac=low / high_usual - 1,
         high_frac=high / low_usual - 1,
@@ -200,7 +129,7 @@ def _median_over_ranks(ranks: Sequence[RankSteps]) -> I64:
 
 def _agreement(ranks: Sequence[RankSteps], logs: Mapping[int, LoggedSteps]) -> LogAgreement:
     if not logs:
-        return LogAgreement.missing(_NO_LOG, _HOW_LOG)
+        return _no_agreement(_NO_LOG, _HOW_LOG)
     analysed, logged = [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     for rank in ranks:
         log = logs.get(rank.rank) if rank.rank is not None else None
@@ -213,19 +142,25 @@ def _agreement(ranks: Sequence[RankSteps], logs: Mapping[int, LoggedSteps]) -> L
         logged.append(log.duration_ns[at[same]])
     device, host = np.concatenate(analysed), np.concatenate(logged)
     if not len(device):
-        return LogAgreement.missing(
+        return _no_agreement(
             "No analysed step is also in the log: ranks or numbers of steps are not known.",
             "Analyse the run directory as a whole; steps must be named by their number.",
         )
     each = device / host - 1
     median = float(np.median(each))
     return LogAgreement(
+        **MEASURED,
         steps=len(device),
         median_frac=median,
         total_frac=float(device.sum() / host.sum()) - 1,
         worst_frac=float(each[np.argmax(np.abs(each))]),
+        bar_frac=AGREEMENT_BAR_FRAC,
         agrees=abs(median) <= AGREEMENT_BAR_FRAC,
     )
+
+
+def _no_agreement(reason: str, remedy: str) -> LogAgreement:
+    return LogAgreement.missing(reason, remedy, bar_frac=AGREEMENT_BAR_FRAC)
 
 
 def _number(name: str) -> int:

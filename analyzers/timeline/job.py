@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.analyzers.timeline.rank import CODES, LIMITS, StepTimeline, Track
 from perfdoc.analyzers.timeline.segments import drawn, pool
+from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack, TrackKind
 
 MAX_RANKS = 64
 """Ranks that are drawn; of more, these many spread over all of them."""
@@ -40,76 +40,19 @@ class RankInput:
     passes: Passes
 
 
-@dataclass(frozen=True, kw_only=True)
-class TimelineTrack:
-    """Segments by start time; what lies between two of them is nothing."""
-
-    kind: Literal["ledger", "compute", "communication", "host", "passes", "ranges"]
-    codes: Sequence[str]
-    """What `code` counts."""
-    names: Sequence[str]
-    """What `name` counts."""
-    start_ns: Sequence[int]
-    """Since the rank's step began."""
-    duration_ns: Sequence[int]
-    code: Sequence[int]
-    name: Sequence[int]
-    """The longest stretch's; -1 none."""
-    stretches: Sequence[int]
-    """How many stretches of its code a segment pools; 1: it is drawn where it was."""
-    count: Sequence[int]
-    """What began in it: of compute kernels, on the host calls, else kernels and copies."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TimelineRank:
-    """One rank."""
-
-    rank: int | None
-    label: str
-    step: str
-    """Empty where the window is not made of steps."""
-    start_ns: int
-    """Of the step, on the capture's clock."""
-    duration_ns: int
-    offset_ns: int
-    """When the step begins, after the first that begins of the ranks that are aligned with it."""
-    aligned: bool
-    """Whether its clock was compared with that of most ranks; if not, its step is drawn from 0."""
-    tracks: Sequence[TimelineTrack]
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobTimeline:
-    """All ranks that are drawn."""
-
-    state: Literal["measured", "not_measured"]
-    reason: str
-    remedy: str
-    step: str
-    """The step that is drawn of every rank; empty where ranks show different ones or have none."""
-    resolution_ns: int | None
-    """Differences in time between ranks up to this are not told from none; None: not known, one clock, or
-    different steps."""
-    ranks: Sequence[TimelineRank]
-    left_out: int
-    """Ranks that are not drawn."""
-    notes: Sequence[str]
-
-
-def job_timeline(ranks: Sequence[RankInput], clocks: ClockAlignment) -> JobTimeline:
+def job_timeline(ranks: Sequence[RankInput], clocks: ClockAlignment) -> Timeline:
     """The timeline of a job. clocks: in the order of `ranks`."""
     some = [i for i, r in enumerate(ranks) if r.steps]
     if not some:
-        return JobTimeline(
+        return Timeline(
             state="not_measured",
             reason="no rank has anything in its window",
             remedy="Widen the window.",
             step="",
             resolution_ns=None,
-            ranks=(),
+            ranks=[],
             left_out=0,
-            notes=(),
+            notes=[],
         )
     kept = some
     if len(some) > MAX_RANKS:
@@ -121,7 +64,7 @@ def job_timeline(ranks: Sequence[RankInput], clocks: ClockAlignment) -> JobTimel
     names = {step.name for step in chosen.values()}
     passes = [_passes(ranks[i], step) for i, step in chosen.items()]
     every = max(1, -(-sum(len(t.start_ns) for found in passes for t in found) // MAX_ALL_PASSES))
-    return JobTimeline(
+    return Timeline(
         state="measured",
         reason="",
         remedy="",
@@ -199,15 +142,10 @@ def _notes(steps: int, aligned: dict[int, bool], beyond: int) -> list[str]:
 
 
 def _tracks(step: StepTimeline, share: float) -> list[TimelineTrack]:
-    return [
-        _track(kind, track, share, step.start_ns)  # type: ignore[arg-type]
-        for kind, track in step.tracks.items()
-    ]
+    return [_track(kind, track, share, step.start_ns) for kind, track in step.tracks.items()]
 
 
-def _track(
-    kind: Literal["ledger", "compute", "communication", "host"], track: Track, share: float, begin: int
-) -> TimelineTrack:
+def _track(kind: TrackKind, track: Track, share: float, begin: int) -> TimelineTrack:
     found = drawn(pool(track.segments, max(20, int(LIMITS[kind] * share))))
     # The commonest names come first.
     names = list(track.names)[: max(20, int(len(track.names) * share))]

@@ -13,6 +13,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.ledger.steps import LEAVES, distinct_names
 from perfdoc.analyzers.timeline import tracks
 from perfdoc.analyzers.timeline.segments import Segments, pool
+from perfdoc.results.timeline import TrackKind
 
 LIMITS = {"ledger": 800, "compute": 500, "communication": 300, "host": 400}
 """Segments of each track at most; together 2,000 a device."""
@@ -23,7 +24,7 @@ CODES: dict[str, Sequence[str]] = {
     "host": tracks.HOST_CODES,
 }
 """What the codes of each track's segments stand for."""
-_TRACKS: dict[str, Callable[[DeviceView, int, int], Segments]] = {
+_TRACKS: dict[TrackKind, Callable[[DeviceView, int, int], Segments]] = {
     "ledger": tracks.ledger_track,
     "compute": tracks.compute_track,
     "communication": tracks.communication_track,
@@ -60,7 +61,7 @@ class StepTimeline:
     start_ns: int
     """On the capture's clock."""
     end_ns: int
-    tracks: dict[str, Track]
+    tracks: dict[TrackKind, Track]
     """By the keys of LIMITS; those that have nothing are left out, the ledger never."""
 
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.marks import DeviceKind
-from perfdoc.profiling.whole_file import PART, move_into_place
+from perfdoc.profiling.whole_file import whole_file
 
 OVERRIDE = "PERFDOC_NSYS"
 """Environment variable: path of the nsys to use instead of the one on PATH."""
@@ -142,27 +142,24 @@ def export_sqlite(nsys: Path | str, report: Path, target: Path, *, timeout_s: fl
     if not report.is_file():
         remedy = "The run ended before nsys could write it; run again with fewer profiled steps."
         raise CaptureError(report, "nsys left no report.", remedy)
-    part = target.with_name(f"{PART}{target.name}")
     line = [str(nsys), "export", "--type=sqlite", "--lazy=false", "--quiet=true", "--force-overwrite=true"]
     if _has_blobs(nsys):
         line.append("--include-blobs=true")  # NCCL's payloads; older versions have no such option.
     try:
-        done = subprocess.run(
-            [*line, f"--output={part}", str(report)], capture_output=True, text=True, timeout=timeout_s
-        )
-        if done.returncode or not part.is_file():
-            last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
-            remedy = "A report is read by the nsys that wrote it or a newer one."
-            raise CaptureError(report, f"nsys export ended with code {done.returncode}: {last}.", remedy)
-        if _is_cut_off(part):  # nsys ends with 0 on a full disk
-            remedy = "Make room and analyse again: the report is whole."
-            raise CaptureError(report, "nsys export was cut off, as by a full disk.", remedy)
-        move_into_place(part, target)
+        with whole_file(target) as part:
+            done = subprocess.run(
+                [*line, f"--output={part}", str(report)], capture_output=True, text=True, timeout=timeout_s
+            )
+            if done.returncode or not part.is_file():
+                last = (done.stderr.strip() or done.stdout.strip() or "no message").splitlines()[-1]
+                remedy = "A report is read by the nsys that wrote it or a newer one."
+                raise CaptureError(report, f"nsys export ended with code {done.returncode}: {last}.", remedy)
+            if _is_cut_off(part):  # nsys ends with 0 on a full disk
+                remedy = "Make room and analyse again: the report is whole."
+                raise CaptureError(report, "nsys export was cut off, as by a full disk.", remedy)
     except subprocess.TimeoutExpired:
         remedy = "Profile fewer steps."
         raise CaptureError(report, f"nsys export took longer than {timeout_s:.0f} s.", remedy) from None
-    finally:
-        part.unlink(missing_ok=True)
     return target
 
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from perfdoc.reports.charts.drawn import short
 from perfdoc.reports.charts.looks import KINDS, Look, look_of
-from perfdoc.reports.names import shorten
-from perfdoc.reports.units import duration, plural
 from perfdoc.results import Diagnosis, RuleResult, TimelineRank, TimelineTrack, WorstInstance
+from perfdoc.results.figures import duration, plural
+from perfdoc.results.names import shorten
 
 _RANKS = 8
 _BARS = 400

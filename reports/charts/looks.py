@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from functools import cache
 
 from perfdoc.reports.leaves import LEAVES
-from perfdoc.reports.names import shorten
 from perfdoc.reports.view import HATCHES
+from perfdoc.results.names import shorten
 
 KINDS = {
     "ledger": "ledger",

@@ -6,7 +6,7 @@ from markupsafe import Markup
 
 from perfdoc.reports.charts.drawn import figure, legend, patterns, short
 from perfdoc.reports.charts.looks import look_of
-from perfdoc.reports.units import count, duration, size
+from perfdoc.results.figures import count, duration, size
 from perfdoc.results.memory import DeviceMemory
 
 _WIDE, _HIGH = 1000, 180

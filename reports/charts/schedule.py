@@ -6,9 +6,9 @@ from markupsafe import Markup
 
 from perfdoc.reports.charts.drawn import figure, legend, patterns, short
 from perfdoc.reports.charts.looks import look_of
-from perfdoc.reports.names import shorten
-from perfdoc.reports.units import duration
 from perfdoc.results import Diagnosis, TimelineRank, TimelineTrack
+from perfdoc.results.figures import duration
+from perfdoc.results.names import shorten
 
 _STAGES = 16
 _BOXES = 4_000

@@ -8,9 +8,9 @@ from statistics import median_low
 from markupsafe import Markup
 
 from perfdoc.reports.charts.drawn import figure, short
-from perfdoc.reports.names import shorten
-from perfdoc.reports.units import duration, plural
 from perfdoc.results import Diagnosis
+from perfdoc.results.figures import duration, plural
+from perfdoc.results.names import shorten
 
 _FEWEST, _MOST = 3, 300
 _WIDE, _HIGH = 1000, 120

@@ -15,9 +15,9 @@ from markupsafe import Markup
 
 from perfdoc.reports.charts.drawn import short
 from perfdoc.reports.charts.looks import KINDS, Look, look_of
-from perfdoc.reports.names import shorten
-from perfdoc.reports.units import duration, plural, share
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
+from perfdoc.results.figures import duration, plural, share
+from perfdoc.results.names import shorten
 
 
 class Patch(NamedTuple):  # of which there are thousands: a dataclass takes five times as long to make

@@ -13,8 +13,8 @@ from markupsafe import Markup
 from perfdoc.reports.charts.looks import KINDS, look_of
 from perfdoc.reports.charts.timeline import TimelinePicture, span_ns, timeline_picture
 from perfdoc.reports.inlined import Inlined, Library, asset, inlined, library
-from perfdoc.reports.names import shorten
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
+from perfdoc.results.names import shorten
 
 _NAME = 96
 _NAMES = 800

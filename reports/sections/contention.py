@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfdoc.reports import units
-from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import frac, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, time, word
-from perfdoc.results import Diagnosis, NormContentionAnalysis
+from perfdoc.results import Diagnosis, NormContentionAnalysis, figures
 from perfdoc.results.contention import ContendedKernel, ContentionCost
+from perfdoc.results.names import prose, shorten
 
 _LOOKED_AT = 2000
 """Characters; a kernel's name is longer only where it is meant to be."""
@@ -74,11 +73,11 @@ def _paid(cost: ContentionCost | None) -> bool:
 
 
 def _cost(found: NormContentionAnalysis, window: int) -> Iterator[str]:
-    over = "" if found.devices == 1 else f", summed over {units.plural(found.devices, 'GPU')}"
+    over = "" if found.devices == 1 else f", summed over {figures.plural(found.devices, 'GPU')}"
 
     def extra(cost: ContentionCost) -> str:
-        share = units.share(frac(cost.mid_ns, window))
-        return f"take {units.duration(cost.mid_ns)} longer than alone ({share} of the windows{over})"
+        share = figures.share(frac(cost.mid_ns, window))
+        return f"take {figures.duration(cost.mid_ns)} longer than alone ({share} of the windows{over})"
 
     norms, others = found.norm_cost, found.other_cost
     if norms is not None and norms.mid_ns > 0:
@@ -105,22 +104,22 @@ def _stalled(found: NormContentionAnalysis) -> Iterator[str]:
     starts, unsure, control = found.stalled_starts, found.undecided_starts, found.other_stalled_starts
     if starts:
         yield (
-            f"{units.plural(starts, 'norm')} stood behind resident communication for "
-            f"{units.duration(found.stalled_ns)} and started as it ended"
+            f"{figures.plural(starts, 'norm')} stood behind resident communication for "
+            f"{figures.duration(found.stalled_ns)} and started as it ended"
             + (f"; {unsure:,} more may have waited for something else." if unsure else ".")
         )
         if control and control >= starts:
-            others = units.plural(control, "other kernel")
+            others = figures.plural(control, "other kernel")
             yield f"{others} did the same, so the order of launches is the likelier cause."
     elif unsure:
-        starts_of = units.plural(unsure, "norm")
+        starts_of = figures.plural(unsure, "norm")
         yield f"{starts_of} started as communication ended; whether they waited for it is not known."
 
 
 def _margin(found: NormContentionAnalysis) -> Iterator[str]:
     if found.suggested_sm_margin is not None:
         most, typical = found.occupied_blocks, found.typical_occupied_blocks
-        blocks = units.plural(most or 0, "thread block")
+        blocks = figures.plural(most or 0, "thread block")
         if typical is not None and typical != most:
             blocks += f" ({typical:,} typically)"
         yield (
@@ -142,7 +141,7 @@ def _grid(caption: str, rows: Sequence[ContendedKernel], limit: int) -> Grid:
                 time(row.alone_ns),
                 time(row.contended_ns),
                 word(f"{row.samples_alone:,} / {row.samples_contended:,}"),
-                word(units.UNKNOWN if row.grid_blocks < 0 else units.count(row.grid_blocks)),
+                word(figures.UNKNOWN if row.grid_blocks < 0 else figures.count(row.grid_blocks)),
                 word(_verdict(row)),
                 Cell(text=_kernel(row)),
             ]

@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from statistics import median_low
 
-from perfdoc.reports import units
-from perfdoc.reports.names import shorten
 from perfdoc.reports.sections.host_calls import costly_calls
 from perfdoc.reports.sections.over_ranks import (
     Total,
@@ -18,8 +16,9 @@ from perfdoc.reports.sections.over_ranks import (
     worst_of,
 )
 from perfdoc.reports.sections.section import Cell, Grid, Section, share, time, word
-from perfdoc.results import Diagnosis, Rank
+from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.host import HostPauses, HostSplit
+from perfdoc.results.names import shorten
 
 _WORTH_A_TABLE = 0.005
 """Share of the windows. Idle time that is less together is not divided: nobody has to look into it."""
@@ -77,7 +76,7 @@ def _late(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) -> Iterato
         return
     window = windows_ns(queued)
     total = total_of(queued, lambda rank: rank.host.launch_queue.starved_ns)
-    part, length = units.share(frac(total.sum_ns, window)), units.duration(total.sum_ns)
+    part, length = figures.share(frac(total.sum_ns, window)), figures.duration(total.sum_ns)
     devices = devices_of(queued)
     if total.sum_ns < _WORTH_A_TABLE * window:
         yield f"The host keeps ahead: {devices} waited for it {part} of the time ({length})."
@@ -88,7 +87,7 @@ def _late(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) -> Iterato
     )
     if len(causes) > 1:
         words, most = causes[0]
-        of = units.share(frac(most.sum_ns, sum(cause.sum_ns for _, cause in causes)))
+        of = figures.share(frac(most.sum_ns, sum(cause.sum_ns for _, cause in causes)))
         said += f"; for {of} of that it was {words}"
     yield said + "."
 
@@ -98,9 +97,9 @@ def _late_on_host(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) ->
     if causes:
         total_ns, window = sum(total.sum_ns for _, total in causes), windows_ns(ranks)
         words = " and ".join(words for words, _ in causes)
-        part = units.share(frac(total_ns, window))
+        part = figures.share(frac(total_ns, window))
         more = worst_of(causes[0][1])
-        yield f"During {part} of the time ({units.duration(total_ns)}{more}) the host was {words}."
+        yield f"During {part} of the time ({figures.duration(total_ns)}{more}) the host was {words}."
 
 
 def _depth(ranks: Sequence[Rank]) -> Iterator[str]:
@@ -108,8 +107,8 @@ def _depth(ranks: Sequence[Rank]) -> Iterator[str]:
     depths = sorted(q.median_depth for q in queues if q.median_depth is not None)
     shallow = sorted(q.shallow_frac for q in queues if q.shallow_frac is not None)
     if depths and shallow:
-        middle = _span(units.count(depths[0]), units.count(depths[-1]))
-        few = _span(units.share(shallow[0]), units.share(shallow[-1]))
+        middle = _span(figures.count(depths[0]), figures.count(depths[-1]))
+        few = _span(figures.share(shallow[0]), figures.share(shallow[-1]))
         yield (
             f"Launched and not yet started: {middle} at the median, none or one during {few} of the time"
             + (" (least and most of a rank)." if len(queues) > 1 else ".")
@@ -125,7 +124,7 @@ def _graphs(ranks: Sequence[Rank]) -> Iterator[str]:
     graph_ns = sum(g.graph_ns or 0 for g in known)
     if graph_ns:
         part = frac(graph_ns, sum(g.kernel_ns or 0 for g in known))
-        yield f"CUDA graphs launched {units.share(part)} of the kernel time."
+        yield f"CUDA graphs launched {figures.share(part)} of the kernel time."
 
 
 def _jitter(diagnosis: Diagnosis) -> Iterator[str]:
@@ -134,19 +133,19 @@ def _jitter(diagnosis: Diagnosis) -> Iterator[str]:
         return
     steps = jitter.common_steps or 0
     said = (
-        f"Between {units.plural(jitter.ranks or 0, 'rank')} the host's own time of a step differs by "
-        f"{units.duration(jitter.median_spread_ns)}, {units.share(jitter.median_spread_frac)} of it"
+        f"Between {figures.plural(jitter.ranks or 0, 'rank')} the host's own time of a step differs by "
+        f"{figures.duration(jitter.median_spread_ns)}, {figures.share(jitter.median_spread_frac)} of it"
     )
     slow = next((rank for rank in jitter.slowest if rank.beyond_chance), None)
     said += " (one step)" if steps == 1 else f" (median of {steps:,} steps)"
     if slow is not None:
-        of, lag = units.share(slow.recurrence_frac), units.duration(slow.median_lag_ns)
+        of, lag = figures.share(slow.recurrence_frac), figures.duration(slow.median_lag_ns)
         said += f"; {shorten(slow.label, 64)} is slowest in {of} of them, by {lag}"
     elif jitter.noise_ns is None:
         said += "; too few steps to tell a slow rank from chance"
     else:
         said += (
-            f"; one rank varies by {units.duration(jitter.noise_ns)} from step to step, and none is slow "
+            f"; one rank varies by {figures.duration(jitter.noise_ns)} from step to step, and none is slow "
             "more often than by chance"
         )
     yield said + "."
@@ -154,7 +153,7 @@ def _jitter(diagnosis: Diagnosis) -> Iterator[str]:
         yield (
             f"Ranks collect garbage at different steps ({jitter.gc.split_steps or 0:,} of "
             f"{jitter.gc.collecting_steps or 0:,}): collecting at the same ones saves at most "
-            f"{units.duration(jitter.gc.avoidable_ns)}."
+            f"{figures.duration(jitter.gc.avoidable_ns)}."
         )
 
 
@@ -196,10 +195,10 @@ def _synchronising(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
     calls = [c for rank in ranks if (c := rank.host.sync_calls).state == "measured"]
     idle_ns = sum(c.idle_caused_ns or 0 for c in calls)
     if idle_ns:
-        waited = units.duration(sum(c.host_ns or 0 for c in calls))
+        waited = figures.duration(sum(c.host_ns or 0 for c in calls))
         yield [
             word("synchronising calls"),
-            word(units.count(sum(c.count or 0 for c in calls))),
+            word(figures.count(sum(c.count or 0 for c in calls))),
             time(idle_ns),
             Cell(text=f"{waited} inside them"),
         ]
@@ -211,12 +210,12 @@ def _small_kernels(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
     if not idle_ns:
         return
     gaps = [s.median_launch_interval_ns for s in known if s.median_launch_interval_ns is not None]
-    said = f"{units.duration(sum(s.small_ns or 0 for s in known))} of work"
+    said = f"{figures.duration(sum(s.small_ns or 0 for s in known))} of work"
     if gaps:
-        said += f", one launch every {units.duration(median_low(gaps))}"
+        said += f", one launch every {figures.duration(median_low(gaps))}"
     yield [
         word("kernels shorter than their launch"),
-        word(units.count(sum(s.small or 0 for s in known))),
+        word(figures.count(sum(s.small or 0 for s in known))),
         time(idle_ns),
         Cell(text=said),
     ]
@@ -235,7 +234,7 @@ def _allocations(ranks: Sequence[Rank]) -> Iterator[list[Cell]]:
         said = f"in {inside:,} of {of:,} steps; {last:,} in the last"
     yield [
         word("allocation calls"),
-        word(units.count(sum(c.count or 0 for c in calls))),
+        word(figures.count(sum(c.count or 0 for c in calls))),
         time(idle_ns),
         Cell(text=said),
     ]
@@ -247,15 +246,15 @@ def _pauses(what: str, of: Sequence[tuple[str, HostPauses]]) -> Iterator[list[Ce
     if not idle_ns:
         return
     label, worst = max(known, key=lambda row: row[1].worst_ns or 0)
-    length = units.duration(sum(pause.total_ns or 0 for _, pause in known))
-    said = f"of {length}; worst {units.duration(worst.worst_ns)}"
+    length = figures.duration(sum(pause.total_ns or 0 for _, pause in known))
+    said = f"of {length}; worst {figures.duration(worst.worst_ns)}"
     if len(known) > 1:
         said += f", {shorten(label, 48)}"
     if worst.worst_step:
         said += f", {shorten(worst.worst_step, 48)}"
     yield [
         word(what),
-        word(units.count(sum(pause.count or 0 for _, pause in known))),
+        word(figures.count(sum(pause.count or 0 for _, pause in known))),
         time(idle_ns),
         Cell(text=said),
     ]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from perfdoc.reports import units
-from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import frac, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, share, time, word
-from perfdoc.results import Diagnosis, KernelPartsAnalysis, Rank
+from perfdoc.results import Diagnosis, KernelPartsAnalysis, Rank, figures
+from perfdoc.results.names import prose, shorten
 
 _PARTS = 12
 _UNFUSED = 6
@@ -76,22 +75,22 @@ def _part_word(part: str) -> str:
 def _largest(times: dict[tuple[str, str], int], compute_ns: int) -> Iterator[str]:
     rows = _by_part(times)
     largest = [
-        f"{_part_word(part)} {units.share(frac(ns, compute_ns))}"
+        f"{_part_word(part)} {figures.share(frac(ns, compute_ns))}"
         for part, ns in rows
         if part != "unknown" and ns
     ]
     unknown = dict(rows).get("unknown", 0)
-    said = f"Of {units.duration(compute_ns)} in compute kernels {', '.join(largest[:3])}" if largest else ""
+    said = f"Of {figures.duration(compute_ns)} in compute kernels {', '.join(largest[:3])}" if largest else ""
     if not unknown:
         if said:
             yield said + "."
         return
-    part = units.share(frac(unknown, compute_ns))
+    part = figures.share(frac(unknown, compute_ns))
     cure = "ranges around the model's parts would tell"
     if said:
         yield f"{said}; of {part} the part is not known: {cure}."
     else:
-        yield f"No part of the model is known of {units.duration(compute_ns)} in compute kernels: {cure}."
+        yield f"No part of the model is known of {figures.duration(compute_ns)} in compute kernels: {cure}."
 
 
 def _linear(ranks: Sequence[Rank]) -> Iterator[str]:
@@ -100,15 +99,14 @@ def _linear(ranks: Sequence[Rank]) -> Iterator[str]:
     if not linear_ns:
         return
     compute_ns = sum(rank.kernel_parts.compute_kernel_ns for rank in known)
-    said = (
-        f"Matrix products of linear layers take {units.share(frac(linear_ns, compute_ns))} of compute kernels"
-    )
+    linear = figures.share(frac(linear_ns, compute_ns))
+    said = f"Matrix products of linear layers take {linear} of compute kernels"
     windows = [rank for rank in known if rank.kernel_parts.linear_window_frac is not None]
     total = windows_ns(windows)
     if total:
         ran = sum((rank.kernel_parts.linear_window_frac or 0.0) * rank.window.duration_ns for rank in windows)
         said += (
-            f" and run during {units.share(ran / total)} of the windows: a faster precision acts on no more"
+            f" and run during {figures.share(ran / total)} of the windows: a faster precision acts on no more"
         )
     why = {prose(rank.kernel_parts.linear_reason, 160) for rank in known if rank.kernel_parts.linear_reason}
     yield said + (f" ({min(why)})." if why else ".")
@@ -119,8 +117,8 @@ def _recomputed(found: Sequence[KernelPartsAnalysis], compute_ns: int) -> Iterat
     again_ns = sum(parts.recompute_ns or 0 for parts in known)
     if again_ns:
         why = {prose(parts.recompute_reason, 160) for parts in known if parts.recompute_reason}
-        part = units.share(frac(again_ns, compute_ns))
-        said = f"Recomputing activations takes {units.duration(again_ns)} ({part})"
+        part = figures.share(frac(again_ns, compute_ns))
+        said = f"Recomputing activations takes {figures.duration(again_ns)} ({part})"
         yield said + (f": {min(why)}." if why else ".")
 
 
@@ -182,8 +180,8 @@ def _fusable(patterns: Sequence[_Pattern], compute_ns: int) -> Iterator[str]:
     most = patterns[0]
     total_ns = sum(made.total_ns for made in patterns)
     said = (
-        f"Kernels in sequence that one would replace take {units.duration(total_ns)} "
-        f"({units.share(frac(total_ns, compute_ns))}), of which the one needs a part; most: {most.words}"
+        f"Kernels in sequence that one would replace take {figures.duration(total_ns)} "
+        f"({figures.share(frac(total_ns, compute_ns))}), of which the one needs a part; most: {most.words}"
     )
     if most.knob:
         said += f", fused by `{shorten(most.knob, 64)}`"
@@ -201,7 +199,7 @@ def _unfused(patterns: Sequence[_Pattern]) -> Grid:
                 time(made.total_ns),
                 count(made.count),
                 count(made.kernels),
-                Cell(text=shorten(made.knob, 64) if made.knob else units.UNKNOWN),
+                Cell(text=shorten(made.knob, 64) if made.knob else figures.UNKNOWN),
             ]
             for made in patterns[:_UNFUSED]
         ],

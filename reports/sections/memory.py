@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from perfdoc.reports import units
 from perfdoc.reports.charts.memory import memory_picture
-from perfdoc.reports.names import shorten
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, size, word
-from perfdoc.results import Diagnosis
+from perfdoc.results import Diagnosis, figures
 from perfdoc.results.memory import DeviceMemory, ProcessMemory
+from perfdoc.results.names import shorten
 
 _DEVICES = 8
 _SITES = 8
@@ -51,30 +50,31 @@ def _sentences(devices: Sequence[DeviceMemory]) -> Iterator[str]:
         return
     top = devices[0]
     above = (
-        f", {units.size(top.peak_above_start_bytes)} above the start" if top.peak_above_start_bytes else ""
+        f", {figures.size(top.peak_above_start_bytes)} above the start" if top.peak_above_start_bytes else ""
     )
-    held = f"; PyTorch held {units.size(top.peak_reserved_bytes)}" if top.peak_reserved_bytes else ""
-    yield f"Tensors took {units.size(top.peak_allocated_bytes)} at the peak on {_label(top)}{above}{held}."
+    held = f"; PyTorch held {figures.size(top.peak_reserved_bytes)}" if top.peak_reserved_bytes else ""
+    yield f"Tensors took {figures.size(top.peak_allocated_bytes)} at the peak on {_label(top)}{above}{held}."
     layout = top.layout
     if layout is not None and layout.state == "measured" and layout.reserved_bytes:
         split, cached = layout.inactive_split_bytes or 0, layout.cached_bytes or 0
         yield (
-            f"At that moment {units.size(split)} ({units.share(split / layout.reserved_bytes)} of what is "
-            f"reserved) lay free in pieces between live tensors, and {units.size(cached)} in whole free "
+            f"At that moment {figures.size(split)} ({figures.share(split / layout.reserved_bytes)} of what "
+            f"is reserved) lay free in pieces between live tensors, and {figures.size(cached)} in whole free "
             "segments."
         )
     if top.composition is not None and top.composition.state == "partial":
         yield f"A category is at least what it says: {shorten(top.composition.reason, 300)}."
     failures = sum(m.oom_events or 0 for m in devices)
     if failures:
-        yield f"{units.plural(failures, 'allocation')} failed for want of memory."
+        yield f"{figures.plural(failures, 'allocation')} failed for want of memory."
     growth = top.growth
     if growth.state == "measured" and growth.per_step_bytes and growth.every_step_grew:
-        yield f"Every step left {units.size(growth.per_step_bytes)} more behind than the one before: a leak."
+        left = figures.size(growth.per_step_bytes)
+        yield f"Every step left {left} more behind than the one before: a leak."
     if top.calls is not None and top.calls.forced_releases:
         yield (
-            f"{units.plural(top.calls.forced_releases, 'time')} the allocator had to give memory back to the "
-            "device before it could go on, which stops the host."
+            f"{figures.plural(top.calls.forced_releases, 'time')} the allocator had to give memory back to "
+            "the device before it could go on, which stops the host."
         )
 
 
@@ -82,7 +82,7 @@ def _of_processes(devices: Sequence[DeviceMemory], processes: Sequence[ProcessMe
     if devices or not processes:
         return
     top = max(processes, key=lambda p: p.peak_resident_bytes or 0)
-    peak = units.size(top.peak_resident_bytes)
+    peak = figures.size(top.peak_resident_bytes)
     yield f"The process of {_label(top)} took most: {peak} resident at its peak."
 
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from perfdoc.reports import units
 from perfdoc.reports.leaves import LEAVES, leaf_tenths
-from perfdoc.reports.names import prose
 from perfdoc.reports.sections.section import Grid, Section, time, word
-from perfdoc.results import Diagnosis
+from perfdoc.results import Diagnosis, figures
+from perfdoc.results.names import prose
 
 _WORDS = {"ideal": "model FLOPs at the peak (MFU)", "compute_beyond_ideal": "compute beyond that"}
 _LABELS = {leaf.path: leaf.label for leaf in LEAVES}
@@ -34,9 +33,9 @@ def build(diagnosis: Diagnosis) -> Section | None:
         title="From 100 % down to the MFU",
         sentences=[
             f"{mfu.flops_per_step or 0:,} FLOPs a step ({prose(mfu.flops_source, 100)}) over "
-            f"{units.plural(mfu.gpus or 0, 'GPU')} of "
+            f"{figures.plural(mfu.gpus or 0, 'GPU')} of "
             f"{(mfu.peak_flops or 0) / 1e12:,.0f} TFLOP/s ({prose(mfu.peak_source, 100)}) in "
-            f"{units.duration(mfu.step_time_ns)}, the mean over steps and ranks."
+            f"{figures.duration(mfu.step_time_ns)}, the mean over steps and ranks."
         ],
         grids=[Grid(head=["where it goes", "share", "all ranks and steps"], align="lrr", rows=rows)],
     )
@@ -52,4 +51,4 @@ def _shares(diagnosis: Diagnosis) -> dict[str, str]:
     total = sum(bars.values())
     parts["ideal"] = min((2000 * ideal + total) // (2 * total), parts["compute"]) if total else 0
     parts["compute_beyond_ideal"] = parts["compute"] - parts["ideal"]
-    return {name: units.tenths(parts.get(name, 0), ns) for name, ns in bars.items()}
+    return {name: figures.tenths(parts.get(name, 0), ns) for name, ns in bars.items()}

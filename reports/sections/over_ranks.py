@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
-from perfdoc.reports import units
-from perfdoc.reports.names import shorten
-from perfdoc.results import Rank
+from perfdoc.results import Rank, figures
+from perfdoc.results.names import shorten
 
 
 def windows_ns(ranks: Iterable[Rank]) -> int:
@@ -55,4 +54,4 @@ def total_of(ranks: Iterable[Rank], figure: Callable[[Rank], int | None]) -> Tot
 
 def worst_of(total: Total) -> str:
     """`; most on rank 3: 1.200 ms`, or nothing."""
-    return f"; most on {total.worst}: {units.duration(total.worst_ns)}" if total.worst else ""
+    return f"; most on {total.worst}: {figures.duration(total.worst_ns)}" if total.worst else ""

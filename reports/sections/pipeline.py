@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from functools import partial
 
-from perfdoc.reports import units
 from perfdoc.reports.charts.schedule import schedule_picture
-from perfdoc.reports.names import prose
 from perfdoc.reports.sections.over_ranks import frac
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, opening, share, time, word
-from perfdoc.results import Diagnosis, PipelineAnalysis
+from perfdoc.results import Diagnosis, PipelineAnalysis, figures
+from perfdoc.results.names import prose
 from perfdoc.results.waits import PipelineStage
 
 _STAGES = 12
@@ -35,18 +34,18 @@ def build(diagnosis: Diagnosis) -> Section | None:
 def _layout(found: PipelineAnalysis) -> str:
     chunks = f" of {found.vpp:,} chunks each" if (found.vpp or 1) > 1 else ""
     return (
-        f"{units.plural(found.pp or 0, 'stage')}{chunks} and "
-        f"{units.plural(found.micro_batches or 0, 'micro-batch', 'micro-batches')}"
+        f"{figures.plural(found.pp or 0, 'stage')}{chunks} and "
+        f"{figures.plural(found.micro_batches or 0, 'micro-batch', 'micro-batches')}"
     )
 
 
 def _lost(found: PipelineAnalysis) -> Iterator[str]:
-    part = units.share(frac(found.idle_ns or 0, found.window_ns or 0))
-    bubble = "" if found.bubble_frac is None else f"; the bubble here is {units.share(found.bubble_frac)}"
+    part = figures.share(frac(found.idle_ns or 0, found.window_ns or 0))
+    bubble = "" if found.bubble_frac is None else f"; the bubble here is {figures.share(found.bubble_frac)}"
     yield (
         f"From a step's first pass to its last, ranks of a pipeline wait for one another {part} of the "
-        f"time ({units.duration(found.idle_ns)} over all ranks). A perfect schedule of {_layout(found)} "
-        f"leaves {units.share(found.ideal_bubble_frac)} idle{bubble}."
+        f"time ({figures.duration(found.idle_ns)} over all ranks). A perfect schedule of {_layout(found)} "
+        f"leaves {figures.share(found.ideal_bubble_frac)} idle{bubble}."
     )
 
 
@@ -60,9 +59,9 @@ def _slowest(found: PipelineAnalysis, diagnosis: Diagnosis) -> Iterator[str]:
     who = f"stage {found.slowest_stage}" if found.slowest_stage is not None else "one stage"
     does = f", which has the {row.role}" if row is not None and row.role in ("embedding", "loss") else ""
     label = "" if found.slowest_rank is None else f" (rank {found.slowest_rank}{does})"
-    said = f"The slowest, {who}{label}, has {units.share(more)} more to do than the mean of its pipeline"
+    said = f"The slowest, {who}{label}, has {figures.share(more)} more to do than the mean of its pipeline"
     if found.imbalance_ns:
-        length = units.duration(found.imbalance_ns)
+        length = figures.duration(found.imbalance_ns)
         said += f"; stages of unequal length make {length} of the waiting for late peers"
     yield said + "."
 
@@ -73,7 +72,7 @@ def _limits(found: PipelineAnalysis) -> Iterator[str]:
     if found.uncertainty_ns:
         yield (
             "Clocks may make the idle time of a rank in a step wrong by up to "
-            f"{units.duration(found.uncertainty_ns)}."
+            f"{figures.duration(found.uncertainty_ns)}."
         )
     for note in found.notes[:_NOTES]:
         yield opening(prose(note, 240)).removesuffix(".") + "."
@@ -147,7 +146,7 @@ def _ranks(group: Sequence[PipelineStage]) -> Cell:
 
 def _span(texts: Sequence[str]) -> str:
     if not texts:
-        return units.UNKNOWN
+        return figures.UNKNOWN
     low, high = min(texts, key=float), max(texts, key=float)
     return low if low == high else f"{low} to {high}"
 

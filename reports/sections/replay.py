@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from perfdoc.reports import units
 from perfdoc.reports.advice import rough
-from perfdoc.reports.names import shorten
 from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.sections.section import Cell, Grid, Section, name, share, time, word
-from perfdoc.results import Diagnosis, Replay, ReplayAnalysis
+from perfdoc.results import Diagnosis, Replay, ReplayAnalysis, figures
+from perfdoc.results.names import shorten
 
 _RANKS_MOST = 16
 
@@ -57,18 +56,18 @@ def build(diagnosis: Diagnosis) -> Section | None:
 
 
 def _how_well(found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]:
-    off = f"{100 * (found.error_frac or 0.0):+.2f} %"
+    off = figures.signed_share(found.error_frac or 0.0, 2)
     job = found.job
     if job is not None and job.state == "measured":
         yield (
-            f"Run again from the captures as they were, {units.plural(len(job.ranks), 'rank')} together, no "
-            f"rank comes out further from what was measured than {off}."
+            f"Run again from the captures as they were, {figures.plural(len(job.ranks), 'rank')} together, "
+            f"no rank comes out further from what was measured than {off}."
         )
         if not job.predicts:
             yield f"Changes are not predicted from it: {job.withheld}."
         return
     several = (
-        "." if len(replays) == 1 else f" at the most ({units.plural(len(replays), 'rank')}, each alone)."
+        "." if len(replays) == 1 else f" at the most ({figures.plural(len(replays), 'rank')}, each alone)."
     )
     yield (
         f"Run again from the capture as they were, the windows come out {off} from what was measured"
@@ -77,7 +76,7 @@ def _how_well(found: ReplayAnalysis, replays: Sequence[Replay]) -> Iterator[str]
     if job is not None:
         yield f"The ranks were not run together: {job.reason}."
     if withheld := sum(not r.predicts for r in replays):
-        yield f"For {units.plural(withheld, 'rank')} that is too far off to predict from."
+        yield f"For {figures.plural(withheld, 'rank')} that is too far off to predict from."
 
 
 def _by_construction(diagnosis: Diagnosis) -> Iterator[str]:
@@ -169,7 +168,7 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
 
 def _saved(ns: int | None) -> Cell:
     """What is saved; where a change is predicted to make things slower, in words what it costs."""
-    return time(ns) if ns is None or ns >= 0 else word(f"costs {units.duration(-ns)}")
+    return time(ns) if ns is None or ns >= 0 else word(f"costs {figures.duration(-ns)}")
 
 
 def _word(part: str) -> str:

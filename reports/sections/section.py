@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from markupsafe import Markup
 
-from perfdoc.reports import units
-from perfdoc.reports.names import shorten
+from perfdoc.results import figures
+from perfdoc.results.names import shorten
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,19 +75,19 @@ def word(text: str | int) -> Cell:
 
 def time(ns: int | None) -> Cell:
     """A duration."""
-    return Cell(text=units.duration(ns), ns=ns)
+    return Cell(text=figures.duration(ns), ns=ns)
 
 
 def share(frac: float | None) -> Cell:
     """A fraction as a percentage."""
-    return Cell(text=units.UNKNOWN if frac is None else units.share(frac))
+    return Cell(text=figures.UNKNOWN if frac is None else figures.share(frac))
 
 
 def count(number: int | None) -> Cell:
     """A whole number."""
-    return Cell(text=units.UNKNOWN if number is None else units.count(number))
+    return Cell(text=figures.UNKNOWN if number is None else figures.count(number))
 
 
 def size(number: int | None) -> Cell:
     """Bytes."""
-    return Cell(text=units.size(number))
+    return Cell(text=figures.size(number))

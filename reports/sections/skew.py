@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from perfdoc.reports import units
-from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.over_ranks import frac
 from perfdoc.reports.sections.section import Grid, Section, count, name, opening, share, time, word
-from perfdoc.results import Diagnosis, Rank, SkewAnalysis
+from perfdoc.results import Diagnosis, Rank, SkewAnalysis, figures
+from perfdoc.results.names import prose, shorten
 
 _STRAGGLERS = 5
 _WAITS = 8
@@ -49,14 +48,15 @@ def _cost(found: SkewAnalysis, ranks: Iterable[Rank]) -> Iterator[str]:
     own = sum(row.own_ns for row in found.waits)
     wait = sum(row.wait_ns for row in found.waits)
     if not wait:
-        yield f"Nobody waits: all {units.duration(own)} of matched communication is transfer."
+        yield f"Nobody waits: all {figures.duration(own)} of matched communication is transfer."
         return
     # Of some collectives only the arrival is known, and some have no partner here.
     whole = sum(row.total_ns for rank in ranks for row in rank.communication)
     partly = " whose transfer is known" if own < _ALL * whole else ""
     yield (
-        f"Ranks spent {units.duration(own)} in communication{partly}, summed over ranks and collectives; "
-        f"{units.share(frac(wait, own))} of it ({units.duration(wait)}) is waiting for ranks that came later."
+        f"Ranks spent {figures.duration(own)} in communication{partly}, summed over ranks and collectives; "
+        f"{figures.share(frac(wait, own))} of it ({figures.duration(wait)}) is waiting for ranks that came "
+        "later."
     )
 
 
@@ -70,13 +70,13 @@ def _last(found: SkewAnalysis) -> Iterator[str]:
     if found.stragglers:
         worst = max(found.stragglers, key=lambda row: row.wait_caused_ns)
         who = opening(shorten(worst.name, 64))
-        where = f"{units.share(worst.recurrence_frac)} of the {_collectives(worst.dimension)}"
-        waits, known = units.duration(worst.wait_caused_ns), units.duration(worst.resolution_ns)
+        where = f"{figures.share(worst.recurrence_frac)} of the {_collectives(worst.dimension)}"
+        waits, known = figures.duration(worst.wait_caused_ns), figures.duration(worst.resolution_ns)
         if worst.delay_ns != worst.wait_caused_ns:
-            waits += f" together, {units.duration(worst.delay_ns)} of wall time"
+            waits += f" together, {figures.duration(worst.delay_ns)} of wall time"
         yield (
-            f"{who} comes last to {where} (by chance {units.share(worst.chance_frac)}) and makes others wait "
-            f"{waits} (arrivals known to {known} each); {_CAUSES[worst.cause]}."
+            f"{who} comes last to {where} (by chance {figures.share(worst.chance_frac)}) and makes others "
+            f"wait {waits} (arrivals known to {known} each); {_CAUSES[worst.cause]}."
         )
     elif found.stragglers_reason:
         yield f"No straggler is named: {prose(found.stragglers_reason, 240)}."
@@ -84,10 +84,10 @@ def _last(found: SkewAnalysis) -> Iterator[str]:
 
 def _clocks(found: SkewAnalysis) -> Iterator[str]:
     if found.residual_ns.p5 is not None and found.residual_ns.p95 is not None:
-        low, high = units.duration(found.residual_ns.p5), units.duration(found.residual_ns.p95)
+        low, high = figures.duration(found.residual_ns.p5), figures.duration(found.residual_ns.p95)
         sources = dict.fromkeys(_SOURCES[clock.source] for clock in found.clocks if clock.source in _SOURCES)
         by = f"; clocks: {' and '.join(sources)}" if sources else ""
-        told = units.duration(found.resolution_ns)
+        told = figures.duration(found.resolution_ns)
         yield (
             f"Ends of one collective lie {low} to {high} apart (5th to 95th percentile{by}). Differences up "
             f"to {told} are not told from none."

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import partial
 
-from perfdoc.reports import units
 from perfdoc.reports.charts.steps import steps_picture
 from perfdoc.reports.leaves import LEAVES
-from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, time, word
-from perfdoc.results import Diagnosis, StepTimes
+from perfdoc.results import Diagnosis, StepTimes, figures
+from perfdoc.results.names import prose, shorten
 from perfdoc.results.step_times import Distribution, OutlierStep
 
 _OUTLIERS = 8
@@ -50,10 +49,10 @@ def _length(times: StepTimes) -> Iterator[str]:
         spread, what = times.analysed or times.profiled, "profiled"
     if spread is None:
         return
-    said = f"A step takes {units.duration(spread.median_ns)}, the median of {spread.count:,} {what} ones"
+    said = f"A step takes {figures.duration(spread.median_ns)}, the median of {spread.count:,} {what} ones"
     if spread.count > 2:
-        low, high = units.duration(spread.p10_ns), units.duration(spread.p90_ns)
-        varies = units.share(spread.variation_frac)
+        low, high = figures.duration(spread.p10_ns), figures.duration(spread.p90_ns)
+        varies = figures.share(spread.variation_frac)
         said += f"; four of five take {low} to {high} (standard deviation {varies})"
     yield said + "."
 
@@ -62,7 +61,7 @@ def _warm_up(times: StepTimes) -> Iterator[str]:
     warm = times.warmup
     if warm.state == "measured" and warm.steps:
         first = "The first step is" if warm.steps == 1 else f"The first {warm.steps:,} steps are"
-        yield f"{first} warm-up: {units.duration(warm.excess_ns)} more than as many steady ones take."
+        yield f"{first} warm-up: {figures.duration(warm.excess_ns)} more than as many steady ones take."
 
 
 def _overhead(times: StepTimes) -> Iterator[str]:
@@ -70,26 +69,26 @@ def _overhead(times: StepTimes) -> Iterator[str]:
     if found.state != "measured" or found.frac is None:
         return
     low, high = found.low_frac, found.high_frac
-    span = "" if low is None or high is None else f", {units.share(low)} to {units.share(high)}"
+    span = "" if low is None or high is None else f", {figures.share(low)} to {figures.share(high)}"
     sides = (
         f"({found.profiled_steps or 0:,} profiled against {found.unprofiled_steps or 0:,} other steps{span})"
     )
     if low is not None and high is not None and low <= 0 <= high:
-        yield f"What profiling costs cannot be told from nothing: {units.share(found.frac)} {sides}."
+        yield f"What profiling costs cannot be told from nothing: {figures.share(found.frac)} {sides}."
     elif found.frac > 0:
-        by = units.share(found.frac)
+        by = figures.share(found.frac)
         yield f"Profiling makes steps {by} longer {sides}: the window's figures hold that."
     else:
-        yield f"Profiled steps are {units.share(-found.frac)} shorter {sides}: not the same work."
+        yield f"Profiled steps are {figures.share(-found.frac)} shorter {sides}: not the same work."
 
 
 def _log(times: StepTimes) -> Iterator[str]:
     found = times.agreement
     if found.state == "measured" and found.agrees is False and found.median_frac is not None:
         more = "longer" if found.median_frac > 0 else "shorter"
-        by = units.share(abs(found.median_frac))
+        by = figures.share(abs(found.median_frac))
         yield (
-            f"Analysed steps are {by} {more} than the log has them; up to {units.share(found.bar_frac)} "
+            f"Analysed steps are {by} {more} than the log has them; up to {figures.share(found.bar_frac)} "
             "is usual. Trust the log for the length and the analysis for the shares."
         )
 
@@ -101,8 +100,8 @@ def _slowest(times: StepTimes) -> Iterator[str]:
     worst = max(times.outliers, key=lambda step: step.excess_ns)
     grew = f", mostly {_leaf(worst)} on {shorten(worst.label or 'a rank', 64)}" if worst.leaf else ""
     yield (
-        f"{units.plural(total, 'step')} took much longer than the others; the worst, "
-        f"`{shorten(worst.step, 64)}`, by {units.duration(worst.excess_ns)}{grew}."
+        f"{figures.plural(total, 'step')} took much longer than the others; the worst, "
+        f"`{shorten(worst.step, 64)}`, by {figures.duration(worst.excess_ns)}{grew}."
     )
 
 
@@ -148,7 +147,7 @@ def _outlier(step: OutlierStep) -> list[Cell]:
         time(step.duration_ns),
         time(step.excess_ns),
         name(step.label or "", 64),
-        Cell(text=_leaf(step) if step.leaf else units.UNKNOWN),
+        Cell(text=_leaf(step) if step.leaf else figures.UNKNOWN),
         time(step.leaf_growth_ns),
         Cell(text="" if step.leaf else prose(step.reason, 120)),
     ]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import at_most, predicted
-from perfdoc.rules.engine.rule import Advice, Level, Meta, Verdict
+from perfdoc.rules.engine.needs import WINDOW
+from perfdoc.rules.engine.rule import Level, Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
 from perfdoc.rules.facts.gradient_sums import (
     MANY_RANKS,
     can_accumulate_in_fp32,
@@ -26,7 +29,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
-    needs=("trace",),
+    needs=(WINDOW, communication("dp")),
     advice=(
         "dp_overlap",
         "dp_bucket_bigger",
@@ -124,13 +127,13 @@ def _overlaps(case: Case) -> list[Advice]:
         together = (_WEIGHTS,) if both else ()
         alone = not both and _gathers(case) and not case.is_set_to(_WEIGHTS, True)
         only = at_most(gain, "predicted with weights gathered ahead too") if alone else gain
-        found.append(Advice(knob=_GRADIENTS, to=True, why=why, gain=only, together=together))
+        found.append(advise(knob=_GRADIENTS, to=True, why=why, gain=only, together=together))
     if sharded and case.is_set_to(_WEIGHTS, False):
         why = "gathers the weights of the next layers while the forward pass computes"
         if not both:
             gain = at_most(gain, "predicted with gradients overlapped anew, which they may be already")
         together = (_GRADIENTS,) if both else ()
-        found.append(Advice(knob=_WEIGHTS, to=True, why=why, gain=gain, together=together))
+        found.append(advise(knob=_WEIGHTS, to=True, why=why, gain=gain, together=together))
     return found
 
 
@@ -179,7 +182,7 @@ def _buckets(case: Case) -> list[Advice]:
         if case.is_set_to("bucket_size", None):
             return []
         why = "Megatron FSDP then moves each layer's weights and gradients beside that layer's compute"
-        return [Advice(knob="bucket_size", to=None, why=why)]
+        return [advise(knob="bucket_size", to=None, why=why)]
     found = []
     for key, factor in (("buckets_x4", 4.0), ("buckets_x0.25", 0.25)):
         prediction = case.prediction(key)
@@ -191,9 +194,9 @@ def _buckets(case: Case) -> list[Advice]:
     larger, usual = case.prediction("buckets_x4"), _usual_elements(case)
     if not found and larger is not None and (larger.mid_ns or 0) > 0 and size < usual:
         why = f"megatron-core's own size instead of {size:,} elements: fewer messages, less latency"
-        return [Advice(knob="bucket_size", to=usual, why=why)]
+        return [advise(knob="bucket_size", to=usual, why=why)]
     return [
-        Advice(knob="bucket_size", to=to, why=f"{words}; the size counts elements, not bytes", gain=gain)
+        advise(knob="bucket_size", to=to, why=f"{words}; the size counts elements, not bytes", gain=gain)
         for words, to, gain in found[:1]
     ]
 
@@ -215,11 +218,11 @@ def _narrower_sums(case: Case) -> list[Advice]:
     found = []
     if _many(case):
         why = "adds in fp32 what was sent in bf16, so that sums over so many ranks keep their precision"
-        found.append(Advice(knob="reduce_scatter_with_fp32_accumulation", to=True, why=why))
+        found.append(advise(knob="reduce_scatter_with_fp32_accumulation", to=True, why=why))
         costs = "an exchange and local sums take the place of NCCL's reduce-scatter; compare the loss"
         gain = at_most(gain, "predicted for a reduce-scatter of half the bytes, not for the exchange")
     why = "sends gradients in 2 bytes instead of 4"
-    return [*found, Advice(knob="grad_reduce_in_fp32", to=False, why=why, gain=gain, costs=costs)]
+    return [*found, advise(knob="grad_reduce_in_fp32", to=False, why=why, gain=gain, costs=costs)]
 
 
 def _narrower_weights(case: Case) -> list[Advice]:
@@ -233,9 +236,9 @@ def _narrower_weights(case: Case) -> list[Advice]:
     found = []
     if case.is_set_to("fp8_recipe", "mxfp8") and not case.is_set_to("use_megatron_fsdp", True):
         why = "MXFP8 weights are gathered into the gradients' buffer"
-        found.append(Advice(knob="reuse_grad_buf_for_mxfp8_param_ag", to=True, why=why))
+        found.append(advise(knob="reuse_grad_buf_for_mxfp8_param_ag", to=True, why=why))
     why = "gathers weights in 1 byte instead of 2, the same values that the products are fed anyway"
-    return [Advice(knob="fp8_param_gather", to=True, why=why, costs=costs), *found]
+    return [advise(knob="fp8_param_gather", to=True, why=why, costs=costs), *found]
 
 
 def _held_back(case: Case, overlaps: Sequence[Advice]) -> list[str]:

@@ -6,17 +6,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from perfdoc.analyzers.memory.formula import states_bytes
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import predicted
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.needs import GPUS, WINDOW
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.degrees import degrees_of, has_experts
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
 from perfdoc.rules.facts.gradient_sums import summing_ranks
-from perfdoc.rules.facts.hidden import only_for_gpus
 from perfdoc.rules.facts.links import Link, reached_gbps, usual_link
-from perfdoc.rules.facts.memory_room import gib
 
 META = Meta(
     code="PD103",
@@ -26,7 +27,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
-    needs=("trace", "settings", "hardware"),
+    needs=(GPUS, WINDOW, communication("dp")),
     advice=(
         "dp_hierarchical",
         "scale_hier",
@@ -52,9 +53,6 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where exposed DP communication takes `exposed.MIN_FRAC` of the window and its
     bus bandwidth is below `LOW_LINK_FRAC` of what the links usually carry. What would help is not
     measured."""
-    on_cpu = only_for_gpus(case)
-    if on_cpu is not None:
-        return on_cpu
     nothing, evidence = judged(case, "dp")
     if nothing is not None:
         return nothing
@@ -105,7 +103,7 @@ def _messages_are_small(case: Case) -> bool:
 def _advice(case: Case, link: Link, ranks: int) -> Iterator[Advice]:
     sharded = case.is_set_to("use_distributed_optimizer", True)
     if sharded and ranks >= RING_RANKS and case.is_set_to("pad_buckets_for_high_nccl_busbw", False):
-        yield Advice(
+        yield advise(
             knob="pad_buckets_for_high_nccl_busbw",
             to=True,
             why=f"pads buckets to 65,536 elements, so that a ring of {ranks:,} moves pieces of even size; a "
@@ -116,10 +114,10 @@ def _advice(case: Case, link: Link, ranks: int) -> Iterator[Advice]:
         yield from _two_levels(case, ranks)
     if link.crosses and case.is_set_to("use_sharp", False):
         why = "adds in the switches, where InfiniBand has SHARP: fewer bytes on the wire, fewer SMs"
-        yield Advice(knob="use_sharp", to=True, why=why, costs="one group of the job can have it")
+        yield advise(knob="use_sharp", to=True, why=why, costs="one group of the job can have it")
     if case.gpu is not None and case.gpu.architecture != "ampere" and case.is_set_to("nccl_ub", False):
         where = "network cards, most of all with use_sharp," if link.crosses else "NVLink"
-        yield Advice(
+        yield advise(
             knob="nccl_ub",
             to=True,
             why=f"registers the buffers, so that NCCL reduces over {where} with few SMs; a guide claims 20 % "
@@ -129,7 +127,7 @@ def _advice(case: Case, link: Link, ranks: int) -> Iterator[Advice]:
         )
     if not any(case.is_set_to("nccl_debug", level) for level in ("INFO", "TRACE")):
         why = "prints for each group which transport, cards and channels it got; for one run"
-        yield Advice(knob="nccl_debug", to="INFO", why=why, costs="a long log")
+        yield advise(knob="nccl_debug", to="INFO", why=why, costs="a long log")
 
 
 def _two_levels(case: Case, ranks: int) -> Iterator[Advice]:
@@ -139,7 +137,7 @@ def _two_levels(case: Case, ranks: int) -> Iterator[Advice]:
         return
     more = _more_bytes(case, ranks)
     memory = "" if more is None else f": {gib(more)} more on each GPU, by formula"
-    yield Advice(
+    yield advise(
         knob="num_distributed_optimizer_instances",
         to=2,
         why=f"scatters and gathers over {ranks // 2:,} ranks and only sums over the other half, instead of "

@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import predicted
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.needs import WINDOW, Missing, Need, given, not_applicable, skipped
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
+
+
+def _no_cost(case: Case) -> Missing | None:
+    found = case.job.contention
+    if found.state != "measured":
+        return not_applicable(found.reason)
+    if found.norm_cost is None:
+        return skipped(found.reason or "too few norms ran beside communication to tell")
+    return None
+
 
 META = Meta(
     code="PD110",
@@ -16,7 +29,10 @@ META = Meta(
     "short kernels become as long as a collective.",
     sources=("seed 000", "seed 001"),
     topic="comm_overlap",
-    needs=("trace",),
+    needs=(
+        Need(words="norms with and without communication beside them", missing=_no_cost),
+        WINDOW,
+    ),
     advice=("dp_ln_sm_margin",),
 )
 
@@ -27,16 +43,7 @@ MIN_FRAC = 0.005
 def evaluate(case: Case) -> Verdict:
     """Fires where norms are provably slower beside communication, and it costs `MIN_FRAC` of the windows."""
     found = case.job.contention
-    if found.state != "measured":
-        return Verdict(state="not_applicable", reason=found.reason)
-    if found.norm_cost is None:
-        return Verdict(
-            state="skipped", reason=found.reason or "too few norms ran beside communication to tell"
-        )
-    windows = sum(r.ledger.window_ns for r in case.ranks)
-    if not windows:
-        return Verdict(state="skipped", reason="every window is empty")
-    share = found.norm_cost.low_ns / windows
+    share = given(found.norm_cost).low_ns / sum(r.ledger.window_ns for r in case.ranks)
     worst = next((k for k in found.signatures if k.slower_devices), None)
     evidence = [
         Evidence(label="time that norms lose beside communication", value=f"{per_cent(share, 2)} or more")
@@ -46,7 +53,7 @@ def evaluate(case: Case) -> Verdict:
             Evidence(
                 label=f"{worst.family or worst.kernel_class}, {worst.samples_alone} runs alone, "
                 f"{worst.samples_contended} beside",
-                value=f"{worst.alone_ns / 1e3:.3g} us, {worst.contended_ns / 1e3:.3g} us",
+                value=f"{brief(worst.alone_ns)}, {brief(worst.contended_ns)}",
             )
         )
     if share < MIN_FRAC:
@@ -64,7 +71,7 @@ def evaluate(case: Case) -> Verdict:
             costs = "norms that run alone have fewer SMs"
             knob = f"nvte_{way}_layernorm_sm_margin"
             gain = predicted(case, "norms_alone")
-            advice.append(Advice(knob=knob, to=margin, why=why, costs=costs, gain=gain))
+            advice.append(advise(knob=knob, to=margin, why=why, costs=costs, gain=gain))
         if not advice:
             remedy = "The margins that are set do not help: check that these norms read them (Transformer "
             remedy += "Engine's do)."

@@ -4,12 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, not_applicable, skipped
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.hidden import only_for_gpus
+
+
+def _lost_frac(case: Case) -> float | None:
+    """What products lose, of the windows of all ranks; None where that was not measured."""
+    cost, windows = case.job.contention.other_cost, sum(r.ledger.window_ns for r in case.ranks)
+    measured = case.job.contention.state == "measured" and cost is not None and windows
+    return cost.low_ns / windows if measured and cost is not None else None
+
+
+def _not_compared(case: Case) -> Missing | None:
+    """Without the measurement a cluster above `MAX_CGA` is judged all the same."""
+    if _lost_frac(case) is not None or any(a.knob == _CGA for a in _usual(case)):
+        return None
+    if not any(r.communication for r in case.ranks):
+        return not_applicable("no communication was seen")
+    found = case.job.contention
+    few = "too few products ran with and without communication beside them to tell"
+    return skipped(found.reason if found.state != "measured" and found.reason else few)
+
 
 META = Meta(
     code="PD113",
@@ -18,7 +39,10 @@ META = Meta(
     "loses more than the transfer gains.",
     sources=("seed 000", "seed 001"),
     topic="comm_overlap",
-    needs=("trace",),
+    needs=(
+        GPUS,
+        Need(words="products with and without communication beside them", missing=_not_compared),
+    ),
     advice=("tp_overlap_sms", "tp_overlap_cga"),
 )
 
@@ -40,28 +64,17 @@ def evaluate(case: Case) -> Verdict:
     """Fires where products are provably slower beside communication and it costs `MIN_FRAC` of the windows;
     as a problem where the settings of TP overlap go beyond what is usual, else as information, since every
     overlap has a price. Without that measurement a cluster above `MAX_CGA` is worth a note."""
-    on_cpu = only_for_gpus(case)
-    if on_cpu is not None:
-        return on_cpu
     odd = list(_usual(case))
-    found = case.job.contention
-    windows = sum(r.ledger.window_ns for r in case.ranks)
-    if found.state != "measured" or found.other_cost is None or not windows:
-        if any(a.knob == _CGA for a in odd):
-            return _fires(case, [], [a for a in odd if a.knob == _CGA], measured=False)
-        if not any(r.communication for r in case.ranks):
-            return Verdict(state="not_applicable", reason="no communication was seen")
-        few = "too few products ran with and without communication beside them to tell"
-        reason = found.reason if found.state != "measured" and found.reason else few
-        return Verdict(state="skipped", reason=reason)
-    share = found.other_cost.low_ns / windows
+    found, share = case.job.contention, _lost_frac(case)
+    if share is None:
+        return _fires(case, [], [a for a in odd if a.knob == _CGA], measured=False)
     evidence = [
         Evidence(label="time that products lose beside communication", value=f"{per_cent(share, 2)} or more")
     ]
     worst = next((k for k in found.other_signatures if k.slower_devices), None)
     if worst is not None and worst.alone_ns and worst.contended_ns:
         label = f"{worst.kernel_class}, {worst.samples_alone} runs alone, {worst.samples_contended} beside"
-        value = f"{worst.alone_ns / 1e3:.3g} us, {worst.contended_ns / 1e3:.3g} us"
+        value = f"{brief(worst.alone_ns)}, {brief(worst.contended_ns)}"
         evidence.append(Evidence(label=label, value=value))
     if found.occupied_blocks is not None:
         label = "thread blocks that communication occupies at most"
@@ -101,7 +114,7 @@ def _usual(case: Case) -> Iterator[Advice]:
     sms, cga = case.number(_SM), case.number(_CGA)
     if sms is not None and sms > USUAL_SM:
         why = f"gives products {sms - USUAL_SM} SMs back; tune from there by the profile"
-        yield Advice(knob=_SM, to=USUAL_SM, why=why, costs="the transfer takes longer, and its end may show")
+        yield advise(knob=_SM, to=USUAL_SM, why=why, costs="the transfer takes longer, and its end may show")
     if cga is not None and cga > MAX_CGA:
         to = MAX_CGA if sms is None else max(1, min(MAX_CGA, sms))
-        yield Advice(knob=_CGA, to=to, why="leaves products SMs side by side")
+        yield advise(knob=_CGA, to=to, why="leaves products SMs side by side")

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.needs import GPUS, WINDOW
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.context_parallel import covered_cp, transfer_over_attention, two_levels
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.facts.hidden import level_of, only_for_gpus, surely_saved
-from perfdoc.simulator.replay.predict import Gain
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
+from perfdoc.rules.facts.hidden import level_of, surely_saved
 
 META = Meta(
     code="PD120",
@@ -22,7 +25,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 004"),
     topic="long_sequence",
     time=("exposed_comm.cp",),
-    needs=("trace",),
+    needs=(GPUS, WINDOW, communication("cp")),
     advice=(
         "cp_configurable",
         "cp_p2p",
@@ -62,9 +65,6 @@ def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks: as a problem where the scheme is known not
     to overlap (a2a, all_gather) or next to nothing is hidden. No other degree or scheme is advised where the
     replay finds that the ring is only held up."""
-    on_cpu = only_for_gpus(case)
-    if on_cpu is not None:
-        return on_cpu
     nothing, evidence = judged(case, "cp")
     if nothing is not None:
         return nothing
@@ -122,17 +122,17 @@ def _advice(case: Case, scheme: str, cp: int, ratio: float | None) -> Iterator[A
     if scheme in _IN_FRONT and (scheme == "a2a" or ratio is None or ratio <= 1.0):
         what = "exchanges of heads" if scheme == "a2a" else "gathers of keys and values"
         why = f"moves keys and values around a ring beside attention; {what} stand in front of it"
-        yield Advice(knob=_TYPE, to="p2p", why=why, gain=gain)
+        yield advise(knob=_TYPE, to="p2p", why=why, gain=gain)
         return
     if scheme == "a2a" or (scheme in ("p2p", "all_gather") and (ratio is None or ratio <= 1.0)):
         return
     split = two_levels(case, cp) if scheme != "a2a+p2p" else None
     if split is not None:
         inner, outer = split
-        yield Advice(
+        yield advise(
             knob=_SIZES, to=split, why=f"{inner} ranks exchange heads inside a node, {outer} form rings"
         )
-        yield Advice(
+        yield advise(
             knob=_TYPE,
             to="a2a+p2p",
             why=f"rings of {outer} instead of {cp}: each piece of attention is longer beside as long a "
@@ -144,7 +144,7 @@ def _advice(case: Case, scheme: str, cp: int, ratio: float | None) -> Iterator[A
         return
     smaller = covered_cp(case, cp, ratio) if ratio is not None else None
     if smaller is not None:
-        yield Advice(
+        yield advise(
             knob=_CP,
             to=smaller,
             why=f"the largest degree at which attention covers the ring: {per_cent(ratio or 0.0, 0)} of its "

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.device.copy_times import CopyTime
+from perfdoc.results.figures import brief
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.needs import GPUS, WINDOW, given
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import why_start_up_counts
 
@@ -18,7 +22,7 @@ META = Meta(
     sources=("DESIGN section 3", "seed 000", "seed 001"),
     topic="memory",
     time=("exposed_memcpy",),
-    needs=("trace",),
+    needs=(GPUS, WINDOW),
     advice=("mem_offload_tune",),
 )
 
@@ -44,12 +48,8 @@ _DEVICE = (
 def evaluate(case: Case) -> Verdict:
     """Fires where exposed copies take `MIN_FRAC` of the window; as information where that is the whole
     capture, start-up included, and they take less than `MOST_FRAC` of it."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU: nothing is copied")
     missing = [c.capabilities["copies"] for c in case.captures if not c.capabilities["copies"].available]
-    share = case.share(lambda r: r.ledger.exposed_memcpy_ns)
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    share = given(case.share(lambda r: r.ledger.exposed_memcpy_ns))
     if missing and share < MIN_FRAC:
         return Verdict(state="skipped", reason=missing[0].reason)
     evidence = time_evidence(case, "copies that nothing hides", share, lambda r: r.ledger.exposed_memcpy_ns)
@@ -86,7 +86,7 @@ def _fewer_layers(case: Case) -> list[Advice]:
     why = f"{layers // 2} layers are copied to the host and back instead of {layers}; then measure again"
     costs = "their activations stay on the GPU: look at the peak of memory"
     gain = ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "the time of exposed copies")
-    return [Advice(knob=_OFFLOADED, to=layers // 2, why=why, costs=costs, gain=gain)]
+    return [advise(knob=_OFFLOADED, to=layers // 2, why=why, costs=costs, gain=gain)]
 
 
 def _over_ranks(case: Case) -> list[CopyTime]:
@@ -109,4 +109,4 @@ def _over_ranks(case: Case) -> list[CopyTime]:
 
 def _words(copies: CopyTime) -> str:
     size = "" if copies.bytes is None else f", {copies.bytes / 2**20:,.4g} MiB"
-    return f"{copies.exposed_ns / 1e6:.3g} ms in {copies.count:,}{size}"
+    return f"{brief(copies.exposed_ns)} in {copies.count:,}{size}"

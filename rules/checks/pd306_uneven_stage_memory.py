@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.memory.result import MemoryMeasurement
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.memory import DeviceMemory
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Evidence, Meta, Verdict
-from perfdoc.rules.facts.bubble import no_pipeline
+from perfdoc.rules.engine.needs import Missing, Need, skipped
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.bubble import PIPELINE
+
+
+def _one_stage(case: Case) -> Missing | None:
+    return skipped("no memory snapshots of two stages that are known") if len(_peaks(case)) < 2 else None
+
 
 META = Meta(
     code="PD306",
@@ -15,7 +22,10 @@ META = Meta(
     "though other stages have room.",
     sources=("seed 004",),
     topic="pipeline",
-    needs=("ranks", "snapshot"),
+    needs=(
+        PIPELINE,
+        Need(words="memory snapshots of two stages", missing=_one_stage),
+    ),
     advice=("pp_flexible_layout",),
 )
 
@@ -28,18 +38,14 @@ MAX_RATIO = 0.8
 def evaluate(case: Case) -> Verdict:
     """Fires where the fullest stage has less than `MAX_FREE_FRAC` of its device to spare, or failed to
     allocate, and another stage's peak is `MAX_RATIO` of it or less; as information where nothing failed."""
-    if nothing := no_pipeline(case):
-        return nothing
     peaks = _peaks(case)
-    if len(peaks) < 2:
-        return Verdict(state="skipped", reason="no memory snapshots of two stages that are known")
     fullest = max(peaks, key=lambda s: peaks[s][0])
     emptiest = min(peaks, key=lambda s: peaks[s][0])
     (most, device), (least, _) = peaks[fullest], peaks[emptiest]
     failed = bool(device.oom_events)
     evidence = [
-        Evidence(label=f"peak of reserved memory, stage {fullest}", value=f"{most / 2**30:.4g} GiB"),
-        Evidence(label=f"stage {emptiest}", value=f"{least / 2**30:.4g} GiB"),
+        Evidence(label=f"peak of reserved memory, stage {fullest}", value=gib(most, ".4g")),
+        Evidence(label=f"stage {emptiest}", value=gib(least, ".4g")),
     ]
     if device.headroom_bytes is None and not failed:
         return Verdict(state="skipped", reason="the snapshot does not say how large the device is")
@@ -61,14 +67,13 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _peaks(case: Case) -> dict[int, tuple[int, MemoryMeasurement]]:
+def _peaks(case: Case) -> dict[int, tuple[int, DeviceMemory]]:
     """Stage → its largest peak of reserved memory, and the device that had it."""
     stages = {row.rank: row.stage for row in case.job.pipeline.stages if row.rank is not None}
-    found: dict[int, tuple[int, MemoryMeasurement]] = {}
-    for rank in () if case.memory is None else case.memory.ranks:
-        stage = None if rank.rank is None else stages.get(rank.rank)
-        for device in rank.devices:
-            peak = device.peak_reserved_bytes
-            if stage is not None and peak and peak > found.get(stage, (0, device))[0]:
-                found[stage] = (peak, device)
+    found: dict[int, tuple[int, DeviceMemory]] = {}
+    for device in () if case.memory is None else case.memory.devices:
+        stage = None if device.rank is None else stages.get(device.rank)
+        peak = device.peak_reserved_bytes
+        if stage is not None and peak and peak > found.get(stage, (0, device))[0]:
+            found[stage] = (peak, device)
     return found

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from perfdoc.analyzers.memory.result import MemoryMeasurement
-from perfdoc.rules.checks import pd502_out_of_memory as pd502
-from perfdoc.rules.engine.advise import all_or_none, proposed
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.memory import DeviceMemory
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise, all_or_none, proposed
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import overlapped_messages
 from perfdoc.rules.facts.degrees import (
     CP,
@@ -24,6 +24,8 @@ from perfdoc.rules.facts.degrees import (
     sequence_of,
     uses_fsdp,
 )
+from perfdoc.rules.facts.memory_relief import pieces
+from perfdoc.rules.facts.shortage import NEEDS, shortage
 
 META = Meta(
     code="PD311",
@@ -32,7 +34,7 @@ META = Meta(
     "activations have to be split over more ranks.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
     topic="parallel_mapping",
-    needs=("snapshot", "settings"),
+    needs=NEEDS,
     advice=(
         "pm_tp_when_too_big",
         "pm_table_too_big",
@@ -54,22 +56,19 @@ def evaluate(case: Case) -> Verdict:
     ranks. In order: where activations are `ACTIVATIONS_FRAC` of the peak and the sequence is longer than the
     model is wide, context parallelism; expert, then tensor parallelism inside the NVLink domain; the
     pipeline, with virtual stages."""
-    short = pd502.evaluate(case)
-    if short.state != "fires":
-        return Verdict(state=short.state, reason=short.reason, evidence=short.evidence)
-    devices = [d for r in (() if case.memory is None else case.memory.ranks) for d in r.devices]
-    measured = [d for d in devices if d.peak_reserved_bytes]
+    short = shortage(case)
+    if not short.is_one:
+        return Verdict(state="passes", evidence=short.evidence)
+    measured = [d for d in ([] if case.memory is None else case.memory.devices) if d.peak_reserved_bytes]
     if not measured:
         return Verdict(state="skipped", reason="no memory snapshot tells what was reserved")
-    if any(not p.forbidden for p in proposed(case, short.advice)):
+    if any(not p.forbidden for p in proposed(case, pieces(case, short.worst))):
         reason = "there are settings left that cost no ranks: see PD502"
         return Verdict(state="passes", reason=reason, evidence=short.evidence)
     worst = max(measured, key=lambda d: (d.oom_events or 0, d.peak_reserved_bytes or 0))
     evidence = [
-        *short.evidence[:2],
-        Evidence(
-            label="peak of reserved memory", value=f"{(worst.peak_reserved_bytes or 0) / 2**30:.4g} GiB"
-        ),
+        *short.counts,
+        Evidence(label="peak of reserved memory", value=gib(worst.peak_reserved_bytes or 0, ".4g")),
     ]
     free = [f for d in measured if (f := _free_frac(d)) is not None]
     if free:
@@ -92,13 +91,13 @@ _FIRST = "Look at fragmentation (PD501) first: it costs no ranks."
 _OTHERWISE = "Use more GPUs, or split further by a degree that divides heads, layers and ranks."
 
 
-def _free_frac(device: MemoryMeasurement) -> float | None:
+def _free_frac(device: DeviceMemory) -> float | None:
     if device.headroom_bytes is None or not device.peak_reserved_bytes:
         return None
     return device.headroom_bytes / (device.headroom_bytes + device.peak_reserved_bytes)
 
 
-def _next(case: Case, full: MemoryMeasurement) -> list[Advice]:
+def _next(case: Case, full: DeviceMemory) -> list[Advice]:
     """The first step that is possible, alone: one change at a time."""
     dp, tp, pp, cp = case.dp, case.degree(TP), case.degree(PP), case.degree(CP)
     if uses_fsdp(case):
@@ -111,26 +110,26 @@ def _next(case: Case, full: MemoryMeasurement) -> list[Advice]:
     if cp and long and sequence and sequence % (4 * cp) == 0 and _activations_frac(full) >= ACTIVATIONS_FRAC:
         why = "halves the activations of a sequence that is longer than the model is wide, for less "
         why += "communication than tensor parallelism"
-        return [Advice(knob=CP, to=2 * cp, why=why, costs=costs)]
+        return [advise(knob=CP, to=2 * cp, why=why, costs=costs)]
     heads, domain = heads_of(case), nvlink_domain(case)
     if experts := _more_expert_ranks(case, domain):
         return experts
     if tp and heads and domain and 2 * tp <= domain and heads % (2 * tp) == 0:
         why = f"halves weights and activations of a GPU, inside the NVLink domain of {domain}"
         costs = f"{costs}; communication in every layer"
-        found = [Advice(knob=TP, to=2 * tp, why=why, costs=costs)]
+        found = [advise(knob=TP, to=2 * tp, why=why, costs=costs)]
         if tp == 1 and case.is_set_to("sequence_parallel", False):
             why = "splits what tensor parallelism leaves whole"
-            found.append(Advice(knob="sequence_parallel", to=True, why=why))
+            found.append(advise(knob="sequence_parallel", to=True, why=why))
         return found
     layers = layers_of(case)
     if tp and pp and layers and domain and 2 * tp > domain and layers % (2 * pp) == 0:
         why = f"halves the layers of a GPU; tensor parallelism fills the NVLink domain of {domain} already"
-        found = [Advice(knob=PP, to=2 * pp, why=why, costs=f"{costs}; the pipeline's bubble")]
+        found = [advise(knob=PP, to=2 * pp, why=why, costs=f"{costs}; the pipeline's bubble")]
         if pp == 1 and layers % 4 == 0 and _whole_groups(case, dp // 2, 2):
             why = "halves the bubble of the new pipeline"
             found += overlapped_messages(case)
-            found.append(Advice(knob=VPP, to=2, why=why, costs="twice the messages between stages"))
+            found.append(advise(knob=VPP, to=2, why=why, costs="twice the messages between stages"))
         return found
     return []
 
@@ -143,10 +142,10 @@ def _more_expert_ranks(case: Case, domain: int | None) -> list[Advice]:
     if experts % (2 * now.ep) or now.expert_dp % 2 or 2 * now.ep * now.etp > domain:
         return []
     why = "halves the experts of a GPU, inside the NVLink domain and without a bubble"
-    return [Advice(knob=EP, to=2 * now.ep, why=why, costs="tokens travel further")]
+    return [advise(knob=EP, to=2 * now.ep, why=why, costs="tokens travel further")]
 
 
-def _activations_frac(device: MemoryMeasurement) -> float:
+def _activations_frac(device: DeviceMemory) -> float:
     made = device.composition
     if made is None or not device.peak_allocated_bytes:
         return 0.0

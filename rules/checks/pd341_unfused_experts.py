@@ -3,13 +3,30 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.facts.degrees import EP, experts_of, has_experts
-from perfdoc.rules.facts.hidden import only_for_gpus
-from perfdoc.simulator.replay.predict import Gain
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, known, skipped
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.degrees import EP, NOT_DENSE, experts_of
+
+_GROUPED, _PERMUTE = "moe_grouped_gemm", "moe_permute_fusion"
+
+
+def _local(case: Case) -> int | None:
+    """Experts of a layer on each GPU."""
+    experts, ep = experts_of(case), case.degree(EP)
+    return None if experts is None or ep is None or ep < 1 else experts // ep
+
+
+def _neither_known(case: Case) -> Missing | None:
+    if case.setting(_GROUPED)[0] or case.setting(_PERMUTE)[0]:
+        return None
+    return skipped(f"neither {_GROUPED} nor {_PERMUTE} is known")
+
 
 META = Meta(
     code="PD341",
@@ -18,37 +35,31 @@ META = Meta(
     "by several kernels around the exchange.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),
     topic="moe",
-    needs=("settings",),
+    needs=(
+        GPUS,
+        NOT_DENSE,
+        known("the experts of a GPU", _local, reason="the experts of a GPU are not known"),
+        Need(words=f"`{_GROUPED}` or `{_PERMUTE}`", missing=_neither_known),
+    ),
     advice=("moe_grouped_gemm", "moe_permute_fusion"),
 )
-
-_GROUPED, _PERMUTE = "moe_grouped_gemm", "moe_permute_fusion"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where grouped products are known to be off with several experts on a GPU, or the
     fused permutation is known to be off."""
-    if on_cpu := only_for_gpus(case):
-        return on_cpu
-    if has_experts(case) is False:
-        return Verdict(state="not_applicable", reason="the model has no experts")
-    experts, ep = experts_of(case), case.degree(EP)
-    if experts is None or ep is None or ep < 1:
-        return Verdict(state="skipped", reason="the experts of a GPU are not known")
-    if not case.setting(_GROUPED)[0] and not case.setting(_PERMUTE)[0]:
-        return Verdict(state="skipped", reason=f"neither {_GROUPED} nor {_PERMUTE} is known")
-    local = experts // ep
+    local = given(_local(case))
     evidence = [Evidence(label="experts of a layer on each GPU", value=str(local))]
     advice = []
     if local > 1 and case.is_set_to(_GROUPED, False):
         gain = _ceiling(case, _products_ns, "the time of the experts' products")
         why = f"runs the {local} experts of a GPU in one kernel; a guide claims 2 to 3 times for it"
-        advice.append(Advice(knob=_GROUPED, to=True, why=why, gain=gain))
+        advice.append(advise(knob=_GROUPED, to=True, why=why, gain=gain))
     if case.is_set_to(_PERMUTE, False):
         gain = _ceiling(case, _sorting_ns, "the time of sorting tokens")
         why = "sorts tokens by expert in one kernel"
         advice.append(
-            Advice(knob=_PERMUTE, to=True, why=why, costs="Transformer Engine 2.1 or newer", gain=gain)
+            advise(knob=_PERMUTE, to=True, why=why, costs="Transformer Engine 2.1 or newer", gain=gain)
         )
     for label, of in (("products of experts", _products_ns), ("sorting tokens", _sorting_ns)):
         share = case.share(lambda r, of=of: of(r) or 0)  # type: ignore[misc]

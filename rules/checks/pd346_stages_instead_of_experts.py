@@ -5,24 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfdoc.analyzers.memory.formula import Degrees
-from perfdoc.rules.checks.pd301_pipeline_bubble import MIN_FRAC
-from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
-from perfdoc.rules.engine.advise import all_or_none
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.facts.bubble import bubble_at, bubble_ceiling, without_chunks
+from perfdoc.rules.engine.needs import given, several
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.bubble import BUBBLE, MIN_FRAC, bubble_at, bubble_ceiling, without_chunks
 from perfdoc.rules.facts.degrees import (
     EP,
+    EXPERTS,
+    NOT_DENSE,
     PP,
     UNKNOWN,
     batch_divides,
     degrees_of,
     experts_of,
-    has_experts,
     nvlink_domain,
 )
 from perfdoc.rules.facts.memory_need import too_large
+from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
 META = Meta(
     code="PD346",
@@ -32,7 +34,16 @@ META = Meta(
     sources=("seed 004",),
     topic="moe",
     time=("pipeline.bubble",),
-    needs=("ranks", "steps", "settings"),
+    needs=(
+        several(
+            "a pipeline degree that is not known to be 1",
+            lambda case: case.degree(PP),
+            one="there is no pipeline",
+        ),
+        NOT_DENSE,
+        EXPERTS,
+        BUBBLE,
+    ),
     advice=("moe_ep_over_pp", "moe_ep_independent_tp"),
 )
 
@@ -42,18 +53,11 @@ micro-batches of the same global batch, so that it falls by less than one might 
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where the bubble takes `pd301_pipeline_bubble.MIN_FRAC` of the step, experts can
+    """Fires, as information, where the bubble takes `bubble.MIN_FRAC` of the step, experts can
     be spread over more ranks inside the NVLink domain, and fewer stages save `MIN_SAVED_FRAC`."""
-    if has_experts(case) is False or case.degree(PP) == 1:
-        reason = "there is no pipeline" if case.degree(PP) == 1 else "the model has no experts"
-        return Verdict(state="not_applicable", reason=reason)
-    if has_experts(case) is None:
-        return Verdict(state="skipped", reason="whether the model has experts is not known")
-    found, now = case.job.pipeline, degrees_of(case)
-    if found.state != "measured" or found.bubble_frac is None:
-        return Verdict(state="skipped", reason=found.reason or "the bubble was not measured")
-    evidence = [Evidence(label="bubble, of the step", value=per_cent(found.bubble_frac))]
-    if found.bubble_frac < MIN_FRAC:
+    now, share = degrees_of(case), given(case.job.pipeline.bubble_frac)
+    evidence = [Evidence(label="bubble, of the step", value=per_cent(share))]
+    if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     domain = nvlink_domain(case)
     if now is None or domain is None:
@@ -76,9 +80,9 @@ def evaluate(case: Case) -> Verdict:
     if then.vpp < now.vpp:
         advice += without_chunks(case)
     why = f"a bubble of {per_cent(after)} instead of {per_cent(bubble_at(case, now))} with equal stages"
-    advice.append(Advice(knob=PP, to=then.pp, why=why, costs="a GPU holds more of the attention's weights"))
+    advice.append(advise(knob=PP, to=then.pp, why=why, costs="a GPU holds more of the attention's weights"))
     why = "as many expert weights on a GPU as before, inside the NVLink domain"
-    advice.append(Advice(knob=EP, to=then.ep, why=why, costs="tokens travel among more ranks"))
+    advice.append(advise(knob=EP, to=then.ep, why=why, costs="tokens travel among more ranks"))
     return Verdict(
         state="fires",
         level="information",

@@ -4,11 +4,20 @@ from __future__ import annotations
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent, time_evidence
+from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.facts.capture import fused_attention_runs, why_hidden
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, skipped
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs
+
+
+def _no_rows(case: Case) -> Missing | None:
+    return None if any(r.kernel_times for r in case.ranks) else skipped("no kernel rows in the window")
+
 
 META = Meta(
     code="PD405",
@@ -17,7 +26,7 @@ META = Meta(
     "keeps it for the backward; fused attention never makes it.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="fusion",
-    needs=("trace",),
+    needs=(GPUS, KERNELS, WINDOW, Need(words="kernels in the window", missing=_no_rows)),
     advice=("fus_attention_backend", "mlm_31"),
 )
 
@@ -34,15 +43,7 @@ def evaluate(case: Case) -> Verdict:
     """Fires where softmax outside of fused attention takes `MIN_FRAC`; as information where the setting asks
     for separate kernels, or for the slower library and attention takes `MIN_ATTENTION_FRAC` of kernel
     time."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU")
-    if hidden := why_hidden(case):
-        return Verdict(state="skipped", reason=hidden)
-    share = case.share(_unfused_ns)
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
-    if not any(r.kernel_times for r in case.ranks):
-        return Verdict(state="skipped", reason="no kernel rows in the window")
+    share = given(case.share(_unfused_ns))
     evidence = time_evidence(case, "softmax outside of fused attention", share, _unfused_ns)
     backend = case.setting(_KNOB)[1]
     verify = "Run again: attention is one kernel forward and few backward; softmax kernels are gone."
@@ -87,7 +88,7 @@ def evaluate(case: Case) -> Verdict:
                 level="information",
                 reason=f"attention_backend {backend} is fixed, and attention is a large part of the step",
                 evidence=evidence,
-                advice=[Advice(knob=_KNOB, to="auto", why=why, costs="numerics of another kernel")],
+                advice=[advise(knob=_KNOB, to="auto", why=why, costs="numerics of another kernel")],
                 verify="Run again: attention's share of kernel time falls.",
                 false_alarm="The other library may lack a mask or a head size of this model.",
             )
@@ -113,13 +114,13 @@ def _attention_frac(case: Case) -> float | None:
 
 
 def _fused(case: Case) -> list[Advice]:
-    backend = Advice(
+    backend = advise(
         knob=_KNOB,
         to="auto",
         why="the fastest fused attention that this GPU has, without a sequence x sequence matrix",
         costs="numerics of another kernel",
     )
-    softmax = Advice(
+    softmax = advise(
         knob=_SOFTMAX,
         to=True,
         why="one kernel for scale, mask and softmax; of use only where attention itself cannot be fused",

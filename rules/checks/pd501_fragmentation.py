@@ -4,10 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import per_cent
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
-from perfdoc.rules.facts.memory_room import is_short, rooms
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.memory_room import SNAPSHOT, Room, is_short, rooms
+
+
+def _shares(case: Case) -> list[tuple[float, Room]]:
+    """Unused pieces of split segments, of what is reserved at the peak, with their device."""
+    return [
+        (device.layout.inactive_split_bytes / device.layout.reserved_bytes, room)
+        for room in rooms(case)
+        if (device := room.device).layout is not None
+        and device.layout.reserved_bytes
+        and device.layout.inactive_split_bytes is not None
+    ]
+
+
+def _no_segments(case: Case) -> Missing | None:
+    return None if _shares(case) else skipped("no snapshot shows its segments at the peak")
+
 
 META = Meta(
     code="PD501",
@@ -17,7 +36,7 @@ META = Meta(
     "with gigabytes unused.",
     sources=("seed 000", "seed 001"),
     topic="memory",
-    needs=("snapshot",),
+    needs=(GPUS, SNAPSHOT, Need(words="segments at the peak", missing=_no_segments)),
     advice=("mem_expandable",),
 )
 
@@ -30,27 +49,14 @@ _BY_HAND = f"Add {_OPTION}:True to PYTORCH_CUDA_ALLOC_CONF, behind a comma where
 
 def evaluate(case: Case) -> Verdict:
     """Fires where unused pieces of split segments are `MIN_FRAC` of what is reserved at the peak."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
-    if case.memory is None or case.memory.state != "measured":
-        return Verdict(state="skipped", reason=case.memory.reason if case.memory else "no snapshot was given")
-    shares = [
-        (device.layout.inactive_split_bytes / device.layout.reserved_bytes, room)
-        for room in rooms(case)
-        if (device := room.device).layout is not None
-        and device.layout.reserved_bytes
-        and device.layout.inactive_split_bytes is not None
-    ]
-    if not shares:
-        return Verdict(state="skipped", reason="no snapshot shows its segments at the peak")
     # One device may have many pieces and memory to spare, and another be short.
-    worst, room = max(shares, key=lambda s: (s[0] >= MIN_FRAC and is_short(s[1]), s[0]))
+    worst, room = max(_shares(case), key=lambda s: (s[0] >= MIN_FRAC and is_short(s[1]), s[0]))
     device = room.device
     assert device.layout is not None
     assert device.layout.reserved_bytes is not None
     evidence = [
         Evidence(label="unused pieces of split segments, of reserved at the peak", value=per_cent(worst)),
-        Evidence(label="reserved at the peak", value=f"{device.layout.reserved_bytes / 2**30:.2f} GiB"),
+        Evidence(label="reserved at the peak", value=gib(device.layout.reserved_bytes)),
     ]
     if worst < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
@@ -64,7 +70,7 @@ def evaluate(case: Case) -> Verdict:
         reason = "the device's memory is not known, nor did an allocation fail: whether it is short, is open"
         return Verdict(state="skipped", reason=reason)
     elif not is_short(room) and free is not None:
-        evidence.append(Evidence(label="never reserved", value=f"{free / 2**30:.2f} GiB"))
+        evidence.append(Evidence(label="never reserved", value=gib(free)))
         reason = "the device has memory to spare, so that fragments cost nothing"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     return Verdict(
@@ -89,7 +95,7 @@ def _advice(case: Case) -> list[Advice]:
         for option in str(now or "").split(",")
         if option.strip() and option.partition(":")[0].strip() != _OPTION
     ]
-    grow = Advice(
+    grow = advise(
         knob=_KNOB,
         to=",".join([*others, f"{_OPTION}:True"]),
         why="segments grow in place instead of being split",
@@ -99,5 +105,5 @@ def _advice(case: Case) -> list[Advice]:
     if known and graphs in (None, "none"):
         return [grow]
     why = "CUDA graphs that register buffers with NCCL refuse such segments"
-    register = Advice(knob="nccl_graph_register", to=0, why=why)
+    register = advise(knob="nccl_graph_register", to=0, why=why)
     return [grow, register] if known else [replace(grow, costs=f"{grow.costs}; with CUDA graphs {_GRAPHS}")]

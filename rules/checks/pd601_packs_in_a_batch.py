@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Evidence, Meta, Verdict
+from perfdoc.rules.engine.needs import applies, given, known
+from perfdoc.rules.engine.rule import Meta, Verdict
+
+_SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 
 META = Meta(
     code="PD601",
@@ -12,28 +17,24 @@ META = Meta(
     "stops where a micro-batch holds several of them.",
     sources=("seed 000", "seed 001"),
     topic="packing",
-    needs=("settings",),
+    needs=(
+        known(f"`{_SIZE}`", lambda case: case.number(_SIZE), reason=f"{_SIZE} is not known"),
+        applies("packed samples", lambda case: (case.number(_SIZE) or 0) > 0, "samples are not packed"),
+        known(f"`{_BATCH}`", lambda case: case.number(_BATCH), reason=f"{_BATCH} is not known"),
+    ),
     advice=("pack_mbs1",),
 )
-
-_SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires where samples are packed and a micro-batch holds more than one pack."""
-    size, batch = case.number(_SIZE), case.number(_BATCH)
-    if size is None:
-        return Verdict(state="skipped", reason=f"{_SIZE} is not known")
-    if size <= 0:
-        return Verdict(state="not_applicable", reason="samples are not packed")
-    if batch is None:
-        return Verdict(state="skipped", reason=f"{_BATCH} is not known")
+    size, batch = given(case.number(_SIZE)), given(case.number(_BATCH))
     evidence = [Evidence(label="packs to a micro-batch", value=str(batch))]
     if batch <= 1:
         return Verdict(state="passes", evidence=evidence)
     pack = (
-        Advice(knob=_BATCH, to=1, why="one pack is a micro-batch"),
-        Advice(
+        advise(knob=_BATCH, to=1, why="one pack is a micro-batch"),
+        advise(
             knob=_SIZE,
             to=size * batch,
             why=f"one pack of {size * batch:,} tokens holds what {batch} of {size:,} did",
@@ -56,7 +57,7 @@ def _global_batch(case: Case, batch: int) -> list[Advice]:
     if now is None or now % batch:
         return []
     why = f"{now} / {batch} packs, each as long as {batch} before: a step sees as many tokens as now"
-    return [Advice(knob="global_batch_size", to=now // batch, why=why)]
+    return [advise(knob="global_batch_size", to=now // batch, why=why)]
 
 
 def _in_words(case: Case, size: int, batch: int) -> str:

@@ -1,16 +1,65 @@
-"""Holding advice against the rest of the configuration: no value that it forbids is ever proposed."""
+"""Advice: how a rule makes it, and how it is held against the rest of the configuration."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from perfdoc.knobs.check import check
+from perfdoc.knobs.knob import DIALECTS, Value
+from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.values import Opaque, as_text, check_value, read_value
+from perfdoc.knobs.writing import as_written
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Proposed
 
 
-def proposed(case: Case, advice: Sequence[Advice]) -> list[Proposed]:
-    """Every piece of advice with what speaks against it; what is set so already is left out.
+def advise(
+    *,
+    knob: str,
+    to: Value,
+    why: str,
+    costs: str = "",
+    gain: Gain | None = None,
+    together: Sequence[str] = (),
+) -> Advice:
+    """One setting to change, written in every dialect.
+
+    knob: canonical id. why: what it does here, in a sentence. costs: what is paid for it: memory, numerics.
+    gain: of this piece. together: other knobs advised that the gain was predicted with; without one of them
+    it is the most there is. Raises KeyError for an unknown id.
+    """
+    wrong = check_value(catalogue()[knob], to)
+    snippets = {dialect: as_written(knob, to, dialect) for dialect in DIALECTS}
+    return Advice(
+        knob=knob,
+        from_value=None,
+        to_value=as_text(to),
+        why=why,
+        costs=costs,
+        dialects={dialect: text for dialect, text in snippets.items() if text},
+        forbidden=f"{knob} {wrong}" if wrong else "",
+        gain=gain,
+        together=list(together),
+    )
+
+
+def value_of(piece: Advice) -> Value:
+    """What a piece sets, typed: the catalogue reads the text as it would in a file.
+
+    Raises ValueError for what it cannot read.
+    """
+    knob = catalogue().get(piece.knob)
+    value = None if knob is None else read_value(knob, piece.to_value)
+    if knob is None or isinstance(value, Opaque):
+        raise ValueError("is no setting that the catalogue knows")
+    return value
+
+
+def proposed(case: Case, advice: Sequence[Advice]) -> list[Advice]:
+    """Every piece of advice with the present setting and what speaks against it; what is set so already is
+    left out.
 
     Pieces are judged one after another, each with those before it that are allowed, and where it is forbidden
     so, with all that follow: a switch and what needs it may be advised together.
@@ -19,31 +68,28 @@ def proposed(case: Case, advice: Sequence[Advice]) -> list[Proposed]:
     configuration = case.configuration
     for at, piece in enumerate(advice):
         known, now = case.setting(piece.knob)
-        if known and now == piece.to:
+        said = as_text(now) if known else None
+        if piece.forbidden:
+            found.append(replace(piece, from_value=said))
             continue
-        against = check(configuration, {piece.knob: piece.to})
-        if against and not check(configuration, {p.knob: p.to for p in advice[at:]}):
+        to = value_of(piece)
+        if known and now == to:
+            continue
+        against = check(configuration, {piece.knob: to})
+        if against and not check(configuration, _values(advice[at:])):
             against = ()
         if not against:
-            configuration = configuration.with_changes({piece.knob: piece.to})
-        found.append(
-            Proposed(
-                knob=piece.knob,
-                known=known,
-                now=now,
-                to=piece.to,
-                why=piece.why,
-                costs=piece.costs,
-                forbidden=against[0].words if against else "",
-                gain=piece.gain,
-                together=tuple(piece.together),
-            )
-        )
+            configuration = configuration.with_changes({piece.knob: to})
+        found.append(replace(piece, from_value=said, forbidden=against[0].words if against else ""))
     return found
 
 
 def all_or_none(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     """All pieces, or none where the rest of the configuration forbids one of them: half as much tensor
     parallelism without the stages that make up for it does not fit."""
-    changes = {piece.knob: piece.to for piece in advice}
-    return [] if check(case.configuration, changes) else list(advice)
+    wrong = any(piece.forbidden for piece in advice)
+    return [] if wrong or check(case.configuration, _values(advice)) else list(advice)
+
+
+def _values(advice: Sequence[Advice]) -> dict[str, Value]:
+    return {piece.knob: value_of(piece) for piece in advice if not piece.forbidden}

@@ -13,11 +13,12 @@ from perfdoc.analyzers.instances.worst import Ranks
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.memory.job import JobMemory
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
+from perfdoc.results.memory import MemoryAnalysis
+from perfdoc.results.replay import Prediction
 from perfdoc.rules.facts.hardware import Gpu, gpu_of
-from perfdoc.simulator.replay.gains import Gains, Prediction, no_gains
+from perfdoc.simulator.replay.gains import Gains, no_gains
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,7 +28,7 @@ class Case:
     captures: Sequence[CaptureMeasurement]
     job: JobMeasurement
     gains: Gains
-    memory: JobMemory | None = None
+    memory: MemoryAnalysis | None = None
     """None where no snapshot was looked at."""
     configuration: Configuration = field(default_factory=Configuration)
     """What is known of the settings; a setting that is not in it is not known."""

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
-from typing import Protocol, TypeVar
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Verdict
-from perfdoc.simulator.replay.predict import Gain
 
 
 def predicted(case: Case, *keys: str) -> Gain | None:
@@ -17,23 +16,7 @@ def predicted(case: Case, *keys: str) -> Gain | None:
     return best_of(p.gain for key in keys if (p := case.prediction(key)) is not None)
 
 
-class _AnyGain(Protocol):
-    """A gain, as it is predicted or as it is published."""
-
-    @property
-    def method(self) -> str: ...
-    @property
-    def low_ms(self) -> float | None: ...
-    @property
-    def mid_ms(self) -> float | None: ...
-    @property
-    def high_ms(self) -> float | None: ...
-
-
-G = TypeVar("G", bound=_AnyGain)
-
-
-def best_of(gains: Iterable[G]) -> G | None:
+def best_of(gains: Iterable[Gain]) -> Gain | None:
     """The largest of predictions; of ceilings where there is no prediction; else None."""
     found = list(gains)
     replayed = [g for g in found if g.method == "replay"]

@@ -11,12 +11,14 @@ from importlib.metadata import EntryPoint, entry_points
 from typing import get_args
 
 import perfdoc.rules.checks
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advise import proposed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
-from perfdoc.rules.engine.related import related
-from perfdoc.rules.engine.rule import Meta, Rule, RuleResult, State, Verdict
-from perfdoc.simulator.replay.predict import Gain
+from perfdoc.rules.engine.needs import Need, first_missing
+from perfdoc.rules.engine.related import Applied, related
+from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
 
 ENTRY_POINT_GROUP = "perfdoc.rules"
 """Other packages add rules by naming modules of theirs in this entry-point group."""
@@ -54,6 +56,8 @@ def _rule(module: object) -> Rule:
     meta, evaluate = getattr(module, "META", None), getattr(module, "evaluate", None)
     if not isinstance(meta, Meta) or not callable(evaluate):
         raise ValueError("has no META and evaluate of a rule")
+    if not all(isinstance(need, Need) for need in meta.needs):
+        raise ValueError("has needs in META that perfdoc.rules.engine.needs did not make")
     return Rule(meta=meta, evaluate=evaluate)
 
 
@@ -81,15 +85,16 @@ def run_rules(case: Case, rules: Sequence[Rule] | None = None) -> list[RuleResul
 
     Those that fire know of one another, see `related`.
     """
-    return related(case, [_applied(rule, case) for rule in (all_rules() if rules is None else rules)])
+    return related(case, [applied(rule, case) for rule in (all_rules() if rules is None else rules)])
 
 
-def _applied(rule: Rule, case: Case) -> RuleResult:
+def applied(rule: Rule, case: Case) -> Applied:
+    """What a rule finds alone; an `error` row where it throws or gives no verdict."""
     try:
-        verdict = rule.evaluate(case)
+        verdict = verdict_of(rule, case)
         if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
             raise TypeError("evaluate gave no verdict")
-        evidence = tuple(verdict.evidence)
+        evidence = list(verdict.evidence)
         advice = proposed(case, verdict.advice) if verdict.state == "fires" else []
         allowed = {piece.knob for piece in advice if not piece.forbidden}
         gain = kept_gain(verdict, allowed) if verdict.state == "fires" else None
@@ -97,8 +102,8 @@ def _applied(rule: Rule, case: Case) -> RuleResult:
         unit, share = case.unit, _share(gain, case)
     except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
         verdict = Verdict(state="error", reason=f"{type(error).__name__}: {error}")
-        evidence, advice, gain, remedy, unit, share = (), [], None, "", "step", None
-    return RuleResult(
+        evidence, advice, gain, remedy, unit, share = [], [], None, "", "step", None
+    result = RuleResult(
         code=rule.meta.code,
         title=rule.meta.title,
         state=verdict.state,
@@ -113,8 +118,15 @@ def _applied(rule: Rule, case: Case) -> RuleResult:
         verify=verdict.verify,
         false_alarm=verdict.false_alarm,
         worst=verdict.worst if verdict.state == "fires" else None,
-        time=() if gain is None else rule.meta.time if verdict.time is None else verdict.time,
     )
+    time = rule.meta.time if verdict.time is None else verdict.time
+    return Applied(result=result, time=() if gain is None else time)
+
+
+def verdict_of(rule: Rule, case: Case) -> Verdict:
+    """The rule's, where the case has what the rule needs."""
+    missing = first_missing(case, rule.meta.needs)
+    return rule.evaluate(case) if missing is None else Verdict(state=missing.state, reason=missing.reason)
 
 
 def _in_words(verdict: Verdict) -> str:

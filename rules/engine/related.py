@@ -8,46 +8,57 @@ become information that name it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
+from perfdoc.results.rules import Related, RuleResult
+from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Related, RuleResult
 
 _METHODS = {"replay": 0, "ceiling": 1, "none": 2}
 """How sure a gain is, surest first."""
 
 
-def related(case: Case, results: Sequence[RuleResult]) -> list[RuleResult]:
-    """The same rows, in their order, with what those that fire have to do with one another."""
-    firing = [r for r in results if r.state == "fires"]
-    found: dict[str, list[Related]] = {r.code: [] for r in firing}
+@dataclass(frozen=True, kw_only=True)
+class Applied:
+    """What a rule found, alone."""
+
+    result: RuleResult
+    time: tuple[str, ...]
+    """Of whose time its gain is; empty where there is none."""
+
+
+def related(case: Case, applied: Sequence[Applied]) -> list[RuleResult]:
+    """The results, in their order, with what those that fire have to do with one another."""
+    firing = [a for a in applied if a.result.state == "fires"]
+    found: dict[str, list[Related]] = {a.result.code: [] for a in firing}
     for i, one in enumerate(firing):
         for other in firing[i + 1 :]:
             for how, why in (
-                ("not_together", _excluded(case, one, other)),
+                ("not_together", _excluded(case, one.result, other.result)),
                 ("same_time", _shared(one, other)),
             ):
                 if why:
-                    found[one.code].append(Related(code=other.code, how=how, why=why))  # type: ignore[arg-type]
-                    found[other.code].append(Related(code=one.code, how=how, why=why))  # type: ignore[arg-type]
+                    a, b = one.result.code, other.result.code
+                    found[a].append(Related(code=b, how=how, why=why))  # type: ignore[arg-type]
+                    found[b].append(Related(code=a, how=how, why=why))  # type: ignore[arg-type]
     first = _owners(firing)
     return [
         replace(
             r,
-            related=tuple(found[r.code]),
+            related=found[r.code],
             level="information" if first.get(r.code, r.code) != r.code else r.level,
         )
         if r.state == "fires" and r.code in found
         else r
-        for r in results
+        for r in (a.result for a in applied)
     ]
 
 
 def changes_of(result: RuleResult) -> dict[str, Value]:
     """What is advised and allowed; of several values for one knob the first, which the rule puts first."""
-    return {p.knob: p.to for p in reversed(result.advice) if not p.forbidden}
+    return {p.knob: value_of(p) for p in reversed(result.advice) if not p.forbidden}
 
 
 def _excluded(case: Case, one: RuleResult, other: RuleResult) -> str:
@@ -62,7 +73,7 @@ def _excluded(case: Case, one: RuleResult, other: RuleResult) -> str:
     return against[0].words if against else ""
 
 
-def _shared(one: RuleResult, other: RuleResult) -> str:
+def _shared(one: Applied, other: Applied) -> str:
     """Which time both gains are of; empty where they share none."""
     shared = [_WORDS.get(name, name) for name in one.time if name in other.time]
     return ", ".join(shared)
@@ -81,16 +92,17 @@ _WORDS = {
 }
 
 
-def _owners(firing: Sequence[RuleResult]) -> dict[str, str]:
+def _owners(firing: Sequence[Applied]) -> dict[str, str]:
     """Problem -> the problem that keeps its time; itself where no surer one looks at any of it."""
-    claiming = [r for r in firing if r.level == "problem" and r.time]
-    problems = sorted(sorted(claiming, key=lambda r: r.code, reverse=True), key=_surest_first)
+    claiming = [a for a in firing if a.result.level == "problem" and a.time]
+    by_code = sorted(claiming, key=lambda a: a.result.code, reverse=True)
     taken: dict[str, str] = {}
     owners = {}
-    for result in problems:
-        owners[result.code] = next((taken[t] for t in result.time if t in taken), result.code)
-        if owners[result.code] == result.code:
-            taken |= dict.fromkeys(result.time, result.code)
+    for claim in sorted(by_code, key=lambda a: _surest_first(a.result)):
+        code = claim.result.code
+        owners[code] = next((taken[t] for t in claim.time if t in taken), code)
+        if owners[code] == code:
+            taken |= dict.fromkeys(claim.time, code)
     return owners
 
 

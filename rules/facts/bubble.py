@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.formula import Degrees
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice, Verdict
+from perfdoc.rules.engine.needs import Missing, Need, applies, skipped
 from perfdoc.rules.facts.degrees import PP, VPP
-from perfdoc.simulator.replay.predict import Gain
 
 PER_STAGE = 4
 """Micro-batches for each stage that the guides ask for at least: the bubble is then (pp - 1) / (4 pp) of the
 work at most, below a fifth of the step."""
+MIN_FRAC = 0.05
+"""Of the step: a smaller bubble is left alone."""
 
 
 def ideal_frac(*, pp: int, vpp: int, micro_batches: int) -> float:
@@ -34,22 +38,30 @@ def bubble_grows(case: Case, now: Degrees, then: Degrees) -> float:
     return bubble_at(case, then) - bubble_at(case, now)
 
 
-def no_pipeline(case: Case) -> Verdict | None:
-    """The verdict where there is no pipeline."""
-    return (
-        Verdict(state="not_applicable", reason="there is no pipeline")
-        if case.degree(PP) == 1 or case.job.facts.pp == 1
-        else None
-    )
+PIPELINE = applies(
+    "a pipeline degree that is not known to be 1",
+    lambda case: not (case.degree(PP) == 1 or case.job.facts.pp == 1),
+    "there is no pipeline",
+)
+
+
+def _no_bubble(case: Case) -> Missing | None:
+    found = case.job.pipeline
+    if found.state == "measured" and found.bubble_frac is not None:
+        return None
+    return skipped(found.reason or "the bubble was not measured")
+
+
+BUBBLE = Need(words="a measured bubble", missing=_no_bubble)
 
 
 def overlapped_messages(case: Case) -> list[Advice]:
     """What two interleaved stages need: messages that run beside compute, where that is known to be off."""
     if not case.is_set_to("overlap_p2p_comm", False):
         return []
-    found = [Advice(knob="overlap_p2p_comm", to=True, why="two interleaved stages need it")]
+    found = [advise(knob="overlap_p2p_comm", to=True, why="two interleaved stages need it")]
     if case.is_set_to("batch_p2p_comm", True):
-        found.insert(0, Advice(knob="batch_p2p_comm", to=False, why="batched messages cannot overlap"))
+        found.insert(0, advise(knob="batch_p2p_comm", to=False, why="batched messages cannot overlap"))
     return found
 
 
@@ -57,8 +69,8 @@ def without_chunks(case: Case) -> list[Advice]:
     """No virtual stages any more, nor what is known to be on and works between those only."""
     why = "there are no stages left to interleave"
     need = ("overlap_p2p_comm_warmup_flush", "overlap_p2p_comm")
-    off = [Advice(knob=knob, to=False, why=why) for knob in need if case.is_set_to(knob, True)]
-    return [*off, Advice(knob=VPP, to=None, why=why)]
+    off = [advise(knob=knob, to=False, why=why) for knob in need if case.is_set_to(knob, True)]
+    return [*off, advise(knob=VPP, to=None, why=why)]
 
 
 def bubble_ceiling(case: Case) -> Gain | None:

@@ -6,12 +6,14 @@ Conditions as megatron-core 0.16.1 checks them (TransformerConfig).
 from __future__ import annotations
 
 from perfdoc.knobs.knob import Value
+from perfdoc.results.figures import gib
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice
-from perfdoc.rules.facts.memory_room import gib, tightest
+from perfdoc.rules.facts.memory_room import tightest
 from perfdoc.rules.facts.model_memory import pp_of
 from perfdoc.rules.facts.precision import fp8_on
-from perfdoc.simulator.replay.predict import Gain
 
 GRAPH_BYTES = 4 << 30
 """Static buffers of the graphs; the guides speak of a few GB."""
@@ -33,7 +35,7 @@ def graph_advice(case: Case, gain: Gain | None, part_gain: Gain | None) -> list[
     costs = f"{size} of memory for static buffers, and shapes that stay the same"
     whole = scope == _WHOLE_LAYER
     advice = [
-        Advice(
+        advise(
             knob="cuda_graph_impl",
             to="local" if whole else "transformer_engine",
             gain=gain if whole else part_gain,
@@ -46,9 +48,9 @@ def graph_advice(case: Case, gain: Gain | None, part_gain: Gain | None) -> list[
     ]
     if not whole:
         why = "experts without a capacity get inputs of changing shapes and stay outside"
-        advice.append(Advice(knob="cuda_graph_scope", to=scope, why=why))
+        advice.append(advise(knob="cuda_graph_scope", to=scope, why=why))
     why = "graphs replay random numbers from a state of their own"
-    return [*advice, Advice(knob="use_te_rng_tracker", to=True, why=why)]
+    return [*advice, advise(knob="use_te_rng_tracker", to=True, why=why)]
 
 
 def why_no_room(case: Case) -> str:

@@ -38,8 +38,8 @@ def device_bytes(case: Case) -> int | None:
 
 def measured_peak_bytes(case: Case) -> int | None:
     """Largest peak of reserved memory that a snapshot shows; None without one."""
-    ranks = () if case.memory is None else case.memory.ranks
-    peaks = [d.peak_reserved_bytes for r in ranks for d in r.devices if d.peak_reserved_bytes]
+    devices = [] if case.memory is None else case.memory.devices
+    peaks = [d.peak_reserved_bytes for d in devices if d.peak_reserved_bytes]
     return max(peaks, default=None)
 
 

@@ -6,8 +6,9 @@ import math
 from collections.abc import Iterator
 
 from perfdoc.knobs.knob import Value
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice
 from perfdoc.rules.facts.memory_room import Room
 from perfdoc.rules.facts.model_memory import (
     cp_of,
@@ -36,13 +37,13 @@ def _held_once(case: Case) -> Iterator[Advice]:
     if case.is_set_to("use_distributed_optimizer", False) and replicas > 1 and not _fsdp(case):
         why = f"each of {replicas} replicas (DP x CP) holds its share of the optimizer's state"
         costs = "gathering the weights after each step"
-        yield Advice(knob="use_distributed_optimizer", to=True, why=why, costs=costs)
+        yield advise(knob="use_distributed_optimizer", to=True, why=why, costs=costs)
     if case.is_set_to("sequence_parallel", False) and (tp := tp_of(case) or 1) > 1:
         why = f"norms, dropout and residuals are divided by tensor parallelism of {tp} too"
-        yield Advice(knob="sequence_parallel", to=True, why=why)
+        yield advise(knob="sequence_parallel", to=True, why=why)
     if case.is_set_to("use_precision_aware_optimizer", False) and not why_no_remainders(case):
         why = "masters are kept as what the bf16 weights lack: 2 of 4 bytes of a parameter"
-        yield Advice(knob="use_precision_aware_optimizer", to=True, why=why, costs="Transformer Engine 2.1")
+        yield advise(knob="use_precision_aware_optimizer", to=True, why=why, costs="Transformer Engine 2.1")
 
 
 def _activations(case: Case, room: Room | None) -> Iterator[Advice]:
@@ -74,17 +75,17 @@ def _offload(case: Case, room: Room | None) -> Iterator[Advice]:
     costs = (
         "copies that may show (PD204): tune the number of layers; host memory is shared by the node's GPUs"
     )
-    yield Advice(knob=OFFLOAD, to=True, why=why, costs=costs)
-    yield Advice(knob="cpu_offloading_weights", to=False, why="weights are needed all the time")
-    yield Advice(knob="cpu_offloading_num_layers", to=wanted, why=why)
+    yield advise(knob=OFFLOAD, to=True, why=why, costs=costs)
+    yield advise(knob="cpu_offloading_weights", to=False, why="weights are needed all the time")
+    yield advise(knob="cpu_offloading_num_layers", to=wanted, why=why)
 
 
 def _selective(case: Case) -> Iterator[Advice]:
     modules = cheap_modules(case)
     if modules:
         why = f"{', '.join(modules)} are computed again instead of kept, which costs little"
-        yield Advice(knob=GRANULARITY, to="selective", why=why, costs="a few percent of compute")
-        yield Advice(knob=MODULES, to=modules, why="their outputs are large and cheap to make")
+        yield advise(knob=GRANULARITY, to="selective", why=why, costs="a few percent of compute")
+        yield advise(knob=MODULES, to=modules, why="their outputs are large and cheap to make")
 
 
 def cheap_modules(case: Case) -> tuple[str, ...]:
@@ -122,10 +123,10 @@ def _full(case: Case, room: Room | None) -> Iterator[Advice]:
             f"{wanted} of a stage's {stage} layers, computed again, give back what the failed request was "
             "short of; what would have come after it may want more"
         )
-    yield Advice(knob=GRANULARITY, to="full", why=why, costs=costs, together=(METHOD, LAYERS))
-    yield Advice(knob=MODULES, to=None, why="belongs to selective recomputation")
+    yield advise(knob=GRANULARITY, to="full", why=why, costs=costs, together=(METHOD, LAYERS))
+    yield advise(knob=MODULES, to=None, why="belongs to selective recomputation")
     for knob, to in block:
-        yield Advice(knob=knob, to=to, why=why)
+        yield advise(knob=knob, to=to, why=why)
 
 
 def stage_layers(case: Case) -> int | None:
@@ -154,7 +155,7 @@ def _smaller_micro_batch(case: Case) -> Iterator[Advice]:
     now = case.number("micro_batch_size")
     if now and now % 2 == 0:
         why = "half the activations of a micro-batch, and twice as many of them"
-        yield Advice(knob="micro_batch_size", to=now // 2, why=why, costs="smaller kernels")
+        yield advise(knob="micro_batch_size", to=now // 2, why=why, costs="smaller kernels")
 
 
 def words(case: Case, room: Room | None) -> str:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
-from perfdoc.analyzers.memory.result import MemoryMeasurement
+from perfdoc.results.memory import DeviceMemory
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, skipped
 
 KEEP_FREE_FRAC = 0.1
 """Of a GPU's memory: the CUDA context, NCCL and libraries live in what PyTorch has not reserved, and steps
 differ; no advice uses this part up."""
+MIN_FREE_FRAC = 0.3
+"""Of the tightest GPU's memory: where as much was never reserved, memory is left over."""
 NO_SNAPSHOT = "no memory snapshot was given"
 
 
@@ -17,7 +21,7 @@ NO_SNAPSHOT = "no memory snapshot was given"
 class Room:
     """One device of one snapshot."""
 
-    device: MemoryMeasurement
+    device: DeviceMemory
     free_bytes: int | None
     """Never reserved by PyTorch; None where the size of the GPU's memory is not known."""
     total_bytes: int | None
@@ -53,16 +57,24 @@ def rooms(case: Case) -> list[Room]:
     common = set(sizes.values())
     all_alike = common.pop() if len(common) == 1 else None
     found = []
-    for rank in case.memory.ranks:
-        for device in rank.devices:
-            total = all_alike if rank.rank is None else sizes.get(rank.rank, all_alike)
-            free, reserved = device.headroom_bytes, device.peak_reserved_bytes
-            if free is not None and reserved is not None:
-                total = free + reserved
-            elif total is not None and reserved is not None:
-                free = max(0, total - reserved)
-            found.append(Room(device=device, free_bytes=free, total_bytes=None if free is None else total))
+    for device in case.memory.devices:
+        total = all_alike if device.rank is None else sizes.get(device.rank, all_alike)
+        free, reserved = device.headroom_bytes, device.peak_reserved_bytes
+        if free is not None and reserved is not None:
+            total = free + reserved
+        elif total is not None and reserved is not None:
+            free = max(0, total - reserved)
+        found.append(Room(device=device, free_bytes=free, total_bytes=None if free is None else total))
     return found
+
+
+def _no_snapshot(case: Case) -> Missing | None:
+    if case.memory is None:
+        return skipped(NO_SNAPSHOT)
+    return None if case.memory.state == "measured" else skipped(case.memory.reason)
+
+
+SNAPSHOT = Need(words="a memory snapshot", missing=_no_snapshot)
 
 
 def is_short(room: Room) -> bool:
@@ -97,13 +109,9 @@ def out_of_memory(case: Case) -> tuple[int, int]:
     """
     if case.memory is None:
         return 0, 0
-    failed = 0
-    for rank in case.memory.ranks:
-        sampled = rank.process.oom_events if rank.process is not None else 0
-        failed += max(sum(d.oom_events or 0 for d in rank.devices), sampled)
-    return failed, sum(r.forced for r in rooms(case))
-
-
-def gib(size_bytes: float) -> str:
-    """4.00 GiB."""
-    return f"{size_bytes / 2**30:.2f} GiB"
+    shown, sampled = Counter[int | None](), Counter[int | None]()
+    for device in case.memory.devices:
+        shown[device.rank] += device.oom_events or 0
+    for process in case.memory.processes:
+        sampled[process.rank] += process.oom_events
+    return (shown | sampled).total(), sum(r.forced for r in rooms(case))

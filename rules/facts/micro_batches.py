@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Literal
 
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Advice
 from perfdoc.rules.facts.bubble import PER_STAGE
 from perfdoc.rules.facts.memory_room import tightest
 from perfdoc.rules.facts.model_memory import pp_of, vpp_of
@@ -42,7 +43,7 @@ def _smaller_micro_batch(case: Case, least: int, micro_batches: int) -> list[Adv
     enough = [s for s in smaller if micro_batches * (size // s) >= least]
     to = max(enough, default=min(smaller))
     why = f"makes {micro_batches * (size // to)} micro-batches of the same global batch"
-    return [Advice(knob="micro_batch_size", to=to, why=why, costs="smaller kernels, more launches")]
+    return [advise(knob="micro_batch_size", to=to, why=why, costs="smaller kernels, more launches")]
 
 
 def _larger_batch(case: Case, least: int, pp: int) -> list[Advice]:
@@ -52,7 +53,7 @@ def _larger_batch(case: Case, least: int, pp: int) -> list[Advice]:
         return []
     why = f"makes {-(-least // pp) * pp} micro-batches"
     costs = "another optimisation: learning rate and schedule have to go with it"
-    return [Advice(knob="global_batch_size", to=-(-least // pp) * pp * size * dp, why=why, costs=costs)]
+    return [advise(knob="global_batch_size", to=-(-least // pp) * pp * size * dp, why=why, costs=costs)]
 
 
 def _divisors(number: int) -> list[int]:
@@ -94,4 +95,4 @@ def larger(case: Case, why: str) -> list[Advice]:
     if to is None or fits_doubled(case) != "yes":
         return []
     costs = "activations of twice the size; with a pipeline, half as many micro-batches to fill it"
-    return [Advice(knob=KNOB, to=to, why=why, costs=costs)]
+    return [advise(knob=KNOB, to=to, why=why, costs=costs)]

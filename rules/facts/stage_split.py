@@ -6,8 +6,8 @@ import heapq
 from collections import defaultdict
 from collections.abc import Sequence
 
-from perfdoc.analyzers.pipeline.result import Pipeline
 from perfdoc.knobs.knob import Value
+from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.degrees import VPP, layers_of
 
@@ -17,7 +17,7 @@ LAYOUT = "pipeline_model_parallel_layout"
 MAX_LAYERS = 1024
 
 
-def own_ns_by_stage(found: Pipeline) -> list[float] | None:
+def own_ns_by_stage(found: PipelineAnalysis) -> list[float] | None:
     """Mean own time of a step, by stage; None unless every stage was measured."""
     own: dict[int, int] = defaultdict(int)
     steps: dict[int, int] = defaultdict(int)

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from perfdoc.profiling.whole_file import whole_file
 from perfdoc.simulator.captures import events as ev
 from perfdoc.simulator.captures.events import CopyKind, RangeKind, SyncKind
 from perfdoc.simulator.captures.timeline import Timeline
-from perfdoc.simulator.output import placed
 
 _OLD_CATEGORIES = {
     "cpu_op": "Operator",
@@ -77,7 +77,7 @@ def write_kineto(
     flows: the ac2g arrows from calls to work.
     compress: gzip; None goes by the name's ending.
     Errors: ValueError for an unknown pid or a graph launch (Kineto has no row for one);
-    FileExistsError unless `force`.
+    CaptureError where it is there, unless `force`.
     """
     process = next((p for p in timeline.processes if p.pid == pid), None)
     if process is None:
@@ -100,9 +100,9 @@ def write_kineto(
             if row["cat"] in ("Kernel", "Memcpy", "Memset"):
                 row["tid"] = f"stream {row['tid']}"
     data = json.dumps({**head, "traceEvents": rows}).encode()
-    with placed(Path(path), force=force) as scratch:
+    with whole_file(Path(path), replace=force) as part:
         packed = str(path).endswith(".gz") if compress is None else compress
-        scratch.write_bytes(gzip.compress(data, 6, mtime=0) if packed else data)
+        part.write_bytes(gzip.compress(data, 6, mtime=0) if packed else data)
     return Path(path)
 
 

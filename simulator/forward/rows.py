@@ -10,23 +10,22 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdoc.profiling.whole_file import whole_file
 from perfdoc.simulator.captures.device import DEFAULT_STREAM
 from perfdoc.simulator.captures.events import NcclPayload, SyncKind
+from perfdoc.simulator.captures.groups import Group
 from perfdoc.simulator.captures.nsys.enums import API_VERSIONS, CLASS_RUNTIME
 from perfdoc.simulator.captures.nsys.export import DEFAULT_OPTIONS, NO_ID, global_pid, global_tid
 from perfdoc.simulator.captures.nsys.rows import export_rows
 from perfdoc.simulator.captures.nsys.schemas import tables
 from perfdoc.simulator.captures.nsys.sqlite import create_tables, write_rows
 from perfdoc.simulator.captures.process import ThreadBuilder
-from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
+from perfdoc.simulator.captures.timeline import Clock, Timeline, TimelineBuilder
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.answer import pause_span
 from perfdoc.simulator.forward.hardware import Gpu
 from perfdoc.simulator.forward.laying import LaidRank
 from perfdoc.simulator.forward.tape import CallKind, HostRange
-from perfdoc.simulator.output import placed
-from perfdoc.simulator.planted_groups import Group
-from perfdoc.simulator.planted_spec import Clock
 
 GENERATION = "2026.3"
 FIRST_PID = 41000
@@ -53,7 +52,7 @@ def local_times(clock: Clock, true_ns: I64) -> I64:
 def write_rank(
     laid: LaidRank, gpu: Gpu, world_size: int, path: Path, *, clock: Clock, force: bool = False
 ) -> Path:
-    """Write one rank. FileExistsError unless `force`."""
+    """Write one rank. CaptureError where it is there, unless `force`."""
     timeline = _frame(laid, gpu, world_size, clock)
     rows: dict[str, Mapping[str, Any]] = dict(export_rows(timeline, GENERATION, DEFAULT_OPTIONS))
     strings = rows["StringIds"]
@@ -65,8 +64,8 @@ def write_rank(
     rows.update(_bulk(laid, clock, gpu, string))
     rows["StringIds"] = {"id": list(known.values()), "value": list(known)}
     schema = tables(GENERATION)
-    with placed(Path(path), force=force) as scratch:
-        connection = sqlite3.connect(scratch)
+    with whole_file(Path(path), replace=force) as part:
+        connection = sqlite3.connect(part)
         connection.execute("PRAGMA synchronous = OFF")
         connection.execute("PRAGMA journal_mode = OFF")
         try:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from perfdoc.simulator.output import placed
+from perfdoc.profiling.whole_file import whole_file
 
 MIB = 1 << 20
 _BASE = 1 << 40
@@ -52,7 +52,7 @@ class _Events:
 
 
 def write_fragmented(path: Path, *, device_bytes: int, force: bool = False) -> FragmentationAnswer:
-    """Write the snapshot. FileExistsError unless `force`.
+    """Write the snapshot. CaptureError where it is there, unless `force`.
 
     Segments of 512 MiB fill the device but for 1 to 1.5 GiB. Of an 80 GiB device's 158, the first 85 hold one
     allocation of 96 MiB in the middle that outlives the activations on both sides: 34.5 GiB lie free and no
@@ -88,7 +88,7 @@ def write_fragmented(path: Path, *, device_bytes: int, force: bool = False) -> F
         "allocator_settings": {"expandable_segments": False, "max_split_size": -1},
         "external_annotations": [],
     }
-    with placed(Path(path), force=force) as scratch, scratch.open("wb") as file:
+    with whole_file(Path(path), replace=force) as part, part.open("wb") as file:
         pickle.dump(content, file, 4)
     free = early * 2 * side
     return FragmentationAnswer(

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+from perfdoc.profiling.whole_file import made, refuse_overwrite, scratch
+from perfdoc.simulator.captures.groups import groups_of, place_of
+from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.simulator.forward.answer_file import answer_of, answer_text, facts_text
 from perfdoc.simulator.forward.job import SimulatedJob
 from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.rows import write_rank
 from perfdoc.simulator.forward.snapshot import write_fragmented
-from perfdoc.simulator.output import refuse_overwrite
-from perfdoc.simulator.planted_groups import groups_of, place_of
-from perfdoc.simulator.planted_spec import Clock
 
 _SESSION_GAP_NS = 3_000_000
 """Sessions open so far apart, at most; the first work begins a millisecond after the last of them."""
@@ -72,22 +70,15 @@ def write_job(
     """Write traces/rank<N>.sqlite, answer.json and job.yaml; returns the bytes of all captures.
 
     Everything is written beside what is there and moved into place at the end, so that a job is replaced as a
-    whole or not at all. progress: called with (captures written, of how many). FileExistsError unless
-    `force`.
+    whole or not at all. progress: called with (captures written, of how many). CaptureError where
+    something is there, unless `force`.
     """
     folder = Path(folder)
     for kept in (*_captures(folder), *(folder / name for name in ("answer.json", "job.yaml"))):
-        refuse_overwrite(kept, force)
-    made = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    scratch = Path(tempfile.mkdtemp(dir=folder, prefix=".simulate."))
-    try:
-        size = _write(job, scratch, ranks=ranks, clock_error_ns=clock_error_ns, progress=progress)
-        _into_place(scratch, folder)
-    finally:
-        shutil.rmtree(scratch, ignore_errors=True)
-        if made and not any(folder.iterdir()):
-            folder.rmdir()
+        refuse_overwrite(kept, replace=force)
+    with made(folder), scratch(folder) as new:
+        size = _write(job, new, ranks=ranks, clock_error_ns=clock_error_ns, progress=progress)
+        _into_place(new, folder)
     return size
 
 
@@ -95,12 +86,12 @@ def _captures(folder: Path) -> list[Path]:
     return [*folder.glob("traces/rank*.sqlite"), *folder.glob("memory/rank*.pickle")]
 
 
-def _into_place(scratch: Path, folder: Path) -> None:
+def _into_place(source: Path, folder: Path) -> None:
     """Move every file, and take away captures of another job: they would be read with this one's."""
-    new = [path.relative_to(scratch) for path in sorted(scratch.rglob("*")) if path.is_file()]
+    new = [path.relative_to(source) for path in sorted(source.rglob("*")) if path.is_file()]
     for name in new:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (scratch / name).replace(folder / name)
+        (source / name).replace(folder / name)
     for stale in _captures(folder):
         if stale.relative_to(folder) not in new:
             stale.unlink()

@@ -17,12 +17,12 @@ import numpy as np
 from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
+from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits import without_host_time
-from perfdoc.simulator.replay.predict import Gain, predict
+from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.proposals import Proposal
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.simulator.replay.unedited import Replay
 
 FREE_STEPS_MIN = 3
 """Of fewer steps without the profiler nothing is said."""

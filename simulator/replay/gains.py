@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from itertools import combinations
-from typing import Literal
 
+from perfdoc.results.replay import Combined, Gain, GainOfSet, GainsAnalysis, Prediction, Replay
 from perfdoc.simulator.replay.basis import AsOften, Basis
-from perfdoc.simulator.replay.predict import Gain
 from perfdoc.simulator.replay.proposals import Proposal, proposals
-from perfdoc.simulator.replay.unedited import Replay
 
 _MS = 1e6
 _EACH_ALONE = (
@@ -27,73 +25,20 @@ _SET_TASKS_MAX = 8_000_000
 
 
 @dataclass(frozen=True, kw_only=True)
-class Prediction:
-    """One change: what it saves per step (of a window without steps: in the window)."""
-
-    key: str
-    """Stable name, such as `without_gc`."""
-    change: str
-    """What was changed, with its parameters, as `change_words` calls it."""
-    scope: Literal["rank", "job"]
-    """job: over all ranks together. rank: over each alone."""
-    ranks: int
-    """How many ranks it was predicted from."""
-    gain: Gain
-    step_ns: int | None
-    """What the fractions are of: the mean measured step, or how long it would be without the profiler and
-    with collections as often as the run makes them, where its step log tells."""
-    low_ns: int | None
-    mid_ns: int | None
-    high_ns: int | None
-    low_frac: float | None
-    mid_frac: float | None
-    high_frac: float | None
-    replay_error_frac: float | None
-    """Of the unedited replay that it was predicted from."""
-    exact: bool
-    """False where training computes something else with it (a narrower type)."""
-    reason: str
-    """Why there is no figure, or a ceiling only; empty otherwise."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class GainOfSet:
-    """A set of changes simulated together; of one change, its prediction."""
-
-    keys: list[str]
-    """In the order of the predictions."""
-    gain: Gain
-
-
-@dataclass(frozen=True, kw_only=True)
-class Combined:
-    """The changes that gain something by the lower end of their band, simulated together; none of those after
-    which training computes something else, and none that no setting makes (stages of exactly the same
-    work)."""
-
-    accepted: list[str]
-    """Their keys. Of changes that exclude one another the one that gains most."""
-    gain: Gain | None
-    replay_error_frac: float | None
-    reason: str
-    """Why there is no gain; empty otherwise."""
-    sets: list[GainOfSet] = field(default_factory=list)
-    """Every set of those of the accepted changes that gain most, at most four."""
-    sets_reason: str = ""
-    """Why sets are missing: those of changes left out, or all; empty otherwise."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class Gains:
     """All predictions of a set of captures."""
 
-    state: Literal["measured", "not_measured"]
-    reason: str
-    remedy: str
-    predictions: list[Prediction]
+    analysis: GainsAnalysis
+    """Each change alone."""
     combined: Combined
+    """None of those that no setting makes (stages of exactly the same work) is among its changes."""
     collections: AsOften | None = None
     """How often the run collects garbage, where a log says so: what `without_gc` gains is of that already."""
+
+    @property
+    def predictions(self) -> list[Prediction]:
+        """Of each change alone."""
+        return self.analysis.predictions
 
 
 def predict_all(bases: Sequence[Basis], stragglers: Collection[tuple[str, str]] = ()) -> Gains:
@@ -120,10 +65,7 @@ def predict_all(bases: Sequence[Basis], stragglers: Collection[tuple[str, str]] 
     predictions = [_by_chance(p) if p.key in by_chance else p for p in predictions]
     promised = [p for p in predictions if p.key not in by_chance]
     return Gains(
-        state="measured",
-        reason="",
-        remedy="",
-        predictions=predictions,
+        analysis=GainsAnalysis(state="measured", reason="", remedy="", predictions=predictions),
         combined=_combined(promised, said, bases, tried),
         collections=next((b.occasional.often for b in bases if b.occasional is not None), None),
     )
@@ -132,7 +74,8 @@ def predict_all(bases: Sequence[Basis], stragglers: Collection[tuple[str, str]] 
 def no_gains(reason: str, remedy: str) -> Gains:
     """A result without predictions."""
     combined = Combined(accepted=[], gain=None, replay_error_frac=None, reason=reason)
-    return Gains(state="not_measured", reason=reason, remedy=remedy, predictions=[], combined=combined)
+    analysis = GainsAnalysis(state="not_measured", reason=reason, remedy=remedy, predictions=[])
+    return Gains(analysis=analysis, combined=combined)
 
 
 def _prediction(proposal: Proposal, gains: Sequence[Gain], bases: Sequence[Basis]) -> Prediction:

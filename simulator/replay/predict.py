@@ -5,15 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from itertools import pairwise
-from typing import Literal
 
 from perfdoc.analyzers.ledger.window import Ledger
+from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits.edit import Edit
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.simulator.replay.unedited import Replay
 
 _MS = 1e6
 _NOISE_MIN_NS = 1_000
@@ -22,25 +20,6 @@ _FLOOR_FRAC = 0.05
 """Of the waiting that a change acts on: that none of it goes is not believed to the last nanosecond."""
 _WORK = frozenset({"compute"})
 _OF_HOSTS = ("idle.host", "idle.gc", "idle.data")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Gain:
-    """Time that a change saves, per step (of a window without steps: in the window); below zero what it
-    costs."""
-
-    low_ms: float | None
-    """None where nothing can be said."""
-    mid_ms: float | None
-    """None for a ceiling."""
-    high_ms: float | None
-    method: Literal["replay", "ceiling", "none"]
-    """replay: simulated. ceiling: predictions are withheld; the gain is not above high_ms. none: not even
-    that is known, or the edit does not apply."""
-    assumptions: list[str]
-    """On `ceiling` and `none` the first one says why."""
-    key: str = ""
-    """Of the prediction that this is the gain of; empty for one of several changes, or of none."""
 
 
 def predict(

@@ -17,6 +17,8 @@ from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.results.figures import brief, per_cent, signed_share
+from perfdoc.results.replay import RankReplay, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.join import join_ranks
@@ -30,51 +32,6 @@ CLOCKS_MAX_FRAC = 0.05
 tasks once, not each step: what waits for what rests on no clock, and the replay's error shows the rest."""
 FIXED_MAX_FRAC = 0.2
 """Of the critical path, what nothing in the capture holds up: no edit can move it."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RankReplay:
-    """One rank of the replay; lengths from the start of its window to the end of its last work."""
-
-    rank: int | None
-    name: str
-    measured_ns: int
-    replayed_ns: int
-    error_frac: float
-    """replayed / measured - 1."""
-    unexplained_ns: int
-    """Delays that nothing in the capture explains. The replay of a GPU does not have them, that of a CPU rank
-    does (cpu_tasks.py)."""
-    critical_path: dict[str, int]
-    """What of the critical path lies on this rank, by part."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Replay:
-    """What the unedited replay says of itself. Small: it travels between processes."""
-
-    state: Literal["measured", "not_measured"]
-    reason: str
-    remedy: str
-    scope: Literal["rank", "job"]
-    tasks: int
-    steps: int
-    """Steps of the window; 0 where it is not made of steps."""
-    measured_ns: int | None
-    """From the first start of a window to the last end of work, over all ranks."""
-    replayed_ns: int | None
-    error_frac: float | None
-    """replayed / measured - 1."""
-    worst_error_frac: float | None
-    """Of a single rank, the largest either way."""
-    predicts: bool
-    """Whether changes may be predicted from it."""
-    withheld: str
-    """Why not; empty where they may."""
-    unexplained_ns: int | None
-    critical_path: dict[str, int]
-    """Nanoseconds by part (path.PathPart), over all ranks; they sum to replayed_ns."""
-    ranks: list[RankReplay]
 
 
 def replay_rank(view: DeviceView) -> Replay:
@@ -149,8 +106,8 @@ def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignme
     open_ns = clocks.resolution_ns or 0
     if len({c.cluster for c in clocks.clocks}) > 1 and open_ns > CLOCKS_MAX_FRAC * shortest:
         return (
-            f"the clocks of some ranks are known only to within {open_ns / 1e6:.3g} ms, more than "
-            f"{100 * CLOCKS_MAX_FRAC:.0f} % of the window, since no collective that all await ties them "
+            f"the clocks of some ranks are known only to within {brief(open_ns)}, more than "
+            f"{per_cent(CLOCKS_MAX_FRAC, 0)} of the window, since no collective that all await ties them "
             "together",
             "Give the captures of all ranks of a model replica, over more steps.",
         )
@@ -160,11 +117,12 @@ def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignme
 def _withheld(error_frac: float, fixed_frac: float) -> str:
     if abs(error_frac) > ERROR_MAX_FRAC:
         return (
-            f"the unedited replay is off by {100 * error_frac:+.1f} %, more than {100 * ERROR_MAX_FRAC:.0f} %"
+            f"the unedited replay is off by {signed_share(error_frac)}, more than "
+            f"{per_cent(ERROR_MAX_FRAC, 0)}"
         )
     if fixed_frac > FIXED_MAX_FRAC:
         return (
-            f"nothing in the capture holds up what begins {100 * fixed_frac:.0f} % into the window, so no "
+            f"nothing in the capture holds up what begins {per_cent(fixed_frac, 0)} into the window, so no "
             "change would show"
         )
     return ""

@@ -17,6 +17,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
+from perfdoc.results.figures import per_cent
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.replay.basis import FREE_STEPS_MIN, Counted, collections_of
 from perfdoc.simulator.replay.edits.edit import with_durations
@@ -86,7 +87,7 @@ def as_unprofiled(rebuilt: Rebuilt, free: FreeLengths) -> Unprofiled | None:
     if free.gc_frac is not None and any(len(r.host["gc"]) for r in rebuilt.ranks):
         made = without_host_time("gc", keep_frac=free.gc_frac).apply(made)
         said.append(
-            f"collections last {100 * free.gc_frac:.0f} % of what they do under the profiler, says the step "
+            f"collections last {per_cent(free.gc_frac, 0)} of what they do under the profiler, says the step "
             "log"
         )
     if (
@@ -96,15 +97,15 @@ def as_unprofiled(rebuilt: Rebuilt, free: FreeLengths) -> Unprofiled | None:
     ):
         made = without_host_time("data", keep_frac=free.data_frac).apply(made)
         said.append(
-            f"loading of data takes {100 * free.data_frac:.0f} % of what it does in the steps of the "
+            f"loading of data takes {per_cent(free.data_frac, 0)} of what it does in the steps of the "
             "profiler, in the mean over the step log"
         )
     if free.step_frac is not None and free.step_frac < 1 and all(r.on_host for r in rebuilt.ranks):
         keep = _keep_frac(made, free.step_frac)
         made = _shorter(made, keep)
         said.append(
-            f"computation on the CPU takes {100 * keep:.0f} % of what it does under the profiler, since "
-            f"steps of the step log take {100 * free.step_frac:.0f} %"
+            f"computation on the CPU takes {per_cent(keep, 0)} of what it does under the profiler, since "
+            f"steps of the step log take {per_cent(free.step_frac, 0)}"
         )
     if not said:
         return None

@@ -19,12 +19,13 @@ from perfdoc.analyzers.clocks.alignment import ClockAlignment
 from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.basis import Basis, occasional
 from perfdoc.simulator.replay.gains import Gains, no_gains, predict_all
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, KeptRank, Replay, not_replayed, replay_job
+from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, KeptRank, not_replayed, replay_job
 from perfdoc.simulator.replay.unprofiled import NOT_LOGGED, FreeLengths, as_unprofiled
 
 _QUICK_PERCENTILE = 10

@@ -11,7 +11,8 @@ import gc
 import signal
 import sys
 
-from perfdoc.cli.process import STOPS, Stopped, raise_stopped
+from perfdoc.cli.streams import StdoutError, guard_streams
+from perfdoc.run.stop import STOPS, Stopped, raise_stopped
 
 EXIT_ERROR = 2
 EXIT_CLOSED_PIPE = 141
@@ -35,8 +36,6 @@ def main() -> None:
 
 
 def _run() -> int | str | None:
-    from perfdoc.cli.process import StdoutError, guard_streams
-
     guard_streams()
     try:
         try:
@@ -62,7 +61,7 @@ def _internal_error(error: Exception) -> int:
 
         traceback.print_exception(error)
     else:
-        from perfdoc.reports.names import shorten
+        from perfdoc.results.names import shorten
 
         said = shorten(f"{type(error).__name__}: {error}", 300)
         sys.stderr.write(f"perfdoc: internal error: {said}; run again with --debug to see where.\n")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.contention.cost import Contention, norm_contention
+from perfdoc.analyzers.contention.cost import norm_contention
+from perfdoc.results import DeviceContention
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE
@@ -48,8 +49,8 @@ class Plan:
             self.device.kernel("other_kernel", self.now, self.now + crowd, stream=13)
         self.now += SLOT_NS
 
-    def measure(self, folder: Path) -> Contention:
-        return norm_contention(view_of(self.builder, folder))
+    def measure(self, folder: Path) -> DeviceContention:
+        return norm_contention(view_of(self.builder, folder))[0]
 
 
 def planted() -> Plan:

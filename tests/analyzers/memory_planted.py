@@ -7,7 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from perfdoc.analyzers.memory.snapshot import MemoryMeasurement, measure_snapshot
+from perfdoc.analyzers.memory.snapshot import measure_snapshot
+from perfdoc.results.memory import DeviceMemory
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -134,7 +135,7 @@ def write(path: Path, snapshot: object, protocol: int = 4) -> Path:
     return path
 
 
-def one(planted: Planted, folder: Path, **given: int) -> MemoryMeasurement:
+def one(planted: Planted, folder: Path, **given: int) -> DeviceMemory:
     (measured,) = measure_snapshot(planted.write(folder / "m.pickle"), **given)
     return measured
 

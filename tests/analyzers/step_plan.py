@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.kernels.parts import KernelParts, kernel_parts
+from perfdoc.analyzers.kernels.parts import kernel_parts
+from perfdoc.results import KernelPartsAnalysis
 from perfdoc.simulator.captures.process import ThreadBuilder
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
@@ -41,11 +42,11 @@ class Plan:
     def operator(self, name: str, thread: ThreadBuilder, start: int, end: int) -> None:
         self.process.operator(thread, name, start, end)
 
-    def measure(self, folder: Path, facts: JobFacts | None = None) -> KernelParts:
+    def measure(self, folder: Path, facts: JobFacts | None = None) -> KernelPartsAnalysis:
         return kernel_parts(view_of(self.builder, folder, facts))
 
 
-def times(found: KernelParts) -> dict[tuple[str, str, str], int]:
+def times(found: KernelPartsAnalysis) -> dict[tuple[str, str, str], int]:
     """Microseconds by part, phase and evidence."""
     assert len({(p.part, p.phase, p.evidence) for p in found.parts}) == len(found.parts)
     return {(p.part, p.phase, p.evidence): p.total_ns // SCALE for p in found.parts}

@@ -27,7 +27,7 @@ def test_only_calls_inside_steps_count_where_there_are_steps(tmp_path: Path) -> 
     thread.range("perfdoc.forward layer=0", 115 * US, 140 * US)
     thread.api("cudaFree", 120 * US, 122 * US)
     thread.api("cudaMalloc", 201 * US, 205 * US)
-    found = host_activity(view_of(builder, tmp_path)).alloc_calls
+    found = host_activity(view_of(builder, tmp_path))[0].alloc_calls
     assert (found.state, found.count, found.host_ns) == ("measured", 2, 20 * US)
     assert (found.steps, found.steps_with_calls, found.last_step_count) == (3, 2, 0)
     assert found.idle_inside_ns == 2 * US
@@ -44,7 +44,7 @@ def test_without_steps_the_window_is_looked_at(tmp_path: Path) -> None:
     device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
     thread.api("cudaHostAlloc", 110, 120)
     device.kernel(GEMM, 200, 300, launch=(thread, 150, 160))
-    found = host_activity(view_of(builder, tmp_path)).alloc_calls
+    found = host_activity(view_of(builder, tmp_path))[0].alloc_calls
     assert (found.count, found.idle_inside_ns) == (1, 10)
     assert (found.steps, found.steps_with_calls, found.last_step_count) == (None, None, None)
 
@@ -54,7 +54,7 @@ def test_none_is_a_measurement(tmp_path: Path) -> None:
     process = builder.process()
     thread, device = process.thread(), process.device()
     device.kernel(GEMM, 0, 100, launch=(thread, 0, 0))
-    found = host_activity(view_of(builder, tmp_path)).alloc_calls
+    found = host_activity(view_of(builder, tmp_path))[0].alloc_calls
     assert (found.state, found.count, found.host_ns, list(found.groups)) == ("measured", 0, 0, [])
 
 
@@ -68,7 +68,7 @@ def test_allocations_in_a_streams_order_are_counted_apart(tmp_path: Path) -> Non
     thread.api("cudaFreeAsync", 130, 135)
     thread.api("cudaFree", 140, 142)
     device.kernel(GEMM, 150, 300, launch=(thread, 145, 150))
-    host = host_activity(view_of(builder, tmp_path))
+    host = host_activity(view_of(builder, tmp_path))[0]
     found, split = host.alloc_calls, host.idle_split
     assert (found.count, found.host_ns, found.idle_inside_ns) == (1, 2, 2)
     assert found.stream_ordered_count == 2

@@ -9,9 +9,10 @@ from hypothesis import strategies as st
 
 from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.communication.dimensions import _agreed
-from perfdoc.analyzers.communication.table import MAX_GROUPS, CommunicationRow, communication_table
+from perfdoc.analyzers.communication.table import MAX_GROUPS, communication_table
 from perfdoc.analyzers.kernel_class.classify import KernelClass, classify_kernels
 from perfdoc.analyzers.kernels.totals import kernel_times, kernels_only, sum_by
+from perfdoc.results.ranks import Communication
 from perfdoc.simulator.captures.events import Collective, NcclPayload
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder
@@ -30,11 +31,11 @@ def test_rows_are_unions_split_by_collective(tmp_path: Path) -> None:
     common = {"dimension": "unknown", "transport": "nccl", "group": "", "bytes": None, "evidence": "none"}
     common |= {"blocking_ns": None, "bus_bandwidth_gbps": None}
     assert rows == [
-        CommunicationRow(
+        Communication(
             collective="all_reduce", element_type="bf16", count=2,
             total_ns=60, hidden_ns=10, exposed_ns=50, **common,
         ),
-        CommunicationRow(
+        Communication(
             collective="all_gather", element_type="", count=1,
             total_ns=50, hidden_ns=30, exposed_ns=20, **common,
         ),

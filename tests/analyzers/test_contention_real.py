@@ -6,17 +6,18 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.contention.cost import ContendedKernel, Contention, norm_contention
-from perfdoc.simulator.demo import write_demo
+from perfdoc.analyzers.contention.cost import norm_contention
+from perfdoc.results.contention import DeviceContendedKernel, DeviceContention
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import views_of
+from tests.simulator.hand_laid import write_hand_laid
 
 
-def measured(path: Path) -> list[Contention]:
-    return [norm_contention(view) for view in views_of(read_trace(path))]
+def measured(path: Path) -> list[DeviceContention]:
+    return [norm_contention(view)[0] for view in views_of(read_trace(path))]
 
 
-def named(kernels: object, word: str) -> list[ContendedKernel]:
+def named(kernels: object, word: str) -> list[DeviceContendedKernel]:
     assert isinstance(kernels, list)
     return [k for k in kernels if word in k.kernel]
 
@@ -97,7 +98,7 @@ def test_without_communication_there_is_no_contention(shared_traces: Path, name:
 
 
 def test_the_demonstration_capture(tmp_path: Path) -> None:
-    trace, _ = write_demo(tmp_path)
+    trace, _ = write_hand_laid(tmp_path)
     for found in measured(trace):
         # Of a layer's two backward norms one is laid alone, of 60,007 ns, and one beneath the reduction, of
         # 61,003 ns: 8 layers in 4 steps. A difference under 5 % is called none.

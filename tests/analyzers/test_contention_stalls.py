@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.contention.cost import Contention, norm_contention
+from perfdoc.analyzers.contention.cost import norm_contention
+from perfdoc.results import DeviceContention
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.export import ExportOptions
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
@@ -38,8 +39,8 @@ class Plan:
     def norm(self, start: int = 111_000, launched: int = 5_000, name: str = NORM) -> None:
         self.device.kernel(name, start, start + 10_000, launch=(self.thread, launched, launched + 10))
 
-    def measure(self, folder: Path) -> Contention:
-        return norm_contention(view_of(self.builder, folder))
+    def measure(self, folder: Path) -> DeviceContention:
+        return norm_contention(view_of(self.builder, folder))[0]
 
 
 def test_a_norm_that_starts_as_communication_ends(tmp_path: Path) -> None:
@@ -159,11 +160,11 @@ def test_a_wait_for_a_record_that_is_not_in_the_capture_leaves_it_undecided(tmp_
         plan.device.wait_event(7, record, launch=(plan.thread, 3_000 + 10 * i, 3_005 + 10 * i))
     plan.norm()
     view = view_of(plan.builder, tmp_path)
-    assert norm_contention(view).stalled_starts == 1
+    assert norm_contention(view)[0].stalled_starts == 1
     other = np.array([view.trace.event_records.event[0], 77])
     records = replace(view.trace.event_records, event_sync=other, event=other)
     cut = replace(view.trace, event_records=records)
-    found = norm_contention(replace(view, trace=cut))
+    found = norm_contention(replace(view, trace=cut))[0]
     assert (found.stalled_starts, found.undecided_starts) == (0, 1)
 
 
@@ -185,7 +186,7 @@ def test_without_event_rows_a_wait_call_leaves_it_undecided(tmp_path: Path) -> N
         path = tmp_path / f"{waits}.sqlite"
         write_nsys_sqlite(plan.builder.build(), path, options=ExportOptions(event_records=False))
         (view,) = views_of(read_nsys_sqlite(path))
-        found = norm_contention(view)
+        found = norm_contention(view)[0]
         assert (found.stalled_starts, found.undecided_starts) == expected
 
 
@@ -226,7 +227,7 @@ def test_without_launches_it_is_not_measured(tmp_path: Path) -> None:
     device.kernel(GEMM, 0, 30_000)
     device.kernel(ALL_REDUCE, 10_000, 110_000, stream=20)
     device.kernel(NORM, 111_000, 120_000)
-    found = norm_contention(view_of(builder, tmp_path))
+    found = norm_contention(view_of(builder, tmp_path))[0]
     assert (found.state, found.stalled_starts, found.stalled_ns) == ("measured", None, None)
     assert "launched" in found.stalled_reason
 
@@ -235,5 +236,5 @@ def test_kineto_shows_it_too(tmp_path: Path) -> None:
     plan = Plan()
     plan.norm()
     (view,) = views_of(read_kineto(write_kineto(plan.builder.build(), tmp_path / "x.json", 1000)))
-    found = norm_contention(view)
+    found = norm_contention(view)[0]
     assert (found.stalled_starts, found.stalled_ns, found.suggested_sm_margin) == (1, 81_000, 24)

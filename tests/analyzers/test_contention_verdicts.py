@@ -8,8 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.contention.cost import Cost, norm_contention
+from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.contention.job import job_contention
+from perfdoc.results.contention import ContentionCost
 from perfdoc.traces.model import Kernels
 from tests.analyzers.contention_plan import NORM, Plan, planted
 from tests.analyzers.device_views import view_of
@@ -48,7 +49,7 @@ def test_verdicts(tmp_path: Path, alone: list[int], beside: list[int], verdict: 
     assert (norm.samples_alone, norm.samples_contended) == (len(alone), len(beside))
     assert (norm.cost is not None) == (verdict == "slower")
     assert (norm.alone_ns is None) == (not alone)
-    zero = Cost(low_ns=0, mid_ns=0, high_ns=0)
+    zero = ContentionCost(low_ns=0, mid_ns=0, high_ns=0)
     expected = {"no_difference": zero, "slower": norm.cost}
     assert found.norm_cost == expected.get(verdict)
     assert (norm.verdict_reason == "") == (verdict in expected)
@@ -68,7 +69,7 @@ def test_no_margin_without_grids_or_without_a_norm_beside(tmp_path: Path) -> Non
     view = view_of(planted().builder, tmp_path)
     columns = {n: getattr(view.trace.kernels, n) for n in Kernels.column_names()}
     blind = Kernels(**{**columns, "grid_blocks": np.full(len(view.trace.kernels), -1)})
-    found = norm_contention(replace(view, trace=replace(view.trace, kernels=blind)))
+    found = norm_contention(replace(view, trace=replace(view.trace, kernels=blind)))[0]
     assert (found.occupied_blocks, found.suggested_sm_margin) == (None, None)
     assert "grid" in found.margin_reason
     plan = Plan()

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.analyzers.kernels.fusion import _PATTERNS, UnfusedPattern, _between, _needed
+from perfdoc.analyzers.kernels.fusion import _PATTERNS, _between, _needed
 from perfdoc.analyzers.kernels.parts import kernel_parts
+from perfdoc.results.kernels import UnfusedPattern
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM

@@ -11,10 +11,10 @@ from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
-from perfdoc.analyzers.host.activity import HostActivity, host_activity
+from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
 from perfdoc.analyzers.ledger.steps import step_ledgers
-from perfdoc.results import host as d
+from perfdoc.results import HostActivity
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.device_views import view_of
@@ -57,7 +57,7 @@ def a_cpu_rank(folder: Path) -> DeviceView:
 
 def test_a_cpu_rank_has_pauses_and_steps_and_nothing_that_is_launched(tmp_path: Path) -> None:
     view = a_cpu_rank(tmp_path)
-    found = host_activity(view)
+    found, steps = host_activity(view)
     for part in ("launch_queue", "idle_split", "sync_calls", "alloc_calls", "small_kernels", "graphs"):
         result = getattr(found, part)
         assert (result.state, result.reason) == (
@@ -67,7 +67,7 @@ def test_a_cpu_rank_has_pauses_and_steps_and_nothing_that_is_launched(tmp_path: 
     assert (found.data.count, found.data.total_ns, found.data.idle_ns) == (1, 100, 100)
     assert (found.gc.count, found.gc.total_ns, found.gc.idle_ns) == (1, 50, 50)
     # 200 of communication with nothing beside it are a wait, not the host's work.
-    (step,) = found.steps.steps
+    (step,) = steps.steps
     assert (step.name, step.host_ns, step.waiting_ns, step.gc_ns) == ("perfdoc.step 7", 800, 200, 50)
     ledgers = step_ledgers(view)
     assert {leaf: ns.tolist() for leaf, ns in ledgers.leaf_ns.items() if ns.any()} == {
@@ -84,7 +84,7 @@ def test_without_api_calls_only_pauses_and_graphs_are_measured(tmp_path: Path) -
     process = builder.process()
     process.device().kernel(GEMM, 0, 100)
     process.thread().range("gc", 10, 20)
-    found = host_activity(view_of(builder, tmp_path))
+    found = host_activity(view_of(builder, tmp_path))[0]
     parts = [f.name for f in fields(found) if f.name not in ("state", "reason", "remedy")]
     states = {name: getattr(found, name).state for name in parts}
     assert found.state == "measured"
@@ -93,10 +93,9 @@ def test_without_api_calls_only_pauses_and_graphs_are_measured(tmp_path: Path) -
         assert getattr(found, name).reason
 
 
-def convert(found: HostActivity) -> d.HostActivity:
-    converted = msgspec.convert(found, type=d.HostActivity, from_attributes=True)
-    assert msgspec.json.decode(msgspec.json.encode(converted), type=d.HostActivity) == converted
-    return converted
+def published(found: HostActivity) -> HostActivity:
+    assert msgspec.json.decode(msgspec.json.encode(found), type=HostActivity) == found
+    return found
 
 
 def test_results_go_into_the_diagnosis(tmp_path: Path) -> None:
@@ -107,12 +106,12 @@ def test_results_go_into_the_diagnosis(tmp_path: Path) -> None:
     thread.api("cudaMalloc", 105, 106)
     thread.synchronize("device", 90, 101)
     device.kernel(GEMM, 200, 201, launch=(thread, 190, 195))
-    measured = convert(host_activity(view_of(builder, tmp_path)))
+    measured = published(host_activity(view_of(builder, tmp_path))[0])
     assert measured.idle_split.host_ns == measured.sync_calls.idle_caused_ns == 95
     assert (measured.alloc_calls.groups[0].call, measured.small_kernels.names[0].count) == ("cudaMalloc", 1)
     assert len(measured.launch_queue.bin_mean) == 200
     assert (measured.graphs.time_frac, measured.gc.state) == (0.0, "not_measured")
-    missing = convert(host_activity(a_cpu_rank(tmp_path / "cpu")))
+    missing = published(host_activity(a_cpu_rank(tmp_path / "cpu"))[0])
     assert (missing.launch_queue.state, missing.launch_queue.median_depth) == ("not_measured", None)
 
 
@@ -124,6 +123,6 @@ def test_a_thread_for_every_kernel_is_refused_before_it_costs_anything(tmp_path:
         device.kernel(
             GEMM, 1_000 * i + 500, 1_000 * i + 900, launch=(process.thread(), 1_000 * i, 1_000 * i + 9)
         )
-    found = host_activity(view_of(builder, tmp_path))
+    found = host_activity(view_of(builder, tmp_path))[0]
     assert found.idle_split.state == found.sync_calls.state == found.launch_queue.state == "not_measured"
     assert found.idle_split.reason == "1,001 threads launch this device's work: such a capture is damaged."

@@ -10,9 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc.analyzers.host.activity import host_activity
-from perfdoc.analyzers.host.jitter import HostJitter, RankHostSteps, host_jitter
+from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
 from perfdoc.analyzers.host.steps import HostStep, HostSteps
-from perfdoc.results import host as d
+from perfdoc.results import HostJitter
+from perfdoc.results.quality import MEASURED
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
@@ -32,7 +33,7 @@ def rank(number: int, host_ms: Sequence[int], gc_ms: Sequence[int | None]) -> Ra
         )
         for i, (host, gc) in enumerate(zip(host_ms, gc_ms, strict=True))
     ]
-    return RankHostSteps(rank=number, label=f"rank {number}", steps=HostSteps(steps=steps))
+    return RankHostSteps(rank=number, label=f"rank {number}", steps=HostSteps(**MEASURED, steps=steps))
 
 
 def test_collecting_in_turn_costs_every_step() -> None:
@@ -110,7 +111,7 @@ def test_collecting_together_saves_nothing() -> None:
 
 def test_steps_are_matched_by_name() -> None:
     first, second = rank(0, [1, 2, 3], [0, 0, 0]), rank(1, [20, 30, 40], [0, 0, 0])
-    later = RankHostSteps(rank=1, label="rank 1", steps=HostSteps(steps=second.steps.steps[1:]))
+    later = RankHostSteps(rank=1, label="rank 1", steps=HostSteps(**MEASURED, steps=second.steps.steps[1:]))
     found = host_jitter([first, later])
     assert (found.common_steps, found.worst_spread_ns) == (2, 37 * MS)
 
@@ -123,7 +124,7 @@ def test_abstains() -> None:
     found = host_jitter([one, missing])
     assert (found.state, found.remedy, found.gc.state) == ("not_measured", "mark them", "not_measured")
     assert "no steps" in found.reason
-    empty = RankHostSteps(rank=2, label="rank 2", steps=HostSteps(steps=[]))
+    empty = RankHostSteps(rank=2, label="rank 2", steps=HostSteps(**MEASURED, steps=[]))
     assert "same name" in host_jitter([one, empty]).reason
     # Two ranks are enough, and the third is named; garbage that one capture does not show is not 0.
     found = host_jitter([one, rank(1, [3], [None]), missing])
@@ -142,21 +143,20 @@ def test_waits_are_no_host_time(tmp_path: Path) -> None:
     thread.api("cudaMemcpy", 300, 800)
     thread.synchronize("stream", 350, 360, stream=7)
     thread.range("perfdoc.gc generation=1", 900, 930)
-    (step,) = host_activity(view_of(builder, tmp_path)).steps.steps
+    (step,) = host_activity(view_of(builder, tmp_path))[1].steps
     assert (step.name, step.host_ns, step.waiting_ns) == ("perfdoc.step 0", 500, 500)
     assert (step.gc_ns, step.gc_count) == (30, 1)
 
 
-def convert(found: HostJitter) -> d.HostJitter:
-    converted = msgspec.convert(found, type=d.HostJitter, from_attributes=True)
-    assert msgspec.json.decode(msgspec.json.encode(converted), type=d.HostJitter) == converted
-    return converted
+def published(found: HostJitter) -> HostJitter:
+    assert msgspec.json.decode(msgspec.json.encode(found), type=HostJitter) == found
+    return found
 
 
 def test_results_go_into_the_diagnosis() -> None:
-    measured = convert(host_jitter([rank(0, [1, 2], [0, 1]), rank(1, [3, 2], [0, 0])]))
+    measured = published(host_jitter([rank(0, [1, 2], [0, 1]), rank(1, [3, 2], [0, 0])]))
     assert (measured.state, measured.gc.split_steps, measured.slowest[0].label) == ("measured", 1, "rank 1")
-    assert convert(host_jitter([])).state == "not_measured"
+    assert published(host_jitter([])).state == "not_measured"
 
 
 def test_eight_ranks_of_one_real_step(shared_traces: Path) -> None:
@@ -164,7 +164,7 @@ def test_eight_ranks_of_one_real_step(shared_traces: Path) -> None:
     for i in range(8):
         path = shared_traces / "kineto" / f"dlrm_8gpu_v100_rank{i}.pt.trace.json.gz"
         (view,) = views_of(read_kineto(path))
-        ranks.append(RankHostSteps(rank=i, label=f"rank {i}", steps=host_activity(view).steps))
+        ranks.append(RankHostSteps(rank=i, label=f"rank {i}", steps=host_activity(view)[1]))
     found = host_jitter(ranks)
     # The steps take 10 to 19 ms, mostly waiting for the all-to-all; the hosts' own work is even to 10 %.
     assert (found.ranks, found.common_steps, found.worst_rank) == (8, 1, "rank 3")

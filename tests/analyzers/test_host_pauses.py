@@ -40,7 +40,7 @@ def two_steps(step: str) -> TimelineBuilder:
 def test_pauses_are_counted_in_the_steps(tmp_path: Path) -> None:
     # The window on the device is [60, 190): of the idle [90, 160), gc has [110, 140). The first batch was
     # waited for before the device ran anything.
-    activity = host_activity(view_of(two_steps("perfdoc.step"), tmp_path))
+    activity = host_activity(view_of(two_steps("perfdoc.step"), tmp_path))[0]
     gc, data = activity.gc, activity.data
     assert (gc.state, gc.count, gc.total_ns, gc.idle_ns, gc.steps_with) == ("measured", 2, 40_000, 30_000, 2)
     assert (gc.worst_ns, gc.worst_name, gc.worst_step) == (
@@ -60,7 +60,7 @@ def test_no_ranges_are_none_only_where_each_would_be_marked(tmp_path: Path, step
     main, device = process.thread(), process.device()
     main.range(f"{step} 0", 0, 100)
     device.kernel(GEMM, 10, 20, launch=(main, 1, 2))
-    activity = host_activity(view_of(builder, tmp_path))
+    activity = host_activity(view_of(builder, tmp_path))[0]
     for pauses in (activity.gc, activity.data):
         assert pauses.state == state
         assert pauses.count == (0 if state == "measured" else None)
@@ -73,7 +73,7 @@ def test_a_loader_in_the_training_process_shows(shared_traces: Path) -> None:
     for workers in (0, 4):
         path = shared_traces / "kineto" / f"resnet50_num_workers_{workers}_v100.pt.trace.json.gz"
         (view,) = views_of(read_kineto(path))
-        found[workers] = host_activity(view).data
+        found[workers] = host_activity(view)[0].data
     assert [d.count for d in found.values()] == [6, 6]
     assert [d.steps_with for d in found.values()] == [6, 6]
     assert [(d.total_ns, d.idle_ns) for d in found.values()] == [

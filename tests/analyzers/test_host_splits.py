@@ -8,8 +8,8 @@ from perfdoc.analyzers.device.idle import idle_inputs
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.calls import CallKind, call_kind, host_calls
-from perfdoc.analyzers.host.idle import HostSplit
 from perfdoc.analyzers.ledger.window import build_ledger
+from perfdoc.results.host import HostSplit
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.device_views import view_of, views_of
@@ -89,7 +89,7 @@ def test_a_gap_divides_by_what_the_launching_thread_did(tmp_path: Path) -> None:
     ):
         thread.api(name, start * US, end * US)
     other.api("cudaDeviceSynchronize", 100 * US, 200 * US)  # a thread that launches nothing holds up nobody
-    split = host_activity(view_of(builder, tmp_path)).idle_split
+    split = host_activity(view_of(builder, tmp_path))[0].idle_split
     assert parts(split) == {
         "python": 57 * US,
         "synchronising": 10 * US,
@@ -119,7 +119,7 @@ def test_the_thread_before_answers_where_the_next_one_had_nothing_to_do(tmp_path
     forward.api("cudaStreamSynchronize", 90 * US, 150 * US)
     forward.api("cudaEventRecord", 155 * US, 160 * US)
     device.kernel(GEMM, 190 * US, 200 * US, launch=(backward, 180 * US, 185 * US))
-    split = host_activity(view_of(builder, tmp_path)).idle_split
+    split = host_activity(view_of(builder, tmp_path))[0].idle_split
     assert parts(split) == {"python": 30 * US, "synchronising": 50 * US, "launch": 5 * US}
 
 
@@ -127,7 +127,7 @@ def test_the_thread_before_answers_where_the_next_one_had_nothing_to_do(tmp_path
 def test_parts_are_what_a_count_by_nanosecond_gives(tmp_path: Path, seed: int) -> None:
     view = random_view(seed, tmp_path)
     expected = host_idle_by_kind(view)
-    activity = host_activity(view)
+    activity = host_activity(view)[0]
     names = {"LAUNCH": "launch", "OTHER": "other_call", "python": "python"}
     wanted = {names.get(k, k.lower()): ns for k, ns in expected.items() if k != "gc_or_data"}
     assert parts(activity.idle_split) == wanted
@@ -163,7 +163,7 @@ def test_calls_nest_by_thread(tmp_path: Path) -> None:
 def test_real_traces_split_exactly(shared_traces: Path, trace: str, part: str) -> None:
     # Windows: launching itself is slow (batched submission). A100, eager PyTorch: Python is.
     (view,) = views_of(read_nsys_sqlite(shared_traces / "nsys" / f"{trace}.sqlite"))
-    split = host_activity(view).idle_split
+    split = host_activity(view)[0].idle_split
     found = parts(split)
     assert split.host_ns == idle_ns(view)["host"]
     share = {"launch": (0.3, 0.4), "python": (0.7, 0.8)}[part]

@@ -32,7 +32,7 @@ def instances_of(view: DeviceView) -> dict[str, Instance]:
     """By key."""
     window = view.window
     ledger = build_ledger(view.activity, window.start_ns, window.end_ns, view.idle_inputs, view.gaps)
-    return {i.spot.key: i for i in device_instances(view, ledger, norm_contention(view))}
+    return {i.spot.key: i for i in device_instances(view, ledger, norm_contention(view)[1])}
 
 
 def bars(instance: Instance, track: str, code: int) -> list[tuple[int, int]]:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perfdoc.analyzers.kernels.parts import KernelParts, kernel_parts
+from perfdoc.analyzers.kernels.parts import kernel_parts
+from perfdoc.results import KernelPartsAnalysis
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.kineto.read import read_kineto
@@ -13,7 +14,7 @@ from tests.analyzers.step_plan import ADD, FLASH, NORM, Plan, times
 from tests.analyzers.tiny import GEMM
 
 
-def kineto(plan: Plan, folder: Path) -> KernelParts:
+def kineto(plan: Plan, folder: Path) -> KernelPartsAnalysis:
     (view,) = views_of(read_kineto(write_kineto(plan.builder.build(), folder / "x.json", 1000)))
     return kernel_parts(view)
 

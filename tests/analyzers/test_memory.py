@@ -7,7 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.analyzers.memory.snapshot import MemoryMeasurement, measure_snapshot
+from perfdoc.analyzers.memory.snapshot import measure_snapshot
+from perfdoc.results.memory import DeviceMemory
 from tests.analyzers.memory_planted import (
     ADAM,
     CALL,
@@ -27,7 +28,7 @@ from tests.analyzers.memory_planted import (
 
 def test_the_peak_and_what_it_is_made_of(tmp_path: Path) -> None:
     m = one(a_step(), tmp_path, device_total_bytes=100 * MIB)
-    assert (m.state, m.device, m.events, m.notes) == ("measured", 0, 11, ())
+    assert (m.state, m.device, m.events, m.notes) == ("measured", 0, 11, [])
     assert m.start_allocated_bytes == 6 * MIB
     assert m.peak_allocated_bytes == 19 * MIB
     assert m.peak_above_start_bytes == 13 * MIB
@@ -249,7 +250,7 @@ def test_recording_without_requests_to_free(tmp_path: Path) -> None:
 
 def test_results_are_plain_data(tmp_path: Path) -> None:
     measured = measure_snapshot(a_step().write(tmp_path / "m.pickle"))
-    again = msgspec.json.decode(msgspec.json.encode(measured), type=tuple[MemoryMeasurement, ...])
+    again = msgspec.json.decode(msgspec.json.encode(measured), type=list[DeviceMemory])
     assert again == measured
 
 
@@ -263,7 +264,7 @@ def test_real_snapshots(shared_traces: Path, length: str, above_start: str, rese
     assert m.peak_reserved_bytes is not None
     assert f"{m.peak_above_start_bytes / GIB:.2f}" == above_start
     assert f"{m.peak_reserved_bytes / GIB:.2f}" == reserved
-    assert m.notes == ()
+    assert m.notes == []
     assert m.layout is not None
     assert m.layout.state == "measured"
     assert m.composition is not None

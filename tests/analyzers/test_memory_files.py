@@ -17,7 +17,10 @@ def test_one_rank_with_a_history_is_enough(tmp_path: Path) -> None:
         measure_rank_memory(MemoryFiles(rank=i, snapshots=[path], samples=None))
         for i, path in enumerate(paths)
     ]
-    assert [[d.state for d in r.devices] for r in ranks] == [["measured"], ["not_measured"]]
+    assert [[(d.state, d.rank) for d in r.devices] for r in ranks] == [
+        [("measured", 0)],
+        [("not_measured", 1)],
+    ]
     assert all(len(r.sha256[path]) == 64 for r, path in zip(ranks, paths, strict=True))
     both, nothing, none = (job_memory(some) for some in (ranks, ranks[1:], []))
     assert (both.state, both.reason, both.remedy) == ("measured", "", "")

@@ -156,7 +156,7 @@ def test_every_figure_of_a_random_history(
     (m,) = measured
     peak = max(state.allocated for state in states)
     at = next(i for i, state in enumerate(states) if state.allocated == peak)
-    assert m.notes == ()
+    assert m.notes == []
     assert m.start_allocated_bytes == states[0].allocated
     assert m.peak_allocated_bytes == peak
     assert m.end_allocated_bytes == states[-1].allocated

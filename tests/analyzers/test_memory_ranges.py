@@ -92,7 +92,7 @@ def test_growth_between_steps(tmp_path: Path, boundary: str) -> None:
     )
     growth = one(p, tmp_path).growth
     assert (growth.state, growth.boundary) == ("measured", boundary.split(" ")[0].replace("#{}", ""))
-    assert growth.allocated_bytes == (4 * MIB, 5 * MIB, 6 * MIB, 7 * MIB)
+    assert growth.allocated_bytes == [4 * MIB, 5 * MIB, 6 * MIB, 7 * MIB]
     assert growth.per_step_bytes == MIB
     assert growth.every_step_grew is True
 
@@ -105,7 +105,7 @@ def test_growth_needs_two_whole_steps_and_one_kind_of_boundary(tmp_path: Path) -
     assert m.growth.state == "not_measured"
     (m,) = measure_snapshot(p.write(tmp_path / "m.pickle"), step_ends_ns=[*ends, 1_000_011 * US])
     # Behind the third event 12 MiB, behind the seventh 9, behind the eleventh 18.
-    assert m.growth.allocated_bytes == (12 * MIB, 9 * MIB, 18 * MIB)
+    assert m.growth.allocated_bytes == [12 * MIB, 9 * MIB, 18 * MIB]
     assert m.growth.per_step_bytes == 3 * MIB
     assert m.growth.every_step_grew is False
     for name in ("Optimizer.step#A.step", "Optimizer.step#B.step") * 3:

@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.matching.collectives import match_collectives
-from perfdoc.analyzers.skew.waiting import Skew, analyse_skew
+from perfdoc.analyzers.skew.waiting import analyse_skew
 from perfdoc.profiling.distributed.collective_name import CollectiveName, format_collective
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.profiling.vocabulary import COLLECTIVE_RUN
+from perfdoc.results.waits import SkewAnalysis
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
@@ -20,7 +21,7 @@ COMM_US = {0: 5798, 1: 11336, 2: 3492, 3: 9774, 4: 6587, 5: 6251, 6: 3558, 7: 17
 """Communication of the eight DLRM ranks (../shared/traces/README.md)."""
 
 
-def skew_of(*paths: Path) -> Skew:
+def skew_of(*paths: Path) -> SkewAnalysis:
     return analyse_skew([c for p in paths for c in calls_of_file(p)], JobFacts())
 
 

@@ -27,7 +27,7 @@ def test_small_is_shorter_than_its_launch_where_the_device_waits_for_it(tmp_path
     device.kernel(
         SMALL, 110 * US, 111 * US, graph_node=5, launch=(thread, 100 * US, 105 * US, "cudaGraphLaunch")
     )
-    found = host_activity(view_of(builder, tmp_path)).small_kernels
+    found = host_activity(view_of(builder, tmp_path))[0].small_kernels
     # The window begins with the first kernel, so no gap before it is seen: two small of three launch-bound.
     assert (found.kernels, found.launch_bound, found.small, found.small_frac) == (6, 3, 2, 2 / 3)
     assert (found.small_ns, found.small_launch_ns, found.idle_before_ns) == (4 * US, 10 * US, 36 * US)
@@ -45,7 +45,7 @@ def test_a_full_queue_has_no_small_kernels(tmp_path: Path) -> None:
     thread, device = process.thread(), process.device()
     device.kernel(GEMM, 0, 100 * US, launch=(thread, 0, 0))
     device.kernel(SMALL, 100 * US, 110 * US, launch=(thread, 10 * US, 60 * US))
-    found = host_activity(view_of(builder, tmp_path)).small_kernels
+    found = host_activity(view_of(builder, tmp_path))[0].small_kernels
     assert (found.launch_bound, found.small, found.small_frac) == (0, 0, None)
 
 
@@ -54,6 +54,6 @@ def test_unknown_launches_and_graphs_alone_abstain(tmp_path: Path) -> None:
     process = builder.process()
     thread, device = process.thread(), process.device()
     device.kernel(SMALL, 10, 20, graph_node=3, launch=(thread, 1, 2, "cudaGraphLaunch"))
-    found = host_activity(view_of(builder, tmp_path)).small_kernels
+    found = host_activity(view_of(builder, tmp_path))[0].small_kernels
     assert (found.state, found.kernels) == ("not_measured", None)
     assert "launched on its own" in found.reason

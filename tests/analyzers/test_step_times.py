@@ -20,10 +20,11 @@ from perfdoc.analyzers.steps.figures import (
     warmup_steps,
 )
 from perfdoc.analyzers.steps.log import LoggedSteps, logged_steps, read_logged_steps
-from perfdoc.analyzers.steps.times import StepTimes, measure_step_times
+from perfdoc.analyzers.steps.times import measure_step_times
 from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.results import step_times as d
+from perfdoc.results import StepTimes
+from perfdoc.results.quality import MEASURED
 from perfdoc.traces import TraceError
 
 MS = 1_000_000
@@ -44,6 +45,7 @@ def device(rank: int | None, steps: Sequence[dict[str, int]], *, first: int = 1)
     leaf_ns = {leaf: np.array([s.get(leaf, 0) * MS for s in steps], np.int64) for leaf in LEAVES}
     duration = np.sum(list(leaf_ns.values()), axis=0)
     ledgers = StepLedgers(
+        **MEASURED,
         names=[f"perfdoc.step {first + i}" for i in range(len(steps))],
         start_ns=np.cumsum(duration) - duration,
         duration_ns=duration,
@@ -266,22 +268,21 @@ def test_nothing_to_measure_by() -> None:
     assert measure_step_times([], {}).state == "not_measured"
 
 
-def convert(found: StepTimes) -> d.StepTimes:
-    converted = msgspec.convert(found, type=d.StepTimes, from_attributes=True)
-    assert msgspec.json.decode(msgspec.json.encode(converted), type=d.StepTimes) == converted
-    return converted
+def published(found: StepTimes) -> StepTimes:
+    assert msgspec.json.decode(msgspec.json.encode(found), type=StepTimes) == found
+    return found
 
 
 def test_results_go_into_the_diagnosis() -> None:
     slow = [{"compute": 100}] * 5 + [{"compute": 100, "idle.data": 50}]
     logs = {0: log([200.0, *[100.0] * 20], profiled=(3, 4, 5))}
-    measured = convert(measure_step_times([device(0, slow, first=3)], logs))
+    measured = published(measure_step_times([device(0, slow, first=3)], logs))
     assert (measured.state, measured.overhead.frac, measured.outliers[0].leaf) == (
         "measured",
         0.0,
         "idle.data",
     )
-    missing = convert(measure_step_times([], {}))
+    missing = published(measure_step_times([], {}))
     assert (missing.state, missing.analysed, missing.warmup.state) == ("not_measured", None, "not_measured")
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import host_activity
-from perfdoc.analyzers.host.blocking_calls import SyncCalls
 from perfdoc.analyzers.host.call_groups import MAX_GROUPS
+from perfdoc.results.host import SyncCalls
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
@@ -20,7 +20,7 @@ US = 1000
 
 
 def syncs_of(view: DeviceView) -> SyncCalls:
-    found = host_activity(view).sync_calls
+    found = host_activity(view)[0].sync_calls
     assert found.state == "measured"
     return found
 
@@ -167,7 +167,7 @@ def test_groups_are_bounded_and_the_rest_is_counted(tmp_path: Path) -> None:
 @pytest.mark.parametrize("seed", range(8))
 def test_no_nanosecond_is_charged_twice(tmp_path: Path, seed: int) -> None:
     view = random_view(seed, tmp_path)
-    activity = host_activity(view)
+    activity = host_activity(view)[0]
     found, split = activity.sync_calls, activity.idle_split
     assert found.idle_caused_ns is not None
     assert split.host_ns is not None

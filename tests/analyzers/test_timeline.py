@@ -20,9 +20,7 @@ from perfdoc.analyzers.timeline.job import (
     MAX_ALL_PASSES,
     MAX_RANKS,
     MAX_SEGMENTS,
-    JobTimeline,
     RankInput,
-    TimelineTrack,
     common_step,
     job_timeline,
 )
@@ -35,6 +33,7 @@ from perfdoc.analyzers.timeline.tracks import (
     ledger_pieces,
     ledger_track,
 )
+from perfdoc.results.timeline import Timeline, TimelineTrack
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.load import read_trace
@@ -161,7 +160,7 @@ def of(builder: TimelineBuilder, folder: Path, name: str) -> Path:
     return write_nsys_sqlite(builder.build(), folder / name)
 
 
-def job(*paths: Path) -> JobTimeline:
+def job(*paths: Path) -> Timeline:
     return measure_job([measure_capture(p, WindowRequest()) for p in paths]).timeline
 
 

@@ -9,12 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-from perfdoc.simulator.demo import write_demo
 from tests.command import perfdoc
+from tests.simulator.hand_laid import write_hand_laid
 
 
 def test_a_copy_and_what_is_said_of_it(tmp_path: Path) -> None:
-    demo = write_demo(tmp_path / "demo")[0]
+    demo = write_hand_laid(tmp_path / "demo")[0]
     done = perfdoc("redact", demo, "-o", "copy.sqlite", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     first, second = done.stderr.splitlines()
@@ -25,7 +25,7 @@ def test_a_copy_and_what_is_said_of_it(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
-    demo = write_demo(tmp_path / "demo")[0]
+    demo = write_hand_laid(tmp_path / "demo")[0]
     for words, said in (
         ((demo, "-o", demo), "is the capture itself"),
         ((demo, "-o", "no/such/folder/x.sqlite"), "cannot be written"),
@@ -35,13 +35,13 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
         done = perfdoc("redact", *words, cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
         assert said in done.stderr
-        assert "/.perfdoc-" not in done.stderr
+        assert "/.part-" not in done.stderr
     assert [p.name for p in tmp_path.iterdir()] == ["demo"]
 
 
 def several(folder: Path, count: int = 2) -> Path:
     """A folder of so many captures."""
-    demo = write_demo(folder.parent / "demo")[0]
+    demo = write_hand_laid(folder.parent / "demo")[0]
     folder.mkdir()
     for i in range(count):
         shutil.copy(demo, folder / f"{i}.sqlite")
@@ -66,7 +66,7 @@ def test_what_a_scheduler_ends_leaves_nothing(tmp_path: Path) -> None:
     line = [sys.executable, "-m", "perfdoc", "redact", str(traces), "-o", "copies"]
     process = subprocess.Popen(line, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     until = time.monotonic() + 60
-    while not list(tmp_path.glob("copies/.perfdoc-*/*")):
+    while not list(tmp_path.glob("copies/.part-*/*")):
         assert process.poll() is None
         assert time.monotonic() < until
         time.sleep(0.005)

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.knobs.settings import read_configuration
+from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.flops import peak_flops
 from perfdoc.simulator.forward.faults import FAULTS, parse_faults
 from perfdoc.simulator.forward.hardware import GPUS
@@ -135,7 +136,7 @@ def test_a_job_is_replaced_as_a_whole(tmp_path: Path) -> None:
     smaller = simulate(model, parse_layout("tp=1,dp=1,seq=1024,micro_batches=1"), steps=1)
     write_job(larger, tmp_path, ranks=[0, 1])
     before = {p: p.read_bytes() for p in tmp_path.rglob("*") if p.is_file()}
-    with pytest.raises(FileExistsError):
+    with pytest.raises(CaptureError):
         write_job(smaller, tmp_path, ranks=[0])
 
     def fail(done: int, count: int) -> None:

@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
+from perfdoc.compare.diff.pairing import NotComparableError
 from perfdoc.compare.diff.two_sides import compare
-from perfdoc.compare.pairing import NotComparableError
 from perfdoc.compare.side import Loaded
 from perfdoc.results import CapabilityRow, Gpu, Rank
 from perfdoc.traces.job_facts import JobFacts

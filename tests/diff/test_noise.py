@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy.stats import ttest_ind
 
-from perfdoc.compare.diff.noise import welch
 from perfdoc.compare.diff.two_sides import compare
+from perfdoc.compare.significance import welch
 from tests.diff.sides import rank_of_leaves, rank_of_steps, side
 from tests.reports.build import ledger, rank
 

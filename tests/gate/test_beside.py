@@ -11,10 +11,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.compare.chance import slower_in_pairs
 from perfdoc.compare.decision import Verdict
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.sessions import decide_pairs, in_turn, same_place
+from perfdoc.compare.significance import slower_in_pairs
 from tests.gate.commands import MakeRun, gate, megatron_log
 from tests.gate.scatter import EXCHANGEABLE, STRETCHED, Draw
 from tests.gate.test_changed_baselines import run
@@ -136,7 +136,7 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     code, out, _ = gate(tmp_path, "check", *slow, *beside(old), "--statistic", "quickest")
     assert code == 1, out
     assert out.startswith("FAIL: A step of the quickest quarter takes 70.5")
-    assert "5.0% slower than the old runs' 67.1" in out
+    assert "5.0 % slower than the old runs' 67.1" in out
     assert "note: of 6 pairs of equal runs the new one is the slower one of each in 1 of 64 cases" in out
     assert "first one of every pair" not in out
     assert not (tmp_path / "perfdoc-baselines").exists()

@@ -8,8 +8,8 @@ import statistics
 import numpy as np
 import pytest
 
-from perfdoc.compare.chance import MIN_SPREAD_FRAC
 from perfdoc.compare.decision import Verdict, decide
+from perfdoc.compare.significance import MIN_SPREAD_FRAC
 
 T_99_4 = 3.746947
 """Student's t, 99 %, 4 degrees of freedom, from a printed table."""

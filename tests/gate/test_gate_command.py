@@ -29,7 +29,7 @@ def test_equal_runs_pass_and_a_loss_is_placed(tmp_path: Path, make_run: MakeRun)
     slow = [make_run(f"slow{i}", 105, parts={"compute": 80, "exposed_comm.dp": 25}) for i in range(3)]
     code, out, err = gate(tmp_path, "check", *slow, "--json", "gate.json", "--junit", "gate.xml")
     assert (code, err) == (1, "")
-    assert out.startswith("FAIL: A step takes 105.000 ms, 5.0% slower than the baseline's 100.000 ms")
+    assert out.startswith("FAIL: A step takes 105.000 ms, 5.0 % slower than the baseline's 100.000 ms")
     assert "exposed_comm.dp by 5.000 ms grew" in out
     found = json.loads((tmp_path / "gate.json").read_text())
     assert (found["verdict"], found["exit_code"]) == ("fail", 1)
@@ -156,7 +156,9 @@ def test_github_annotations_and_summary(
     code, out, _ = gate(tmp_path, "check", make_run("slow", 110), "--format", "github", "--json", "gate.json")
     assert code == 1
     (line,) = out.splitlines()
-    assert line.startswith("::error title=perfdoc gate%3A step_time::A step takes 110.000 ms, 10.0%25 slower")
+    assert line.startswith(
+        "::error title=perfdoc gate%3A step_time::A step takes 110.000 ms, 10.0 %25 slower"
+    )
     assert "### perfdoc gate: fail" in (tmp_path / "summary.md").read_text()
     assert json.loads((tmp_path / "gate.json").read_text())["runs"][0]["commit"] == "abc123"
 

@@ -18,7 +18,7 @@ def test_the_part_that_grew_is_first_and_noise_is_not_named() -> None:
     after = [run(compute=850, gc=118, data=40, new=5)]
     found = growth(before, after)
     # data: 90 -> 40, beyond its 10; gc: 110 -> 118 is within its 10.
-    assert [(p.name, p.before_ns, p.after_ns) for p in found] == [
+    assert [(p.part, p.before_ns, p.after_ns) for p in found] == [
         ("compute", 800, 850),
         ("new", 0, 5),
         ("data", 90, 40),

@@ -45,7 +45,7 @@ def test_a_copied_directory_is_the_same_run(tmp_path: Path, make_run: MakeRun) -
 def test_another_level_does_not_join_a_baseline(tmp_path: Path, make_run: MakeRun) -> None:
     baseline = record(tmp_path, make_run)
     before = baseline.read_bytes()
-    for name, ms, how in (("slow", 130, "30.0% slower"), ("fast", 70, "30.0% faster")):
+    for name, ms, how in (("slow", 130, "30.0 % slower"), ("fast", 70, "30.0 % faster")):
         code, _, err = gate(tmp_path, "record", make_run(name, ms))
         assert (code, err.count("\n")) == (2, 1)
         assert f"{how} than its own" in err

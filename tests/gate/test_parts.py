@@ -144,7 +144,7 @@ def test_a_loss_that_drowns_in_the_step_is_told_by_its_part(tmp_path: Path, make
     assert (code, found["verdict"]) == (1, "fail"), out
     # 3.2 ms of the mean of the noisy ones, 62.8 ms.
     assert found["summary"].startswith(
-        f"{DATA} grew from 1.000 ms to 4.200 ms, by 5.1% of a step; the limit is 2.0%"
+        f"{DATA} grew from 1.000 ms to 4.200 ms, by 5.1 % of a step; the limit is 2.0 %"
     )
     assert found["grown"][0] == {"part": DATA, "before_ns": MS, "after_ns": round(4.2 * MS)}
 

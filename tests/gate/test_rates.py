@@ -8,9 +8,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from perfdoc.compare.chance import few_orders, slower_by_order
 from perfdoc.compare.decision import Verdict, decide
 from perfdoc.compare.gate.drift import drift
+from perfdoc.compare.significance import few_orders, slower_by_order
 from tests.gate.scatter import EXCHANGEABLE, F64
 
 TRIALS = 4000

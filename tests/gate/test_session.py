@@ -115,7 +115,7 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     # 5 % more: beyond 3.747 * 1.58 % * sqrt(8/15) = 4.3 %, within the 6.5 % of a day that all three share.
     hour = [make_run(f"n{i}", 105 + i / 100, utc=utc) for i, utc in enumerate(HOUR)]
     code, out, _ = gate(tmp_path, "check", *hour)
-    assert (code, "the limit is 6.5%" in out) == (3, True), out
+    assert (code, "the limit is 6.5 %" in out) == (3, True), out
     assert "other hours too, or old ones beside them" in out
     # What is no loss by that limit joins the baseline too.
     later = [make_run(f"l{i}", 105 + i / 100, utc=f"2026-11-25T09:0{i}:00Z") for i in range(3)]

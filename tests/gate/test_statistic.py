@@ -26,7 +26,7 @@ def test_it_is_recorded_and_compared(tmp_path: Path, make_run: MakeRun) -> None:
     assert baseline["runs"][0]["quickest_step_ns"] == 99 * MS
     slow = make_run("slow", 110)
     code, out, _ = gate(tmp_path, "check", slow, "--statistic", "quickest")
-    assert (code, "A step of the quickest quarter takes 108.900 ms, 10.0% slower" in out) == (1, True), out
+    assert (code, "A step of the quickest quarter takes 108.900 ms, 10.0 % slower" in out) == (1, True), out
     assert gate(tmp_path, "record", slow, "--statistic", "quickest")[0] == 2
     for run in baseline["runs"]:
         del run["quickest_step_ns"]

@@ -34,8 +34,8 @@ def result(before_ms: Sequence[float], after_ms: float, *floors: str) -> Result:
 @pytest.mark.parametrize(
     ("slower", "words"),
     [
-        (0.05, "5.0% slower than"),
-        (-0.031, "3.1% faster than"),
+        (0.05, "5.0 % slower than"),
+        (-0.031, "3.1 % faster than"),
         (0.0, "no slower than"),
         (0.0004, "no slower than"),
         (-0.0004, "no slower than"),

@@ -9,9 +9,9 @@ import pytest
 from perfdoc.reports import html as html_module
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
-from perfdoc.reports.names import prose, shorten
 from perfdoc.reports.text import render_text
 from perfdoc.results import from_json, to_json
+from perfdoc.results.names import prose, shorten
 from tests.reports import hostile
 from tests.reports.page import Page
 

@@ -9,7 +9,7 @@ import pytest
 from perfdoc.reports.headline import headline, outlook
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
-from perfdoc.reports.opportunities import choices, confidence, dialects_of, opportunities
+from perfdoc.reports.opportunities import choices, confidence, dialects_of, opportunities, snippets
 from perfdoc.reports.text import render_text
 from perfdoc.results import Gain, Related
 from tests.reports import build
@@ -53,11 +53,11 @@ def test_confidence_is_the_width_of_the_band_and_the_method(found: Gain | None, 
 
 def test_a_forbidden_setting_is_named_and_never_offered_to_paste() -> None:
     (gc,) = [o for o in opportunities(MADE) if o.rule.code == "PD202"]
-    allowed, forbidden = gc.settings
-    assert [text for _, _, text in allowed.snippets] == [
+    allowed, forbidden = gc.rule.advice
+    assert [text for _, _, text in snippets(allowed)] == [
         *("--manual-gc true", "export X_MANUAL_GC=true", "manual_gc=true")
     ]
-    assert (forbidden.forbidden, forbidden.snippets) == ("tp is 1", [])
+    assert (forbidden.forbidden, snippets(forbidden)) == ("tp is 1", [])
     assert dialects_of(opportunities(MADE)) == [
         *(("megatron_lm", "Megatron-LM"), ("env", "environment"), ("perfdoc", "perfdoc run"))
     ]

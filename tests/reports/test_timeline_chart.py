@@ -22,9 +22,9 @@ from perfdoc.reports.charts.looks import SHAPES, look_of
 from perfdoc.reports.charts.timeline import patches
 from perfdoc.reports.charts.timeline_parts import timeline_data
 from perfdoc.reports.html import render_html
-from perfdoc.reports.units import duration
 from perfdoc.reports.view import HATCHES
 from perfdoc.results import Step, TimelineTrack
+from perfdoc.results.figures import duration
 from tests.reports import build
 from tests.reports.build_timeline import LEAVES, ledger, rank, timeline, track, with_timeline
 from tests.reports.fill import with_text

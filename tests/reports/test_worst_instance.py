@@ -12,8 +12,8 @@ from perfdoc.reports.charts.excerpt import excerpt_picture
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.text import render_text
-from perfdoc.reports.units import duration
 from perfdoc.results import Diagnosis, TimelineTrack, WorstInstance
+from perfdoc.results.figures import duration
 from tests.amount import some
 from tests.reports import build
 from tests.reports.browser import NARROW, WIDE, visit

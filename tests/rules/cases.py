@@ -10,13 +10,13 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.replay import Gain, GainsAnalysis, Prediction
+from perfdoc.results.rules import RuleResult
+from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
-from perfdoc.rules.engine.rule import RuleResult
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.replay.gains import Gains, Prediction
-from perfdoc.simulator.replay.predict import Gain
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 
 US = 1_000
@@ -55,12 +55,13 @@ def predicting(case: Case, **gains_ms: tuple[float, float, float]) -> Case:
         )
         for key, (low, mid, high) in gains_ms.items()
     ]
-    return replace(
-        case,
-        gains=Gains(
-            state="measured", reason="", remedy="", predictions=predictions, combined=case.gains.combined
-        ),
-    )
+    return with_predictions(case, predictions)
+
+
+def with_predictions(case: Case, predictions: list[Prediction]) -> Case:
+    """The same with these predictions and no others."""
+    analysis = GainsAnalysis(state="measured", reason="", remedy="", predictions=predictions)
+    return replace(case, gains=replace(case.gains, analysis=analysis))
 
 
 def result(code: str, case: Case) -> RuleResult:
@@ -110,7 +111,7 @@ def step_with_communication(exposed_us: int, *, name: str = "all-grads-sync") ->
 
 def settings_of(found: RuleResult) -> dict[str, Value]:
     """What is advised and allowed."""
-    return {a.knob: a.to for a in found.advice if not a.forbidden}
+    return {a.knob: value_of(a) for a in found.advice if not a.forbidden}
 
 
 def evidence_of(found: RuleResult) -> Sequence[str]:

@@ -3,16 +3,14 @@ with."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from perfdoc.analyzers.memory.job import JobMemory, RankMemory
-from perfdoc.analyzers.memory.result import AllocatorCalls, MemoryMeasurement, OutOfMemory
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.profiling.manifest import ModelShape
+from perfdoc.results.memory import AllocatorCalls, DeviceMemory, MemoryAnalysis, OutOfMemory
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.memory_planted import a_step, one
@@ -84,7 +82,7 @@ def dense(**other: Any) -> ModelShape:
 
 def device_memory(
     folder: Path, *, total_gib: float | None = 80, reserved_gib: float = 60, **other: Any
-) -> MemoryMeasurement:
+) -> DeviceMemory:
     """A really measured device, with other figures."""
     measured = one(a_step(), folder)
     free = None if total_gib is None else round((total_gib - reserved_gib) * GIB)
@@ -94,12 +92,11 @@ def device_memory(
     )
 
 
-def remembering(case: Case, *devices: MemoryMeasurement) -> Case:
+def remembering(case: Case, *devices: DeviceMemory) -> Case:
     """The same with a snapshot of each of these, ranks from 0 on."""
-    ranks: Sequence[RankMemory] = [
-        RankMemory(rank=i, devices=[d], process=None, sha256={}) for i, d in enumerate(devices)
-    ]
-    return replace(case, memory=JobMemory(state="measured", reason="", remedy="", ranks=ranks))
+    ranked = [replace(device, rank=i) for i, device in enumerate(devices)]
+    memory = MemoryAnalysis(state="measured", reason="", remedy="", devices=ranked, processes=[])
+    return replace(case, memory=memory)
 
 
 def failure(*, requested_gib: float, free_gib: float, reserved_gib: float | None = None) -> OutOfMemory:

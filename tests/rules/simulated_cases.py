@@ -69,7 +69,7 @@ def measured_case(paths: list[str], given: JobFacts | None = None, config: Path 
     return Case(
         captures=found,
         job=job,
-        gains=replays_of(found, ranks, job).predicted,
+        gains=replays_of(found, ranks, job).gains,
         memory=job_memory(measurements.memory),
         configuration=job_configuration(facts, config if given is not None else None),
     )

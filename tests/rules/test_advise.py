@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from pathlib import Path
 
-from perfdoc.diagnose.verdict import rule_of
 from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration
-from perfdoc.rules.engine.advise import proposed
+from perfdoc.knobs.knob import Value
+from perfdoc.knobs.load import catalogue
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Advice, RuleResult
+from perfdoc.rules.engine.advise import advise, proposed, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
-from perfdoc.rules.engine.rule import Advice, Meta, Proposed, Rule, RuleResult, Verdict
-from perfdoc.simulator.replay.predict import Gain
+from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from tests.rules.cases import case_of, step_with_gap
+from tests.rules.random_configurations import value
 
 
-def advice(knob: str, to: object) -> Advice:
-    return Advice(knob=knob, to=to, why="w")  # type: ignore[arg-type]
+def advice(knob: str, to: Value) -> Advice:
+    return advise(knob=knob, to=to, why="w")
 
 
 def test_what_is_set_already_is_left_out(tmp_path: Path) -> None:
@@ -62,37 +66,38 @@ def test_only_what_may_be_set_gains(tmp_path: Path) -> None:
     assert (nothing.gain, nothing.remedy, nothing.gain_frac) == (most, "by hand", 0.5)
     # A rule that promises the forbidden piece's gain as its own is not believed, and says something.
     assert (gained(case, forbidden, gain=best).gain, gained(case, followed).remedy != "") == (None, True)
-    pair = gained(case, replace(free, gain=best, together=("sequence_parallel",)), forbidden)
+    pair = gained(case, replace(free, gain=best, together=["sequence_parallel"]), forbidden)
     assert pair.gain is not None
     assert (pair.gain.method, pair.gain.mid_ms, pair.gain.high_ms) == ("ceiling", None, 0.3)
     assert "together with sequence_parallel" in pair.gain.assumptions[0]
 
 
 def test_only_variables_are_offered_as_variables() -> None:
-    def spelled(knob: str, to: object) -> set[str]:
-        piece = Proposed(
-            knob=knob,
-            known=False,
-            now=None,
-            to=to,
-            why="",
-            costs="",
-            forbidden="",  # type: ignore[arg-type]
-        )
-        found = RuleResult(
-            **dict.fromkeys(("code", "title", "reason", "remedy", "verify", "false_alarm"), ""),  # type: ignore[arg-type]
-            state="fires",
-            level="problem",
-            evidence=(),
-            advice=[piece],
-            gain=None,
-            gain_per="window",
-            gain_frac=None,
-        )
-        return set(rule_of(found).advice[0].dialects)
+    def spelled(knob: str, to: Value) -> set[str]:
+        return set(advice(knob, to).dialects)
 
     assert "env" not in spelled("manual_gc", True) >= {"megatron_bridge", "megatron_lm"}
     assert "env" in spelled("pytorch_cuda_alloc_conf", "expandable_segments:True")
+
+
+def test_the_catalogue_reads_back_what_is_advised() -> None:
+    """The text alone goes to the page: what the engine checks is what it says."""
+    rng, read = random.Random(0), 0
+    for name, knob in catalogue().items():
+        if knob.type in ("any", "command"):
+            continue
+        for to in (*knob.choices, *knob.defaults.values(), None, (), *(value(rng, knob) for _ in range(20))):
+            piece = advice(name, to)
+            if not piece.forbidden:
+                assert (value_of(piece), type(value_of(piece))) == (to, type(to)), (name, piece.to_value)
+                read += 1
+    assert read > 2_000
+
+
+def test_a_value_that_its_knob_does_not_take_is_never_allowed(tmp_path: Path) -> None:
+    case = case_of(tmp_path, step_with_gap(1))
+    (found,) = proposed(case, [advice("manual_gc", 3)])
+    assert found.forbidden.startswith("manual_gc takes")
 
 
 def test_advice_is_judged_with_what_comes_before_it(tmp_path: Path) -> None:

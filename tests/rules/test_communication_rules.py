@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.contention.result import Cost
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.skew.waiting import RankWait
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.results.contention import ContentionCost
+from perfdoc.results.waits import RankWait
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import exposed_ns
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
-from perfdoc.simulator.planted_job import planted_job
-from perfdoc.simulator.planted_spec import JobSpec, Late
 from tests.analyzers.test_contention import Plan
+from tests.planted.job import planted_job
+from tests.planted.spec import JobSpec, Late
 from tests.rules.cases import case_of, predicting, result, settings_of, step_with_communication
 
 OFF = {"overlap_grad_reduce": False, "overlap_param_gather": False, "use_distributed_optimizer": True}
@@ -193,7 +193,7 @@ def test_pd110_threshold(tmp_path: Path) -> None:
     case = contended(tmp_path, 30_000)
     windows = sum(r.ledger.window_ns for r in case.ranks)
     for cost, state in ((-(-windows // 200), "fires"), (-(-windows // 200) - 1, "passes")):
-        found = replace(case.job.contention, norm_cost=Cost(low_ns=cost, mid_ns=cost, high_ns=cost))
+        found = replace(case.job.contention, norm_cost=ContentionCost(low_ns=cost, mid_ns=cost, high_ns=cost))
         assert result("PD110", replace(case, job=replace(case.job, contention=found))).state == state
 
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.analyzers.skew.waiting import RankWait
 from perfdoc.knobs.knob import Value
+from perfdoc.results.waits import RankWait
 from perfdoc.rules.checks.pd103_slow_dp_links import LOW_LINK_FRAC, RING_RANKS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.gradient_sums import MANY_RANKS

@@ -11,6 +11,7 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd202_garbage_collection import INTERVAL_STEPS
+from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.replay.basis import RARE_STEPS, AsOften
@@ -129,7 +130,7 @@ def test_what_a_log_tells_is_scaled_once(tmp_path: Path) -> None:
 def test_gc_without_settings(tmp_path: Path) -> None:
     unknown = result("PD202", case_of(tmp_path, step_with_gap(100, "perfdoc.gc")))
     assert settings_of(unknown) == {"manual_gc": True, "manual_gc_interval": 100}
-    assert [a.known for a in unknown.advice] == [False, False]
+    assert [a.from_value for a in unknown.advice] == [None, None]
 
 
 def test_workers_only_where_their_number_is_known(tmp_path: Path) -> None:
@@ -138,7 +139,7 @@ def test_workers_only_where_their_number_is_known(tmp_path: Path) -> None:
     for now, to in ((0, 2), (4, 8), (6, 8)):
         found = result("PD203", case_of(tmp_path, builder, settings={"dataloader_num_workers": now}))
         assert settings_of(found) == {"dataloader_num_workers": to}
-        assert found.advice[0].now == now
+        assert found.advice[0].from_value == str(now)
     for now in (8, 64):
         case = case_of(tmp_path, builder, settings={"dataloader_num_workers": now})
         found = result("PD203", predicting(case, without_data=(0.05, 0.1, 0.1)))
@@ -170,7 +171,7 @@ def test_graphs_only_where_they_are_known_to_be_off(tmp_path: Path) -> None:
     builder = step_with_gap(100)
     assert result("PD201", case_of(tmp_path, builder)).advice == []
     off = result("PD201", case_of(tmp_path, builder, settings=DENSE))
-    assert [(a.knob, a.to) for a in off.advice] == [("cuda_graph_impl", "local")]
+    assert [(a.knob, value_of(a)) for a in off.advice] == [("cuda_graph_impl", "local")]
 
 
 @pytest.mark.parametrize(

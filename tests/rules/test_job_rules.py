@@ -9,17 +9,18 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.memory.job import JobMemory, RankMemory
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.memory import MemoryAnalysis
+from perfdoc.results.rules import RuleResult
+from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import RuleResult
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
-from perfdoc.simulator.planted_job import planted_job
-from perfdoc.simulator.planted_spec import JobSpec, Late
 from perfdoc.simulator.replay.proposals import change_words
 from tests.analyzers.memory_planted import MIB, a_step, one
-from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
+from tests.planted.job import planted_job
+from tests.planted.spec import JobSpec, Late
+from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap, with_predictions
 
 PIPELINE: dict[str, Value] = {
     "num_layers": 8,
@@ -56,7 +57,7 @@ def test_pd301_chunks_only_where_layers_divide(tmp_path: Path, layers: int, to: 
     case = planted(tmp_path, JobSpec(pp=2, micro_batches=2), settings)
     found = result("PD301", predicting(case, more_virtual_stages=(0.1, 0.2, 0.3)))
     advised = {} if to is None else {"virtual_pipeline_model_parallel_size": to}
-    assert {a.knob: a.to for a in found.advice} == advised
+    assert {a.knob: value_of(a) for a in found.advice} == advised
     # What was replayed is no gain where it cannot be had.
     assert (found.gain and found.gain.mid_ms) == (0.2 if to else None)
 
@@ -70,7 +71,7 @@ def test_pd301_doubles_what_is_set(tmp_path: Path) -> None:
     assert (found.state, found.advice, found.gain and found.gain.method) == ("fires", [], "ceiling")
     facts = replace(case.job.facts, vpp=4)
     found = result("PD301", replace(predicted, job=replace(case.job, facts=facts)))
-    assert [(a.now, a.to) for a in found.advice] == [(4, 8)]
+    assert [(a.from_value, value_of(a)) for a in found.advice] == [("4", 8)]
     assert "8 chunks instead of 4, so that the pipeline fills in half the time" in found.advice[0].why
 
 
@@ -84,7 +85,7 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
         assert (found.gain.method, found.gain.mid_ms) == (method, mid)
     # Even ranks of one clock: nobody comes last, to collectives of which too few are told apart.
     even = result("PD303", planted(tmp_path, JobSpec(dp=4, micro_batches=2)))
-    assert (even.state, even.evidence) == ("skipped", ())
+    assert (even.state, even.evidence) == ("skipped", [])
     assert result("PD303", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
 
 
@@ -95,7 +96,7 @@ def _without_rank(case: Case, rank: int) -> Case:
         replace(p, change=change_words("without_straggler_dp", f"rank {rank}"))
         for p in case.gains.predictions
     ]
-    return replace(case, gains=replace(case.gains, predictions=tried))
+    return with_predictions(case, tried)
 
 
 def test_pd303_leaves_out_who_is_late_by_schedule_or_through_others(tmp_path: Path) -> None:
@@ -153,14 +154,14 @@ def fragmented(
     layout = replace(measured.layout, reserved_bytes=1000 * MIB, inactive_split_bytes=unused_mib * MIB)
     device = replace(
         measured,
+        rank=0,
         layout=layout,
         peak_reserved_bytes=1000 * MIB,
         headroom_bytes=None if free_mib is None else free_mib * MIB,
         oom_events=failures,
         expandable_segments=expandable,
     )
-    ranks = [RankMemory(rank=0, devices=[device], process=None, sha256={})]
-    memory = JobMemory(state="measured", reason="", remedy="", ranks=ranks)
+    memory = MemoryAnalysis(state="measured", reason="", remedy="", devices=[device], processes=[])
     case = replace(case_of(folder, step_with_gap(1), settings=settings), memory=memory)
     if free_mib is None:  # nor does the capture say it
         job = replace(case.job, devices=[replace(d, memory_bytes=None) for d in case.job.devices])

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.host.jitter import SlowestRank
-from perfdoc.analyzers.skew.waiting import RankWait
 from perfdoc.knobs.knob import Value
+from perfdoc.results.host import SlowestRank
+from perfdoc.results.waits import RankWait
 from perfdoc.rules.checks import pd206_host_jitter
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import graphs

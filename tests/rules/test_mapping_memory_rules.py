@@ -7,15 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.analyzers.memory.job import JobMemory, RankMemory
-from perfdoc.analyzers.memory.result import MemoryMeasurement
 from perfdoc.knobs.knob import Value
+from perfdoc.results.memory import DeviceMemory, MemoryAnalysis
 from perfdoc.rules.checks import pd306_uneven_stage_memory as pd306
 from perfdoc.rules.checks import pd317_fsdp_candidate as pd317
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import MIN_FRAC
-from perfdoc.simulator.planted_spec import JobSpec
 from tests.analyzers.memory_planted import MIB, a_step, one
+from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, result, settings_of
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, shaped, under, with_exposed
 from tests.rules.test_mapping_rules import CP, NOW, PP, SP, TP, VPP
@@ -30,12 +29,12 @@ def job(tmp_path_factory: pytest.TempPathFactory) -> Case:
 
 
 @pytest.fixture(scope="module")
-def device(tmp_path_factory: pytest.TempPathFactory) -> MemoryMeasurement:
+def device(tmp_path_factory: pytest.TempPathFactory) -> DeviceMemory:
     return one(a_step(), tmp_path_factory.mktemp("memory"), device_total_bytes=100 * MIB)
 
 
 def remembering(
-    case: Case, device: MemoryMeasurement, *ranks: tuple[int, int], failed: int = 0, activations: float = 0.0
+    case: Case, device: DeviceMemory, *ranks: tuple[int, int], failed: int = 0, activations: float = 0.0
 ) -> Case:
     """The same with snapshots of ranks 0, 1, …: MiB reserved at the peak and never reserved."""
     found = []
@@ -44,17 +43,19 @@ def remembering(
         categories = {**device.composition.category_bytes, "activations": round(activations * peak * MIB)}
         one_device = replace(
             device,
+            rank=rank,
             peak_reserved_bytes=peak * MIB,
             peak_allocated_bytes=peak * MIB,
             headroom_bytes=free * MIB,
             oom_events=failed,
             composition=replace(device.composition, category_bytes=categories),
         )
-        found.append(RankMemory(rank=rank, devices=[one_device], process=None, sha256={}))
-    return replace(case, memory=JobMemory(state="measured", reason="", remedy="", ranks=found))
+        found.append(one_device)
+    memory = MemoryAnalysis(state="measured", reason="", remedy="", devices=found, processes=[])
+    return replace(case, memory=memory)
 
 
-def test_pd306_one_full_stage(job: Case, device: MemoryMeasurement) -> None:
+def test_pd306_one_full_stage(job: Case, device: DeviceMemory) -> None:
     """Ranks 0 and 1 are of the first stage, 2 and 3 of the last one."""
     last = 800
     found = result("PD306", remembering(job, device, (1000, 111), (900, 211), (last, 311), (700, 411)))
@@ -78,7 +79,7 @@ def test_pd310_leaves_waiting_for_uneven_stages_to_pd305(job: Case) -> None:
     assert exposed.job.pipeline.scope == "job"
     for late, state in ((0.039, "fires"), (0.041, "passes")):
         window = exposed.ranks[0].ledger.window_ns
-        rows = tuple(replace(r, late_peer_ns=round(late * window)) for r in exposed.job.pipeline.stages)
+        rows = [replace(r, late_peer_ns=round(late * window)) for r in exposed.job.pipeline.stages]
         case = replace(exposed, job=replace(exposed.job, pipeline=replace(exposed.job.pipeline, stages=rows)))
         assert result("PD310", under(case, settings, model=shaped(LLAMA, layers=8))).state == state
 
@@ -101,7 +102,7 @@ BIG: Mapping[str, Value] = {**NOW, "global_batch_size": 64, "data_parallel_size"
     ],
 )
 def test_pd311_next_step(
-    job: Case, device: MemoryMeasurement, changes: dict[str, Value], activations: float, to: dict[str, Value]
+    job: Case, device: DeviceMemory, changes: dict[str, Value], activations: float, to: dict[str, Value]
 ) -> None:
     case = remembering(under(job, {**BIG, **changes}), device, (1000, 20), failed=1, activations=activations)
     found = result("PD311", case)
@@ -109,7 +110,7 @@ def test_pd311_next_step(
     assert "PD501" in found.remedy
 
 
-def test_pd311_experts_go_before_stages(job: Case, device: MemoryMeasurement) -> None:
+def test_pd311_experts_go_before_stages(job: Case, device: DeviceMemory) -> None:
     """Eight experts over one rank become four a rank; over eight ranks there are no more."""
     settings = {**BIG, "num_moe_experts": 8, EP: 1, "expert_tensor_parallel_size": 1, SP: True}
     for ep, to in ((1, {EP: 2}), (8, {TP: 4})):
@@ -128,7 +129,7 @@ def test_pd311_experts_go_before_stages(job: Case, device: MemoryMeasurement) ->
     ],
 )
 def test_pd311_comes_last(
-    job: Case, device: MemoryMeasurement, changes: dict[str, Value], failed: int, state: str
+    job: Case, device: DeviceMemory, changes: dict[str, Value], failed: int, state: str
 ) -> None:
     """Ranks are given up only where PD502 has no setting left that costs none."""
     case = remembering(under(job, {**BIG, **changes}), device, (1000, 0), failed=failed)
@@ -248,7 +249,7 @@ def test_pd320_encoders(job: Case, settings: dict[str, Value], state: str, level
         assert "experimental" in found.advice[0].costs
 
 
-def test_other_gpus_have_other_domains(job: Case, device: MemoryMeasurement) -> None:
+def test_other_gpus_have_other_domains(job: Case, device: DeviceMemory) -> None:
     """Where nobody knows the NVLink domain, neither tensor ranks nor stages are proposed."""
     case = on(under(job, BIG), "NVIDIA H100 PCIe")
     assert result("PD311", remembering(case, device, (1000, 20), failed=1)).advice == []

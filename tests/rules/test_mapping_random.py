@@ -9,12 +9,12 @@ import pytest
 
 from perfdoc.knobs.check import violations
 from perfdoc.knobs.knob import Value
-from perfdoc.rules.engine.advise import proposed
+from perfdoc.rules.engine.advise import proposed, value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import own_rules
+from perfdoc.rules.engine.registry import own_rules, verdict_of
 from perfdoc.rules.facts.degrees import degrees_of
-from perfdoc.simulator.planted_spec import JobSpec
 from tests.amount import tries
+from tests.planted.spec import JobSpec
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, under, with_exposed
 
 SEEDS = range(tries(250, 2000))
@@ -102,14 +102,14 @@ def test_advice_breaks_nothing(cases: list[Case]) -> None:
         case = drawn(seed, cases)
         before = {v.constraint for v in violations(case.configuration)}
         for rule in OURS:
-            verdict = rule.evaluate(case)
+            verdict = verdict_of(rule, case)
             if verdict.state != "fires":
                 continue
             fired.add(rule.meta.code)
             assert verdict.reason, (seed, rule.meta.code)
             assert verdict.verify, (seed, rule.meta.code)
             assert verdict.false_alarm, (seed, rule.meta.code)
-            allowed = {p.knob: p.to for p in proposed(case, verdict.advice) if not p.forbidden}
+            allowed = {p.knob: value_of(p) for p in proposed(case, verdict.advice) if not p.forbidden}
             assert allowed or verdict.remedy or verdict.otherwise, (seed, rule.meta.code)
             after = case.configuration.with_changes(allowed)
             broken = {v.constraint for v in violations(after)} - before

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from perfdoc.analyzers.memory.job import JobMemory
-from perfdoc.analyzers.memory.result import MemoryMeasurement
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import Value
-from perfdoc.rules.checks import pd502_out_of_memory, pd508_pending_frees, pd509_memory_outside_pytorch
+from perfdoc.results.memory import DeviceMemory, MemoryAnalysis
+from perfdoc.results.rules import RuleResult
+from perfdoc.rules.checks import pd508_pending_frees, pd509_memory_outside_pytorch
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import RuleResult
+from perfdoc.rules.facts import shortage
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, result, settings_of
 from tests.rules.laid import (
@@ -45,14 +45,14 @@ def failed(folder: Path, case: Case, *, requested_gib: float = 2, **other: Any) 
     """79 of 80 GiB reserved, and another request that failed with half a GiB free."""
     gone = failure(requested_gib=requested_gib, free_gib=0.5)
     return remembering(
-        case, device_memory(folder, reserved_gib=79, oom_events=1, out_of_memory=(gone,), **other)
+        case, device_memory(folder, reserved_gib=79, oom_events=1, out_of_memory=[gone], **other)
     )
 
 
 def test_nobody_is_out_of_memory(tmp_path: Path, steps: Case) -> None:
     assert result("PD502", steps).state == "skipped"
     assert result("PD502", remembering(steps, device_memory(tmp_path))).state == "passes"
-    least = pd502_out_of_memory.MIN_RETRIES
+    least = shortage.MIN_RETRIES
     for count, state in ((least - 1, "passes"), (least, "fires")):
         memory = device_memory(tmp_path, calls=retries(count))
         found = result("PD502", remembering(steps, memory))
@@ -174,7 +174,7 @@ def test_nothing_advised_is_forbidden_together(tmp_path: Path, steps: Case, grac
         assert check(known.configuration, advised) == ()
 
 
-def layout(folder: Path, pending_gib: float, **other: Any) -> MemoryMeasurement:
+def layout(folder: Path, pending_gib: float, **other: Any) -> DeviceMemory:
     """So much of 60 GiB freed and not given back."""
     memory = device_memory(folder, **other)
     assert memory.layout is not None
@@ -218,7 +218,7 @@ def test_the_device_that_is_short_is_the_one_that_counts(
 ) -> None:
     """A fifth of one device's memory is lost while it has 20 GiB to spare; an eighth of one that is full."""
 
-    def device(total_gib: float, lost_gib: float) -> MemoryMeasurement:
+    def device(total_gib: float, lost_gib: float) -> DeviceMemory:
         memory = layout(tmp_path, 0, total_gib=total_gib)
         assert memory.layout is not None
         return replace(memory, layout=replace(memory.layout, **{what: round(lost_gib * GIB)}))
@@ -236,7 +236,7 @@ def test_memory_outside_of_pytorch(tmp_path: Path, steps: Case) -> None:
     def of(reserved_gib: float, settings: dict[str, Value] | None = None) -> RuleResult:
         """An H100 of 80 GiB with 1 GiB free as an allocation failed."""
         gone = failure(requested_gib=2, free_gib=1, reserved_gib=reserved_gib)
-        memory = device_memory(tmp_path, oom_events=1, out_of_memory=(gone,))
+        memory = device_memory(tmp_path, oom_events=1, out_of_memory=[gone])
         return result("PD509", remembering(given(steps, **(settings or {})), memory))
 
     found = of(75)
@@ -249,7 +249,7 @@ def test_memory_outside_of_pytorch(tmp_path: Path, steps: Case) -> None:
 
 
 def test_a_snapshot_without_figures(steps: Case) -> None:
-    nothing = JobMemory(state="not_measured", reason="no history", remedy="", ranks=())
+    nothing = MemoryAnalysis(state="not_measured", reason="no history", remedy="", devices=[], processes=[])
     for code in ("PD502", "PD505", "PD508", "PD509"):
         found = result(code, replace(steps, memory=nothing))
         assert (found.state, found.reason) == ("skipped", "no history")

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.analyzers.kernels.parts import PartTime
 from perfdoc.knobs.knob import Value
+from perfdoc.results.kernels import PartTime
 from perfdoc.rules.checks import pd343_ep_across_nvlink as pd343
 from perfdoc.rules.checks import pd344_shared_expert_in_line as pd344
 from perfdoc.rules.checks import pd346_stages_instead_of_experts as pd346
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import MIN_FRAC
-from perfdoc.simulator.planted_spec import JobSpec
+from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, result, settings_of
 from tests.rules.planted_cases import MIXTRAL, on, planted_case, shaped, under, with_exposed
 

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.reports.units import share
-from perfdoc.rules.engine.evidence import per_cent
+from perfdoc.results.figures import per_cent, share
 from tests.rules.cases import case_of
 from tests.rules.test_rules import with_gap
 

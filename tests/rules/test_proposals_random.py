@@ -14,9 +14,11 @@ from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.constraints import CONSTRAINTS
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.values import check_value
+from perfdoc.results.rules import RuleResult
+from perfdoc.rules.engine.advise import advise, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
-from perfdoc.rules.engine.rule import Advice, Meta, Rule, RuleResult, Verdict
+from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from tests.amount import tries
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, with_exposed
 from tests.rules.random_configurations import drawn
@@ -65,7 +67,7 @@ def wrong_in(configuration: Configuration, found: RuleResult, before: frozenset[
     By another way than the rules' own: all that is allowed is made, and what was not broken before must not
     be broken then.
     """
-    changes = {a.knob: a.to for a in found.advice if not a.forbidden}
+    changes = {a.knob: value_of(a) for a in found.advice if not a.forbidden}
     for knob, to in changes.items():
         if words := check_value(catalogue()[knob], to):
             return f"{knob} = {to!r} {words}"
@@ -119,7 +121,7 @@ def test_a_forbidden_value_would_be_seen() -> None:
     # Sequence parallelism without tensor parallelism: held back by the rules' own check, and seen by this
     # file's where that is taken away.
     settings = Configuration(values={"tensor_model_parallel_size": 1}, dialect="perfdoc", complete=True)
-    advice = [Advice(knob="sequence_parallel", to=True, why="")]
+    advice = [advise(knob="sequence_parallel", to=True, why="")]
     rule = Rule(
         meta=Meta(code="PD999", title="Bad advice", why="", sources=()),
         evaluate=lambda _: Verdict(state="fires", advice=advice),

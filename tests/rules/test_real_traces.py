@@ -6,10 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.diagnose.verdict import rule_of
 from perfdoc.reports.advice import by_gain
+from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.registry import run_rules
-from perfdoc.rules.engine.rule import RuleResult
 from tests.rules.simulated_cases import measured_case
 
 ONE_GPU = (
@@ -37,7 +36,7 @@ def test_no_communication_is_blamed_on_one_gpu(shared_traces: Path, name: str) -
 def test_the_host_comes_first_where_the_gpus_wait_for_it(shared_traces: Path) -> None:
     # 2.3 % of the time kernels run; what remains is copies from the host and waiting for it.
     found = fired(shared_traces / "nsys" / "host_bound_2gpu_h100.sqlite")
-    first = by_gain([rule_of(r) for r in found])[0]
+    first = by_gain(found)[0]
     assert first.code.startswith("PD2")
     assert not [r.code for r in found if r.code.startswith("PD1")]
 

@@ -8,16 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.diagnose.verdict import rule_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.reports.advice import lines_of
+from perfdoc.results.replay import Gain
+from perfdoc.results.rules import RuleResult
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.registry import all_rules, applied, run_rules
 from perfdoc.rules.engine.related import changes_of
-from perfdoc.rules.engine.rule import Advice, Level, Meta, Rule, RuleResult, Verdict
-from perfdoc.simulator.replay.predict import Gain
+from perfdoc.rules.engine.rule import Level, Meta, Rule, Verdict
 from tests.amount import tries
 from tests.rules.cases import case_of, step_with_gap
 from tests.rules.planted_cases import with_exposed
@@ -29,7 +30,7 @@ TP, SP, WORKERS = "tensor_model_parallel_size", "sequence_parallel", "dataloader
 
 
 def rule(code: str, *advice: tuple[str, Value], time: str = "", **verdict: object) -> Rule:
-    pieces = [Advice(knob=knob, to=to, why="w") for knob, to in advice]
+    pieces = [advise(knob=knob, to=to, why="w") for knob, to in advice]
     found = Verdict(state="fires", advice=pieces, **verdict)  # type: ignore[arg-type]
     meta = Meta(code=code, title="T", why="W.", sources=("s",), time=(time,) if time else ())
     return Rule(meta=meta, evaluate=lambda _: found)
@@ -56,7 +57,7 @@ def test_advice_that_excludes_other_advice_names_it(tmp_path: Path) -> None:
         "PD998": [("PD999", "not_together")],
         "PD999": [("PD998", "not_together")],
     }
-    said = dict(lines_of(rule_of(found[0])))["mind"]
+    said = dict(lines_of(found[0]))["mind"]
     assert said.startswith("Not together with PD997: sequence_parallel")
     assert found[3].related[0].why == f"each wants another {WORKERS}"
 
@@ -80,7 +81,7 @@ def test_a_nanosecond_is_the_problem_of_the_rule_whose_gain_is_surest(tmp_path: 
     }
     assert related_in(found)["PD996"] == [("PD997", "same_time"), ("PD998", "same_time")]
     assert related_in(found)["PD999"] == []
-    said = dict(lines_of(rule_of(found[0])))["mind"]
+    said = dict(lines_of(found[0]))["mind"]
     assert said == "Same time as PD997, PD998: waiting for late ranks. Either gain is of it, not both."
     # Of equal gains the later code's, which is the more exact one.
     assert levels(case, ceiling, rule("PD997", time="waits", gain=gain(9.0)))["PD996"] == "information"
@@ -139,7 +140,8 @@ def test_whatever_the_settings_are_advice_fits_together_or_says_so(planted: list
         rng = random.Random(seed)
         configuration = near_sound(rng)
         before = broken(configuration)
-        results = run_rules(seen(rng, planted, configuration))
+        case = seen(rng, planted, configuration)
+        results = run_rules(case)
         assert not [r.reason for r in results if r.state == "error"]
         related = related_in(results)
         for a, b in combinations([r for r in results if r.state == "fires"], 2):
@@ -150,7 +152,7 @@ def test_whatever_the_settings_are_advice_fits_together_or_says_so(planted: list
             if mine and theirs and (clash or worse):
                 assert (b.code, "not_together") in related[a.code], (seed, a.code, b.code, worse)
                 named += 1
-        problems = [r for r in results if r.state == "fires" and r.level == "problem"]
-        times = [t for r in problems for t in r.time]
+        problems = {r.code for r in results if r.state == "fires" and r.level == "problem"}
+        times = [t for rule in all_rules() if rule.meta.code in problems for t in applied(rule, case).time]
         assert len(times) == len(set(times)), (seed, times)
     assert named >= 3

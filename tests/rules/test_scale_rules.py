@@ -11,11 +11,11 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
-from perfdoc.analyzers.skew.waiting import RankWait
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import replaying
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results.waits import RankWait
 from perfdoc.rules.checks.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
 from perfdoc.rules.checks.pd380_step_beside_dp import FEW, MIN_FRAC
 from perfdoc.rules.checks.pd382_low_mfu import LOW_MFU

@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.analyzers.contention.result import Cost
 from perfdoc.knobs.knob import Value
+from perfdoc.results.contention import ContentionCost
 from perfdoc.rules.checks.pd111_exposed_tp import USUAL_SM, USUAL_SPLITS
-from perfdoc.rules.checks.pd112_work_queues import MANY
 from perfdoc.rules.checks.pd113_products_beside_communication import MAX_CGA, MIN_FRAC
 from perfdoc.rules.checks.pd113_products_beside_communication import USUAL_SM as TUNED_SM
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.hidden import LITTLE_HIDDEN_FRAC
-from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
+from perfdoc.rules.facts.work_queues import MANY
+from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap, with_predictions
 from tests.rules.communicating import B200, communicating, having, with_exposed, with_parts
 
 TP: dict[str, Value] = {
@@ -153,7 +153,7 @@ def test_pd112_threshold_and_blackwell(exposed: Case, tmp_path: Path) -> None:
 
 def slowed(case: Case, cost_ns: int | None) -> Case:
     """The same, with products that lose so much beside communication."""
-    cost = None if cost_ns is None else Cost(low_ns=cost_ns, mid_ns=cost_ns, high_ns=cost_ns)
+    cost = None if cost_ns is None else ContentionCost(low_ns=cost_ns, mid_ns=cost_ns, high_ns=cost_ns)
     contention = replace(case.job.contention, state="measured", other_cost=cost)
     return replace(case, job=replace(case.job, contention=contention))
 
@@ -205,12 +205,12 @@ def test_pd112_gains_what_the_replay_says(exposed: Case) -> None:
     queues, other = replayed.gains.predictions
     nothing = replace(queues.gain, low_ms=None, mid_ms=None, high_ms=None, method="none")
     none = replace(queues, gain=nothing)
-    sound = replace(replayed, gains=replace(replayed.gains, predictions=[none, other]))
+    sound = with_predictions(replayed, [none, other])
     found = result("PD112", sound)
     assert (found.state, found.level, found.gain) == ("fires", "information", None)
     context = {**TP, "context_parallel_size": 2, ENV: 8}
     assert result("PD112", having(sound, context)).level == "problem"  # nothing is replayed of CP
-    withheld = replace(replayed, gains=replace(replayed.gains, predictions=[none]))
+    withheld = with_predictions(replayed, [none])
     found = result("PD112", withheld)
     assert found.gain is not None
     assert (found.level, found.gain.method) == ("problem", "ceiling")

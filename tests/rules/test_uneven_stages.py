@@ -10,7 +10,7 @@ import pytest
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.rules.checks import pd305_uneven_stages
 from perfdoc.rules.engine.case import Case
-from tests.rules.cases import evidence_of, result
+from tests.rules.cases import evidence_of, result, with_predictions
 from tests.rules.simulated_cases import simulated_case
 
 LAYOUT = "pp=2,micro_batches=4"
@@ -60,7 +60,7 @@ def test_layers_that_gain_nothing_elsewhere_are_not_to_be_moved(mid_ms: float, l
         else p
         for p in case.gains.predictions
     ]
-    found = result("PD305", replace(case, gains=replace(case.gains, predictions=predictions)))
+    found = result("PD305", with_predictions(case, predictions))
     assert (found.state, found.level) == ("fires", level)
     assert found.remedy.startswith("Leave the layers" if level == "information" else "Give this stage")
     assert ("is predicted to gain nothing" in found.reason) == (level == "information")

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine import EdgeKind, TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.basis import Basis
@@ -24,7 +25,6 @@ from perfdoc.simulator.replay.gains import predict_all
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.proposals import Proposal, proposals
 from perfdoc.simulator.replay.rebuilt import Rebuilt
-from perfdoc.simulator.replay.unedited import Replay
 from perfdoc.traces.load import read_trace
 from tests.simulator.rebuilt_of import job_of, views_of
 from tests.simulator.simulated import DENSE, MOE, facts_of, replayed, simulated, written

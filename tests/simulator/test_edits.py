@@ -13,8 +13,6 @@ import pytest
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.simulator.engine import TaskKind, schedule
-from perfdoc.simulator.planted_job import KINDS, JobSpec
-from perfdoc.simulator.planted_spec import Late
 from perfdoc.simulator.replay.edits import (
     Edit,
     micro_batches,
@@ -36,6 +34,8 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.planted.job import KINDS, JobSpec
+from tests.planted.spec import Late
 from tests.simulator.rebuilt_of import planted, views_of
 
 US = 1_000

@@ -12,7 +12,6 @@ import pytest
 
 from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.simulator.engine import schedule
-from perfdoc.simulator.planted_job import KINDS, JobSpec
 from perfdoc.simulator.replay.edits import (
     Edit,
     even_stages,
@@ -31,6 +30,7 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, trace_of
+from tests.planted.job import KINDS, JobSpec
 from tests.simulator.rebuilt_of import job_of, planted, views_of
 
 US = 1_000
@@ -247,7 +247,7 @@ def test_another_schedule_takes_what_it_takes_laid_down_apart(name: str, tmp_pat
 
 
 def test_the_pair_of_captures_differs_by_its_hosts(shared_traces: Path) -> None:
-    """docs/replay.md: 34 and 30 attention kernels in 300 ms, and without the host's time equally fast."""
+    """docs/figures.md: 34 and 30 attention kernels in 300 ms, and without the host's time equally fast."""
     each: dict[str, list[float]] = {}
     for name, attentions in (("before", 34), ("after", 30)):
         views = views_of(read_trace(shared_traces / f"nsys/sp_2gpu_{name}.sqlite"))

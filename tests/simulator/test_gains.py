@@ -16,8 +16,6 @@ from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, Prediction, from_json, to_json
-from perfdoc.simulator.planted_job import KINDS, JobSpec, planted_job
-from perfdoc.simulator.planted_spec import Late
 from perfdoc.simulator.replay import whole
 from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.gains import no_gains, predict_all
@@ -25,6 +23,8 @@ from perfdoc.simulator.replay.unedited import KeptRank, replay, replay_and_keep
 from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled, free_lengths
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
+from tests.planted.job import KINDS, JobSpec, planted_job
+from tests.planted.spec import Late
 from tests.simulator.rebuilt_of import planted, views_of
 from tests.simulator.test_replay_cpu import step as cpu_step
 
@@ -164,12 +164,12 @@ def test_windows_that_are_too_large_are_not_taken_together(tmp_path: Path) -> No
     assert found.job.reason == (
         f"the windows hold {tasks:,} tasks on 4 ranks, more than the 10 that are taken together"
     )
-    assert found.gains.state == "not_measured"
-    assert "--window" in found.gains.remedy
+    assert found.gains.analysis.state == "not_measured"
+    assert "--window" in found.gains.analysis.remedy
     # Each is small enough, all together are not.
     kept = [replay_and_keep(v, keep_tasks=tasks) for v in views]
     assert all(k.rebuilt is not None for k in kept)
-    assert _whole(kept, tasks - 1).gains.state == "not_measured"
+    assert _whole(kept, tasks - 1).gains.analysis.state == "not_measured"
 
 
 def _whole(kept: Sequence[KeptRank], tasks_max: int) -> whole.WholeReplay:
@@ -198,7 +198,11 @@ def test_a_rank_alone_has_no_job(shared_traces: Path) -> None:
 
 def test_no_gains_say_why() -> None:
     found = no_gains("because", "do that")
-    assert (found.state, found.reason, found.combined.reason) == ("not_measured", "because", "because")
+    assert (found.analysis.state, found.analysis.reason, found.combined.reason) == (
+        "not_measured",
+        "because",
+        "because",
+    )
     with pytest.raises(ValueError, match="nothing"):
         predict_all([])
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from perfdoc.profiling.errors import CaptureError
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 
@@ -101,5 +102,5 @@ def test_refusals(timeline: Timeline, tmp_path: Path) -> None:
         write_kineto(t.build(), tmp_path / "x.json", 1000)
     assert not list(tmp_path.iterdir())
     write_kineto(timeline, tmp_path / "x.json", 1000)
-    with pytest.raises(FileExistsError, match=r"x\.json"):
+    with pytest.raises(CaptureError, match=r"x\.json"):
         write_kineto(timeline, tmp_path / "x.json", 1001)

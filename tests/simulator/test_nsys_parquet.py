@@ -7,6 +7,7 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
+from perfdoc.profiling.errors import CaptureError
 from perfdoc.simulator.captures.nsys.export import ExportOptions
 from perfdoc.simulator.captures.nsys.parquet import write_nsys_parquet
 from perfdoc.simulator.captures.nsys.schemas import tables
@@ -47,7 +48,7 @@ def test_values_and_types(timeline: Timeline, tmp_path: Path) -> None:
 def test_empty_tables_force_and_refusals(timeline: Timeline, tmp_path: Path) -> None:
     folder = write_nsys_parquet(timeline, tmp_path / "x", empty_tables=True)
     assert {p.stem for p in folder.iterdir()} == set(tables("2024.2"))
-    with pytest.raises(FileExistsError, match="x is there"):
+    with pytest.raises(CaptureError, match="x: exists"):
         write_nsys_parquet(timeline, folder)
     write_nsys_parquet(timeline, folder, force=True)
     assert not (folder / "CUPTI_ACTIVITY_KIND_GRAPH_TRACE.parquet").exists(), "the old folder must be gone"

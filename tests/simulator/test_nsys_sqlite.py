@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from perfdoc.profiling.errors import CaptureError
 from perfdoc.simulator.captures.nsys.schemas import GENERATIONS, tables
 from perfdoc.simulator.captures.nsys.sqlite import create_tables, write_nsys_sqlite, write_rows
 from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
@@ -189,7 +190,7 @@ def test_hostile_names_survive(tmp_path: Path) -> None:
 def test_an_existing_file_stays_unless_forced(timeline: Timeline, tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite"
     path.write_text("mine", encoding="utf-8")
-    with pytest.raises(FileExistsError, match=r"x\.sqlite"):
+    with pytest.raises(CaptureError, match=r"x\.sqlite"):
         write_nsys_sqlite(timeline, path)
     assert path.read_text(encoding="utf-8") == "mine"
     write_nsys_sqlite(timeline, path, force=True)

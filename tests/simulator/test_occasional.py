@@ -17,10 +17,10 @@ from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.reports.headline import outlook
 from perfdoc.reports.opportunities import opportunities
 from perfdoc.results import Diagnosis, Prediction
+from perfdoc.results.replay import Gain
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.basis import Counted, collections_of, in_window, occasional
-from perfdoc.simulator.replay.predict import Gain
 from perfdoc.simulator.replay.rebuilt import rebuild_rank
 from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.traces.job_facts import JobFacts

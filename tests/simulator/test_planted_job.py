@@ -13,11 +13,12 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import RankMeasurement, measure_capture
 from perfdoc.profiling.marks import parse_group_mark, parse_rank_mark
 from perfdoc.simulator.captures.events import Kernel
-from perfdoc.simulator.planted_answer import RankAnswer
-from perfdoc.simulator.planted_job import KINDS, JobSpec, planted_job
-from perfdoc.simulator.planted_spec import Clock, Late
+from perfdoc.simulator.captures.timeline import Clock
 from tests.amount import some
 from tests.analyzers.brute import counts
+from tests.planted.answer import RankAnswer
+from tests.planted.job import KINDS, JobSpec, planted_job
+from tests.planted.spec import Late
 
 CLOCKS = tuple(
     Clock(session_start_ns=37_000_123 * (i % 3), utc_error_ns=500_000 * i, drift_ppb=drift)

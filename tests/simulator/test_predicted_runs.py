@@ -16,7 +16,7 @@ from limited_network import limited_link, missing  # noqa: E402
 from predicted import Predicted, Row, cells  # noqa: E402
 from predicted_changes import CHANGES  # noqa: E402
 
-from perfdoc.simulator.replay.predict import Gain  # noqa: E402
+from perfdoc.results.replay import Gain  # noqa: E402
 
 
 def row(*gains_ms: float) -> Row:

@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.engine.schedule import topological_order
-from perfdoc.simulator.planted_job import KINDS, planted_job
-from perfdoc.simulator.planted_spec import Clock
 from perfdoc.simulator.replay.edits.edit import with_durations
 from perfdoc.traces.load import read_trace
 from tests.amount import some
+from tests.planted.job import KINDS, planted_job
 from tests.simulator.rebuilt_of import job_of, planted, views_of
 
 CLOCKS = tuple(

@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.simulator.forward.answer import rank_ledger
 from perfdoc.simulator.forward.tape import OpKind
-from perfdoc.simulator.planted_spec import Clock
 from tests.amount import some
 from tests.analyzers.brute import counts
 from tests.simulator.simulated import DENSE, MOE, measured, present, simulated, written

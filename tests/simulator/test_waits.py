@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.results.replay import Gain
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.forward.faults import parse_faults, planted_in
 from perfdoc.simulator.forward.job import lay_job
 from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.replay.edits import Edit, overlapped, rebucketed, without_queueing
 from perfdoc.simulator.replay.edits.rewiring import arrivals
-from perfdoc.simulator.replay.predict import Gain
 from perfdoc.simulator.replay.proposals import Proposal
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay

@@ -7,9 +7,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.verify.advised import Advised, advised, rule_codes
 from perfdoc.compare.verify.record import VerifyError
-from perfdoc.compare.verify.start import arms_of, run_manifest
+from perfdoc.compare.verify.start import arms_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.results import Diagnosis
 from perfdoc.trainer.config.resolve import resolve

@@ -12,11 +12,11 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from perfdoc.profiling.whole_file import whole_file
 from perfdoc.simulator.captures.nsys.export import DEFAULT_OPTIONS, ExportOptions
 from perfdoc.simulator.captures.nsys.rows import export_rows
 from perfdoc.simulator.captures.nsys.schemas import tables
 from perfdoc.simulator.captures.timeline import Timeline
-from perfdoc.simulator.output import placed
 
 _TYPES = {
     "": pa.int64(),
@@ -45,8 +45,8 @@ def write_nsys_parquet(
     if options.payloads == "binary":
         raise ValueError("write_nsys_parquet: binary payloads are not supported; use json or none")
     rows = export_rows(timeline, generation, options)
-    with placed(Path(directory), force=force) as scratch:
-        scratch.mkdir()
+    with whole_file(Path(directory), replace=force) as part:
+        part.mkdir()
         for table, columns in tables(generation).items():
             have = rows.get(table, {})
             length = len(next(iter(have.values()), []))
@@ -55,5 +55,5 @@ def write_nsys_parquet(
             fields = [pa.field(c.name, _TYPES[c.type], nullable=not c.not_null) for c in columns]
             arrays = [pa.array(have.get(f.name, [None] * length), type=f.type) for f in fields]
             content = pa.Table.from_arrays(arrays, schema=pa.schema(fields))
-            pq.write_table(content, scratch / f"{table}.parquet", compression="NONE", version="1.0")
+            pq.write_table(content, part / f"{table}.parquet", compression="NONE", version="1.0")
     return Path(directory)

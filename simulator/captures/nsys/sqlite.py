@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdoc.profiling.whole_file import whole_file
 from perfdoc.simulator.captures.nsys.export import DEFAULT_OPTIONS, ExportOptions
 from perfdoc.simulator.captures.nsys.rows import export_rows
 from perfdoc.simulator.captures.nsys.schemas import tables
 from perfdoc.simulator.captures.timeline import Timeline
-from perfdoc.simulator.output import placed
 
 _BATCH = 65536
 """Rows turned into Python tuples at a time: bounds memory when columns are arrays."""
@@ -42,12 +42,12 @@ def write_nsys_sqlite(
     empty_tables: also make the tables that have no rows (`nsys export --lazy=false`).
     shuffle_seed: rows are written in an order drawn with it, as exports promise none; None keeps the
         order in which the timeline was laid.
-    Errors: ValueError for what the generation cannot hold; FileExistsError unless `force`.
+    Errors: ValueError for what the generation cannot hold; CaptureError where it is there, unless `force`.
     """
     rows = export_rows(timeline, generation, options)
     schema = tables(generation)
-    with placed(Path(path), force=force) as scratch:
-        connection = sqlite3.connect(scratch)
+    with whole_file(Path(path), replace=force) as part:
+        connection = sqlite3.connect(part)
         # Nobody sees the file before it is whole, so no table needs to reach the disk before the next one.
         connection.execute("PRAGMA synchronous = OFF")
         try:

@@ -9,6 +9,7 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.host.calls import CallKind
+from perfdoc.results.figures import per_cent
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.edits.edit import Edit, with_durations, with_lags
@@ -79,7 +80,7 @@ def without_host_time(what: Literal["gc", "data"], *, keep_frac: float = 0.0) ->
         return replace(with_durations(with_lags(rebuilt, lag), duration), ranks=left)
 
     return Edit(
-        name=f"without {what}" if keep_frac == 0 else f"{100 * keep_frac:.0f} % of {what}",
+        name=f"without {what}" if keep_frac == 0 else f"{per_cent(keep_frac, 0)} of {what}",
         apply=apply,
         uncertainty_frac=_REMOVED_UNCERTAINTY_FRAC,
         # What the host loses in it may show as launches that come late, also long after.

@@ -13,25 +13,14 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.cli.cross_check import cross_check_and_write, nsys_to_check
-from perfdoc.cli.output import is_stream, may_write, write_all
-from perfdoc.cli.process import columns, write_bytes
-from perfdoc.diagnose.asked import (
-    UserError,
-    Work,
-    memory_files,
-    pattern_of,
-    snapshot_paths,
-    split_settings,
-    window_request,
-)
+from perfdoc.cli.streams import columns, write_bytes
+from perfdoc.diagnose.asked import UserError, Work, asked_work
 from perfdoc.profiling.nsys.command import Nsys
-from perfdoc.reports.names import shorten
+from perfdoc.profiling.whole_file import is_stream, may_write, write_all
+from perfdoc.results.names import shorten
 from perfdoc.traces import TraceError
-from perfdoc.traces.given_facts import given_facts
-from perfdoc.traces.job_facts import JobFacts, common_facts
-from perfdoc.traces.load import Ahead, find_captures
+from perfdoc.traces.load import Ahead
 
 if TYPE_CHECKING:
     from perfdoc.compare.baseline.against import Asked
@@ -82,39 +71,24 @@ class Options:
         targets: Sequence[str] = (),
     ) -> Options:
         """Check everything before any work is done. Raises UserError."""
-        if window and step_range:
-            raise UserError("--window and --step-range exclude one another: give one.")
-        request = (
-            window_request(window)
-            if window
-            else WindowRequest(step_pattern=pattern_of("--step-range", step_range))
+        work = asked_work(
+            paths, window=window, step_range=step_range, settings=settings, config=config, replay=replay
         )
-        paths, words = split_settings(paths)
         try:
-            given = _given([*settings, *words], config)
-            snapshots = snapshot_paths(paths)
-            rest = [p for p in paths if Path(p) not in snapshots]
-            captures = find_captures(rest) if rest or not snapshots else []
-            nsys = nsys_to_check(captures) if cross_check else None
+            nsys = nsys_to_check(work.captures) if cross_check else None
             asked = _asked(baseline, targets)
-        except (TraceError, ValueError) as error:
+        except ValueError as error:  # CaptureError is one
             raise UserError(str(error)) from error
         output_is_named = output is not None
         if output is None and json_file is None:
             output = _free_folder(Path(DEFAULT_OUTPUT))
         try:
             _check_targets(output, json_file, force=force)
-            _spare_inputs(output, json_file, [*captures, *snapshots])
+            _spare_inputs(output, json_file, work)
         except OSError as error:
             raise UserError(f"{error.filename}: cannot be written: {error.strerror}.") from error
         return cls(
-            work=Work(
-                captures=captures,
-                memory=memory_files(snapshots, captures),
-                request=request,
-                given=given,
-                replay=replay,
-            ),
+            work=work,
             output=output,
             output_is_named=output_is_named,
             json_file=json_file,
@@ -143,13 +117,10 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
         found = measure_all(options.work, options.jobs, ahead)
         if not found.captures and found.silent:
             raise UserError(str(found.silent[0]))
-        from perfdoc.diagnose.diagnosis import diagnose
-        from perfdoc.diagnose.job import job_configuration
+        from perfdoc.diagnose.diagnosis import diagnosis_of
         from perfdoc.results import to_json
 
-        facts = common_facts([c.facts for c in found.captures])
-        settings = job_configuration(facts, options.config)
-        diagnosis = diagnose(found.captures, found.silent, found.memory, settings)
+        diagnosis, settings = diagnosis_of(found, options.config)
         if options.asked is not None:
             diagnosis = options.asked.answered(diagnosis, found.captures, settings)
     except (TraceError, WorkerLostError) as error:
@@ -196,22 +167,6 @@ def _import_the_rest(page: bool) -> None:
             importlib.import_module("perfdoc.reports.html").prepare()
 
 
-def _given(settings: Sequence[str], config: Path | None) -> JobFacts:
-    """Facts of the words and the file. A file without facts is fine where it holds settings that rules read,
-    as a script of flags does. Raises ValueError."""
-    if config is None:
-        return given_facts(settings)
-    from perfdoc.diagnose.job import holds_settings
-
-    said = given_facts(settings)  # what is wrong with the words is no fault of the file
-    try:
-        return given_facts(settings, config)
-    except ValueError:
-        if not holds_settings(config):
-            raise
-    return said
-
-
 def _asked(baseline: Path | None, targets: Sequence[str]) -> Asked | None:
     """Raises ValueError."""
     if baseline is None and not targets:
@@ -254,8 +209,9 @@ def _check_targets(output: Path | None, json_file: str | None, *, force: bool) -
             may_write(path)
 
 
-def _spare_inputs(output: Path | None, json_file: str | None, inputs: Sequence[Path]) -> None:
+def _spare_inputs(output: Path | None, json_file: str | None, work: Work) -> None:
     """Refuse to replace what is to be read, by any name of it. Raises UserError and OSError."""
+    inputs = [*work.captures, *(path for files in work.memory for path in files.snapshots)]
     targets = [output / name for name in _BUNDLE] if output is not None else []
     targets += [Path(json_file)] if json_file not in (None, "-") and json_file else []
     for target in targets:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from enum import StrEnum
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from perfdoc.cli.messages import EXIT_FOUND, Debug, ReportFormat, fail, say
 
 BaselineOption = Annotated[
     Path | None,
@@ -17,16 +18,6 @@ TargetOption = Annotated[
     list[str] | None,
     typer.Option(help="Aim at mfu=0.45, step_time_ms=900, tokens_per_s_per_gpu=4000, peak_memory_gib=70."),
 ]
-
-
-class Format(StrEnum):
-    """What goes to standard output."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    JSON = "json"
-    JUNIT = "junit"
-    GITHUB = "github"
 
 
 def analyze(
@@ -44,7 +35,7 @@ def analyze(
     json_file: Annotated[
         str | None, typer.Option("--json", help="Write the diagnosis here as well; - for standard output.")
     ] = None,
-    format_: Annotated[Format, typer.Option("--format", help="What to print.")] = Format.TEXT,
+    format_: Annotated[ReportFormat, typer.Option("--format", help="What to print.")] = ReportFormat.TEXT,
     window: Annotated[
         str | None,
         typer.Option(
@@ -82,10 +73,9 @@ def analyze(
     baseline: BaselineOption = None,
     target: TargetOption = None,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Say where the time of a capture went, and write a report."""
-    from perfdoc.cli.application import EXIT_FAIL_ON, fail, say
     from perfdoc.diagnose.early_hash import begin_hash
 
     hashing = begin_hash(paths)
@@ -118,4 +108,4 @@ def analyze(
         fail(str(error))
     if fired:
         say(f"--fail-on: {', '.join(fired)} fired")
-        raise typer.Exit(EXIT_FAIL_ON)
+        raise typer.Exit(EXIT_FOUND)

@@ -40,9 +40,9 @@ def cross_check_and_write(nsys: Nsys, captures: Sequence[Path], folder: Path | N
     """
     import msgspec
 
-    from perfdoc.cli.output import write_all
     from perfdoc.nsight.cross_check import cross_check, render_cross_check
-    from perfdoc.reports.names import shorten
+    from perfdoc.profiling.whole_file import write_all
+    from perfdoc.results.names import shorten
 
     said = time.monotonic()
 

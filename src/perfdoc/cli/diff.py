@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfdoc.cli.messages import Debug, fail
+from perfdoc.cli.streams import columns, write_bytes
+
 if TYPE_CHECKING:
     from perfdoc.compare.diff.result import Diff
 
@@ -50,10 +53,9 @@ def diff(
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Explain what changed between two measurements of one job, and what of it is noise."""
-    from perfdoc.cli.application import fail
     from perfdoc.diagnose.measuring import WorkerLostError
 
     try:
@@ -89,11 +91,10 @@ def _require_free(folder: Path, *, force: bool) -> None:
 
 
 def _print_and_write(found: Diff, format_: DiffFormat, output: Path | None) -> None:
-    from perfdoc.cli.output import write_all
-    from perfdoc.cli.process import columns, write_bytes
     from perfdoc.compare.diff.markdown import render_markdown
     from perfdoc.compare.diff.result import to_json
     from perfdoc.compare.diff.text import render_text
+    from perfdoc.profiling.whole_file import write_all
 
     serial = to_json(found)
     if output is not None:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.messages import Debug, fail, say
+
 
 def export(
     paths: Annotated[
@@ -34,10 +36,9 @@ def export(
         int | None, typer.Option(min=1, help="Files read at once to compare clocks; default: one per core.")
     ] = None,
     force: Annotated[bool, typer.Option(help="Overwrite the file where it is there.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Write the whole timeline with the ledger, dimensions and idle causes as tracks, for a trace viewer."""
-    from perfdoc.cli.application import fail, say
     from perfdoc.export.captures import ExportError, Request, run
 
     try:

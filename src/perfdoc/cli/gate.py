@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfdoc.cli.messages import Debug, ReportFormat, fail, say
+
 if TYPE_CHECKING:
     from perfdoc.compare.baseline_files import Baseline
     from perfdoc.compare.gate.result import Result
@@ -26,16 +28,6 @@ gate_app = typer.Typer(
 )
 
 DEFAULT_BASELINES = Path("perfdoc-baselines")
-
-
-class GateFormat(StrEnum):
-    """What `perfdoc gate check` prints."""
-
-    TEXT = "text"
-    MARKDOWN = "markdown"
-    JSON = "json"
-    JUNIT = "junit"
-    GITHUB = "github"
 
 
 class Inconclusive(StrEnum):
@@ -91,7 +83,6 @@ Ignore = Annotated[
     list[str] | None,
     typer.Option(help="A fact that may differ from the baseline's, such as 'versions.*'; may be repeated."),
 ]
-Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
 
 
 @gate_app.command()
@@ -106,9 +97,8 @@ def record(
     debug: Debug = False,
 ) -> None:
     """Add accepted runs to their baseline, or begin one."""
-    from perfdoc.cli.application import say
     from perfdoc.compare.gate.accept import recorded
-    from perfdoc.reports.units import plural
+    from perfdoc.results.figures import plural
 
     with _one_line(debug):
         read = _read(runs, label, _commit(commit), peak_tflops)
@@ -133,10 +123,9 @@ def promote(
     debug: Debug = False,
 ) -> None:
     """Replace a baseline's runs by new ones: an improvement, or a loss that was accepted."""
-    from perfdoc.cli.application import fail, say
     from perfdoc.compare.gate.accept import replaced
     from perfdoc.profiling.environment import encodable
-    from perfdoc.reports.units import plural
+    from perfdoc.results.figures import plural
 
     with _one_line(debug):
         if not reason.strip():
@@ -182,7 +171,7 @@ def check(
     inconclusive: Annotated[
         Inconclusive, typer.Option(help="What to do where noise hides the answer or no baseline fits.")
     ] = Inconclusive.EXIT_3,
-    format_: Annotated[GateFormat, typer.Option("--format", help="What to print.")] = GateFormat.TEXT,
+    format_: Annotated[ReportFormat, typer.Option("--format", help="What to print.")] = ReportFormat.TEXT,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result here as well.")] = None,
     junit_file: Annotated[Path | None, typer.Option("--junit", help="Write JUnit XML here as well.")] = None,
     force: Annotated[bool, typer.Option(help="Overwrite what --json and --junit name.")] = False,
@@ -223,7 +212,7 @@ def check(
         _write_files({path: RENDERINGS[kind](result).encode() for path, kind in targets.items()})
         sys.stdout.write(RENDERINGS[format_](result))
         sys.stdout.flush()
-        if format_ is GateFormat.GITHUB:
+        if format_ is ReportFormat.GITHUB:
             _step_summary(RENDERINGS["markdown"](result))
     raise typer.Exit(_exit_code(result, inconclusive))
 
@@ -268,7 +257,7 @@ def _write(path: Path, baseline: Baseline) -> None:
 
 
 def _write_files(contents: dict[Path, bytes], folder: Path | None = None) -> None:
-    from perfdoc.cli.output import write_all
+    from perfdoc.profiling.whole_file import write_all
 
     try:
         write_all(contents, folder)
@@ -281,7 +270,6 @@ def _step_summary(markdown: str) -> None:
     summary = os.environ.get("GITHUB_STEP_SUMMARY")
     if not summary:
         return
-    from perfdoc.cli.application import say
 
     try:
         with Path(summary).open("a", encoding="utf-8") as file:
@@ -293,7 +281,6 @@ def _step_summary(markdown: str) -> None:
 @contextmanager
 def _one_line(debug: bool) -> Iterator[None]:
     """A user's mistake is one line and exit code 2; with --debug its traceback."""
-    from perfdoc.cli.application import fail
 
     try:
         yield

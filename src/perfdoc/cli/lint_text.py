@@ -14,8 +14,8 @@ from perfdoc.knobs.lint.finding import Finding, Report
 from perfdoc.knobs.lint.text import lint, title
 from perfdoc.knobs.reading.entry import MAX_BYTES, NotAConfigurationError
 from perfdoc.knobs.reading.file import as_text, read_text
-from perfdoc.reports.names import PROSE_LIMIT, shorten
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import plural
+from perfdoc.results.names import PROSE_LIMIT, shorten
 
 _PATH_LIMIT = 300
 

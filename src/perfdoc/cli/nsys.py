@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.messages import Debug, fail, say
+
 nsys_app = typer.Typer(help="perfdoc inside Nsight Systems.", no_args_is_help=True, rich_markup_mode=None)
 
 
@@ -23,10 +25,9 @@ def install_recipe(
     ] = None,
     force: Annotated[bool, typer.Option(help="Replace another version of perfdoc's recipe.")] = False,
     uninstall: Annotated[bool, typer.Option("--uninstall", help="Take the recipe out again.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Make perfdoc a recipe of Nsight Systems: nsys recipe perfdoc --input REPORTS."""
-    from perfdoc.cli.application import fail, say
     from perfdoc.nsight.recipe_install import install_recipe, trouble, uninstall_recipe
     from perfdoc.profiling.errors import CaptureError
     from perfdoc.profiling.nsys.figures import recipes_folder

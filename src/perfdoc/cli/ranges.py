@@ -4,17 +4,38 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from typing import Annotated
 
-import numpy as np
+import typer
 
-from perfdoc.analyzers.kernels.totals import sum_by
-from perfdoc.reports.names import shorten
-from perfdoc.reports.units import duration
-from perfdoc.traces.load import find_captures, read_trace
+from perfdoc.cli.messages import Debug, fail
 
 
-def print_ranges(path: Path, most: int) -> None:
+def list_ranges(
+    path: Annotated[Path, typer.Argument(help="A capture; a folder or run directory shows its first.")],
+    most: Annotated[int, typer.Option(min=1, help="Names to show.")] = 40,
+    debug: Debug = False,
+) -> None:
+    """List the names of the ranges in a capture, the longest in total first."""
+    from perfdoc.traces import TraceError
+
+    try:
+        _print_ranges(path, most)
+    except TraceError as error:
+        if debug:
+            raise
+        fail(str(error))
+
+
+def _print_ranges(path: Path, most: int) -> None:
     """Names with count and total host time; of several captures, those of the first. Raises TraceError."""
+    import numpy as np
+
+    from perfdoc.analyzers.kernels.totals import sum_by
+    from perfdoc.results.figures import duration
+    from perfdoc.results.names import shorten
+    from perfdoc.traces.load import find_captures, read_trace
+
     captures = find_captures([str(path)])
     if len(captures) > 1:
         first = f"{shorten(captures[0].name, 200)}, the first of {len(captures):,} captures"

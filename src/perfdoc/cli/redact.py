@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.messages import Debug, fail, say
+
 
 def redact(
     paths: Annotated[
@@ -24,12 +26,11 @@ def redact(
         bool, typer.Option("--verify/--no-verify", help="Hold each copy's ledger against the original's.")
     ] = True,
     force: Annotated[bool, typer.Option(help="Overwrite a copy that is there.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Write a copy of a capture that may be shared: without environment, hosts, paths and your own names."""
-    from perfdoc.cli.application import fail, say
     from perfdoc.redact.copying import redact as write_copies
-    from perfdoc.reports.units import plural
+    from perfdoc.results.figures import plural
     from perfdoc.traces import TraceError
     from perfdoc.traces.load import find_captures
 

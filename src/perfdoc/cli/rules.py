@@ -1,82 +1,40 @@
-"""`perfdoc rules` and `perfdoc explain`, in words that need neither the source nor its pages."""
+"""`perfdoc rules` and `perfdoc explain`, as the parser sees them; the work is in rules_text."""
 
 from __future__ import annotations
 
-import difflib
-import textwrap
-from dataclasses import asdict
+import sys
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
-import msgspec
+import typer
 
-from perfdoc.cli.process import columns
-from perfdoc.compare.verify.gain import follows
-from perfdoc.compare.verify.record import given_records, of_rule, records_in, state_folder
-from perfdoc.compare.verify.words import track_record_text
-from perfdoc.rules.advice.entries import entries, title_of
-from perfdoc.rules.engine.registry import all_rules
-from perfdoc.rules.engine.rule import Meta
-
-_NEEDS = {
-    "trace": "a trace",
-    "steps": "ranges that name steps",
-    "ranks": "captures of several ranks",
-    "settings": "the job's settings (perfdoc run, --config FILE)",
-    "snapshot": "a memory snapshot",
-    "hardware": "a GPU whose name is known",
-    "model": "the model's shape (--set model=…)",
-}
+from perfdoc.cli.messages import DataFormat, Debug, Format, fail
 
 
-def rule_text(meta: Meta, width: int = 100) -> str:
-    """Title, reason, needs, the advice that it decides, and sources; wrapped, ends with a new line."""
-    parts = [f"{meta.code}  {meta.title} ({meta.status})", "", textwrap.fill(meta.why, width)]
-    if meta.needs:
-        needs = f"Needs: {', '.join(_NEEDS.get(need, need) for need in meta.needs)}"
-        parts += ["", textwrap.fill(needs, width, subsequent_indent="  ")]
-    if says := [entries()[name].says for name in meta.advice if name in entries()]:
-        parts += ["", "What the guides advise"]
-        parts += [textwrap.fill(f"- {one}", width, subsequent_indent="  ") for one in says]
-    if meta.sources:
-        parts += ["", "Sources", *(f"- {title_of(source)}" for source in meta.sources)]
-    return "\n".join(parts) + "\n"
+def rules(
+    format_: Format = DataFormat.TEXT,
+    debug: Debug = False,
+) -> None:
+    """List the rules."""
+    from perfdoc.cli.rules_text import list_rules
+
+    sys.stdout.write(list_rules(as_json=format_ is DataFormat.JSON))
 
 
-def list_rules(*, as_json: bool) -> str:
-    """Every rule, a line each, or as a JSON array."""
-    metas = [r.meta for r in all_rules()]
-    if as_json:
-        return (
-            msgspec.json.format(msgspec.json.encode([_published(m) for m in metas]), indent=2).decode() + "\n"
-        )
-    return "".join(f"{m.code}  {m.title}\n" for m in metas)
+def explain(
+    code: Annotated[str, typer.Argument(help="A rule's code, such as PD901.")],
+    records: Annotated[
+        Path | None, typer.Option(help="A folder of records of perfdoc verify, besides your own.")
+    ] = None,
+    format_: Format = DataFormat.TEXT,
+    debug: Debug = False,
+) -> None:
+    """Say what a rule looks for, why, where it comes from, and how its advice fared when it was measured."""
+    from perfdoc.cli.rules_text import explain_rule
 
-
-def explain_rule(code: str, *, as_json: bool, records: Path | None = None) -> str:
-    """One rule and its track record: the user's own records, and those of a folder that was named.
-
-    Raises ValueError, with the nearest code, where there is none of that name, and where the folder holds no
-    record.
-    """
-    rules = {r.meta.code: r.meta for r in all_rules()}
-    meta = rules.get(code.upper())
-    if meta is None:
-        near = difflib.get_close_matches(code.upper(), rules, n=1)
-        raise ValueError(
-            f"there is no rule {code}" + (f"; did you mean {near[0]}?" if near else ". See: perfdoc rules")
-        )
-    own = state_folder()
-    kept = [] if own is None else records_in(own)
-    track = of_rule([*kept, *(given_records(records) if records else [])], meta.code)
-    if as_json:
-        document = {**_published(meta), "track_record": [r for r in track if follows(r)]}
-        return msgspec.json.format(msgspec.json.encode(document), indent=2).decode() + "\n"
-    width = columns()
-    lines = f"{rule_text(meta, width)}\n{track_record_text(track)}".splitlines()
-    return "".join(f"{textwrap.fill(one, width, subsequent_indent='    ')}\n" for one in lines)
-
-
-def _published(meta: Meta) -> dict[str, Any]:
-    """With the titles of guides in place of their numbers."""
-    return {**asdict(meta), "sources": [title_of(source) for source in meta.sources]}
+    try:
+        sys.stdout.write(explain_rule(code, as_json=format_ is DataFormat.JSON, records=records))
+    except ValueError as error:
+        if debug:
+            raise
+        fail(str(error))

@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.messages import Debug, fail
+
 
 def simulate(
     model: Annotated[
@@ -25,17 +27,16 @@ def simulate(
         str, typer.Option(help="Ranks to write: all, stages (one of each), groups, or such as 0,8-15.")
     ] = "all",
     clock_error: Annotated[
-        int, typer.Option(min=0, max=10_000_000, help="Clocks of the files are wrong by up to so many us.")
+        int, typer.Option(min=0, max=10_000_000, help="Clocks of the files are wrong by up to so many µs.")
     ] = 0,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Folder for traces/, answer.json and job.yaml.")
     ] = Path("simulated"),
     list_faults: Annotated[bool, typer.Option("--list-faults", help="List the faults and stop.")] = False,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Lay out a training step on every rank, with faults, and write captures whose answer is known."""
-    from perfdoc.cli.application import fail
     from perfdoc.cli.simulation import Request, SimulateError, fault_table, run
 
     if list_faults:

@@ -10,18 +10,12 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfdoc.cli.messages import EXIT_INCONCLUSIVE, DataFormat, Debug, Format, fail, say
+
 if TYPE_CHECKING:
     from perfdoc.compare.verify.record import Record
 
-EXIT_INCONCLUSIVE = 3
 EXIT_STOPPED = 130
-
-
-class VerifyFormat(StrEnum):
-    """What goes to standard output."""
-
-    TEXT = "text"
-    JSON = "json"
 
 
 class StatisticName(StrEnum):
@@ -72,15 +66,14 @@ def verify(
         typer.Option("-o", "--output", help="Folder for verify.json, both configurations and runs."),
     ] = None,
     note: Annotated[str, typer.Option(help="A line to keep in the record, such as what else ran.")] = "",
-    format_: Annotated[VerifyFormat, typer.Option("--format", help="What to print.")] = VerifyFormat.TEXT,
+    format_: Format = DataFormat.TEXT,
     force: Annotated[bool, typer.Option(help="Overwrite an earlier verification in DIR.")] = False,
-    debug: Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")] = False,
+    debug: Debug = False,
 ) -> None:
     """Follow a rule's advice and measure what it gains; or compare two runs of a job changed by hand.
 
     Exit code 0: measured; 3: inconclusive; 130: stopped, what was measured is kept.
     """
-    from perfdoc.cli.application import fail
 
     try:
         if after is None:
@@ -103,7 +96,7 @@ def verify(
         if debug:
             raise
         fail(f"{error.filename or output}: cannot be written: {error.strerror}.")
-    _print(record, as_json=format_ is VerifyFormat.JSON)
+    _print(record, as_json=format_ is DataFormat.JSON)
     if not record.complete:
         raise typer.Exit(EXIT_STOPPED)
     _keep(record)
@@ -123,7 +116,6 @@ def _rerun(
     force: bool,
     debug: bool,
 ) -> Record:
-    from perfdoc.cli.application import say
     from perfdoc.compare.verify.advised import rule_codes
     from perfdoc.compare.verify.rerun import Wanted, measured, prepared
 
@@ -157,9 +149,9 @@ def _two_runs(
     note: str,
     force: bool,
 ) -> Record:
-    from perfdoc.cli.output import write_all
     from perfdoc.compare.verify.record import RECORD_NAME, encode
     from perfdoc.compare.verify.two_runs import Pair, compared
+    from perfdoc.profiling.whole_file import write_all
 
     target = None if output is None else output / RECORD_NAME
     if target is not None and target.exists() and not force:
@@ -189,7 +181,6 @@ def _print(record: Record, *, as_json: bool) -> None:
 
 def _keep(record: Record) -> None:
     """Among the user's records, for `perfdoc explain`. Where that cannot be, the record itself stands."""
-    from perfdoc.cli.application import say
     from perfdoc.compare.verify.record import keep, state_folder
 
     folder = state_folder()

@@ -12,8 +12,8 @@ import msgspec
 from perfdoc.compare.decision import MOST_RUNS
 from perfdoc.compare.facts import Facts, differences, fingerprint
 from perfdoc.compare.figures import RunFigures, StepNs, twice
+from perfdoc.compare.stored import content_of, decoded
 from perfdoc.traces import TraceError
-from perfdoc.traces.regular_file import require_regular
 
 MAX_RUNS = MOST_RUNS
 """Runs leave a baseline when it grows beyond this: the oldest after the first ANCHOR_RUNS."""
@@ -67,20 +67,9 @@ def read_baselines(folder: Path) -> dict[Path, Baseline]:
 
 def read_baseline(path: Path) -> Baseline:
     """One file. Raises TraceError for one that is no baseline."""
-    require_regular(path)
     remedy = "Restore it from git, or remove it and record again."
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise TraceError(path, "is too large for a baseline.", remedy)
-        baseline = msgspec.json.decode(content, type=Baseline)
-    except OSError as error:
-        raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
-    except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        if isinstance(error, TraceError):
-            raise
-        raise TraceError(path, f"is no baseline: {error}.", remedy) from error
+    content = content_of(path, "baseline", remedy=remedy, most_bytes=MAX_FILE_BYTES)
+    baseline = decoded(path, content, Baseline, "baseline", remedy=remedy)
     if baseline.fingerprint != fingerprint(baseline.facts):
         raise TraceError(path, "was changed by hand: its fingerprint is not that of its facts.", remedy)
     if (same := twice(baseline.runs)) is not None:

@@ -12,7 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from perfdoc.compare.chance import noise_frac, slower_by_order, spread_of
+from perfdoc.compare.significance import noise_frac, slower_by_order, spread_of
+from perfdoc.results.figures import per_cent
 
 PRACTICAL_FRAC = 0.02
 """A smaller loss is not worth stopping a change for."""
@@ -80,7 +81,7 @@ def decide(
             spread_frac=None,
             baseline_runs=n,
             new_runs=k,
-            reason=f"low history: {runs} no spread, so the limit is {limit:.0%}; "
+            reason=f"low history: {runs} no spread, so the limit is {per_cent(limit, 0)}; "
             f"record {MIN_HISTORY} or more",
         )
     spread, new_spread = spread_of(baseline_ns, base), spread_of(new_ns, base)
@@ -90,8 +91,8 @@ def decide(
     def noisy(bearable: float) -> str:
         remedy = _remedy(n, max(spread, new_spread), k, bearable, of_session=shared_noise_frac > own_noise)
         return (
-            f"runs scatter so much that {noise:.1%} may be noise, and {practical_frac:.1%} cannot be seen; "
-            f"{remedy}"
+            f"runs scatter so much that {per_cent(noise)} may be noise, and {per_cent(practical_frac)} "
+            f"cannot be seen; {remedy}"
         )
 
     return judged(

@@ -15,12 +15,15 @@ from perfdoc.profiling.manifest import Manifest
 Fact: TypeAlias = str | int | float | bool | None
 Facts: TypeAlias = dict[str, Fact]
 
+OF_NO_STEADY_STEP = (
+    *("data_cache", "train_iters", "seed", "eval_interval", "eval_iters"),
+    *("save", "save_interval", "keep_checkpoints", "load", "load_step", "load_weights_only"),
+    *("lr_warmup_iters", "lr_decay_iters"),
+)
+"""Keys of the configuration that say how long a run is and where its files lie."""
 NOT_COMPARED = (
-    # Where things lie and how long the run is: none of it changes a steady step.
-    *("text", "tokenizer", "data_path", "data_cache", "split", "train_iters", "seed"),
-    *("eval_interval", "eval_iters", "save", "save_interval", "keep_checkpoints"),
-    *("load", "load_step", "load_weights_only", "lr_warmup_iters", "lr_decay_iters"),
-    "distributed_timeout_minutes",
+    *OF_NO_STEADY_STEP,
+    *("text", "tokenizer", "data_path", "split", "distributed_timeout_minutes"),
 )
 """Keys of the configuration that are left out of the facts."""
 _PYTHON_OWN = frozenset({"perfdoc", "msgspec"})
@@ -70,3 +73,13 @@ def differences(
         for name in sorted({*a, *b})
         if a.get(name) != b.get(name) and not any(fnmatch.fnmatchcase(name, p) for p in ignored)
     }
+
+
+def of_the_machine(facts: Mapping[str, Fact]) -> Facts:
+    """Hardware, versions and layout, without the configuration."""
+    return {name: value for name, value in facts.items() if not name.startswith("config.")}
+
+
+def in_words(differ: Mapping[str, tuple[Fact, Fact]]) -> list[str]:
+    """Each difference as one reads it: "versions.torch: 2.12 → 2.13"."""
+    return [f"{name}: {a} → {b}" for name, (a, b) in differ.items()]

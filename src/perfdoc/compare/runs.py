@@ -12,19 +12,19 @@ from typing import Annotated, Any
 import msgspec
 import numpy as np
 
+from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job, read_logged_steps
 from perfdoc.compare.facts import Facts, facts_of, fingerprint
 from perfdoc.compare.figures import RunFigures, TooFewStepsError, digest_of, steady
-from perfdoc.compare.sources import MAX_DIAGNOSIS_BYTES
+from perfdoc.compare.stored import MAX_DIAGNOSIS_BYTES, REPORT, content_of, decoded
 from perfdoc.profiling.environment import encodable
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.logs import read_lines
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.memory import MemorySample
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.reports.units import duration
+from perfdoc.results.figures import duration
 from perfdoc.traces import TraceError
-from perfdoc.traces.regular_file import require_regular
 from perfdoc.traces.training_log import read_training_log
 
 
@@ -51,6 +51,24 @@ def mfu(flops_per_s: float | None, peak_flops_per_s: float | None) -> tuple[floa
 
 MIN_LOG_DIGITS_FRAC = 0.005
 """A log that rounds step times coarser than this of a step cannot show small changes."""
+
+
+def run_manifest(path: Path) -> Manifest:
+    """run.json of a run directory, or of what is left of one. Raises TraceError where there is none."""
+    try:
+        run = RunDirectory(path) if (path / "run.json").is_file() else RunDirectory.open(path)
+        return run.manifest()
+    except CaptureError as error:
+        raise TraceError(error.path, error.what, error.remedy) from error
+
+
+def unprofiled_ns(path: Path | None) -> I64:
+    """The job's steps that a run directory logged without the profiler; empty where none are known.
+
+    Raises TraceError for a log that cannot be read.
+    """
+    job = of_the_job(read_logged_steps(path))
+    return np.empty(0, np.int64) if job is None else job.duration_ns[job.unprofiled]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +133,7 @@ def _directory(path: Path, peak_tflops: float | None) -> Run:
             mfu_frac=mfu_frac,
             tokens_per_s_per_gpu=tokens / seconds / world if tokens else None,
             peak_memory_bytes=_peak_memory(directory, manifest),
-            **_ledger(path / "report" / "diagnosis.json"),
+            **_ledger(path / REPORT),
         ),
         facts=facts_of(manifest),
         world_size=world,
@@ -169,13 +187,9 @@ def _ledger(path: Path) -> dict[str, Any]:
     """parts_ns and exposed_comm_frac, as the run's own report has them; nothing where there is none."""
     if not path.exists():
         return {}
-    require_regular(path)
-    try:
-        if path.stat().st_size > MAX_DIAGNOSIS_BYTES:
-            raise TraceError(path, "is too large for a diagnosis.", "Analyse the run again.")
-        ranks = msgspec.json.decode(path.read_bytes(), type=_Diagnosis).ranks
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
-        raise TraceError(path, f"cannot be read: {error}.", "Analyse the run again.") from error
+    again = "Analyse the run again."
+    content = content_of(path, "diagnosis", remedy=again, most_bytes=MAX_DIAGNOSIS_BYTES)
+    ranks = decoded(path, content, _Diagnosis, "diagnosis", remedy=again).ranks
     sums: dict[str, float] = {}
     counted = 0
     for rank in ranks:

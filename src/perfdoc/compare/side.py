@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import re
+import contextlib
+import shlex
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,20 +16,19 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.figures import warmup_steps
-from perfdoc.analyzers.steps.log import of_the_job, read_logged_steps
-from perfdoc.compare.sources import captures_or_diagnosis, read_diagnosis
-from perfdoc.diagnose.asked import Work
-from perfdoc.diagnose.diagnosis import diagnose
-from perfdoc.diagnose.job import holds_settings, job_configuration
+from perfdoc.compare.runs import run_manifest, unprofiled_ns
+from perfdoc.compare.stored import DIAGNOSIS, REPORT, is_diagnosis, read_diagnosis
+from perfdoc.diagnose.asked import Work, facts_given, pattern_of
+from perfdoc.diagnose.diagnosis import diagnosis_of
+from perfdoc.diagnose.job import job_configuration
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
-from perfdoc.profiling.errors import CaptureError
-from perfdoc.profiling.manifest import Manifest, read_manifest
+from perfdoc.profiling.manifest import Manifest
 from perfdoc.results import Diagnosis
 from perfdoc.traces import TraceError
-from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts, common_facts, facts_of_manifest
+from perfdoc.traces.load import find_captures
 
 MAX_STEPS = 1000
 """Of the last steps; more of them add nothing."""
@@ -39,10 +39,7 @@ def steady_steps_ns(run_directory: Path | None) -> I64:
 
     Raises TraceError for a log that cannot be read.
     """
-    job = of_the_job(read_logged_steps(run_directory))
-    if job is None:
-        return np.empty(0, np.int64)
-    found = job.duration_ns[job.unprofiled]
+    found = unprofiled_ns(run_directory)
     warmup = warmup_steps(found)
     return np.empty(0, np.int64) if warmup is None else found[warmup:][-MAX_STEPS:]
 
@@ -78,6 +75,46 @@ class Loaded:
     """Of each rank of the diagnosis, nanoseconds by leaf and step; None where that is not known."""
 
 
+def captures_or_diagnosis(argument: str) -> list[Path] | Path:
+    """Captures, or the path of one diagnosis.
+
+    argument: a capture, a folder of captures, a run directory, a glob pattern, several of those in one quoted
+    string; or a diagnosis.json, or a folder that holds one and no captures. Raises TraceError.
+    """
+    path = Path(argument)
+    if is_diagnosis(path):
+        return path
+    with contextlib.suppress(OSError):
+        if path.is_dir() and (found := _diagnosis_alone_in(path)) is not None:
+            return found
+    there = False
+    with contextlib.suppress(OSError):
+        there = path.exists()
+    return find_captures([argument] if there else _words(argument))
+
+
+def _words(argument: str) -> list[str]:
+    """A quoted list: by the shell's rules, else as it is."""
+    try:
+        return shlex.split(argument) or [argument]
+    except ValueError:
+        return [argument]
+
+
+def _diagnosis_alone_in(folder: Path) -> Path | None:
+    """The diagnosis of a report's folder, or of a run directory whose captures were cleared away."""
+    inner = next((f for f in (folder / DIAGNOSIS, folder / REPORT) if f.is_file()), None)
+    if inner is None:
+        return None
+    try:
+        find_captures([str(folder)])
+    except TraceError:
+        held = [p.name for f in (folder, folder / "traces") if f.is_dir() for p in f.iterdir()]
+        if not any(name.endswith((".sqlite", ".nsys-rep")) for name in held):
+            return inner
+    return None
+
+
 def load(argument: str, *, config: Path | None, step_range: str | None, jobs: int) -> Loaded:
     """Measure or read one side.
 
@@ -86,20 +123,14 @@ def load(argument: str, *, config: Path | None, step_range: str | None, jobs: in
     Raises TraceError, ValueError, WorkerLostError.
     """
     found = captures_or_diagnosis(argument)
-    given = _given(config)
+    given = facts_given((), config)
     if isinstance(found, Path):
         return _from_diagnosis(argument, found, given, config)
-    try:
-        pattern = re.compile(step_range) if step_range is not None else None
-    except re.error as error:
-        raise ValueError(f"--step-range {step_range!r}: is not a regular expression: {error}.") from error
-    request = WindowRequest(step_pattern=pattern)
+    request = WindowRequest(step_pattern=pattern_of("--step-range", step_range))
     measured = measure_all(Work(captures=found, memory=[], request=request, given=given, replay=False), jobs)
     if not measured.captures:
         raise measured.silent[0]
-    facts = common_facts([c.facts for c in measured.captures])
-    configuration = job_configuration(facts, config)
-    diagnosis = diagnose(measured.captures, measured.silent, (), configuration)
+    diagnosis, configuration = diagnosis_of(measured, config)
     return measured_side(argument, measured.captures, diagnosis, configuration)
 
 
@@ -129,7 +160,7 @@ def measured_side(
 
 
 def _from_diagnosis(argument: str, path: Path, given: JobFacts, config: Path | None) -> Loaded:
-    diagnosis = read_diagnosis(path)
+    diagnosis, _ = read_diagnosis(path)
     if not diagnosis.ranks:
         raise TraceError(
             path, "holds no rank: only memory was looked at.", "Give captures, or their diagnosis."
@@ -166,25 +197,8 @@ def _from_diagnosis(argument: str, path: Path, given: JobFacts, config: Path | N
     )
 
 
-def _given(config: Path | None) -> JobFacts:
-    """Facts of the file; one that holds settings alone is fine. Raises ValueError."""
-    if config is None:
-        return JobFacts()
-    try:
-        return given_facts([], config)
-    except ValueError:
-        if not holds_settings(config):
-            raise
-    return JobFacts()
-
-
 def _manifest(run: Path | None) -> Manifest | None:
-    if run is None or not (run / "run.json").is_file():
-        return None
-    try:
-        return read_manifest(run / "run.json")
-    except CaptureError as error:
-        raise TraceError(error.path, error.what, error.remedy) from error
+    return None if run is None or not (run / "run.json").is_file() else run_manifest(run)
 
 
 def _all_kernels(captures: Sequence[CaptureMeasurement]) -> dict[str, KernelTotal]:

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.profiling.run_directory import RunDirectory
+from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
+from perfdoc.traces.load import find_captures
 from perfdoc.traces.memory.read import is_snapshot_name
 
 if TYPE_CHECKING:
@@ -35,6 +37,51 @@ _UNITS_NS = {"": 1, "ns": 1, "us": 1_000, "µs": 1_000, "ms": 1_000_000, "s": 1_
 
 class UserError(ValueError):
     """Something the user can mend; shown as one line."""
+
+
+def asked_work(
+    paths: Sequence[str],
+    *,
+    window: str | None = None,
+    step_range: str | None = None,
+    settings: Sequence[str] = (),
+    config: Path | None = None,
+    replay: bool = True,
+) -> Work:
+    """What a command line names, found and checked before any of it is read. Raises UserError."""
+    if window and step_range:
+        raise UserError("--window and --step-range exclude one another: give one.")
+    request = (
+        window_request(window)
+        if window
+        else WindowRequest(step_pattern=pattern_of("--step-range", step_range))
+    )
+    paths, words = split_settings(paths)
+    try:
+        given = facts_given([*settings, *words], config)
+        snapshots = snapshot_paths(paths)
+        rest = [p for p in paths if Path(p) not in snapshots]
+        captures = find_captures(rest) if rest or not snapshots else []
+    except ValueError as error:  # TraceError is one
+        raise UserError(str(error)) from error
+    memory = memory_files(snapshots, captures)
+    return Work(captures=captures, memory=memory, request=request, given=given, replay=replay)
+
+
+def facts_given(settings: Sequence[str], config: Path | None) -> JobFacts:
+    """Facts of the words and the file. A file without facts is fine where it holds settings that rules read,
+    as a script of flags does. Raises ValueError."""
+    if config is None:
+        return given_facts(settings)
+    from perfdoc.diagnose.job import holds_settings
+
+    said = given_facts(settings)  # what is wrong with the words is no fault of the file
+    try:
+        return given_facts(settings, config)
+    except ValueError:
+        if not holds_settings(config):
+            raise
+    return said
 
 
 def window_request(text: str) -> WindowRequest:
@@ -92,9 +139,6 @@ def split_settings(paths: Sequence[str]) -> tuple[list[str], list[str]]:
     others = [path for path in paths if path not in words]
     return (others, words) if others else (words, [])
 
-
-if TYPE_CHECKING:
-    from perfdoc.analyzers.memory.job import MemoryFiles
 
 _MOMENTS = (".start.pickle", ".peak.pickle")
 """Without a history: what they hold is in the snapshot at the end of the window."""

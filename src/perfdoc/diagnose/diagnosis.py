@@ -4,22 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from perfdoc import __version__
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory, job_memory
-from perfdoc.diagnose.job import job_of
+from perfdoc.diagnose.job import job_configuration, job_of
+from perfdoc.diagnose.measuring import Found
 from perfdoc.diagnose.quality import quality_of
-from perfdoc.diagnose.ranks import copied, host_gaps_of, kernels_of, memory_of, rank_of
+from perfdoc.diagnose.ranks import host_gaps_of, kernels_of, rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
-from perfdoc.diagnose.verdict import memory_verdict, rule_of, verdict_of
+from perfdoc.diagnose.verdict import memory_verdict, verdict_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.traces import NoGpuActivityError
+from perfdoc.traces.job_facts import common_facts
 
 _OF_GPUS = frozenset(
     {
@@ -28,6 +31,16 @@ _OF_GPUS = frozenset(
     }
 )
 """Capabilities that ask nothing of ranks that train on the CPU."""
+
+
+def diagnosis_of(found: Found, config: Path | None) -> tuple[d.Diagnosis, Configuration]:
+    """The diagnosis of what was measured, and the settings that it goes by.
+
+    config: the file of --config, which goes before run.json.
+    """
+    facts = common_facts([c.facts for c in found.captures])
+    configuration = job_configuration(facts, config)
+    return diagnose(found.captures, found.silent, found.memory, configuration), configuration
 
 
 def diagnose(
@@ -50,12 +63,12 @@ def diagnose(
     ]
     ranks.sort(key=lambda r: (r.rank is None, r.rank or 0))
     of_memory = job_memory(memory)
-    remembered = memory_of(of_memory, ranks)
+    remembered = with_headroom(of_memory, ranks)
     replayed = replays_of(captures, ranks, job)
     case = Case(
         captures=captures,
         job=job,
-        gains=replayed.predicted,
+        gains=replayed.gains,
         memory=of_memory,
         configuration=configuration or Configuration(),
     )
@@ -91,9 +104,9 @@ def diagnose(
             if n not in _OF_GPUS or not all(r.on_host for r in c.ranks)
         ],
         ranks=ranks,
-        mfu=copied(job.mfu, d.Mfu),
+        mfu=job.mfu,
         analyses=_analyses(captures, ranks, job, remembered, replayed),
-        rules=[rule_of(result) for result in run_rules(case)],
+        rules=run_rules(case),
         combined=replayed.combined,
         timeline=_timeline(job, ranks),
         job=job_of(job, case.configuration),
@@ -102,9 +115,8 @@ def diagnose(
 
 def _timeline(job: JobMeasurement, ranks: Sequence[d.Rank]) -> d.Timeline:
     """Ranks in the order of the others."""
-    found = copied(job.timeline, d.Timeline)
     place = {rank.label: at for at, rank in enumerate(ranks)}
-    return replace(found, ranks=sorted(found.ranks, key=lambda r: place[r.label]))
+    return replace(job.timeline, ranks=sorted(job.timeline.ranks, key=lambda r: place[r.label]))
 
 
 def _analyses(
@@ -118,11 +130,11 @@ def _analyses(
         kernels=kernels_of(captures),
         host_gaps=host_gaps_of(ranks),
         replay=replayed.replay,
-        gains=replayed.gains,
-        step_times=copied(job.step_times, d.StepTimes),
-        host_jitter=copied(job.host_jitter, d.HostJitter),
-        norm_contention=copied(job.contention, d.NormContentionAnalysis),
-        pipeline=copied(job.pipeline, d.PipelineAnalysis),
-        skew=copied(job.skew, d.SkewAnalysis),
+        step_times=job.step_times,
+        host_jitter=job.host_jitter,
+        norm_contention=job.contention,
+        pipeline=job.pipeline,
+        skew=job.skew,
+        gains=replayed.gains.analysis,
         memory=memory,
     )

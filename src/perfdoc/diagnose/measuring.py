@@ -20,7 +20,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
 from perfdoc.analyzers.measure_device import Also
 from perfdoc.analyzers.memory.job import RankMemory, measure_rank_memory
 from perfdoc.diagnose.asked import Work
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import plural
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, replay_and_keep
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.load import Ahead

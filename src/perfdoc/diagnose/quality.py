@@ -10,7 +10,7 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.profiling.environment import encodable
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import plural
 from perfdoc.traces import NoGpuActivityError
 
 _CLOCK_ERROR_NS = 60_000_000_000

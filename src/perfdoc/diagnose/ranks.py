@@ -4,30 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import TypeVar
-
-import msgspec
+from dataclasses import replace
 
 from perfdoc import results as d
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.kernels.totals import KernelsOnly
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.memory.job import JobMemory
-from perfdoc.results.memory import DeviceMemory, ProcessMemory
+from perfdoc.results.memory import DeviceMemory
 from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.traces import Device
-
-_T = TypeVar("_T")
-
-
-def copied(result: object, to: type[_T]) -> _T:
-    """The result as the other type; what that one does not have is left out.
-
-    Two types, so that the published contract stays as it is when an analysis changes.
-    """
-    return msgspec.convert(result, to, from_attributes=True)
 
 
 def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) -> d.Rank:
@@ -62,44 +47,13 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
             exposed_memcpy=ledger.exposed_memcpy_ns,
             idle=d.Idle(**ledger.idle_ns),
         ),
-        communication=[
-            d.Communication(
-                dimension=c.dimension,
-                transport=c.transport,
-                collective=c.collective,
-                element_type=c.element_type,
-                count=c.count,
-                total_ns=c.total_ns,
-                hidden_ns=c.hidden_ns,
-                exposed_ns=c.exposed_ns,
-                blocking_ns=c.blocking_ns,
-                bytes=c.bytes,
-                bus_bandwidth_gbps=c.bus_bandwidth_gbps,
-                evidence=c.evidence,
-                group=c.group,
-            )
-            for c in m.communication
-        ],
-        kernel_parts=copied(m.kernel_parts, d.KernelPartsAnalysis),
-        contention=copied(m.contention, d.DeviceContention),
-        host=copied(m.host, d.HostActivity),
-        replay=copied(m.also.replay, d.Replay) if isinstance(m.also, KeptRank) else None,
-        kernels_only_window=_kernels_only(m.kernels_only_window),
-        kernels_only_capture=_kernels_only(m.kernels_only_capture),
-    )
-
-
-def _kernels_only(k: KernelsOnly) -> d.KernelsOnly:
-    return d.KernelsOnly(
-        kernels=k.kernels,
-        comm_kernels=k.comm_kernels,
-        span_ns=k.span_ns,
-        busy_ns=k.busy_ns,
-        compute_ns=k.compute_ns,
-        comm_ns=k.comm_ns,
-        hidden_ns=k.hidden_ns,
-        exposed_ns=k.exposed_ns,
-        idle_ns=k.idle_ns,
+        kernel_parts=m.kernel_parts,
+        contention=m.contention,
+        host=m.host,
+        communication=m.communication,
+        kernels_only_window=m.kernels_only_window,
+        kernels_only_capture=m.kernels_only_capture,
+        replay=m.also.replay if isinstance(m.also, KeptRank) else None,
     )
 
 
@@ -197,20 +151,11 @@ def kernels_of(captures: Sequence[CaptureMeasurement]) -> d.KernelsAnalysis:
     )
 
 
-def memory_of(job: JobMemory, ranks: Sequence[d.Rank]) -> d.MemoryAnalysis:
-    """Every device and every process with its rank.
-
-    The headroom is there where a capture of the rank says how much memory its GPU has.
-    """
+def with_headroom(memory: d.MemoryAnalysis, ranks: Sequence[d.Rank]) -> d.MemoryAnalysis:
+    """The headroom is there where a capture of the rank says how much memory its GPU has."""
     sizes = {r.rank: r.gpu.memory_bytes for r in ranks}
-    devices = [_with_rank(m, r.rank, DeviceMemory) for r in job.ranks for m in r.devices]
-    return d.MemoryAnalysis(
-        state=job.state,
-        reason=job.reason,
-        remedy=job.remedy,
-        devices=[_with_headroom(m, None if m.rank is None else sizes.get(m.rank)) for m in devices],
-        processes=[_with_rank(r.process, r.rank, ProcessMemory) for r in job.ranks if r.process is not None],
-    )
+    devices = [_with_headroom(m, None if m.rank is None else sizes.get(m.rank)) for m in memory.devices]
+    return replace(memory, devices=devices)
 
 
 def _with_headroom(memory: DeviceMemory, total_bytes: int | None) -> DeviceMemory:
@@ -218,8 +163,3 @@ def _with_headroom(memory: DeviceMemory, total_bytes: int | None) -> DeviceMemor
     if total_bytes is None or memory.peak_reserved_bytes is None or memory.headroom_bytes is not None:
         return memory
     return replace(memory, headroom_bytes=total_bytes - memory.peak_reserved_bytes)
-
-
-def _with_rank(measured: object, rank: int | None, to: type[_T]) -> _T:
-    names = [f.name for f in fields(to) if f.name != "rank"]  # type: ignore[arg-type]
-    return copied({**{n: getattr(measured, n) for n in names}, "rank": rank}, to)

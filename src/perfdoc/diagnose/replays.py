@@ -10,7 +10,6 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
-from perfdoc.diagnose.ranks import copied
 from perfdoc.simulator.replay.gains import Gains, no_gains
 from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.simulator.replay.unprofiled import free_lengths
@@ -25,10 +24,9 @@ class ReplayTopic:
     """What the diagnosis says of replays."""
 
     replay: d.ReplayAnalysis
-    gains: d.GainsAnalysis
+    gains: Gains
     combined: d.Combined | None
-    predicted: Gains
-    """The same as measured, for the rules."""
+    """None where nothing was replayed."""
 
 
 def replays_of(
@@ -44,9 +42,8 @@ def replays_of(
     if not kept or len(kept) < len(measured):
         return ReplayTopic(
             replay=_nothing(_NOT_RUN, _LEAVE_OUT),
-            gains=d.GainsAnalysis(state="not_measured", reason=_NOT_RUN, remedy=_LEAVE_OUT, predictions=[]),
+            gains=no_gains(_NOT_RUN, _LEAVE_OUT),
             combined=None,
-            predicted=no_gains(_NOT_RUN, _LEAVE_OUT),
         )
     whole = replay_whole(
         kept,
@@ -57,12 +54,7 @@ def replays_of(
         free=free_lengths(read_logged_steps(job.facts.run_directory)),
         stragglers=_late(job),
     )
-    return ReplayTopic(
-        replay=_replay(ranks, whole),
-        gains=copied(whole.gains, d.GainsAnalysis),
-        combined=copied(whole.gains.combined, d.Combined),
-        predicted=whole.gains,
-    )
+    return ReplayTopic(replay=_replay(ranks, whole), gains=whole.gains, combined=whole.gains.combined)
 
 
 def _late(job: JobMeasurement) -> list[tuple[str, str]]:
@@ -86,7 +78,7 @@ def _named(kept: KeptRank, rank: int | None, label: str) -> KeptRank:
 
 def _replay(ranks: Sequence[d.Rank], whole: WholeReplay) -> d.ReplayAnalysis:
     """Of the job; where there is none the error that is largest either way, and critical paths summed."""
-    job = None if whole.job is None else copied(whole.job, d.Replay)
+    job = whole.job
     replays = [r.replay for r in ranks if r.replay is not None]
     measured = [r for r in replays if r.state == "measured" and r.error_frac is not None]
     if job is not None and job.state == "measured":

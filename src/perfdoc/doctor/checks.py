@@ -16,7 +16,7 @@ from typing import Any, Literal
 from perfdoc.doctor.requirements import Requirement, fits, installed, requirements
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import OVERRIDE, find_nsys, nvtx_trouble
-from perfdoc.reports.units import size
+from perfdoc.results.figures import size
 
 State = Literal["ok", "warn", "fail"]
 MIN_PYTHON = (3, 11)

@@ -17,10 +17,10 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
-from perfdoc.cli.output import may_write, written_whole
 from perfdoc.diagnose.asked import Work, split_settings
 from perfdoc.diagnose.measuring import WorkerLostError, measure_all
 from perfdoc.export.writer import Clock, PerfettoFile, Written
+from perfdoc.profiling.whole_file import may_write, whole_file
 from perfdoc.traces import TraceError
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
@@ -203,7 +203,7 @@ def _title(view: DeviceView) -> str:
 @contextmanager
 def _opened(output: Path) -> Iterator[IO[bytes]]:
     """The file asked for, compressed where its name says so; there when it is whole."""
-    with written_whole(output) as raw:
+    with whole_file(output, replace=True) as part, part.open("wb") as raw:
         if output.suffix != ".gz":
             yield raw
             return

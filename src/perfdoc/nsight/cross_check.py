@@ -20,8 +20,8 @@ from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import Nsys, export_sqlite
 from perfdoc.profiling.nsys.figures import Command, read_nsys_table, run_recipe
 from perfdoc.reports.grid import grid
-from perfdoc.reports.names import base_name, prose, shorten
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import plural
+from perfdoc.results.names import base_name, prose, shorten
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import NSYS, read_trace, tool_of
 

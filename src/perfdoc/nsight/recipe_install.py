@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +14,7 @@ from perfdoc import __version__
 from perfdoc.nsight.recipe_job import INSTALLATION, METADATA
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.figures import last_words
+from perfdoc.profiling.whole_file import take_away, whole_file
 
 NAME = "perfdoc"
 """Of the recipe, which is that of its folder."""
@@ -42,20 +41,14 @@ def install_recipe(recipes: Path, *, force: bool = False) -> Path:
             return target
         if not force:
             raise CaptureError(target, "holds another installation of perfdoc.", "Replace it with --force.")
-    with _named(recipes):
-        stage = Path(tempfile.mkdtemp(prefix=".perfdoc-", dir=recipes))
-    try:
-        with _named(recipes):
-            for name, text in contents.items():
-                (stage / name).parent.mkdir(mode=0o755, exist_ok=True)
-                (stage / name).write_text(text, encoding="utf-8")
-                (stage / name).chmod(0o644)
-            for folder in (stage, *(stage / name for name in {Path(n).parent for n in _SOURCES})):
-                folder.chmod(0o755)
-            with _out_of_the_way(target):
-                stage.rename(target)
-    finally:
-        shutil.rmtree(stage, ignore_errors=True)
+    with _named(recipes), whole_file(target, replace=True) as stage:
+        stage.mkdir()
+        for name, text in contents.items():
+            (stage / name).parent.mkdir(mode=0o755, exist_ok=True)
+            (stage / name).write_text(text, encoding="utf-8")
+            (stage / name).chmod(0o644)
+        for folder in (stage, *(stage / name for name in {Path(n).parent for n in _SOURCES})):
+            folder.chmod(0o755)
     return target
 
 
@@ -66,8 +59,8 @@ def uninstall_recipe(recipes: Path) -> Path:
         raise CaptureError(target, "is not there: the recipe is not installed.")
     if not _is_ours(target):
         raise CaptureError(target, "is not perfdoc's, and is left as it is.")
-    with _named(recipes), _out_of_the_way(target):
-        pass
+    with _named(recipes):
+        take_away(target)
     return target
 
 
@@ -148,24 +141,6 @@ def _text(file: Path) -> str | None:
         return file.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError):
         return None
-
-
-@contextmanager
-def _out_of_the_way(target: Path) -> Iterator[None]:
-    """What has the name, renamed for the block; removed at its end, put back where it raises."""
-    if not target.exists():
-        yield
-        return
-    aside = Path(tempfile.mkdtemp(prefix=".perfdoc-", dir=target.parent))
-    try:
-        target.rename(aside / NAME)
-        try:
-            yield
-        except BaseException:
-            (aside / NAME).rename(target)
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
 
 
 @contextmanager

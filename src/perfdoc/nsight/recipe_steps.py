@@ -16,11 +16,10 @@ from pathlib import Path
 from perfdoc import __version__
 from perfdoc.analyzers.job import check_distinct
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_or_explain
-from perfdoc.cli.analysis import Options
-from perfdoc.cli.output import write_all
-from perfdoc.diagnose.asked import UserError
+from perfdoc.diagnose.asked import UserError, Work, asked_work
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import replaying
+from perfdoc.profiling.whole_file import write_all
 from perfdoc.reports.html import render_html
 from perfdoc.reports.markdown import render_markdown
 from perfdoc.results import to_json
@@ -47,19 +46,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         if given.step == "measure":
-            options = Options.parse(
-                paths=[given.report],
-                output=None,
-                json_file="-",
+            work = asked_work(
+                [given.report],
                 window=given.window,
                 step_range=given.step_range,
                 settings=given.set,
                 config=given.config,
-                fail_on=None,
-                jobs=1,
-                force=False,
             )
-            sys.stdout.buffer.write(measure(options))
+            sys.stdout.buffer.write(measure(work))
         elif given.step == "reduce":
             reduce(given.files, given.output)
     except (UserError, TraceError) as error:
@@ -68,13 +62,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-def measure(options: Options) -> bytes:
+def measure(work: Work) -> bytes:
     """One report's measurement, for `reduce` of the same version. Raises TraceError."""
-    (report,) = options.work.captures
+    (report,) = work.captures
     # Pickled like what a worker process of `perfdoc analyze` returns: it goes to a process of ours only.
     return _HEAD + pickle.dumps(
         # How many reports there are is not known here.
-        measure_or_explain(report, options.work.request, options.work.given, replaying(_REPORTS))
+        measure_or_explain(report, work.request, work.given, replaying(_REPORTS))
     )
 
 

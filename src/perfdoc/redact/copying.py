@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
-import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -14,7 +13,7 @@ from pathlib import Path
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.measure import measure_trace
-from perfdoc.cli.output import made, may_write
+from perfdoc.profiling.whole_file import made, may_write, move_into_place, scratch
 from perfdoc.redact.kineto import copy_kineto
 from perfdoc.redact.nsys import Copied, copy_nsys
 from perfdoc.redact.words import Names
@@ -60,9 +59,9 @@ def redact(
         # Where a link leads to; the link stays.
         real = Path(os.path.realpath(targets[0]))
         may_write(real)
-        folder = undo.enter_context(tempfile.TemporaryDirectory(dir=real.parent, prefix=".perfdoc-"))
+        folder = undo.enter_context(scratch(real.parent))
         for number, (source, target) in enumerate(zip(captures, targets, strict=True)):
-            temporary = Path(folder) / f"{number}{target.suffix}"
+            temporary = folder / f"{number}{target.suffix}"
             try:
                 copied = _copy(source, temporary, names, zipped=target.suffix == ".gz")
             except sqlite3.Error as error:
@@ -71,7 +70,7 @@ def redact(
             ranks = _require_same(source, temporary) if verify else None
             staged.append((temporary, Copy(path=target, copied=copied, ranks=ranks)))
         for temporary, copy in staged:
-            temporary.replace(os.path.realpath(copy.path))
+            move_into_place(temporary, copy.path, replace=True)
     return [copy for _, copy in staged]
 
 

@@ -14,7 +14,7 @@ import msgspec
 from perfdoc.redact.nsys import Copied
 from perfdoc.redact.texts import gpu_name
 from perfdoc.redact.words import Names
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import plural
 from perfdoc.traces.kineto.document import Document, read_document, repair
 
 _CODE = frozenset(

@@ -14,7 +14,7 @@ from types import MappingProxyType
 
 from perfdoc.redact.texts import CLEANERS, Fields, clean_blob, known_fields
 from perfdoc.redact.words import Names
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import plural
 from perfdoc.traces import TraceError
 from perfdoc.traces.nsys.sqlite_file import SqliteFile
 

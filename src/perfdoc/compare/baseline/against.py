@@ -11,17 +11,18 @@ from typing import Literal
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.compare.baseline.given import Given, parse_target, peak_memory_bytes, read_given, targets_of
 from perfdoc.compare.baseline_files import find, nearest
-from perfdoc.compare.chance import noise_frac
 from perfdoc.compare.decision import MIN_HISTORY
+from perfdoc.compare.diff.pairing import NotComparableError
 from perfdoc.compare.diff.result import Diff
 from perfdoc.compare.diff.two_sides import compare
 from perfdoc.compare.facts import differences
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.floors import Floor
-from perfdoc.compare.pairing import NotComparableError
 from perfdoc.compare.runs import read_run
 from perfdoc.compare.side import Loaded, measured_side
+from perfdoc.compare.significance import noise_frac, spread_of
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.values import as_text
 from perfdoc.results import Diagnosis
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, FigureName, Target
 from perfdoc.traces import TraceError
@@ -207,15 +208,15 @@ def _noise(before: Sequence[float]) -> float | None:
     mean = statistics.fmean(before)
     if len(before) < MIN_HISTORY or not mean:
         return None
-    return noise_frac(statistics.stdev(before) / mean, len(before) - 1, len(before), 1)
+    return noise_frac(spread_of(before, mean), len(before) - 1, len(before), 1)
 
 
 def _said(value: object, is_set: bool) -> str:
-    return _text(value) or "null" if is_set else f"{_text(value) or 'null'} by default"
+    return as_text(value) if is_set else f"{as_text(value)} by default"
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return None if value is None else as_text(value)
 
 
 def _answer(

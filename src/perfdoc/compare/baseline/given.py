@@ -10,7 +10,7 @@ from perfdoc.compare.baseline_files import Baseline, read_baseline, read_baselin
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.floors import KINDS, Floor, check_floors, parse_floor
 from perfdoc.compare.side import Loaded, load
-from perfdoc.compare.sources import captures_or_diagnosis
+from perfdoc.compare.stored import DIAGNOSIS, REPORT, is_diagnosis
 from perfdoc.results import Diagnosis
 from perfdoc.results.headline import FigureName, Target
 from perfdoc.traces import TraceError
@@ -31,17 +31,17 @@ def read_given(path: Path) -> Given:
     """Read it before any work is done. Raises TraceError."""
     try:
         name = path.resolve().name or str(path)
-        if path.is_dir() and (path / "report" / "diagnosis.json").is_file():
-            path = path / "report"  # of a run directory, whose captures were analysed
-        if path.is_dir() and not (path / "diagnosis.json").is_file():
+        if path.is_dir() and (path / REPORT).is_file():
+            path = (path / REPORT).parent  # of a run directory, whose captures were analysed
+        if path.is_dir() and not (path / DIAGNOSIS).is_file():
             found = read_baselines(path)
             if not found:
                 raise TraceError(path, "holds neither a diagnosis nor a baseline.", _REMEDY)
             return Given(name=name, accepted=found)
-        inner = path / "diagnosis.json" if path.is_dir() else path
+        inner = path / DIAGNOSIS if path.is_dir() else path
         if not inner.exists():
             raise TraceError(path, "is not there.", _REMEDY)
-        if _is_diagnosis(inner):
+        if is_diagnosis(inner):
             return Given(name=name, diagnosis=load(str(inner), config=None, step_range=None, jobs=1))
         return Given(name=name, accepted={inner: _accepted(inner)})
     except (OSError, RuntimeError) as error:  # A loop of links is a RuntimeError of resolve.
@@ -56,13 +56,6 @@ def _accepted(path: Path) -> Baseline:
         raise TraceError(
             path, f"is no diagnosis, and no baseline of the gate: {error.what}", _REMEDY
         ) from error
-
-
-def _is_diagnosis(path: Path) -> bool:
-    try:
-        return isinstance(captures_or_diagnosis(str(path)), Path)
-    except TraceError:
-        return False
 
 
 _FLOORS: dict[str, tuple[str, FigureName]] = {

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Configuration, Flag, Setting
-from perfdoc.compare.pairing import Pair
 from perfdoc.compare.side import Loaded
 from perfdoc.knobs.configuration import Configuration as Settings
 from perfdoc.knobs.configuration import Undecided, View
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
-from perfdoc.reports.names import shorten
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import plural
+from perfdoc.results.names import shorten
 
 _NAMED = 5
 """Settings that cannot be told, by name."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 
+from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Kernel, KernelClass, Kernels, KernelStatus, duration
-from perfdoc.compare.pairing import Pair
 from perfdoc.compare.side import KernelTotal, Loaded
-from perfdoc.reports.units import apportion
+from perfdoc.results.figures import apportion
 
 MOST_KERNELS = 50
 

@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
+from perfdoc.compare.diff.pairing import Pair
 from perfdoc.compare.diff.result import Basis, Dimension, Duration, KernelsOnly, Leaf, Rank, duration
-from perfdoc.compare.pairing import Pair
 from perfdoc.compare.side import Loaded
 from perfdoc.reports.leaves import LEAVES, add_up, leaf_values
-from perfdoc.reports.units import apportion
 from perfdoc.results import DIMENSIONS, Communication
 from perfdoc.results import Rank as DiagnosedRank
+from perfdoc.results.figures import apportion
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from perfdoc.compare.diff.result import Diff, Kernels
-from perfdoc.compare.diff.words import LABELS, calls, logged_sentence, signed, signed_share
-from perfdoc.reports.names import prose, shorten
-from perfdoc.reports.units import count, duration, plural, share
+from perfdoc.compare.diff.words import LABELS, calls, logged_sentence
+from perfdoc.results.figures import count, duration, plural, share, signed, signed_share
+from perfdoc.results.names import prose, shorten
 
 MOST_KERNELS = 12
 MOST_RANKS = 16

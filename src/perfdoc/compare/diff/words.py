@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.compare.diff.result import Basis, Duration, Leaf, Logged, Noise, Outcome
 from perfdoc.reports.leaves import LEAVES
-from perfdoc.reports.units import UNKNOWN, duration, plural, share
+from perfdoc.results.figures import UNKNOWN, duration, per_cent, plural, signed, signed_share
 
 _NAMED = 3
 """Leaves that the verdict names at most."""
@@ -22,19 +22,6 @@ def calls(number: float | None) -> str:
     if number >= 100 or number == round(number):
         return f"{number:,.0f}"
     return f"{number:.1f}" if number >= 1 else f"{number:.2g}"
-
-
-def signed(ns: int | None) -> str:
-    """A change with its sign: "+12.346 ms", "-3 ns", "0 ns"."""
-    if ns is None:
-        return duration(ns)
-    return f"+{duration(ns)}" if ns > 0 else duration(ns)
-
-
-def signed_share(frac: float | None) -> str:
-    """A change as a per cent with its sign; "<0.1 %" and ">-0.1 %" say it themselves."""
-    said = share(frac)
-    return f"+{said}" if frac is not None and frac > 0 and not said.startswith("<") else said
 
 
 def verdict(
@@ -59,7 +46,8 @@ def _scatter(noise: Noise) -> str:
         return f"Whether that is noise is not known: {noise.reason}."
     assert noise.low_ns is not None
     steps = f"{noise.before_steps:,} and {plural(noise.after_steps, 'step')}"
-    between = f"{signed(noise.low_ns)} to {signed(noise.high_ns)} ({noise.confidence_frac:.0%} interval)"
+    sure = per_cent(noise.confidence_frac, 0)
+    between = f"{signed(noise.low_ns)} to {signed(noise.high_ns)} ({sure} interval)"
     if noise.within_noise:
         return f"By the scatter of {steps} that is not to be told from noise: {between}."
     return f"The scatter of {steps} does not explain that: {between}."

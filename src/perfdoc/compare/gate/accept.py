@@ -22,6 +22,7 @@ from perfdoc.compare.gate.drift import drift
 from perfdoc.compare.gate.result import change
 from perfdoc.compare.gate.sessions import shared_noise_frac
 from perfdoc.compare.runs import Run
+from perfdoc.results.figures import per_cent
 from perfdoc.traces import TraceError
 
 
@@ -50,13 +51,13 @@ def recorded(
         remedy = "A new level is for perfdoc gate promote --reason WHY RUN…"
         if len(known) < MIN_HISTORY:
             remedy = "A larger --practical takes runs of a noisy machine; a new level is for promote."
-        raise TraceError(path, f"{what} of {decision.limit_frac:.1%}.", remedy)
+        raise TraceError(path, f"{what} of {per_cent(decision.limit_frac)}.", remedy)
     drifted = drift(known, new, practical_frac, shared_noise_frac=shared)
     if drifted is not None and drifted.beyond:
         what = (
             f"does not take these runs: they are {change(drifted.slower_frac)} its first "
-            f"{drifted.first_runs} runs, beyond the limit of {drifted.limit_frac:.1%}, by small losses that "
-            "passed one by one."
+            f"{drifted.first_runs} runs, beyond the limit of {per_cent(drifted.limit_frac)}, by small losses "
+            "that passed one by one."
         )
         raise TraceError(path, what, "A new level is for perfdoc gate promote --reason WHY RUN…")
     return path, with_runs(old, facts, figures)
@@ -74,7 +75,7 @@ def replaced(
     if len(runs) < MIN_HISTORY and not few:
         raise ValueError(
             f"{len(runs)} of the {MIN_HISTORY} runs that a new level needs: fewer show no noise, and the "
-            f"limit would be {LOW_HISTORY_FRAC:.0%}. Give more, or --few."
+            f"limit would be {per_cent(LOW_HISTORY_FRAC, 0)}. Give more, or --few."
         )
     found = find(read_baselines(folder), facts, ignored)
     if found is None:

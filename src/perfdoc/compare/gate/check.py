@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc.compare.baseline_files import Baseline, find, nearest, read_baselines, refuse_known
-from perfdoc.compare.chance import few_orders, few_pairs
 from perfdoc.compare.decision import Decision, Verdict, decide
 from perfdoc.compare.facts import Facts, differences
 from perfdoc.compare.figures import RunFigures, Statistic, twice
@@ -25,6 +24,7 @@ from perfdoc.compare.gate.result import (
 )
 from perfdoc.compare.gate.sessions import decide_pairs, in_turn, same_place, shared_noise_frac, together
 from perfdoc.compare.runs import Run
+from perfdoc.compare.significance import few_orders, few_pairs
 from perfdoc.profiling.environment import encodable
 from perfdoc.traces import TraceError
 

@@ -13,8 +13,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdoc.compare.baseline_files import ANCHOR_RUNS, Promotion
-from perfdoc.compare.chance import noise_frac, slower_by_order, spread_of
 from perfdoc.compare.decision import MIN_HISTORY, PRACTICAL_FRAC
+from perfdoc.compare.significance import noise_frac, slower_by_order, spread_of
+from perfdoc.results.figures import per_cent, plural
 
 MIN_RUNS = ANCHOR_RUNS + MIN_HISTORY
 """Fewer are the level's first runs, against which the check itself is made."""
@@ -76,5 +77,5 @@ def promoted_since(
     slower = statistics.fmean(new_ns) / promotions[0].before_step_ns - 1
     if slower <= practical_frac:
         return []
-    changes = "1 promotion" if len(promotions) == 1 else f"{len(promotions)} promotions"
-    return [f"with {changes} since {promotions[0].utc} a step has become {slower:.1%} slower in all"]
+    changes = plural(len(promotions), "promotion")
+    return [f"with {changes} since {promotions[0].utc} a step has become {per_cent(slower)} slower in all"]

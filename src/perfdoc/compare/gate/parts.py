@@ -12,24 +12,23 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from perfdoc.compare.chance import CONFIDENCE, MOST_BY_CHANCE, noise_frac, slower_by_order, spread_of
+import msgspec
+
 from perfdoc.compare.decision import MIN_HISTORY, Decision, Verdict
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.sessions import shared_noise_frac
+from perfdoc.compare.significance import CONFIDENCE, MOST_BY_CHANCE, noise_frac, slower_by_order, spread_of
 
 MIN_GROWTH_FRAC = 0.002
 """A part that grew by less than this of a step is not named."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Part:
-    """One leaf of the ledger, for a step; means over runs."""
+class Grown(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the step that changed; means over runs."""
 
-    name: str
+    part: str
     before_ns: int
     after_ns: int
-    spread_ns: int
-    """Half of what the baseline runs differ by among themselves: a smaller change is nothing."""
 
     @property
     def grew_ns(self) -> int:
@@ -37,8 +36,9 @@ class Part:
         return self.after_ns - self.before_ns
 
 
-def growth(baseline: Sequence[RunFigures], new: Sequence[RunFigures]) -> list[Part]:
-    """Parts that changed beyond their own spread, the one that grew most first.
+def growth(baseline: Sequence[RunFigures], new: Sequence[RunFigures]) -> list[Grown]:
+    """Parts that changed by more than half of what the baseline runs differ by among themselves, the one that
+    grew most first.
 
     Empty where either side has neither ledger nor step log: nothing is said of the cause then.
     """
@@ -53,15 +53,14 @@ def growth(baseline: Sequence[RunFigures], new: Sequence[RunFigures]) -> list[Pa
     parts = []
     for name in sorted({n for run in (*before, *after) for n in run}):
         old = [run.get(name, 0) for run in before]
-        part = Part(
-            name=name,
+        part = Grown(
+            part=name,
             before_ns=round(statistics.fmean(old)),
             after_ns=round(statistics.fmean(run.get(name, 0) for run in after)),
-            spread_ns=(max(old) - min(old)) // 2,
         )
-        if abs(part.grew_ns) > max(part.spread_ns, MIN_GROWTH_FRAC * step):
+        if abs(part.grew_ns) > max((max(old) - min(old)) // 2, MIN_GROWTH_FRAC * step):
             parts.append(part)
-    return sorted(parts, key=lambda p: (-p.grew_ns, p.name))
+    return sorted(parts, key=lambda p: (-p.grew_ns, p.part))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,12 +10,13 @@ from xml.etree import ElementTree
 
 import msgspec
 
-from perfdoc.cli.output import is_stream
 from perfdoc.compare.facts import Fact
 from perfdoc.compare.gate.result import Check, Result
+from perfdoc.profiling.whole_file import is_stream
 from perfdoc.reports.ci import command
-from perfdoc.reports.markdown import escape
-from perfdoc.reports.names import shorten
+from perfdoc.reports.markdown import escape, table
+from perfdoc.results.figures import MS, duration, in_scale, signed
+from perfdoc.results.names import shorten
 
 
 def check_targets(targets: Sequence[Path], *, inputs: Sequence[Path], force: bool) -> None:
@@ -65,8 +66,8 @@ def as_text(result: Result) -> str:
     if result.grown:
         lines += ["", "where steps changed (ms, mean over runs):"]
         lines += [
-            f"  {_line(g.part):<32}{g.before_ns / 1e6:>12.3f} -> {g.after_ns / 1e6:<12.3f}"
-            f"{(g.after_ns - g.before_ns) / 1e6:>+10.3f}"
+            f"  {_line(g.part):<32}{in_scale(g.before_ns, MS):>12} -> {in_scale(g.after_ns, MS):<12}"
+            f"{signed(g.after_ns - g.before_ns, MS):>10}"
             for g in result.grown[:_MAX_PARTS]
         ]
     if result.differences:
@@ -83,26 +84,21 @@ def as_text(result: Result) -> str:
 
 def as_markdown(result: Result) -> str:
     """For a pull request or a step summary."""
-    lines = [f"### perfdoc gate: {result.verdict}", "", _cell(result.summary), ""]
-    lines += ["| check | state | found |", "|---|---|---|"]
-    lines += [f"| {_cell(c.name)} | {_MARK[c.state]} | {_cell(c.message)} |" for c in result.checks]
+    lines = [f"### perfdoc gate: {result.verdict}", "", _cell(result.summary)]
+    checks = [[_cell(c.name), _MARK[c.state], _cell(c.message)] for c in result.checks]
+    lines += table(("check", "state", "found"), "lll", checks)[:-1]
     if result.grown:
-        lines += ["", "| part of a step | before | after | change |", "|---|---:|---:|---:|"]
-        lines += [
-            f"| {_cell(g.part)} | {g.before_ns / 1e6:.3f} ms | {g.after_ns / 1e6:.3f} ms "
-            f"| {(g.after_ns - g.before_ns) / 1e6:+.3f} ms |"
+        parts = [
+            [_cell(g.part), duration(g.before_ns), duration(g.after_ns), signed(g.after_ns - g.before_ns)]
             for g in result.grown[:_MAX_PARTS]
         ]
+        lines += table(("part of a step", "before", "after", "change"), "lrrr", parts)[:-1]
     if result.differences:
-        lines += [
-            "",
-            f"| differs from {_cell(_other(result))} | there | here |",
-            "|---|---|---|",
-        ]
-        lines += [
-            f"| {_cell(d.fact)} | {escape(_fact(d.baseline))} | {escape(_fact(d.here))} |"
+        facts = [
+            [_cell(d.fact), escape(_fact(d.baseline)), escape(_fact(d.here))]
             for d in result.differences[:_MAX_DIFFERENCES]
         ]
+        lines += table((f"differs from {_cell(_other(result))}", "there", "here"), "lll", facts)[:-1]
     lines += [f"\n{_cell(note)}" for note in result.notes]
     return "\n".join(lines) + "\n"
 

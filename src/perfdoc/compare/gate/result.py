@@ -12,8 +12,8 @@ from perfdoc.compare.facts import Fact
 from perfdoc.compare.figures import LOGGED, RunFigures, Statistic
 from perfdoc.compare.floors import KINDS, FloorResult, Level
 from perfdoc.compare.gate.drift import Drift
-from perfdoc.compare.gate.parts import Part, PartsTold
-from perfdoc.reports.units import duration
+from perfdoc.compare.gate.parts import Grown, PartsTold
+from perfdoc.results.figures import duration, per_cent, plural
 
 State = Literal["pass", "warn", "fail", "inconclusive"]
 
@@ -42,14 +42,6 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     here: Fact
 
 
-class Grown(msgspec.Struct, frozen=True, kw_only=True):
-    """A part of the step that changed."""
-
-    part: str
-    before_ns: int
-    after_ns: int
-
-
 class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of `perfdoc gate check`."""
 
@@ -75,7 +67,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 def compared(
     decision: Decision,
     others: Sequence[Check],
-    parts: Sequence[Part],
+    grown: Sequence[Grown],
     *,
     baseline: str | None,
     baseline_runs: Sequence[RunFigures],
@@ -87,7 +79,6 @@ def compared(
 
     baseline: the name of its file; None for runs beside one another.
     """
-    grown = [Grown(part=p.name, before_ns=p.before_ns, after_ns=p.after_ns) for p in parts]
     whose = "the baseline's" if baseline is not None else "the old runs'"
     checks = [_step_time(decision, baseline_runs, runs, grown, statistic, whose), *others]
     state = _worst(checks)
@@ -99,7 +90,7 @@ def compared(
         exit_code=EXIT_CODES[state],
         summary=summary,
         checks=checks,
-        grown=grown,
+        grown=list(grown),
         statistic=statistic,
         baseline=baseline,
         baseline_runs=list(baseline_runs),
@@ -157,7 +148,7 @@ def _step_time(
     mfu = _mfu(baseline, runs) if statistic == "median" else ""
     message = (
         f"{_A_STEP[statistic]} {duration(after)}, {change(decision.slower_frac)} {whose} "
-        f"{duration(before)}{mfu}; the limit is {decision.limit_frac:.1%} "
+        f"{duration(before)}{mfu}; the limit is {per_cent(decision.limit_frac)} "
         f"({_count(decision.new_runs)} against {decision.baseline_runs}): {decision.reason}."
     )
     if decision.verdict is Verdict.FAIL:
@@ -180,15 +171,15 @@ def _step_time(
 
 
 def change(slower_frac: float) -> str:
-    """A difference in words: 5.0% slower than, 3.1% faster than, no slower than."""
-    shown = f"{abs(slower_frac):.1%}"
-    if shown == "0.0%":
+    """A difference in words: 5.0 % slower than, 3.1 % faster than, no slower than."""
+    shown = per_cent(abs(slower_frac))
+    if shown in ("0.0 %", "<0.1 %"):
         return "no slower than"
     return f"{shown} {'slower' if slower_frac > 0 else 'faster'} than"
 
 
 def _count(runs: int) -> str:
-    return "1 run" if runs == 1 else f"{runs} runs"
+    return plural(runs, "run")
 
 
 def _mean_ns(runs: Sequence[RunFigures], statistic: Statistic) -> int:
@@ -200,7 +191,7 @@ def _mfu(baseline: Sequence[RunFigures], runs: Sequence[RunFigures]) -> str:
     after = [r.mfu_frac for r in runs if r.mfu_frac is not None]
     if len(before) < len(baseline) or len(after) < len(runs):
         return ""
-    return f" (MFU {sum(after) / len(after):.1%}, was {sum(before) / len(before):.1%})"
+    return f" (MFU {per_cent(sum(after) / len(after))}, was {per_cent(sum(before) / len(before))})"
 
 
 def _where(grown: Sequence[Grown]) -> str:
@@ -216,15 +207,16 @@ def _where(grown: Sequence[Grown]) -> str:
 def parts_check(told: PartsTold, practical_frac: float) -> Check:
     """The check of the parts of a step, where the step as a whole is inconclusive."""
     if not told.grew:
-        limits = f"its own noise and {practical_frac:.1%} of a step"
+        limits = f"its own noise and {per_cent(practical_frac)} of a step"
         message = f"Of {told.looked_at} parts of a step none grew beyond {limits}."
         return Check(name="parts", state="pass", message=message)
     worst = told.grew[0]
     limit = max(practical_frac, worst.noise_frac)
     message = (
         f"{worst.name} grew from {duration(worst.before_ns)} to {duration(worst.after_ns)}, by "
-        f"{worst.grew_frac:.1%} of a step; the limit is {limit:.1%}. The step as a whole scatters too much "
-        "to be told, this part of it does not; whether the rest became as much quicker cannot be seen."
+        f"{per_cent(worst.grew_frac)} of a step; the limit is {per_cent(limit)}. The step as a whole "
+        "scatters too much to be told, this part of it does not; whether the rest became as much quicker "
+        "cannot be seen."
     )
     return Check(name="parts", state="fail", message=message, value=worst.grew_frac, limit=limit)
 
@@ -234,7 +226,7 @@ def drift_check(found: Drift, level: Level, baseline: Sequence[RunFigures]) -> C
     since = next((f" (from {when})" for r in baseline[:1] if (when := r.utc or r.commit)), "")
     message = (
         f"Against the first {_count(found.first_runs)} of this level{since} a step is "
-        f"{change(found.slower_frac)} it was; the limit is {found.limit_frac:.1%}"
+        f"{change(found.slower_frac)} it was; the limit is {per_cent(found.limit_frac)}"
     )
     bad: State = "warn" if level == "warn" else "fail"
     if found.beyond:

@@ -15,7 +15,7 @@ baseline were made at another time, and no figure of theirs says how that time d
 meet the same stretch, which falls out of their ratio. Where nothing changed, either run of a pair is as
 likely the slower one, so that the ratios scatter evenly about 1 however runs scatter. Two things must hold of
 a loss, as in `decision`: the mean of the ratios lies beyond what their scatter explains (Student's t), and
-their signs are as clear (`chance`), which holds whatever the distribution.
+their signs are as clear (`significance`), which holds whatever the distribution.
 """
 
 from __future__ import annotations
@@ -25,9 +25,10 @@ import statistics
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from perfdoc.compare.chance import CONFIDENCE, MIN_SPREAD_FRAC, slower_in_pairs, student_t
 from perfdoc.compare.decision import MOST_RUNS, PRACTICAL_FRAC, Decision, Reasons, judged
 from perfdoc.compare.figures import RunFigures
+from perfdoc.compare.significance import CONFIDENCE, MIN_SPREAD_FRAC, slower_in_pairs, student_t
+from perfdoc.results.figures import per_cent
 
 SESSION = timedelta(hours=1)
 MIN_SESSIONS = 3
@@ -178,7 +179,7 @@ def decide_pairs(pairs_ns: Sequence[tuple[int, int]], practical_frac: float = PR
     def noisy(bearable: float) -> str:
         enough = next((r for r in range(n + 1, MOST_RUNS + 1) if _noise_frac(spread, r) <= bearable), None)
         more = f"{enough} pairs would do" if enough else "make longer runs, or measure on a quieter machine"
-        return f"pairs scatter so much that {noise:.1%} may be noise; {more}"
+        return f"pairs scatter so much that {per_cent(noise)} may be noise; {more}"
 
     return judged(
         slower_frac=slower,

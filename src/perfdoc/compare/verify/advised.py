@@ -11,8 +11,7 @@ from perfdoc.compare.verify.record import Measured, Predicted, RulePrediction, V
 from perfdoc.knobs.check import check
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
-from perfdoc.knobs.load import catalogue
-from perfdoc.knobs.values import Opaque, read_value
+from perfdoc.rules.engine import advise
 from perfdoc.rules.engine.gain import best_of
 
 CODES_MOST = 20
@@ -203,14 +202,10 @@ def together(each: Sequence[Predicted]) -> Predicted:
 
 def value_of(piece: d.Advice) -> Value:
     """What a piece of advice sets, typed. Raises VerifyError for what the catalogue cannot read."""
-    knob = catalogue().get(piece.knob)
     try:
-        value = None if knob is None else read_value(knob, piece.to_value)
+        return advise.value_of(piece)
     except ValueError as error:
         raise VerifyError(f"{piece.knob} = {piece.to_value}: {error}.") from error
-    if knob is None or isinstance(value, Opaque):
-        raise VerifyError(f"{piece.knob} = {piece.to_value}: is no setting that the catalogue knows.")
-    return value
 
 
 def _allowed(rule: d.RuleResult, knobs: Collection[str]) -> list[d.Advice]:

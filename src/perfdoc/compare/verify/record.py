@@ -10,10 +10,10 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from perfdoc.cli.output import write_all
 from perfdoc.compare.facts import Facts
+from perfdoc.compare.stored import content_of, decoded
+from perfdoc.profiling.whole_file import write_all
 from perfdoc.traces import TraceError
-from perfdoc.traces.regular_file import require_regular
 
 
 class VerifyError(ValueError):
@@ -149,18 +149,9 @@ def checked(record: Record) -> Record:
 
 def read_record(path: Path) -> Record:
     """One record. Raises TraceError where it is none."""
-    require_regular(path)
     remedy = "Give a record that perfdoc verify wrote."
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-        if len(content) > MAX_FILE_BYTES:
-            raise TraceError(path, "is too large for a record.", remedy)
-        return msgspec.json.decode(content, type=Record)
-    except OSError as error:
-        raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
-    except (msgspec.MsgspecError, RecursionError) as error:
-        raise TraceError(path, f"is no record of perfdoc verify: {error}.", remedy) from error
+    content = content_of(path, "record", remedy=remedy, most_bytes=MAX_FILE_BYTES)
+    return decoded(path, content, Record, "record of perfdoc verify", remedy=remedy)
 
 
 RECORD_NAME = "verify.json"

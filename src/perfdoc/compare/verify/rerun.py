@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc import __version__
-from perfdoc.cli.output import write_all
-from perfdoc.cli.process import Stopped
-from perfdoc.compare.facts import Facts, differences, facts_of, fingerprint
+from perfdoc.compare.facts import Facts, differences, facts_of, fingerprint, in_words, of_the_machine
+from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.verify.advised import NOT_IN_EVERY_STEP, Advised, advised, of_another_step
 from perfdoc.compare.verify.gain import Outcome, judge, of_pairs
 from perfdoc.compare.verify.record import (
@@ -23,10 +22,13 @@ from perfdoc.compare.verify.record import (
     encode,
 )
 from perfdoc.compare.verify.rounds import StoppedError, clear_runs, rounds, startable
-from perfdoc.compare.verify.start import Arms, Diagnosed, arms_of, diagnosed, run_manifest
+from perfdoc.compare.verify.start import Arms, Diagnosed, arms_of, diagnosed
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.run_directory import utc_now
+from perfdoc.profiling.whole_file import write_all
+from perfdoc.results.figures import per_cent
+from perfdoc.run.stop import Stopped
 
 MIN_REPEATS, MAX_REPEATS = 3, 50
 MIN_STEPS, MAX_STEPS = 16, 100_000
@@ -118,8 +120,8 @@ def measured(ready: Prepared, say: Callable[[str], None]) -> Record:
             debug=wanted.debug,
         ):
             if not facts:
-                facts = _of_the_machine(facts_of(made.manifest))
-                notes += _drift(facts, _of_the_machine(facts_of(ready.manifest)))
+                facts = of_the_machine(facts_of(made.manifest))
+                notes += _drift(facts, of_the_machine(facts_of(ready.manifest)))
             runs.append(made.times)
             say(f"{made.times.directory}: {made.times.by(ready.statistic):.4g} ms a step ({ready.statistic})")
             write_all({folder / RECORD_NAME: encode(_record(ready, runs, facts, notes, complete=False))})
@@ -161,18 +163,12 @@ def _record(
     return checked(record)
 
 
-def _of_the_machine(facts: Facts) -> Facts:
-    """Without the configuration, which differs between the two sides."""
-    return {name: value for name, value in facts.items() if not name.startswith("config.")}
-
-
 def _drift(now: Facts, then: Facts) -> list[str]:
     """What is not as it was when the run was made that predicted."""
     differ = differences(then, now)
     if not differ:
         return []
-    some = ", ".join(f"{name}: {a} → {b}" for name, (a, b) in list(differ.items())[:5])
-    return [f"not as it was in the run that predicted: {some}"]
+    return [f"not as it was in the run that predicted: {', '.join(in_words(differ)[:5])}"]
 
 
 def _busy(runs: Sequence[RunTimes]) -> list[str]:
@@ -180,5 +176,6 @@ def _busy(runs: Sequence[RunTimes]) -> list[str]:
     if not shares or max(shares) < BUSY_FRAC:
         return []
     return [
-        f"other work took {min(shares):.0%} to {max(shares):.0%} of the machine's CPU time during the runs"
+        f"other work took {per_cent(min(shares), 0)} to {per_cent(max(shares), 0)} of the "
+        "machine's CPU time during the runs"
     ]

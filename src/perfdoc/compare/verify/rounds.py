@@ -12,10 +12,10 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.analyzers.steps.log import of_the_job, read_logged_steps
 from perfdoc.compare.figures import MAX_STEP_NS, TooFewStepsError, steady
+from perfdoc.compare.runs import run_manifest, unprofiled_ns
 from perfdoc.compare.verify.record import Arm, RunTimes, VerifyError
-from perfdoc.compare.verify.start import Arms, run_manifest
+from perfdoc.compare.verify.start import Arms
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.run.execution import EXIT_STOPPED, train
 from perfdoc.run.prepare import Plan, RunError, prepare
@@ -114,25 +114,45 @@ def clear_runs(folder: Path) -> None:
             shutil.rmtree(entry)
 
 
-def steady_times(path: Path) -> dict[str, float]:
-    """Figures of a run's steady steps, in milliseconds: the fields of RunTimes. Raises VerifyError."""
-    job = of_the_job(read_logged_steps(path))
-    times = [] if job is None else job.duration_ns[job.unprofiled].tolist()
+@dataclass(frozen=True, kw_only=True)
+class Steps:
+    """Times of the steps of one run."""
+
+    median_ms: float
+    mean_ms: float | None
+    """None: not known, of a diagnosis."""
+    deviation_ms: float
+    count: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class SteadySteps(Steps):
+    """Those of a run directory, without its warm-up."""
+
+    mean_ms: float
+    quickest_ms: float
+    """Mean of the quickest quarter."""
+    warmup_steps: int
+
+
+def steady_times(path: Path) -> SteadySteps:
+    """Figures of a run's steady steps. Raises VerifyError."""
+    times = unprofiled_ns(path)
     try:
-        counted = steady(times)
+        counted = steady(times.tolist())
     except TooFewStepsError as error:
         raise VerifyError(f"{path}: has {error}. Train longer: more --steps.") from error
-    kept = np.sort(np.asarray(times[counted["warmup_steps"] :], np.float64)) / 1e6
+    kept = np.sort(times[counted["warmup_steps"] :].astype(np.float64)) / 1e6
     if kept[0] <= 0 or kept[-1] * 1e6 > MAX_STEP_NS:
         raise VerifyError(f"{path}: has impossible step times.")
-    return {
-        "steps": counted["steps"],
-        "warmup_steps": counted["warmup_steps"],
-        "median_ms": float(np.median(kept)),
-        "mean_ms": float(kept.mean()),
-        "quickest_ms": float(kept[: max(len(kept) // 4, 1)].mean()),
-        "deviation_ms": float(kept.std(ddof=1)),
-    }
+    return SteadySteps(
+        median_ms=float(np.median(kept)),
+        mean_ms=float(kept.mean()),
+        quickest_ms=float(kept[: max(len(kept) // 4, 1)].mean()),
+        deviation_ms=float(kept.std(ddof=1)),
+        count=counted["steps"],
+        warmup_steps=counted["warmup_steps"],
+    )
 
 
 def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, debug: bool) -> Made:
@@ -151,15 +171,18 @@ def _run(config: Path, folder: Path, arm: Arm, pair: int, world_size: int, *, de
         why = outcome.failure.reason if outcome.failure else f"the launcher ended with code {outcome.code}"
         raise VerifyError(f"the run {folder.name} failed: {why}")
     manifest = run_manifest(folder)
-    figures = steady_times(folder)
-    del figures["deviation_ms"]
+    steps = steady_times(folder)
     times = RunTimes(
         arm=arm,
         pair=pair,
         directory=folder.name,
         utc=manifest.created_utc,
+        steps=steps.count,
+        warmup_steps=steps.warmup_steps,
+        median_ms=steps.median_ms,
+        mean_ms=steps.mean_ms,
+        quickest_ms=steps.quickest_ms,
         others_cpu_frac=others,
-        **figures,  # type: ignore[arg-type]
     )
     return Made(times=times, manifest=manifest)
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,18 +13,14 @@ import msgspec
 import yaml
 
 from perfdoc import results as d
+from perfdoc.compare.stored import REPORT, is_diagnosis, read_diagnosis
 from perfdoc.compare.verify.record import ChangedSetting, VerifyError
 from perfdoc.knobs.knob import Value
-from perfdoc.profiling.errors import CaptureError
+from perfdoc.knobs.values import as_text
 from perfdoc.profiling.manifest import Manifest
-from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.traces import TraceError
-from perfdoc.traces.regular_file import require_regular
 from perfdoc.trainer.config.resolve import KEYS
 from perfdoc.trainer.config.schema import Config
-
-MAX_DIAGNOSIS_BYTES = 256 << 20
-_OURS = re.compile(rb'\s{0,100}\{\s{0,100}"schema_version"')
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,14 +33,6 @@ class Diagnosed:
     """The serial form, where it was not there before."""
 
 
-def run_manifest(path: Path) -> Manifest:
-    """The manifest of a run directory. Raises TraceError in one line where there is none."""
-    try:
-        return RunDirectory.open(path).manifest()
-    except CaptureError as error:
-        raise TraceError(error.path, error.what, error.remedy) from error
-
-
 def diagnosed(path: Path) -> Diagnosed:
     """A diagnosis.json, or that of a run directory's report; of a run or trace without one it is made now.
 
@@ -53,33 +40,13 @@ def diagnosed(path: Path) -> Diagnosed:
     """
     if is_diagnosis(path):
         return _read(path)
-    stored = path / "report" / "diagnosis.json"
-    if path.is_dir() and stored.is_file():
-        return _read(stored)
+    if path.is_dir() and (path / REPORT).is_file():
+        return _read(path / REPORT)
     return _analysed(path)
 
 
-def is_diagnosis(path: Path) -> bool:
-    """Whether a file is one of perfdoc's own: a PyTorch trace is JSON as well."""
-    if path.suffix != ".json" or not path.is_file():
-        return False
-    with path.open("rb") as file:
-        return _OURS.match(file.read(300)) is not None
-
-
 def _read(path: Path) -> Diagnosed:
-    require_regular(path)
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_DIAGNOSIS_BYTES + 1)
-        if len(content) > MAX_DIAGNOSIS_BYTES:
-            raise TraceError(path, "is too large for a diagnosis.", "Analyse again.")
-        found = d.from_json(content)
-    except OSError as error:
-        raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
-    except (msgspec.MsgspecError, RecursionError) as error:
-        what = f"is no diagnosis of this version of perfdoc: {error}."
-        raise TraceError(path, what, "Analyse again: perfdoc analyze … --force") from error
+    found, content = read_diagnosis(path)
     return Diagnosed(diagnosis=found, sha256=hashlib.sha256(content).hexdigest(), analysed_now=None)
 
 
@@ -87,10 +54,9 @@ def _analysed(path: Path) -> Diagnosed:
     """Measure and judge now. Raises TraceError."""
     from perfdoc.analyzers.device.window import WindowRequest
     from perfdoc.diagnose.asked import Work, memory_files
-    from perfdoc.diagnose.diagnosis import diagnose
-    from perfdoc.diagnose.job import job_configuration
+    from perfdoc.diagnose.diagnosis import diagnosis_of
     from perfdoc.diagnose.measuring import WorkerLostError, measure_all
-    from perfdoc.traces.job_facts import JobFacts, common_facts
+    from perfdoc.traces.job_facts import JobFacts
     from perfdoc.traces.load import find_captures
 
     captures = find_captures([str(path)])
@@ -107,8 +73,7 @@ def _analysed(path: Path) -> Diagnosed:
         raise TraceError(path, f"was not analysed: {error}", "Try again.") from error
     if not found.captures and found.silent:
         raise found.silent[0]
-    facts = common_facts([c.facts for c in found.captures])
-    result = diagnose(found.captures, found.silent, found.memory, job_configuration(facts, None))
+    result, _ = diagnosis_of(found, None)
     serial = d.to_json(result)
     return Diagnosed(diagnosis=result, sha256=hashlib.sha256(serial).hexdigest(), analysed_now=serial)
 
@@ -179,19 +144,6 @@ def arms_of(manifest: Manifest, changes: Mapping[str, Value], *, steps: int) -> 
         settings=settings,
         world_size=manifest.layout.world_size,
     )
-
-
-def as_text(value: Any) -> str:
-    """A setting as the report writes it.
-
-    >>> as_text(True), as_text(None), as_text([1, 2])
-    ('true', 'null', '1,2')
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return ",".join(as_text(v) for v in value)
-    return "null" if value is None else str(value)
 
 
 def _yaml(values: Mapping[str, Any]) -> str:

@@ -9,7 +9,16 @@ from typing import Literal
 
 from perfdoc import __version__
 from perfdoc import results as d
-from perfdoc.compare.facts import Facts, differences, facts_of, fingerprint
+from perfdoc.compare.facts import (
+    OF_NO_STEADY_STEP,
+    Facts,
+    differences,
+    facts_of,
+    fingerprint,
+    in_words,
+    of_the_machine,
+)
+from perfdoc.compare.runs import run_manifest
 from perfdoc.compare.verify.advised import (
     NOT_IN_EVERY_STEP,
     WORK_OF_A_STEP,
@@ -22,35 +31,24 @@ from perfdoc.compare.verify.advised import (
 )
 from perfdoc.compare.verify.gain import Outcome, judge, of_two_runs
 from perfdoc.compare.verify.record import ChangedSetting, Measured, Record, VerifyError, checked
-from perfdoc.compare.verify.rounds import steady_times
-from perfdoc.compare.verify.start import Diagnosed, as_text, diagnosed, run_manifest
+from perfdoc.compare.verify.rounds import Steps, steady_times
+from perfdoc.compare.verify.start import Diagnosed, diagnosed
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
+from perfdoc.knobs.values import as_text
 from perfdoc.profiling.run_directory import utc_now
 
 _Kind = Literal["unprofiled", "analysed"]
 _ASIDE = frozenset(
     {
-        *("train_iters", "log_interval", "eval_interval", "eval_iters", "seed", "data_cache"),
-        *("save", "save_interval", "keep_checkpoints", "load", "load_step", "load_weights_only"),
-        *("lr", "min_lr", "lr_warmup_iters", "lr_decay_iters", "lr_decay_style"),
-        *("weight_decay", "adam_beta1", "adam_beta2", "adam_eps"),
+        *OF_NO_STEADY_STEP,
+        *("log_interval", "lr", "min_lr", "lr_decay_style", "weight_decay"),
+        *("adam_beta1", "adam_beta2", "adam_eps"),
     }
 )
 """Settings that no steady step feels."""
 _NAMED = 3
-
-
-@dataclass(frozen=True, kw_only=True)
-class Steps:
-    """Step times of one kind."""
-
-    median_ms: float
-    mean_ms: float | None
-    """None: not known, of a diagnosis."""
-    deviation_ms: float
-    count: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,7 +97,7 @@ def compared(pair: Pair) -> Record:
     outcome = _attributed(judge(predicted, measured), differ, others, machine)
     if rare and measured.statistic != "mean":
         outcome = _unseen(rare[0], outcome)
-    facts = {k: v for k, v in before.facts.items() if not k.startswith("config.")}
+    facts = of_the_machine(before.facts)
     record = Record(
         kind="two runs",
         utc=utc_now(),
@@ -154,25 +152,15 @@ def _side(path: Path, known: d.Diagnosis | None, config: Path | None) -> Side:
     is_run = path.is_dir() and (path / "run.json").is_file()
     if is_run:
         facts = facts_of(run_manifest(path))
-        figures = steady_times(path)
-        steps["unprofiled"] = Steps(
-            median_ms=figures["median_ms"],
-            mean_ms=figures["mean_ms"],
-            deviation_ms=figures["deviation_ms"],
-            count=int(figures["steps"]),
-        )
+        steps["unprofiled"] = steady_times(path)
     else:
         times = (known or diagnosed(path).diagnosis).analyses.step_times
         both: tuple[_Kind, _Kind] = ("unprofiled", "analysed")
         for kind in both:
             if (found := getattr(times, kind)) is not None and found.count > 0:
                 median = found.median_ns / 1e6
-                steps[kind] = Steps(
-                    median_ms=median,
-                    mean_ms=None,
-                    deviation_ms=found.variation_frac * median,
-                    count=found.count,
-                )
+                deviation = found.variation_frac * median
+                steps[kind] = Steps(median_ms=median, mean_ms=None, deviation_ms=deviation, count=found.count)
     where = config or (path if is_run else None)
     return Side(path=path, steps=steps, settings=_settings(where), facts=facts)
 
@@ -262,8 +250,4 @@ def _machine(before: Side, after: Side) -> list[str]:
     """What differs of hardware and versions, where both are known."""
     if not before.facts or not after.facts:
         return []
-    return [
-        f"{name}: {a} → {b}"
-        for name, (a, b) in differences(before.facts, after.facts).items()
-        if not name.startswith("config.")
-    ]
+    return in_words(differences(of_the_machine(before.facts), of_the_machine(after.facts)))

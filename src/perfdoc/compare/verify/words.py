@@ -8,8 +8,8 @@ from typing import get_args
 
 from perfdoc.compare.verify.gain import follows
 from perfdoc.compare.verify.record import ChangedSetting, Predicted, Record, Verdict
-from perfdoc.reports.names import PROSE_LIMIT, shorten
-from perfdoc.reports.units import plural
+from perfdoc.results.figures import per_cent, plural
+from perfdoc.results.names import PROSE_LIMIT, shorten
 
 SHOWN = 10
 """Records of a rule that are listed; the newest."""
@@ -90,8 +90,8 @@ def measured_text(record: Record) -> str:
     number = f"{found.samples} pairs of runs" if found.method == "pairs of runs" else "one run on either side"
     return (
         f"{found.gain_ms:.3g} ms of {found.before_ms:.4g} ms a step saved "
-        f"({found.low_ms:.3g} to {found.high_ms:.3g} at {found.confidence:.0%}; {found.statistic} steps of "
-        f"{number})"
+        f"({found.low_ms:.3g} to {found.high_ms:.3g} at {per_cent(found.confidence, 0)}; "
+        f"{found.statistic} steps of {number})"
     )
 
 

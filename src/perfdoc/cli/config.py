@@ -1,0 +1,27 @@
+"""`perfdoc config`: the trainer's configurations."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated
+
+import typer
+
+from perfdoc.cli.messages import fail
+
+config_app = typer.Typer(help="The trainer's configurations.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@config_app.command("show", short_help="Print every setting with its value and origin.")
+def config_show(
+    config: Annotated[str, typer.Argument(help="A configuration's name or .yaml file.")] = "tiny",
+    overrides: Annotated[list[str] | None, typer.Argument(help="key=value")] = None,
+    resolved: Annotated[bool, typer.Option(help="Every setting with its origin (the default).")] = True,
+) -> None:
+    """Print every setting of a configuration with its value and where the value comes from."""
+    from perfdoc.run.prepare import RunError, show_config
+
+    try:
+        sys.stdout.write(show_config(config, overrides or []))
+    except RunError as error:
+        fail(str(error))

@@ -1,0 +1,47 @@
+"""What every command shares: how it speaks, how it ends, and the options that several have."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated, NoReturn
+
+import typer
+
+EXIT_FOUND = 1
+"""What was looked for is there: a rule of --fail-on, an error of a configuration, a step that is slower."""
+EXIT_BAD_INPUT = 2
+EXIT_INCONCLUSIVE = 3
+
+
+class DataFormat(StrEnum):
+    """What goes to standard output of a command that writes no report."""
+
+    TEXT = "text"
+    JSON = "json"
+
+
+class ReportFormat(StrEnum):
+    """What goes to standard output of a command that writes a report."""
+
+    TEXT = "text"
+    MARKDOWN = "markdown"
+    JSON = "json"
+    JUNIT = "junit"
+    GITHUB = "github"
+
+
+Format = Annotated[DataFormat, typer.Option("--format", help="What to print.")]
+Debug = Annotated[bool, typer.Option("--debug", help="Show the traceback of an error.")]
+
+
+def say(message: str) -> None:
+    """One line on stderr, whatever a path or a name in it holds."""
+    from perfdoc.results.names import PROSE_LIMIT, shorten
+
+    typer.echo(f"perfdoc: {shorten(message, PROSE_LIMIT)}", err=True)
+
+
+def fail(message: str) -> NoReturn:
+    """One line on stderr and exit code 2."""
+    say(message)
+    raise typer.Exit(EXIT_BAD_INPUT)

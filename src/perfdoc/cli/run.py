@@ -1,0 +1,67 @@
+"""`perfdoc run`: its options. The work is in run/, whose imports wait until it is needed."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from perfdoc.cli.analyze import analyze
+from perfdoc.cli.messages import Debug, fail, say
+
+
+def run(
+    words: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[CONFIG] [KEY=VALUE]… [-- TORCHRUN…]",
+            help="A configuration (tiny if not given, gpt_125m, llama3_8b, mixtral_8x7b, or a .yaml file), "
+            "overrides (see: perfdoc config show), torchrun's arguments.",
+        ),
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("-o", "--output", help="Run directory; made, never overwritten.")
+    ] = None,
+    profiler: Annotated[str, typer.Option(help="auto, nsys, torch or none.")] = "auto",
+    profile_start: Annotated[int, typer.Option(min=1, help="First profiled step.")] = 10,
+    profile_steps: Annotated[int, typer.Option(min=1, help="Number of profiled steps.")] = 3,
+    profile_ranks: Annotated[
+        str | None, typer.Option(help="Profiled ranks, such as 0 or 0,8; all if not given.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option(help="Print the command and stop.")] = False,
+    debug: Debug = False,
+) -> None:
+    """Train the reference model with profiling on, and analyse what it left."""
+    from perfdoc.run.execution import execute
+    from perfdoc.run.prepare import RunError, as_typed, prepare, split_words
+
+    try:
+        config, overrides, torchrun = split_words(words or [])
+        planned = prepare(
+            config=config,
+            overrides=overrides,
+            output=output,
+            profiler=profiler,
+            profile_start=profile_start,
+            profile_steps=profile_steps,
+            profile_ranks=profile_ranks,
+            torchrun=torchrun,
+            dry_run=dry_run,
+        )
+        say(planned.choice.reason)
+        if dry_run:
+            sys.stdout.write(as_typed(planned.command) + "\n")
+            return
+        say(as_typed(planned.command))
+        ended = execute(planned, say, debug=debug)
+    except RunError as error:
+        if debug:
+            raise
+        fail(str(error))
+    if ended.code:
+        raise typer.Exit(ended.code)
+    assert planned.run is not None
+    if ended.analyse:
+        analyze([str(planned.run.path)], output=planned.run.path / "report", debug=debug)

@@ -1,0 +1,98 @@
+"""The standard streams of a command: closed ones, ones that fail, and how wide to write."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import io
+import os
+import shutil
+import sys
+from typing import Any, TextIO
+
+STDOUT, STDERR = 1, 2
+_LEAST_COLUMNS, _MOST_COLUMNS = 40, 100
+
+
+class StdoutError(Exception):
+    """Standard output cannot be written. Not an OSError, for which the option parser has an exit code."""
+
+    def __init__(self, error: OSError) -> None:
+        self.closed_pipe = error.errno == errno.EPIPE
+        super().__init__(f"standard output: cannot be written: {error.strerror}.")
+
+
+class _Raw(io.RawIOBase):
+    """A file descriptor; after its first failure what is written goes nowhere."""
+
+    def __init__(self, descriptor: int, *, quiet: bool) -> None:
+        self._descriptor = descriptor
+        self._quiet = quiet
+        self._failed = False
+
+    def writable(self) -> bool:
+        return True
+
+    def fileno(self) -> int:
+        return self._descriptor
+
+    def isatty(self) -> bool:
+        return os.isatty(self._descriptor)
+
+    def write(self, data: Any) -> int:
+        if self._failed:
+            return len(data)
+        try:
+            return os.write(self._descriptor, data)
+        except OSError as error:
+            self._failed = True
+            if self._quiet:
+                return len(data)
+            raise StdoutError(error) from error
+
+
+def guard_streams() -> None:
+    """Put guarded streams in place of sys.stdout and sys.stderr, which may be None (`>&-`).
+
+    What the encoding cannot say is escaped. A standard output that fails raises StdoutError, a standard
+    error that fails is silent: there is nobody left to tell.
+    """
+    _occupy()
+    sys.stdout = _guarded(STDOUT, sys.stdout, quiet=False)
+    sys.stderr = _guarded(STDERR, sys.stderr, quiet=True)
+
+
+def write_bytes(content: bytes) -> None:
+    """Bytes as they are to standard output: JSON is UTF-8 whatever the terminal's encoding."""
+    sys.stdout.flush()
+    sys.stdout.buffer.write(content)
+
+
+def columns() -> int:
+    """Columns to write text in: what the terminal has, 40 to 100; 100 where standard output is none."""
+    if not sys.stdout.isatty():
+        return _MOST_COLUMNS
+    return min(_MOST_COLUMNS, max(_LEAST_COLUMNS, shutil.get_terminal_size((_MOST_COLUMNS, 24)).columns))
+
+
+def _occupy() -> None:
+    """Take closed descriptors, or the next file that is opened would be standard output.
+
+    For reading only, so that writing to it fails as it would have done.
+    """
+    for descriptor in (0, STDOUT, STDERR):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            with contextlib.suppress(OSError):
+                # The lowest free descriptor, which is this one; worker processes need it as well.
+                os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+
+
+def _guarded(descriptor: int, old: TextIO | None, *, quiet: bool) -> TextIO:
+    return io.TextIOWrapper(
+        io.BufferedWriter(_Raw(descriptor, quiet=quiet)),
+        encoding=getattr(old, "encoding", None) or "utf-8",
+        errors="backslashreplace",
+        line_buffering=quiet or bool(getattr(old, "line_buffering", False)),
+    )

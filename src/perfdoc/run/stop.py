@@ -1,0 +1,35 @@
+"""Signals that stop a command, as an exception: what runs clears up behind them.
+
+In a module of its own: `python -m perfdoc` runs `__main__` under another name than the one it is imported by,
+and who clears up behind a signal must know the same class.
+"""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+STOPS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
+
+
+class Stopped(BaseException):
+    """A signal. Not KeyboardInterrupt, which the option parser turns into exit codes of its own."""
+
+    def __init__(self, number: int = signal.SIGINT) -> None:
+        super().__init__(number)
+        self.number = signal.Signals(number)
+
+
+def raise_stopped() -> None:
+    """Have these signals raise Stopped in the main thread; the second of a kind ends the clearing up too.
+
+    What is ignored (as under nohup) stays so.
+    """
+    for number in STOPS:
+        if signal.getsignal(number) in (signal.SIG_DFL, signal.default_int_handler):
+            signal.signal(number, _stop)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    signal.signal(number, signal.SIG_DFL)
+    raise Stopped(number)

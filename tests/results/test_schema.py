@@ -1,0 +1,72 @@
+"""The contract: the schemas of what perfdoc writes are files, and a change of one needs a new version."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from perfdoc import results
+from perfdoc.compare.diff import result as diff
+
+ROOT = Path(__file__).resolve().parents[2]
+FILES = {
+    "diagnosis": ROOT / "results" / "diagnosis.schema.json",
+    "diff": ROOT / "src" / "perfdoc" / "compare" / "diff" / "diff.schema.json",
+}
+MADE = {"diagnosis": results.json_schema, "diff": diff.json_schema}
+VERSIONS = {"diagnosis": results.SCHEMA_VERSION, "diff": diff.SCHEMA_VERSION}
+DIGESTS = {
+    ("diagnosis", "1.3"): "a3f951953b12bcd4",
+    ("diff", "1.0"): "8a534ab843c86f01",
+}
+"""Of each version that was published, without its words. What was published stays as it is: raise
+SCHEMA_VERSION and add a line."""
+
+
+def shape(found: Any, defined: dict[str, Any]) -> Any:
+    """A schema without its words: docstrings and names of classes may change."""
+    if isinstance(found, list):
+        return [shape(value, defined) for value in found]
+    if not isinstance(found, dict):
+        return found
+    if isinstance(name := found.get("$ref"), str):
+        return shape(defined[name.removeprefix("#/$defs/")], defined)
+    words = {key for key in ("title", "description") if isinstance(found.get(key), str)}
+    return {key: shape(value, defined) for key, value in found.items() if key not in words}
+
+
+def digest(schema: dict[str, Any]) -> str:
+    made = json.dumps(shape({"$ref": schema["$ref"]}, schema["$defs"]), sort_keys=True)
+    return hashlib.sha256(made.encode()).hexdigest()[:16]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_file_is_the_schema_of_the_types(name: str) -> None:
+    assert json.loads(FILES[name].read_bytes()) == MADE[name](), f"{FILES[name].name} is stale: make docs"
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_another_schema_has_another_version(name: str) -> None:
+    found = digest(json.loads(FILES[name].read_bytes()))
+    assert found == DIGESTS[name, VERSIONS[name]], "the schema is another: raise its SCHEMA_VERSION"
+
+
+def test_words_may_change_and_keys_may_not() -> None:
+    schema = results.json_schema()
+    other = deepcopy(schema)
+    other["$defs"]["Advice"]["description"] = "Something to do."
+    assert digest(other) == digest(schema)
+    for change in (
+        lambda s: s["$defs"]["Advice"]["properties"].pop("costs"),
+        lambda s: s["$defs"]["RuleResult"]["properties"].pop("title"),
+        lambda s: s["$defs"]["Advice"]["required"].remove("why"),
+        lambda s: s["$defs"]["Gain"]["properties"]["method"]["enum"].append("guess"),
+    ):
+        other = deepcopy(schema)
+        change(other)
+        assert digest(other) != digest(schema)
