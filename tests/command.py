@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
-from perfdoc.cli.process import STOPS
+from perfdoc.run.stop import STOPS
 
 _MAIN = "perfdoc.__main__"
 
