@@ -34,7 +34,7 @@ endif
 # A synthetic trace whose answer is known.
 demo: install
 	$(BIN)/perfdoc demo -o demo --force
-	$(BIN)/perfdoc analyze demo/demo.sqlite -o $(OUT) --force
+	$(BIN)/perfdoc analyze demo/traces --config demo/job.yaml -o $(OUT) --force
 
 lint: install-all
 	$(BIN)/ruff check .

@@ -1,4 +1,4 @@
-"""Two network namespaces with a link of limited rate between them, where communication of CPU runs counts."""
+"""Slow networks on one machine, where communication of CPU runs counts: namespaces of limited rate."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 import shutil
 import socket
 import subprocess
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -57,34 +57,66 @@ def limited_link(rate: str) -> Iterator[Link]:
     )
     try:
         for name in link.names:
-            _run("ip", "netns", "add", name)
-            _write_names(name, link)
+            _add(name, dict(zip(link.addresses, link.names, strict=True)))
         _run("ip", "link", "add", link.interfaces[0], "type", "veth", "peer", "name", link.interfaces[1])
         for name, address, interface in zip(link.names, link.addresses, link.interfaces, strict=True):
             _run("ip", "link", "set", interface, "netns", name)
             _run("ip", "-n", name, "addr", "add", f"{address}/24", "dev", interface)
             _run("ip", "-n", name, "link", "set", interface, "up")
             _run("ip", "-n", name, "link", "set", "lo", "up")
-            _run(
-                *("tc", "-n", name, "qdisc", "add", "dev", interface, "root", "tbf"),
-                *("rate", rate, "burst", "64kb", "latency", "400ms"),
-            )
+            _limit(name, interface, rate)
         yield link
     finally:
         for name in link.names:  # the ends of the link go with them
-            subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
-            shutil.rmtree(_NAMES / name, ignore_errors=True)
+            _remove(name)
 
 
-def _write_names(name: str, link: Link) -> None:
-    """What `ip netns exec` puts over /etc: nobody answers questions for names there, and each would wait for
-    seconds."""
+@dataclass(frozen=True, kw_only=True)
+class Loopback:
+    """A namespace whose loopback has a limited rate: ranks of one machine over a slow network."""
+
+    name: str
+
+    def inside(self, command: Sequence[str]) -> list[str]:
+        """The command, run in it."""
+        return ["ip", "netns", "exec", self.name, *command]
+
+
+@contextmanager
+def limited_loopback(rate: str) -> Iterator[Loopback]:
+    """Set up a loopback of so much in all (tc's words, such as `200mbit`); taken down afterwards.
+
+    Raises subprocess.CalledProcessError or OSError where the kernel or the privileges do not allow it.
+    """
+    name = f"pdlo{os.getpid() % 100_000}"
+    try:
+        _add(name, {})
+        _run("ip", "-n", name, "link", "set", "lo", "mtu", "1500", "up")
+        _limit(name, "lo", rate)
+        yield Loopback(name=name)
+    finally:
+        _remove(name)
+
+
+def _add(name: str, hosts: Mapping[str, str]) -> None:
+    """Make a namespace, and what `ip netns exec` puts over /etc: nobody answers questions for names there,
+    and each would wait for seconds."""
+    _run("ip", "netns", "add", name)
     folder = _NAMES / name
     folder.mkdir(parents=True, exist_ok=True)
-    hosts = [("127.0.0.1", "localhost"), *zip(link.addresses, link.names, strict=True)]
-    hosts.append(("127.0.0.1", socket.gethostname()))
-    (folder / "hosts").write_text("".join(f"{address} {host}\n" for address, host in hosts))
+    known = [("127.0.0.1", "localhost"), *hosts.items(), ("127.0.0.1", socket.gethostname())]
+    (folder / "hosts").write_text("".join(f"{address} {host}\n" for address, host in known))
     (folder / "resolv.conf").write_text("nameserver 127.0.0.1\n")
+
+
+def _limit(name: str, interface: str, rate: str) -> None:
+    limit = ["tbf", "rate", rate, "burst", "64kb", "latency", "400ms"]
+    _run("tc", "-n", name, "qdisc", "add", "dev", interface, "root", *limit)
+
+
+def _remove(name: str) -> None:
+    subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
+    shutil.rmtree(_NAMES / name, ignore_errors=True)
 
 
 def _run(*command: str) -> None:

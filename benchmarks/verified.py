@@ -22,7 +22,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
-from limited_loopback import Loopback, limited_loopback  # noqa: E402
+from limited_network import Loopback, limited_loopback  # noqa: E402
 
 from perfdoc.compare.verify.record import Record, read_record  # noqa: E402
 from perfdoc.compare.verify.words import measured_text, predicted_text  # noqa: E402

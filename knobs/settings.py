@@ -8,7 +8,6 @@ from pathlib import Path
 
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Dialect, Former, Knob, Value
-from perfdoc.knobs.lint.finding import Finding, Severity
 from perfdoc.knobs.naming.dialects import dialect_of, is_manifest, is_megatron_command, of_manifest
 from perfdoc.knobs.naming.meaning import Meaning, meaning
 from perfdoc.knobs.reading.entry import Entry
@@ -109,22 +108,6 @@ def _old_value(former: Former, raw: Raw) -> Value | Opaque:
         if str(raw).lower() == str(old).lower():
             return new
     return OPAQUE
-
-
-def finding_of(
-    setting: Setting, code: str, severity: Severity, message: str, instead: str, why: str
-) -> Finding:
-    """What is wrong with one setting."""
-    return Finding(
-        code=code,
-        severity=severity,
-        line=setting.entry.line,
-        key=setting.entry.name,
-        knob=setting.knob.id,
-        message=message,
-        instead=instead,
-        why=why,
-    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -179,3 +179,16 @@ def _shown(choice: object) -> str:
 
 def _a(knob: Knob) -> str:
     return allowed(knob)
+
+
+def as_text(value: object) -> str:
+    """A setting as reports write it.
+
+    >>> as_text(True), as_text(None), as_text([1, 2])
+    ('true', 'null', '1,2')
+    """
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, list | tuple):
+        return ",".join(as_text(v) for v in value) or "[]"
+    return "null" if value is None else str(value)

@@ -60,7 +60,8 @@ def sentence(text: str) -> str:
     return "".join(code(part) if quoted else escape(part) for quoted, part in pieces(prose(text, _SENTENCE)))
 
 
-def _table(head: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> list[str]:
+def table(head: Sequence[str], align: str, rows: Sequence[Sequence[str]]) -> list[str]:
+    """Lines of a table between two empty ones. align: a letter for each column, `l` or `r`."""
     rule = ["---:" if how == "r" else "---" for how in align]
     return ["", *("| " + " | ".join(row) + " |" for row in (head, rule, *rows)), ""]
 
@@ -85,7 +86,7 @@ def _ledgers(diagnosis: Diagnosis) -> list[str]:
         shares = leaves.leaf_shares(total)
         rows.append(["**all ranks**", figures.duration(sum(total)), *(escape(shares[j]) for j in shown)])
     head = ["share of window", "window", *(leaves.LEAVES[j].label for j in shown)]
-    lines = ["### Where the time goes", *_table(head, "lr" + "r" * len(shown), rows)]
+    lines = ["### Where the time goes", *table(head, "lr" + "r" * len(shown), rows)]
     if len(labels) > _RANKS:
         left_out = figures.plural(len(labels) - _RANKS, "rank")
         lines += [f"The {_RANKS} ranks with the longest windows; {left_out} not listed.", ""]
@@ -110,7 +111,7 @@ def _communication(diagnosis: Diagnosis) -> list[str]:
         for row in rows[:_COMM_ROWS]
     ]
     head = ["dimension", "transport", "collective", "count", "total", "hidden", "exposed", "blocking"]
-    lines = ["### Communication", *_table([*head, "bytes", "bus bandwidth"], "lll" + "r" * 7, cells)]
+    lines = ["### Communication", *table([*head, "bytes", "bus bandwidth"], "lll" + "r" * 7, cells)]
     return (
         [*lines, f"{figures.plural(left_out, 'more row')} with less exposed time.", ""] if left_out else lines
     )
@@ -121,9 +122,9 @@ def _sections(diagnosis: Diagnosis) -> list[str]:
     lines = []
     for section in sections_of(diagnosis):
         lines += [f"### {section.title}", "", *(sentence(text) for text in section.sentences[:_SENTENCES])]
-        for table in section.grids[:1]:
-            rows = [[escape(cell.text) for cell in row] for row in table.rows[:_SECTION_ROWS]]
-            lines += _table(table.head, table.align, rows)
+        for grid in section.grids[:1]:
+            rows = [[escape(cell.text) for cell in row] for row in grid.rows[:_SECTION_ROWS]]
+            lines += table(grid.head, grid.align, rows)
         lines.append("")
     return lines
 
@@ -142,7 +143,7 @@ def _kernels(diagnosis: Diagnosis) -> list[str]:
         ]
         for row in kernels.top[:_TOP_KERNELS]
     ]
-    return ["### Top kernels", *_table(["kernel", "class", "count", "total", "share"], "llrrr", rows)]
+    return ["### Top kernels", *table(["kernel", "class", "count", "total", "share"], "llrrr", rows)]
 
 
 def _rules(diagnosis: Diagnosis) -> list[str]:
@@ -168,9 +169,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         lines += [escape(promised), ""]
     lines += [escape(summary.source_line(diagnosis)), ""]
     facts = headline.headline(diagnosis)
-    lines += _table([fig.label for fig in facts], "l" * len(facts), [[escape(fig.value) for fig in facts]])[
-        1:
-    ]
+    lines += table([fig.label for fig in facts], "l" * len(facts), [[escape(fig.value) for fig in facts]])[1:]
     compared = [*compared_lines(diagnosis), *against_words(diagnosis)]
     lines += [*(f"- {sentence(text)}" for text in compared), ""] if compared else []
     for item in diagnosis.quality[:_QUALITY]:

@@ -2,17 +2,27 @@
 
 from __future__ import annotations
 
+import gc
 from pathlib import Path
 
 import pytest
 from hypothesis import settings
 
+from tests.amount import tries
+
 # No test is timed: on a machine that others use, the first example of a property may take a second.
-settings.register_profile("perfdoc", deadline=None)
+settings.register_profile("perfdoc", deadline=None, max_examples=tries(100, 1000))
 settings.load_profile("perfdoc")
 
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_TRACES = ROOT.parent / "shared" / "traces"
+
+
+def pytest_collection_finish() -> None:
+    """Collected tests live until the end: looking through them for garbage again and again takes 6 %."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(100_000, 50, 50)
 
 
 @pytest.fixture(scope="session")

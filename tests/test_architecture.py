@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
@@ -49,6 +50,13 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
     for file in (ROOT / room).rglob("*.py"):
         foreign = imports_of(file) - {room, "__version__"}
         assert foreign <= MAY_IMPORT[room], f"{file.relative_to(ROOT)} imports {sorted(foreign)}"
+
+
+def test_no_rule_imports_a_rule() -> None:
+    # What several of them ask is in rules/facts: a threshold, or whether another one's condition holds.
+    for file in (ROOT / "rules").rglob("*.py"):
+        found = re.findall(r"rules\.checks|rules import checks", file.read_text())
+        assert not found or file.name == "registry.py", f"{file.relative_to(ROOT)} imports a rule"
 
 
 @cache

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from perfdoc.trainer.config.schema import Config
-from perfdoc.trainer.constraints import RULES
+from perfdoc.trainer.constraints import RULES, as_written, catalogue_problems
 
 Device = Literal["cpu", "cuda"]
 
@@ -137,12 +136,13 @@ def _arrange(config: Config, world_size: int) -> Layout:
 
 
 def _problems(config: Config, layout: Layout, device: Device) -> Iterator[str]:
+    for key, rule in catalogue_problems(config, layout.world_size):
+        yield _said(config, key, rule)
     for key, broken, rule in RULES:
         if broken(config, layout, device):
-            section, name = key.split(".")
-            yield f"{key} = {_as_written(getattr(getattr(config, section), name))}: {rule}"
+            yield _said(config, key, rule)
 
 
-def _as_written(value: object) -> str:
-    """A value as a person writes it in the file."""
-    return str(value) if isinstance(value, str) else json.dumps(value)
+def _said(config: Config, key: str, rule: str) -> str:
+    section, name = key.split(".")
+    return f"{key} = {as_written(getattr(getattr(config, section), name))}: {rule}"

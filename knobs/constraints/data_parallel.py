@@ -145,8 +145,8 @@ DATA_PARALLEL: tuple[Constraint, ...] = (
         subject="use_torch_fsdp2",
         kind="forbidden",
         broken=lambda v: v.on("use_torch_fsdp2") and v.on("fp16"),
-        rule="Megatron-LM refuses use_torch_fsdp2 with fp16",
-        dialects=("megatron_lm",),
+        rule="use_torch_fsdp2 does not train in fp16",
+        dialects=("megatron_lm", "perfdoc"),
     ),
     Constraint(
         name="fsdp-excludes-rank-order",

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Literal
 
+from perfdoc.knobs.settings import Setting
+
 Severity = Literal["error", "warning", "note"]
 """`error`: refused, or lost without a word. `warning`: does nothing, or costs something. `note`: would be one
 of them unless a recipe outside the file says otherwise."""
@@ -65,3 +67,19 @@ class Report:
     def bad(self) -> bool:
         """Whether something is wrong for certain."""
         return any(f.severity != "note" for f in self.findings)
+
+
+def finding_of(
+    setting: Setting, code: str, severity: Severity, message: str, instead: str, why: str
+) -> Finding:
+    """What is wrong with one setting."""
+    return Finding(
+        code=code,
+        severity=severity,
+        line=setting.entry.line,
+        key=setting.entry.name,
+        knob=setting.knob.id,
+        message=message,
+        instead=instead,
+        why=why,
+    )

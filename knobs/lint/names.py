@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
-from perfdoc.knobs.lint.finding import Finding
+from perfdoc.knobs.lint.finding import Finding, finding_of
 from perfdoc.knobs.naming.places import BRIDGE_CLASSES
 from perfdoc.knobs.reading.entry import Entry
-from perfdoc.knobs.settings import Setting, finding_of
+from perfdoc.knobs.settings import Setting
 from perfdoc.knobs.values import Opaque
 from perfdoc.knobs.writing import as_written, at_path, like
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfdoc.knobs.knob import Dialect
-from perfdoc.knobs.lint.finding import Finding, Severity
+from perfdoc.knobs.lint.finding import Finding, Severity, finding_of
 from perfdoc.knobs.naming.places import placed
 from perfdoc.knobs.reading.entry import Entry
-from perfdoc.knobs.settings import Setting, finding_of, repeated
+from perfdoc.knobs.settings import Setting, repeated
 from perfdoc.knobs.values import Opaque, allowed
 from perfdoc.knobs.writing import as_written, like
 

@@ -8,9 +8,10 @@ from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import at_most, predicted
+from perfdoc.rules.engine.needs import WINDOW
 from perfdoc.rules.engine.rule import Level, Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
 from perfdoc.rules.facts.gradient_sums import (
     MANY_RANKS,
     can_accumulate_in_fp32,
@@ -28,7 +29,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
-    needs=("trace",),
+    needs=(WINDOW, communication("dp")),
     advice=(
         "dp_overlap",
         "dp_bucket_bigger",

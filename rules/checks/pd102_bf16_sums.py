@@ -5,9 +5,11 @@ from __future__ import annotations
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.gradient_sums import (
     MANY_RANKS,
+    SEVERAL_REPLICAS,
     can_accumulate_in_fp32,
     keeps_precision,
     summing_ranks,
@@ -21,7 +23,7 @@ META = Meta(
     "gradients are lost, which shows as a loss curve that drifts and not as time.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_dtype",
-    needs=("settings",),
+    needs=(SEVERAL_REPLICAS,),
     advice=("cd_bf16_reduce_large_dp", "cd_fp32_accum"),
 )
 
@@ -29,11 +31,7 @@ META = Meta(
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where gradients are summed in 16 bits over 128 ranks (DP x CP) or more and
     nothing is known to add with more precision."""
-    ranks = summing_ranks(case)
-    if ranks is None:
-        return Verdict(state="skipped", reason="over how many ranks gradients are summed is not known")
-    if ranks == 1:
-        return Verdict(state="not_applicable", reason="no other rank has gradients to add")
+    ranks = given(summing_ranks(case))
     evidence = [Evidence(label="ranks that sum gradients, DP x CP", value=f"{ranks:,}")]
     if ranks < MANY_RANKS:
         return Verdict(state="passes", evidence=evidence)

@@ -11,12 +11,12 @@ from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import predicted
+from perfdoc.rules.engine.needs import GPUS, WINDOW
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.degrees import degrees_of, has_experts
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
 from perfdoc.rules.facts.gradient_sums import summing_ranks
-from perfdoc.rules.facts.hidden import only_for_gpus
 from perfdoc.rules.facts.links import Link, reached_gbps, usual_link
 
 META = Meta(
@@ -27,7 +27,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
-    needs=("trace", "settings", "hardware"),
+    needs=(GPUS, WINDOW, communication("dp")),
     advice=(
         "dp_hierarchical",
         "scale_hier",
@@ -53,9 +53,6 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where exposed DP communication takes `exposed.MIN_FRAC` of the window and its
     bus bandwidth is below `LOW_LINK_FRAC` of what the links usually carry. What would help is not
     measured."""
-    on_cpu = only_for_gpus(case)
-    if on_cpu is not None:
-        return on_cpu
     nothing, evidence = judged(case, "dp")
     if nothing is not None:
         return nothing

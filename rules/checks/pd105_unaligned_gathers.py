@@ -6,10 +6,23 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, applies, not_applicable, setting, several, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.facts.degrees import PP, VPP
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.facts.gradient_sums import summing_ranks
+
+_GATHER, _ALIGN = "overlap_param_gather", "align_param_gather"
+_WITH_STEP = "overlap_param_gather_with_optimizer_step"
+
+
+def _not_interleaved(case: Case) -> Missing | None:
+    pp, vpp = case.degree(PP), case.degree(VPP)
+    if pp is None or (pp > 1 and vpp is None):
+        return skipped("the sizes of the pipeline are not known")
+    return not_applicable("there are no interleaved pipeline stages") if pp == 1 or vpp == 1 else None
+
 
 META = Meta(
     code="PD105",
@@ -18,31 +31,28 @@ META = Meta(
     "pipeline in turn; where all do at once, it is paid once.",
     sources=("seed 000", "seed 001", "seed 004"),
     topic="comm_overlap",
-    needs=("settings",),
+    needs=(
+        Need(words="interleaved pipeline stages", missing=_not_interleaved),
+        several(
+            "a number of replicas that is not known to be 1",
+            summing_ranks,
+            one="there are no replicas to gather weights from",
+        ),
+        setting(_GATHER),
+        applies(
+            "weights that are gathered ahead",
+            lambda case: case.is_set_to(_GATHER, True),
+            "gathers are not overlapped, see PD101",
+        ),
+    ),
     advice=("dp_overlap_pp_vpp", "dp_overlap_opt_step"),
 )
-
-_GATHER, _ALIGN = "overlap_param_gather", "align_param_gather"
-_WITH_STEP = "overlap_param_gather_with_optimizer_step"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where gathers are overlapped in an interleaved pipeline and known not to be
     aligned; or not begun in the optimizer's step, where DP communication is exposed for 5 % of the window."""
-    pp = case.degree("pipeline_model_parallel_size")
-    vpp = case.degree("virtual_pipeline_model_parallel_size")
-    if pp is None or (pp > 1 and vpp is None):
-        return Verdict(state="skipped", reason="the sizes of the pipeline are not known")
-    if pp == 1 or vpp == 1:
-        return Verdict(state="not_applicable", reason="there are no interleaved pipeline stages")
-    if summing_ranks(case) == 1:
-        return Verdict(state="not_applicable", reason="there are no replicas to gather weights from")
-    known, overlapped = case.setting(_GATHER)
-    if not known:
-        return Verdict(state="skipped", reason=f"{_GATHER} is not known")
-    if overlapped is not True:
-        return Verdict(state="not_applicable", reason="gathers are not overlapped, see PD101")
-    evidence = [Evidence(label="stages x chunks", value=f"{pp} x {vpp}")]
+    evidence = [Evidence(label="stages x chunks", value=f"{case.degree(PP)} x {case.degree(VPP)}")]
     share = case.share(exposed_ns("dp"))
     if share is not None:
         evidence.append(Evidence(label="exposed DP communication, mean over ranks", value=per_cent(share)))

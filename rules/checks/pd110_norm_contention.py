@@ -7,8 +7,19 @@ from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import predicted
+from perfdoc.rules.engine.needs import WINDOW, Missing, Need, given, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
+
+
+def _no_cost(case: Case) -> Missing | None:
+    found = case.job.contention
+    if found.state != "measured":
+        return not_applicable(found.reason)
+    if found.norm_cost is None:
+        return skipped(found.reason or "too few norms ran beside communication to tell")
+    return None
+
 
 META = Meta(
     code="PD110",
@@ -18,7 +29,10 @@ META = Meta(
     "short kernels become as long as a collective.",
     sources=("seed 000", "seed 001"),
     topic="comm_overlap",
-    needs=("trace",),
+    needs=(
+        Need(words="norms with and without communication beside them", missing=_no_cost),
+        WINDOW,
+    ),
     advice=("dp_ln_sm_margin",),
 )
 
@@ -29,16 +43,7 @@ MIN_FRAC = 0.005
 def evaluate(case: Case) -> Verdict:
     """Fires where norms are provably slower beside communication, and it costs `MIN_FRAC` of the windows."""
     found = case.job.contention
-    if found.state != "measured":
-        return Verdict(state="not_applicable", reason=found.reason)
-    if found.norm_cost is None:
-        return Verdict(
-            state="skipped", reason=found.reason or "too few norms ran beside communication to tell"
-        )
-    windows = sum(r.ledger.window_ns for r in case.ranks)
-    if not windows:
-        return Verdict(state="skipped", reason="every window is empty")
-    share = found.norm_cost.low_ns / windows
+    share = given(found.norm_cost).low_ns / sum(r.ledger.window_ns for r in case.ranks)
     worst = next((k for k in found.signatures if k.slower_devices), None)
     evidence = [
         Evidence(label="time that norms lose beside communication", value=f"{per_cent(share, 2)} or more")

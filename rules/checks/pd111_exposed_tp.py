@@ -6,12 +6,13 @@ from collections.abc import Iterator
 
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, proposed
+from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.facts.hidden import hidden_frac, level_of, only_for_gpus, queues, surely_saved, time_ns
+from perfdoc.rules.facts.hidden import hidden_frac, level_of, queues, surely_saved, time_ns
+from perfdoc.rules.facts.overlaps import TP_NEEDS, TP_OVERLAP, shapes_change, tp_overlap
 
 META = Meta(
     code="PD111",
@@ -21,7 +22,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),
     topic="comm_overlap",
     time=("exposed_comm.tp",),
-    needs=("trace",),
+    needs=TP_NEEDS,
     advice=(
         "tp_overlap_enable",
         "tp_overlap_cfg",
@@ -37,7 +38,7 @@ USUAL_SPLITS = 4
 fill the GPU badly."""
 USUAL_SM = 16
 """For the communication kernel of a bulk or pipelined overlap."""
-_OVERLAP, _SEQUENCE, _SPLITS = "tp_comm_overlap", "sequence_parallel", "tp_overlap_num_splits"
+_SPLITS = "tp_overlap_num_splits"
 _MOVING = (
     "Shapes change from step to step here (verl packs each batch anew), and user buffers take one shape "
     "only: tp_comm_overlap is not advised."
@@ -66,19 +67,16 @@ def evaluate(case: Case) -> Verdict:
     be off or next to nothing is hidden, unless the replay finds that it stands in a queue (PD112). Where the
     overlap is on, one piece in `USUAL_SPLITS` (or in as many more as are set) stays exposed by design, and as
     little passes."""
-    on_cpu = only_for_gpus(case)
-    if on_cpu is not None:
-        return on_cpu
     nothing, evidence = judged(case, "tp")
     if nothing is not None:
         return nothing
-    on, off = case.is_set_to(_OVERLAP, True), case.is_set_to(_OVERLAP, False)
+    on, off = case.is_set_to(TP_OVERLAP, True), case.is_set_to(TP_OVERLAP, False)
     splits = max(case.number(_SPLITS) or 0, USUAL_SPLITS)
     hidden = hidden_frac(case, "tp") or 0.0
     if on and 1 - hidden <= 1 / splits:
         reason = f"the last of {splits} pieces of each output stays exposed by design, and no more is"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    advice = [*_enabled(case), *(_tuned(case) if on else ())]
+    advice = [*tp_overlap(case), *(_tuned(case) if on else ())]
     evidence += _products(case)
     queued = queues(case)
     remedy = _FIXED if on else "" if advice else _why_not(case) if off else _UNKNOWN
@@ -101,44 +99,9 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def overlap_allowed(case: Case) -> bool:
-    """Whether this rule fires, and advises the overlap: then its cost without says little of the mapping."""
-    advice = evaluate(case).advice
-    return any(p.knob == _OVERLAP and not p.forbidden for p in proposed(case, advice))
-
-
 def _why_not(case: Case) -> str:
     """Why an overlap that is off is not advised."""
-    return _MOVING if _moving(case) else _LOCAL
-
-
-def _moving(case: Case) -> bool:
-    """Whether activations are known to change shape between steps."""
-    return case.configuration.dialect == "verl" or case.is_set_to("hybrid_context_parallel", True)
-
-
-def _enabled(case: Case) -> Iterator[Advice]:
-    if not case.is_set_to(_OVERLAP, False) or _moving(case) or case.is_set_to("transformer_impl", "local"):
-        return
-    gain = ceiling_of_transfer(case, "tp")
-    together: tuple[str, ...] = ()
-    if case.is_set_to(_SEQUENCE, False):
-        together = (_SEQUENCE,)
-        yield advise(
-            knob=_SEQUENCE,
-            to=True,
-            why="divides norms and dropouts over the group: all-reduces become the gathers and scatters that "
-            "can be overlapped",
-        )
-    yield advise(
-        knob=_OVERLAP,
-        to=True,
-        why="moves pieces through user buffers while the product before or after computes; a guide claims "
-        "that 80 to 95 % of it is hidden",
-        costs="static shapes, Transformer Engine's layers, buffers in memory and some SMs",
-        gain=gain,
-        together=together,
-    )
+    return _MOVING if shapes_change(case) else _LOCAL
 
 
 def _tuned(case: Case) -> Iterator[Advice]:

@@ -9,9 +9,28 @@ from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.hidden import only_for_gpus
+
+
+def _lost_frac(case: Case) -> float | None:
+    """What products lose, of the windows of all ranks; None where that was not measured."""
+    cost, windows = case.job.contention.other_cost, sum(r.ledger.window_ns for r in case.ranks)
+    measured = case.job.contention.state == "measured" and cost is not None and windows
+    return cost.low_ns / windows if measured and cost is not None else None
+
+
+def _not_compared(case: Case) -> Missing | None:
+    """Without the measurement a cluster above `MAX_CGA` is judged all the same."""
+    if _lost_frac(case) is not None or any(a.knob == _CGA for a in _usual(case)):
+        return None
+    if not any(r.communication for r in case.ranks):
+        return not_applicable("no communication was seen")
+    found = case.job.contention
+    few = "too few products ran with and without communication beside them to tell"
+    return skipped(found.reason if found.state != "measured" and found.reason else few)
+
 
 META = Meta(
     code="PD113",
@@ -20,7 +39,10 @@ META = Meta(
     "loses more than the transfer gains.",
     sources=("seed 000", "seed 001"),
     topic="comm_overlap",
-    needs=("trace",),
+    needs=(
+        GPUS,
+        Need(words="products with and without communication beside them", missing=_not_compared),
+    ),
     advice=("tp_overlap_sms", "tp_overlap_cga"),
 )
 
@@ -42,21 +64,10 @@ def evaluate(case: Case) -> Verdict:
     """Fires where products are provably slower beside communication and it costs `MIN_FRAC` of the windows;
     as a problem where the settings of TP overlap go beyond what is usual, else as information, since every
     overlap has a price. Without that measurement a cluster above `MAX_CGA` is worth a note."""
-    on_cpu = only_for_gpus(case)
-    if on_cpu is not None:
-        return on_cpu
     odd = list(_usual(case))
-    found = case.job.contention
-    windows = sum(r.ledger.window_ns for r in case.ranks)
-    if found.state != "measured" or found.other_cost is None or not windows:
-        if any(a.knob == _CGA for a in odd):
-            return _fires(case, [], [a for a in odd if a.knob == _CGA], measured=False)
-        if not any(r.communication for r in case.ranks):
-            return Verdict(state="not_applicable", reason="no communication was seen")
-        few = "too few products ran with and without communication beside them to tell"
-        reason = found.reason if found.state != "measured" and found.reason else few
-        return Verdict(state="skipped", reason=reason)
-    share = found.other_cost.low_ns / windows
+    found, share = case.job.contention, _lost_frac(case)
+    if share is None:
+        return _fires(case, [], [a for a in odd if a.knob == _CGA], measured=False)
     evidence = [
         Evidence(label="time that products lose beside communication", value=f"{per_cent(share, 2)} or more")
     ]

@@ -7,10 +7,22 @@ from collections.abc import Mapping
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, applies, given, known, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import has_experts
 from perfdoc.rules.facts.exposed import exposed_ns
-from perfdoc.rules.facts.hidden import only_for_gpus
+
+
+def _domain(case: Case) -> int | None:
+    gpu = case.gpu
+    return case.number("nvlink_domain_size") or (None if gpu is None else gpu.nvlink_domain)
+
+
+def _placed_otherwise(case: Case) -> Missing | None:
+    if not case.is_set_to("use_tp_pp_dp_mapping", True):
+        return None
+    return skipped("ranks are placed with PP inside DP (use_tp_pp_dp_mapping), which is not followed here")
+
 
 META = Meta(
     code="PD115",
@@ -19,7 +31,20 @@ META = Meta(
     "and whoever waits for that group with it.",
     sources=("seed 000", "seed 001", "seed 002"),
     topic="network",
-    needs=("settings", "hardware"),
+    needs=(
+        GPUS,
+        GPU_MODEL,
+        applies(
+            "GPUs in NVL72 racks", lambda case: _domain(case) == RACK, "these GPUs are not in NVL72 racks"
+        ),
+        Need(words="ranks that are placed TP innermost, PP outermost", missing=_placed_otherwise),
+        known(
+            "the sizes of the parallel groups",
+            lambda case: _blocks(case),
+            lambda case: _world(case),
+            reason="the sizes of the parallel groups are not known",
+        ),
+    ),
     advice=("nvl72_confine", "nvl72_64", "nvl72_dp_only"),
 )
 
@@ -33,21 +58,7 @@ _MAX_RANKS = 1 << 16
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where ranks placed rack after rack (TP innermost, PP outermost) put a group that
     fits into a rack across two. 72 ranks of TP 4 x DP 16 hold one and an eighth of such blocks."""
-    on_cpu = only_for_gpus(case)
-    if on_cpu is not None:
-        return on_cpu
-    gpu = case.gpu
-    if gpu is None:
-        return Verdict(state="skipped", reason="which GPUs these are is not known")
-    domain = case.number("nvlink_domain_size") or gpu.nvlink_domain
-    if domain != RACK:
-        return Verdict(state="not_applicable", reason="these GPUs are not in NVL72 racks")
-    if case.is_set_to("use_tp_pp_dp_mapping", True):
-        reason = "ranks are placed with PP inside DP (use_tp_pp_dp_mapping), which is not followed here"
-        return Verdict(state="skipped", reason=reason)
-    blocks, world = _blocks(case), _world(case)
-    if blocks is None or world is None:
-        return Verdict(state="skipped", reason="the sizes of the parallel groups are not known")
+    blocks, world = given(_blocks(case)), given(_world(case))
     evidence = [Evidence(label="ranks", value=f"{world:,}")]
     if world <= RACK:
         return Verdict(state="passes", reason="one rack holds them all", evidence=evidence)

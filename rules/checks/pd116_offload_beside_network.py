@@ -6,9 +6,29 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import (
+    GPU_MODEL,
+    GPUS,
+    WINDOW,
+    Missing,
+    Need,
+    applies,
+    given,
+    not_applicable,
+    skipped,
+)
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.exposed import MIN_FRAC
-from perfdoc.rules.facts.hidden import only_for_gpus
+
+
+def _not_offloaded(case: Case) -> Missing | None:
+    settings = [case.setting(knob) for knob in _OFFLOADS]
+    if any(now is True for _, now in settings):
+        return None
+    if all(known for known, _ in settings):
+        return not_applicable("nothing is offloaded")
+    return skipped("whether anything is offloaded is not known")
+
 
 META = Meta(
     code="PD116",
@@ -18,7 +38,17 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="network",
     time=("exposed_memcpy",),
-    needs=("trace", "settings", "hardware"),
+    needs=(
+        GPUS,
+        GPU_MODEL,
+        applies(
+            "a Grace CPU beside the GPUs",
+            lambda case: case.gpu is not None and case.gpu.grace,
+            "these GPUs have no Grace CPU beside them",
+        ),
+        Need(words="something that is offloaded to the host", missing=_not_offloaded),
+        WINDOW,
+    ),
     advice=("mem_offload_nccl_env",),
 )
 
@@ -33,22 +63,7 @@ _REMEDY = (
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where a Grace system is known to offload, exposed communication takes 5 % of the
     window, and NCCL is not known to reach the cards directly."""
-    on_cpu = only_for_gpus(case)
-    if on_cpu is not None:
-        return on_cpu
-    gpu = case.gpu
-    if gpu is None:
-        return Verdict(state="skipped", reason="which GPUs these are is not known")
-    if not gpu.grace:
-        return Verdict(state="not_applicable", reason="these GPUs have no Grace CPU beside them")
-    settings = [case.setting(knob) for knob in _OFFLOADS]
-    if not any(now is True for _, now in settings):
-        if all(known for known, _ in settings):
-            return Verdict(state="not_applicable", reason="nothing is offloaded")
-        return Verdict(state="skipped", reason="whether anything is offloaded is not known")
-    share = case.share(lambda r: sum(r.ledger.exposed_comm_ns.values()))
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    share = given(case.share(lambda r: sum(r.ledger.exposed_comm_ns.values())))
     evidence = [Evidence(label="exposed communication, mean over ranks", value=per_cent(share))]
     copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
     evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))

@@ -9,11 +9,12 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, WINDOW
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.context_parallel import covered_cp, transfer_over_attention, two_levels
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.facts.hidden import level_of, only_for_gpus, surely_saved
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
+from perfdoc.rules.facts.hidden import level_of, surely_saved
 
 META = Meta(
     code="PD120",
@@ -24,7 +25,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 004"),
     topic="long_sequence",
     time=("exposed_comm.cp",),
-    needs=("trace",),
+    needs=(GPUS, WINDOW, communication("cp")),
     advice=(
         "cp_configurable",
         "cp_p2p",
@@ -64,9 +65,6 @@ def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks: as a problem where the scheme is known not
     to overlap (a2a, all_gather) or next to nothing is hidden. No other degree or scheme is advised where the
     replay finds that the ring is only held up."""
-    on_cpu = only_for_gpus(case)
-    if on_cpu is not None:
-        return on_cpu
     nothing, evidence = judged(case, "cp")
     if nothing is not None:
         return nothing

@@ -6,6 +6,7 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import applies, given, known, several
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.context_parallel import divisors, key_value_heads
@@ -18,7 +19,22 @@ META = Meta(
     "values they are copied to be exchanged, past the node the exchange goes over the network.",
     sources=("seed 004",),
     topic="long_sequence",
-    needs=("settings",),
+    needs=(
+        applies(
+            "heads that ranks exchange (verl's FSDP engine)",
+            lambda case: _degree(case) is not None,
+            "ulysses_sequence_parallel_size is not set or not known: verl's FSDP engine alone has it",
+        ),
+        several(
+            "several ranks that exchange heads", lambda case: _degree(case), one="heads are not exchanged"
+        ),
+        known(
+            "key and value heads, and the GPUs of a node",
+            key_value_heads,
+            lambda case: _gpus_of_node(case),
+            reason="key and value heads, or the GPUs of a node, are not known",
+        ),
+    ),
     advice=("cp_ulysses_verl", "cp_tldr"),
 )
 
@@ -28,15 +44,7 @@ _KNOB = "ulysses_sequence_parallel_size"
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where the degree is above min(GPUs of a node / TP, key and value heads). One
     guide says in prose that it must be larger than the heads; its summary, min(…), is right."""
-    known, degree = case.setting(_KNOB)
-    if not known or not isinstance(degree, int):
-        reason = f"{_KNOB} is not set or not known: verl's FSDP engine alone has it"
-        return Verdict(state="not_applicable", reason=reason)
-    if degree == 1:
-        return Verdict(state="not_applicable", reason="heads are not exchanged")
-    shared, node = key_value_heads(case), _gpus_of_node(case)
-    if shared is None or node is None:
-        return Verdict(state="skipped", reason="key and value heads, or the GPUs of a node, are not known")
+    degree, shared, node = given(_degree(case)), given(key_value_heads(case)), given(_gpus_of_node(case))
     tp = case.degree("tensor_model_parallel_size") or 1
     most = max(1, min(node // tp, shared))
     evidence = [
@@ -69,6 +77,11 @@ def evaluate(case: Case) -> Verdict:
         false_alarm="A sequence that fits on no fewer GPUs: then a ring over nodes (context parallelism) is "
         "due.",
     )
+
+
+def _degree(case: Case) -> int | None:
+    known, degree = case.setting(_KNOB)
+    return degree if known and isinstance(degree, int) else None
 
 
 def _gpus_of_node(case: Case) -> int | None:

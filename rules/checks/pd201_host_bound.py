@@ -10,11 +10,13 @@ from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
+from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.capture import why_start_up_counts
+from perfdoc.rules.facts.capture import LAUNCHES, why_start_up_counts
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.graphs import graph_advice, why_no_room
+from perfdoc.rules.facts.idle import MIN_HOST_FRAC
 from perfdoc.rules.facts.micro_batches import fits_doubled, larger
 from perfdoc.rules.facts.model_memory import cp_of, tp_of
 
@@ -26,7 +28,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003"),
     topic="host_overhead",
     time=("idle.host",),
-    needs=("trace",),
+    needs=(GPUS, LAUNCHES, WINDOW),
     advice=(
         "host_symptom_flops",
         "host_symptom_small",
@@ -38,9 +40,6 @@ META = Meta(
     ),
 )
 
-MIN_FRAC = 0.05
-"""Of the window, mean over ranks; or what the replay says that the step would save, waits of other ranks
-included."""
 MOST_FRAC = 0.5
 """The same from where on it is worth a look in a window without steps: of less, nobody knows whether it is
 start-up."""
@@ -48,25 +47,14 @@ _LARGER = "each launch brings more work, so that fewer of them fill the same tim
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where the host holds the device up for `MIN_FRAC` of the window; where that is the whole capture,
-    start-up included, only from `MOST_FRAC` on and as information."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU: nothing is launched")
-    if not all(c.capabilities["launch_correlation"].available for c in case.captures):
-        reason = next(
-            c.capabilities["launch_correlation"].reason
-            for c in case.captures
-            if not c.capabilities["launch_correlation"].available
-        )
-        return Verdict(state="skipped", reason=reason)
+    """Fires where the host holds the device up for `idle.MIN_HOST_FRAC` of the window; where that is the
+    whole capture, start-up included, only from `MOST_FRAC` on and as information."""
     start_up = why_start_up_counts(case)
-    share = case.share(lambda r: r.ledger.idle_ns["host"])
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    share = given(case.share(lambda r: r.ledger.idle_ns["host"]))
     if start_up and share < MOST_FRAC:
         return Verdict(state="skipped", reason=start_up)
     evidence = time_evidence(case, "idle behind the host", share, lambda r: r.ledger.idle_ns["host"])
-    if max(share, worth_frac(case, "without_launches")) < MIN_FRAC:
+    if max(share, worth_frac(case, "without_launches")) < MIN_HOST_FRAC:
         return Verdict(state="passes", evidence=evidence)
     if case.job.mfu.value is not None:
         evidence.append(Evidence(label="MFU", value=per_cent(case.job.mfu.value)))
@@ -128,7 +116,7 @@ def _remedy(case: Case) -> str:
             "FSDP shards the states over data-parallel ranks instead of splitting each product, so that "
             f"tensor parallelism of {tp} can go."
         )
-    if (case.share(_before_small_ns) or 0.0) >= MIN_FRAC:
+    if (case.share(_before_small_ns) or 0.0) >= MIN_HOST_FRAC:
         words.append(
             "Many kernels are shorter than their launches: fuse operators (PD404), and pack short samples "
             "where it is fine-tuning."

@@ -10,8 +10,10 @@ from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, predicted, worth_frac
+from perfdoc.rules.engine.needs import WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.facts.idle import MIN_GC_FRAC
 
 META = Meta(
     code="PD202",
@@ -21,13 +23,10 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
     time=("idle.gc",),
-    needs=("trace",),
+    needs=(on_some_rank("traced garbage collection", lambda r: r.host.gc), WINDOW),
     advice=("host_gc", "scale_jitter"),
 )
 
-MIN_FRAC = 0.01
-"""Of the window, mean over ranks; or what the replay says that the step would save, waits of other ranks
-included."""
 INTERVAL_STEPS = 100
 """Between collections that all ranks make at the same step."""
 
@@ -39,12 +38,8 @@ _OTHERS = (
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where collections hold the device up for `MIN_FRAC` of the window."""
-    if not any(r.host.gc.state == "measured" for r in case.ranks):
-        return Verdict(state="skipped", reason=case.ranks[0].host.gc.reason if case.ranks else "no ranks")
-    share = case.share(lambda r: r.ledger.idle_ns["gc"])
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    """Fires where collections hold the device up for `idle.MIN_GC_FRAC` of the window."""
+    share = given(case.share(lambda r: r.ledger.idle_ns["gc"]))
     count = sum(r.host.gc.count or 0 for r in case.ranks)
     evidence = [
         Evidence(label="idle behind garbage collection, mean over ranks", value=per_cent(share)),
@@ -54,7 +49,7 @@ def evaluate(case: Case) -> Verdict:
     # Where a log says how often the run collects, what was predicted is of that already.
     logged = case.gains.collections is not None
     worth = worth_frac(case, "without_gc") * (1.0 if logged else factor)
-    if max(share * factor, worth) < MIN_FRAC:
+    if max(share * factor, worth) < MIN_GC_FRAC:
         return Verdict(state="passes", reason=said, evidence=evidence)
     gain = predicted(case, "without_gc")
     return Verdict(

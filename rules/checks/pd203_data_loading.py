@@ -9,6 +9,7 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
+from perfdoc.rules.engine.needs import WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 
@@ -19,7 +20,7 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
     time=("idle.data",),
-    needs=("trace",),
+    needs=(on_some_rank("traced data loading", lambda r: r.host.data), WINDOW),
 )
 
 MIN_FRAC = 0.01
@@ -39,11 +40,7 @@ _MANY = (
 
 def evaluate(case: Case) -> Verdict:
     """Fires where loading holds the device up for `MIN_FRAC` of the window."""
-    if not any(r.host.data.state == "measured" for r in case.ranks):
-        return Verdict(state="skipped", reason=case.ranks[0].host.data.reason if case.ranks else "no ranks")
-    share = case.share(lambda r: r.ledger.idle_ns["data"])
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    share = given(case.share(lambda r: r.ledger.idle_ns["data"]))
     evidence = time_evidence(case, "idle behind data loading", share, lambda r: r.ledger.idle_ns["data"])
     if max(share, worth_frac(case, "without_data")) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)

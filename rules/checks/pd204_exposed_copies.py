@@ -9,6 +9,7 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import why_start_up_counts
@@ -21,7 +22,7 @@ META = Meta(
     sources=("DESIGN section 3", "seed 000", "seed 001"),
     topic="memory",
     time=("exposed_memcpy",),
-    needs=("trace",),
+    needs=(GPUS, WINDOW),
     advice=("mem_offload_tune",),
 )
 
@@ -47,12 +48,8 @@ _DEVICE = (
 def evaluate(case: Case) -> Verdict:
     """Fires where exposed copies take `MIN_FRAC` of the window; as information where that is the whole
     capture, start-up included, and they take less than `MOST_FRAC` of it."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU: nothing is copied")
     missing = [c.capabilities["copies"] for c in case.captures if not c.capabilities["copies"].available]
-    share = case.share(lambda r: r.ledger.exposed_memcpy_ns)
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    share = given(case.share(lambda r: r.ledger.exposed_memcpy_ns))
     if missing and share < MIN_FRAC:
         return Verdict(state="skipped", reason=missing[0].reason)
     evidence = time_evidence(case, "copies that nothing hides", share, lambda r: r.ledger.exposed_memcpy_ns)

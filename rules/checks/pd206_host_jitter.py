@@ -4,12 +4,23 @@ from __future__ import annotations
 
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.rules import Evidence
-from perfdoc.rules.checks.pd202_garbage_collection import MIN_FRAC as PD202_FRAC
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import Missing, Need, given, over_ranks, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.hardware import binding
+from perfdoc.rules.facts.idle import MIN_GC_FRAC
+
+
+def _too_few_steps(case: Case) -> Missing | None:
+    found = case.job.host_jitter
+    if found.median_spread_ns is None or not found.median_host_ns:
+        return skipped(found.reason or "the hosts' time was not measured")
+    if found.noise_spread_ns is None:
+        return skipped(f"too few common steps ({found.common_steps}) to tell a slow host from noise")
+    return None
+
 
 META = Meta(
     code="PD206",
@@ -19,7 +30,10 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
     time=("waits",),
-    needs=("ranks", "steps"),
+    needs=(
+        over_ranks("hosts of several ranks, compared step by step", lambda case: case.job.host_jitter),
+        Need(words="common steps enough to tell a slow host from noise", missing=_too_few_steps),
+    ),
     advice=("host_symptom_variation", "host_bind", "host_bind_divisor", "scale_jitter"),
 )
 
@@ -39,20 +53,14 @@ def evaluate(case: Case) -> Verdict:
     where one is slow again and again, or where they are by turns and ranks wait for one another for
     `MIN_WAIT_FRAC` of the time; as information where that was not measured."""
     found = case.job.host_jitter
-    if found.state != "measured":
-        alone = len(case.ranks) < 2
-        return Verdict(state="not_applicable" if alone else "skipped", reason=found.reason)
-    if found.median_spread_ns is None or not found.median_host_ns:
-        return Verdict(state="skipped", reason=found.reason or "the hosts' time was not measured")
-    if found.noise_spread_ns is None:
-        reason = f"too few common steps ({found.common_steps}) to tell a slow host from noise"
-        return Verdict(state="skipped", reason=reason)
-    beyond = max(0, found.median_spread_ns - found.noise_spread_ns)
-    share = found.median_spread_ns / found.median_host_ns
+    spread_ns, host_ns = given(found.median_spread_ns), given(found.median_host_ns)
+    noise_ns = given(found.noise_spread_ns)
+    beyond = max(0, spread_ns - noise_ns)
+    share = spread_ns / host_ns
     evidence = [
         Evidence(label="longest less shortest host time of a step, median", value=per_cent(share)),
-        Evidence(label="that is", value=brief(found.median_spread_ns)),
-        Evidence(label="each host's own variation explains", value=brief(found.noise_spread_ns)),
+        Evidence(label="that is", value=brief(spread_ns)),
+        Evidence(label="each host's own variation explains", value=brief(noise_ns)),
     ]
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
@@ -74,7 +82,7 @@ def evaluate(case: Case) -> Verdict:
         if wait < MIN_WAIT_FRAC:
             reason = f"{_TURNS}, and ranks hardly wait for one another"
             return Verdict(state="passes", reason=reason, evidence=evidence)
-    costly = slow or wait is not None or (case.on_host and beyond / found.median_host_ns >= MIN_FRAC)
+    costly = slow or wait is not None or (case.on_host and beyond / host_ns >= MIN_FRAC)
     return Verdict(
         state="fires",
         worst=worst_instance(case, "idle.host", label=slow[0].label) if slow else None,
@@ -112,7 +120,7 @@ def _wait_frac(case: Case) -> float | None:
 def _collecting(case: Case) -> bool:
     """Whether most of what devices idle for their hosts is garbage collection, enough of it for PD202."""
     gc = case.share(lambda r: r.ledger.idle_ns["gc"]) or 0.0
-    return gc >= PD202_FRAC and gc >= (case.share(lambda r: r.ledger.idle_ns["host"]) or 0.0)
+    return gc >= MIN_GC_FRAC and gc >= (case.share(lambda r: r.ledger.idle_ns["host"]) or 0.0)
 
 
 def _remedy(case: Case, slow: str) -> str:

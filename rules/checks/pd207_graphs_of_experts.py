@@ -5,8 +5,11 @@ from __future__ import annotations
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import applies, given, known, setting
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.graphs import static_scope
+
+_IMPL, _SCOPE = "cuda_graph_impl", "cuda_graph_scope"
 
 META = Meta(
     code="PD207",
@@ -15,31 +18,34 @@ META = Meta(
     "number of tokens in each step, so that only what lies beside them can be captured.",
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
-    needs=("settings",),
+    needs=(
+        setting(_IMPL),
+        applies(
+            "CUDA graphs",
+            lambda case: case.setting(_IMPL)[1] not in (None, "none"),
+            "nothing is captured in CUDA graphs",
+        ),
+        known(
+            "whether the model has experts, and their capacity",
+            static_scope,
+            reason="whether the model has experts, and their capacity, is not known",
+        ),
+        applies(
+            "layers with shapes that change",
+            lambda case: bool(static_scope(case)),
+            "all shapes of a layer are static",
+        ),
+        setting(_SCOPE),
+    ),
     advice=("host_cuda_graph_moe",),
 )
 
-_IMPL, _SCOPE = "cuda_graph_impl", "cuda_graph_scope"
 _WHOLE = (None, "full", (), ("full",), "full_iteration", ("full_iteration",))
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where whole layers of a model with dropless experts are known to be captured."""
-    known, impl = case.setting(_IMPL)
-    if not known:
-        return Verdict(state="skipped", reason=f"{_IMPL} is not known")
-    if impl in (None, "none"):
-        return Verdict(state="not_applicable", reason="nothing is captured in CUDA graphs")
-    scope = static_scope(case)
-    if scope is None:
-        return Verdict(
-            state="skipped", reason="whether the model has experts, and their capacity, is not known"
-        )
-    if not scope:
-        return Verdict(state="not_applicable", reason="all shapes of a layer are static")
-    known, now = case.setting(_SCOPE)
-    if not known:
-        return Verdict(state="skipped", reason=f"{_SCOPE} is not known")
+    scope, now = given(static_scope(case)), case.setting(_SCOPE)[1]
     evidence = [Evidence(label="captured", value="whole layers" if now in _WHOLE else str(now))]
     if now not in _WHOLE:
         return Verdict(state="passes", evidence=evidence)

@@ -7,13 +7,21 @@ from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import predicted, worth_frac
+from perfdoc.rules.engine.needs import Missing, Need, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import bubble
-from perfdoc.rules.facts.bubble import bubble_ceiling, no_pipeline, overlapped_messages
+from perfdoc.rules.facts.bubble import BUBBLE, MIN_FRAC, PIPELINE, bubble_ceiling, overlapped_messages
 from perfdoc.rules.facts.degrees import PP, VPP, layers_of
 from perfdoc.rules.facts.exposed import MIN_FRAC as EXPOSED_MIN_FRAC
 from perfdoc.rules.facts.exposed import exposed_ns
 from perfdoc.rules.facts.micro_batches import few, more
+
+
+def _no_bubble(case: Case) -> Missing | None:
+    """Where one was measured there is a pipeline, whatever the settings say."""
+    without = BUBBLE.missing(case)
+    return None if without is None else PIPELINE.missing(case) or without
+
 
 META = Meta(
     code="PD301",
@@ -23,7 +31,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
     topic="pipeline",
     time=("pipeline.bubble",),
-    needs=("ranks", "steps"),
+    needs=(Need(words="a measured bubble", missing=_no_bubble),),
     advice=(
         "pp_raise_m_vpp",
         "pp_bubble_formula",
@@ -34,8 +42,6 @@ META = Meta(
     ),
 )
 
-MIN_FRAC = 0.05
-"""Of the step."""
 OWN_PRICE_FRAC = 0.01
 """Of the step: a bubble that is no larger than the schedule's own by more is the layout's price."""
 MAX_VPP = 8
@@ -43,19 +49,17 @@ MAX_VPP = 8
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where the bubble takes `MIN_FRAC` of the step; as information where there are `bubble.PER_STAGE`
-    micro-batches for each stage, the bubble is the one that follows, and the replay gains less than
-    `MIN_FRAC` by more chunks. Those are advised only where layers divide over pp x vpp."""
+    """Fires where the bubble takes `bubble.MIN_FRAC` of the step; as information where there are
+    `bubble.PER_STAGE` micro-batches for each stage, the bubble is the one that follows, and the replay gains
+    less than as much by more chunks. Those are advised only where layers divide over pp x vpp."""
     found = case.job.pipeline
-    if found.state != "measured" or found.bubble_frac is None:
-        nothing = no_pipeline(case)
-        return nothing or Verdict(state="skipped", reason=found.reason or "the bubble was not measured")
-    evidence = [Evidence(label="bubble, of the step", value=per_cent(found.bubble_frac))]
+    share = given(found.bubble_frac)
+    evidence = [Evidence(label="bubble, of the step", value=per_cent(share))]
     if found.ideal_bubble_frac is not None:
         evidence.append(
             Evidence(label="with equal stages it would be", value=per_cent(found.ideal_bubble_frac))
         )
-    if found.bubble_frac < MIN_FRAC:
+    if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     return Verdict(
         state="fires",

@@ -5,11 +5,24 @@ from __future__ import annotations
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import bubble
-from perfdoc.rules.facts.bubble import PER_STAGE, ideal_frac, no_pipeline
+from perfdoc.rules.facts.bubble import PER_STAGE, PIPELINE, ideal_frac
 from perfdoc.rules.facts.degrees import PP, VPP
 from perfdoc.rules.facts.micro_batches import OTHERWISE, few, more, wanted
+
+
+def _chunks(case: Case) -> int | None:
+    return case.degree(VPP) or case.job.facts.vpp
+
+
+def _unknown(case: Case) -> Missing | None:
+    count, vpp = case.micro_batches, _chunks(case)
+    if case.degree(PP) is None or count is None or vpp is None or min(count, vpp) < 1:
+        return skipped("the stages, their chunks or the micro-batches are not known")
+    return None
+
 
 META = Meta(
     code="PD302",
@@ -18,7 +31,10 @@ META = Meta(
     "fills and drains.",
     sources=("seed 003", "seed 004"),
     topic="pipeline",
-    needs=("settings",),
+    needs=(
+        PIPELINE,
+        Need(words="stages, their chunks and the micro-batches of a step", missing=_unknown),
+    ),
     advice=("pp_m_rule", "pp_bubble_formula"),
 )
 
@@ -29,12 +45,7 @@ MOST = 8
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, below `bubble.PER_STAGE` micro-batches a stage and chunk. Where the bubble
     was measured, PD301 says it."""
-    if nothing := no_pipeline(case):
-        return nothing
-    pp, micro_batches = case.degree(PP), case.micro_batches
-    vpp = case.degree(VPP) or case.job.facts.vpp
-    if pp is None or micro_batches is None or vpp is None or min(micro_batches, vpp) < 1:
-        return Verdict(state="skipped", reason="the stages, their chunks or the micro-batches are not known")
+    pp, micro_batches, vpp = given(case.degree(PP)), given(case.micro_batches), given(_chunks(case))
     ideal = ideal_frac(pp=pp, vpp=vpp, micro_batches=micro_batches)
     evidence = [
         Evidence(label="micro-batches of a step", value=str(micro_batches)),

@@ -9,9 +9,19 @@ from perfdoc.results.rules import Evidence
 from perfdoc.results.waits import Straggler
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import Missing, Need, over_ranks, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.degrees import PP
+
+
+def _not_told_apart(case: Case) -> Missing | None:
+    found = case.job.skew
+    few = not found.stragglers and found.distinguishable < FEWEST
+    if few or found.stragglers_state in ("not_distinguishable", "not_compared"):
+        return skipped(found.stragglers_reason)
+    return None
+
 
 META = Meta(
     code="PD303",
@@ -20,7 +30,10 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="scale",
     time=("waits",),
-    needs=("ranks",),
+    needs=(
+        over_ranks("several ranks, matched with one another", lambda case: case.job.skew),
+        Need(words="arrivals that can be told apart", missing=_not_told_apart),
+    ),
     advice=("host_symptom_variation",),
 )
 
@@ -38,13 +51,6 @@ def evaluate(case: Case) -> Verdict:
     """Fires where a rank comes last beyond chance, at a cost of `MIN_FRAC`. Not by the order in which stages
     of a pipeline end, nor where it only passes on that it waited for others itself."""
     found = case.job.skew
-    if found.state != "measured":
-        alone = len(case.ranks) < 2
-        return Verdict(state="not_applicable" if alone else "skipped", reason=found.reason or "one rank only")
-    if found.stragglers_state == "not_distinguishable" or found.stragglers_state == "not_compared":
-        return Verdict(state="skipped", reason=found.stragglers_reason)
-    if not found.stragglers and found.distinguishable < FEWEST:
-        return Verdict(state="skipped", reason=found.stragglers_reason)
     late = [s for s in found.stragglers if _loss_frac(case, s) >= MIN_FRAC]
     culprits = [s for s in late if s.cause != "waiting" and not _by_schedule(case, s)]
     if not culprits:

@@ -10,9 +10,10 @@ from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import at_most, predicted
+from perfdoc.rules.engine.needs import Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import bubble
-from perfdoc.rules.facts.bubble import late_peer_ceiling, no_pipeline
+from perfdoc.rules.facts.bubble import PIPELINE, late_peer_ceiling
 from perfdoc.rules.facts.stage_split import (
     as_settings,
     balanced,
@@ -20,6 +21,14 @@ from perfdoc.rules.facts.stage_split import (
     layers_by_stage,
     own_ns_by_stage,
 )
+
+
+def _no_passes(case: Case) -> Missing | None:
+    found = case.job.pipeline
+    if found.state == "measured" and found.imbalance_ns is not None and found.window_ns:
+        return None
+    return skipped(found.reason or "the stages' passes are not known")
+
 
 META = Meta(
     code="PD305",
@@ -29,7 +38,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="pipeline",
     time=("pipeline.late_peer",),
-    needs=("ranks", "steps"),
+    needs=(PIPELINE, Need(words="the passes of all stages", missing=_no_passes)),
     advice=("pp_asymmetric", "pp_flexible_layout"),
 )
 
@@ -49,12 +58,8 @@ def evaluate(case: Case) -> Verdict:
     hosts that hold them up; as information where no split of whole layers is more even, or the most even one
     is predicted to gain nothing. Layers are spread anew where the settings say how they are spread now and it
     is the first or the last stage that is slow."""
-    if nothing := no_pipeline(case):
-        return nothing
     found = case.job.pipeline
-    if found.state != "measured" or found.imbalance_ns is None or not found.window_ns:
-        return Verdict(state="skipped", reason=found.reason or "the stages' passes are not known")
-    share = found.imbalance_ns / found.window_ns
+    share = given(found.imbalance_ns) / given(found.window_ns)
     evidence = [Evidence(label="waiting for slower stages, of the step", value=per_cent(share))]
     if found.slowest_over_mean is not None and found.slowest_stage is not None:
         evidence.append(

@@ -6,8 +6,14 @@ from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.bubble import no_pipeline
+from perfdoc.rules.facts.bubble import PIPELINE
+
+
+def _one_stage(case: Case) -> Missing | None:
+    return skipped("no memory snapshots of two stages that are known") if len(_peaks(case)) < 2 else None
+
 
 META = Meta(
     code="PD306",
@@ -16,7 +22,10 @@ META = Meta(
     "though other stages have room.",
     sources=("seed 004",),
     topic="pipeline",
-    needs=("ranks", "snapshot"),
+    needs=(
+        PIPELINE,
+        Need(words="memory snapshots of two stages", missing=_one_stage),
+    ),
     advice=("pp_flexible_layout",),
 )
 
@@ -29,11 +38,7 @@ MAX_RATIO = 0.8
 def evaluate(case: Case) -> Verdict:
     """Fires where the fullest stage has less than `MAX_FREE_FRAC` of its device to spare, or failed to
     allocate, and another stage's peak is `MAX_RATIO` of it or less; as information where nothing failed."""
-    if nothing := no_pipeline(case):
-        return nothing
     peaks = _peaks(case)
-    if len(peaks) < 2:
-        return Verdict(state="skipped", reason="no memory snapshots of two stages that are known")
     fullest = max(peaks, key=lambda s: peaks[s][0])
     emptiest = min(peaks, key=lambda s: peaks[s][0])
     (most, device), (least, _) = peaks[fullest], peaks[emptiest]

@@ -4,13 +4,22 @@ from __future__ import annotations
 
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.checks import pd304_interleaving_overhead as pd304
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.bubble import no_pipeline, transfer_ceiling
+from perfdoc.rules.facts.bubble import PIPELINE, transfer_ceiling
 from perfdoc.rules.facts.degrees import VPP
+from perfdoc.rules.facts.interleaving import costs_more_than_it_saves
+
+
+def _no_messages(case: Case) -> Missing | None:
+    found = case.job.pipeline
+    if found.state == "measured" and None not in (found.transfer_frac, found.handover_frac):
+        return None
+    return skipped(found.reason or "messages were not measured")
+
 
 META = Meta(
     code="PD307",
@@ -20,7 +29,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003"),
     topic="pipeline",
     time=("pipeline.transfer",),
-    needs=("ranks", "steps"),
+    needs=(PIPELINE, Need(words="messages between stages", missing=_no_messages)),
     advice=("pp_p2p_overlap_steady", "pp_p2p_exposed_warmup", "pp_p2p_modes"),
 )
 
@@ -33,21 +42,18 @@ _ENDS = "overlap_p2p_comm_warmup_flush"
 def evaluate(case: Case) -> Verdict:
     """Fires where stages wait for messages for `MIN_FRAC` of the step; not where all that is left is to have
     fewer of them, which PD304 says."""
-    if nothing := no_pipeline(case):
-        return nothing
     found = case.job.pipeline
-    if found.state != "measured" or found.transfer_frac is None or found.handover_frac is None:
-        return Verdict(state="skipped", reason=found.reason or "messages were not measured")
-    share = found.transfer_frac + found.handover_frac
+    transfer, handover = given(found.transfer_frac), given(found.handover_frac)
+    share = transfer + handover
     evidence = [
-        Evidence(label="messages on their way, of the step", value=per_cent(found.transfer_frac)),
-        Evidence(label="handing them to and from compute", value=per_cent(found.handover_frac)),
+        Evidence(label="messages on their way, of the step", value=per_cent(transfer)),
+        Evidence(label="handing them to and from compute", value=per_cent(handover)),
     ]
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     vpp = case.degree(VPP) or found.vpp or 1
     advice = _modes(case) if vpp > 1 else []
-    if not advice and pd304.evaluate(case).state == "fires":
+    if not advice and costs_more_than_it_saves(case):
         reason = "there are more messages than the smaller bubble is worth: see PD304"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     return Verdict(

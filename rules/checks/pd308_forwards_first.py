@@ -8,8 +8,18 @@ from numpy.typing import NDArray
 from perfdoc.analyzers.pipeline.passes import Passes
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.bubble import no_pipeline
+from perfdoc.rules.facts.bubble import PIPELINE
+
+
+def _no_passes(case: Case) -> Missing | None:
+    ranks = [r.pipeline.passes for r in case.ranks if r.pipeline.state == "measured"]
+    everywhere = ranks and len(ranks) == len(case.ranks) and all(len(p) for p in ranks)
+    if case.job.pipeline.pp is not None and everywhere:
+        return None
+    return skipped("the passes of micro-batches are not known on all ranks")
+
 
 META = Meta(
     code="PD308",
@@ -18,7 +28,7 @@ META = Meta(
     "1F1B keeps those of as many as there are stages. The memory limits micro-batches, and so the bubble.",
     sources=("seed 003",),
     topic="pipeline",
-    needs=("steps",),
+    needs=(PIPELINE, Need(words="the passes of micro-batches, on all ranks", missing=_no_passes)),
     advice=("pp_1f1b",),
 )
 
@@ -29,12 +39,7 @@ IN_FLIGHT = 3
 def evaluate(case: Case) -> Verdict:
     """Fires where on every rank all forward passes of each step come before its first backward pass, and are
     more than 1F1B would have in flight: `IN_FLIGHT` x stages x chunks."""
-    if nothing := no_pipeline(case):
-        return nothing
-    pp = case.job.pipeline.pp
-    ranks = [r.pipeline.passes for r in case.ranks if r.pipeline.state == "measured"]
-    if pp is None or not ranks or len(ranks) < len(case.ranks) or not all(len(p) for p in ranks):
-        return Verdict(state="skipped", reason="the passes of micro-batches are not known on all ranks")
+    pp, ranks = given(case.job.pipeline.pp), [r.pipeline.passes for r in case.ranks]
     chunks = case.job.pipeline.vpp or 1
     least = min(_forwards_first(p) for p in ranks)
     evidence = [

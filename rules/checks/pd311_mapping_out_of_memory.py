@@ -5,7 +5,6 @@ from __future__ import annotations
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.checks import pd502_out_of_memory as pd502
 from perfdoc.rules.engine.advise import advise, all_or_none, proposed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -25,6 +24,8 @@ from perfdoc.rules.facts.degrees import (
     sequence_of,
     uses_fsdp,
 )
+from perfdoc.rules.facts.memory_relief import pieces
+from perfdoc.rules.facts.shortage import NEEDS, shortage
 
 META = Meta(
     code="PD311",
@@ -33,7 +34,7 @@ META = Meta(
     "activations have to be split over more ranks.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
     topic="parallel_mapping",
-    needs=("snapshot", "settings"),
+    needs=NEEDS,
     advice=(
         "pm_tp_when_too_big",
         "pm_table_too_big",
@@ -55,18 +56,18 @@ def evaluate(case: Case) -> Verdict:
     ranks. In order: where activations are `ACTIVATIONS_FRAC` of the peak and the sequence is longer than the
     model is wide, context parallelism; expert, then tensor parallelism inside the NVLink domain; the
     pipeline, with virtual stages."""
-    short = pd502.evaluate(case)
-    if short.state != "fires":
-        return Verdict(state=short.state, reason=short.reason, evidence=short.evidence)
+    short = shortage(case)
+    if not short.is_one:
+        return Verdict(state="passes", evidence=short.evidence)
     measured = [d for d in ([] if case.memory is None else case.memory.devices) if d.peak_reserved_bytes]
     if not measured:
         return Verdict(state="skipped", reason="no memory snapshot tells what was reserved")
-    if any(not p.forbidden for p in proposed(case, short.advice)):
+    if any(not p.forbidden for p in proposed(case, pieces(case, short.worst))):
         reason = "there are settings left that cost no ranks: see PD502"
         return Verdict(state="passes", reason=reason, evidence=short.evidence)
     worst = max(measured, key=lambda d: (d.oom_events or 0, d.peak_reserved_bytes or 0))
     evidence = [
-        *short.evidence[:2],
+        *short.counts,
         Evidence(label="peak of reserved memory", value=gib(worst.peak_reserved_bytes or 0, ".4g")),
     ]
     free = [f for d in measured if (f := _free_frac(d)) is not None]

@@ -7,8 +7,27 @@ from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, given, known, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import CP, degrees_of, uses_fsdp
+
+_KNOB = "use_distributed_optimizer"
+
+
+def _cp(case: Case) -> int | None:
+    return case.degree(CP) or case.job.facts.cp
+
+
+def _sharded(case: Case) -> bool | None:
+    value = case.setting(_KNOB)[1]
+    return value if isinstance(value, bool) else None
+
+
+def _one_copy(case: Case) -> Missing | None:
+    if case.dp == _cp(case) == 1:
+        return not_applicable("there is one replica")
+    return not_applicable("FSDP shards the optimizer itself") if uses_fsdp(case) else None
+
 
 META = Meta(
     code="PD312",
@@ -18,25 +37,24 @@ META = Meta(
     "splitting, less recomputation or larger micro-batches.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003"),
     topic="parallel_mapping",
-    needs=("settings",),
+    needs=(
+        known(
+            "the data- and context-parallel degrees",
+            lambda case: case.dp,
+            _cp,
+            reason="the data- and context-parallel degrees are not known",
+        ),
+        Need(words="several replicas, not FSDP", missing=_one_copy),
+        known("`use_distributed_optimizer`", _sharded, reason=f"{_KNOB} is not known"),
+    ),
     advice=("pm_distopt", "mem_distopt_od", "pm_cp_shards_optimizer", "moe_dp_replaces_cp"),
 )
-
-_KNOB = "use_distributed_optimizer"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where there are several replicas and the distributed optimizer is known to be
     off."""
-    dp, cp = case.dp, case.degree(CP) or case.job.facts.cp
-    if dp is None or cp is None:
-        return Verdict(state="skipped", reason="the data- and context-parallel degrees are not known")
-    if dp * cp == 1 or uses_fsdp(case):
-        reason = "there is one replica" if dp * cp == 1 else "FSDP shards the optimizer itself"
-        return Verdict(state="not_applicable", reason=reason)
-    known, value = case.setting(_KNOB)
-    if not known or not isinstance(value, bool):
-        return Verdict(state="skipped", reason=f"{_KNOB} is not known")
+    dp, cp, value = given(case.dp), given(_cp(case)), given(_sharded(case))
     now = degrees_of(case)
     saved = None if now is None or value else _saved_bytes(case, now)
     evidence = [Evidence(label="replicas, context-parallel ranks included", value=str(dp * cp))]

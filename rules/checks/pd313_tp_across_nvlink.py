@@ -6,15 +6,18 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import WINDOW, given, several
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.bubble import ideal_frac
 from perfdoc.rules.facts.degrees import (
+    NVLINK,
     PP,
     TP,
     batch_divides,
     heads_of,
     layers_of,
+    leaves_nvlink,
     nvlink_domain,
     without_tensor_ranks,
 )
@@ -28,7 +31,16 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="parallel_mapping",
     time=("exposed_comm.tp",),
-    needs=("settings", "hardware"),
+    needs=(
+        several(
+            "tensor parallelism",
+            lambda case: case.degree(TP),
+            one="there is no tensor parallelism",
+            unknown="the tensor-parallel degree is not known",
+        ),
+        NVLINK,
+        WINDOW,
+    ),
     advice=("pm_tp_in_nvlink", "pm_table_too_big"),
 )
 
@@ -36,18 +48,8 @@ META = Meta(
 def evaluate(case: Case) -> Verdict:
     """Fires where a tensor-parallel group has more ranks than the NVLink domain, or does not divide it; a
     problem where exposed TP communication takes `exposed.MIN_FRAC` of the time, else information."""
-    tp = case.degree(TP)
-    if tp is None:
-        return Verdict(state="skipped", reason="the tensor-parallel degree is not known")
-    if tp == 1:
-        return Verdict(state="not_applicable", reason="there is no tensor parallelism")
-    domain = nvlink_domain(case)
-    if domain is None:
-        reason = "it is not known how many GPUs reach one another over NVLink here"
-        return Verdict(state="skipped", reason=reason)
-    share = case.share(exposed_ns("tp"))
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    tp, domain = given(case.degree(TP)), given(nvlink_domain(case))
+    share = given(case.share(exposed_ns("tp")))
     evidence = [
         Evidence(label="ranks of a tensor-parallel group", value=str(tp)),
         Evidence(label="GPUs of an NVLink domain", value=str(domain)),
@@ -58,7 +60,7 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(
             Evidence(label="slowest bus bandwidth of its collectives", value=f"{min(known):.3g} GB/s")
         )
-    if tp <= domain and domain % tp == 0:
+    if not leaves_nvlink(case):
         return Verdict(state="passes", evidence=evidence)
     advice, words = all_or_none(case, _advice(case, tp, domain, share)), _words(domain)
     return Verdict(

@@ -5,12 +5,9 @@ from __future__ import annotations
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.checks import pd310_more_splitting_than_needed as pd310
-from perfdoc.rules.checks import pd313_tp_across_nvlink as pd313
-from perfdoc.rules.checks import pd384_tp_against_cp as pd384
-from perfdoc.rules.checks.pd111_exposed_tp import overlap_allowed
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, WINDOW, several
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.bubble import ideal_frac, overlapped_messages
@@ -23,11 +20,14 @@ from perfdoc.rules.facts.degrees import (
     degrees_of,
     hidden_size_of,
     layers_of,
+    leaves_nvlink,
     sequence_of,
 )
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged, transfer_ns
-from perfdoc.rules.facts.hidden import only_for_gpus
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged, transfer_ns
 from perfdoc.rules.facts.memory_need import too_large
+from perfdoc.rules.facts.overlaps import tp_overlap_allowed
+from perfdoc.rules.facts.smaller_mapping import splits_too_far
+from perfdoc.rules.facts.tp_against_cp import out_of_balance
 
 META = Meta(
     code="PD314",
@@ -37,7 +37,16 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="parallel_mapping",
     time=("exposed_comm.tp",),
-    needs=("trace", "settings"),
+    needs=(
+        GPUS,
+        several(
+            "a tensor-parallel degree that is not known to be 1",
+            lambda case: case.degree(TP),
+            one="there is no tensor parallelism",
+        ),
+        WINDOW,
+        communication("tp"),
+    ),
     advice=("pm_tp_small_as_possible", "pm_combine_tp_cp", "pm_tp4pp2_over_tp8"),
 )
 
@@ -52,10 +61,6 @@ def evaluate(case: Case) -> Verdict:
     is `MIN_TP` or more, and no other rule on the mapping has the answer. Half the degree is advised with two
     context ranks where the sequence is longer than the model is wide; else, from `MIN_TP_FOR_STAGES`, with
     two stages whose bubble is smaller than half of what is exposed."""
-    if on_cpu := only_for_gpus(case):
-        return on_cpu
-    if case.degree(TP) == 1:
-        return Verdict(state="not_applicable", reason="there is no tensor parallelism")
     nothing, evidence = judged(case, "tp")
     if nothing is not None:
         return nothing
@@ -66,11 +71,11 @@ def evaluate(case: Case) -> Verdict:
     if now.tp < MIN_TP:
         reason = f"a group of {now.tp} is small: whether one GPU holds the model is for PD310 to say"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    if overlap_allowed(case):
+    if tp_overlap_allowed(case):
         reason = "the overlap is off, which comes first: see PD111"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    for code, reason, others in _BEFORE:
-        if others(case).state == "fires":
+    for code, reason, holds in _BEFORE:
+        if holds(case):
             return Verdict(state="passes", reason=f"{reason}: see {code}", evidence=evidence)
     return Verdict(
         state="fires",
@@ -89,9 +94,9 @@ def evaluate(case: Case) -> Verdict:
 
 
 _BEFORE = (
-    ("PD313", "groups leave the NVLink domain", pd313.evaluate),
-    ("PD310", "the model fits on fewer ranks", pd310.evaluate),
-    ("PD384", "context parallelism is hidden", pd384.evaluate),
+    ("PD313", "groups leave the NVLink domain", leaves_nvlink),
+    ("PD310", "the model fits on fewer ranks", splits_too_far),
+    ("PD384", "context parallelism is hidden", out_of_balance),
 )
 
 

@@ -6,17 +6,26 @@ import statistics
 
 from perfdoc.results.figures import brief, gib
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.checks.pd201_host_bound import MIN_FRAC
-from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.bubble import bubble_grows
-from perfdoc.rules.facts.degrees import CP, TP, UNKNOWN, degrees_of, without_tensor_ranks
+from perfdoc.rules.facts.capture import LAUNCHES
+from perfdoc.rules.facts.degrees import CP, DEGREES, TP, degrees_of, without_tensor_ranks
+from perfdoc.rules.facts.idle import MIN_HOST_FRAC
 from perfdoc.rules.facts.memory_need import fits
+from perfdoc.rules.facts.smaller_mapping import splits_too_far
+
+
+def _few_ranks(case: Case) -> Missing | None:
+    now = degrees_of(case)
+    count = 1 if now is None else now.tp * now.cp
+    return not_applicable(f"{count} ranks share a layer's tensors") if count < LARGE else None
+
 
 META = Meta(
     code="PD315",
@@ -26,7 +35,13 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002"),
     topic="parallel_mapping",
     time=("idle.host",),
-    needs=("trace", "settings"),
+    needs=(
+        GPUS,
+        DEGREES,
+        Need(words="a layer's tensors shared by many ranks", missing=_few_ranks),
+        LAUNCHES,
+        WINDOW,
+    ),
     advice=("pm_large_tp_cp_starves",),
 )
 
@@ -36,20 +51,9 @@ LARGE = 8
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where `LARGE` ranks or more share each layer's tensors and the host holds the
-    device up for `pd201_host_bound.MIN_FRAC` of the window, with kernels shorter than what lies between
+    device up for `idle.MIN_HOST_FRAC` of the window, with kernels shorter than what lies between
     launches, where that is known."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU: nothing is launched")
-    now = degrees_of(case)
-    if now is None:
-        return Verdict(state="skipped", reason=UNKNOWN)
-    if now.tp * now.cp < LARGE:
-        return Verdict(state="not_applicable", reason=f"{now.tp * now.cp} ranks share a layer's tensors")
-    if not all(c.capabilities["launch_correlation"].available for c in case.captures):
-        return Verdict(state="skipped", reason="a capture does not tell which call launched which kernel")
-    share = case.share(lambda r: r.ledger.idle_ns["host"])
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    now, share = given(degrees_of(case)), given(case.share(lambda r: r.ledger.idle_ns["host"]))
     evidence = time_evidence(case, "idle behind the host", share, lambda r: r.ledger.idle_ns["host"])
     evidence.append(
         Evidence(label="ranks that share a layer's tensors, TP x CP", value=f"{now.tp} x {now.cp}")
@@ -57,7 +61,7 @@ def evaluate(case: Case) -> Verdict:
     medians = [r.host.small_kernels.median_kernel_ns for r in case.ranks]
     if known := [m for m in medians if m is not None]:
         evidence.append(Evidence(label="median kernel", value=brief(statistics.median(known))))
-    if share < MIN_FRAC:
+    if share < MIN_HOST_FRAC:
         return Verdict(state="passes", evidence=evidence)
     between = [r.host.small_kernels.median_launch_interval_ns for r in case.ranks]
     apart = [ns for ns in between if ns is not None]

@@ -5,12 +5,12 @@ from __future__ import annotations
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, WINDOW, given, known, several
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.bubble import bubble_grows
 from perfdoc.rules.facts.degrees import CP, batch_divides, degrees_of, hidden_size_of, sequence_of
 from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns
-from perfdoc.rules.facts.hidden import only_for_gpus
 from perfdoc.rules.facts.memory_need import too_large
 
 META = Meta(
@@ -21,7 +21,22 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002"),
     topic="parallel_mapping",
     time=("exposed_comm.cp",),
-    needs=("settings", "model"),
+    needs=(
+        GPUS,
+        several(
+            "context parallelism",
+            lambda case: case.degree(CP),
+            one="there is no context parallelism",
+            unknown="the context-parallel degree is not known",
+        ),
+        known(
+            "the sequence length and the hidden size",
+            sequence_of,
+            hidden_size_of,
+            reason="the sequence length or the hidden size is not known",
+        ),
+        WINDOW,
+    ),
     advice=("pm_cp_not_when_short", "pm_cp_shards_optimizer"),
 )
 
@@ -35,19 +50,8 @@ _OTHERWISE = (
 def evaluate(case: Case) -> Verdict:
     """Fires where a sequence is divided that has fewer tokens than the model is wide; a problem where exposed
     CP communication takes `exposed.MIN_FRAC` of the time, else information."""
-    if on_cpu := only_for_gpus(case):
-        return on_cpu
-    cp = case.degree(CP)
-    if cp is None:
-        return Verdict(state="skipped", reason="the context-parallel degree is not known")
-    if cp == 1:
-        return Verdict(state="not_applicable", reason="there is no context parallelism")
-    sequence, hidden = sequence_of(case), hidden_size_of(case)
-    if sequence is None or hidden is None:
-        return Verdict(state="skipped", reason="the sequence length or the hidden size is not known")
-    share = case.share(exposed_ns("cp"))
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    cp, share = given(case.degree(CP)), given(case.share(exposed_ns("cp")))
+    sequence, hidden = given(sequence_of(case)), given(hidden_size_of(case))
     evidence = [
         Evidence(label="tokens of a sequence", value=f"{sequence:,}"),
         Evidence(label="tokens on each rank", value=f"{sequence // cp:,}"),

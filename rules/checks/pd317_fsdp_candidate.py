@@ -6,16 +6,16 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.formula import Degrees, parameters_of, sharded_bytes
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, known, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import without_chunks
 from perfdoc.rules.facts.degrees import (
+    DEGREES,
     PP,
     TP,
-    UNKNOWN,
     degrees_of,
     hidden_size_of,
     sequence_of,
@@ -23,8 +23,17 @@ from perfdoc.rules.facts.degrees import (
     without_tensor_ranks,
 )
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
-from perfdoc.rules.facts.hidden import only_for_gpus
 from perfdoc.rules.facts.memory_need import FIT_FRAC, batch_of, device_bytes
+from perfdoc.rules.facts.smaller_mapping import splits_too_far
+
+
+def _nothing_split(case: Case) -> Missing | None:
+    if uses_fsdp(case):
+        return not_applicable("FSDP is used already")
+    now = degrees_of(case)
+    split = now is not None and now.tp * now.pp > 1 and now.world > 1
+    return None if split else not_applicable("neither tensors nor stages are split")
+
 
 META = Meta(
     code="PD317",
@@ -35,7 +44,20 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002"),
     topic="parallel_mapping",
     time=("exposed_comm.tp", "pipeline.bubble", "pipeline.transfer"),
-    needs=("trace", "settings", "model"),
+    needs=(
+        GPUS,
+        DEGREES,
+        Need(words="tensors or stages that are split, not FSDP", missing=_nothing_split),
+        known(
+            "the model's shape, the sequence length and the micro-batch",
+            lambda case: case.job.facts.model,
+            sequence_of,
+            hidden_size_of,
+            lambda case: case.number("micro_batch_size"),
+            reason="the model, the sequence length or the micro-batch is not known",
+        ),
+        WINDOW,
+    ),
     advice=("fsdp_small_long", "pm_table_fsdp", "fsdp_megatron_better"),
 )
 
@@ -51,23 +73,9 @@ def evaluate(case: Case) -> Verdict:
     model of `MAX_PARAMETERS` or fewer, with `MIN_TOKENS` tokens in a micro-batch on each GPU and sequences
     longer than it is wide, and that is not estimated to need more than `memory_need.FIT_FRAC` of the
     device."""
-    if on_cpu := only_for_gpus(case):
-        return on_cpu
-    now = degrees_of(case)
-    if now is None:
-        return Verdict(state="skipped", reason=UNKNOWN)
-    if uses_fsdp(case) or now.tp * now.pp == 1 or now.world == 1:
-        reason = "FSDP is used already" if uses_fsdp(case) else "neither tensors nor stages are split"
-        return Verdict(state="not_applicable", reason=reason)
-    shape, sequence, hidden = case.job.facts.model, sequence_of(case), hidden_size_of(case)
-    size = case.number("micro_batch_size")
-    if shape is None or sequence is None or hidden is None or size is None:
-        return Verdict(
-            state="skipped", reason="the model, the sequence length or the micro-batch is not known"
-        )
-    share = case.share(_cost_ns)
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    now, shape, share = given(degrees_of(case)), given(case.job.facts.model), given(case.share(_cost_ns))
+    sequence, hidden = given(sequence_of(case)), given(hidden_size_of(case))
+    size = given(case.number("micro_batch_size"))
     dense, experts, embedding = parameters_of(shape)
     parameters = shape.parameters or dense + experts + 2 * embedding
     tokens = sequence * size // now.cp

@@ -4,12 +4,24 @@ from __future__ import annotations
 
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
-from perfdoc.rules.checks import pd112_work_queues as pd112
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
-from perfdoc.rules.facts.hidden import only_for_gpus
+from perfdoc.rules.facts.work_queues import MANY, wants_several
+
+_TORCH, _MEGATRON, _QUEUES = "use_torch_fsdp2", "use_megatron_fsdp", "cuda_device_max_connections"
+
+
+def _no_fsdp(case: Case) -> Missing | None:
+    if uses_fsdp(case):
+        return None
+    if case.setting(_TORCH)[0] and case.setting(_MEGATRON)[0]:
+        return not_applicable("FSDP is off")
+    return skipped("whether FSDP is used is not known")
+
 
 META = Meta(
     code="PD318",
@@ -19,34 +31,23 @@ META = Meta(
     "FSDP saves.",
     sources=("seed 000", "seed 001"),
     topic="parallel_mapping",
-    needs=("settings",),
+    needs=(GPUS, Need(words="FSDP", missing=_no_fsdp), WINDOW),
     advice=("fsdp_megatron_better",),
 )
-
-_TORCH, _MEGATRON, _QUEUES = "use_torch_fsdp2", "use_megatron_fsdp", "cuda_device_max_connections"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where PyTorch's FSDP is used; and where FSDP runs with
     CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs of which PD112 does not know enough to say so, a problem where
     exposed DP communication takes `exposed.MIN_FRAC` of the time."""
-    if on_cpu := only_for_gpus(case):
-        return on_cpu
-    (known, torch), (also_known, megatron) = case.setting(_TORCH), case.setting(_MEGATRON)
-    if torch is not True and megatron is not True:
-        if known and also_known:
-            return Verdict(state="not_applicable", reason="FSDP is off")
-        return Verdict(state="skipped", reason="whether FSDP is used is not known")
-    share = case.share(exposed_ns("dp"))
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    share = given(case.share(exposed_ns("dp")))
     evidence = [Evidence(label="exposed DP communication, mean over ranks", value=per_cent(share))]
     advice, reasons = [], []
-    one_queue = case.is_set_to(_QUEUES, 1) and pd112.evaluate(case).state != "fires"
+    one_queue = case.is_set_to(_QUEUES, 1) and not wants_several(case)
     if one_queue:
-        advice.append(advise(knob=_QUEUES, to=pd112.MANY, why="lets gathers run beside compute"))
+        advice.append(advise(knob=_QUEUES, to=MANY, why="lets gathers run beside compute"))
         reasons.append("gathers share one hardware queue with compute")
-    if torch is True:
+    if case.is_set_to(_TORCH, True):
         copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
         evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
         advice += [

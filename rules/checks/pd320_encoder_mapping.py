@@ -5,8 +5,25 @@ from __future__ import annotations
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import CP, PP, TP
+
+_STAGES, _TENSOR = "encoder_pipeline_model_parallel_size", "encoder_tensor_model_parallel_size"
+
+
+def _size(case: Case, knob: str) -> int | None:
+    """0 where it is set to none; None where it is not known."""
+    known, value = case.setting(knob)
+    return 0 if known and value is None else case.number(knob)
+
+
+def _no_encoder(case: Case) -> Missing | None:
+    if not case.setting(_STAGES)[0] and not case.setting(_TENSOR)[0]:
+        return skipped("no setting tells of an encoder")
+    mapped = _size(case, _STAGES) or _size(case, _TENSOR)
+    return None if mapped else not_applicable("no encoder with a mapping of its own")
+
 
 META = Meta(
     code="PD320",
@@ -15,11 +32,10 @@ META = Meta(
     "slices, and on the decoder's first stage it makes that stage the slowest.",
     sources=("seed 000", "seed 001"),
     topic="parallel_mapping",
-    needs=("settings",),
+    needs=(Need(words="an encoder with a mapping of its own", missing=_no_encoder),),
     advice=("enc_pp", "enc_tp", "enc_gpu_count", "enc_experimental"),
 )
 
-_STAGES, _TENSOR = "encoder_pipeline_model_parallel_size", "encoder_tensor_model_parallel_size"
 _VERIFY = "Run again: own times of the encoder's stage and of the decoder's stages come closer."
 _FALSE_ALARM = "Current megatron-core and Megatron-Bridge dropped the encoder's tensor-parallel degree."
 _EXPERIMENTAL = "the guides call encoder parallelism experimental: compare the loss too"
@@ -29,13 +45,7 @@ def evaluate(case: Case) -> Verdict:
     """Fires as a problem where the encoder's degrees contradict the decoder's or the number of ranks,
     dp x cp x (encoder tp x pp + decoder tp x pp); as information where it has a stage as
     wide as the decoder's. Whether a model without such settings has an encoder, nothing tells."""
-    (known, stages), (also_known, tensor) = case.setting(_STAGES), case.setting(_TENSOR)
-    if not known and not also_known:
-        return Verdict(state="skipped", reason="no setting tells of an encoder")
-    own, width = _size(stages) if known else None, _size(tensor) if also_known else None
-    tp, pp = case.degree(TP), case.degree(PP)
-    if not own and not width:
-        return Verdict(state="not_applicable", reason="no encoder with a mapping of its own")
+    own, width, tp, pp = _size(case, _STAGES), _size(case, _TENSOR), case.degree(TP), case.degree(PP)
     evidence = [
         Evidence(label="encoder, stages and tensor ranks", value=f"{_shown(own)} and {_shown(width)}"),
         Evidence(label="decoder, stages and tensor ranks", value=f"{_shown(pp)} and {_shown(tp)}"),
@@ -50,7 +60,7 @@ def evaluate(case: Case) -> Verdict:
             verify="The job starts.",
             false_alarm=_FALSE_ALARM,
         )
-    if own == 1 and also_known and tp is not None and tp > 1 and width in (0, tp):
+    if own == 1 and tp is not None and tp > 1 and width in (0, tp):
         why = f"larger products of a small encoder; {tp} is what the decoder needs"
         return Verdict(
             state="fires",
@@ -77,10 +87,6 @@ def _contradiction(case: Case, own: int | None, width: int | None, tp: int | Non
         if width is not None and world % each:
             return f"{world} GPUs are no multiple of cp x (encoder tp x pp + decoder tp x pp) = {each}"
     return ""
-
-
-def _size(value: object) -> int | None:
-    return 0 if value is None else value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
 def _shown(size: int | None) -> str:

@@ -5,8 +5,18 @@ from __future__ import annotations
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import given, known
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.degrees import EP, ETP, TP, degrees_of, expert_tp, experts_of, has_experts
+from perfdoc.rules.facts.degrees import (
+    EP,
+    ETP,
+    EXPERTS,
+    NOT_DENSE,
+    TP,
+    degrees_of,
+    expert_tp,
+    experts_of,
+)
 
 META = Meta(
     code="PD340",
@@ -15,7 +25,15 @@ META = Meta(
     "them smaller and adds communication to each.",
     sources=("seed 000", "seed 001", "seed 004"),
     topic="moe",
-    needs=("settings",),
+    needs=(
+        NOT_DENSE,
+        EXPERTS,
+        known(
+            "the tensor-parallel degree of experts",
+            expert_tp,
+            reason=f"{ETP} is not known; unset it follows {TP}",
+        ),
+    ),
     advice=("moe_etp_one", "moe_ep_independent_tp", "moe_tldr"),
 )
 
@@ -26,13 +44,7 @@ _OTHERWISE = "Split experts over expert-parallel ranks only."
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where the tensor-parallel degree of experts is above 1, also where it is known
     to be unset and so follows that of the other layers."""
-    if has_experts(case) is False:
-        return Verdict(state="not_applicable", reason="the model has no experts")
-    if has_experts(case) is None:
-        return Verdict(state="skipped", reason="whether the model has experts is not known")
-    etp = expert_tp(case)
-    if etp is None:
-        return Verdict(state="skipped", reason=f"{ETP} is not known; unset it follows {TP}")
+    etp = given(expert_tp(case))
     evidence = [Evidence(label="tensor ranks of an expert", value=str(etp))]
     if etp == 1:
         return Verdict(state="passes", evidence=evidence)

@@ -9,9 +9,24 @@ from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, known, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.degrees import EP, experts_of, has_experts
-from perfdoc.rules.facts.hidden import only_for_gpus
+from perfdoc.rules.facts.degrees import EP, NOT_DENSE, experts_of
+
+_GROUPED, _PERMUTE = "moe_grouped_gemm", "moe_permute_fusion"
+
+
+def _local(case: Case) -> int | None:
+    """Experts of a layer on each GPU."""
+    experts, ep = experts_of(case), case.degree(EP)
+    return None if experts is None or ep is None or ep < 1 else experts // ep
+
+
+def _neither_known(case: Case) -> Missing | None:
+    if case.setting(_GROUPED)[0] or case.setting(_PERMUTE)[0]:
+        return None
+    return skipped(f"neither {_GROUPED} nor {_PERMUTE} is known")
+
 
 META = Meta(
     code="PD341",
@@ -20,26 +35,20 @@ META = Meta(
     "by several kernels around the exchange.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),
     topic="moe",
-    needs=("settings",),
+    needs=(
+        GPUS,
+        NOT_DENSE,
+        known("the experts of a GPU", _local, reason="the experts of a GPU are not known"),
+        Need(words=f"`{_GROUPED}` or `{_PERMUTE}`", missing=_neither_known),
+    ),
     advice=("moe_grouped_gemm", "moe_permute_fusion"),
 )
-
-_GROUPED, _PERMUTE = "moe_grouped_gemm", "moe_permute_fusion"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where grouped products are known to be off with several experts on a GPU, or the
     fused permutation is known to be off."""
-    if on_cpu := only_for_gpus(case):
-        return on_cpu
-    if has_experts(case) is False:
-        return Verdict(state="not_applicable", reason="the model has no experts")
-    experts, ep = experts_of(case), case.degree(EP)
-    if experts is None or ep is None or ep < 1:
-        return Verdict(state="skipped", reason="the experts of a GPU are not known")
-    if not case.setting(_GROUPED)[0] and not case.setting(_PERMUTE)[0]:
-        return Verdict(state="skipped", reason=f"neither {_GROUPED} nor {_PERMUTE} is known")
-    local = experts // ep
+    local = given(_local(case))
     evidence = [Evidence(label="experts of a layer on each GPU", value=str(local))]
     advice = []
     if local > 1 and case.is_set_to(_GROUPED, False):

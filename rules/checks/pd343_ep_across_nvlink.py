@@ -6,9 +6,10 @@ from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.degrees import EP, UNKNOWN, degrees_of, has_experts, nvlink_domain
+from perfdoc.rules.facts.degrees import DEGREES, EXPERTS_SPREAD, NVLINK, degrees_of, nvlink_domain
 from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns, seen
 
 META = Meta(
@@ -19,7 +20,12 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="moe",
     time=("exposed_comm.ep",),
-    needs=("settings", "hardware"),
+    needs=(
+        EXPERTS_SPREAD,
+        DEGREES,
+        NVLINK,
+        WINDOW,
+    ),
     advice=("moe_ep_in_nvlink", "moe_deepep", "pm_table_moe", "moe_tldr"),
 )
 
@@ -35,23 +41,14 @@ def evaluate(case: Case) -> Verdict:
     1F1B overlap is known to be on, and `HIDDEN_FRAC` of the time or more is exposed, as far as the exchange
     was seen; or where the library does not run on these GPUs. A problem where exposed EP communication takes
     `exposed.MIN_FRAC` of the time, or the library is the wrong one."""
-    if has_experts(case) is False or case.degree(EP) == 1:
-        return Verdict(state="not_applicable", reason="there is no expert parallelism")
-    now = degrees_of(case)
-    if now is None:
-        return Verdict(state="skipped", reason=UNKNOWN)
-    domain, share = nvlink_domain(case), case.share(exposed_ns("ep"))
-    if domain is None or case.gpu is None:
-        reason = "it is not known how many GPUs reach one another over NVLink here"
-        return Verdict(state="skipped", reason=reason)
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
+    now, domain, gpu = given(degrees_of(case)), given(nvlink_domain(case)), given(case.gpu)
+    share = given(case.share(exposed_ns("ep")))
     evidence = [
         Evidence(label="ranks of an expert-parallel group x tensor ranks", value=f"{now.ep} x {now.etp}"),
         Evidence(label="GPUs of an NVLink domain", value=str(domain)),
         exposed_evidence(case, "ep", share),
     ]
-    library = "hybridep" if case.gpu.grace and case.gpu.architecture == "blackwell" else "deepep"
+    library = "hybridep" if gpu.grace and gpu.architecture == "blackwell" else "deepep"
     if _uses_flex(case) and library == "hybridep" and _backend(case) == "deepep":
         return _wrong_library(case, evidence)
     if now.ep * now.etp <= domain:

@@ -4,14 +4,46 @@ from __future__ import annotations
 
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
-from perfdoc.rules.checks.pd342_exposed_ep import overlap_allowed
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.degrees import EP, has_experts
+from perfdoc.rules.facts.degrees import EXPERTS_SPREAD
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, exposed_ns, seen
-from perfdoc.rules.facts.hidden import only_for_gpus
+from perfdoc.rules.facts.overlaps import EP_OVERLAP, ep_overlap_allowed
+
+_SHARED, _KNOB = "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap"
+_DISPATCHER = "moe_token_dispatcher_type"
+
+
+def _is_overlapped(case: Case) -> bool:
+    """Whether something is known to compute while tokens travel."""
+    return case.is_set_to(_KNOB, True) or case.is_set_to(EP_OVERLAP, True)
+
+
+def _nothing_shared(case: Case) -> Missing | None:
+    known, shared = case.setting(_SHARED)
+    if not known and case.job.facts.model is not None:
+        known, shared = True, case.job.facts.model.shared_expert_ffn_hidden_size
+    if known and not shared:
+        return not_applicable("there is no shared expert")
+    if not known or not case.setting(_DISPATCHER)[0] or not case.setting(_KNOB)[0]:
+        return skipped("the shared expert, the dispatcher or the overlap is not known")
+    return None
+
+
+def _no_all_to_all(case: Case) -> Missing | None:
+    """Where it is overlapped already, there is nothing to see."""
+    if _is_overlapped(case):
+        return None
+    dispatcher = case.setting(_DISPATCHER)[1]
+    if dispatcher != "alltoall":
+        return not_applicable(f"the overlap needs the alltoall dispatcher, and it is {dispatcher}")
+    if case.share(exposed_ns("ep")) is None or not seen(case, "ep"):
+        return skipped("no EP communication is known in the capture")
+    return None
+
 
 META = Meta(
     code="PD344",
@@ -19,12 +51,15 @@ META = Meta(
     why="The shared expert sees every token where it is: it can compute while the others' tokens travel.",
     sources=("seed 004",),
     topic="moe",
-    needs=("trace", "settings"),
+    needs=(
+        GPUS,
+        EXPERTS_SPREAD,
+        Need(words="a shared expert, and how its tokens are sent", missing=_nothing_shared),
+        Need(words="tokens that go by all-to-all, and are seen", missing=_no_all_to_all),
+    ),
     advice=("moe_shared_expert_overlap",),
 )
 
-_SHARED, _KNOB = "moe_shared_expert_intermediate_size", "moe_shared_expert_overlap"
-_DISPATCHER, _EP_OVERLAP = "moe_token_dispatcher_type", "overlap_moe_expert_parallel_comm"
 MIN_FRAC = 0.01
 """Of the window, mean over ranks: with less exposed there is nothing to hide."""
 
@@ -33,32 +68,13 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where there is a shared expert, tokens go by all-to-all, `MIN_FRAC` of the time
     is exposed, and the overlap is known to be off; it excludes the flex dispatcher (a guide lists them
     together) and the 1F1B overlap, which PD342 advises first where it can be."""
-    if on_cpu := only_for_gpus(case):
-        return on_cpu
-    if has_experts(case) is False or case.degree(EP) == 1:
-        return Verdict(state="not_applicable", reason="no tokens are exchanged")
-    known, shared = case.setting(_SHARED)
-    if not known and case.job.facts.model is not None:
-        known, shared = True, case.job.facts.model.shared_expert_ffn_hidden_size
-    if known and not shared:
-        return Verdict(state="not_applicable", reason="there is no shared expert")
-    dispatcher, overlap = case.setting(_DISPATCHER), case.setting(_KNOB)
-    if not known or not dispatcher[0] or not overlap[0]:
-        return Verdict(
-            state="skipped", reason="the shared expert, the dispatcher or the overlap is not known"
-        )
-    if overlap[1] is True or case.is_set_to(_EP_OVERLAP, True):
+    if _is_overlapped(case):
         return Verdict(state="passes")
-    if dispatcher[1] != "alltoall":
-        reason = f"the overlap needs the alltoall dispatcher, and it is {dispatcher[1]}"
-        return Verdict(state="not_applicable", reason=reason)
-    share = case.share(exposed_ns("ep"))
-    if share is None or not seen(case, "ep"):
-        return Verdict(state="skipped", reason="no EP communication is known in the capture")
+    share = given(case.share(exposed_ns("ep")))
     evidence = [Evidence(label="exposed EP communication, mean over ranks", value=per_cent(share))]
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
-    if overlap_allowed(case):
+    if ep_overlap_allowed(case):
         reason = "the 1F1B overlap is advised instead, which excludes this one: see PD342"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     why = "computes the shared expert while tokens travel"

@@ -7,23 +7,24 @@ from dataclasses import replace
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
-from perfdoc.rules.checks.pd301_pipeline_bubble import MIN_FRAC
-from perfdoc.rules.checks.pd310_more_splitting_than_needed import splits_too_far
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import given, several
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.bubble import bubble_at, bubble_ceiling, without_chunks
+from perfdoc.rules.facts.bubble import BUBBLE, MIN_FRAC, bubble_at, bubble_ceiling, without_chunks
 from perfdoc.rules.facts.degrees import (
     EP,
+    EXPERTS,
+    NOT_DENSE,
     PP,
     UNKNOWN,
     batch_divides,
     degrees_of,
     experts_of,
-    has_experts,
     nvlink_domain,
 )
 from perfdoc.rules.facts.memory_need import too_large
+from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
 META = Meta(
     code="PD346",
@@ -33,7 +34,16 @@ META = Meta(
     sources=("seed 004",),
     topic="moe",
     time=("pipeline.bubble",),
-    needs=("ranks", "steps", "settings"),
+    needs=(
+        several(
+            "a pipeline degree that is not known to be 1",
+            lambda case: case.degree(PP),
+            one="there is no pipeline",
+        ),
+        NOT_DENSE,
+        EXPERTS,
+        BUBBLE,
+    ),
     advice=("moe_ep_over_pp", "moe_ep_independent_tp"),
 )
 
@@ -43,18 +53,11 @@ micro-batches of the same global batch, so that it falls by less than one might 
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where the bubble takes `pd301_pipeline_bubble.MIN_FRAC` of the step, experts can
+    """Fires, as information, where the bubble takes `bubble.MIN_FRAC` of the step, experts can
     be spread over more ranks inside the NVLink domain, and fewer stages save `MIN_SAVED_FRAC`."""
-    if has_experts(case) is False or case.degree(PP) == 1:
-        reason = "there is no pipeline" if case.degree(PP) == 1 else "the model has no experts"
-        return Verdict(state="not_applicable", reason=reason)
-    if has_experts(case) is None:
-        return Verdict(state="skipped", reason="whether the model has experts is not known")
-    found, now = case.job.pipeline, degrees_of(case)
-    if found.state != "measured" or found.bubble_frac is None:
-        return Verdict(state="skipped", reason=found.reason or "the bubble was not measured")
-    evidence = [Evidence(label="bubble, of the step", value=per_cent(found.bubble_frac))]
-    if found.bubble_frac < MIN_FRAC:
+    now, share = degrees_of(case), given(case.job.pipeline.bubble_frac)
+    evidence = [Evidence(label="bubble, of the step", value=per_cent(share))]
+    if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     domain = nvlink_domain(case)
     if now is None or domain is None:

@@ -8,9 +8,9 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, given, known, several
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.exposed import exposed_ns, transfer_ns, waited_ns
-from perfdoc.rules.facts.hidden import only_for_gpus
+from perfdoc.rules.facts.exposed import exposed_ns, seen, transfer_ns, waited_ns
 
 META = Meta(
     code="PD380",
@@ -20,7 +20,15 @@ META = Meta(
     "it takes from the kernels beside it, and every late rank set the time of the step.",
     sources=("seed 000", "seed 001", "seed 004"),
     topic="scale",
-    needs=("trace", "settings"),
+    needs=(
+        GPUS,
+        several(
+            "a number of replicas that is not known to be 1",
+            lambda case: case.dp,
+            one="there are no replicas of the model",
+        ),
+        known("the number of micro-batches", lambda case: case.micro_batches),
+    ),
     advice=("scale_few_microbatches",),
 )
 
@@ -33,23 +41,14 @@ MIN_FRAC = 0.5
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where a step has `FEW` micro-batches or fewer and DP communication, waiting for
     late ranks left out, runs for `MIN_FRAC` of the window."""
-    if on_cpu := only_for_gpus(case):
-        return on_cpu
-    if case.dp == 1:
-        return Verdict(state="not_applicable", reason="there are no replicas of the model")
-    count = case.micro_batches
-    if count is None:
-        return Verdict(state="skipped", reason="the number of micro-batches is not known")
+    count = given(case.micro_batches)
     evidence = [Evidence(label="micro-batches of a step", value=str(count))]
     if count > FEW:
         return Verdict(state="passes", evidence=evidence)
-    if not any(row.dimension == "dp" for rank in case.ranks for row in rank.communication):
+    share, exposed = case.share(_dp_ns(case)), case.share(exposed_ns("dp"))
+    if not seen(case, "dp") or share is None or exposed is None:
         reason = "no DP communication is known in the capture"
         return Verdict(state="skipped", reason=reason, evidence=evidence)
-    share = case.share(_dp_ns(case))
-    exposed = case.share(exposed_ns("dp"))
-    if share is None or exposed is None:
-        return Verdict(state="skipped", reason="every window is empty")
     evidence.append(Evidence(label="DP transfer, at least, mean over ranks", value=per_cent(share)))
     evidence.append(Evidence(label="exposed DP communication", value=per_cent(exposed)))
     if case.dp is not None:

@@ -7,11 +7,18 @@ from collections.abc import Iterator
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, applies, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.facts.memory_room import tightest
 from perfdoc.rules.facts.micro_batches import few, wanted
 from perfdoc.rules.facts.model_memory import vpp_of
+
+
+def _no_mfu(case: Case) -> Missing | None:
+    mfu = case.job.mfu
+    return skipped(f"MFU is not known: {mfu.reason}") if mfu.value is None else None
+
 
 META = Meta(
     code="PD382",
@@ -20,7 +27,12 @@ META = Meta(
     "Where it is low, the basics come first: overlaps, sharded optimizer states, enough micro-batches.",
     sources=("seed 002", "seed 003", "seed 004"),
     topic="scale",
-    needs=("steps", "model", "hardware"),
+    needs=(
+        applies(
+            "a capture of GPUs", lambda case: bool(case.ranks) and not case.on_host, "no GPU was captured"
+        ),
+        Need(words="MFU: steps, the model's shape and a GPU whose peak is known", missing=_no_mfu),
+    ),
     advice=(
         "goal_mfu",
         "goal_overlap_and_memory",
@@ -39,12 +51,8 @@ measured, so the band sorts and predicts nothing."""
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, below `LOW_MFU`, and names what is known to be off: basics first; where none is,
     what guides add after them. What to set, and for what gain, is for the rules named to say."""
-    mfu = case.job.mfu
-    if not case.ranks or case.on_host:
-        return Verdict(state="not_applicable", reason="no GPU was captured")
-    if mfu.value is None:
-        return Verdict(state="skipped", reason=f"MFU is not known: {mfu.reason}")
-    evidence = [Evidence(label="MFU", value=per_cent(mfu.value))]
+    mfu = given(case.job.mfu.value)
+    evidence = [Evidence(label="MFU", value=per_cent(mfu))]
     exposed = case.share(lambda r: sum(r.ledger.exposed_comm_ns.values()))
     idle = case.share(lambda r: sum(r.ledger.idle_ns.values()))
     if exposed is not None and idle is not None:
@@ -53,7 +61,7 @@ def evaluate(case: Case) -> Verdict:
     room = tightest(case)
     if room is not None and room.free_bytes is not None:
         evidence.append(Evidence(label="memory never reserved, least of any GPU", value=gib(room.free_bytes)))
-    if mfu.value >= LOW_MFU:
+    if mfu >= LOW_MFU:
         return Verdict(state="passes", evidence=evidence)
     off = [f"{knob} ({rule})" for knob, rule in _off(case)]
     words = list(_words(case))
@@ -62,7 +70,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         level="information",
-        reason=f"MFU is {per_cent(mfu.value)}; a guide calls 20 to 30 % naive and 50 to 65 % well tuned",
+        reason=f"MFU is {per_cent(mfu)}; a guide calls 20 to 30 % naive and 50 to 65 % well tuned",
         evidence=evidence,
         remedy=" ".join([*words, "The waterfall of the MFU section shows what takes most; begin there."]),
         verify="Run again: MFU rises by as much as the step gets shorter.",

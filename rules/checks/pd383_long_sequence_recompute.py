@@ -10,14 +10,21 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.formula import need_bytes
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.checks import pd504_recompute as pd504
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import at_most, ceiling, predicted
+from perfdoc.rules.engine.needs import Missing, Need, given, known, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.context_parallel import sequence_allows
 from perfdoc.rules.facts.degrees import degrees_of, sequence_of
 from perfdoc.rules.facts.memory_need import FIT_FRAC, batch_of, device_bytes
+from perfdoc.rules.facts.recomputation import is_needless
+
+
+def _short(case: Case) -> Missing | None:
+    length = sequence_of(case) or 0
+    return not_applicable(f"sequences of {length:,} tokens are not long") if length < LONG else None
+
 
 META = Meta(
     code="PD383",
@@ -26,7 +33,10 @@ META = Meta(
     "pass again, up to a third more work; context parallelism divides activations and repeats nothing.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="long_sequence",
-    needs=("trace", "settings"),
+    needs=(
+        known("the length of sequences", sequence_of),
+        Need(words="long sequences", missing=_short),
+    ),
     advice=("ls_problem", "cp_ssm"),
 )
 
@@ -44,11 +54,7 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, for sequences of `LONG` tokens or more where recomputation takes `MIN_FRAC` of
     the window, unless it is known to be needless as the job is (PD504). What more context parallelism costs
     was not measured."""
-    length = sequence_of(case)
-    if length is None:
-        return Verdict(state="skipped", reason="the length of sequences is not known")
-    if length < LONG:
-        return Verdict(state="not_applicable", reason=f"sequences of {length:,} tokens are not long")
+    length = given(sequence_of(case))
     known, granularity = case.setting(_GRANULARITY)
     times = [rank.kernel_parts.recompute_ns for rank in case.ranks]
     share = None if not times or None in times else case.share(_recompute_ns)
@@ -60,8 +66,7 @@ def evaluate(case: Case) -> Verdict:
     if share is not None:
         evidence.append(Evidence(label="computed again, mean over ranks", value=per_cent(share)))
     if share is not None and share >= MIN_FRAC:
-        needless = pd504.evaluate(case)
-        if needless.state == "fires" and needless.level == "problem":
+        if is_needless(case):
             return Verdict(state="passes", reason="memory does not ask for it: see PD504", evidence=evidence)
         return _recomputes(case, granularity if known else None, evidence)
     if known and granularity is None:

@@ -9,12 +9,27 @@ from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling, predicted
+from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, given, known, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.capture import why_hidden, why_start_up_counts
+from perfdoc.rules.facts.capture import why_start_up_counts
 from perfdoc.rules.facts.degrees import sequence_of
 from perfdoc.rules.facts.hardware import Gpu
 from perfdoc.rules.facts.model_memory import cp_of, micro_batch_of, tp_of
-from perfdoc.rules.facts.precision import PEAK_RATIO, dtype_of, linear_share, speed_up
+from perfdoc.rules.facts.precision import LINEAR_SHARE, PEAK_RATIO, dtype_of, linear_share, speed_up
+
+
+def _no_fp8(case: Case) -> Missing | None:
+    gpu = case.gpu
+    return None if gpu is None or gpu.fp8 else not_applicable(f"{gpu.architecture} GPUs do not multiply FP8")
+
+
+def _not_for_fp8(case: Case) -> Missing | None:
+    gpu, dtype = case.gpu, dtype_of(case)
+    if dtype not in ("bf16", "fp16"):
+        return not_applicable(f"the linear layers multiply in {dtype}")
+    odd = _odd_sizes(case, MXFP8_MULTIPLES if gpu is not None and _fine(gpu) else FP8_MULTIPLES)
+    return None if odd is None else not_applicable(f"FP8 products do not take these sizes: {odd}")
+
 
 META = Meta(
     code="PD401",
@@ -23,7 +38,18 @@ META = Meta(
     "their share of the step allows.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003"),
     topic="low_precision",
-    needs=("trace", "hardware", "settings"),
+    needs=(
+        GPUS,
+        GPU_MODEL,
+        Need(words="GPUs that multiply FP8", missing=_no_fp8),
+        known(
+            "what the linear layers multiply in",
+            dtype_of,
+            reason="what the linear layers multiply in is not known (--set dtype=bf16)",
+        ),
+        Need(words="linear layers in 16 bits, of sizes that FP8 takes", missing=_not_for_fp8),
+        LINEAR_SHARE,
+    ),
     advice=("lp_fp8_linear_speedup", "lp_amdahl", "lp_fp8_infra_claim", "lp_mxfp8_accuracy"),
 )
 
@@ -35,30 +61,12 @@ MAX_HOST_FRAC = 0.05
 FP8_MULTIPLES, MXFP8_MULTIPLES = (16, 8), (32, 32)
 """Of a layer's width and of its tokens, as Transformer Engine demands them; MXFP8 has a scale for every 32
 values."""
-_UNMEASURED = "the linear layers' share was not measured"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires where 16-bit products of linear layers take `MIN_LINEAR_FRAC` of the window on a GPU with FP8,
     and the host keeps up."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU")
-    gpu, dtype = case.gpu, dtype_of(case)
-    if gpu is None:
-        return Verdict(state="skipped", reason="what the GPUs can do is not known")
-    if not gpu.fp8:
-        return Verdict(state="not_applicable", reason=f"{gpu.architecture} GPUs do not multiply FP8")
-    if dtype is None:
-        return Verdict(
-            state="skipped", reason="what the linear layers multiply in is not known (--set dtype=bf16)"
-        )
-    if dtype not in ("bf16", "fp16"):
-        return Verdict(state="not_applicable", reason=f"the linear layers multiply in {dtype}")
-    if (odd := _odd_sizes(case, MXFP8_MULTIPLES if _fine(gpu) else FP8_MULTIPLES)) is not None:
-        return Verdict(state="not_applicable", reason=f"FP8 products do not take these sizes: {odd}")
-    share = linear_share(case)
-    if share is None:
-        return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)
+    gpu, share = given(case.gpu), given(linear_share(case))
     most = speed_up(share)
     evidence = [
         Evidence(label="linear layers' products, of the window", value=per_cent(share)),

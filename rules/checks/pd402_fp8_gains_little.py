@@ -5,9 +5,10 @@ from __future__ import annotations
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, given
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.capture import why_hidden, why_start_up_counts
-from perfdoc.rules.facts.precision import PEAK_RATIO, fp8_on, linear_share
+from perfdoc.rules.facts.capture import STEADY
+from perfdoc.rules.facts.precision import FP8, LINEAR_SHARE, PEAK_RATIO, linear_share
 
 META = Meta(
     code="PD402",
@@ -16,7 +17,7 @@ META = Meta(
     "a small part, it costs accuracy and casts for nothing.",
     sources=("seed 000", "seed 001", "seed 002"),
     topic="low_precision",
-    needs=("trace", "settings"),
+    needs=(GPUS, FP8, STEADY, LINEAR_SHARE),
     advice=("host_symptom_fp8", "lp_low_gain_host_bound", "lp_low_gain_share"),
 )
 
@@ -24,24 +25,12 @@ LEAST_SPEED_UP = 1.2
 """What the guides expect of FP8 at least."""
 MIN_HOST_FRAC = 0.05
 """Of the window, idle behind the host."""
-_UNMEASURED = "the linear layers' share was not measured"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires where the job multiplies in FP8 and either the host keeps the device waiting or the products
     cannot have made the step `LEAST_SPEED_UP` times as fast."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU")
-    on = fp8_on(case)
-    if on is None:
-        return Verdict(state="skipped", reason="whether the linear layers multiply in FP8 is not known")
-    if not on:
-        return Verdict(state="not_applicable", reason="the linear layers do not multiply in FP8")
-    if reason := why_start_up_counts(case):
-        return Verdict(state="skipped", reason=reason)
-    host, share = case.share(lambda r: r.ledger.idle_ns["host"]), linear_share(case)
-    if host is None or share is None:
-        return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)
+    host, share = given(case.share(lambda r: r.ledger.idle_ns["host"])), given(linear_share(case))
     # In 16 bits the same products would have taken PEAK_RATIO times as long, at most.
     most = 1 + share * (PEAK_RATIO - 1)
     evidence = [

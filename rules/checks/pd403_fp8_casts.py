@@ -9,8 +9,9 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import GPUS, WINDOW, applies, given
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.capture import why_hidden
+from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.precision import fp8_on
 
 META = Meta(
@@ -20,7 +21,16 @@ META = Meta(
     "products, and buy accuracy with it.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003"),
     topic="low_precision",
-    needs=("trace",),
+    needs=(
+        GPUS,
+        KERNELS,
+        WINDOW,
+        applies(
+            "kernels that cast to 8 bits or below",
+            lambda case: bool(case.share(_casts_ns)),
+            "no kernel casts to 8 bits or below",
+        ),
+    ),
     advice=("lp_recipe_block_cost",),
 )
 
@@ -33,15 +43,7 @@ _REUSE = "reuse_grad_buf_for_mxfp8_param_ag"
 def evaluate(case: Case) -> Verdict:
     """Fires where quantisation takes `MIN_FRAC` of the window; as information where nobody says that the job
     multiplies in FP8."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU")
-    if hidden := why_hidden(case):
-        return Verdict(state="skipped", reason=hidden)
-    share = case.share(_casts_ns)
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
-    if not share:
-        return Verdict(state="not_applicable", reason="no kernel casts to 8 bits or below")
+    share = given(case.share(_casts_ns))
     evidence = time_evidence(case, "casts to 8 bits and below", share, _casts_ns)
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)

@@ -12,10 +12,17 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.capture import why_hidden
+from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.fusions import FUSIONS, IMPL, LOSS, known_off
 from perfdoc.rules.facts.model_memory import cp_of, micro_batch_of, tp_of
+
+
+def _unmeasured(case: Case) -> Missing | None:
+    parts = (r.kernel_parts for r in case.ranks if r.kernel_parts.state != "measured")
+    return next((skipped(found.reason) for found in parts), None)
+
 
 META = Meta(
     code="PD404",
@@ -24,7 +31,7 @@ META = Meta(
     "once, and is one launch.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),
     topic="fusion",
-    needs=("trace",),
+    needs=(GPUS, KERNELS, Need(words="kernels told apart by what they do", missing=_unmeasured), WINDOW),
     advice=(
         "fus_all_on",
         "fus_verl_defaults",
@@ -67,15 +74,7 @@ class _Found:
 def evaluate(case: Case) -> Verdict:
     """Fires where such sequences take `MIN_FRAC` of the window; as information where none is seen and a
     fusion is known to be off."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU: fused kernels are CUDA's")
-    if hidden := why_hidden(case):
-        return Verdict(state="skipped", reason=hidden)
-    unmeasured = [r.kernel_parts for r in case.ranks if r.kernel_parts.state != "measured"]
-    share = case.share(_unfused_ns)
-    if unmeasured or share is None:
-        reason = unmeasured[0].reason if unmeasured else "every window is empty"
-        return Verdict(state="skipped", reason=reason)
+    share = given(case.share(_unfused_ns))
     evidence = time_evidence(case, "sequences that one kernel would replace", share, _unfused_ns)
     off = [k for k, (_, applies) in FUSIONS.items() if applies(case) and known_off(case, k)]
     if share >= MIN_FRAC:

@@ -10,8 +10,14 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.capture import fused_attention_runs, why_hidden
+from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs
+
+
+def _no_rows(case: Case) -> Missing | None:
+    return None if any(r.kernel_times for r in case.ranks) else skipped("no kernel rows in the window")
+
 
 META = Meta(
     code="PD405",
@@ -20,7 +26,7 @@ META = Meta(
     "keeps it for the backward; fused attention never makes it.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="fusion",
-    needs=("trace",),
+    needs=(GPUS, KERNELS, WINDOW, Need(words="kernels in the window", missing=_no_rows)),
     advice=("fus_attention_backend", "mlm_31"),
 )
 
@@ -37,15 +43,7 @@ def evaluate(case: Case) -> Verdict:
     """Fires where softmax outside of fused attention takes `MIN_FRAC`; as information where the setting asks
     for separate kernels, or for the slower library and attention takes `MIN_ATTENTION_FRAC` of kernel
     time."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU")
-    if hidden := why_hidden(case):
-        return Verdict(state="skipped", reason=hidden)
-    share = case.share(_unfused_ns)
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty")
-    if not any(r.kernel_times for r in case.ranks):
-        return Verdict(state="skipped", reason="no kernel rows in the window")
+    share = given(case.share(_unfused_ns))
     evidence = time_evidence(case, "softmax outside of fused attention", share, _unfused_ns)
     backend = case.setting(_KNOB)[1]
     verify = "Run again: attention is one kernel forward and few backward; softmax kernels are gone."

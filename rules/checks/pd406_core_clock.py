@@ -5,9 +5,15 @@ from __future__ import annotations
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, applies, given
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.capture import why_hidden
-from perfdoc.rules.facts.precision import linear_share
+from perfdoc.rules.facts.precision import LINEAR_SHARE, linear_share
+
+
+def _has_slider(case: Case) -> bool:
+    gpu = case.gpu
+    return gpu is not None and gpu.architecture not in ("ampere", "ada") and gpu.nvlink_domain != 1
+
 
 META = Meta(
     code="PD406",
@@ -15,28 +21,23 @@ META = Meta(
     why="Matrix products wait for the SMs, not for memory. Some GPUs can trade memory clock for core clock.",
     sources=("seed 000", "seed 001"),
     topic="clock",
-    needs=("trace", "hardware"),
+    needs=(
+        GPUS,
+        GPU_MODEL,
+        applies("GPUs with a boost slider", _has_slider, "these GPUs have no such switch"),
+        LINEAR_SHARE,
+    ),
     advice=("clock_vboost",),
 )
 
 MIN_LINEAR_FRAC = 0.5
 """Of the window: linear layers' products."""
-_UNMEASURED = "the linear layers' share was not measured"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where linear layers' products take `MIN_LINEAR_FRAC` of the window on a Hopper
     or Blackwell GPU of a server; what the clocks are, no capture says."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU")
-    gpu = case.gpu
-    if gpu is None:
-        return Verdict(state="skipped", reason="what the GPUs are is not known")
-    if gpu.architecture in ("ampere", "ada") or gpu.nvlink_domain == 1:
-        return Verdict(state="not_applicable", reason="these GPUs have no such switch")
-    share = linear_share(case)
-    if share is None:
-        return Verdict(state="skipped", reason=why_hidden(case) or _UNMEASURED)
+    share = given(linear_share(case))
     evidence = [Evidence(label="linear layers' products, of the window", value=per_cent(share))]
     if share < MIN_LINEAR_FRAC:
         reason = "products do not fill the step: a higher core clock would do little"

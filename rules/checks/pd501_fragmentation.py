@@ -8,8 +8,25 @@ from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.memory_room import is_short, rooms
+from perfdoc.rules.facts.memory_room import SNAPSHOT, Room, is_short, rooms
+
+
+def _shares(case: Case) -> list[tuple[float, Room]]:
+    """Unused pieces of split segments, of what is reserved at the peak, with their device."""
+    return [
+        (device.layout.inactive_split_bytes / device.layout.reserved_bytes, room)
+        for room in rooms(case)
+        if (device := room.device).layout is not None
+        and device.layout.reserved_bytes
+        and device.layout.inactive_split_bytes is not None
+    ]
+
+
+def _no_segments(case: Case) -> Missing | None:
+    return None if _shares(case) else skipped("no snapshot shows its segments at the peak")
+
 
 META = Meta(
     code="PD501",
@@ -19,7 +36,7 @@ META = Meta(
     "with gigabytes unused.",
     sources=("seed 000", "seed 001"),
     topic="memory",
-    needs=("snapshot",),
+    needs=(GPUS, SNAPSHOT, Need(words="segments at the peak", missing=_no_segments)),
     advice=("mem_expandable",),
 )
 
@@ -32,21 +49,8 @@ _BY_HAND = f"Add {_OPTION}:True to PYTORCH_CUDA_ALLOC_CONF, behind a comma where
 
 def evaluate(case: Case) -> Verdict:
     """Fires where unused pieces of split segments are `MIN_FRAC` of what is reserved at the peak."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
-    if case.memory is None or case.memory.state != "measured":
-        return Verdict(state="skipped", reason=case.memory.reason if case.memory else "no snapshot was given")
-    shares = [
-        (device.layout.inactive_split_bytes / device.layout.reserved_bytes, room)
-        for room in rooms(case)
-        if (device := room.device).layout is not None
-        and device.layout.reserved_bytes
-        and device.layout.inactive_split_bytes is not None
-    ]
-    if not shares:
-        return Verdict(state="skipped", reason="no snapshot shows its segments at the peak")
     # One device may have many pieces and memory to spare, and another be short.
-    worst, room = max(shares, key=lambda s: (s[0] >= MIN_FRAC and is_short(s[1]), s[0]))
+    worst, room = max(_shares(case), key=lambda s: (s[0] >= MIN_FRAC and is_short(s[1]), s[0]))
     device = room.device
     assert device.layout is not None
     assert device.layout.reserved_bytes is not None

@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
-from perfdoc.rules.checks.pd505_memory_to_spare import MIN_FREE_FRAC
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, applies, not_applicable, setting
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.memory_need import device_bytes
-from perfdoc.rules.facts.memory_room import rooms, tightest
+from perfdoc.rules.facts.memory_room import MIN_FREE_FRAC, rooms, tightest
 from perfdoc.rules.facts.model_memory import cp_of, parameters_per_rank
 from perfdoc.rules.facts.precision import why_no_remainders
+
+_AWARE, _SHARDED = "use_precision_aware_optimizer", "use_distributed_optimizer"
+
+
+def _no_remainders(case: Case) -> Missing | None:
+    """Whether masters could be kept without these bits matters only where they are not so yet."""
+    why_not = "" if case.setting(_AWARE)[1] else why_no_remainders(case)
+    return not_applicable(why_not) if why_not else None
+
 
 META = Meta(
     code="PD503",
@@ -21,7 +30,17 @@ META = Meta(
     "same, and 2 bytes of each sharded parameter are free.",
     sources=("seed 000", "seed 001"),
     topic="memory",
-    needs=("settings",),
+    needs=(
+        applies("no FSDP", lambda case: not uses_fsdp(case), "FSDP shards the optimizer's state itself"),
+        setting(_SHARDED),
+        applies(
+            "a sharded optimizer",
+            lambda case: bool(case.setting(_SHARDED)[1]),
+            "the optimizer is whole on each rank: see PD312 first",
+        ),
+        setting(_AWARE),
+        Need(words="masters that repeat bf16 weights", missing=_no_remainders),
+    ),
     advice=("mem_precision_aware",),
 )
 
@@ -29,27 +48,14 @@ REMAINDER_BYTES = 2
 """Of a parameter's fp32 master, which the bf16 weight holds already."""
 MIN_SAVED_FRAC = 0.005
 """Of the GPU's memory: less is not worth a switch."""
-_AWARE, _SHARDED = "use_precision_aware_optimizer", "use_distributed_optimizer"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where a sharded optimizer is known to keep masters that repeat the bf16 weights,
     unless that is known to be less than `MIN_SAVED_FRAC` of the memory, or memory is known to be left over
     (PD505)."""
-    known, sharded = case.setting(_SHARDED)
-    if uses_fsdp(case):
-        return Verdict(state="not_applicable", reason="FSDP shards the optimizer's state itself")
-    if not known:
-        return Verdict(state="skipped", reason=f"{_SHARDED} is not known")
-    if not sharded:
-        return Verdict(state="not_applicable", reason="the optimizer is whole on each rank: see PD312 first")
-    known, aware = case.setting(_AWARE)
-    if not known:
-        return Verdict(state="skipped", reason=f"{_AWARE} is not known")
-    if aware:
+    if case.setting(_AWARE)[1]:
         return Verdict(state="passes", reason="the state is sharded and repeats no part of the weights")
-    if why_not := why_no_remainders(case):
-        return Verdict(state="not_applicable", reason=why_not)
     saved = _saved_bytes(case)
     if why_not := _not_worth_it(case, saved):
         return Verdict(state="passes", reason=why_not, evidence=_evidence(case, saved))

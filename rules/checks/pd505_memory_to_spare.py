@@ -5,10 +5,19 @@ from __future__ import annotations
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.memory_room import tightest, why_unknown
+from perfdoc.rules.facts.memory_room import MIN_FREE_FRAC, tightest, why_unknown
 from perfdoc.rules.facts.micro_batches import fits_doubled, larger
 from perfdoc.rules.facts.model_memory import cp_of, pp_of, tp_of
+
+
+def _unknown(case: Case) -> Missing | None:
+    room = tightest(case)
+    if room is None or not room.total_bytes or room.free_bytes is None:
+        return skipped(why_unknown(case))
+    return None
+
 
 META = Meta(
     code="PD505",
@@ -17,25 +26,20 @@ META = Meta(
     "left over, it buys nothing.",
     sources=("seed 004", "seed 000", "seed 001"),
     topic="memory",
-    needs=("snapshot", "hardware"),
+    needs=(GPUS, Need(words="a memory snapshot and the size of the GPUs' memory", missing=_unknown)),
     advice=("mem_balance",),
 )
 
-MIN_FREE_FRAC = 0.3
-"""Of the tightest GPU's memory: never reserved."""
-
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where even the fullest GPU never reserved `MIN_FREE_FRAC` of its memory."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
-    room = tightest(case)
-    if room is None or not room.total_bytes or room.free_bytes is None:
-        return Verdict(state="skipped", reason=why_unknown(case))
-    share = room.free_bytes / room.total_bytes
+    """Fires, as information, where even the fullest GPU never reserved `memory_room.MIN_FREE_FRAC` of its
+    memory."""
+    room = given(tightest(case))
+    free_bytes = given(room.free_bytes)
+    share = free_bytes / given(room.total_bytes)
     evidence = [
         Evidence(
-            label="never reserved, on the fullest GPU", value=f"{per_cent(share, 0)}, {gib(room.free_bytes)}"
+            label="never reserved, on the fullest GPU", value=f"{per_cent(share, 0)}, {gib(free_bytes)}"
         ),
     ]
     if share < MIN_FREE_FRAC:

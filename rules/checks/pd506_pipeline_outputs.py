@@ -6,8 +6,11 @@ from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import applies, given, known, setting, several
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.model_memory import layer_input_bytes, micro_batches_in_flight, pp_of
+
+_KNOB = "deallocate_pipeline_outputs"
 
 META = Meta(
     code="PD506",
@@ -16,26 +19,24 @@ META = Meta(
     "tensor for every micro-batch in flight.",
     sources=("seed 003",),
     topic="memory",
-    needs=("settings",),
+    needs=(
+        several("a pipeline degree that is not known to be 1", pp_of, one="there is no pipeline"),
+        applies(
+            "another trainer than Megatron-LM and Megatron-Bridge",
+            lambda case: case.configuration.dialect not in ("megatron_lm", "megatron_bridge"),
+            "this trainer frees them by itself",
+        ),
+        known("the number of stages", pp_of),
+        setting(_KNOB),
+    ),
     advice=("pp_dealloc",),
 )
-
-_KNOB = "deallocate_pipeline_outputs"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where several pipeline stages are known to keep their outputs."""
-    pp = pp_of(case)
-    if pp == 1:
-        return Verdict(state="not_applicable", reason="there is no pipeline")
-    if case.configuration.dialect in ("megatron_lm", "megatron_bridge"):
-        return Verdict(state="not_applicable", reason="this trainer frees them by itself")
-    known, value = case.setting(_KNOB)
-    if pp is None or not known:
-        return Verdict(
-            state="skipped", reason=f"{'the number of stages' if pp is None else _KNOB} is not known"
-        )
-    if value is not False:
+    pp = given(pp_of(case))
+    if not case.is_set_to(_KNOB, False):
         return Verdict(state="passes")
     each, flight = layer_input_bytes(case), micro_batches_in_flight(case)
     held = [] if not each or not flight else [Evidence(label="held, by formula", value=gib(each * flight))]

@@ -6,10 +6,13 @@ from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import applies, setting
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.memory_room import rooms
 from perfdoc.rules.facts.model_memory import parameters_per_rank
-from perfdoc.rules.facts.precision import fp8_gather, fp8_on
+from perfdoc.rules.facts.precision import FP8, fp8_gather
+
+_GATHER, _REUSE = "fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"
 
 META = Meta(
     code="PD507",
@@ -18,31 +21,28 @@ META = Meta(
     "and a cast in each step.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="memory",
-    needs=("settings",),
+    needs=(
+        FP8,
+        setting(_GATHER),
+        applies(
+            "another FSDP than PyTorch's, or none",
+            lambda case: not case.is_set_to("use_torch_fsdp2", True),
+            "PyTorch's FSDP2 gathers bf16 whatever is set",
+        ),
+    ),
     advice=("keep_fp8_params", "mem_mxfp8_share"),
 )
 
 SAVED_BYTES = 1
 """Of a parameter: FP8 instead of bf16."""
-_GATHER, _REUSE = "fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where FP8 training is known to keep its weights in bf16, or the mxfp8 recipe to
     gather them into a buffer of their own."""
-    on = fp8_on(case)
-    if on is None:
-        return Verdict(state="skipped", reason="whether the linear layers multiply in FP8 is not known")
-    if not on:
-        return Verdict(state="not_applicable", reason="the linear layers do not multiply in FP8")
-    known, gathered = case.setting(_GATHER)
-    if not known:
-        return Verdict(state="skipped", reason=f"{_GATHER} is not known")
-    if case.is_set_to("use_torch_fsdp2", True):
-        return Verdict(state="not_applicable", reason="PyTorch's FSDP2 gathers bf16 whatever is set")
     # Megatron FSDP has buffers of its own, which the switch does not reach.
     fine = case.is_set_to("fp8_recipe", "mxfp8") and not case.is_set_to("use_megatron_fsdp", True)
-    if gathered is False:
+    if case.is_set_to(_GATHER, False):
         return _copies(case, fine)
     if fine and case.is_set_to(_REUSE, False):
         why = "the gathered weights land in the gradient buffer, which is free then: up to half of the "

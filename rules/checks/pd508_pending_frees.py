@@ -8,8 +8,27 @@ from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.memory_room import is_short, rooms, why_unknown
+from perfdoc.rules.facts.memory_room import Room, is_short, rooms, why_unknown
+
+
+def _shares(case: Case) -> list[tuple[float, Room]]:
+    """Freed memory that waits for a stream, of what is reserved at the peak, with its device."""
+    return [
+        (r.device.layout.pending_free_bytes / r.device.layout.reserved_bytes, r)
+        for r in rooms(case)
+        if r.device.layout is not None
+        and r.device.layout.reserved_bytes
+        and r.device.layout.pending_free_bytes is not None
+    ]
+
+
+def _no_segments(case: Case) -> Missing | None:
+    if _shares(case):
+        return None
+    return skipped("no snapshot shows its segments at the peak" if rooms(case) else why_unknown(case))
+
 
 META = Meta(
     code="PD508",
@@ -18,7 +37,7 @@ META = Meta(
     "stream is past it; until then its memory is lost to everybody.",
     sources=("seed 000", "seed 001"),
     topic="memory",
-    needs=("snapshot",),
+    needs=(GPUS, Need(words="a memory snapshot with segments at the peak", missing=_no_segments)),
     advice=("mem_avoid_record_streams",),
 )
 
@@ -37,20 +56,8 @@ _OWN_STREAMS = "Find who calls record_stream (a copy or prefetch stream of the p
 def evaluate(case: Case) -> Verdict:
     """Fires where freed memory that waits for a stream is `MIN_FRAC` of what is reserved at the peak, and
     memory is short."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
-    found = [
-        (r.device.layout.pending_free_bytes / r.device.layout.reserved_bytes, r)
-        for r in rooms(case)
-        if r.device.layout is not None
-        and r.device.layout.reserved_bytes
-        and r.device.layout.pending_free_bytes is not None
-    ]
-    if not found:
-        none = why_unknown(case) if not rooms(case) else "no snapshot shows its segments at the peak"
-        return Verdict(state="skipped", reason=none)
     # One device may have more of it and memory to spare, and another be short.
-    share, room = max(found, key=lambda f: (f[0] >= MIN_FRAC and is_short(f[1]), f[0]))
+    share, room = max(_shares(case), key=lambda f: (f[0] >= MIN_FRAC and is_short(f[1]), f[0]))
     assert room.device.layout is not None
     size = room.device.layout.pending_free_bytes or 0
     evidence = [

@@ -6,8 +6,25 @@ from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.memory_room import Room, rooms, why_unknown
+
+
+def _sizes(case: Case) -> list[int]:
+    """What lay outside of PyTorch as an allocation failed, by device."""
+    return [size for room in rooms(case) if (size := _outside_bytes(room)) is not None]
+
+
+def _untold(case: Case) -> Missing | None:
+    if _sizes(case):
+        return None
+    if rooms(case) and not any(r.failed for r in rooms(case)):
+        return not_applicable(
+            "no allocation failed: what lies outside of PyTorch is told at that moment only"
+        )
+    return skipped(why_unknown(case))
+
 
 META = Meta(
     code="PD509",
@@ -16,7 +33,10 @@ META = Meta(
     "counts; when an allocation fails, they are why less is free than expected.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="memory",
-    needs=("snapshot", "hardware"),
+    needs=(
+        GPUS,
+        Need(words="a memory snapshot with an allocation that failed, and the GPU's memory", missing=_untold),
+    ),
     advice=("mem_nvls_off",),
 )
 
@@ -28,15 +48,7 @@ _KNOB = "nccl_nvls_enable"
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where an allocation failed while `MIN_BYTES` of the GPU were neither PyTorch's
     nor free."""
-    if case.on_host:
-        return Verdict(state="not_applicable", reason="the ranks train on the CPU: there is no GPU memory")
-    found = [(size, room) for room in rooms(case) if (size := _outside_bytes(room)) is not None]
-    if not found:
-        if rooms(case) and not any(r.failed for r in rooms(case)):
-            reason = "no allocation failed: what lies outside of PyTorch is told at that moment only"
-            return Verdict(state="not_applicable", reason=reason)
-        return Verdict(state="skipped", reason=why_unknown(case))
-    size, _ = max(found, key=lambda f: f[0])
+    size = max(_sizes(case))
     evidence = [Evidence(label="neither PyTorch's nor free as an allocation failed", value=gib(size))]
     if size < MIN_BYTES:
         return Verdict(state="passes", evidence=evidence)

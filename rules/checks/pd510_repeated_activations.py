@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+from perfdoc.knobs.knob import Value
 from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import given, known, several
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.memory_relief import stage_layers
 from perfdoc.rules.facts.model_memory import layer_activation_bytes, micro_batches_in_flight, tp_of, vpp_of
+
+_KNOB = "sequence_parallel"
+
+
+def _divided(case: Case) -> Value:
+    """Whether activations between the tensor-parallel parts are; None where that is not known."""
+    known, value = case.setting(_KNOB)
+    return value if known else case.job.facts.sequence_parallel
+
 
 META = Meta(
     code="PD510",
@@ -18,24 +29,23 @@ META = Meta(
     "reduce-scatter and an all-gather.",
     sources=("seed 003", "seed 004"),
     topic="memory",
-    needs=("settings",),
+    needs=(
+        several(
+            "tensor parallelism",
+            tp_of,
+            one="there is no tensor parallelism",
+            unknown="the tensor-parallel degree is not known",
+        ),
+        known("`sequence_parallel`", _divided, reason=f"{_KNOB} is not known"),
+    ),
     advice=("mlm_18", "sp_default", "cp_tldr"),
 )
-
-_KNOB = "sequence_parallel"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where tensor parallelism is known to run without sequence parallelism."""
-    tp = tp_of(case)
-    if tp == 1:
-        return Verdict(state="not_applicable", reason="there is no tensor parallelism")
-    known, value = case.setting(_KNOB)
-    now = value if known else case.job.facts.sequence_parallel
-    if tp is None or now is None:
-        what = "the tensor-parallel degree" if tp is None else _KNOB
-        return Verdict(state="skipped", reason=f"{what} is not known")
-    if now:
+    tp = given(tp_of(case))
+    if _divided(case):
         return Verdict(state="passes")
     saved = _saved_bytes(case)
     evidence = []

@@ -5,7 +5,10 @@ from __future__ import annotations
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import applies, given, known
 from perfdoc.rules.engine.rule import Meta, Verdict
+
+_SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 
 META = Meta(
     code="PD601",
@@ -14,22 +17,18 @@ META = Meta(
     "stops where a micro-batch holds several of them.",
     sources=("seed 000", "seed 001"),
     topic="packing",
-    needs=("settings",),
+    needs=(
+        known(f"`{_SIZE}`", lambda case: case.number(_SIZE), reason=f"{_SIZE} is not known"),
+        applies("packed samples", lambda case: (case.number(_SIZE) or 0) > 0, "samples are not packed"),
+        known(f"`{_BATCH}`", lambda case: case.number(_BATCH), reason=f"{_BATCH} is not known"),
+    ),
     advice=("pack_mbs1",),
 )
-
-_SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires where samples are packed and a micro-batch holds more than one pack."""
-    size, batch = case.number(_SIZE), case.number(_BATCH)
-    if size is None:
-        return Verdict(state="skipped", reason=f"{_SIZE} is not known")
-    if size <= 0:
-        return Verdict(state="not_applicable", reason="samples are not packed")
-    if batch is None:
-        return Verdict(state="skipped", reason=f"{_BATCH} is not known")
+    size, batch = given(case.number(_SIZE)), given(case.number(_BATCH))
     evidence = [Evidence(label="packs to a micro-batch", value=str(batch))]
     if batch <= 1:
         return Verdict(state="passes", evidence=evidence)

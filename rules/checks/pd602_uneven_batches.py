@@ -10,8 +10,19 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.model_memory import micro_batch_of, pp_of
+
+_SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
+
+
+def _untold(case: Case) -> Missing | None:
+    uneven, why_not = _unevenness(case)
+    if uneven is not None or case.number(_SIZE) is not None:
+        return None
+    return not_applicable("one data-parallel rank waits for no other") if case.dp == 1 else skipped(why_not)
+
 
 META = Meta(
     code="PD602",
@@ -21,7 +32,9 @@ META = Meta(
     "batches take the same time.",
     sources=("seed 000", "seed 001"),
     topic="packing",
-    needs=("trace", "settings"),
+    needs=(
+        Need(words="compute of several ranks, step by step, or whether samples are packed", missing=_untold),
+    ),
     advice=("pack_enable", "pack_padding", "pack_dp_variance"),
 )
 
@@ -30,14 +43,13 @@ MIN_FRAC = 0.05
 steps taken off; median over steps."""
 MIN_STEPS = 4
 """Common to all ranks: with fewer, a step's chance is not told from its batch."""
-_SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires where ranks in turn compute for `MIN_FRAC` longer than the mean; as information where unpacked
     samples are known to share micro-batches."""
     size = case.number(_SIZE)
-    uneven, why_not = _unevenness(case)
+    uneven, _ = _unevenness(case)
     padded = max((r.kernel_parts.padding_frac or 0.0 for r in case.ranks), default=0.0)
     evidence = []
     if uneven is not None:
@@ -68,10 +80,6 @@ def evaluate(case: Case) -> Verdict:
             verify="Compare tokens per second, padding not counted.",
             false_alarm="Samples of one length, which need no padding.",
         )
-    if uneven is None and size is None and case.dp == 1:
-        return Verdict(state="not_applicable", reason="one data-parallel rank waits for no other")
-    if uneven is None and size is None:
-        return Verdict(state="skipped", reason=why_not)
     return Verdict(state="passes", evidence=evidence)
 
 

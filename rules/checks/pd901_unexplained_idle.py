@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import WINDOW
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 
@@ -15,7 +16,7 @@ META = Meta(
     "perfdoc itself misses something.",
     sources=("DESIGN section 3",),
     topic="capture",
-    needs=("trace",),
+    needs=(WINDOW,),
 )
 
 MAX_UNEXPLAINED_FRAC = 0.02
@@ -30,8 +31,6 @@ def evaluate(case: Case) -> Verdict:
         for r in c.ranks
         if r.ledger.window_ns
     ]
-    if not shares:
-        return Verdict(state="skipped", reason="every window is empty")
     worst, capture, rank = max(shares, key=lambda s: s[0])
     evidence = [
         Evidence(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.capture import OWN_WINDOW
 
 META = Meta(
     code="PD902",
@@ -13,15 +14,13 @@ META = Meta(
     "time nor MFU can be given.",
     sources=("DESIGN section 3",),
     topic="capture",
-    needs=("trace",),
+    needs=(OWN_WINDOW,),
 )
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires where a rank fell back to the whole capture though the user asked for nothing else."""
     ranks = case.ranks
-    if any(r.window.kind == "user" or "asked for" in r.window.reason for r in ranks):
-        return Verdict(state="not_applicable", reason="the window was given")
     without = [r for r in ranks if r.window.kind == "capture"]
     evidence = [Evidence(label="ranks without steps", value=f"{len(without)} of {len(ranks)}")]
     if not without:

@@ -6,6 +6,7 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import applies
 from perfdoc.rules.engine.rule import Meta, Verdict
 
 META = Meta(
@@ -15,7 +16,13 @@ META = Meta(
     "communication would be reported too small.",
     sources=("DESIGN section 3",),
     topic="capture",
-    needs=("trace",),
+    needs=(
+        applies(
+            "kernels in the window",
+            lambda case: any(k.total_ns for r in case.ranks for k in r.kernel_times),
+            "no kernel rows in the window",
+        ),
+    ),
 )
 
 MAX_OTHER_FRAC = 0.05
@@ -26,8 +33,6 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, where the class `other` holds more kernel time than the threshold."""
     times = [k for r in case.ranks for k in r.kernel_times]
     total = sum(k.total_ns for k in times)
-    if not total:
-        return Verdict(state="not_applicable", reason="no kernel rows in the window")
     others = [k for k in times if k.kernel_class is KernelClass.OTHER]
     share = sum(k.total_ns for k in others) / total
     evidence = [Evidence(label="share of kernel time", value=per_cent(share))]

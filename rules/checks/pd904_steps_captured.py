@@ -5,7 +5,15 @@ from __future__ import annotations
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.capture import OWN_WINDOW
+
+
+def _no_steps(case: Case) -> Missing | None:
+    everywhere = case.ranks and all(r.window.kind == "steps" for r in case.ranks)
+    return None if everywhere else skipped("steps are not known (see PD902)")
+
 
 META = Meta(
     code="PD904",
@@ -14,7 +22,7 @@ META = Meta(
     "gigabytes and a profiler that slows the run.",
     sources=("seed 000", "seed 001"),
     topic="profiling",
-    needs=("steps",),
+    needs=(OWN_WINDOW, Need(words="whole steps of every rank", missing=_no_steps)),
     advice=("prof_nsys",),
 )
 
@@ -30,11 +38,7 @@ _START, _END = "profile_step_start", "profile_step_end"
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where a rank's window has fewer than `MIN_STEPS` or more than `MAX_STEPS`
     steps."""
-    if any(r.window.kind == "user" or "asked for" in r.window.reason for r in case.ranks):
-        return Verdict(state="not_applicable", reason="the window was given")
-    counts = [len(r.window.steps) for r in case.ranks if r.window.kind == "steps"]
-    if len(counts) < len(case.ranks) or not counts:
-        return Verdict(state="skipped", reason="steps are not known (see PD902)")
+    counts = [len(r.window.steps) for r in case.ranks]
     fewest, most = min(counts), max(counts)
     evidence = [
         Evidence(label="steps of a rank", value=str(most) if fewest == most else f"{fewest} to {most}"),

@@ -8,7 +8,7 @@ from dataclasses import replace
 from perfdoc.knobs.check import check
 from perfdoc.knobs.knob import DIALECTS, Value
 from perfdoc.knobs.load import catalogue
-from perfdoc.knobs.values import Opaque, check_value, read_value
+from perfdoc.knobs.values import Opaque, as_text, check_value, read_value
 from perfdoc.knobs.writing import as_written
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
@@ -35,7 +35,7 @@ def advise(
     return Advice(
         knob=knob,
         from_value=None,
-        to_value=_text(to),
+        to_value=as_text(to),
         why=why,
         costs=costs,
         dialects={dialect: text for dialect, text in snippets.items() if text},
@@ -68,7 +68,7 @@ def proposed(case: Case, advice: Sequence[Advice]) -> list[Advice]:
     configuration = case.configuration
     for at, piece in enumerate(advice):
         known, now = case.setting(piece.knob)
-        said = _text(now) if known else None
+        said = as_text(now) if known else None
         if piece.forbidden:
             found.append(replace(piece, from_value=said))
             continue
@@ -93,11 +93,3 @@ def all_or_none(case: Case, advice: Sequence[Advice]) -> list[Advice]:
 
 def _values(advice: Sequence[Advice]) -> dict[str, Value]:
     return {piece.knob: value_of(piece) for piece in advice if not piece.forbidden}
-
-
-def _text(value: Value) -> str:
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, tuple):
-        return ",".join(_text(v) for v in value) or "[]"
-    return "null" if value is None else str(value)

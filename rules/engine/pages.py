@@ -14,18 +14,10 @@ from pathlib import Path
 
 from perfdoc.rules.advice.entries import TOPICS, Entry, entries, title_of
 from perfdoc.rules.engine import registry
-from perfdoc.rules.engine.rule import Rule
+from perfdoc.rules.engine.needs import needs_in_words
+from perfdoc.rules.engine.rule import Meta, Rule
 
 _GENERATED = "<!-- Made by `make docs` from the rules' own files: change those. -->\n\n"
-_NEEDS = {
-    "trace": "a trace",
-    "steps": "step ranges",
-    "ranks": "several ranks",
-    "settings": "the job's settings",
-    "snapshot": "a memory snapshot",
-    "hardware": "a GPU whose name is known",
-    "model": "the model's shape",
-}
 
 
 def pages() -> Mapping[str, str]:
@@ -44,7 +36,8 @@ def rule_page(rule: Rule) -> str:
     text = Path(str(source.__file__)).read_text(encoding="utf-8")
     fires = _with_values(_sentence(rule.evaluate.__doc__ or ""))
     parts = [f"{_GENERATED}# {meta.code}: {meta.title}", meta.why, fires]
-    parts.append(f"Needs {', '.join(_NEEDS[n] for n in meta.needs)}. Status: {meta.status}.")
+    parts.append(f"Status: {meta.status}.")
+    parts.append(_needs(meta))
     if limits := list(_constants(text)):
         rows = [f"| `{name}` | {value} | {_cell(doc)} |" for name, value, doc in limits]
         parts.append("\n".join(["## Thresholds\n", "| name | value | what |", "|---|---|---|", *rows]))
@@ -54,6 +47,14 @@ def rule_page(rule: Rule) -> str:
     if meta.sources:
         parts.append("\n".join(["## Sources\n", *(f"- {_cell(title_of(one))}" for one in meta.sources)]))
     return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def _needs(meta: Meta) -> str:
+    rows = [f"- {_cell(one)}" for one in needs_in_words(meta.needs)]
+    if not rows:
+        return ""
+    said = "Without these, in this order, it is skipped or does not apply, and the report says why."
+    return "\n".join(["## What it needs\n", f"{said}\n", *rows])
 
 
 def index_page(rules: Sequence[Rule]) -> str:
@@ -120,8 +121,7 @@ def _with_values(text: str) -> str:
 
 def _value_of(module: str, name: str) -> str:
     """`exposed`, `MIN_FRAC` → "5 %"."""
-    folder = "checks" if re.match(r"pd\d{3}_", module) else "facts"
-    value = getattr(importlib.import_module(f"perfdoc.rules.{folder}.{module}"), name)
+    value = getattr(importlib.import_module(f"perfdoc.rules.facts.{module}"), name)
     return f"{100 * value:g} %" if name.endswith("_FRAC") else f"{value:,}"
 
 

@@ -16,6 +16,7 @@ from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advise import proposed
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
+from perfdoc.rules.engine.needs import Need, first_missing
 from perfdoc.rules.engine.related import Applied, related
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
 
@@ -55,6 +56,8 @@ def _rule(module: object) -> Rule:
     meta, evaluate = getattr(module, "META", None), getattr(module, "evaluate", None)
     if not isinstance(meta, Meta) or not callable(evaluate):
         raise ValueError("has no META and evaluate of a rule")
+    if not all(isinstance(need, Need) for need in meta.needs):
+        raise ValueError("has needs in META that perfdoc.rules.engine.needs did not make")
     return Rule(meta=meta, evaluate=evaluate)
 
 
@@ -88,7 +91,7 @@ def run_rules(case: Case, rules: Sequence[Rule] | None = None) -> list[RuleResul
 def applied(rule: Rule, case: Case) -> Applied:
     """What a rule finds alone; an `error` row where it throws or gives no verdict."""
     try:
-        verdict = rule.evaluate(case)
+        verdict = verdict_of(rule, case)
         if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
             raise TypeError("evaluate gave no verdict")
         evidence = list(verdict.evidence)
@@ -118,6 +121,12 @@ def applied(rule: Rule, case: Case) -> Applied:
     )
     time = rule.meta.time if verdict.time is None else verdict.time
     return Applied(result=result, time=() if gain is None else time)
+
+
+def verdict_of(rule: Rule, case: Case) -> Verdict:
+    """The rule's, where the case has what the rule needs."""
+    missing = first_missing(case, rule.meta.needs)
+    return rule.evaluate(case) if missing is None else Verdict(state=missing.state, reason=missing.reason)
 
 
 def _in_words(verdict: Verdict) -> str:

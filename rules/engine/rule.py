@@ -9,13 +9,12 @@ from typing import Literal
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence, WorstInstance
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Need
 
 State = Literal["fires", "passes", "not_applicable", "skipped", "error"]
 Level = Literal["problem", "information"]
 """problem: a cost was measured, or something is wrong for certain. information: worth knowing or trying, at a
 cost that nobody measured here."""
-Need = Literal["trace", "steps", "ranks", "settings", "snapshot", "hardware", "model"]
-"""ranks: several, matched with one another. model: its shape."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,8 @@ class Meta:
     """Of whose time its gain is: ledger leaves (`exposed_comm.tp`), parts of a pipeline's waiting
     (`pipeline.bubble`), `waits` for late ranks. Empty where its gain is of no time that others look at."""
     needs: tuple[Need, ...] = ()
-    """What must be known; without it the rule is skipped."""
+    """What must be known, in the order in which it is asked: the engine gives the first that is missing as
+    the verdict, and `evaluate` is called where none is."""
     advice: tuple[str, ...] = ()
     """Entries of the guides that it decides, by id."""
     status: Literal["preview", "stable"] = "preview"

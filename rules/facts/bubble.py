@@ -7,12 +7,14 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.rule import Verdict
+from perfdoc.rules.engine.needs import Missing, Need, applies, skipped
 from perfdoc.rules.facts.degrees import PP, VPP
 
 PER_STAGE = 4
 """Micro-batches for each stage that the guides ask for at least: the bubble is then (pp - 1) / (4 pp) of the
 work at most, below a fifth of the step."""
+MIN_FRAC = 0.05
+"""Of the step: a smaller bubble is left alone."""
 
 
 def ideal_frac(*, pp: int, vpp: int, micro_batches: int) -> float:
@@ -36,13 +38,21 @@ def bubble_grows(case: Case, now: Degrees, then: Degrees) -> float:
     return bubble_at(case, then) - bubble_at(case, now)
 
 
-def no_pipeline(case: Case) -> Verdict | None:
-    """The verdict where there is no pipeline."""
-    return (
-        Verdict(state="not_applicable", reason="there is no pipeline")
-        if case.degree(PP) == 1 or case.job.facts.pp == 1
-        else None
-    )
+PIPELINE = applies(
+    "a pipeline degree that is not known to be 1",
+    lambda case: not (case.degree(PP) == 1 or case.job.facts.pp == 1),
+    "there is no pipeline",
+)
+
+
+def _no_bubble(case: Case) -> Missing | None:
+    found = case.job.pipeline
+    if found.state == "measured" and found.bubble_frac is not None:
+        return None
+    return skipped(found.reason or "the bubble was not measured")
+
+
+BUBBLE = Need(words="a measured bubble", missing=_no_bubble)
 
 
 def overlapped_messages(case: Case) -> list[Advice]:

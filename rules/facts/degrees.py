@@ -6,6 +6,7 @@ from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import applies, known
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 VPP, EP = "virtual_pipeline_model_parallel_size", "expert_model_parallel_size"
@@ -35,6 +36,9 @@ def degrees_of(case: Case) -> Degrees | None:
     return Degrees(tp=tp, pp=pp, cp=cp, dp=dp, vpp=vpp, ep=ep or 1, etp=etp or 1)
 
 
+DEGREES = known("all parallel degrees", degrees_of, reason=UNKNOWN)
+
+
 def has_experts(case: Case) -> bool | None:
     """Whether the model is a mixture of experts; None where nobody says."""
     known, experts = case.setting("num_moe_experts")
@@ -44,6 +48,19 @@ def has_experts(case: Case) -> bool | None:
     if model is not None:
         return bool(model.experts)
     return True if (case.degree(EP) or 1) > 1 else None
+
+
+NOT_DENSE = applies(
+    "a model that is not known to be dense",
+    lambda case: has_experts(case) is not False,
+    "the model has no experts",
+)
+EXPERTS_SPREAD = applies(
+    "an expert-parallel degree that is not known to be 1",
+    lambda case: has_experts(case) is not False and case.degree(EP) != 1,
+    "there is no expert parallelism",
+)
+EXPERTS = known("whether the model has experts", has_experts)
 
 
 def experts_of(case: Case) -> int | None:
@@ -75,6 +92,20 @@ def nvlink_domain(case: Case) -> int | None:
     domain = case.gpu.nvlink_domain
     on_server = case.number("nproc_per_node")
     return min(domain, on_server) if on_server and domain <= _RACK else domain
+
+
+NVLINK = known(
+    "the GPUs of an NVLink domain",
+    nvlink_domain,
+    reason="it is not known how many GPUs reach one another over NVLink here",
+)
+
+
+def leaves_nvlink(case: Case) -> bool:
+    """Whether tensor-parallel groups are known to have more ranks than the NVLink domain, or not to divide
+    it."""
+    tp, domain = case.degree(TP), nvlink_domain(case)
+    return tp is not None and domain is not None and (tp > domain or domain % tp != 0)
 
 
 def layers_of(case: Case) -> int | None:

@@ -11,6 +11,7 @@ from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import Missing, Need, given, not_applicable, skipped
 from perfdoc.rules.engine.rule import Verdict
 
 MIN_FRAC = 0.05
@@ -60,19 +61,29 @@ def exposed_evidence(case: Case, dimension: str, share: float) -> Evidence:
     )
 
 
+def communication(dimension: str) -> Need:
+    """Communication of a dimension, and not so much of unknown dimension that it may be all the matter."""
+    name = dimension.upper()
+
+    def missing(case: Case) -> Missing | None:
+        share, there = case.share(exposed_ns(dimension)) or 0.0, seen(case, dimension)
+        unknown = case.share(exposed_ns("unknown")) or 0.0
+        if share < MIN_FRAC <= share + unknown:
+            known = f"{per_cent(share)} is known to be" if there else "none is known to be"
+            reason = (
+                f"{per_cent(unknown)} of the time is exposed communication of unknown dimension; {known} "
+            )
+            return skipped(reason + name)
+        return None if there else not_applicable(f"no {name} communication was seen")
+
+    return Need(words=f"{name} communication, told from that of other dimensions", missing=missing)
+
+
 def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
-    """The verdict where there is nothing to advise, else None; and the figures."""
+    """The verdict where there is nothing to advise, else None; and the figures. Needs WINDOW and
+    `communication`."""
     rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
-    share = case.share(exposed_ns(dimension))
-    if share is None:
-        return Verdict(state="skipped", reason="every window is empty"), []
-    unknown = case.share(exposed_ns("unknown")) or 0.0
-    if share < MIN_FRAC <= share + unknown:
-        known = f"{per_cent(share)} is known to be" if rows else "none is known to be"
-        reason = f"{per_cent(unknown)} of the time is exposed communication of unknown dimension; {known} "
-        return Verdict(state="skipped", reason=reason + dimension.upper()), []
-    if not rows:
-        return Verdict(state="not_applicable", reason=f"no {dimension.upper()} communication was seen"), []
+    share = given(case.share(exposed_ns(dimension)))
     what = f"exposed {dimension.upper()} communication"
     evidence = time_evidence(case, what, share, exposed_ns(dimension))
     total = sum(row.total_ns for row in rows)

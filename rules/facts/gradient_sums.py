@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import several
 
 MANY_RANKS = 128
 """From here on sums in bf16 are said to lose precision, most of all along a ring."""
@@ -16,6 +17,14 @@ def summing_ranks(case: Case) -> int | None:
     """Ranks over which gradients are summed: DP x CP; None where one is not known."""
     dp, cp = case.dp, case.degree("context_parallel_size")
     return None if dp is None or cp is None else dp * cp
+
+
+SEVERAL_REPLICAS = several(
+    "several ranks that sum gradients (DP x CP)",
+    summing_ranks,
+    one="no other rank has gradients to add",
+    unknown="over how many ranks gradients are summed is not known",
+)
 
 
 def sums_in_16_bits(case: Case) -> bool | None:

@@ -5,9 +5,8 @@ from __future__ import annotations
 from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import predicted
-from perfdoc.rules.engine.rule import Level, Verdict
+from perfdoc.rules.engine.rule import Level
 
-ON_HOST = "the ranks train on the CPU"
 QUEUES = "without_queueing_tp"
 """The replay in which no TP collective stands behind a kernel that was launched after it."""
 LITTLE_HIDDEN_FRAC = 0.10
@@ -33,11 +32,6 @@ def level_of(case: Case, dimension: str, *, switched_off: bool) -> Level:
     be what no overlap reaches, which is worth knowing."""
     hidden = hidden_frac(case, dimension)
     return "problem" if switched_off or (hidden or 0.0) < LITTLE_HIDDEN_FRAC else "information"
-
-
-def only_for_gpus(case: Case) -> Verdict | None:
-    """The verdict of a rule about GPUs and their links where the ranks train on CPUs; else None."""
-    return Verdict(state="not_applicable", reason=ON_HOST) if case.ranks and case.on_host else None
 
 
 def surely_saved(case: Case, key: str) -> Gain | None:

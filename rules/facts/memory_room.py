@@ -7,10 +7,13 @@ from dataclasses import dataclass
 
 from perfdoc.results.memory import DeviceMemory
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, skipped
 
 KEEP_FREE_FRAC = 0.1
 """Of a GPU's memory: the CUDA context, NCCL and libraries live in what PyTorch has not reserved, and steps
 differ; no advice uses this part up."""
+MIN_FREE_FRAC = 0.3
+"""Of the tightest GPU's memory: where as much was never reserved, memory is left over."""
 NO_SNAPSHOT = "no memory snapshot was given"
 
 
@@ -63,6 +66,15 @@ def rooms(case: Case) -> list[Room]:
             free = max(0, total - reserved)
         found.append(Room(device=device, free_bytes=free, total_bytes=None if free is None else total))
     return found
+
+
+def _no_snapshot(case: Case) -> Missing | None:
+    if case.memory is None:
+        return skipped(NO_SNAPSHOT)
+    return None if case.memory.state == "measured" else skipped(case.memory.reason)
+
+
+SNAPSHOT = Need(words="a memory snapshot", missing=_no_snapshot)
 
 
 def is_short(room: Room) -> bool:

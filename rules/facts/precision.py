@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.facts.capture import why_hidden
 
 GATHERS_FP8: Mapping[str, str] = MappingProxyType(
@@ -29,6 +30,16 @@ def fp8_on(case: Case) -> bool | None:
     if known:
         return value is not None
     return None if case.job.facts.dtype is None else case.job.facts.dtype == "fp8"
+
+
+def _no_fp8(case: Case) -> Missing | None:
+    on = fp8_on(case)
+    if on is None:
+        return skipped("whether the linear layers multiply in FP8 is not known")
+    return None if on else not_applicable("the linear layers do not multiply in FP8")
+
+
+FP8 = Need(words="linear layers that multiply in FP8", missing=_no_fp8)
 
 
 def fp8_gather(case: Case) -> str | None:
@@ -66,6 +77,15 @@ def linear_share(case: Case) -> float | None:
         grouped = (parts.grouped_linear_ns or 0) / rank.ledger.window_ns
         shares.append(min(1.0, parts.linear_window_frac + grouped))
     return statistics.fmean(shares) if shares else None
+
+
+def _no_linear_share(case: Case) -> Missing | None:
+    if linear_share(case) is not None:
+        return None
+    return skipped(why_hidden(case) or "the linear layers' share was not measured")
+
+
+LINEAR_SHARE = Need(words="the time of linear layers' products", missing=_no_linear_share)
 
 
 def speed_up(share: float, ratio: float = PEAK_RATIO) -> float:

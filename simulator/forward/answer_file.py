@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.simulator.forward.answer import rank_ledger
 from perfdoc.simulator.forward.job import Laying, SimulatedJob
 from perfdoc.simulator.forward.laying import LaidRank, Matched
-from perfdoc.simulator.planted_spec import Clock
 
 NOTE = (
     "Durations follow from rooflines with stated efficiencies (simulator/forward/hardware.py); no absolute "
@@ -152,7 +152,7 @@ def _add_waits(of: dict[str, dict[str, int]], m: Matched) -> None:
 
 
 def _pipelines(job: SimulatedJob) -> list[dict[str, Any]]:
-    """As planted_answer.PipelineAnswer: bubble + transfer + late peer = the idle time of each stage.
+    """Bubble + transfer + late peer = the idle time of each stage.
 
     transfer is counterfactual: how much shorter the window is where messages take no time.
     """

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from perfdoc.simulator.captures.groups import groups_of, place_of
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.buckets import Setting
 from perfdoc.simulator.forward.faults import FAULTS, Faults, Job, Planted, planted_in
@@ -20,7 +21,6 @@ from perfdoc.simulator.forward.laying import LaidRank, Matched, Pause, RankWork,
 from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.program import DATA_NS, StageProgram
 from perfdoc.simulator.forward.tape import BETWEEN_NS, OpKind, Tape
-from perfdoc.simulator.planted_groups import groups_of, place_of
 from perfdoc.traces.known_models import ModelShape
 
 _ROUNDS = 8

@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import NDArray
 
+from perfdoc.simulator.captures.groups import BACKWARD, Group
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.engine.schedule import topological_order
 from perfdoc.simulator.forward.tape import Tape
-from perfdoc.simulator.planted_groups import BACKWARD, Group
 
 LATENCY_NS = 2_203
 """From the return of a launching call to the earliest start of what it launched."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from perfdoc.simulator.captures.groups import BACKWARD
 from perfdoc.simulator.forward.buckets import Setting, StageBuckets
+from perfdoc.simulator.forward.schedule import Pass, order_of, source_of, target_of
 from perfdoc.simulator.forward.tape import PYTHON_NS, Message, Tape
-from perfdoc.simulator.planted_groups import BACKWARD
-from perfdoc.simulator.planted_schedule import Pass, order_of, source_of, target_of
 
 DATA_NS = 180_000
 """Loading a batch where nothing is wrong."""
@@ -44,7 +44,7 @@ class StageProgram(StageBuckets):
         tape.synchronize()
         return tape
 
-    # Pipelines, as in planted_step: blocking without interleaving, beside compute with it.
+    # Pipelines: messages block without interleaving, and run beside compute with it.
 
     def _blocking(self, order: list[Pass], warm: int) -> None:
         steady = order[warm : len(order) - warm]

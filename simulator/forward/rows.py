@@ -13,20 +13,19 @@ from numpy.typing import NDArray
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.simulator.captures.device import DEFAULT_STREAM
 from perfdoc.simulator.captures.events import NcclPayload, SyncKind
+from perfdoc.simulator.captures.groups import Group
 from perfdoc.simulator.captures.nsys.enums import API_VERSIONS, CLASS_RUNTIME
 from perfdoc.simulator.captures.nsys.export import DEFAULT_OPTIONS, NO_ID, global_pid, global_tid
 from perfdoc.simulator.captures.nsys.rows import export_rows
 from perfdoc.simulator.captures.nsys.schemas import tables
 from perfdoc.simulator.captures.nsys.sqlite import create_tables, write_rows
 from perfdoc.simulator.captures.process import ThreadBuilder
-from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
+from perfdoc.simulator.captures.timeline import Clock, Timeline, TimelineBuilder
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.answer import pause_span
 from perfdoc.simulator.forward.hardware import Gpu
 from perfdoc.simulator.forward.laying import LaidRank
 from perfdoc.simulator.forward.tape import CallKind, HostRange
-from perfdoc.simulator.planted_groups import Group
-from perfdoc.simulator.planted_spec import Clock
 
 GENERATION = "2026.3"
 FIRST_PID = 41000

@@ -7,13 +7,13 @@ from dataclasses import asdict
 from pathlib import Path
 
 from perfdoc.profiling.whole_file import made, refuse_overwrite, scratch
+from perfdoc.simulator.captures.groups import groups_of, place_of
+from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.simulator.forward.answer_file import answer_of, answer_text, facts_text
 from perfdoc.simulator.forward.job import SimulatedJob
 from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.rows import write_rank
 from perfdoc.simulator.forward.snapshot import write_fragmented
-from perfdoc.simulator.planted_groups import groups_of, place_of
-from perfdoc.simulator.planted_spec import Clock
 
 _SESSION_GAP_NS = 3_000_000
 """Sessions open so far apart, at most; the first work begins a millisecond after the last of them."""

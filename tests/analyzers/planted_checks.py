@@ -26,9 +26,9 @@ from perfdoc.analyzers.pipeline.transfers import message_moments
 from perfdoc.analyzers.skew.arrivals import arrivals
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.results import Diagnosis, Rank
-from perfdoc.simulator.planted_answer import CollectiveAnswer, RankAnswer
-from perfdoc.simulator.planted_job import JobSpec, PlantedJob, planted_job
 from perfdoc.traces.job_facts import JobFacts
+from tests.planted.answer import CollectiveAnswer, RankAnswer
+from tests.planted.job import JobSpec, PlantedJob, planted_job
 
 PIPELINE_PARTS = ("own_ns", "idle_ns", "bubble_ns", "transfer_ns", "handover_ns", "late_peer_ns")
 STEEPEST = 1e-4

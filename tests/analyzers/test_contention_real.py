@@ -8,9 +8,9 @@ import pytest
 
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.results.contention import DeviceContendedKernel, DeviceContention
-from perfdoc.simulator.demo import write_demo
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import views_of
+from tests.simulator.hand_laid import write_hand_laid
 
 
 def measured(path: Path) -> list[DeviceContention]:
@@ -98,7 +98,7 @@ def test_without_communication_there_is_no_contention(shared_traces: Path, name:
 
 
 def test_the_demonstration_capture(tmp_path: Path) -> None:
-    trace, _ = write_demo(tmp_path)
+    trace, _ = write_hand_laid(tmp_path)
     for found in measured(trace):
         # Of a layer's two backward norms one is laid alone, of 60,007 ns, and one beneath the reduction, of
         # 61,003 ns: 8 layers in 4 steps. A difference under 5 % is called none.

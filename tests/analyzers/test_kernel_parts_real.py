@@ -8,9 +8,9 @@ import pytest
 
 from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.results import KernelPartsAnalysis
-from perfdoc.simulator.demo import write_demo
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import views_of
+from tests.simulator.hand_laid import write_hand_laid
 
 
 def measured(path: Path) -> list[KernelPartsAnalysis]:
@@ -92,7 +92,7 @@ def test_products_of_experts_in_an_inference_trace(shared_traces: Path) -> None:
 
 
 def test_the_demonstration_capture(tmp_path: Path) -> None:
-    trace, _ = write_demo(tmp_path)
+    trace, _ = write_hand_laid(tmp_path)
     for found in measured(trace):
         # 8 layers in 4 steps: forward attention of 410,011 ns, backward of 900,037 ns; norms by name.
         assert total_ns(found, "attention", "forward") == 32 * 410_011

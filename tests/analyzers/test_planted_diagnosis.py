@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.planted_job import KINDS, JobSpec
-from perfdoc.simulator.planted_spec import Clock, Late
+from perfdoc.simulator.captures.timeline import Clock
 from tests.analyzers.planted_checks import (
     Diagnosed,
     check_clocks,
@@ -19,6 +18,8 @@ from tests.analyzers.planted_checks import (
     check_waits,
     diagnosed,
 )
+from tests.planted.job import KINDS, JobSpec
+from tests.planted.spec import Late
 
 SLOW = Late(rank=1, extra_ns=400_003)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from pathlib import Path
 
@@ -43,6 +44,7 @@ DLRM_8GPU = {
 }
 
 
+@functools.cache
 def measured(path: Path, request: WindowRequest = AUTO) -> list[RankMeasurement]:
     return measure_trace(read_trace(path), request)[0]
 

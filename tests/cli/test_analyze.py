@@ -1,4 +1,4 @@
-"""The real command in a real process."""
+"""The real command."""
 
 from __future__ import annotations
 
@@ -18,23 +18,13 @@ from perfdoc.results import Diagnosis, json_schema
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.demo import demo_timeline, write_demo
-
-
-def perfdoc(*arguments: str | Path, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "perfdoc", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        cwd=cwd,
-        timeout=120,
-        check=False,
-    )
+from tests.command import perfdoc
+from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo(tmp_path_factory.mktemp("demo"))[0]
+    return write_hand_laid(tmp_path_factory.mktemp("demo"))[0]
 
 
 def test_a_script_of_flags_is_a_configuration(demo: Path, tmp_path: Path) -> None:
@@ -86,7 +76,7 @@ def test_the_planted_answer_comes_back(demo: Path, tmp_path: Path) -> None:
 
 
 def test_one_kineto_file_per_rank_gives_the_same_answer(demo: Path, tmp_path: Path) -> None:
-    timeline, _ = demo_timeline()
+    timeline, _ = hand_laid_timeline()
     for process in timeline.processes:
         write_kineto(timeline, tmp_path / f"rank{process.rank}.json.gz", process.pid)
     done = perfdoc("analyze", tmp_path, "--json", "-")
@@ -210,7 +200,7 @@ def test_fail_on_a_rule_that_fires(tmp_path: Path) -> None:
 
 
 def test_several_files_in_worker_processes_agree_with_one_process(tmp_path: Path) -> None:
-    timeline, _ = demo_timeline()
+    timeline, _ = hand_laid_timeline()
     for process in timeline.processes:
         write_kineto(timeline, tmp_path / f"rank{process.rank}.json", process.pid)
     one, two = (
@@ -220,7 +210,7 @@ def test_several_files_in_worker_processes_agree_with_one_process(tmp_path: Path
 
 
 def test_a_rank_without_gpu_rows_is_a_gap_and_not_a_zero(tmp_path: Path) -> None:
-    timeline, _ = demo_timeline()
+    timeline, _ = hand_laid_timeline()
     for process in timeline.processes:
         write_kineto(timeline, tmp_path / f"rank{process.rank}.json", process.pid)
     builder = TimelineBuilder()
@@ -236,7 +226,7 @@ def test_a_rank_without_gpu_rows_is_a_gap_and_not_a_zero(tmp_path: Path) -> None
 
 
 def test_ranks_that_were_not_given_are_missed(demo: Path, tmp_path: Path) -> None:
-    timeline, _ = demo_timeline()
+    timeline, _ = hand_laid_timeline()
     write_kineto(timeline, tmp_path / "rank0.json", timeline.processes[0].pid)
     alone = json.loads(perfdoc("analyze", tmp_path, "--json", "-").stdout)
     (note,) = [q for q in alone["quality"] if q["code"] == "missing-ranks"]

@@ -21,12 +21,12 @@ from perfdoc.profiling.nsys.command import Nsys, export_sqlite, find_nsys, nsys_
 from perfdoc.profiling.nsys.figures import last_words, parse_csv_table, parse_json_table, read_nsys_table
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.demo import write_demo
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
-from tests.cli.test_analyze import perfdoc
 from tests.cli.test_run import needs_training
+from tests.command import perfdoc
 from tests.nsys_start import profile
+from tests.simulator.hand_laid import write_hand_laid
 
 PROGRAM = Path(__file__).with_name("nsight_program.py")
 BY_NAME = {source.name: source for source in SOURCES}
@@ -158,7 +158,7 @@ def test_nsys_agrees_but_for_what_is_explained(nsys: Nsys, planted: Path) -> Non
 
 
 def test_profiler_overhead_is_named(nsys: Nsys, tmp_path: Path) -> None:
-    demo = write_demo(tmp_path)[0]
+    demo = write_hand_laid(tmp_path)[0]
     trace = read_trace(demo)
     (process, ordinal), gaps = next(iter(gap_figures(trace).items()))
     widest = int((gaps.end_ns - gaps.start_ns).argmax())
@@ -278,7 +278,7 @@ def test_the_overlap_recipe_on_a_real_capture(shared_traces: Path) -> None:
 
 
 def test_without_nsys_nothing_is_done(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    demo = write_demo(tmp_path)[0]
+    demo = write_hand_laid(tmp_path)[0]
     monkeypatch.delenv("PERFDOC_NSYS", raising=False)
     monkeypatch.setenv("PATH", str(tmp_path))
     done = perfdoc("analyze", demo, "--cross-check", "-o", tmp_path / "out")
@@ -296,17 +296,12 @@ def test_a_pytorch_trace_has_no_figures_of_nsight(shared_traces: Path, tmp_path:
 
 
 def test_an_nsys_that_fails_leaves_the_analysis(tmp_path: Path) -> None:
-    demo = write_demo(tmp_path)[0]
+    demo = write_hand_laid(tmp_path)[0]
     broken = tmp_path / "nsys"
     broken.write_text("#!/bin/sh\necho 'ERROR: the licence is gone.' >&2\nexit 3\n")
     broken.chmod(0o755)
-    done = subprocess.run(
-        [sys.executable, "-m", "perfdoc", "analyze", demo, "--cross-check", "-o", tmp_path / "out"],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env={**os.environ, "PERFDOC_NSYS": str(broken)},
-    )
+    environment = {**os.environ, "PERFDOC_NSYS": str(broken)}
+    done = perfdoc("analyze", demo, "--cross-check", "-o", tmp_path / "out", env=environment)
     assert done.returncode == 0, done.stderr
     assert "nvtx_sum                cannot compare: the licence is gone" in done.stdout
     written = sorted(p.name for p in (tmp_path / "out").iterdir())

@@ -1,4 +1,4 @@
-"""perfdoc doctor and env in real processes."""
+"""perfdoc doctor and env."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import command as commands
+
 SECRETS = {
     "HF_TOKEN": "hf_plantedplantedplanted",
     "AWS_SECRET_ACCESS_KEY": "plantedsecretkey",
@@ -21,15 +23,7 @@ SECRETS = {
 
 
 def perfdoc(folder: Path, *words: str, **env: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "perfdoc", *words],
-        cwd=folder,
-        env={**os.environ, **SECRETS, **env},
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
+    return commands.perfdoc(*words, cwd=folder, env={**os.environ, **SECRETS, **env})
 
 
 def test_what_is_said_agrees_in_text_and_json(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.demo import write_demo
+from tests.simulator.hand_laid import write_hand_laid
 
 
 @pytest.mark.parametrize(
@@ -33,7 +33,7 @@ from perfdoc.simulator.demo import write_demo
 )
 def test_a_full_disk(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
     (tmp_path / "disk").mkdir()
-    write_demo(tmp_path / "demo")
+    write_hand_laid(tmp_path / "demo")
     mount = ["unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o size=64k none disk && "$@"', "sh"]
     if not shutil.which("unshare") or subprocess.run([*mount, "true"], cwd=tmp_path, check=False).returncode:
         pytest.skip("file systems cannot be mounted here")
@@ -51,7 +51,7 @@ def test_a_full_disk(tmp_path: Path, arguments: tuple[str, ...], said: str) -> N
 
 
 def test_a_limit_of_a_file_is_no_fault_of_the_capture(tmp_path: Path) -> None:
-    write_demo(tmp_path / "demo")
+    write_hand_laid(tmp_path / "demo")
     command = 'ulimit -f 100; exec "$@"'
     redact = ("redact", "demo/demo.sqlite", "-o", "copy.sqlite")
     done = subprocess.run(

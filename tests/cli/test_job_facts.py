@@ -11,13 +11,13 @@ from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import Work, measure_all
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.results import Diagnosis, Job, from_json, to_json
-from perfdoc.simulator.demo import write_demo
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.load import find_captures
+from tests.simulator.hand_laid import write_hand_laid
 
 
 def _diagnosis(folder: Path, *words: str, request: WindowRequest | None = None) -> tuple[Diagnosis, Job]:
-    trace, _ = write_demo(folder / "demo")
+    trace, _ = write_hand_laid(folder / "demo")
     work = Work(
         captures=find_captures([str(trace)]),
         memory=[],

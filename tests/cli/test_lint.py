@@ -1,4 +1,4 @@
-"""`perfdoc lint` and `perfdoc knobs` as processes."""
+"""`perfdoc lint` and `perfdoc knobs`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from perfdoc.knobs.load import catalogue
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 
 def test_lint_says_where_what_instead_and_why(tmp_path: Path) -> None:
@@ -51,14 +51,10 @@ def test_exit_codes(tmp_path: Path) -> None:
 
 def test_lint_reads_standard_input_and_prints_nothing_of_a_terminals(tmp_path: Path) -> None:
     text = "recompute_granuality=full\nexport EVIL_\x1b[31m=1\nmodel.\x1b]0;owned\x07fp8_recipe=4\n"
-    done = subprocess.run(
-        [sys.executable, "-m", "perfdoc", "lint", "-", "--all"], input=text, text=True, capture_output=True
-    )
+    done = perfdoc("lint", "-", "--all", stdin=text)
     assert done.returncode == 1
     assert done.stdout.startswith("-:1: error PL101")
-    one = subprocess.run(
-        [sys.executable, "-m", "perfdoc", "lint", "-"], input="a_word=4\n", text=True, capture_output=True
-    )
+    one = perfdoc("lint", "-", stdin="a_word=4\n")
     assert (one.returncode, "-: 1 setting, 0 of them known" in one.stderr) == (3, True), one.stderr
     assert "\x1b" not in done.stdout + done.stderr
 

@@ -11,13 +11,13 @@ import pytest
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.measuring import measure_all, of_them
-from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError
 from perfdoc.traces.job_facts import JobFacts
+from tests.simulator.hand_laid import write_hand_laid
 
 
 def test_a_failure_ends_the_workers_and_no_other_child(tmp_path: Path) -> None:
-    good, _ = write_demo(tmp_path / "good")
+    good, _ = write_hand_laid(tmp_path / "good")
     bad = tmp_path / "bad.sqlite"
     bad.write_bytes(b"not a database")
     other = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))

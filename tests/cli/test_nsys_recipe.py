@@ -19,9 +19,10 @@ from perfdoc.nsight.recipe_install import install_recipe
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import find_nsys, nsys_command, nvtx_trouble
 from perfdoc.profiling.nsys.figures import recipes_folder
-from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import answer_of, leaves, perfdoc
+from tests.cli.test_analyze import answer_of, leaves
+from tests.command import perfdoc
 from tests.nsys_start import profile
+from tests.simulator.hand_laid import write_hand_laid
 
 PROGRAM = Path(__file__).with_name("nsight_program.py")
 FILES = ["metadata.json", "nsight/recipe.py", "nsight/recipe_job.py", "perfdoc_installation.json"]
@@ -153,7 +154,7 @@ def test_a_folder_of_recipes_elsewhere(tmp_path: Path) -> None:
 
 
 def test_the_steps_give_what_analyze_gives(tmp_path: Path) -> None:
-    demo = write_demo(tmp_path)[0]
+    demo = write_hand_laid(tmp_path)[0]
     result = recipe_job.measure(str(demo), OTHERS_PYTHON)
     assert result["error"] == ""
     recipe_job.reduce([result], str(tmp_path / "out"), OTHERS_PYTHON)

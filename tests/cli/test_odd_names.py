@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 from tests.gate.commands import gate, megatron_log
+from tests.simulator.hand_laid import write_hand_laid
 
 ODD = os.fsdecode(b"a\xff\n::error::b")
 SHOWN = "a\\udcff\n::error::b"
 
 
 def test_captures_are_analysed_and_compared(tmp_path: Path) -> None:
-    first = write_demo(tmp_path / "demo")[0]
+    first = write_hand_laid(tmp_path / "demo")[0]
     odd = first.rename(first.with_name(f"{ODD}.sqlite"))
     done = perfdoc("analyze", odd, "--json", "-", cwd=tmp_path)
     assert done.returncode == 0, done.stderr

@@ -6,14 +6,14 @@ import shutil
 from pathlib import Path
 
 from perfdoc import __version__
-from perfdoc.cli.rules import rule_text
+from perfdoc.cli.rules_text import rule_text
 from perfdoc.rules.engine.pages import pages
 from perfdoc.rules.engine.registry import all_rules
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.demo import write_demo
 from perfdoc.trainer.config.resolve import named_configs
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
+from tests.simulator.hand_laid import write_hand_laid
 
 
 def test_version() -> None:
@@ -31,16 +31,22 @@ def test_the_list_of_commands_is_whole_sentences_and_names_every_configuration()
 
 def test_demo_writes_and_does_not_overwrite(tmp_path: Path) -> None:
     out = tmp_path / "demo"
-    assert perfdoc("demo", "-o", out).returncode == 0
-    before = (out / "demo.sqlite").read_bytes()
+    done = perfdoc("demo", "-o", out)
+    assert done.returncode == 0
+    names = ["answer.json", "job.yaml", "traces/rank0.sqlite", "traces/rank1.sqlite"]
+    assert sorted(str(p.relative_to(out)) for p in out.rglob("*") if p.is_file()) == names
+    before = {name: (out / name).read_bytes() for name in names}
+    assert sum(len(content) for content in before.values()) < 1_000_000
+    assert done.stdout.splitlines()[-1] == f"next: perfdoc analyze {out} --config {out / 'job.yaml'}"
     again = perfdoc("demo", "-o", out)
     assert (again.returncode, "Traceback" in again.stderr) == (2, False)
     assert perfdoc("demo", "-o", out, "--force").returncode == 0
-    assert (out / "demo.sqlite").read_bytes() == before, "the demonstration is the same every time"
+    after = {name: (out / name).read_bytes() for name in names}
+    assert after == before, "the demonstration is the same every time"
 
 
 def test_ranges_lists_names_by_time(tmp_path: Path) -> None:
-    path, _ = write_demo(tmp_path / "demo")
+    path, _ = write_hand_laid(tmp_path / "demo")
     done = perfdoc("ranges", path, "--most", "3")
     lines = done.stdout.splitlines()
     assert lines[0].split() == ["count", "total", "name"]
@@ -65,7 +71,7 @@ def test_a_capture_without_ranges_is_said_to_be_one(tmp_path: Path) -> None:
 
 
 def test_what_perfdoc_wrote_is_no_trace(tmp_path: Path) -> None:
-    path, _ = write_demo(tmp_path / "demo")
+    path, _ = write_hand_laid(tmp_path / "demo")
     assert perfdoc("analyze", path, "-o", tmp_path / "out").returncode == 0
     done = perfdoc("analyze", tmp_path / "out" / "diagnosis.json")
     assert (done.returncode, "is what perfdoc wrote" in done.stderr) == (2, True), done.stderr
@@ -81,7 +87,7 @@ def test_rules_and_explain() -> None:
     assert "Unexplained idle time" in perfdoc("explain", "pd901").stdout
     assert json.loads(perfdoc("explain", "PD901", "--format", "json").stdout)["code"] == "PD901"
     whole = perfdoc("explain", "PD101").stdout
-    assert "Needs: a trace" in whole
+    assert "- a window that is not empty\n" in whole
     assert "- Reduce gradients bucket by bucket while the backward pass runs" in whole
     assert "- Megatron-Bridge, performance tuning guide\n" in whole
     assert max(map(len, whole.splitlines())) <= 100

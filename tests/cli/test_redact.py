@@ -1,4 +1,4 @@
-"""perfdoc redact in a real process."""
+"""perfdoc redact."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import sys
 import time
 from pathlib import Path
 
-from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
+from tests.simulator.hand_laid import write_hand_laid
 
 
 def test_a_copy_and_what_is_said_of_it(tmp_path: Path) -> None:
-    demo = write_demo(tmp_path / "demo")[0]
+    demo = write_hand_laid(tmp_path / "demo")[0]
     done = perfdoc("redact", demo, "-o", "copy.sqlite", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (0, "")
     first, second = done.stderr.splitlines()
@@ -25,7 +25,7 @@ def test_a_copy_and_what_is_said_of_it(tmp_path: Path) -> None:
 
 
 def test_mistakes_are_one_line(tmp_path: Path) -> None:
-    demo = write_demo(tmp_path / "demo")[0]
+    demo = write_hand_laid(tmp_path / "demo")[0]
     for words, said in (
         ((demo, "-o", demo), "is the capture itself"),
         ((demo, "-o", "no/such/folder/x.sqlite"), "cannot be written"),
@@ -41,7 +41,7 @@ def test_mistakes_are_one_line(tmp_path: Path) -> None:
 
 def several(folder: Path, count: int = 2) -> Path:
     """A folder of so many captures."""
-    demo = write_demo(folder.parent / "demo")[0]
+    demo = write_hand_laid(folder.parent / "demo")[0]
     folder.mkdir()
     for i in range(count):
         shutil.copy(demo, folder / f"{i}.sqlite")

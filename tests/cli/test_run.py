@@ -17,7 +17,8 @@ from perfdoc.profiling.nsys.command import find_nsys, nvtx_trouble
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.run.prepare import split_words
 from tests.cli.running import SMALL, Running
-from tests.cli.test_analyze import leaves, perfdoc
+from tests.cli.test_analyze import leaves
+from tests.command import perfdoc
 
 
 def needs_training() -> None:

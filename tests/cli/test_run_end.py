@@ -12,7 +12,7 @@ import pytest
 
 from perfdoc.profiling.run_directory import RunDirectory
 from tests.cli.running import ENDLESS, PLANT, SMALL, Running, needs_training
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 pytestmark = pytest.mark.slow
 

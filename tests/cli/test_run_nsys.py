@@ -14,7 +14,8 @@ from perfdoc.profiling.nsys.collect import check_capture
 from perfdoc.profiling.nsys.command import Nsys, find_nsys, nvtx_trouble
 from perfdoc.profiling.run_directory import RunDirectory
 from tests.cli.running import ENDLESS, SMALL, Running, needs_training
-from tests.cli.test_analyze import leaves, perfdoc
+from tests.cli.test_analyze import leaves
+from tests.command import perfdoc
 
 pytestmark = pytest.mark.slow
 

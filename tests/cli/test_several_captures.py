@@ -10,14 +10,14 @@ import pytest
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.demo import demo_timeline
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
+from tests.simulator.hand_laid import hand_laid_timeline
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["a copy", "another capture"])
 def test_one_rank_given_twice_is_refused(tmp_path: Path, same: bool) -> None:
     """It would count twice in every sum over ranks."""
-    timeline, _ = demo_timeline()
+    timeline, _ = hand_laid_timeline()
     pid = timeline.processes[0].pid
     write_kineto(timeline, tmp_path / "first.json", pid)
     write_kineto(timeline, tmp_path / "second.json", pid)

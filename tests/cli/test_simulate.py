@@ -23,21 +23,14 @@ from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.forward.writing import write_job
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.known_models import known_models
+from tests import command
 
 MANY = tuple(w for f in ("gc", "slow_data", "uneven_stages", "launch_starved") for w in ("--fault", f))
 SMALL = ("llama3-8b", "--layout", "pp=2,micro_batches=2,seq=1024", "--steps", "1")
 
 
 def perfdoc(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "perfdoc", *words],
-        cwd=folder,
-        env=os.environ | {"NO_COLOR": "1"},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
-    )
+    return command.perfdoc(*words, cwd=folder, env=os.environ | {"NO_COLOR": "1"})
 
 
 def test_a_fault_is_simulated_and_found(tmp_path: Path) -> None:

@@ -15,15 +15,15 @@ import pytest
 
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
+from tests.simulator.hand_laid import write_hand_laid
 
 PERFDOC = f"{shlex.quote(sys.executable)} -m perfdoc"
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo(tmp_path_factory.mktemp("demo"))[0]
+    return write_hand_laid(tmp_path_factory.mktemp("demo"))[0]
 
 
 def shell(script: str, **environment: str) -> subprocess.CompletedProcess[bytes]:

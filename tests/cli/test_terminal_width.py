@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
+from tests.simulator.hand_laid import write_hand_laid
 
 
 def shown(width: int, *words: str | Path) -> list[str]:
@@ -44,7 +44,7 @@ def test_a_rule_is_explained_in_the_terminals_width(width: int, least: int, most
 @pytest.mark.parametrize(("width", "wide"), [(60, 60), (300, 100)])
 def test_the_report_follows_the_terminal(tmp_path: Path, width: int, wide: int) -> None:
     """Sentences break there and bars end there; tables of many columns may need more."""
-    path, _ = write_demo(tmp_path)
+    path, _ = write_hand_laid(tmp_path)
     lines = shown(width, "analyze", path, "-o", tmp_path / "out", "--no-replay")
     bars = [len(line) for line in lines if line.startswith("  [")]
     assert bars

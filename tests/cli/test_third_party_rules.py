@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.rules.engine.registry import all_rules
-from perfdoc.simulator.demo import write_demo
+from tests.simulator.hand_laid import write_hand_laid
 
 GOOD = """
 from perfdoc.rules.engine.rule import Meta, Verdict
@@ -23,6 +23,9 @@ MODULES = {
     "acme_good": GOOD.format(code="AC001", verdict='Verdict(state="passes")'),
     "acme_taken": GOOD.format(code="PD901", verdict='Verdict(state="passes")'),
     "acme_nothing": GOOD.format(code="AC002", verdict="None"),
+    "acme_words": GOOD.format(code="AC003", verdict='Verdict(state="passes")').replace(
+        "sources=()", 'sources=(), needs=("trace",)'
+    ),
     "acme_raises": "raise OSError('gone')",
     "acme_exits": "import sys; sys.exit(7)",
     "acme_empty": "",
@@ -57,13 +60,13 @@ def run(environment: dict[str, str], *arguments: str) -> str:
 def test_one_that_cannot_be_used_is_an_error_row_of_its_name(
     tmp_path: Path, environment: dict[str, str]
 ) -> None:
-    path, _ = write_demo(tmp_path / "demo")
+    path, _ = write_hand_laid(tmp_path / "demo")
     states = {
         r["code"]: (r["state"], r["reason"])
         for r in json.loads(run(environment, "analyze", str(path), "--json", "-"))["rules"]
     }
     own = {r.meta.code for r in all_rules()}
-    broken = {"acme_taken", "acme_raises", "acme_exits", "acme_empty", "acme_missing"}
+    broken = {"acme_taken", "acme_raises", "acme_exits", "acme_empty", "acme_missing", "acme_words"}
     assert set(states) == own | broken | {"AC001", "AC002"}
     assert states["AC001"][0] == "passes"
     assert {states[name][0] for name in (*broken, "AC002")} == {"error"}
@@ -72,6 +75,7 @@ def test_one_that_cannot_be_used_is_an_error_row_of_its_name(
         "acme_raises": "OSError: gone",
         "acme_exits": "SystemExit: 7",
         "acme_empty": "no META",
+        "acme_words": "needs in META",
         "acme_missing": "ModuleNotFoundError",
         "AC002": "no verdict",
     }.items():

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
+from tests.simulator.hand_laid import write_hand_laid
 
 SLOW = """
 import sys
@@ -32,7 +32,7 @@ except work.UserError as error:
 
 @pytest.mark.parametrize("named", [(), ("report",)], ids=["no folder named", "a folder named"])
 def test_the_later_one_replaces_nothing(tmp_path: Path, named: tuple[str, ...]) -> None:
-    demo, _ = write_demo(tmp_path / "demo")
+    demo, _ = write_hand_laid(tmp_path / "demo")
     shutil.copy(demo, tmp_path / "slow.sqlite")
     shutil.copy(demo, tmp_path / "quick.sqlite")
     slow = subprocess.Popen(

@@ -12,15 +12,15 @@ from pathlib import Path
 import pytest
 
 from perfdoc.profiling.whole_file import write_all
-from perfdoc.simulator.demo import write_demo
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
+from tests.simulator.hand_laid import write_hand_laid
 
 BUNDLE = ("report.html", "report.md", "diagnosis.json")
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo(tmp_path_factory.mktemp("demo"))[0]
+    return write_hand_laid(tmp_path_factory.mktemp("demo"))[0]
 
 
 def listed(folder: Path) -> list[str]:
@@ -148,7 +148,7 @@ def test_a_folder_that_cannot_be_written_is_named_as_it_was_given(demo: Path, tm
 
 
 def test_demo_speaks_of_force(tmp_path: Path) -> None:
-    (tmp_path / "demo.sqlite").write_text("mine")
+    (tmp_path / "answer.json").write_text("mine")
     done = perfdoc("demo", "-o", tmp_path)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert "--force" in done.stderr

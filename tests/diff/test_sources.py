@@ -12,16 +12,16 @@ from perfdoc.compare.side import captures_or_diagnosis, load
 from perfdoc.compare.stored import read_diagnosis
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results import to_json
-from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError
 from tests.gate.manifests import tiny_manifest
 from tests.profiling.build import a_manifest
 from tests.reports.build import one_rank
+from tests.simulator.hand_laid import write_hand_laid
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_demo(tmp_path_factory.mktemp("demo") / "with space")[0]
+    return write_hand_laid(tmp_path_factory.mktemp("demo") / "with space")[0]
 
 
 @pytest.fixture

@@ -6,30 +6,24 @@ import resource
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from perfdoc.simulator.demo import write_demo
+from tests.amount import some
+from tests.command import perfdoc
 from tests.export.perfetto_file import read
+from tests.simulator.hand_laid import write_hand_laid
 
-
-def command(*words: str, before: Callable[[], None] | None = None) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        [sys.executable, "-m", "perfdoc", "export", *words],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        preexec_fn=before,
-    )
+command = partial(perfdoc, "export")
 
 
 def test_settings_are_given_as_to_analyze(tmp_path: Path) -> None:
     """All words but the first of `--set` arrive among the captures."""
-    trace, _ = write_demo(tmp_path / "demo")
+    trace, _ = write_hand_laid(tmp_path / "demo")
     target = str(tmp_path / "demo.pftrace")
     done = command("--perfetto", str(trace), "--set", "tp=1", "pp=1", "-o", target)
     assert done.returncode == 0, done.stderr
@@ -38,7 +32,7 @@ def test_settings_are_given_as_to_analyze(tmp_path: Path) -> None:
 
 
 def test_a_capture_becomes_a_file(tmp_path: Path) -> None:
-    trace, _ = write_demo(tmp_path / "demo")
+    trace, _ = write_hand_laid(tmp_path / "demo")
     target = tmp_path / "demo.pftrace"
     done = command("--perfetto", str(trace), "-o", str(target))
     assert (done.returncode, done.stdout) == (0, ""), done.stderr
@@ -69,7 +63,7 @@ def test_a_mistake_is_one_line(words: tuple[str, ...], said: str) -> None:
 
 
 def test_a_capture_is_never_overwritten(tmp_path: Path) -> None:
-    trace, _ = write_demo(tmp_path / "demo")
+    trace, _ = write_hand_laid(tmp_path / "demo")
     whole = trace.read_bytes()
     (tmp_path / "link").symlink_to(trace)
     for target in (trace, tmp_path / "link"):
@@ -79,22 +73,23 @@ def test_a_capture_is_never_overwritten(tmp_path: Path) -> None:
         assert trace.read_bytes() == whole
 
 
-@pytest.mark.parametrize("name", ["out.pftrace", "out.pftrace.gz"])
+@pytest.mark.parametrize("name", some(["out.pftrace", "out.pftrace.gz"], ["out.pftrace.gz"]))
 def test_a_full_disk_is_one_line_that_names_the_file(tmp_path: Path, name: str) -> None:
-    trace, _ = write_demo(tmp_path / "demo")
+    trace, _ = write_hand_laid(tmp_path / "demo")
     before = sorted(tmp_path.iterdir())
 
     def little() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (2_000, 2_000))
 
-    done = command("--perfetto", str(trace), "-o", str(tmp_path / name), before=little)
+    line = [sys.executable, "-m", "perfdoc", "export", "--perfetto", str(trace), "-o", str(tmp_path / name)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=120, preexec_fn=little)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
     assert f"{tmp_path / name}: cannot be written" in done.stderr
     assert sorted(tmp_path.iterdir()) == before
 
 
 def test_captures_without_a_gpu_are_left_out_as_by_analyze(tmp_path: Path) -> None:
-    trace, _ = write_demo(tmp_path / "demo")
+    trace, _ = write_hand_laid(tmp_path / "demo")
     builder = TimelineBuilder()
     builder.process(pid=9).thread().range("alone", 0, 10)
     silent = write_nsys_sqlite(builder.build(), tmp_path / "silent.sqlite")
@@ -110,14 +105,14 @@ def test_captures_without_a_gpu_are_left_out_as_by_analyze(tmp_path: Path) -> No
     assert not (tmp_path / "none").exists()
 
 
-@pytest.mark.parametrize("name", ["out.pftrace", "out.pftrace.gz"])
+@pytest.mark.parametrize("name", some(["out.pftrace", "out.pftrace.gz"], ["out.pftrace.gz"]))
 def test_what_a_scheduler_ends_leaves_nothing(tmp_path: Path, name: str) -> None:
     script = (
-        "import os, signal, sys; from pathlib import Path; from perfdoc.export import captures as work\n"
+        "import os, signal, sys; from pathlib import Path; from perfdoc.export import captures\n"
         "from perfdoc.run.stop import Stopped, raise_stopped\n"
         "raise_stopped()\n"
         "try:\n"
-        "    with work._opened(Path(sys.argv[1])) as file:\n"
+        "    with captures._opened(Path(sys.argv[1])) as file:\n"
         "        file.write(b'half')\n"
         "        assert len(os.listdir(os.path.dirname(sys.argv[1]))) == 1\n"
         "        os.kill(os.getpid(), signal.SIGTERM)\n"

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from xml.etree import ElementTree
 
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 
 MakeRun = Callable[..., Path]
 MS = 1_000_000

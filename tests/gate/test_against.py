@@ -20,13 +20,13 @@ from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, to_json
 from perfdoc.results.headline import Against, AgainstFigure
-from perfdoc.simulator.demo import write_demo
 from perfdoc.traces import TraceError
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 from tests.diff.sides import rank_of_steps, side, side_of
 from tests.gate.commands import MS, MakeRun, record
 from tests.reports import build
 from tests.reports.build_choices import job as known_job
+from tests.simulator.hand_laid import write_hand_laid
 
 BEFORE = [100 * MS, 102 * MS, 98 * MS, 100 * MS]
 
@@ -233,7 +233,7 @@ def test_a_file_that_is_no_baseline_is_refused(tmp_path: Path) -> None:
 
 
 def test_the_command_shows_the_baseline_in_the_strip(tmp_path: Path) -> None:
-    demo = write_demo(tmp_path / "demo")[0]
+    demo = write_hand_laid(tmp_path / "demo")[0]
     assert perfdoc("analyze", demo, "-o", tmp_path / "old", "--no-replay").returncode == 0
     done = perfdoc(
         *("analyze", demo, "-o", tmp_path / "new", "--no-replay"),

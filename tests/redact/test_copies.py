@@ -17,9 +17,9 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.redact.copying import redact
 from perfdoc.redact.texts import clean_blob
 from perfdoc.simulator.captures.kineto import write_kineto
-from perfdoc.simulator.demo import demo_timeline, write_demo
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import read_trace
+from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 
 SECRET = "hunter2secret"
 HOSTS = ("node17.acme.example", "/home/alice/acme", "alice", "AKIAPLANTED00000000")
@@ -49,7 +49,7 @@ def assert_clean(content: bytes) -> None:
 @pytest.fixture
 def export(tmp_path: Path) -> Path:
     """The demonstration with secrets wherever an export may hold text, and in pages that are free."""
-    path = write_demo(tmp_path / "demo")[0]
+    path = write_hand_laid(tmp_path / "demo")[0]
     with sqlite3.connect(path) as db:
         everything = " ".join(PLANTED)
         for table, columns in {
@@ -115,7 +115,7 @@ def test_an_export_loses_what_is_private(export: Path, tmp_path: Path) -> None:
 
 
 def test_text_in_a_column_of_numbers_is_left_out(tmp_path: Path) -> None:
-    path = write_demo(tmp_path / "demo")[0]
+    path = write_hand_laid(tmp_path / "demo")[0]
     with sqlite3.connect(path) as db:
         db.execute("UPDATE CUPTI_ACTIVITY_KIND_RUNTIME SET returnValue = ?", (SECRET,))
     db.close()
@@ -125,7 +125,7 @@ def test_text_in_a_column_of_numbers_is_left_out(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("zipped", [False, True])
 def test_a_profiler_trace_loses_what_is_private(tmp_path: Path, zipped: bool) -> None:
-    timeline = demo_timeline()[0]
+    timeline = hand_laid_timeline()[0]
     plain = write_kineto(timeline, tmp_path / "plain.json", timeline.processes[0].pid)
     trace = json.loads(plain.read_text())
     everything = " ".join(PLANTED)
@@ -180,7 +180,7 @@ def test_payloads_keep_their_numbers_alone() -> None:
 
 def test_a_step_that_nobody_knows_is_kept_or_refused(tmp_path: Path) -> None:
     # A known name and a private one that a pattern of words does not tell apart: "acme step 1" is no step.
-    path = write_demo(tmp_path / "demo")[0]
+    path = write_hand_laid(tmp_path / "demo")[0]
     with sqlite3.connect(path) as db:
         columns = {r[1] for r in db.execute("PRAGMA table_info(NVTX_EVENTS)")}
         assert {"text", "textId"} <= columns
@@ -204,7 +204,7 @@ def test_several_captures_share_their_words_and_lose_their_names(tmp_path: Path)
     paths = []
     for i in range(2):
         (path := tmp_path / f"{HOSTS[0]}-{i}.sqlite").write_bytes(
-            write_demo(tmp_path / f"d{i}")[0].read_bytes()
+            write_hand_laid(tmp_path / f"d{i}")[0].read_bytes()
         )
         with sqlite3.connect(path) as db:
             db.execute("UPDATE NVTX_EVENTS SET text = 'x acme' WHERE rowid = 3")
@@ -222,7 +222,7 @@ def test_several_captures_share_their_words_and_lose_their_names(tmp_path: Path)
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    path = write_demo(tmp_path / "demo")[0]
+    path = write_hand_laid(tmp_path / "demo")[0]
     (link := tmp_path / "link.sqlite").symlink_to(path)
     (hard := tmp_path / "hard.sqlite").hardlink_to(path)
     for target in (path, link, hard):
@@ -254,7 +254,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_a_copy_that_fails_leaves_nothing(tmp_path: Path) -> None:
-    paths = [write_demo(tmp_path / name)[0] for name in ("one", "two")]
+    paths = [write_hand_laid(tmp_path / name)[0] for name in ("one", "two")]
     paths[1].write_bytes(paths[1].read_bytes()[:20_000])
     before = {*tmp_path.rglob("*")}
     with pytest.raises(TraceError):

@@ -12,9 +12,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from perfdoc.simulator.demo import write_demo
 from tests.analyzers.memory_planted import a_step
 from tests.reports.browser import visit
+from tests.simulator.hand_laid import write_hand_laid
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser
@@ -76,7 +76,7 @@ def _mark_snapshot(path: Path) -> None:
 
 
 def test_markup_in_every_string_is_shown_and_never_runs(browser: Browser, tmp_path: Path) -> None:
-    trace, _ = write_demo(tmp_path / "demo")
+    trace, _ = write_hand_laid(tmp_path / "demo")
     trace = trace.rename(tmp_path / f"{IN_A_FILE_NAME}.sqlite")
     assert _mark_trace(trace) > 100
     snapshot = a_step().write(tmp_path / f"{IN_A_FILE_NAME}.pickle")

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfdoc.simulator.planted_job import JobSpec, planted_job
 from tests.cli.running import SMALL, needs_training
+from tests.planted.job import JobSpec, planted_job
 from tests.reports.browser import NARROW, visit
 from tests.reports.figures import allowed_figures, figures_of, shown_wrongly, units_of_columns
 from tests.reports.page import Page

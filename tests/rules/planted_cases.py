@@ -17,9 +17,9 @@ from perfdoc.knobs.knob import Value
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
-from perfdoc.simulator.planted_job import planted_job
-from perfdoc.simulator.planted_spec import JobSpec
 from perfdoc.traces.known_models import known_models
+from tests.planted.job import planted_job
+from tests.planted.spec import JobSpec
 
 LLAMA = known_models()["llama3-8b"]
 """8.03 billion parameters, 32 layers 4,096 wide, 32 heads, 8 groups, sequences of 8,192."""

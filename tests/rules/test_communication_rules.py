@@ -16,9 +16,9 @@ from perfdoc.results.waits import RankWait
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import exposed_ns
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
-from perfdoc.simulator.planted_job import planted_job
-from perfdoc.simulator.planted_spec import JobSpec, Late
 from tests.analyzers.test_contention import Plan
+from tests.planted.job import planted_job
+from tests.planted.spec import JobSpec, Late
 from tests.rules.cases import case_of, predicting, result, settings_of, step_with_communication
 
 OFF = {"overlap_grad_reduce": False, "overlap_param_gather": False, "use_distributed_optimizer": True}

@@ -11,9 +11,9 @@ import pytest
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd383_long_sequence_recompute import LONG, MIN_FRAC
-from perfdoc.rules.checks.pd384_tp_against_cp import TIMES
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.context_parallel import two_levels
+from perfdoc.rules.facts.tp_against_cp import TIMES
 from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap
 from tests.rules.communicating import (
     ATTENTION,

@@ -15,6 +15,7 @@ from perfdoc.knobs.constraints import CONSTRAINTS
 from perfdoc.knobs.constraints.definition import knobs_of
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
+from tests.amount import tries
 from tests.megatron_core import import_core
 
 CHOICES: Mapping[str, tuple[Value, ...]] = {
@@ -176,12 +177,13 @@ def any_value(rng: random.Random, name: str) -> Value:
     return rng.choice((None, "x"))
 
 
-def test_no_admitted_change_breaks_a_rule_for_ten_thousand_configurations() -> None:
+def test_no_admitted_change_breaks_a_rule_whatever_the_configuration() -> None:
     rng = random.Random(7)
     names = sorted(n for n, k in catalogue().items() if k.type != "command")
     dialects = ("megatron_core", "megatron_bridge", "megatron_lm", "nemo", "verl", "perfdoc", None)
     admitted = 0
-    for _ in range(10_000):
+    count = tries(1_000, 10_000)
+    for _ in range(count):
         values = {n: any_value(rng, n) for n in rng.sample(names, rng.randint(2, 25))}
         configuration = Configuration(
             values=values, dialect=rng.choice(dialects), complete=rng.random() < 0.5
@@ -196,13 +198,13 @@ def test_no_admitted_change_breaks_a_rule_for_ten_thousand_configurations() -> N
                 c.name for c in CONSTRAINTS if c.name in new and _at_default(c.subject, after, configuration)
             }
             assert new <= silent, f"{change} breaks {new} in {values}"
-    assert 3000 < admitted < 9900
+    assert 0.3 * count < admitted < 0.99 * count
 
 
 def test_what_a_rule_reads_is_known_beforehand() -> None:
     rng = random.Random(3)
     names = sorted(n for n, k in catalogue().items() if k.type != "command")
-    for _ in range(300):
+    for _ in range(tries(100, 1000)):
         view_of = Configuration(values={n: any_value(rng, n) for n in names}, dialect="megatron_core")
         for constraint in CONSTRAINTS:
             view = View(view_of)

@@ -13,8 +13,8 @@ from perfdoc.rules.checks import pd306_uneven_stage_memory as pd306
 from perfdoc.rules.checks import pd317_fsdp_candidate as pd317
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import MIN_FRAC
-from perfdoc.simulator.planted_spec import JobSpec
 from tests.analyzers.memory_planted import MIB, a_step, one
+from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, result, settings_of
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, shaped, under, with_exposed
 from tests.rules.test_mapping_rules import CP, NOW, PP, SP, TP, VPP

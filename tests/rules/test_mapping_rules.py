@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.knobs.knob import Value
-from perfdoc.rules.checks import pd310_more_splitting_than_needed as pd310
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts import smaller_mapping
 from perfdoc.rules.facts.exposed import MIN_FRAC
 from perfdoc.rules.facts.memory_need import FIT_FRAC
-from perfdoc.simulator.planted_spec import JobSpec
 from perfdoc.traces.known_models import known_models
+from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, result, settings_of
 from tests.rules.planted_cases import LLAMA, on, planted_case, shaped, under, with_exposed
 
@@ -69,7 +69,7 @@ def test_pd310_takes_the_least_that_fits(tp2: Case) -> None:
 
 def test_pd310_thresholds(tp2: Case) -> None:
     sure = with_exposed(under(tp2, NOW, model=SMALL), "dp", 0.0)
-    for exposed, state in ((pd310.MIN_FRAC, "fires"), (pd310.MIN_FRAC - 0.001, "passes")):
+    for exposed, state in ((smaller_mapping.MIN_FRAC, "fires"), (smaller_mapping.MIN_FRAC - 0.001, "passes")):
         assert result("PD310", with_exposed(sure, "tp", exposed)).state == state
     found = result("PD310", sure)
     need = float(found.evidence[2].value.split()[0]) * 2**30

@@ -8,8 +8,9 @@ from typing import Any
 import pytest
 
 from perfdoc.knobs.knob import Value
-from perfdoc.rules.checks import pd503_optimizer_state, pd504_recompute, pd505_memory_to_spare
+from perfdoc.rules.checks import pd503_optimizer_state
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts import memory_room, recomputation
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, predicting, result, settings_of
@@ -43,7 +44,7 @@ def recomputing(us: int, name: str = GEMM, forward: str = FLASH) -> TimelineBuil
 
 @pytest.fixture(scope="module")
 def again(tmp_path_factory: pytest.TempPathFactory) -> dict[tuple[int, str], Case]:
-    edge = round(pd504_recompute.MIN_FRAC * 1000)
+    edge = round(recomputation.MIN_FRAC * 1000)
     assert edge == 20
     return {
         (us, name): case_of(tmp_path_factory.mktemp("x"), recomputing(us, name))
@@ -203,7 +204,7 @@ def test_memory_to_spare(tmp_path: Path, steps: Case) -> None:
         "data_parallel_size": 2,
         "pipeline_model_parallel_size": 1,
     }
-    edge = 80 * (1 - pd505_memory_to_spare.MIN_FREE_FRAC)
+    edge = 80 * (1 - memory_room.MIN_FREE_FRAC)
     assert spare(tmp_path, steps, edge + 0.01, 5, **settings).state == "passes"
     found = spare(tmp_path, steps, edge, 5, **settings)
     assert (found.state, found.level, settings_of(found)) == ("fires", "information", {"micro_batch_size": 4})

@@ -14,7 +14,7 @@ from perfdoc.rules.checks import pd344_shared_expert_in_line as pd344
 from perfdoc.rules.checks import pd346_stages_instead_of_experts as pd346
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import MIN_FRAC
-from perfdoc.simulator.planted_spec import JobSpec
+from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, result, settings_of
 from tests.rules.planted_cases import MIXTRAL, on, planted_case, shaped, under, with_exposed
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from perfdoc.knobs.knob import Value
-from perfdoc.rules.checks import pd301_pipeline_bubble, pd304_interleaving_overhead, pd305_uneven_stages
+from perfdoc.rules.checks import pd305_uneven_stages
 from perfdoc.rules.checks import pd307_exposed_stage_messages as pd307
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts import bubble, interleaving
 from perfdoc.rules.facts.bubble import PER_STAGE, ideal_frac
 from perfdoc.rules.facts.stage_split import as_settings, balanced, layers_by_stage
-from perfdoc.simulator.planted_spec import JobSpec
+from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, predicting, result, settings_of
 from tests.rules.planted_cases import planted_case, under, with_exposed
 
@@ -80,7 +81,7 @@ def test_pd301_threshold_and_ceiling(even: Case) -> None:
     rows = even.job.pipeline.stages
     assert found.gain is not None
     assert found.gain.high_ms == pytest.approx(sum(r.bubble_ns for r in rows) / 8 / 1e6)
-    edge = pd301_pipeline_bubble.MIN_FRAC
+    edge = bubble.MIN_FRAC
     assert result("PD301", with_pipeline(even, bubble_frac=edge)).state == "fires"
     assert result("PD301", with_pipeline(even, bubble_frac=edge - 1e-9)).state == "passes"
 
@@ -161,7 +162,7 @@ def test_pd304_compares_messages_with_the_bubble(
 ) -> None:
     case = with_pipeline(even, transfer_frac=transfer, bubble_frac=bubble, vpp=vpp)
     found = result("PD304", under(case, {"virtual_pipeline_model_parallel_size": vpp}))
-    assert pd304_interleaving_overhead.MIN_FRAC == 0.02
+    assert interleaving.MIN_SAVED_FRAC == 0.02
     assert found.state == ("passes" if to is None else "fires")
     assert settings_of(found) == ({} if to is None else {"virtual_pipeline_model_parallel_size": to})
 

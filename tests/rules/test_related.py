@@ -19,6 +19,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import all_rules, applied, run_rules
 from perfdoc.rules.engine.related import changes_of
 from perfdoc.rules.engine.rule import Level, Meta, Rule, Verdict
+from tests.amount import tries
 from tests.rules.cases import case_of, step_with_gap
 from tests.rules.planted_cases import with_exposed
 from tests.rules.random_configurations import mended, value
@@ -135,7 +136,7 @@ def near_sound(rng: random.Random) -> Configuration:
 
 def test_whatever_the_settings_are_advice_fits_together_or_says_so(planted: list[Case]) -> None:
     named = 0
-    for seed in range(700):
+    for seed in range(tries(500, 2000)):
         rng = random.Random(seed)
         configuration = near_sound(rng)
         before = broken(configuration)

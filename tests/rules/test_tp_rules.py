@@ -10,11 +10,11 @@ import pytest
 from perfdoc.knobs.knob import Value
 from perfdoc.results.contention import ContentionCost
 from perfdoc.rules.checks.pd111_exposed_tp import USUAL_SM, USUAL_SPLITS
-from perfdoc.rules.checks.pd112_work_queues import MANY
 from perfdoc.rules.checks.pd113_products_beside_communication import MAX_CGA, MIN_FRAC
 from perfdoc.rules.checks.pd113_products_beside_communication import USUAL_SM as TUNED_SM
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.hidden import LITTLE_HIDDEN_FRAC
+from perfdoc.rules.facts.work_queues import MANY
 from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap, with_predictions
 from tests.rules.communicating import B200, communicating, having, with_exposed, with_parts
 

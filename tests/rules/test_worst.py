@@ -17,8 +17,8 @@ from perfdoc.results import WorstInstance
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.worst import bubble, late_rank, worst_exposed, worst_instance
-from perfdoc.simulator.planted_spec import JobSpec
 from tests.analyzers.planted_ranks import Clock, Job
+from tests.planted.spec import JobSpec
 from tests.rules.planted_cases import planted_case
 
 MS = 1_000_000
@@ -136,9 +136,9 @@ def test_no_instance_of_what_no_rank_has(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ns", "said"),
     [
-        (940, "0.94 us"),
-        (45_600, "45.6 us"),
-        (393_000, "393 us"),
+        (940, "0.94 µs"),
+        (45_600, "45.6 µs"),
+        (393_000, "393 µs"),
         (999_600, "1 ms"),
         (15_700_000, "15.7 ms"),
         (1_234_000_000, "1.23 s"),

@@ -20,12 +20,12 @@ from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.pipeline.rank import pipeline_rank
 from perfdoc.analyzers.pipeline.transfers import message_moments
 from perfdoc.results.replay import Replay
-from perfdoc.simulator.planted_job import JobSpec, planted_job
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.simulator.replay.unedited import replay_job
 from perfdoc.traces import Trace
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
+from tests.planted.job import JobSpec, planted_job
 
 
 def views_of(trace: Trace, facts: JobFacts | None = None) -> list[DeviceView]:

@@ -12,11 +12,11 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import RankMeasurement, measure_capture
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.replay import Replay
+from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.simulator.forward.faults import parse_faults
 from perfdoc.simulator.forward.job import SimulatedJob, simulate
 from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.forward.rows import write_rank
-from perfdoc.simulator.planted_spec import Clock
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.known_models import known_models

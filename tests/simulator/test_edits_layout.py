@@ -12,7 +12,6 @@ import pytest
 
 from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.simulator.engine import schedule
-from perfdoc.simulator.planted_job import KINDS, JobSpec
 from perfdoc.simulator.replay.edits import (
     Edit,
     even_stages,
@@ -31,6 +30,7 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM, trace_of
+from tests.planted.job import KINDS, JobSpec
 from tests.simulator.rebuilt_of import job_of, planted, views_of
 
 US = 1_000

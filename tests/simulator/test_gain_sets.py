@@ -15,7 +15,6 @@ from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import Work, measure_all
 from perfdoc.results import Combined, Diagnosis
 from perfdoc.results.replay import Gain, Prediction
-from perfdoc.simulator.demo import write_demo
 from perfdoc.simulator.replay import gains
 from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.proposals import proposals
@@ -23,11 +22,12 @@ from perfdoc.simulator.replay.unedited import replay
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import find_captures
 from tests.reports.fill import filled
+from tests.simulator.hand_laid import write_hand_laid
 from tests.simulator.simulated import replayed, simulated
 
 
 def _of_demo(folder: Path) -> Diagnosis:
-    trace, _ = write_demo(folder / "demo")
+    trace, _ = write_hand_laid(folder / "demo")
     work = Work(
         captures=find_captures([str(trace)]),
         memory=[],

@@ -16,8 +16,6 @@ from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, Prediction, from_json, to_json
-from perfdoc.simulator.planted_job import KINDS, JobSpec, planted_job
-from perfdoc.simulator.planted_spec import Late
 from perfdoc.simulator.replay import whole
 from perfdoc.simulator.replay.basis import Basis
 from perfdoc.simulator.replay.gains import no_gains, predict_all
@@ -25,6 +23,8 @@ from perfdoc.simulator.replay.unedited import KeptRank, replay, replay_and_keep
 from perfdoc.simulator.replay.unprofiled import FreeLengths, as_unprofiled, free_lengths
 from perfdoc.traces.job_facts import JobFacts
 from perfdoc.traces.load import read_trace
+from tests.planted.job import KINDS, JobSpec, planted_job
+from tests.planted.spec import Late
 from tests.simulator.rebuilt_of import planted, views_of
 from tests.simulator.test_replay_cpu import step as cpu_step
 

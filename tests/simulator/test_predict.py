@@ -14,10 +14,10 @@ from perfdoc.analyzers.device.idle import IDLE_CAUSES
 from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.results import replay as published_types
 from perfdoc.results.replay import Replay
-from perfdoc.simulator.planted_job import KINDS
 from perfdoc.simulator.replay.edits import Edit, scaled_kernels, without_host_time, without_launches
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt
+from tests.planted.job import KINDS
 from tests.simulator.rebuilt_of import planted
 
 SLOW_DATA = replace(KINDS["dp4"], data_ns=2_150_000)

@@ -21,6 +21,7 @@ from perfdoc.simulator.replay.edits import (
 )
 from perfdoc.simulator.replay.predict import predict
 from perfdoc.simulator.replay.rebuilt import Rebuilt
+from tests.amount import some
 from tests.simulator.simulated import DENSE, MOE, replayed, simulated
 
 USUAL = 40
@@ -68,7 +69,11 @@ def planted(random: Random) -> tuple[str, str, Callable[[Rebuilt], Edit], bool]:
     return layout, fault, edit, experts
 
 
-@pytest.mark.parametrize("seed", range(24))
+USUAL_SEEDS = {1, 2, 4, 5, 13, 16, 17, 19}
+"""A fault of each kind on a job that is laid out quickly."""
+
+
+@pytest.mark.parametrize("seed", some(range(24), USUAL_SEEDS))
 def test_the_band_holds_what_the_fault_costs(seed: int, tmp_path: Path) -> None:
     layout, fault, edit, experts = planted(Random(seed))
     assert isinstance(parse_layout(layout), Layout)

@@ -28,6 +28,7 @@ from perfdoc.simulator.replay.edits import (
     without_queueing,
     without_straggler,
 )
+from tests.amount import some
 from tests.simulator.simulated import DENSE, MOE, replayed, simulated
 
 LAYOUTS = ("tp=2,pp=2,dp=2", "pp=4,vpp=2", "cp=2,tp=2", "tp=2,pp=2,vpp=2,dp=2,cp=2")
@@ -65,6 +66,19 @@ RECOVERED: list[tuple[str, str, Sequence[Edit]]] = [
 is a gain: where few gradients are exposed, gathering weights beside the forward costs more than it hides."""
 
 
+AGAIN = {
+    ("late_rank=2:1.5", DATA),
+    ("small_buckets=4", DATA),
+    ("small_buckets=2", "tp=2,pp=2,vpp=2,dp=2,overlap_grad_reduce=off"),
+    ("no_overlap=dp", DATA),
+    ("no_overlap=dp", MIXED),
+    ("no_overlap=tp", "tp=4,sp=off"),
+    ("no_overlap=dp", "dp=8,ep=4"),
+    ("small_buckets=4", "dp=8,ep=4"),
+}
+"""The same edit of the same fault on another layout."""
+
+
 def recovered(job: SimulatedJob, edits: Sequence[Edit], folder: Path) -> tuple[int, int]:
     """(what the fault costs, what the edits save)."""
     replay, rebuilt = replayed(job, folder)
@@ -75,7 +89,7 @@ def recovered(job: SimulatedJob, edits: Sequence[Edit], folder: Path) -> tuple[i
     return job.costs[0].cost_ns, before - rebuilt.span(schedule(rebuilt.graph).end_ns)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", some(LAYOUTS, [LAYOUTS[0], LAYOUTS[3]]))
 def test_a_simulated_job_replays_as_it_was(layout: str, tmp_path: Path) -> None:
     found, _ = replayed(simulated(layout, steps=1 if "vpp" in layout else 2), tmp_path)
     assert found.error_frac == pytest.approx(0, abs=1e-3)
@@ -87,7 +101,7 @@ def test_a_job_with_experts_replays_as_it_was(tmp_path: Path) -> None:
     assert found.worst_error_frac == pytest.approx(0, abs=1e-3)
 
 
-@pytest.mark.parametrize(("fault", "layout", "edits"), RECOVERED)
+@pytest.mark.parametrize(("fault", "layout", "edits"), some(RECOVERED, lambda case: case[:2] not in AGAIN))
 def test_an_edit_recovers_what_a_fault_cost(
     fault: str, layout: str, edits: Sequence[Edit], tmp_path: Path
 ) -> None:

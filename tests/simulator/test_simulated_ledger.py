@@ -7,9 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.simulator.forward.answer import rank_ledger
 from perfdoc.simulator.forward.tape import OpKind
-from perfdoc.simulator.planted_spec import Clock
+from tests.amount import some
+from tests.analyzers.brute import counts
 from tests.simulator.simulated import DENSE, MOE, measured, present, simulated, written
 
 LAYOUTS = {
@@ -52,12 +54,12 @@ def check(layout: str, *faults: str, moe: bool = False, folder: Path) -> None:
                 assert sum(c.hidden_ns + c.exposed_ns for c in rows) == ns
 
 
-@pytest.mark.parametrize("name", LAYOUTS)
+@pytest.mark.parametrize("name", some(LAYOUTS, LAYOUTS.keys() - {"tp2_pp2_dp2", "pp4_vpp2"}))
 def test_dense_layouts(name: str, tmp_path: Path) -> None:
     check(LAYOUTS[name], folder=tmp_path)
 
 
-@pytest.mark.parametrize("name", MOE_LAYOUTS)
+@pytest.mark.parametrize("name", some(MOE_LAYOUTS, ["ep4", "ep2 of dp4"]))
 def test_layouts_with_experts(name: str, tmp_path: Path) -> None:
     check(MOE_LAYOUTS[name], moe=True, folder=tmp_path)
 
@@ -88,7 +90,7 @@ def test_the_answer_equals_a_count_of_every_nanosecond() -> None:
         for step in range(2):
             for i, op in enumerate(laid.work.tape.ops):
                 marks[laid.start_ns[step, i] - begin : laid.end_ns[step, i] - begin] |= bits[op.kind]
-        count = np.bincount(marks, minlength=8)
+        count = counts(marks)
         assert truth.compute_ns == count[4:].sum()
         assert sum(truth.exposed_comm_ns.values()) == count[1] + count[3]
         assert truth.exposed_memcpy_ns == count[2]

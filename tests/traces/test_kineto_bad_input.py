@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from perfdoc.traces import TraceError
 from perfdoc.traces.kineto.document import read_document, repair
 from perfdoc.traces.kineto.read import read_kineto
+from tests.amount import tries
 
 GOOD = '{"ph":"X","cat":"kernel","name":"k","pid":0,"tid":7,"ts":5.000,"dur":1.000,"args":{"stream":7}}'
 
@@ -211,7 +212,9 @@ SPLICES = [
 ]
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(
+    max_examples=tries(300, 3000), suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None
+)
 @given(
     edits=st.lists(
         st.tuples(st.integers(0, len(SEED)), st.integers(0, 6), st.sampled_from(SPLICES)),

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from perfdoc.traces.memory.events import ACTIONS
 from perfdoc.traces.memory.model import MemorySnapshot
 from perfdoc.traces.memory.read import is_snapshot_name, read_memory_snapshot
+from tests.amount import tries
 
 STATES = {"inactive": 0, "active_allocated": 1, "active_pending_free": 2, "active_awaiting_free": 2}
 
@@ -120,7 +121,9 @@ def events(draw: st.DrawFn) -> list[dict[str, Any]]:
     return made
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(
+    max_examples=tries(50, 1000), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 @given(
     traces=st.lists(events(), max_size=3),
     protocol=st.integers(2, 5),

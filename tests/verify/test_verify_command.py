@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from perfdoc.cli.application import app
 from perfdoc.compare.verify.record import Record, encode, read_record, state_folder
 from perfdoc.results import to_json
-from tests.cli.test_analyze import perfdoc
+from tests.command import perfdoc
 from tests.verify.planted import WORKERS, diagnosis_of, fires, record, replayed, run_directory, setting
 
 ADVICE = fires("PD203", setting(WORKERS, "2", now="0"), gain=replayed(8, 10, 12))

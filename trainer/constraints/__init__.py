@@ -1,21 +1,19 @@
-"""The rules that tie settings together, in the order in which they are checked.
+"""What a run's settings must not be, checked before a process starts.
 
-Sources: megatron-core 0.16.1's own checks, the constraints of the knob catalogue, and what was measured on a
-CPU.
+The constraints of the knob catalogue (knobs/constraints) hold for the trainer as for every framework. Here
+is only what concerns a CPU or this trainer alone, found in megatron-core 0.16.1 and measured on a CPU.
 """
 
 from __future__ import annotations
 
-from perfdoc.trainer.constraints.experts import EXPERTS
-from perfdoc.trainer.constraints.fsdp import FSDP2
-from perfdoc.trainer.constraints.kernels import KERNELS
-from perfdoc.trainer.constraints.memory import MEMORY
+from perfdoc.trainer.constraints.catalogue import catalogue_problems
+from perfdoc.trainer.constraints.cpu import CPU
+from perfdoc.trainer.constraints.definition import Rule, as_written
 from perfdoc.trainer.constraints.model import MODEL
-from perfdoc.trainer.constraints.overlap import OVERLAP
 from perfdoc.trainer.constraints.parallel import PARALLEL
-from perfdoc.trainer.constraints.rule import Rule
 from perfdoc.trainer.constraints.training import TRAINING
 
-RULES: tuple[Rule, ...] = MODEL + PARALLEL + FSDP2 + EXPERTS + OVERLAP + MEMORY + KERNELS + TRAINING
+RULES: tuple[Rule, ...] = MODEL + PARALLEL + CPU + TRAINING
+"""In the order in which they are checked."""
 
-__all__ = ["RULES", "Rule"]
+__all__ = ["RULES", "Rule", "as_written", "catalogue_problems"]

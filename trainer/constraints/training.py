@@ -1,8 +1,8 @@
-"""Rules of the loop, the data split and the environment."""
+"""The loop, the data split, checkpoints and number formats."""
 
 from __future__ import annotations
 
-from perfdoc.trainer.constraints.rule import Rule
+from perfdoc.trainer.constraints.definition import Rule
 
 TRAINING: tuple[Rule, ...] = (
     (
@@ -39,15 +39,8 @@ TRAINING: tuple[Rule, ...] = (
         "needs checkpoint.load",
     ),
     (
-        "environment.cuda_device_max_connections",
-        lambda c, s, d: c.environment.cuda_device_max_connections == 1 and c.parallel.use_torch_fsdp2,
-        "must not be 1 with FSDP2",
-    ),
-    (
-        "environment.cuda_device_max_connections",
-        lambda c, s, d: (
-            c.environment.cuda_device_max_connections == 1 and c.overlap.overlap_moe_expert_parallel_comm
-        ),
-        "must be above 1 with overlap_moe_expert_parallel_comm",
+        "precision.first_last_layers_bf16",
+        lambda c, s, d: c.precision.first_last_layers_bf16 and c.precision.fp8 is None,
+        "needs fp8 with a recipe other than delayed",
     ),
 )

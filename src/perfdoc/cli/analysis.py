@@ -20,7 +20,6 @@ from perfdoc.profiling.nsys.command import Nsys
 from perfdoc.profiling.whole_file import is_stream, may_write, write_all
 from perfdoc.results.names import shorten
 from perfdoc.traces import TraceError
-from perfdoc.traces.job_facts import common_facts
 from perfdoc.traces.load import Ahead
 
 if TYPE_CHECKING:
@@ -118,13 +117,10 @@ def run(options: Options, format_: str, hashing: EarlyHash | None = None) -> lis
         found = measure_all(options.work, options.jobs, ahead)
         if not found.captures and found.silent:
             raise UserError(str(found.silent[0]))
-        from perfdoc.diagnose.diagnosis import diagnose
-        from perfdoc.diagnose.job import job_configuration
+        from perfdoc.diagnose.diagnosis import diagnosis_of
         from perfdoc.results import to_json
 
-        facts = common_facts([c.facts for c in found.captures])
-        settings = job_configuration(facts, options.config)
-        diagnosis = diagnose(found.captures, found.silent, found.memory, settings)
+        diagnosis, settings = diagnosis_of(found, options.config)
         if options.asked is not None:
             diagnosis = options.asked.answered(diagnosis, found.captures, settings)
     except (TraceError, WorkerLostError) as error:

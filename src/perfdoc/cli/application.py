@@ -68,7 +68,7 @@ def _root(
 
 
 app.command()(analyze)
-app.command(short_help="Write a small capture whose answer is known, to try it on.")(demo)
+app.command(short_help="Write captures of a small job whose answer is known, to try it on.")(demo)
 app.command()(schema)
 app.command("ranges", short_help="List the names of the ranges in a capture, longest first.")(list_ranges)
 app.command()(rules)

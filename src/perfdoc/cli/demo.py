@@ -1,32 +1,34 @@
-"""`perfdoc demo`: a capture to try perfdoc on."""
+"""`perfdoc demo`: captures to try perfdoc on."""
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from perfdoc.cli.messages import Debug, fail, say
+from perfdoc.cli.messages import Debug, fail
 
 
 def demo(
     output: Annotated[
-        Path, typer.Option("-o", "--output", help="Folder for demo.sqlite and answer.json.")
+        Path, typer.Option("-o", "--output", help="Folder for traces/, answer.json and job.yaml.")
     ] = Path("demo"),
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Write a small synthetic capture whose answer is known, to try perfdoc on."""
+    """Write the captures of a small simulated job whose answer is known, to try perfdoc on."""
     import sqlite3
 
+    from perfdoc.cli.simulation import said_of
     from perfdoc.profiling.errors import CaptureError
     from perfdoc.profiling.whole_file import made
-    from perfdoc.simulator.demo import write_demo
+    from perfdoc.simulator.forward.preset import write_demo
 
     try:
         with made(output):
-            trace, answer = write_demo(output, force=force)
+            job = write_demo(output, force=force)
     except CaptureError:
         if debug:
             raise
@@ -39,4 +41,4 @@ def demo(
         if debug:
             raise
         fail(f"{output}: cannot be written: {error.strerror or error}.")
-    say(f"wrote {trace} and its known answer {answer}")
+    sys.stdout.write("\n".join([*said_of(job, output), ""]))

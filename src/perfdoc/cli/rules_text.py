@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import textwrap
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,26 +15,18 @@ from perfdoc.compare.verify.gain import follows
 from perfdoc.compare.verify.record import given_records, of_rule, records_in, state_folder
 from perfdoc.compare.verify.words import track_record_text
 from perfdoc.rules.advice.entries import entries, title_of
+from perfdoc.rules.engine.needs import needs_in_words
 from perfdoc.rules.engine.registry import all_rules
 from perfdoc.rules.engine.rule import Meta
-
-_NEEDS = {
-    "trace": "a trace",
-    "steps": "ranges that name steps",
-    "ranks": "captures of several ranks",
-    "settings": "the job's settings (perfdoc run, --config FILE)",
-    "snapshot": "a memory snapshot",
-    "hardware": "a GPU whose name is known",
-    "model": "the model's shape (--set model=…)",
-}
 
 
 def rule_text(meta: Meta, width: int = 100) -> str:
     """Title, reason, needs, the advice that it decides, and sources; wrapped, ends with a new line."""
     parts = [f"{meta.code}  {meta.title} ({meta.status})", "", textwrap.fill(meta.why, width)]
     if meta.needs:
-        needs = f"Needs: {', '.join(_NEEDS.get(need, need) for need in meta.needs)}"
-        parts += ["", textwrap.fill(needs, width, subsequent_indent="  ")]
+        words = needs_in_words(meta.needs)
+        parts += ["", "What it needs"]
+        parts += [textwrap.fill(f"- {one}", width, subsequent_indent="  ") for one in words]
     if says := [entries()[name].says for name in meta.advice if name in entries()]:
         parts += ["", "What the guides advise"]
         parts += [textwrap.fill(f"- {one}", width, subsequent_indent="  ") for one in says]
@@ -78,5 +70,10 @@ def explain_rule(code: str, *, as_json: bool, records: Path | None = None) -> st
 
 
 def _published(meta: Meta) -> dict[str, Any]:
-    """With the titles of guides in place of their numbers."""
-    return {**asdict(meta), "sources": [title_of(source) for source in meta.sources]}
+    """With the titles of guides in place of their numbers, and needs in words."""
+    plain = asdict(replace(meta, needs=()))
+    return {
+        **plain,
+        "needs": needs_in_words(meta.needs),
+        "sources": [title_of(source) for source in meta.sources],
+    }

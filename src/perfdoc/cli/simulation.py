@@ -106,12 +106,17 @@ def _named(name: str, table: Mapping[str, T], option: str, what: str) -> T:
     return table[name]
 
 
-def _told(job: SimulatedJob, request: Request, ranks: int, size: int, took: float) -> str:
-    lines = [
+def said_of(job: SimulatedJob, output: Path, written: str = "") -> list[str]:
+    """Lines about a job that was written to `output`: how long it is, what its faults cost, what to do."""
+    return [
         f"{plural(job.laying.setting.layout.world_size, 'rank')}, {plural(job.steps, 'step')}: "
         f"{duration(job.laying.makespan_ns)} in all, {duration(job.sound_ns)} without faults",
         *(f"{c.name}={c.value}: costs {duration(c.cost_ns)}; see {c.shows_in}" for c in job.costs),
-        f"wrote {plural(ranks, 'capture')}, {size / 1e6:,.1f} MB, to {request.output} ({took:.1f} s)",
-        f"next: perfdoc analyze {request.output} --config {request.output / 'job.yaml'}",
+        written or f"wrote {output} and its known answer {output / 'answer.json'}",
+        f"next: perfdoc analyze {output} --config {output / 'job.yaml'}",
     ]
-    return "\n".join(lines) + "\n"
+
+
+def _told(job: SimulatedJob, request: Request, ranks: int, size: int, took: float) -> str:
+    written = f"wrote {plural(ranks, 'capture')}, {size / 1e6:,.1f} MB, to {request.output} ({took:.1f} s)"
+    return "\n".join(said_of(job, request.output, written)) + "\n"

@@ -18,16 +18,15 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.compare.runs import run_manifest, unprofiled_ns
 from perfdoc.compare.stored import DIAGNOSIS, REPORT, is_diagnosis, read_diagnosis
-from perfdoc.diagnose.asked import Work, pattern_of
-from perfdoc.diagnose.diagnosis import diagnose
-from perfdoc.diagnose.job import holds_settings, job_configuration
+from perfdoc.diagnose.asked import Work, facts_given, pattern_of
+from perfdoc.diagnose.diagnosis import diagnosis_of
+from perfdoc.diagnose.job import job_configuration
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.results import Diagnosis
 from perfdoc.traces import TraceError
-from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts, common_facts, facts_of_manifest
 from perfdoc.traces.load import find_captures
 
@@ -124,16 +123,14 @@ def load(argument: str, *, config: Path | None, step_range: str | None, jobs: in
     Raises TraceError, ValueError, WorkerLostError.
     """
     found = captures_or_diagnosis(argument)
-    given = _given(config)
+    given = facts_given((), config)
     if isinstance(found, Path):
         return _from_diagnosis(argument, found, given, config)
     request = WindowRequest(step_pattern=pattern_of("--step-range", step_range))
     measured = measure_all(Work(captures=found, memory=[], request=request, given=given, replay=False), jobs)
     if not measured.captures:
         raise measured.silent[0]
-    facts = common_facts([c.facts for c in measured.captures])
-    configuration = job_configuration(facts, config)
-    diagnosis = diagnose(measured.captures, measured.silent, (), configuration)
+    diagnosis, configuration = diagnosis_of(measured, config)
     return measured_side(argument, measured.captures, diagnosis, configuration)
 
 
@@ -198,18 +195,6 @@ def _from_diagnosis(argument: str, path: Path, given: JobFacts, config: Path | N
         == sum(c.total_ns for c in diagnosis.analyses.kernels.classes),
         step_leaves=None,
     )
-
-
-def _given(config: Path | None) -> JobFacts:
-    """Facts of the file; one that holds settings alone is fine. Raises ValueError."""
-    if config is None:
-        return JobFacts()
-    try:
-        return given_facts([], config)
-    except ValueError:
-        if not holds_settings(config):
-            raise
-    return JobFacts()
 
 
 def _manifest(run: Path | None) -> Manifest | None:

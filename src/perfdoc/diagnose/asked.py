@@ -58,7 +58,7 @@ def asked_work(
     )
     paths, words = split_settings(paths)
     try:
-        given = _given([*settings, *words], config)
+        given = facts_given([*settings, *words], config)
         snapshots = snapshot_paths(paths)
         rest = [p for p in paths if Path(p) not in snapshots]
         captures = find_captures(rest) if rest or not snapshots else []
@@ -68,7 +68,7 @@ def asked_work(
     return Work(captures=captures, memory=memory, request=request, given=given, replay=replay)
 
 
-def _given(settings: Sequence[str], config: Path | None) -> JobFacts:
+def facts_given(settings: Sequence[str], config: Path | None) -> JobFacts:
     """Facts of the words and the file. A file without facts is fine where it holds settings that rules read,
     as a script of flags does. Raises ValueError."""
     if config is None:

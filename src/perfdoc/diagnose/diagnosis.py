@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 
 from perfdoc import __version__
 from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory, job_memory
-from perfdoc.diagnose.job import job_of
+from perfdoc.diagnose.job import job_configuration, job_of
+from perfdoc.diagnose.measuring import Found
 from perfdoc.diagnose.quality import quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of, rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
@@ -20,6 +22,7 @@ from perfdoc.profiling.environment import encodable
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.traces import NoGpuActivityError
+from perfdoc.traces.job_facts import common_facts
 
 _OF_GPUS = frozenset(
     {
@@ -28,6 +31,16 @@ _OF_GPUS = frozenset(
     }
 )
 """Capabilities that ask nothing of ranks that train on the CPU."""
+
+
+def diagnosis_of(found: Found, config: Path | None) -> tuple[d.Diagnosis, Configuration]:
+    """The diagnosis of what was measured, and the settings that it goes by.
+
+    config: the file of --config, which goes before run.json.
+    """
+    facts = common_facts([c.facts for c in found.captures])
+    configuration = job_configuration(facts, config)
+    return diagnose(found.captures, found.silent, found.memory, configuration), configuration
 
 
 def diagnose(

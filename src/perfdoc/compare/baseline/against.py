@@ -22,6 +22,7 @@ from perfdoc.compare.runs import read_run
 from perfdoc.compare.side import Loaded, measured_side
 from perfdoc.compare.significance import noise_frac, spread_of
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.values import as_text
 from perfdoc.results import Diagnosis
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, FigureName, Target
 from perfdoc.traces import TraceError
@@ -211,11 +212,11 @@ def _noise(before: Sequence[float]) -> float | None:
 
 
 def _said(value: object, is_set: bool) -> str:
-    return _text(value) or "null" if is_set else f"{_text(value) or 'null'} by default"
+    return as_text(value) if is_set else f"{as_text(value)} by default"
 
 
 def _text(value: object) -> str | None:
-    return None if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+    return None if value is None else as_text(value)
 
 
 def _answer(

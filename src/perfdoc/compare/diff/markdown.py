@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.compare.diff.result import Diff
 from perfdoc.compare.diff.words import LABELS, calls, logged_sentence
-from perfdoc.reports.markdown import code, escape
+from perfdoc.reports.markdown import code, escape, table
 from perfdoc.results.figures import duration, plural, signed, signed_share
 from perfdoc.results.names import prose, shorten
 
@@ -80,7 +80,4 @@ def render_markdown(diff: Diff) -> str:
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     """Nothing where there are no rows; all columns but the first are right-aligned."""
-    if not rows:
-        return []
-    rule = ["---", *["---:"] * (len(head) - 1)]
-    return ["", *("| " + " | ".join(row) + " |" for row in (head, rule, *rows))]
+    return table(head, "l" + "r" * (len(head) - 1), rows)[:-1] if rows else []

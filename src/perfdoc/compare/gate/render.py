@@ -14,7 +14,7 @@ from perfdoc.compare.facts import Fact
 from perfdoc.compare.gate.result import Check, Result
 from perfdoc.profiling.whole_file import is_stream
 from perfdoc.reports.ci import command
-from perfdoc.reports.markdown import escape
+from perfdoc.reports.markdown import escape, table
 from perfdoc.results.figures import MS, duration, in_scale, signed
 from perfdoc.results.names import shorten
 
@@ -84,26 +84,21 @@ def as_text(result: Result) -> str:
 
 def as_markdown(result: Result) -> str:
     """For a pull request or a step summary."""
-    lines = [f"### perfdoc gate: {result.verdict}", "", _cell(result.summary), ""]
-    lines += ["| check | state | found |", "|---|---|---|"]
-    lines += [f"| {_cell(c.name)} | {_MARK[c.state]} | {_cell(c.message)} |" for c in result.checks]
+    lines = [f"### perfdoc gate: {result.verdict}", "", _cell(result.summary)]
+    checks = [[_cell(c.name), _MARK[c.state], _cell(c.message)] for c in result.checks]
+    lines += table(("check", "state", "found"), "lll", checks)[:-1]
     if result.grown:
-        lines += ["", "| part of a step | before | after | change |", "|---|---:|---:|---:|"]
-        lines += [
-            f"| {_cell(g.part)} | {duration(g.before_ns)} | {duration(g.after_ns)} "
-            f"| {signed(g.after_ns - g.before_ns)} |"
+        parts = [
+            [_cell(g.part), duration(g.before_ns), duration(g.after_ns), signed(g.after_ns - g.before_ns)]
             for g in result.grown[:_MAX_PARTS]
         ]
+        lines += table(("part of a step", "before", "after", "change"), "lrrr", parts)[:-1]
     if result.differences:
-        lines += [
-            "",
-            f"| differs from {_cell(_other(result))} | there | here |",
-            "|---|---|---|",
-        ]
-        lines += [
-            f"| {_cell(d.fact)} | {escape(_fact(d.baseline))} | {escape(_fact(d.here))} |"
+        facts = [
+            [_cell(d.fact), escape(_fact(d.baseline)), escape(_fact(d.here))]
             for d in result.differences[:_MAX_DIFFERENCES]
         ]
+        lines += table((f"differs from {_cell(_other(result))}", "there", "here"), "lll", facts)[:-1]
     lines += [f"\n{_cell(note)}" for note in result.notes]
     return "\n".join(lines) + "\n"
 

@@ -15,6 +15,7 @@ import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from perfdoc.compare.decision import LOW_HISTORY_FRAC
 from perfdoc.compare.significance import MIN_SPREAD_FRAC, two_sided_t
@@ -43,16 +44,7 @@ def of_pairs(runs: Sequence[RunTimes], statistic: Statistic) -> Measured | None:
     gain = statistics.fmean(gains)
     spread = max(statistics.stdev(gains), MIN_SPREAD_FRAC * before)
     half = two_sided_t(len(pairs) - 1, CONFIDENCE) * spread / math.sqrt(len(pairs))
-    return Measured(
-        method="pairs of runs",
-        statistic=statistic,
-        before_ms=before,
-        gain_ms=gain,
-        low_ms=gain - half,
-        high_ms=gain + half,
-        confidence=CONFIDENCE,
-        samples=len(pairs),
-    )
+    return _measured("pairs of runs", statistic, before, gain, half, len(pairs))
 
 
 def of_two_runs(
@@ -73,16 +65,27 @@ def of_two_runs(
     freedom = min(steps) - 1  # of the shorter run: no fewer than Welch and Satterthwaite would take
     half = two_sided_t(freedom, CONFIDENCE) * math.sqrt(sum(variances)) if freedom > 0 else math.inf
     half = min(max(half, LOW_HISTORY_FRAC * before_ms), 1e7)
-    gain = before_ms - after_ms
+    return _measured("two runs", statistic, before_ms, before_ms - after_ms, half, min(steps))
+
+
+def _measured(
+    method: Literal["pairs of runs", "two runs"],
+    statistic: Statistic,
+    before_ms: float,
+    gain_ms: float,
+    half_ms: float,
+    samples: int,
+) -> Measured:
+    """half_ms: half of the interval's width."""
     return Measured(
-        method="two runs",
+        method=method,
         statistic=statistic,
         before_ms=before_ms,
-        gain_ms=gain,
-        low_ms=gain - half,
-        high_ms=gain + half,
+        gain_ms=gain_ms,
+        low_ms=gain_ms - half_ms,
+        high_ms=gain_ms + half_ms,
         confidence=CONFIDENCE,
-        samples=min(steps),
+        samples=samples,
     )
 
 

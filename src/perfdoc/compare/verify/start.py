@@ -16,6 +16,7 @@ from perfdoc import results as d
 from perfdoc.compare.stored import REPORT, is_diagnosis, read_diagnosis
 from perfdoc.compare.verify.record import ChangedSetting, VerifyError
 from perfdoc.knobs.knob import Value
+from perfdoc.knobs.values import as_text
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.traces import TraceError
 from perfdoc.trainer.config.resolve import KEYS
@@ -53,10 +54,9 @@ def _analysed(path: Path) -> Diagnosed:
     """Measure and judge now. Raises TraceError."""
     from perfdoc.analyzers.device.window import WindowRequest
     from perfdoc.diagnose.asked import Work, memory_files
-    from perfdoc.diagnose.diagnosis import diagnose
-    from perfdoc.diagnose.job import job_configuration
+    from perfdoc.diagnose.diagnosis import diagnosis_of
     from perfdoc.diagnose.measuring import WorkerLostError, measure_all
-    from perfdoc.traces.job_facts import JobFacts, common_facts
+    from perfdoc.traces.job_facts import JobFacts
     from perfdoc.traces.load import find_captures
 
     captures = find_captures([str(path)])
@@ -73,8 +73,7 @@ def _analysed(path: Path) -> Diagnosed:
         raise TraceError(path, f"was not analysed: {error}", "Try again.") from error
     if not found.captures and found.silent:
         raise found.silent[0]
-    facts = common_facts([c.facts for c in found.captures])
-    result = diagnose(found.captures, found.silent, found.memory, job_configuration(facts, None))
+    result, _ = diagnosis_of(found, None)
     serial = d.to_json(result)
     return Diagnosed(diagnosis=result, sha256=hashlib.sha256(serial).hexdigest(), analysed_now=serial)
 
@@ -145,19 +144,6 @@ def arms_of(manifest: Manifest, changes: Mapping[str, Value], *, steps: int) -> 
         settings=settings,
         world_size=manifest.layout.world_size,
     )
-
-
-def as_text(value: Any) -> str:
-    """A setting as the report writes it.
-
-    >>> as_text(True), as_text(None), as_text([1, 2])
-    ('true', 'null', '1,2')
-    """
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, list | tuple):
-        return ",".join(as_text(v) for v in value)
-    return "null" if value is None else str(value)
 
 
 def _yaml(values: Mapping[str, Any]) -> str:

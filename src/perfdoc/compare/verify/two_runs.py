@@ -32,10 +32,11 @@ from perfdoc.compare.verify.advised import (
 from perfdoc.compare.verify.gain import Outcome, judge, of_two_runs
 from perfdoc.compare.verify.record import ChangedSetting, Measured, Record, VerifyError, checked
 from perfdoc.compare.verify.rounds import Steps, steady_times
-from perfdoc.compare.verify.start import Diagnosed, as_text, diagnosed
+from perfdoc.compare.verify.start import Diagnosed, diagnosed
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
+from perfdoc.knobs.values import as_text
 from perfdoc.profiling.run_directory import utc_now
 
 _Kind = Literal["unprofiled", "analysed"]

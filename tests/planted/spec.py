@@ -6,34 +6,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-
-@dataclass(frozen=True, kw_only=True)
-class Clock:
-    """How the clock of one rank's file runs against true time (ns)."""
-
-    session_start_ns: int = 0
-    """True time at which the file's time 0 lies."""
-    utc_error_ns: int = 0
-    """How far the UTC time that the file gives for its time 0 is ahead of the truth."""
-    drift_ppb: int = 0
-    """Nanoseconds that the clock gains in a true second."""
-
-    def local(self, true_ns: int) -> int:
-        """Time in the file, rounded down; never runs backwards."""
-        elapsed = true_ns - self.session_start_ns
-        assert elapsed >= 0, f"{true_ns} lies before the session"
-        return elapsed + elapsed * self.drift_ppb // 10**9
+from perfdoc.simulator.captures.timeline import Clock
 
 
 @dataclass(frozen=True, kw_only=True)
 class Late:
-    """One rank whose compute is slower."""
+    """One rank whose compute is slower, or whose host is."""
 
     rank: int
     extra_ns: int
-    """Added to the first kernel of every forward pass of a micro-batch."""
+    """Added to the first kernel of every forward pass of a micro-batch (of a host, see JobSpec.gc)."""
     steps: tuple[int, ...] | None = None
     """In which steps; None: in all."""
+
+    def hits(self, step: int) -> bool:
+        """Whether it is so in this step."""
+        return self.steps is None or step in self.steps
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +54,15 @@ class JobSpec:
     """The same norm beside resident communication."""
     data_ns: int = 150_000
     """The host waits for data at the start of a step."""
+    gc: Late | None = None
+    """One rank's host collects garbage for `extra_ns` before its first backward pass of a step."""
+    between_ns: int = 1_500
+    """Host time from the end of one call to the start of the next."""
+    buckets: int = 0
+    """Above 0: plain data parallelism. Nothing is gathered, and gradients are all-reduced in so many buckets
+    during the last backward pass of a step, each as soon as its part of the pass has run."""
+    exposed: tuple[str, ...] = ()
+    """Dimensions whose collectives run with no compute beside them; buckets of gradients follow the pass."""
     clocks: tuple[Clock, ...] = ()
     """By rank; empty: all files share the true clock."""
     one_file: bool = False
@@ -87,6 +84,8 @@ class JobSpec:
             # Their exposed collectives would run beside resident messages: whose time that is, is a
             # matter of definition and no planted truth.
             raise ValueError("JobSpec: vpp above 1 goes with dp only")
+        if self.buckets and (self.dp == 1 or self.world_size > self.dp):
+            raise ValueError("JobSpec: buckets go with dp only")
         if self.clocks and len(self.clocks) != self.world_size:
             raise ValueError(f"JobSpec: {len(self.clocks)} clocks for {self.world_size} ranks")
         if self.one_file and len(set(self.clocks)) > 1:

@@ -1,12 +1,17 @@
 """Captures of small jobs of several ranks with known answers, for tests of what looks across ranks.
 
-    job = planted_job("tp2_pp2_dp2")                       # or a JobSpec; see planted_spec.KINDS
+    job = planted_job("tp2_pp2_dp2")                       # or a JobSpec; see spec.KINDS
     paths = job.write(folder)                              # one Nsight SQLite per rank
     job.answer.ranks[3].exposed_comm_ns["tp"]              # on the clock of rank 3's file
     job.answer.pipelines[0].stages[1].bubble_ns            # true time
 
 The answer is what was laid: every stretch of a rank's time was put into its leaf as it was laid down, and
 no analyzer was asked.
+
+This engine shares no code with the replay (simulator.engine, simulator.replay) and none with the forward
+simulator, which runs on the replay's engine and so cannot prove it. From simulator/ it takes the writers of
+captures alone (simulator.captures). What a fault costs here, laid with it and laid without, is therefore
+what the replay's predictions are held against: tests/simulator/test_planted_bands.py.
 """
 
 from __future__ import annotations
@@ -16,21 +21,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from perfdoc.simulator.captures.groups import BACKWARD
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
-from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
-from perfdoc.simulator.planted_answer import (
-    CollectiveAnswer,
-    JobAnswer,
-    PipelineAnswer,
-    RankAnswer,
-    StageAnswer,
-)
-from perfdoc.simulator.planted_engine import Engine
-from perfdoc.simulator.planted_groups import BACKWARD
-from perfdoc.simulator.planted_rank import LaidPass, RankLane, Stretch
-from perfdoc.simulator.planted_spec import KINDS, Clock, JobSpec
-from perfdoc.simulator.planted_step import MESSAGE_BYTES, RankProgram
+from perfdoc.simulator.captures.timeline import Clock, Timeline, TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
+from tests.planted.answer import CollectiveAnswer, JobAnswer, PipelineAnswer, RankAnswer, StageAnswer
+from tests.planted.engine import Engine
+from tests.planted.rank import LaidPass, RankLane, Stretch
+from tests.planted.spec import KINDS, JobSpec
+from tests.planted.step import MESSAGE_BYTES, RankProgram
 
 UTC_ZERO_NS = 1_750_000_000_000_000_000
 """UTC time of true time 0."""

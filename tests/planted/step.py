@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from perfdoc.simulator.captures.device import DEFAULT_STREAM
+from perfdoc.simulator.captures.groups import BACKWARD
 from perfdoc.simulator.captures.process import Launch
-from perfdoc.simulator.demo_ranks import LATENCY_NS
-from perfdoc.simulator.planted_engine import Arrival, Channel, Exchange, Post, Program
-from perfdoc.simulator.planted_groups import BACKWARD
-from perfdoc.simulator.planted_rank import GEMM, RankLane
-from perfdoc.simulator.planted_schedule import Pass, order_of, source_of, target_of
-from perfdoc.simulator.planted_work import MIB, SEND_RECV, Laying, RankWork
+from tests.planted.engine import Arrival, Channel, Exchange, Post, Program
+from tests.planted.rank import GEMM, LATENCY_NS, RankLane
+from tests.planted.schedule import Pass, order_of, source_of, target_of
+from tests.planted.work import MIB, SEND_RECV, Laying, RankWork
 
 MESSAGE_BYTES = 4 * MIB
 """Of a message between stages."""
@@ -38,7 +37,7 @@ class RankProgram(RankWork):
         lane.wait_for_device()
         for step in range(self.spec.steps):
             begin = lane.host_ns
-            lane.wait_for_data()
+            lane.hold("data", self.spec.data_ns)
             lane.step_starts.append(lane.copy(2 * MIB, 41_003))
             if self.spec.pp == 1:
                 for what in order_of(pp=1, vpp=1, stage=0, micro_batches=self.spec.micro_batches)[0]:

@@ -7,15 +7,21 @@ device's time from the first activity on, so the ledger is a sum of lengths laid
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import Literal
 
 from perfdoc.simulator.captures.device import DEFAULT_STREAM, DeviceBuilder
 from perfdoc.simulator.captures.events import NcclPayload
+from perfdoc.simulator.captures.groups import Group, Place, groups_of, place_of
 from perfdoc.simulator.captures.process import Launch, ProcessBuilder, ThreadBuilder
-from perfdoc.simulator.demo_ranks import API_NS, BETWEEN_NS, DOMAIN, LATENCY_NS
-from perfdoc.simulator.planted_groups import Group, Place, groups_of, place_of
-from perfdoc.simulator.planted_schedule import Pass
-from perfdoc.simulator.planted_spec import Clock, JobSpec
+from perfdoc.simulator.captures.timeline import Clock
+from tests.planted.schedule import Pass
+from tests.planted.spec import JobSpec
 
+API_NS = 4_003
+"""Length of a launch on the host."""
+LATENCY_NS = 2_201
+"""From the end of a launch to the earliest start on an idle device."""
+DOMAIN = "NCCL"
 FULL_NAME = "{}(ncclDevKernelArgsStorage<(unsigned long)4096>)"
 GEMM = "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_NNT"
 NORM = "rmsnorm_fwd_tuned_kernel"
@@ -69,7 +75,8 @@ class RankLane:
     """(start, end) of every norm."""
     passes: list[LaidPass] = field(default_factory=list)
     step_starts: list[int] = field(default_factory=list)
-    _data: tuple[int, int] = (0, 0)
+    _held: list[tuple[str, int, int]] = field(default_factory=list)
+    """(what, start, end): when the host launched nothing since the step began, in order."""
 
     def __post_init__(self) -> None:
         self.thread = self.process.thread()
@@ -90,7 +97,7 @@ class RankLane:
     def launch(self) -> tuple[Launch, int]:
         """The next CUDA call, and the true time at which it returns."""
         start = self.host_ns
-        self.host_ns = start + API_NS + BETWEEN_NS
+        self.host_ns = start + API_NS + self.spec.between_ns
         return (self.thread, self.clock.local(start), self.clock.local(start + API_NS)), start + API_NS
 
     def introduce(self) -> None:
@@ -111,18 +118,19 @@ class RankLane:
             for group in self.groups.values():
                 self.thread.mark(group.mark(), at)
 
-    def wait_for_data(self) -> None:
-        """The host loads data and launches nothing."""
-        self._data = (self.host_ns, self.host_ns + self.spec.data_ns)
-        self.range("perfdoc.data", *self._data)
-        self.host_ns = self._data[1] + BETWEEN_NS
+    def hold(self, what: Literal["data", "gc"], duration_ns: int) -> None:
+        """The host loads data, or collects garbage, and launches nothing."""
+        begin, end = self.host_ns, self.host_ns + duration_ns
+        self.range(f"perfdoc.{what}", begin, end)
+        self._held.append((what, begin, end))
+        self.host_ns = end + self.spec.between_ns
 
     def wait_for_device(self) -> None:
         """The host reads a loss: it blocks until the device has nothing left."""
         end = max(self.now_ns, self.host_ns) + 3_000
         local = self.clock.local
         self.thread.synchronize("stream", local(self.host_ns), local(end), stream=DEFAULT_STREAM)
-        self.host_ns = end + BETWEEN_NS
+        self.host_ns = end + self.spec.between_ns
 
     def call_nccl(
         self, name: str, group: Group, size_bytes: int, peers: tuple[tuple[str, int], ...]
@@ -169,8 +177,10 @@ class RankLane:
             return
         host_end = min(max(returned_ns, self.now_ns), start_ns)
         if host_end > self.now_ns:
-            for leaf, until in (("host", self._data[0]), ("data", self._data[1]), ("host", host_end)):
-                self.stretch(f"idle.{leaf}", min(max(until, self.now_ns), host_end))
+            for what, begin, end in self._held:
+                self.stretch("idle.host", min(max(begin, self.now_ns), host_end))
+                self.stretch(f"idle.{what}", min(max(end, self.now_ns), host_end))
+            self.stretch("idle.host", host_end)
             self.stretch("idle.launch_latency", start_ns)
         else:
             other = stream != self.last_stream

@@ -1,11 +1,14 @@
-"""A small training capture with a planted answer: two ranks, four steps, one thing wrong in each step.
+"""A small capture laid by hand, with a known answer: two ranks, four steps, one thing wrong in each step.
+
+For tests that need a capture with much in it: computation, hidden and exposed communication, copies, ranges,
+collections. Nothing of it was simulated.
 
 The model is a mixture-of-experts transformer of eight layers on two GPUs: parameters gathered and
 gradients reduced over the data-parallel communicator, tokens exchanged over the expert-parallel one.
 Planted: the last gradient reduction and every token exchange exposed, gathers hidden, step 1 with a
 garbage collection on rank 0 (for which rank 1 waits in its next collective), step 2 with slow data
 loading, an optimizer that is launch-starved in every step. The answer comes from adding up the lengths
-laid (demo_ranks), not from an analyzer.
+laid (hand_laid_ranks), not from an analyzer.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from perfdoc.profiling.whole_file import refuse_overwrite, whole_file
 from perfdoc.simulator.captures.events import NcclPayload
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
-from perfdoc.simulator.demo_ranks import DOMAIN, Channel, Ledger, RankLane, Work, communicate
+from tests.simulator.hand_laid_ranks import DOMAIN, Channel, Ledger, RankLane, Work, communicate
 
 STEPS = 4
 LAYERS = 8
@@ -104,7 +107,7 @@ def _work(name: str, duration_ns: int, grid: tuple[int, int, int] = (132, 1, 1))
     return Work(name=name, full_name=_FULL_NAMES.get(name, name), duration_ns=duration_ns, grid=grid)
 
 
-def demo_timeline() -> tuple[Timeline, Answer]:
+def hand_laid_timeline() -> tuple[Timeline, Answer]:
     """The capture and its answer; the same on every call."""
     builder = TimelineBuilder()
     lanes = []
@@ -228,9 +231,9 @@ def _backward(layer: int, lanes: Sequence[RankLane], *, last: bool) -> None:
         communicate(lanes, _REDUCE, size_bytes=48 * _MIB, transfer_ns=1_210_003)
 
 
-def write_demo(directory: Path, *, force: bool = False) -> tuple[Path, Path]:
+def write_hand_laid(directory: Path, *, force: bool = False) -> tuple[Path, Path]:
     """Write demo.sqlite and answer.json into a folder; CaptureError where it is there, unless `force`."""
-    timeline, answer = demo_timeline()
+    timeline, answer = hand_laid_timeline()
     trace, truth = Path(directory) / "demo.sqlite", Path(directory) / "answer.json"
     for path in (trace, truth):
         refuse_overwrite(path, replace=force)

@@ -1,4 +1,4 @@
-"""Process groups of a planted job: ranks numbered as megatron-core does, tensor parallelism innermost."""
+"""Process groups as a capture names them: ranks as megatron-core numbers them, tensor parallelism first."""
 
 from __future__ import annotations
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 
 from perfdoc.simulator.captures.device import DEFAULT_STREAM
-from perfdoc.simulator.demo_ranks import LATENCY_NS
-from perfdoc.simulator.planted_engine import Join, Request
-from perfdoc.simulator.planted_rank import GEMM, NORM, LaidPass, RankLane
-from perfdoc.simulator.planted_schedule import Pass
+from tests.planted.engine import Join, Request
+from tests.planted.rank import GEMM, LATENCY_NS, NORM, LaidPass, RankLane
+from tests.planted.schedule import Pass
 
 MIB = 2**20
+BUCKET_NS = 230_003
+"""From when all are there to the end of a bucket of gradients."""
 ADAM = "multi_tensor_apply_kernel"
 ATTENTION = "cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x128_4x1x1_kernel0_0"
 SEND_RECV = "ncclDevKernel_SendRecv"
@@ -47,18 +48,40 @@ class RankWork:
         if what.forward:
             duration = spec.forward_ns + (spec.stage_extra_ns[lane.place.stage] if spec.stage_extra_ns else 0)
             for late in spec.lates:
-                if late.rank == lane.rank and (late.steps is None or step in late.steps):
+                if late.rank == lane.rank and late.hits(step):
                     duration += late.extra_ns
+        if what == Pass(forward=False, micro_batch=0, chunk=0):
+            gc = spec.gc
+            if gc is not None and gc.rank == lane.rank and gc.hits(step):
+                lane.hold("gc", gc.extra_ns)
         after_message = lane.last_stream != DEFAULT_STREAM and spec.pp > 1 and spec.vpp == 1
-        start = lane.compute(duration, gap_ns=spec.pp_handover_ns if after_message else 0)
-        lane.norm_alone()
-        yield from self._collectives(what.forward)
+        if spec.buckets and not what.forward and what.micro_batch == spec.micro_batches - 1:
+            start = yield from self._reduced_backward(duration)
+        else:
+            start = lane.compute(duration, gap_ns=spec.pp_handover_ns if after_message else 0)
+            lane.norm_alone()
+            yield from self._collectives(what.forward)
         lane.passes.append(LaidPass(step=step, what=what, start_ns=start, end_ns=lane.now_ns))
         if spec.micro_batch_ranges:
             lane.range("perfdoc.forward" if what.forward else "perfdoc.backward", opened + 100, lane.host_ns)
             if what.forward:
                 lane.range(f"perfdoc.micro_batch {what.micro_batch}", opened, lane.host_ns + 100)
         lane.host_ns += 200
+
+    def _reduced_backward(self, duration_ns: int) -> Generator[Request, int, int]:
+        """The last backward pass, each bucket of gradients reduced beside its next part; its start."""
+        count = self.spec.buckets
+        part = duration_ns // count
+        assert part > BUCKET_NS, "a bucket is reduced before the next one is full"
+        start = self.lane.compute(part)
+        for _ in range(count - 1):
+            if "dp" in self.spec.exposed:
+                self.lane.compute(part)
+            else:
+                yield from self.collective("dp", "all_reduce", 16 * MIB, BUCKET_NS, [(GEMM, part)])
+        if "dp" not in self.spec.exposed:
+            yield from self.collective("dp", "all_reduce", 16 * MIB, BUCKET_NS)
+        return start
 
     def _collectives(self, forward: bool) -> Laying:
         """Of every dimension one that is hidden, wholly or in part, beside a norm, and one that is not."""
@@ -79,19 +102,22 @@ class RankWork:
             self.lane.compute(180_007 * scale)
             beside = (contended, (GEMM, 260_003 * scale))
             yield from self.collective("ep", "all_to_all", 2 * MIB, 190_027 * scale, beside)
-        if "dp" in groups and self.spec.pp == 1:
+        if "dp" in groups and self.spec.pp == 1 and not self.spec.buckets:
             operation = "all_gather" if forward else "reduce_scatter"
             beside = (contended, (GEMM, 280_001 * scale))
             yield from self.collective("dp", operation, 16 * MIB, 230_003 * scale, beside)
 
     def optimizer(self) -> Laying:
         """Gradients reduced over dp, their norm over the model's ranks, the update beside a gather."""
-        if "dp" in self.lane.groups:
+        sharded = "dp" in self.lane.groups and not self.spec.buckets
+        for _ in range(self.spec.buckets if "dp" in self.spec.exposed else 0):
+            yield from self.collective("dp", "all_reduce", 16 * MIB, BUCKET_NS)
+        if sharded:
             yield from self.collective("dp", "reduce_scatter", 48 * MIB, 410_009)
         if "other" in self.lane.groups:
             yield from self.collective("other", "all_reduce", 4, 21_001)
         update = [(ADAM, 90_001 + 311 * i) for i in range(4)]
-        if "dp" in self.lane.groups:
+        if sharded:
             yield from self.collective("dp", "all_gather", 24 * MIB, 300_007, update)
         else:
             for name, duration in update:
@@ -123,9 +149,10 @@ class RankWork:
         self.facts[key] = dimension, operation, size_bytes * max(1, len(peers))
         end = yield Join(key=key, rank=lane.rank, ranks=group.ranks, start_ns=start, transfer_ns=transfer_ns)
         lane.communication(kernel, dimension, start, end, group.stream, launch)
-        if not beside:
+        exposed = dimension in self.spec.exposed
+        if not beside or exposed:
             lane.idle_until(start, returned, group.stream)
-        for name, duration in beside:
+        for name, duration in () if exposed else beside:
             free = lane.now_ns
             begin = lane.compute(duration, name=name)
             assert begin == free, "the host fell behind: what should run beside communication started late"
@@ -135,3 +162,9 @@ class RankWork:
         if end > lane.now_ns:
             lane.stretch(f"comm.{dimension}", end)
             lane.last_stream = group.stream
+        for name, duration in beside if exposed else ():
+            # With nothing beside it a norm takes what it takes alone.
+            if name == NORM:
+                lane.norm_alone()
+            else:
+                lane.compute(duration, name=name)

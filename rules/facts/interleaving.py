@@ -1,0 +1,99 @@
+"""Whether virtual stages cost more in messages than their smaller bubble saves."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from perfdoc.results.replay import Gain
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import predicted
+from perfdoc.rules.engine.needs import Missing, Need, first_missing, given, not_applicable, skipped
+from perfdoc.rules.facts.bubble import PIPELINE
+from perfdoc.rules.facts.degrees import VPP
+
+MIN_SAVED_FRAC = 0.02
+"""Of the step: what fewer chunks save in messages, less what they add to the bubble."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interleaving:
+    """What is measured of it, and what fewer chunks would do."""
+
+    transfer_frac: float
+    bubble_frac: float
+    now: int
+    """Chunks of a stage."""
+    to: int | None
+    """Fewer of them, with which more is saved than lost; None where there are none."""
+    why_not: str
+    """What speaks against them; empty where nothing does."""
+    replayed: Gain | None
+    """What the replay says of just this many; None where it did not try them."""
+
+    @property
+    def too_much(self) -> bool:
+        """Whether fewer chunks are better."""
+        return self.to is not None and not self.why_not
+
+
+def _chunks(case: Case) -> int | None:
+    return case.degree(VPP) or case.job.pipeline.vpp
+
+
+def _no_chunks(case: Case) -> Missing | None:
+    found, now = case.job.pipeline, _chunks(case)
+    if found.state != "measured" or found.bubble_frac is None or found.transfer_frac is None:
+        return skipped(found.reason or "bubble and messages were not measured")
+    if now is None:
+        return skipped("the number of virtual stages is not known")
+    if now > 2:
+        return None
+    return not_applicable(
+        "there are no virtual stages" if now == 1 else "two chunks: with one, messages hide no more"
+    )
+
+
+NEEDS = (
+    PIPELINE,
+    Need(words="a measured bubble and messages of three or more chunks a stage", missing=_no_chunks),
+)
+
+
+def interleaving(case: Case) -> Interleaving:
+    """Of a case that has NEEDS."""
+    found, now = case.job.pipeline, given(_chunks(case))
+    transfer, bubble = given(found.transfer_frac), given(found.bubble_frac)
+    saved = {to: _saved(transfer, bubble, now, to) for to in _fewer(now)}
+    best = max(saved, key=lambda to: saved[to], default=None)
+    if best is None or transfer <= bubble or saved[best] < MIN_SAVED_FRAC:
+        best = None
+    replayed = None if best is None else _replayed(case, now, best)
+    why_not = ""
+    if best is not None and case.is_set_to("overlap_p2p_comm", False):
+        why_not = "messages do not run beside compute, which comes first: see PD307"
+    elif replayed is not None and not (replayed.mid_ms or 0.0) > 0:
+        why_not = "fewer chunks gain nothing by the replay"
+    return Interleaving(
+        transfer_frac=transfer, bubble_frac=bubble, now=now, to=best, why_not=why_not, replayed=replayed
+    )
+
+
+def costs_more_than_it_saves(case: Case) -> bool:
+    """Whether fewer chunks are known to be better."""
+    return first_missing(case, NEEDS) is None and interleaving(case).too_much
+
+
+def _replayed(case: Case, now: int, to: int) -> Gain | None:
+    """What the replay says of just this many chunks: it halves what the job's facts say."""
+    gain = predicted(case, "fewer_virtual_stages")
+    same = now == case.job.facts.vpp and 2 * to == now
+    return gain if same and gain is not None and gain.method == "replay" else None
+
+
+def _fewer(now: int) -> list[int]:
+    return [to for to in range(2, min(now, 256)) if now % to == 0]
+
+
+def _saved(transfer: float, bubble: float, now: int, to: int) -> float:
+    """Of the step. transfer 30 %, bubble 2 %, 4 chunks to 2: 30 % / 2 - 2 % = 13 %."""
+    return transfer * (1 - to / now) - bubble * (now / to - 1)

@@ -1,0 +1,136 @@
+"""Tensor against context parallelism: whether half of one's ranks would do better on the other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise, all_or_none
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import GPUS, WINDOW, first_missing, given, known, several
+from perfdoc.rules.facts.context_parallel import sequence_allows
+from perfdoc.rules.facts.degrees import (
+    CP,
+    TP,
+    degrees_of,
+    has_experts,
+    hidden_size_of,
+    sequence_of,
+    without_tensor_ranks,
+)
+from perfdoc.rules.facts.exposed import MIN_FRAC, transfer_ns
+from perfdoc.rules.facts.memory_need import too_large
+from perfdoc.rules.facts.overlaps import tp_overlap_allowed
+from perfdoc.rules.facts.smaller_mapping import splits_too_far
+
+TIMES = 2.0
+"""By how much the exposed share of one must exceed that of the other."""
+NEEDS = (
+    GPUS,
+    known(
+        "the degrees of tensor and context parallelism",
+        lambda case: case.degree(TP),
+        lambda case: case.degree(CP),
+        reason="the degrees of tensor and context parallelism are not known",
+    ),
+    several(
+        "context parallelism",
+        lambda case: case.degree(CP),
+        one="there is no context parallelism; of TP alone see PD314",
+    ),
+    WINDOW,
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Balance:
+    """What of both is exposed, and a split of the same ranks that may do better."""
+
+    of_tp: float
+    of_cp: float
+    """Exposed transfer, of the window, mean over ranks."""
+    advice: Sequence[Advice] = field(default_factory=tuple)
+    """Empty where they stand well as they are."""
+    why_not: str = ""
+    """Why there is none, though one is exposed and the other not."""
+
+    @property
+    def to_context(self) -> bool:
+        """Whether ranks would go from tensor to context parallelism."""
+        return self.of_tp > self.of_cp
+
+
+def balance(case: Case) -> Balance:
+    """Of a case that has NEEDS."""
+    tp, cp = given(case.degree(TP)), given(case.degree(CP))
+    of_tp, of_cp = (given(case.share(transfer_ns(case, dimension))) for dimension in ("tp", "cp"))
+    more, less = max(of_tp, of_cp), min(of_tp, of_cp)
+    if more < MIN_FRAC or more < TIMES * less:
+        return Balance(of_tp=of_tp, of_cp=of_cp)
+    to_context = of_tp > of_cp
+    if why_not := _something_first(case, to_context=to_context):
+        return Balance(of_tp=of_tp, of_cp=of_cp, why_not=why_not)
+    found = _to_context(case, tp, cp) if to_context else _to_tensor(case, tp, cp)
+    advice = [] if _experts_follow(case) else all_or_none(case, list(found))
+    why_not = "" if advice else "no other split of these ranks is known to fit"
+    return Balance(of_tp=of_tp, of_cp=of_cp, advice=advice, why_not=why_not)
+
+
+def out_of_balance(case: Case) -> bool:
+    """Whether another split of the ranks is advised."""
+    return first_missing(case, NEEDS) is None and bool(balance(case).advice)
+
+
+def _something_first(case: Case, *, to_context: bool) -> str:
+    """What has to be looked at before ranks are moved; empty where nothing has."""
+    if to_context and tp_overlap_allowed(case):
+        return "the overlap of TP is off, which comes first: see PD111"
+    if to_context and splits_too_far(case):
+        return "the model fits on fewer tensor ranks: see PD310"
+    length, hidden = sequence_of(case), hidden_size_of(case)
+    if not to_context and length is not None and hidden is not None and length < hidden:
+        return "sequences are too short to be divided: see PD316"
+    return ""
+
+
+def _experts_follow(case: Case) -> bool:
+    """Whether experts would change their layout with TP, or may."""
+    known, etp = case.setting("expert_tensor_parallel_size")
+    return has_experts(case) is not False and not (known and etp is not None)
+
+
+def _to_context(case: Case, tp: int, cp: int) -> Iterator[Advice]:
+    """Half of TP to CP, for sequences longer than the model is wide, where weights of twice the size fit."""
+    length, hidden, now = sequence_of(case), hidden_size_of(case), degrees_of(case)
+    if tp % 2 or length is None or hidden is None or length <= hidden or now is None:
+        return
+    then = now.with_model_parallel(tp=tp // 2, pp=now.pp, cp=2 * cp)
+    if not sequence_allows(case, 2 * cp) or too_large(case, now, then):
+        return
+    yield advise(
+        knob=TP,
+        to=tp // 2,
+        why=f"sequences of {length:,} tokens are longer than the model is wide ({hidden:,}): the same number "
+        "of ranks exchanges less as context parallelism",
+        costs="each GPU holds twice the weights and gradients; optimizer states stay divided over as many "
+        "ranks",
+    )
+    yield advise(knob=CP, to=2 * cp, why="takes the ranks that TP gives back")
+    if tp == 2:
+        yield from without_tensor_ranks(case)
+
+
+def _to_tensor(case: Case, tp: int, cp: int) -> Iterator[Advice]:
+    """Half of CP to TP, as long as the group stays inside an NVLink domain."""
+    domain = None if case.gpu is None else case.gpu.nvlink_domain
+    if cp % 2 or domain is None or 2 * tp > domain:
+        return
+    yield advise(
+        knob=TP,
+        to=2 * tp,
+        why="pieces of attention are too short to hide the exchange of keys and values; products may hide "
+        "more",
+        costs="thinner products, and gathers and scatters in every layer",
+    )
+    yield advise(knob=CP, to=cp // 2, why="gives the ranks that TP takes")
