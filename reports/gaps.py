@@ -233,8 +233,8 @@ def skipped_rules(diagnosis: Diagnosis) -> str:
     verb = "was" if len(codes) == 1 else "were"
     listed = ", ".join(codes[:_CODES])
     return (
-        f"{figures.plural(len(codes), 'rule')} {verb} skipped for missing inputs ({listed}{more}): the report "
-        "lists them with their reasons."
+        f"{figures.plural(len(codes), 'rule')} {verb} skipped for missing inputs ({listed}{more}): the "
+        "report lists them with their reasons."
     )
 
 
