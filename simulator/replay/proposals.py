@@ -40,7 +40,7 @@ CHANGE_TITLES: Mapping[str, str] = MappingProxyType(
         "without_gc": "no garbage collection in steps (manual_gc)",
         "without_data": "no data-loader stalls (dataloader_num_workers)",
         "without_launches": "CUDA graphs (cuda_graph_impl)",
-        "norms_alone": "norms without contention from communication",
+        "norms_alone": "norms with no contention from communication",
         "fp8_gemm": "GEMMs in FP8 (fp8)",
         "overlapped_dp": "overlapped DP communication (overlap_grad_reduce, overlap_param_gather)",
         "overlapped_tp": "overlapped TP communication (tp_comm_overlap)",
