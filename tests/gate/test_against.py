@@ -158,7 +158,7 @@ def test_a_run_is_held_against_accepted_runs_of_the_same_facts(tmp_path: Path, m
     assert [(d.fact, d.before, d.now) for d in other.differences] == [("config.bucket_size", "1000", "2000")]
     nowhere = against(now, given, (), None)
     assert nowhere is not None
-    assert (nowhere.state, "no run directory" in nowhere.reason) == ("incomparable", True)
+    assert (nowhere.state, "not from a run directory" in nowhere.reason) == ("incomparable", True)
 
 
 def test_a_figure_that_only_the_run_knows_is_compared_on_the_page_too() -> None:

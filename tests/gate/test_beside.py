@@ -110,8 +110,8 @@ def test_who_is_always_first_is_said() -> None:
     turns = [(runs[0], runs[1]), (runs[3], runs[2]), (runs[4], runs[5])]
     firsts = list(zip(runs[::2], runs[1::2], strict=True))
     assert same_place(turns) == []
-    assert "the old run is the first one of every pair" in same_place(firsts)[0]
-    assert "the new run is the first one of every pair" in same_place([(b, a) for a, b in firsts])[0]
+    assert "the old run comes first in every pair" in same_place(firsts)[0]
+    assert "the new run comes first in every pair" in same_place([(b, a) for a, b in firsts])[0]
     assert same_place([*firsts[:2], (began(4, None), runs[5])]) == []
 
 
@@ -137,8 +137,9 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     assert code == 1, out
     assert out.startswith("FAIL: A step of the fastest quarter takes 70.5")
     assert "5.0 % slower than the old runs' 67.1" in out
-    assert "1 of 64 cases" in out and "6 pairs of equal runs" in out
-    assert "first one of every pair" not in out
+    assert "1 of 64 cases" in out
+    assert "6 pairs of equal runs" in out
+    assert "first in every pair" not in out
     assert not (tmp_path / "perfdoc-baselines").exists()
     other = made("other", 1, bucket_size=7)
     code, out, _ = gate(tmp_path, "check", *other, *beside(old))

@@ -53,7 +53,7 @@ def _bracketed(words: str) -> list[str]:
 
 def test_parameters_stand_in_the_words(tried: dict[str, Proposal]) -> None:
     """Two chunks are doubled, or given up."""
-    assert tried["more_virtual_stages"].change.startswith("more virtual stages, 4 on each (")
+    assert tried["more_virtual_stages"].change.startswith("more virtual stages, 4 per rank (")
     assert tried["fewer_virtual_stages"].change.startswith("fewer virtual stages, none (")
     assert re.fullmatch(r"larger DP buckets of [\d,]+ bytes \(bucket_size\)", tried["buckets_x4"].change)
     late = tried["without_straggler_dp"]
@@ -64,5 +64,5 @@ def test_parameters_stand_in_the_words(tried: dict[str, Proposal]) -> None:
 def test_a_rank_may_have_any_name() -> None:
     """Names come from captures: nothing in them is filled in."""
     name = "{0.__class__} {} (manual_gc)"
-    assert change_title("without_straggler_dp", name).startswith(name + " computing")
+    assert change_title("without_straggler_dp", name).startswith(name + " as fast as")
     assert change_title("none of them {}", "x") == "none of them x"

@@ -36,7 +36,7 @@ def test_layers_are_not_cut(layout: str, chunks: int, said: str, tmp_path: Path)
     ("world", "pp", "said"),
     [
         (0, 2, "stage of each rank"),
-        (10**15, 10**15, "not every pipeline stage"),
+        (10**15, 10**15, "not every pipeline"),
         (1, 1, "one pipeline stage"),
     ],
 )
