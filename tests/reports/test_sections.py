@@ -93,8 +93,8 @@ def test_the_host() -> None:
     # 100 + 200 of 500 + 1000 ms.
     assert "20.0 % of kernel time is launched by CUDA graphs." in said
     assert (
-        "Host jitter: 9.000 ms between 2 ranks, 10.0 % of the host's own time of a step (median of 10 steps); "
-        "rank 1 is slowest in 90.0 % of them" in said
+        "Host jitter: 9.000 ms between 2 ranks, 10.0 % of the host's own time of a step (median of 10 "
+        "steps); rank 1 is slowest in 90.0 % of them" in said
     )
     assert "Ranks collect garbage at different steps (3 of 4)" in said
     assert "at most 7.000 ms" in said
