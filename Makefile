@@ -44,11 +44,16 @@ lint: install-all
 # Files of tests on as many processes. Some tests start processes of their own, so that more gain little.
 WORKERS ?= 2
 
-test: lint
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile -m 'not slow'
+# The slow tests as well, and thousands of random cases where `make test` draws hundreds.
+test: WHICH = -m 'not slow'
+test-all: export PERFDOC_TESTS = all
 
-test-all: lint
-	$(BIN)/pytest -n $(WORKERS) --dist loadfile
+# Lint runs beside the tests, and what it said comes after theirs. Either fails the target.
+test test-all: install-all
+	@said=$$(mktemp); $(MAKE) --no-print-directory lint >$$said 2>&1 & lint=$$!; \
+	trap 'kill $$lint 2>/dev/null; rm -f $$said' EXIT; trap 'exit 130' INT; \
+	$(BIN)/pytest -n $(WORKERS) --dist loadfile $(WHICH); tests=$$?; \
+	wait $$lint; linted=$$?; cat $$said; exit $$((tests ? tests : linted))
 
 # What is made from the program's own files: the rules' pages, and the schemas of what it writes. Tests fail where
 # they are stale.

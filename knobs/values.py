@@ -13,7 +13,7 @@ MAX_TEXT = 4096
 
 
 class Opaque:
-    """A value that cannot be told from the file: a variable, a call, a placeholder."""
+    """A value that the file does not hold: a variable, a call, a placeholder."""
 
 
 OPAQUE: Final = Opaque()
@@ -24,7 +24,7 @@ _TRUE, _FALSE = frozenset({"true", "yes", "on", "1"}), frozenset({"false", "no",
 _NULL = frozenset({"null", "none", "~", ""})
 _DTYPES = {"float32": "fp32", "float": "fp32", "float16": "fp16", "half": "fp16", "bfloat16": "bf16"}
 _DIGITS = re.compile(r"[-+]?\d[\d_]*")
-_TOLD_AT_START = {
+_SET_AT_START = {
     "nproc_per_node": re.compile(r"auto|gpu|cpu|xpu"),
     "nnodes": re.compile(r"\d{1,9}:\d{1,9}"),
 }
@@ -41,7 +41,7 @@ def read_value(knob: Knob, raw: Raw) -> Value | Opaque:
     texts = _texts(raw)
     if any((len(t) > MAX_TEXT and not _endless(knob, t)) or _PLACEHOLDER.search(t[:MAX_TEXT]) for t in texts):
         return OPAQUE
-    if len(texts) == 1 and knob.id in _TOLD_AT_START and _TOLD_AT_START[knob.id].fullmatch(texts[0].strip()):
+    if len(texts) == 1 and knob.id in _SET_AT_START and _SET_AT_START[knob.id].fullmatch(texts[0].strip()):
         return OPAQUE
     word = raw.strip().lower() if isinstance(raw, str) else None
     if word == "none" and "none" in knob.choices:

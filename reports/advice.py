@@ -42,7 +42,7 @@ def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> st
     return f"Saves {middle} {of} ({least} to {most}), predicted."
 
 
-def change_words(advice: Advice) -> str:
+def change_title(advice: Advice) -> str:
     """`knob: now → then`."""
     now = "" if advice.from_value is None else f"{shorten(advice.from_value, 48)} → "
     return f"{shorten(advice.knob, 64)}: {now}{shorten(advice.to_value, 48)}"
@@ -50,7 +50,7 @@ def change_words(advice: Advice) -> str:
 
 def setting_words(advice: Advice) -> tuple[str, str]:
     """(the change, why and at what price)."""
-    change = change_words(advice)
+    change = change_title(advice)
     if advice.forbidden:
         return change, f"would help ({advice.why}), but this configuration forbids it: {advice.forbidden}"
     return change, advice.why + (f"; costs: {advice.costs}" if advice.costs else "")

@@ -11,7 +11,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from perfdoc.reports import comm, gaps, headline, summary, view
-from perfdoc.reports.advice import change_words, lines_of
+from perfdoc.reports.advice import change_title, lines_of
 from perfdoc.reports.charts.excerpt import excerpt_looks, excerpt_picture
 from perfdoc.reports.charts.looks import Look
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
@@ -64,7 +64,7 @@ def _environment() -> Environment:
     environment.filters.update(
         name=shorten,
         advice=lines_of,
-        change=change_words,
+        change=change_title,
         snippets=snippets,
         opening=opening,
         stopped=stopped,

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 from unittest import mock
 
-from perfdoc.cli.process import STOPS
+from perfdoc.run.stop import STOPS
 
 _MAIN = "perfdoc.__main__"
 
@@ -83,6 +83,7 @@ def _as_a_process(words: list[str], cwd: Path | None, env: Mapping[str, str] | N
         mock.patch.object(sys, "argv", [str(main.__file__), *words]),
         mock.patch.dict(os.environ, env or {}, clear=env is not None),
         mock.patch.object(os, "cpu_count", return_value=1),
+        mock.patch.object(gc, "freeze"),  # for the rest of the process, which is all tests
         contextlib.chdir(cwd or Path.cwd()),
     ):
         outer, sys.modules["__main__"] = sys.modules["__main__"], main
@@ -92,7 +93,6 @@ def _as_a_process(words: list[str], cwd: Path | None, env: Mapping[str, str] | N
             yield
         finally:
             sys.modules["__main__"] = outer
-            gc.unfreeze()
             gc.set_threshold(*threshold)
             for number, handler in handlers.items():
                 signal.signal(number, handler)

@@ -42,7 +42,7 @@ def flops_per_step(config: Config, padded_vocab: int) -> int:
 
 
 def training_dtype(config: Config) -> str:
-    """Dtype of the matrix products: fp32, bf16, fp16 or fp8."""
+    """Dtype of the GEMMs: fp32, bf16, fp16 or fp8."""
     return "fp8" if config.precision.fp8 else config.precision.params_dtype
 
 

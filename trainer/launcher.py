@@ -35,9 +35,9 @@ QUIET = {"LOGLEVEL": "CRITICAL", "TORCH_CPP_LOG_LEVEL": "ERROR", "KINETO_LOG_LEV
 over is told with a stack of addresses), and for the PyTorch profiler's progress. Set unless they are set."""
 TRAINER = "perfdoc.trainer.main"
 CAUSES = {
-    signal.SIGKILL: "killed (SIGKILL); often the system did it because memory ran out",
+    signal.SIGKILL: "killed (SIGKILL); often by the system, out of memory",
     signal.SIGSEGV: "ended by a segmentation fault (SIGSEGV)",
-    signal.SIGABRT: "aborted (SIGABRT); what it wrote above says why",
+    signal.SIGABRT: "aborted (SIGABRT); see its messages above",
     signal.SIGBUS: "ended by SIGBUS; often /dev/shm or the disk is full",
 }
 
@@ -65,7 +65,7 @@ class Stopper:
         if self._asked_s is None:
             self._asked_s = now
             self._launch.ask_to_stop()
-            say("stopping after this step; once more ends it at once")
+            say("stopping after this step; a second signal ends it at once")
         elif now - self._asked_s > SAME_SIGNAL_S:
             kill_ranks(self._launch)
             raise EndNow
@@ -142,18 +142,18 @@ def first_failure(failures: Mapping[int, Any]) -> tuple[Failure, bool]:
             return Failure(rank=rank, reason=f"rank {rank} was {_cause(number)}"), False
     for rank, failure in in_time:
         if failure.exitcode in (EXIT_FAILED, EXIT_BAD_INPUT):
-            reason = f"rank {rank} failed; it wrote why on standard error"
+            reason = f"rank {rank} failed; see its standard error"
             return Failure(rank=rank, reason=reason, bad_input=failure.exitcode == EXIT_BAD_INPUT), True
         if failure.exitcode > 0 and failure.exitcode != EXIT_CONSEQUENCE:
             return Failure(rank=rank, reason=f"rank {rank} ended with code {failure.exitcode}"), False
-    reason = "the ranks lost one another; where other machines take part, see what theirs say"
+    reason = "the ranks lost connection; check the messages of other machines, if any"
     return Failure(rank=-1, reason=reason), False
 
 
 def _why(error: Exception) -> str:
     kind = type(error).__name__
     if kind.startswith("Rendezvous"):
-        return f"the machines did not meet at --rdzv-endpoint ({kind}). Start all of them, within minutes."
+        return f"machines did not connect at --rdzv-endpoint ({kind}). Start all of them, within minutes."
     return first_line(error.__cause__ or error)
 
 

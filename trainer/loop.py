@@ -128,7 +128,7 @@ def train(run: Run, log: RunLog, stop: StopRequest | None = None, session: Sessi
     if session is not None:
         run.ranges_through = _of_any_rank(session.ranges_through)
     if late := backward_ranges.healed():
-        log.say(f"{late} ranges of the backward pass were closed late; they are too long in the trace")
+        log.say(f"{late} ranges of the backward pass closed late; they are too long in the trace")
     return run
 
 

@@ -57,7 +57,7 @@ DATA_PARALLEL: tuple[Constraint, ...] = (
         subject="align_param_gather",
         kind="ineffective",
         broken=lambda v: v.on("align_param_gather") and (not v.on(PARAMS) or v.pp == 1 or v.vpp == 1),
-        rule="align_param_gather does something with overlap_param_gather and virtual pipeline stages only",
+        rule="align_param_gather takes effect with overlap_param_gather and virtual pipeline stages only",
     ),
     Constraint(
         name="gather-with-step-needs-overlap",
@@ -212,7 +212,7 @@ DATA_PARALLEL: tuple[Constraint, ...] = (
         kind="forbidden",
         broken=lambda v: v.on("tp_comm_overlap") and (v.tp == 1 or not v.on("sequence_parallel")),
         rule="tp_comm_overlap needs tensor_model_parallel_size above 1 and sequence_parallel; "
-        "Megatron-Bridge switches it off with no more than a warning",
+        "Megatron-Bridge switches it off with only a warning",
         fix=(("sequence_parallel", True),),
     ),
     Constraint(
@@ -240,6 +240,6 @@ DATA_PARALLEL: tuple[Constraint, ...] = (
         subject="tp_overlap_fp8_buf",
         kind="ineffective",
         broken=lambda v: v.on("tp_overlap_fp8_buf") and v("fp8") is None,
-        rule="fp8_buf sends FP8 outputs, which only FP8 training has",
+        rule="fp8_buf sends FP8 outputs and needs FP8 training",
     ),
 )

@@ -76,7 +76,7 @@ ENVIRONMENT: tuple[Constraint, ...] = (
         subject=CONNECTIONS,
         kind="forbidden",
         broken=lambda v: v(CONNECTIONS) == 1 and (v.on("use_torch_fsdp2") or v.on("use_megatron_fsdp")),
-        rule="FSDP's gathers run beside compute only where CUDA_DEVICE_MAX_CONNECTIONS is not 1",
+        rule="FSDP's all-gathers overlap with compute only if CUDA_DEVICE_MAX_CONNECTIONS is not 1",
         fix=((CONNECTIONS, 32),),
     ),
     Constraint(

@@ -145,7 +145,7 @@ KERNELS: tuple[Constraint, ...] = (
         subject="check_for_nan_in_grad",
         kind="forbidden",
         broken=lambda v: _graphs(v) and "full_iteration" in _scope(v) and v.on("check_for_nan_in_grad"),
-        rule="a graph of the full iteration excludes check_for_nan_in_grad, which asks the device",
+        rule="a graph of the full iteration excludes check_for_nan_in_grad, which waits for the device",
         fix=(("check_for_nan_in_grad", False),),
         dialects=("megatron_lm", "megatron_bridge", "perfdoc"),
     ),
@@ -174,7 +174,7 @@ KERNELS: tuple[Constraint, ...] = (
             and "moe_preprocess" in _scope(v)
             and "moe_router" not in _scope(v)
         ),
-        rule="the scope moe_preprocess needs moe_router beside it",
+        rule="the scope moe_preprocess needs moe_router too",
     ),
     Constraint(
         name="moe-scope-needs-experts",
@@ -232,7 +232,7 @@ KERNELS: tuple[Constraint, ...] = (
         broken=lambda v: (
             v.on("apply_rope_fusion") and v("position_embedding_type") not in ("rope", "yarn", "mrope")
         ),
-        rule="apply_rope_fusion is switched off where positions are not rotary",
+        rule="apply_rope_fusion is switched off without rotary positions",
         dialects=("megatron_lm", "megatron_bridge"),
     ),
     Constraint(
@@ -244,7 +244,7 @@ KERNELS: tuple[Constraint, ...] = (
             and v.number("sequence_packing_size") > 0
             and v.number("micro_batch_size") > 1
         ),
-        rule="packed sequences need micro_batch_size 1: a longer pack takes the place of a larger batch",
+        rule="packed sequences need micro_batch_size 1: use longer packs in place of a larger batch",
         fix=(("micro_batch_size", 1),),
     ),
     Constraint(

@@ -124,7 +124,7 @@ MEMORY: tuple[Constraint, ...] = (
         broken=lambda v: (
             v.on("distribute_saved_activations") and v(GRANULARITY) is not None and v.on("sequence_parallel")
         ),
-        rule="distribute_saved_activations excludes sequence_parallel, which has them divided already",
+        rule="distribute_saved_activations excludes sequence_parallel, which divides them already",
         fix=(("distribute_saved_activations", False),),
     ),
     Constraint(
@@ -193,7 +193,7 @@ MEMORY: tuple[Constraint, ...] = (
             and "attn_proj" in v.items("offload_modules")
             and "core_attn" not in v.items("offload_modules")
         ),
-        rule="offload_modules attn_proj needs core_attn beside it",
+        rule="offload_modules attn_proj needs core_attn too",
     ),
     Constraint(
         name="offload-modules-need-switch",

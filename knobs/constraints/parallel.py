@@ -80,7 +80,7 @@ PARALLEL: tuple[Constraint, ...] = (
         subject="sequence_parallel",
         kind="forbidden",
         broken=lambda v: v.on("sequence_parallel") and v.tp == 1,
-        rule="sequence_parallel shares the work of a tensor-parallel group, so it needs a degree above 1",
+        rule="sequence_parallel needs tensor_model_parallel_size above 1",
         fix=(("sequence_parallel", False),),
         dialects=("megatron_core", "megatron_bridge", "nemo", "perfdoc"),
     ),
@@ -89,7 +89,7 @@ PARALLEL: tuple[Constraint, ...] = (
         subject="sequence_parallel",
         kind="ineffective",
         broken=lambda v: v.on("sequence_parallel") and v.tp == 1,
-        rule="sequence_parallel is switched off without a word where tensor_model_parallel_size is 1",
+        rule="sequence_parallel is silently switched off with tensor_model_parallel_size 1",
         dialects=("megatron_lm",),
     ),
     Constraint(
@@ -99,7 +99,7 @@ PARALLEL: tuple[Constraint, ...] = (
         broken=lambda v: (
             v("num_moe_experts") is not None and v.ep > 1 and v.tp > 1 and not v.on("sequence_parallel")
         ),
-        rule="expert parallelism beside tensor parallelism trains with sequence_parallel only",
+        rule="expert parallelism with tensor parallelism needs sequence_parallel",
         fix=(("sequence_parallel", True),),
     ),
     Constraint(
@@ -107,7 +107,7 @@ PARALLEL: tuple[Constraint, ...] = (
         subject=VPP,
         kind="forbidden",
         broken=lambda v: v.vpp > 1 and v.pp == 1,
-        rule="virtual stages interleave pipeline stages, so pipeline_model_parallel_size must be above 1",
+        rule="virtual stages need pipeline_model_parallel_size above 1",
         fix=((VPP, None),),
     ),
     Constraint(

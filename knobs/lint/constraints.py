@@ -66,7 +66,7 @@ def _finding(
         like(text, setting.entry.name) if setting.entry.form == "path" else text for text in written if text
     ]
     why = {
-        "forbidden": "training is refused, or goes wrong silently",
+        "forbidden": "training is refused, or fails silently",
         "ineffective": "the setting changes nothing",
         "inadvisable": "it costs time or memory",
     }[constraint.kind]

@@ -65,7 +65,7 @@ class Report:
 
     @property
     def bad(self) -> bool:
-        """Whether something is wrong for certain."""
+        """Whether something is certainly wrong."""
         return any(f.severity != "note" for f in self.findings)
 
 

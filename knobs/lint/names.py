@@ -14,7 +14,7 @@ from perfdoc.knobs.writing import as_written, at_path, like
 
 _SETTABLE_NOWHERE = ("megatron_core", "megatron_bridge", "megatron_lm", "nemo")
 """Frameworks that work out for themselves what is derived."""
-_LOST = "an unknown name is refused, or ignored without a word; either way the setting is not made"
+_LOST = "an unknown name is refused or silently ignored; either way it sets nothing"
 
 
 def name_findings(settings: Sequence[Setting], dialect: Dialect | None) -> Iterator[Finding]:
@@ -42,7 +42,7 @@ def name_findings(settings: Sequence[Setting], dialect: Dialect | None) -> Itera
             yield finding_of(setting, "PL103", "error", message, _instead(setting, own), why)
         elif found.how == "misnamed":
             written = entry.name.rpartition(".")[0].rpartition(".")[2]
-            message = f"{written} is no class that has {_last(entry.name)}"
+            message = f"{written} is not a class with {_last(entry.name)}"
             yield finding_of(setting, "PL103", "error", message, _instead(setting, own), _owners(found.path))
         elif found.how == "absent" and knob.kind == "knob":
             where = DIALECT_TITLES.get(own or "", "this framework")
@@ -50,7 +50,7 @@ def name_findings(settings: Sequence[Setting], dialect: Dialect | None) -> Itera
             message = f"{where} has no setting {_last(entry.name)}"
             yield finding_of(setting, "PL105", "warning", message, "", why)
         elif not knob.spellings and knob.kind == "knob" and own in _SETTABLE_NOWHERE:
-            message = f"{knob.id} is derived, no setting of any framework"
+            message = f"{knob.id} is derived; no framework has it as a setting"
             yield finding_of(setting, "PL105", "note", message, "", knob.what)
         if knob.deprecated and own != "nemo" and setting.value is not False:
             message = f"{knob.id} is going away"
@@ -68,9 +68,9 @@ def unknown_findings(entries: Sequence[Entry], settings: Sequence[Setting]) -> I
                 line=entry.line,
                 key=entry.name,
                 knob=None,
-                message=f"{entry.name} is no knob of the catalogue, nor near to one",
+                message=f"{entry.name} is not a knob of the catalogue, nor similar to one",
                 instead="",
-                why="frameworks have hundreds of settings that are no performance knobs",
+                why="frameworks have hundreds of settings that are not performance knobs",
             )
 
 
@@ -96,5 +96,5 @@ def _owners(path: str) -> str:
     place = path.rpartition(".")[0]
     classes = [c for c, p in BRIDGE_CLASSES.items() if p == place and "Provider" in c]
     if place == "PipelineOverlapCfg":
-        return "PipelineOverlapCfg has it (and RingExchangeOverlapCfg and BulkOverlapCfg what concerns them)"
+        return "PipelineOverlapCfg has it (RingExchangeOverlapCfg and BulkOverlapCfg have parts of it)"
     return f"{path} belongs to {', '.join(classes) or place}"

@@ -18,18 +18,18 @@ _OVERWRITING: Mapping[tuple[str, str], str] = {
     (
         "megatron_bridge",
         "comm_overlap",
-    ): "comm_overlap writes its own values over those of ddp, optimizer and model",
+    ): "comm_overlap overwrites the values of ddp, optimizer and model",
     (
         "megatron_bridge",
         "mixed_precision",
-    ): "mixed_precision writes its own values over those of ddp, optimizer and model",
-    ("nemo", "trainer.strategy"): "the strategy writes its own argument over the one of ddp, given or not",
+    ): "mixed_precision overwrites the values of ddp, optimizer and model",
+    ("nemo", "trainer.strategy"): "the strategy overwrites the argument of ddp, given or not",
 }
 """(Dialect, place) whose fields replace those of the same name elsewhere, set or not."""
 _ON_ANYWAY = frozenset(
     {"grad_reduce_in_fp32", "overlap_grad_reduce", "overlap_param_gather", "align_param_gather"}
 )
-"""What the overwriting place turns on by itself."""
+"""What the overwriting place turns on."""
 _ALWAYS = frozenset({"trainer.strategy"})
 """Places that are there in every job; the others where the recipe has them."""
 

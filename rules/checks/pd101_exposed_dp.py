@@ -1,4 +1,4 @@
-"""PD101: gradient and weight communication that no compute hides."""
+"""PD101: exposed gradient reduction and weights all-gather."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ from perfdoc.rules.facts.precision import fp8_gather
 META = Meta(
     code="PD101",
     title="Exposed data-parallel communication",
-    why="Gradients can be reduced while the backward pass still computes, and weights gathered while the "
-    "forward pass does. What is not hidden lengthens every step, on every rank.",
+    why="Gradient reduction can overlap with the backward pass, the weights all-gather with the forward "
+    "pass. What stays exposed lengthens every step, on every rank.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
@@ -42,24 +42,22 @@ META = Meta(
 )
 
 WORTH_FRAC = 0.02
-"""Of a step: the upper end of what the replay says that a change gains, where overlap is not known to be
-off."""
+"""Of a step: upper end of a change's predicted gain, if overlap is not known to be off."""
 HIDDEN_FRAC = 0.25
-"""Of this communication: where less is hidden, it stays a problem."""
+"""Of this communication: with a smaller hidden share it stays a problem."""
 _TRIED = ("overlapped_dp", "buckets_x4", "buckets_x0.25")
-_VERIFY = "Run again: exposed DP communication in the ledger falls, and the step time by as much."
+_VERIFY = "Run again: exposed DP communication in the ledger and the step time fall by the same amount."
 _FALSE_ALARM = (
-    "One micro-batch; or ranks that were not compared and wait for a late one: then the wait, not the "
-    "transfer, is what is exposed."
+    "One micro-batch; or a late rank, if ranks were not compared: then the wait is exposed, not the transfer."
 )
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks.
 
-    Buckets are sized by the replay's line of time over bytes, in elements; not with a pipeline, whose later
-    stages and chunks ignore the size. Sums in bf16 over 128 ranks or more are advised only where something
-    keeps their precision.
+    Bucket sizes follow the replay's fit of time over bytes, in elements; not with a pipeline, whose later
+    stages and chunks ignore the size. A bf16 reduction over 128 ranks or more is advised only with fp32
+    accumulation.
     """
     nothing, evidence = judged(case, "dp")
     if nothing is not None:
@@ -83,8 +81,8 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _level(case: Case, advice: Sequence[Advice]) -> Level:
-    """Information where part of it is hidden and the replay found that neither overlap, nor buckets, nor what
-    is advised can gain much: then it is the size of the job that leaves too little compute to hide it."""
+    """Information if part of it is hidden and neither overlap, nor buckets, nor the advice has a large
+    predicted gain: the job then has too little compute to hide it."""
     tried = [p for key in _TRIED if (p := case.prediction(key)) is not None and p.high_ns is not None]
     gains = [*(p.gain for p in tried), *(a.gain for a in advice if a.gain is not None)]
     worth = any((g.high_ms or 0.0) >= WORTH_FRAC * (case.unit_ms or 0.0) for g in gains)
@@ -94,44 +92,43 @@ def _level(case: Case, advice: Sequence[Advice]) -> Level:
 
 
 def _reason(case: Case, advice: Sequence[Advice]) -> str:
-    """Whose price it is: that of too little compute beside it, where it is overlapped already and nothing
-    that is advised takes the better part of it away."""
+    """The cause: too little compute, if it is overlapped already and no advice removes half of it."""
     exposed = ceiling_of_transfer(case, "dp")
     best = max((a.gain.mid_ms or 0.0 for a in advice if a.gain is not None), default=0.0)
     mended = exposed is None or best >= (exposed.high_ms or 0.0) / 2
     if mended or not case.is_set_to(_GRADIENTS, True) or case.is_set_to(_WEIGHTS, False):
-        return "compute does not hide it"
+        return "not hidden by compute"
     count = case.micro_batches
     of = "" if count is None else f" of {count} micro-batch{'es' if count != 1 else ''}"
-    return f"it is overlapped, and the compute{of} beside it is too short to hide it"
+    return f"overlapped, but the compute{of} is too short to hide it"
 
 
-_NO_CONFIGURATION = "Give the job's configuration (--config FILE): without it no setting can be advised."
+_NO_CONFIGURATION = "Pass the job's configuration (--config FILE): no setting can be advised without it."
 _UNADVISED = (
-    "No setting that is known would help. Waiting for a late rank counts too: see the skew section. More "
-    "compute per step, such as more micro-batches, hides more."
+    "No known setting would help. Waiting for a late rank counts too: see the skew section. More compute per "
+    "step, such as more micro-batches, hides more."
 )
 _GRADIENTS, _WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
 
 
 def _overlaps(case: Case) -> list[Advice]:
-    """Only what is known to be off. The replay overlaps gradients and weights together."""
+    """Only overlaps known to be off. The replay overlaps gradients and weights together."""
     found = []
     gain = predicted(case, "overlapped_dp")
     sharded = case.is_set_to("use_distributed_optimizer", True)
     if _overlap_costs(case):
-        return []  # what is exposed now costs less than what would be then
+        return []  # the replay predicts a loss
     both = case.is_set_to(_GRADIENTS, False) and sharded and case.is_set_to(_WEIGHTS, False)
     if case.is_set_to(_GRADIENTS, False):
-        why = "reduces each bucket of gradients while the backward pass goes on"
+        why = "reduces each gradient bucket during the backward pass"
         together = (_WEIGHTS,) if both else ()
         alone = not both and _gathers(case) and not case.is_set_to(_WEIGHTS, True)
-        only = at_most(gain, "predicted with weights gathered ahead too") if alone else gain
+        only = at_most(gain, "predicted with the weights all-gather overlapped too") if alone else gain
         found.append(advise(knob=_GRADIENTS, to=True, why=why, gain=only, together=together))
     if sharded and case.is_set_to(_WEIGHTS, False):
-        why = "gathers the weights of the next layers while the forward pass computes"
+        why = "gathers the next layers' weights during the forward pass"
         if not both:
-            gain = at_most(gain, "predicted with gradients overlapped anew, which they may be already")
+            gain = at_most(gain, "predicted with gradient reduction overlapped too, which it may be already")
         together = (_GRADIENTS,) if both else ()
         found.append(advise(knob=_WEIGHTS, to=True, why=why, gain=gain, together=together))
     return found
@@ -160,8 +157,7 @@ def _usual_elements(case: Case) -> int:
 
 
 def _bucket_elements(case: Case) -> int | None:
-    """What is set, or what megatron-core makes of null; Megatron-Bridge and NeMo put a number of theirs
-    there."""
+    """The setting, or megatron-core's default for null; Megatron-Bridge and NeMo set their own number."""
     known, size = case.setting("bucket_size")
     if known and size is None and case.dp and case.configuration.dialect not in ("megatron_bridge", "nemo"):
         return _usual_elements(case)
@@ -169,11 +165,11 @@ def _bucket_elements(case: Case) -> int | None:
 
 
 def _buckets(case: Case) -> list[Advice]:
-    """Another bucket size, where the replay says that it gains by the lower end of its band; for small ones
-    that it only may make better, megatron-core's own.
+    """Another bucket size, if the lower end of its predicted gain is positive; megatron-core's default for a
+    smaller size whose middle is positive.
 
-    Not while the overlap is off: megatron-core then makes one bucket of all gradients whatever is set, and
-    what was replayed is no longer so once it is on.
+    Not while the overlap is off: megatron-core then ignores the size and makes one bucket of all gradients,
+    and the replayed buckets change once it is on.
     """
     size = _bucket_elements(case)
     if size is None or _piped(case) or case.is_set_to(_GRADIENTS, False):
@@ -181,19 +177,19 @@ def _buckets(case: Case) -> list[Advice]:
     if case.is_set_to("use_megatron_fsdp", True):
         if case.is_set_to("bucket_size", None):
             return []
-        why = "Megatron FSDP then moves each layer's weights and gradients beside that layer's compute"
+        why = "Megatron FSDP then overlaps each layer's weights and gradients with that layer's compute"
         return [advise(knob="bucket_size", to=None, why=why)]
     found = []
     for key, factor in (("buckets_x4", 4.0), ("buckets_x0.25", 0.25)):
         prediction = case.prediction(key)
         if prediction is not None and (prediction.gain.low_ms or 0.0) > 0:
-            words = "fewer, larger messages" if factor > 1 else "messages that begin earlier"
+            words = "fewer, larger messages" if factor > 1 else "earlier messages"
             to = max(1, round(size * factor))
             found.append((words, to, prediction.gain))
     found.sort(key=lambda f: -(f[2].mid_ms or 0.0))
     larger, usual = case.prediction("buckets_x4"), _usual_elements(case)
     if not found and larger is not None and (larger.mid_ns or 0) > 0 and size < usual:
-        why = f"megatron-core's own size instead of {size:,} elements: fewer messages, less latency"
+        why = f"megatron-core's default instead of {size:,} elements: fewer messages, less latency"
         return [advise(knob="bucket_size", to=usual, why=why)]
     return [
         advise(knob="bucket_size", to=to, why=f"{words}; the size counts elements, not bytes", gain=gain)
@@ -206,7 +202,8 @@ def _sums_in_fp32(case: Case) -> bool:
 
 
 def _many(case: Case) -> bool:
-    """So many ranks that bf16 sums need something that keeps their precision, and nothing is known to."""
+    """Whether there are so many ranks that a bf16 reduction loses precision, and nothing is known to keep
+    it."""
     return (summing_ranks(case) or 0) >= MANY_RANKS and not keeps_precision(case)
 
 
@@ -214,20 +211,20 @@ def _narrower_sums(case: Case) -> list[Advice]:
     if not _sums_in_fp32(case) or (_many(case) and not can_accumulate_in_fp32(case)):
         return []
     gain = predicted(case, "dp_half_bytes")
-    costs = "sums of gradients over ranks lose precision; compare the loss over some thousand steps"
+    costs = "gradient reduction loses precision; compare the loss over some thousand steps"
     found = []
     if _many(case):
-        why = "adds in fp32 what was sent in bf16, so that sums over so many ranks keep their precision"
+        why = "accumulates bf16 messages in fp32: the reduction over so many ranks keeps its precision"
         found.append(advise(knob="reduce_scatter_with_fp32_accumulation", to=True, why=why))
-        costs = "an exchange and local sums take the place of NCCL's reduce-scatter; compare the loss"
-        gain = at_most(gain, "predicted for a reduce-scatter of half the bytes, not for the exchange")
+        costs = "replaces NCCL's reduce-scatter by an all-to-all and local sums; compare the loss"
+        gain = at_most(gain, "predicted for a reduce-scatter of half the bytes, not for the all-to-all")
     why = "sends gradients in 2 bytes instead of 4"
     return [*found, advise(knob="grad_reduce_in_fp32", to=False, why=why, gain=gain, costs=costs)]
 
 
 def _narrower_weights(case: Case) -> list[Advice]:
-    """FP8 weights, where products are FP8 already, in a recipe whose weights can be gathered as they are, and
-    weights are known to be gathered wider."""
+    """FP8 weights all-gather, if GEMMs run in FP8 with a recipe that can gather FP8 weights, and weights are
+    known to be gathered wider."""
     known, fp8 = case.setting("fp8")
     needs = fp8_gather(case)
     if not known or fp8 is None or needs is None or not case.is_set_to("fp8_param_gather", False):
@@ -235,29 +232,26 @@ def _narrower_weights(case: Case) -> list[Advice]:
     costs = f"needs {needs}" if needs else ""
     found = []
     if case.is_set_to("fp8_recipe", "mxfp8") and not case.is_set_to("use_megatron_fsdp", True):
-        why = "MXFP8 weights are gathered into the gradients' buffer"
+        why = "gathers MXFP8 weights into the gradient buffer"
         found.append(advise(knob="reuse_grad_buf_for_mxfp8_param_ag", to=True, why=why))
-    why = "gathers weights in 1 byte instead of 2, the same values that the products are fed anyway"
+    why = "gathers weights in 1 byte instead of 2, the values that the GEMMs use anyway"
     return [advise(knob="fp8_param_gather", to=True, why=why, costs=costs), *found]
 
 
 def _held_back(case: Case, overlaps: Sequence[Advice]) -> list[str]:
-    """Why something is not advised that a reader may expect."""
+    """Why expected advice is missing."""
     found = []
     if not overlaps and case.is_set_to(_GRADIENTS, False) and _overlap_costs(case):
-        found.append(
-            "Overlap is off and is not advised: the replay finds that with these buckets it costs more than "
-            "it hides."
-        )
+        found.append("Overlap is off and not advised: with these buckets the replay predicts a loss.")
     known, size = case.setting("bucket_size")
     if known and size is not None and _piped(case):
         found.append(
-            "bucket_size is left as it is: with a pipeline only the first chunk of the first stage reads it, "
-            "elsewhere a chunk of layers is one bucket."
+            "bucket_size stays: with a pipeline only the first chunk of the first stage uses it; elsewhere "
+            "each chunk of layers is one bucket."
         )
     if _sums_in_fp32(case) and _many(case) and not can_accumulate_in_fp32(case):
         found.append(
-            f"Sums in bf16 over {summing_ranks(case)} ranks are not advised: along a ring they lose "
-            "precision, unless a switch (use_sharp) or reduce_scatter_with_fp32_accumulation keeps it."
+            f"A bf16 reduction over {summing_ranks(case)} ranks is not advised: along a ring it loses "
+            "precision, unless use_sharp or reduce_scatter_with_fp32_accumulation keeps it."
         )
     return found

@@ -1,4 +1,4 @@
-"""PD102: gradients summed in 16 bits over very many ranks."""
+"""PD102: 16-bit gradient reduction over many ranks."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from perfdoc.rules.facts.gradient_sums import (
 
 META = Meta(
     code="PD102",
-    title="Gradients summed in 16 bits over many ranks",
-    why="Each addition along a ring rounds to 8 bits of mantissa: over a hundred ranks and more small "
-    "gradients are lost, which shows as a loss curve that drifts and not as time.",
+    title="16-bit gradient reduction over many ranks",
+    why="Each addition along a ring rounds to 8 bits of mantissa: over a hundred ranks or more small "
+    "gradients are lost. This shows as a drifting loss curve, not as time.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_dtype",
     needs=(SEVERAL_REPLICAS,),
@@ -29,29 +29,31 @@ META = Meta(
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where gradients are summed in 16 bits over 128 ranks (DP x CP) or more and
-    nothing is known to add with more precision."""
+    """Fires, as information, if gradients are reduced in 16 bits over 128 ranks (DP x CP) or more and the
+    reduction is not known to accumulate in more precision."""
     ranks = given(summing_ranks(case))
-    evidence = [Evidence(label="ranks that sum gradients, DP x CP", value=f"{ranks:,}")]
+    evidence = [Evidence(label="ranks of the gradient reduction, DP x CP", value=f"{ranks:,}")]
     if ranks < MANY_RANKS:
         return Verdict(state="passes", evidence=evidence)
     narrow = sums_in_16_bits(case)
     if narrow is None:
-        return Verdict(state="skipped", reason="the format of gradient sums is not known", evidence=evidence)
-    evidence.append(Evidence(label="gradients are summed in", value="16 bits" if narrow else "fp32"))
+        return Verdict(
+            state="skipped", reason="the format of the gradient reduction is not known", evidence=evidence
+        )
+    evidence.append(Evidence(label="format of the gradient reduction", value="16 bits" if narrow else "fp32"))
     if not narrow or keeps_precision(case):
         return Verdict(state="passes", evidence=evidence)
     return Verdict(
         state="fires",
         level="information",
-        reason=f"sums in 16 bits run over {ranks:,} ranks",
+        reason=f"16-bit reduction over {ranks:,} ranks",
         evidence=evidence,
         advice=[_advice(case)],
-        remedy="On InfiniBand with SHARP, use_sharp adds in the switches with more precision, at no more "
+        remedy="On InfiniBand with SHARP, use_sharp reduces in the switches with more precision and the same "
         "bytes.",
-        verify="Compare the loss and the gradient norm over some thousand steps with fp32 sums.",
-        false_alarm="NCCL's tree or SHARP instead of a ring, which no kernel name tells; or a loss that was "
-        "compared already.",
+        verify="Compare the loss and the gradient norm with an fp32 reduction over some thousand steps.",
+        false_alarm="NCCL uses a tree or SHARP instead of a ring, which kernel names do not show; or the "
+        "loss was compared already.",
     )
 
 
@@ -60,12 +62,12 @@ def _advice(case: Case) -> Advice:
         return advise(
             knob="reduce_scatter_with_fp32_accumulation",
             to=True,
-            why="sends 16 bits and adds in fp32 on each rank",
-            costs="an exchange and local sums take the place of NCCL's reduce-scatter",
+            why="sends 16 bits and accumulates in fp32 on each rank",
+            costs="replaces NCCL's reduce-scatter by an all-to-all and local sums",
         )
     return advise(
         knob="grad_reduce_in_fp32",
         to=True,
-        why="sums gradients in fp32",
+        why="reduces gradients in fp32",
         costs="twice the bytes of gradients, and 2 bytes of memory more for each parameter",
     )

@@ -1,4 +1,4 @@
-"""PD103: data-parallel collectives that fill little of the links."""
+"""PD103: data-parallel collectives with low bus bandwidth."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from perfdoc.rules.facts.links import Link, reached_gbps, usual_link
 
 META = Meta(
     code="PD103",
-    title="Data-parallel collectives far below their links",
-    why="Exposed collectives that reach a part of the links' bandwidth lose time to latency, to one flat "
-    "ring over all nodes or to messages of awkward sizes, and not to the number of bytes.",
+    title="Low bus bandwidth of data-parallel collectives",
+    why="Exposed collectives far below the links' bandwidth lose time to latency, to one flat ring over all "
+    "nodes or to unaligned message sizes, not to the number of bytes.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     time=("exposed_comm.dp",),
@@ -40,19 +40,18 @@ META = Meta(
 )
 
 LOW_LINK_FRAC = 0.5
-"""Of what such links usually carry: large messages reach 80 % and more."""
+"""Of the links' usual bandwidth: large messages reach 80 % and more."""
 SMALL_FRAC = 0.25
-"""Of the exposed transfer: where buckets of four times the size are predicted to save as much, it is the
-messages that are small."""
+"""Of the exposed transfer: if four times larger buckets are predicted to save this share, messages are too
+small."""
 RING_RANKS = 16
-"""Smaller groups gain little from two levels, or from padded buckets."""
-_UNKNOWN_LINK = "what the links between these ranks carry is not known (GPU, layout, or experts' own groups)"
+"""Smaller groups gain little from a hierarchical reduction or padded buckets."""
+_UNKNOWN_LINK = "the bandwidth of the links between these ranks is not known (GPU, layout, or expert groups)"
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where exposed DP communication takes `exposed.MIN_FRAC` of the window and its
-    bus bandwidth is below `LOW_LINK_FRAC` of what the links usually carry. What would help is not
-    measured."""
+    """Fires, as information, if exposed DP communication takes `exposed.MIN_FRAC` of the window at less than
+    `LOW_LINK_FRAC` of the links' usual bandwidth. The gain of each remedy is not measured."""
     nothing, evidence = judged(case, "dp")
     if nothing is not None:
         return nothing
@@ -63,37 +62,37 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason=_UNKNOWN_LINK, evidence=evidence)
     gbps = reached_gbps(case, "dp")
     if gbps is None:
-        reason = "the sizes of messages or groups are not in the capture, so that bandwidth is not known"
+        reason = "bus bandwidth is not known: the capture lacks message or group sizes"
         return Verdict(state="skipped", reason=reason, evidence=evidence)
     share = gbps / link.gbps
     evidence.append(Evidence(label="bus bandwidth of DP collectives", value=f"{gbps:,.3g} GB/s"))
-    value = f"{link.gbps:,.3g} GB/s, of which {per_cent(share, 0)} is reached"
+    value = f"{link.gbps:,.3g} GB/s, {per_cent(share, 0)} reached"
     evidence.append(Evidence(label=f"{ranks:,} ranks over {link.words}", value=value))
     reason = ""
     if share >= LOW_LINK_FRAC:
-        reason = "the links are well used: fewer bytes or more overlap help, see PD101"
+        reason = "bus bandwidth is near the links': fewer bytes or more overlap help, see PD101"
     elif _messages_are_small(case):
-        reason = "messages are too small to fill the links: larger buckets help, see PD101"
+        reason = "messages are too small for full bandwidth: larger buckets help, see PD101"
     if reason:
         return Verdict(state="passes", reason=reason, evidence=evidence)
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "dp"),
         level="information",
-        reason="its collectives fill little of the links",
+        reason="collectives reach little of the links' bandwidth",
         evidence=evidence,
         advice=list(_advice(case, link, ranks)),
-        remedy="Look first at the log of NCCL (NCCL_DEBUG=INFO): a group on sockets, on one card of many or "
-        "without GPUDirect is slow whatever is set.",
+        remedy="Read NCCL's log first (NCCL_DEBUG=INFO): a group on sockets, on one of several network cards "
+        "or without GPUDirect is slow with any setting.",
         gain=ceiling_of_transfer(case, "dp"),
         verify="Run again: the bus bandwidth of DP rows in the communication table rises.",
-        false_alarm="Slower network cards than such servers usually have, ranks that are not placed node "
-        "after node, or waiting for late ranks where ranks were not compared.",
+        false_alarm="Slower network cards than usual, ranks not placed node after node, or waiting for late "
+        "ranks if ranks were not compared.",
     )
 
 
 def _messages_are_small(case: Case) -> bool:
-    """Whether larger buckets alone are predicted to save `SMALL_FRAC` of what is exposed."""
+    """Whether larger buckets alone are predicted to save `SMALL_FRAC` of the exposed transfer."""
     larger, exposed = predicted(case, "buckets_x4"), ceiling_of_transfer(case, "dp")
     if larger is None or exposed is None or not (larger.low_ms or 0.0) > 0:
         return False
@@ -106,32 +105,31 @@ def _advice(case: Case, link: Link, ranks: int) -> Iterator[Advice]:
         yield advise(
             knob="pad_buckets_for_high_nccl_busbw",
             to=True,
-            why=f"pads buckets to 65,536 elements, so that a ring of {ranks:,} moves pieces of even size; a "
-            "guide claims 20 to 30 % of bandwidth",
-            costs="up to 65,535 elements more for each bucket: it takes memory, it saves none",
+            why=f"pads buckets to 65,536 elements, equal pieces for a ring of {ranks:,}; a guide claims 20 "
+            "to 30 % more bandwidth",
+            costs="up to 65,535 more elements of memory per bucket",
         )
     if link.crosses and sharded and ranks >= RING_RANKS:
         yield from _two_levels(case, ranks)
     if link.crosses and case.is_set_to("use_sharp", False):
-        why = "adds in the switches, where InfiniBand has SHARP: fewer bytes on the wire, fewer SMs"
-        yield advise(knob="use_sharp", to=True, why=why, costs="one group of the job can have it")
+        why = "reduces in the switches, on InfiniBand with SHARP: fewer bytes, fewer SMs"
+        yield advise(knob="use_sharp", to=True, why=why, costs="only one group of the job can use it")
     if case.gpu is not None and case.gpu.architecture != "ampere" and case.is_set_to("nccl_ub", False):
-        where = "network cards, most of all with use_sharp," if link.crosses else "NVLink"
+        where = "network cards, best with use_sharp," if link.crosses else "NVLink"
         yield advise(
             knob="nccl_ub",
             to=True,
-            why=f"registers the buffers, so that NCCL reduces over {where} with few SMs; a guide claims 20 % "
-            "on NVLink",
-            costs="buffers outside of PyTorch's allocator, not with expandable_segments; it sets "
-            "NCCL_NVLS_ENABLE=1 itself",
+            why=f"registered buffers: NCCL reduces over {where} with few SMs; a guide claims 20 % on NVLink",
+            costs="buffers outside PyTorch's allocator, not with expandable_segments; sets "
+            "NCCL_NVLS_ENABLE=1",
         )
     if not any(case.is_set_to("nccl_debug", level) for level in ("INFO", "TRACE")):
-        why = "prints for each group which transport, cards and channels it got; for one run"
+        why = "logs each group's transport, network cards and channels; for one run"
         yield advise(knob="nccl_debug", to="INFO", why=why, costs="a long log")
 
 
 def _two_levels(case: Case, ranks: int) -> Iterator[Advice]:
-    """Two instances, the least that breaks the ring: each more doubles the optimizer's memory again."""
+    """Two instances, the fewest that split the ring: each doubling doubles the optimizer's memory again."""
     accumulates = case.is_set_to("reduce_scatter_with_fp32_accumulation", True)
     if case.degree("num_distributed_optimizer_instances") != 1 or ranks % 2 or accumulates:
         return
@@ -140,14 +138,14 @@ def _two_levels(case: Case, ranks: int) -> Iterator[Advice]:
     yield advise(
         knob="num_distributed_optimizer_instances",
         to=2,
-        why=f"scatters and gathers over {ranks // 2:,} ranks and only sums over the other half, instead of "
-        f"one ring of {ranks:,}; 4 and more where that helped. A guide claims 5 to 15 %",
+        why=f"reduce-scatter and all-gather over {ranks // 2:,} ranks, all-reduce between the halves, "
+        f"instead of one ring of {ranks:,}; if it helps, try 4 and more. A guide claims 5 to 15 %",
         costs=f"twice the memory of optimizer states{memory}",
     )
 
 
 def _more_bytes(case: Case, ranks: int) -> int | None:
-    """What optimizer states take more where half of `ranks` share them; None where it is not known."""
+    """Additional optimizer-state bytes if half of `ranks` share them; None if unknown."""
     shape, at = case.job.facts.model, degrees_of(case)
     if shape is None or not shape.layers or at is None:
         return None

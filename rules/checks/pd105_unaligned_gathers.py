@@ -1,4 +1,4 @@
-"""PD105: weights gathered at other moments on each pipeline stage."""
+"""PD105: weights all-gathers that are not aligned across pipeline stages."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ _WITH_STEP = "overlap_param_gather_with_optimizer_step"
 def _not_interleaved(case: Case) -> Missing | None:
     pp, vpp = case.degree(PP), case.degree(VPP)
     if pp is None or (pp > 1 and vpp is None):
-        return skipped("the sizes of the pipeline are not known")
+        return skipped("the pipeline degrees are not known")
     return not_applicable("there are no interleaved pipeline stages") if pp == 1 or vpp == 1 else None
 
 
 META = Meta(
     code="PD105",
-    title="Weights gathered out of step with the pipeline",
-    why="A gather beside compute slows it. Where each stage gathers at another moment, each slows the "
-    "pipeline in turn; where all do at once, it is paid once.",
+    title="Weights all-gather not aligned across pipeline stages",
+    why="A weights all-gather slows the compute that it overlaps with. If each stage gathers at a different "
+    "time, each slows the pipeline in turn; if all gather at once, the pipeline slows once.",
     sources=("seed 000", "seed 001", "seed 004"),
     topic="comm_overlap",
     needs=(
@@ -36,13 +36,13 @@ META = Meta(
         several(
             "a number of replicas that is not known to be 1",
             summing_ranks,
-            one="there are no replicas to gather weights from",
+            one="there is one replica, so no weights all-gather",
         ),
         setting(_GATHER),
         applies(
-            "weights that are gathered ahead",
+            "an overlapped weights all-gather",
             lambda case: case.is_set_to(_GATHER, True),
-            "gathers are not overlapped, see PD101",
+            "the weights all-gather is not overlapped, see PD101",
         ),
     ),
     advice=("dp_overlap_pp_vpp", "dp_overlap_opt_step"),
@@ -50,8 +50,9 @@ META = Meta(
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where gathers are overlapped in an interleaved pipeline and known not to be
-    aligned; or not begun in the optimizer's step, where DP communication is exposed for 5 % of the window."""
+    """Fires, as information, if the weights all-gather is overlapped in an interleaved pipeline and known
+    not to be aligned; or does not start in the optimizer step, if exposed DP communication takes 5 % of the
+    window."""
     evidence = [Evidence(label="stages x chunks", value=f"{case.degree(PP)} x {case.degree(VPP)}")]
     share = case.share(exposed_ns("dp"))
     if share is not None:
@@ -59,7 +60,7 @@ def evaluate(case: Case) -> Verdict:
     aligned = case.setting(_ALIGN)
     advice = []
     if aligned == (True, False):
-        advice.append(advise(knob=_ALIGN, to=True, why="all stages gather at the same moment"))
+        advice.append(advise(knob=_ALIGN, to=True, why="all stages gather at the same time"))
     if (share or 0.0) >= MIN_FRAC and case.is_set_to(_WITH_STEP, False) and _step_works(case):
         why = "gathers the first bucket while the optimizer still updates the others"
         costs = "Megatron-LM refuses it with distributed checkpoints"
@@ -72,16 +73,16 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         worst=worst_exposed(case, "dp"),
         level="information",
-        reason="stages gather weights when each likes"
+        reason="stages gather weights at different times"
         if aligned == (True, False)
-        else "the first weights are gathered only after the optimizer's step",
+        else "the first weights are gathered only after the optimizer step",
         evidence=evidence,
         advice=advice,
-        verify="Run again with all stages captured: late peers in the pipeline section fall.",
-        false_alarm="Gathers that fit into the bubble already, which traces of all stages on one clock show.",
+        verify="Run again and capture all stages: late_peer in the pipeline section falls.",
+        false_alarm="All-gathers that fit into the bubble already: compare all stages on one clock.",
     )
 
 
 def _step_works(case: Case) -> bool:
-    """Megatron-Bridge keeps it off for an open fault with checkpoints."""
+    """Megatron-Bridge keeps it off because of an open bug with checkpoints."""
     return case.configuration.dialect != "megatron_bridge"

@@ -1,4 +1,4 @@
-"""PD110: norm kernels that spin for SMs which communication holds."""
+"""PD110: SM contention between norm kernels and communication."""
 
 from __future__ import annotations
 
@@ -17,42 +17,42 @@ def _no_cost(case: Case) -> Missing | None:
     if found.state != "measured":
         return not_applicable(found.reason)
     if found.norm_cost is None:
-        return skipped(found.reason or "too few norms ran beside communication to tell")
+        return skipped(found.reason or "too few norm kernels overlapped with communication")
     return None
 
 
 META = Meta(
     code="PD110",
-    title="Norm kernels fighting communication for SMs",
-    why="Norm kernels that launch one block for every SM cannot finish before communication gives its SMs "
-    "back: "
-    "short kernels become as long as a collective.",
+    title="SM contention between norm kernels and communication",
+    why="Norm kernels that launch one block per SM cannot finish before communication frees its SMs: short "
+    "kernels take as long as a collective.",
     sources=("seed 000", "seed 001"),
     topic="comm_overlap",
     needs=(
-        Need(words="norms with and without communication beside them", missing=_no_cost),
+        Need(words="norm kernels with and without concurrent communication", missing=_no_cost),
         WINDOW,
     ),
     advice=("dp_ln_sm_margin",),
 )
 
 MIN_FRAC = 0.005
-"""Of the windows of all ranks: what the slower norms cost by the lower end of the estimate."""
+"""Of the windows of all ranks: lower end of the estimated cost of slower norms."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where norms are provably slower beside communication, and it costs `MIN_FRAC` of the windows."""
+    """Fires if norm kernels are provably slower during communication, at a cost of `MIN_FRAC` of the
+    windows."""
     found = case.job.contention
     share = given(found.norm_cost).low_ns / sum(r.ledger.window_ns for r in case.ranks)
     worst = next((k for k in found.signatures if k.slower_devices), None)
     evidence = [
-        Evidence(label="time that norms lose beside communication", value=f"{per_cent(share, 2)} or more")
+        Evidence(label="norm time lost to concurrent communication", value=f"{per_cent(share, 2)} or more")
     ]
     if worst is not None and worst.alone_ns is not None and worst.contended_ns is not None:
         evidence.append(
             Evidence(
                 label=f"{worst.family or worst.kernel_class}, {worst.samples_alone} runs alone, "
-                f"{worst.samples_contended} beside",
+                f"{worst.samples_contended} overlapping",
                 value=f"{brief(worst.alone_ns)}, {brief(worst.contended_ns)}",
             )
         )
@@ -62,26 +62,25 @@ def evaluate(case: Case) -> Verdict:
     advice: list[Advice] = []
     remedy = "" if margin is not None else f"No margin is suggested: {found.margin_reason}."
     if margin is not None:
-        evidence.append(Evidence(label="thread blocks that communication occupies", value=str(margin)))
+        evidence.append(Evidence(label="thread blocks of communication", value=str(margin)))
         for way in ("fwd", "bwd"):
             known, now = case.setting(f"nvte_{way}_layernorm_sm_margin")
             if known and isinstance(now, int) and now >= margin:
                 continue  # never a smaller one
             why = f"norms leave {margin} SMs to communication instead of waiting for them"
-            costs = "norms that run alone have fewer SMs"
+            costs = "norms without communication get fewer SMs"
             knob = f"nvte_{way}_layernorm_sm_margin"
             gain = predicted(case, "norms_alone")
             advice.append(advise(knob=knob, to=margin, why=why, costs=costs, gain=gain))
         if not advice:
-            remedy = "The margins that are set do not help: check that these norms read them (Transformer "
-            remedy += "Engine's do)."
+            remedy = "The margins are already set: check that these norms use them (Transformer Engine's do)."
     return Verdict(
         state="fires",
         worst=worst_instance(case, "contention.norm"),
-        reason="the same norms take longer while communication runs",
+        reason="the same norms take longer during communication",
         evidence=evidence,
         remedy=remedy,
         advice=advice,
-        verify="Run again: the contention table shows the same norms with and without communication alike.",
-        false_alarm="Norms whose rows differ in length have one name and one grid; compare like with like.",
+        verify="Run again: in the contention table these norms take as long with communication as without.",
+        false_alarm="Norms of different row lengths share one name and one grid; compare equal sizes.",
     )

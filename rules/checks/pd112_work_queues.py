@@ -1,4 +1,4 @@
-"""PD112: CUDA_DEVICE_MAX_CONNECTIONS against what the overlaps of this job need."""
+"""PD112: CUDA_DEVICE_MAX_CONNECTIONS against the job's overlaps."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ from perfdoc.rules.facts.work_queues import FORMER, MANY, Wanted, wanted
 
 _KNOB, _CP = "cuda_device_max_connections", "context_parallel_size"
 _UNKNOWN = (
-    "The capture does not hold CUDA_DEVICE_MAX_CONNECTIONS, but TP collectives begin only as kernels end "
-    "that were launched after them: set it to 1 where the job is launched."
+    "The capture lacks CUDA_DEVICE_MAX_CONNECTIONS, but TP collectives start only after kernels that were "
+    "launched later: set it to 1 when launching the job."
 )
 
 
 def _no_queues(case: Case) -> Missing | None:
-    """The number matters where something wants one; unknown it is judged where TP collectives are found in a
-    queue."""
+    """Applies if an overlap depends on the number; if it is unknown, only if TP collectives are found
+    queued."""
     wants = wanted(case)
     if isinstance(wants, Missing):
         return wants
     if case.setting(_KNOB)[0] or (wants.one and queues(case)):
         return None
-    return skipped("CUDA_DEVICE_MAX_CONNECTIONS is not known: give the job's environment with --config")
+    return skipped("CUDA_DEVICE_MAX_CONNECTIONS is not known: pass the job's environment with --config")
 
 
 META = Meta(
     code="PD112",
-    title="Hardware work queues against the overlaps",
-    why="With one queue kernels start in the order of their launch, so that a collective is not pushed "
-    "behind the product that it should run beside. With several, streams run on their own, which FSDP's "
-    "gathers and overlapped expert parallelism need. The wrong number undoes an overlap without a word.",
+    title="CUDA_DEVICE_MAX_CONNECTIONS prevents overlap",
+    why="With one hardware queue kernels start in launch order, so a collective is not delayed behind the "
+    "GEMM that it should overlap with. With several, streams are independent, as FSDP's weights all-gathers "
+    "and overlapped expert parallelism need. The wrong number silently prevents an overlap.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="comm_overlap",
     time=("exposed_comm.tp",),
@@ -51,11 +51,11 @@ META = Meta(
 
 
 def evaluate(case: Case) -> Verdict:
-    """Guides contradict one another here; what holds: several queues for FSDP, overlapped expert parallelism
-    and DeepEP; one for tensor or context parallelism up to Hopper; Blackwell needs none. Fires as a problem
-    where the overlap that suffers is exposed for 5 % of the window and the replay does not rule out that TP
-    collectives queue, or where the setting is refused. Where the setting is not known, only if the replay
-    finds TP collectives in a queue."""
+    """Guides disagree; this holds: several queues for FSDP, overlapped expert parallelism and DeepEP; one for
+    tensor or context parallelism up to Hopper; no limit on Blackwell. Fires as a problem if the communication
+    that suffers is exposed for 5 % of the window and the replay does not rule out queued TP collectives, or
+    if frameworks refuse the setting. If the setting is unknown, only if the replay finds queued TP
+    collectives."""
     wants = wanted(case)
     assert isinstance(wants, Wanted), "needed"
     known, now = case.setting(_KNOB)
@@ -70,10 +70,10 @@ def evaluate(case: Case) -> Verdict:
     evidence.append(Evidence(label=f"exposed {names} communication, mean over ranks", value=per_cent(share)))
     ruled_out = wants.one and _none_queues(case)
     if ruled_out:
-        evidence.append(Evidence(label="TP collectives that begin behind a later kernel", value="none"))
+        evidence.append(Evidence(label="TP collectives queued behind a later kernel", value="none"))
     exposed = share >= MIN_FRAC and not ruled_out
     if gain is None and exposed:
-        most = f"the exposed {names} communication"
+        most = f"all exposed {names} communication"
         gain = ceiling(case, lambda r: sum(exposed_ns(d)(r) for d in wants.dimensions), most)
     return Verdict(
         state="fires",
@@ -94,23 +94,22 @@ def evaluate(case: Case) -> Verdict:
         else [],
         remedy="" if known else _UNKNOWN,
         gain=None if known else gain,
-        verify="Run again: collectives start with the product that they are to run beside, not at its end.",
-        false_alarm="A variable that the launcher or the framework sets to something else when it starts.",
+        verify="Run again: collectives start with the GEMM that hides them, not at its end.",
+        false_alarm="The launcher or the framework overrides the variable at start.",
     )
 
 
 def _none_queues(case: Case) -> bool:
-    """Whether the windows were replayed, and no TP collective was found to stand in a queue; of CP nothing is
-    replayed."""
+    """Whether the windows were replayed and no TP collective was found queued; CP is not replayed."""
     found = case.prediction(QUEUES)
     others = any(p.gain.method == "replay" for p in case.gains.predictions)
     return found is not None and found.gain.method == "none" and others and case.degree(_CP) == 1
 
 
 def _costs(case: Case, wants: Wanted) -> str:
-    """FSDP and experts can be combined with TP and CP, and then want different numbers."""
-    beside = (case.degree("tensor_model_parallel_size") or 1) * (case.degree("context_parallel_size") or 1)
+    """FSDP and experts can be combined with TP and CP, which need a different number."""
+    ranks = (case.degree("tensor_model_parallel_size") or 1) * (case.degree("context_parallel_size") or 1)
     former = case.gpu is not None and case.gpu.architecture in FORMER
-    if wants.one or beside == 1 or not former:
+    if wants.one or ranks == 1 or not former:
         return ""
-    return "up to Hopper, the overlap of TP and CP wants 1: measure which is worth more"
+    return "up to Hopper, TP and CP overlap needs 1: measure which gains more"

@@ -1,4 +1,4 @@
-"""PD115: groups that would fit into an NVL72 rack and lie across two."""
+"""PD115: groups that fit into one NVL72 rack but span two."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ def _domain(case: Case) -> int | None:
 def _placed_otherwise(case: Case) -> Missing | None:
     if not case.is_set_to("use_tp_pp_dp_mapping", True):
         return None
-    return skipped("ranks are placed with PP inside DP (use_tp_pp_dp_mapping), which is not followed here")
+    return skipped(
+        "ranks are placed with PP inside DP (use_tp_pp_dp_mapping), which this rule does not model"
+    )
 
 
 META = Meta(
     code="PD115",
     title="Communication groups across NVL72 racks",
-    why="A group of which one rank lies in the next rack runs at the speed of the network, not of NVLink; "
-    "and whoever waits for that group with it.",
+    why="A group with one rank in the next rack runs at network speed instead of NVLink speed, and delays "
+    "all that wait for it.",
     sources=("seed 000", "seed 001", "seed 002"),
     topic="network",
     needs=(
         GPUS,
         GPU_MODEL,
-        applies(
-            "GPUs in NVL72 racks", lambda case: _domain(case) == RACK, "these GPUs are not in NVL72 racks"
-        ),
-        Need(words="ranks that are placed TP innermost, PP outermost", missing=_placed_otherwise),
+        applies("GPUs in NVL72 racks", lambda case: _domain(case) == RACK, "the GPUs are not in NVL72 racks"),
+        Need(words="ranks placed TP innermost, PP outermost", missing=_placed_otherwise),
         known(
             "the sizes of the parallel groups",
             lambda case: _blocks(case),
@@ -51,25 +51,25 @@ META = Meta(
 RACK = 72
 """GPUs of one NVLink domain."""
 TAKEN = 64
-"""GPUs of a rack that groups of 2, 4, 8 … divide."""
+"""GPUs of a rack that groups of 2, 4, 8 … divide evenly."""
 _MAX_RANKS = 1 << 16
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where ranks placed rack after rack (TP innermost, PP outermost) put a group that
-    fits into a rack across two. 72 ranks of TP 4 x DP 16 hold one and an eighth of such blocks."""
+    """Fires, as information, if placing ranks rack after rack (TP innermost, PP outermost) splits a group
+    that fits into one rack over two. A rack of 72 holds one and an eighth blocks of TP 4 x DP 16."""
     blocks, world = given(_blocks(case)), given(_world(case))
     evidence = [Evidence(label="ranks", value=f"{world:,}")]
     if world <= RACK:
-        return Verdict(state="passes", reason="one rack holds them all", evidence=evidence)
+        return Verdict(state="passes", reason="all ranks fit into one rack", evidence=evidence)
     if not any(n > 1 for kind, n in _degrees(case).items() if kind != "dp"):
-        reason = "data parallelism alone uses a rack's bandwidth however it is cut"
+        reason = "data parallelism alone uses the rack's bandwidth with any placement"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     cut = {kind: n for kind, block in blocks.items() if (n := _cut(block, world, RACK))}
     if not cut:
         return Verdict(state="passes", evidence=evidence)
     for kind, n in cut.items():
-        label = f"blocks of {blocks[kind]} ranks that hold {kind.upper()} groups, cut by a rack's end"
+        label = f"{kind.upper()} blocks of {blocks[kind]} ranks split over two racks"
         evidence.append(Evidence(label=label, value=f"{n:,}"))
         if share := case.share(exposed_ns(kind)):
             label = f"exposed {kind.upper()} communication, mean over ranks"
@@ -77,17 +77,16 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         level="information",
-        reason=f"{' and '.join(kind.upper() for kind in cut)} groups lie across racks",
+        reason=f"{' and '.join(kind.upper() for kind in cut)} groups span racks",
         evidence=evidence,
         remedy=_remedy(blocks),
-        verify="Run again: bus bandwidth of these groups' rows in the communication table is alike on all "
-        "ranks.",
-        false_alarm="A scheduler that places ranks otherwise, or racks that are not NVL72 (NVL4, NVL36x2).",
+        verify="Run again: these groups have the same bus bandwidth on all ranks in the communication table.",
+        false_alarm="A scheduler with another rank placement, or racks other than NVL72 (NVL4, NVL36x2).",
     )
 
 
 def _degrees(case: Case) -> Mapping[str, int]:
-    """By dimension; those that are not known are left out."""
+    """By dimension; unknown ones are left out."""
     knobs = {
         "tp": "tensor_model_parallel_size",
         "cp": "context_parallel_size",
@@ -125,7 +124,7 @@ def _blocks(case: Case) -> Mapping[str, int] | None:
 
 
 def _cut(block: int, world: int, rack: int) -> int:
-    """Blocks that fit into a rack and that an end of a rack cuts; 0 where they do not fit anyhow."""
+    """Blocks that fit into one rack but span two; 0 if they do not fit at all."""
     return 0 if block > rack else sum(end % block != 0 for end in range(rack, world, rack))
 
 
@@ -133,10 +132,10 @@ def _remedy(blocks: Mapping[str, int]) -> str:
     fits = [size for size in blocks.values() if size <= RACK]
     if all(TAKEN % size == 0 for size in fits):
         return (
-            f"Take {TAKEN} GPUs of each rack (16 of its 18 trays), which these groups divide, and leave 8 "
+            f"Use {TAKEN} GPUs per rack (16 of 18 trays), which these groups divide evenly, and leave 8 "
             f"idle; or choose TP x DP to divide {RACK}."
         )
     return (
-        f"Choose TP, CP and DP so that TP x CP x DP divides {RACK}, or {TAKEN} with 8 GPUs of each rack left "
-        "idle; groups that neither divides need idle ranks as padding."
+        f"Choose TP, CP and DP so that TP x CP x DP divides {RACK}, or {TAKEN} with 8 idle GPUs per rack; "
+        "otherwise pad groups with idle ranks."
     )

@@ -1,4 +1,4 @@
-"""PD116: copies to the host that share the way with the network cards on Grace."""
+"""PD116: offload copies that contend with network traffic on Grace."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def _not_offloaded(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD116",
-    title="Offloading in the way of network traffic on Grace",
-    why="Where NCCL reaches the network cards through buffers in the host's memory, its traffic and the "
-    "activations that are offloaded share one way.",
+    title="Offload copies contending with network traffic on Grace",
+    why="If NCCL reaches the network cards through host-memory buffers, its traffic and the offloaded "
+    "activations share one link.",
     sources=("seed 000", "seed 001"),
     topic="network",
     time=("exposed_memcpy",),
@@ -42,11 +42,11 @@ META = Meta(
         GPUS,
         GPU_MODEL,
         applies(
-            "a Grace CPU beside the GPUs",
+            "a Grace CPU",
             lambda case: case.gpu is not None and case.gpu.grace,
-            "these GPUs have no Grace CPU beside them",
+            "the GPUs have no Grace CPU",
         ),
-        Need(words="something that is offloaded to the host", missing=_not_offloaded),
+        Need(words="offloading to the host", missing=_not_offloaded),
         WINDOW,
     ),
     advice=("mem_offload_nccl_env",),
@@ -55,14 +55,14 @@ META = Meta(
 _LEVEL, _C2C = "nccl_net_gdr_level", "nccl_net_gdr_c2c"
 _OFFLOADS = ("cpu_offloading", "fine_grained_activation_offloading", "optimizer_cpu_offload")
 _REMEDY = (
-    "Let network cards reach GPU memory past the Grace CPU: NCCL_NET_GDR_LEVEL=PHB up to NCCL 2.25, "
-    "NCCL_NET_GDR_C2C=1 with 2.26; from 2.27 on it is the default."
+    "Let network cards access GPU memory directly, past the Grace CPU: NCCL_NET_GDR_LEVEL=PHB up to NCCL "
+    "2.25, NCCL_NET_GDR_C2C=1 with 2.26; the default from 2.27."
 )
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where a Grace system is known to offload, exposed communication takes 5 % of the
-    window, and NCCL is not known to reach the cards directly."""
+    """Fires, as information, if a Grace system is known to offload, exposed communication takes 5 % of the
+    window, and NCCL is not known to use direct access by the network cards."""
     share = given(case.share(lambda r: sum(r.ledger.exposed_comm_ns.values())))
     evidence = [Evidence(label="exposed communication, mean over ranks", value=per_cent(share))]
     copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
@@ -70,12 +70,12 @@ def evaluate(case: Case) -> Verdict:
     direct = case.is_set_to(_LEVEL, "PHB") or case.is_set_to(_LEVEL, "SYS") or case.is_set_to(_C2C, 1)
     if direct or share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
-    why = "the cards reach GPU memory over C2C (NCCL 2.26; earlier ones take NCCL_NET_GDR_LEVEL=PHB)"
+    why = "network cards access GPU memory over C2C (NCCL 2.26; earlier: NCCL_NET_GDR_LEVEL=PHB)"
     closed = case.is_set_to(_C2C, 0)
     return Verdict(
         state="fires",
         level="information",
-        reason="communication is exposed while memory is offloaded over the same CPU",
+        reason="exposed communication while offloading over the same CPU",
         evidence=evidence,
         advice=[advise(knob=_C2C, to=1, why=why)] if closed else [],
         remedy="" if closed else _REMEDY,

@@ -1,4 +1,4 @@
-"""PD120: context-parallel communication that attention does not hide."""
+"""PD120: exposed context-parallel communication."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from perfdoc.rules.facts.hidden import level_of, surely_saved
 META = Meta(
     code="PD120",
     title="Exposed context-parallel communication",
-    why="Keys and values travel between the ranks that share a sequence. A ring moves them beside attention, "
-    "as long as each piece of attention takes longer than the transfer of the next; gathers and exchanges of "
-    "heads stand in front of it.",
+    why="Ranks that share a sequence exchange keys and values. A ring (p2p) overlaps with attention if each "
+    "piece of attention takes longer than the transfer of the next; all-gather and all-to-all (a2a) run "
+    "before attention, exposed.",
     sources=("seed 000", "seed 001", "seed 004"),
     topic="long_sequence",
     time=("exposed_comm.cp",),
@@ -42,29 +42,28 @@ META = Meta(
 _TYPE, _SIZES, _CP = "cp_comm_type", "hierarchical_context_parallel_sizes", "context_parallel_size"
 _IN_FRONT = ("a2a", "all_gather")
 """Schemes that cannot overlap."""
-HELD_FRAC = 0.25
-"""Of what is exposed: where the replay hides as much beside attention that is there, the ring is held up."""
-_HELD = (
-    "Attention waits for pieces that it does not need yet: the ring does not run beside it as it could. Look "
-    "for what holds it up, such as CUDA_DEVICE_MAX_CONNECTIONS (PD112), before the degree is changed."
+BLOCKED_FRAC = 0.25
+"""Of the exposed time: if the replay hides this share with the existing attention, the ring is blocked."""
+_BLOCKED = (
+    "Attention waits for pieces that it does not need yet: the ring does not overlap as it could. Find what "
+    "blocks it, such as CUDA_DEVICE_MAX_CONNECTIONS (PD112), before changing the degree."
 )
 _REMEDIES = {
-    "mixed": "cp_comm_type differs from layer to layer: give the layers whose exchange is exposed p2p.",
-    "unknown": "Give the job's configuration (--config FILE): which scheme moves keys and values is not "
-    "known.",
-    "ring": "Attention is long enough to hide the ring: look for what holds it up, such as "
-    "CUDA_DEVICE_MAX_CONNECTIONS (PD112), or ranks whose pieces of a packed batch differ.",
-    "unclear": "How long attention takes is not known, and so whether it could hide the transfer: name the "
-    "parts of the model with NVTX or record_function ranges.",
-    "short": "Pieces of attention are too short to hide the transfer and no other split is known to fit: "
-    "less context parallelism, or longer sequences, hide more.",
+    "mixed": "cp_comm_type differs between layers: set p2p for the layers with exposed communication.",
+    "unknown": "Pass the job's configuration (--config FILE): cp_comm_type is not known.",
+    "ring": "Attention is long enough to hide the ring: find what blocks it, such as "
+    "CUDA_DEVICE_MAX_CONNECTIONS (PD112), or ranks with uneven pieces of a packed batch.",
+    "unclear": "Attention time is not known, so neither is whether it could hide the transfer: add NVTX or "
+    "record_function ranges to the model's parts.",
+    "short": "Attention is too short to hide the transfer and no other split is known to fit: less context "
+    "parallelism, or longer sequences, hide more.",
 }
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires at `exposed.MIN_FRAC` of the window, mean over ranks: as a problem where the scheme is known not
-    to overlap (a2a, all_gather) or next to nothing is hidden. No other degree or scheme is advised where the
-    replay finds that the ring is only held up."""
+    """Fires at `exposed.MIN_FRAC` of the window, mean over ranks: as a problem if the scheme is known not to
+    overlap (a2a, all_gather) or next to nothing is hidden. No other degree or scheme is advised if the replay
+    finds that the ring is only blocked."""
     nothing, evidence = judged(case, "cp")
     if nothing is not None:
         return nothing
@@ -73,35 +72,34 @@ def evaluate(case: Case) -> Verdict:
     if scheme is not None:
         evidence.append(Evidence(label="scheme (cp_comm_type)", value=scheme))
     if ratio is not None:
-        evidence.append(Evidence(label="CP communication by the time of attention", value=per_cent(ratio, 0)))
-    held = _held_up(case, exposed) if scheme in ("p2p", None) else None
-    advice = [] if cp is None or scheme is None or held else list(_advice(case, scheme, cp, ratio))
+        evidence.append(Evidence(label="CP communication over attention time", value=per_cent(ratio, 0)))
+    blocked = _blocked(case, exposed) if scheme in ("p2p", None) else None
+    advice = [] if cp is None or scheme is None or blocked else list(_advice(case, scheme, cp, ratio))
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "cp"),
         level=level_of(case, "cp", switched_off=scheme in _IN_FRONT),
-        reason="attention does not hide it",
+        reason="not hidden by attention",
         evidence=evidence,
         advice=advice,
-        remedy=_HELD if held else "" if advice else _REMEDIES[_kind(scheme, ratio)],
+        remedy=_BLOCKED if blocked else "" if advice else _REMEDIES[_kind(scheme, ratio)],
         otherwise=_REMEDIES["short"],
-        gain=held or exposed,
-        verify="Run again: exposed CP communication in the ledger falls, and attention takes as long as "
-        "before.",
-        false_alarm="Ranks that were not compared and wait for one whose pieces are longer.",
+        gain=blocked or exposed,
+        verify="Run again: exposed CP communication in the ledger falls, and attention time stays the same.",
+        false_alarm="Waiting for a rank with longer pieces, if ranks were not compared.",
     )
 
 
-def _held_up(case: Case, exposed: Gain | None) -> Gain | None:
-    """What a ring beside attention saves, where it does not run there and could; else None."""
+def _blocked(case: Case, exposed: Gain | None) -> Gain | None:
+    """The predicted gain of overlapping the ring with attention, if it is large enough; else None."""
     saved = surely_saved(case, "overlapped_cp")
     if saved is None or exposed is None:
         return None
-    return saved if (saved.mid_ms or 0.0) >= HELD_FRAC * (exposed.high_ms or 0.0) else None
+    return saved if (saved.mid_ms or 0.0) >= BLOCKED_FRAC * (exposed.high_ms or 0.0) else None
 
 
 def _scheme(case: Case) -> str | None:
-    """One word; `mixed` for layers that differ; None where it is not known. Null is the ring."""
+    """cp_comm_type; `mixed` if layers differ; None if unknown. Null is the ring."""
     known, value = case.setting(_TYPE)
     if not known:
         return None
@@ -120,8 +118,8 @@ def _advice(case: Case, scheme: str, cp: int, ratio: float | None) -> Iterator[A
     if scheme == "mixed":
         return
     if scheme in _IN_FRONT and (scheme == "a2a" or ratio is None or ratio <= 1.0):
-        what = "exchanges of heads" if scheme == "a2a" else "gathers of keys and values"
-        why = f"moves keys and values around a ring beside attention; {what} stand in front of it"
+        what = "all-to-alls of heads" if scheme == "a2a" else "all-gathers of keys and values"
+        why = f"a ring overlaps keys and values with attention; {what} run before it, exposed"
         yield advise(knob=_TYPE, to="p2p", why=why, gain=gain)
         return
     if scheme == "a2a" or (scheme in ("p2p", "all_gather") and (ratio is None or ratio <= 1.0)):
@@ -130,14 +128,13 @@ def _advice(case: Case, scheme: str, cp: int, ratio: float | None) -> Iterator[A
     if split is not None:
         inner, outer = split
         yield advise(
-            knob=_SIZES, to=split, why=f"{inner} ranks exchange heads inside a node, {outer} form rings"
+            knob=_SIZES, to=split, why=f"all-to-all over {inner} ranks inside a node, rings of {outer} across"
         )
         yield advise(
             knob=_TYPE,
             to="a2a+p2p",
-            why=f"rings of {outer} instead of {cp}: each piece of attention is longer beside as long a "
-            "transfer",
-            costs="the exchange of heads inside the node is exposed",
+            why=f"rings of {outer} instead of {cp}: longer attention pieces, transfers of the same length",
+            costs="the all-to-all inside the node is exposed",
             gain=gain,
             together=(_SIZES,),
         )
@@ -147,8 +144,8 @@ def _advice(case: Case, scheme: str, cp: int, ratio: float | None) -> Iterator[A
         yield advise(
             knob=_CP,
             to=smaller,
-            why=f"the largest degree at which attention covers the ring: {per_cent(ratio or 0.0, 0)} of its "
-            f"time now, {per_cent((ratio or 0.0) * (smaller - 1) / (cp - 1), 0)} then",
-            costs=f"{cp // smaller} times the activations on each GPU",
+            why=f"the largest degree at which attention hides the ring: {per_cent(ratio or 0.0, 0)} of "
+            f"attention time now, {per_cent((ratio or 0.0) * (smaller - 1) / (cp - 1), 0)} then",
+            costs=f"{cp // smaller} times the activations per GPU",
             gain=gain,
         )

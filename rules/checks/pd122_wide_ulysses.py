@@ -1,4 +1,4 @@
-"""PD122: heads exchanged between more ranks than there are heads of keys, or GPUs in a node."""
+"""PD122: a Ulysses degree above the key/value heads or the GPUs of a node."""
 
 from __future__ import annotations
 
@@ -14,20 +14,18 @@ from perfdoc.rules.facts.exposed import exposed_ns
 
 META = Meta(
     code="PD122",
-    title="Ulysses wider than key heads or the node",
-    why="Ulysses exchanges heads four times a layer, and nothing overlaps it: past the heads of keys and "
-    "values they are copied to be exchanged, past the node the exchange goes over the network.",
+    title="Ulysses degree above key/value heads or the node",
+    why="Ulysses runs four all-to-alls of heads per layer, without overlap: above the number of key/value "
+    "heads these are replicated first, above the node's GPUs the all-to-all crosses the network.",
     sources=("seed 004",),
     topic="long_sequence",
     needs=(
         applies(
-            "heads that ranks exchange (verl's FSDP engine)",
+            "Ulysses sequence parallelism (verl's FSDP engine)",
             lambda case: _degree(case) is not None,
-            "ulysses_sequence_parallel_size is not set or not known: verl's FSDP engine alone has it",
+            "ulysses_sequence_parallel_size is not set or not known: only verl's FSDP engine has it",
         ),
-        several(
-            "several ranks that exchange heads", lambda case: _degree(case), one="heads are not exchanged"
-        ),
+        several("a Ulysses degree above 1", lambda case: _degree(case), one="the Ulysses degree is 1"),
         known(
             "key and value heads, and the GPUs of a node",
             key_value_heads,
@@ -42,13 +40,13 @@ _KNOB = "ulysses_sequence_parallel_size"
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where the degree is above min(GPUs of a node / TP, key and value heads). One
-    guide says in prose that it must be larger than the heads; its summary, min(…), is right."""
+    """Fires, as information, if the degree is above min(GPUs of a node / TP, key and value heads). One
+    guide's prose says that it must be larger than the heads; its summary, min(…), is right."""
     degree, shared, node = given(_degree(case)), given(key_value_heads(case)), given(_gpus_of_node(case))
     tp = case.degree("tensor_model_parallel_size") or 1
     most = max(1, min(node // tp, shared))
     evidence = [
-        Evidence(label="ranks that exchange heads", value=str(degree)),
+        Evidence(label="Ulysses degree", value=str(degree)),
         Evidence(label="key and value heads", value=str(shared)),
         Evidence(label="GPUs of a node / TP", value=str(node // tp)),
     ]
@@ -57,25 +55,25 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(Evidence(label="exposed CP communication, mean over ranks", value=per_cent(share)))
     if degree <= most:
         return Verdict(state="passes", evidence=evidence)
-    # Each rank gets whole heads of keys; those of queries are a multiple of them.
+    # Each rank gets whole key heads; query heads are a multiple of them.
     to = [d for d in divisors(degree) if d <= most and shared % d == 0][-1]
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "cp"),
         level="information",
-        reason=f"more than {most} ranks exchange heads",
+        reason=f"Ulysses degree above {most}",
         evidence=evidence,
         advice=[
             advise(
                 knob=_KNOB,
                 to=to,
-                why="keeps the exchange inside a node and hands every rank heads of its own",
-                costs=f"{degree // to} times the activations on each GPU",
+                why="keeps the all-to-all inside a node and gives every rank its own heads",
+                costs=f"{degree // to} times the activations per GPU",
             )
         ],
         verify="Run again: all-to-alls take a smaller share of the step.",
-        false_alarm="A sequence that fits on no fewer GPUs: then a ring over nodes (context parallelism) is "
-        "due.",
+        false_alarm="A sequence that does not fit on fewer GPUs: then use a ring across nodes (context "
+        "parallelism).",
     )
 
 

@@ -1,4 +1,4 @@
-"""PD204: copies that neither compute nor communication hides."""
+"""PD204: exposed copies."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from perfdoc.rules.facts.capture import why_start_up_counts
 META = Meta(
     code="PD204",
     title="Exposed copies",
-    why="The device moves memory and computes nothing meanwhile: copies that wait for one another, or that "
-    "the next kernel waits for.",
+    why="The device copies memory while no kernel runs: copies queue behind each other, or the next kernel "
+    "waits for them.",
     sources=("DESIGN section 3", "seed 000", "seed 001"),
     topic="memory",
     time=("exposed_memcpy",),
@@ -29,30 +29,30 @@ META = Meta(
 MIN_FRAC = 0.05
 """Of the window, mean over ranks."""
 MOST_FRAC = 0.5
-"""The same from where on it is a problem in a window without steps: what is loaded at the start is in it."""
-_START_UP = "The window is the whole capture: weights that are loaded once, at the start, count. "
+"""The same for a problem in a window without steps, which includes start-up loads."""
+_START_UP = "The window is the whole capture: weights loaded once at the start count. "
 _KINDS = 3
 """Shown."""
 _OFFLOADED = "cpu_offloading_num_layers"
 _HOST = (
-    "Keep on the device what goes to and fro (state that is offloaded, metrics that are read each step). "
-    "What has to be copied: from pinned memory (pin_memory=True) with non_blocking=True, on a stream of its "
-    "own, one batch or layer ahead of its use."
+    "Keep data on the device that is copied back and forth (offloaded state, metrics read each step). Copy "
+    "the rest from pinned memory (pin_memory=True) with non_blocking=True, on a separate stream, one batch "
+    "or layer ahead of its use."
 )
 _DEVICE = (
-    "Look for what copies or clears whole tensors on the device (contiguous(), clone(), zero_grad without "
-    "set_to_none): write results where they are wanted, or do it in the kernels that make them."
+    "Find what copies or clears whole tensors on the device (contiguous(), clone(), zero_grad without "
+    "set_to_none): write results in place, or fuse the copy into the kernel that produces them."
 )
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where exposed copies take `MIN_FRAC` of the window; as information where that is the whole
-    capture, start-up included, and they take less than `MOST_FRAC` of it."""
+    """Fires if exposed copies take `MIN_FRAC` of the window; as information if that is the whole capture,
+    start-up included, and they take less than `MOST_FRAC` of it."""
     missing = [c.capabilities["copies"] for c in case.captures if not c.capabilities["copies"].available]
     share = given(case.share(lambda r: r.ledger.exposed_memcpy_ns))
     if missing and share < MIN_FRAC:
         return Verdict(state="skipped", reason=missing[0].reason)
-    evidence = time_evidence(case, "copies that nothing hides", share, lambda r: r.ledger.exposed_memcpy_ns)
+    evidence = time_evidence(case, "exposed copies", share, lambda r: r.ledger.exposed_memcpy_ns)
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     kinds = _over_ranks(case)
@@ -65,27 +65,27 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         worst=worst_instance(case, "exposed_memcpy"),
         level="information" if whole and share < MOST_FRAC else "problem",
-        reason="the device copies while nothing computes",
+        reason="the device copies while no kernel runs",
         evidence=evidence,
         remedy="" if advice else hand,
         advice=advice,
         otherwise=hand,
-        gain=ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "the time of exposed copies"),
+        gain=ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "all exposed copies"),
         verify="Run again: exposed_memcpy in the ledger falls.",
         false_alarm=(_START_UP if whole else "")
-        + "A window that holds loading the model, a checkpoint or an evaluation.",
+        + "The window includes model loading, a checkpoint or an evaluation.",
     )
 
 
 def _fewer_layers(case: Case) -> list[Advice]:
-    """Half of the layers that wait in host memory, where there are such. Megatron-core refuses to recompute
-    the others beside cpu_offloading; by modules (fine_grained_activation_offloading) it does both."""
+    """Half of the offloaded layers, if any are. Megatron-core refuses to recompute the others with
+    cpu_offloading; with fine_grained_activation_offloading it allows both."""
     layers = case.number(_OFFLOADED)
     if not case.is_set_to("cpu_offloading", True) or layers is None or layers < 2:
         return []
-    why = f"{layers // 2} layers are copied to the host and back instead of {layers}; then measure again"
-    costs = "their activations stay on the GPU: look at the peak of memory"
-    gain = ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "the time of exposed copies")
+    why = f"offloads {layers // 2} layers instead of {layers}; then measure again"
+    costs = "the other layers' activations stay on the GPU: check peak memory"
+    gain = ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "all exposed copies")
     return [advise(knob=_OFFLOADED, to=layers // 2, why=why, costs=costs, gain=gain)]
 
 

@@ -1,4 +1,4 @@
-"""PD207: CUDA graphs of layers whose experts get inputs of changing shapes."""
+"""PD207: CUDA graphs of whole layers with dropless experts."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ _IMPL, _SCOPE = "cuda_graph_impl", "cuda_graph_scope"
 META = Meta(
     code="PD207",
     title="Dropless experts inside CUDA graphs",
-    why="A graph replays the shapes that it was captured with. Without a capacity, experts get another "
-    "number of tokens in each step, so that only what lies beside them can be captured.",
+    why="A CUDA graph replays static shapes. Without a capacity, experts get a different number of tokens in "
+    "each step, so only the rest of the layer can be captured.",
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
     needs=(
@@ -23,7 +23,7 @@ META = Meta(
         applies(
             "CUDA graphs",
             lambda case: case.setting(_IMPL)[1] not in (None, "none"),
-            "nothing is captured in CUDA graphs",
+            "CUDA graphs are off",
         ),
         known(
             "whether the model has experts, and their capacity",
@@ -31,7 +31,7 @@ META = Meta(
             reason="whether the model has experts, and their capacity, is not known",
         ),
         applies(
-            "layers with shapes that change",
+            "layers with dynamic shapes",
             lambda case: bool(static_scope(case)),
             "all shapes of a layer are static",
         ),
@@ -44,22 +44,22 @@ _WHOLE = (None, "full", (), ("full",), "full_iteration", ("full_iteration",))
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where whole layers of a model with dropless experts are known to be captured."""
+    """Fires, as information, if whole layers of a model with dropless experts are known to be captured."""
     scope, now = given(static_scope(case)), case.setting(_SCOPE)[1]
     evidence = [Evidence(label="captured", value="whole layers" if now in _WHOLE else str(now))]
     if now not in _WHOLE:
         return Verdict(state="passes", evidence=evidence)
-    why = "the parts of a layer whose shapes stay the same"
+    why = "the parts of a layer with static shapes"
     return Verdict(
         state="fires",
         level="information",
-        reason="whole layers are captured, experts of changing shapes included",
+        reason="whole layers are captured, including experts with dynamic shapes",
         evidence=evidence,
         advice=[
             advise(knob=_IMPL, to="transformer_engine", why="captures parts of a layer"),
             advise(knob=_SCOPE, to=scope, why=why),
         ],
-        otherwise="Give the experts a capacity and pad their inputs to it, or switch graphs off.",
-        verify="Run again: the host section shows the share of kernels that graphs launch.",
-        false_alarm="Inputs that the data loader makes alike for every expert.",
+        otherwise="Set an expert capacity and pad inputs to it, or switch CUDA graphs off.",
+        verify="Run again: the host section shows the share of kernels launched by graphs.",
+        false_alarm="Every expert gets the same number of tokens, by construction of the data.",
     )

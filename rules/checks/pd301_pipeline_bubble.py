@@ -1,4 +1,4 @@
-"""PD301: pipeline stages that wait for the schedule."""
+"""PD301: the pipeline bubble."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from perfdoc.rules.facts.micro_batches import few, more
 
 
 def _no_bubble(case: Case) -> Missing | None:
-    """Where one was measured there is a pipeline, whatever the settings say."""
+    """A measured bubble implies a pipeline, whatever the settings say."""
     without = BUBBLE.missing(case)
     return None if without is None else PIPELINE.missing(case) or without
 
@@ -26,8 +26,8 @@ def _no_bubble(case: Case) -> Missing | None:
 META = Meta(
     code="PD301",
     title="Pipeline bubble",
-    why="Stages idle while the pipeline fills and drains: (pp - 1) / (vpp x micro-batches) of the work, "
-    "however fast the kernels are.",
+    why="Stages idle while the pipeline fills and drains: (pp - 1) / (vpp x micro-batches) of the compute, "
+    "at any kernel speed.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
     topic="pipeline",
     time=("pipeline.bubble",),
@@ -42,23 +42,21 @@ META = Meta(
     ),
 )
 
-OWN_PRICE_FRAC = 0.01
-"""Of the step: a bubble that is no larger than the schedule's own by more is the layout's price."""
+EXPECTED_WITHIN_FRAC = 0.01
+"""Of the step: a bubble above the schedule's own by no more than this is as expected."""
 MAX_VPP = 8
-"""Chunks of a stage: never more are advised."""
+"""Most chunks per stage that are advised."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where the bubble takes `bubble.MIN_FRAC` of the step; as information where there are
-    `bubble.PER_STAGE` micro-batches for each stage, the bubble is the one that follows, and the replay gains
-    less than as much by more chunks. Those are advised only where layers divide over pp x vpp."""
+    """Fires if the bubble takes `bubble.MIN_FRAC` of the step; as information if there are `bubble.PER_STAGE`
+    micro-batches per stage, the bubble is as expected, and the predicted gain of more chunks is below
+    `bubble.MIN_FRAC`. More chunks are advised only if layers divide over pp x vpp."""
     found = case.job.pipeline
     share = given(found.bubble_frac)
-    evidence = [Evidence(label="bubble, of the step", value=per_cent(share))]
+    evidence = [Evidence(label="pipeline bubble, of the step", value=per_cent(share))]
     if found.ideal_bubble_frac is not None:
-        evidence.append(
-            Evidence(label="with equal stages it would be", value=per_cent(found.ideal_bubble_frac))
-        )
+        evidence.append(Evidence(label="expected with equal stages", value=per_cent(found.ideal_bubble_frac)))
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     return Verdict(
@@ -67,18 +65,17 @@ def evaluate(case: Case) -> Verdict:
         level="problem" if _too_large(case) else "information",
         reason=_reason(case),
         evidence=evidence,
-        remedy="More micro-batches per step make the bubble smaller (a guide says micro-batch size and means "
-        "their number); so does a smaller micro-batch at the same global batch, as long as its kernels stay "
-        "efficient.",
+        remedy="More micro-batches per step shrink the bubble (a guide says micro-batch size and means their "
+        "number); so does a smaller micro-batch at the same global batch, if its kernels stay efficient.",
         advice=[*_chunks(case, found.vpp), *_more(case), *_reduce_meanwhile(case)],
         gain=bubble_ceiling(case),
-        verify="Run again: the bubble in the pipeline section falls by more than transfers grow.",
-        false_alarm="Stages of unequal length make idle time that more virtual stages do not remove.",
+        verify="Run again: the bubble in the pipeline section falls by more than send/recv grows.",
+        false_alarm="Uneven stages cause idle time that more virtual stages do not remove.",
     )
 
 
 def _reason(case: Case) -> str:
-    """Whose price it is: of the layout and the batch alone, where no more than that was measured."""
+    """The cause: expected for the layout and the batch, if no more was measured."""
     found = case.job.pipeline
     reason = "stages wait for the pipeline to fill and drain"
     if (
@@ -88,18 +85,16 @@ def _reason(case: Case) -> str:
         or found.ideal_bubble_frac is None
     ):
         return reason
-    if (found.bubble_frac or 0.0) > found.ideal_bubble_frac + OWN_PRICE_FRAC:
+    if (found.bubble_frac or 0.0) > found.ideal_bubble_frac + EXPECTED_WITHIN_FRAC:
         return reason
-    chunks = f" of {found.vpp} chunks" if found.vpp > 1 else ""
+    chunks = f"VPP={found.vpp}" if found.vpp > 1 else "no interleaving"
     count = f"{found.micro_batches} micro-batch{'es' if found.micro_batches != 1 else ''}"
-    return (
-        f"{reason}, which is the price of {found.pp} stages{chunks} with {count}: faster kernels do not "
-        "change its share"
-    )
+    return f"{reason}, expected for PP={found.pp}, {count}, {chunks}; faster kernels do not change its share"
 
 
 def _too_large(case: Case) -> bool:
-    """Whether the guides' number of micro-batches would make it smaller, or something else does."""
+    """Whether it is above the expected bubble, or the guides' number of micro-batches or more chunks would
+    shrink it."""
     found = case.job.pipeline
     if found.pp is None or found.vpp is None or found.micro_batches is None:
         return True
@@ -110,7 +105,7 @@ def _too_large(case: Case) -> bool:
 
 
 def _more(case: Case) -> list[Advice]:
-    """More micro-batches, where there are few."""
+    """More micro-batches, if there are few."""
     pp, vpp, count = case.degree(PP), case.degree(VPP) or case.job.pipeline.vpp, case.micro_batches
     if not pp or not vpp or not count or not few(pp=pp, vpp=vpp, micro_batches=count):
         return []
@@ -118,26 +113,26 @@ def _more(case: Case) -> list[Advice]:
 
 
 def _chunks(case: Case, vpp: int | None) -> list[Advice]:
-    """Twice the chunks, where layers divide; only where the replay says that it gains."""
+    """Twice the chunks, if layers divide and the predicted gain is positive."""
     prediction = case.prediction("more_virtual_stages")
     if prediction is None or not (prediction.gain.low_ms or 0.0) > 0:
         return []
     known, setting = case.setting(VPP)
     now = setting if known and isinstance(setting, int) else 1 if known else vpp or 1
     if now != (case.job.facts.vpp or 1):
-        return []  # another change than the one that was replayed
+        return []  # a different change than the replayed one
     to = 2 * now
     layers, pp = layers_of(case), case.degree(PP)
     if layers is None or pp is None or layers % (pp * to) or to > MAX_VPP:
         return []
-    why = f"each stage holds {to} chunks instead of {now}, so that the pipeline fills in half the time"
-    costs = "twice the messages between stages, and some memory"
+    why = f"{to} chunks per stage instead of {now}: the pipeline fills in half the time"
+    costs = "twice the send/recv between stages, and some memory"
     first = overlapped_messages(case) if pp == 2 else []
     return [*first, advise(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
 
 
 def _reduce_meanwhile(case: Case) -> list[Advice]:
-    """A stage that has drained can reduce its gradients while others still compute."""
+    """Gradient reduction on drained stages while others still compute."""
     exposed = case.share(exposed_ns("dp")) or 0.0
     if exposed < EXPOSED_MIN_FRAC or not case.is_set_to("overlap_grad_reduce", False):
         return []

@@ -1,4 +1,4 @@
-"""PD302: a step with too few micro-batches for the depth of its pipeline."""
+"""PD302: too few micro-batches per pipeline stage."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def _unknown(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD302",
-    title="Few micro-batches for the pipeline's depth",
-    why="The fewer micro-batches a step has for each stage, the larger the part of it in which the pipeline "
-    "fills and drains.",
+    title="Too few micro-batches for the pipeline depth",
+    why="The fewer micro-batches per stage, the larger the share of the step in which the pipeline fills and "
+    "drains.",
     sources=("seed 003", "seed 004"),
     topic="pipeline",
     needs=(
@@ -39,18 +39,18 @@ META = Meta(
 )
 
 MOST = 8
-"""Micro-batches for each stage beyond which the guides ask for no more."""
+"""Micro-batches per stage beyond which the guides see no benefit."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, below `bubble.PER_STAGE` micro-batches a stage and chunk. Where the bubble
-    was measured, PD301 says it."""
+    """Fires, as information, below `bubble.PER_STAGE` micro-batches per stage, each counted per chunk. If the
+    bubble was measured, PD301 covers it."""
     pp, micro_batches, vpp = given(case.degree(PP)), given(case.micro_batches), given(_chunks(case))
     ideal = ideal_frac(pp=pp, vpp=vpp, micro_batches=micro_batches)
     evidence = [
         Evidence(label="micro-batches of a step", value=str(micro_batches)),
         Evidence(label="stages x chunks", value=f"{pp} x {vpp}"),
-        Evidence(label="bubble of the step that follows, at least", value=per_cent(ideal)),
+        Evidence(label="expected pipeline bubble, of the step, at least", value=per_cent(ideal)),
     ]
     if not few(pp=pp, vpp=vpp, micro_batches=micro_batches):
         return Verdict(state="passes", evidence=evidence)
@@ -63,13 +63,13 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         worst=bubble(case),
         level="information",
-        reason=f"{micro_batches} micro-batches for {pp} stages{chunks}: the guides want {least} to "
+        reason=f"{micro_batches} micro-batches for {pp} stages{chunks}: the guides advise {least} to "
         f"{least * MOST // PER_STAGE}",
         evidence=evidence,
         advice=advice,
         remedy="" if advice else OTHERWISE,
         otherwise=OTHERWISE,
         verify="Run again: the bubble in the pipeline section falls, and tokens per second rise.",
-        false_alarm="A global batch that the training recipe fixes, or kernels that a smaller micro-batch "
-        "makes slower than the bubble that it saves.",
+        false_alarm="A global batch fixed by the recipe, or a smaller micro-batch whose slower kernels cost "
+        "more than the bubble.",
     )

@@ -1,4 +1,4 @@
-"""PD303: one rank that all others wait for, again and again."""
+"""PD303: a straggler, which the other ranks wait for repeatedly."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfdoc.rules.engine.worst import late_rank
 from perfdoc.rules.facts.degrees import PP
 
 
-def _not_told_apart(case: Case) -> Missing | None:
+def _not_distinguishable(case: Case) -> Missing | None:
     found = case.job.skew
     few = not found.stragglers and found.distinguishable < FEWEST
     if few or found.stragglers_state in ("not_distinguishable", "not_compared"):
@@ -26,30 +26,30 @@ def _not_told_apart(case: Case) -> Missing | None:
 META = Meta(
     code="PD303",
     title="Straggler",
-    why="A collective ends when its last rank comes: one slow rank sets the speed of all.",
+    why="A collective starts to transfer when its last rank joins: one slow rank slows all ranks.",
     sources=("seed 000", "seed 001"),
     topic="scale",
     time=("waits",),
     needs=(
-        over_ranks("several ranks, matched with one another", lambda case: case.job.skew),
-        Need(words="arrivals that can be told apart", missing=_not_told_apart),
+        over_ranks("collectives matched over several ranks", lambda case: case.job.skew),
+        Need(words="skew above the clock error", missing=_not_distinguishable),
     ),
     advice=("host_symptom_variation",),
 )
 
 MIN_FRAC = 0.01
-"""Of the time: what its lateness costs, by replay where there is one."""
+"""Of the time: cost of its lateness, by replay if possible."""
 _ACROSS_STAGES = ("pp", "other", "unknown")
-"""Groups of these may join stages of a pipeline: the schedule lets its first stage end last in every step."""
+"""Groups of these may span pipeline stages: by the schedule the first stage ends last in every step."""
 _NAMELESS = {
-    "unknown": "collectives of a group whose dimension is not known",
-    "other": "collectives of a group of no one dimension",
+    "unknown": "collectives of unknown dimension",
+    "other": "collectives of a group over several dimensions",
 }
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where a rank comes last beyond chance, at a cost of `MIN_FRAC`. Not by the order in which stages
-    of a pipeline end, nor where it only passes on that it waited for others itself."""
+    """Fires if a rank joins last more often than by chance, at a cost of `MIN_FRAC`; not if that is the
+    order in which pipeline stages end, nor if the rank itself only waited for others."""
     found = case.job.skew
     late = [s for s in found.stragglers if _loss_frac(case, s) >= MIN_FRAC]
     culprits = [s for s in late if s.cause != "waiting" and not _by_schedule(case, s)]
@@ -59,7 +59,7 @@ def evaluate(case: Case) -> Verdict:
             reason=_excused(case, late[0]) if late else "",
             evidence=[
                 Evidence(
-                    label="collectives whose arrivals can be told apart, of those compared",
+                    label="collectives with skew above the clock error, of those compared",
                     value=f"{found.distinguishable:,} of {found.compared:,}",
                 )
             ],
@@ -69,27 +69,27 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         worst=late_rank(case, worst),
-        reason=f"{worst.name} comes last to {_collectives(worst.dimension)}",
+        reason=f"{worst.name} joins last in {_collectives(worst.dimension)}",
         evidence=[
-            Evidence(label="comes last to", value=f"{per_cent(worst.recurrence_frac, 0)} of them"),
-            Evidence(label="by chance it would be", value=per_cent(worst.chance_frac, 0)),
+            Evidence(label="joins last in", value=f"{per_cent(worst.recurrence_frac, 0)} of them"),
+            Evidence(label="expected by chance", value=per_cent(worst.chance_frac, 0)),
             Evidence(
-                label="others waited for it, summed over collectives that may overlap",
+                label="other ranks' wait for it, overlapping collectives summed",
                 value=brief(worst.delay_ns),
             ),
         ],
         remedy=f"Look at {worst.name}: {_WHERE[worst.cause]}.",
         gain=_most(case, worst) if prediction is None else prediction.gain,
-        verify="Run again, with the rank on another machine: if the machine is the cause, the lateness "
-        "stays there.",
-        false_alarm="A rank with more work by design: more tokens, or experts that are asked more often.",
+        verify="Run again with the rank on another machine: if the machine is the cause, another rank "
+        "becomes the straggler.",
+        false_alarm="A rank with more work by design: more tokens, or hot experts.",
     )
 
 
 _WHERE = {
-    "compute": "it computes for longer than the others. Compare its clock, temperature and share of the work",
-    "other": "it computes no longer than the others and waits for none of them. Look at what its host does "
-    "and at its neighbours on the machine",
+    "compute": "it computes longer than the others. Compare its clock, temperature and share of the work",
+    "other": "it computes no longer than the others and does not wait for them. Check its host and the other "
+    "processes on its machine",
 }
 
 
@@ -99,8 +99,8 @@ def _collectives(dimension: str) -> str:
 
 
 def _by_schedule(case: Case, straggler: Straggler) -> bool:
-    """Whether the group may hold several stages of a pipeline. Where nobody says whether there is one, groups
-    of embeddings and norms may, and groups of unknown dimension are taken not to."""
+    """Whether the group may span pipeline stages. If it is unknown whether there is a pipeline, groups of
+    embeddings and norms may, and groups of unknown dimension are assumed not to."""
     if straggler.dimension not in _ACROSS_STAGES:
         return False
     pp = case.degree(PP) or case.job.facts.pp or case.job.pipeline.pp
@@ -108,22 +108,21 @@ def _by_schedule(case: Case, straggler: Straggler) -> bool:
 
 
 def _excused(case: Case, straggler: Straggler) -> str:
-    who = f"{straggler.name} comes last to {_collectives(straggler.dimension)}"
+    who = f"{straggler.name} joins last in {_collectives(straggler.dimension)}"
     if _by_schedule(case, straggler):
-        return f"{who}, which stages of a pipeline share: its schedule lets them end one after another"
-    return f"{who} because it waited for others itself"
+        return f"{who}, which span pipeline stages: by the schedule these end one after another"
+    return f"{who} because it waited for other ranks itself"
 
 
 def _prediction(case: Case, straggler: Straggler) -> Prediction | None:
-    """What is saved without this rank's lateness, not another's: each dimension is tried for one rank."""
+    """The prediction without this rank's lateness; each dimension is replayed for one rank only."""
     found = case.prediction(f"without_straggler_{straggler.dimension}")
-    ours = found is not None and found.change.startswith(f"{straggler.name} computing as fast as ")
+    ours = found is not None and found.change.startswith(f"{straggler.name} as fast as ")
     return found if ours and found is not None and found.mid_ns is not None else None
 
 
 def _loss_frac(case: Case, straggler: Straggler) -> float:
-    """What the replay says that it costs; else the sum of its delays, which counts overlapping ones twice and
-    so is the most that it can be."""
+    """The cost by replay; else the sum of its delays, an upper bound that counts overlapping ones twice."""
     found = _prediction(case, straggler)
     if found is not None and found.mid_ns is not None and found.step_ns:
         return found.mid_ns / found.step_ns
@@ -133,4 +132,4 @@ def _loss_frac(case: Case, straggler: Straggler) -> float:
 
 def _most(case: Case, straggler: Straggler) -> Gain | None:
     share = _loss_frac(case, straggler)
-    return ceiling(case, lambda r: round(share * r.ledger.window_ns), "the time that others waited for it")
+    return ceiling(case, lambda r: round(share * r.ledger.window_ns), "all waiting of other ranks for it")

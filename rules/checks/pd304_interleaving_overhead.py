@@ -1,4 +1,4 @@
-"""PD304: virtual stages whose messages cost more than their smaller bubble saves."""
+"""PD304: interleaving whose send/recv costs more than its smaller bubble saves."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from perfdoc.rules.facts.interleaving import NEEDS, interleaving
 
 META = Meta(
     code="PD304",
-    title="Virtual stages that cost more than they save",
-    why="Every chunk of a stage sends and receives for itself: interleaving divides the bubble and "
-    "multiplies the messages.",
+    title="Interleaving costs more than it saves",
+    why="Every chunk of a stage sends and receives: interleaving divides the bubble and multiplies "
+    "send/recv.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="pipeline",
     time=("pipeline.transfer",),
@@ -26,27 +26,27 @@ META = Meta(
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where messages that nothing hides take more than the bubble, and fewer chunks would save
-    `interleaving.MIN_SAVED_FRAC`: messages in proportion to chunks, the bubble against them. Not where the
-    messages are not even overlapped (PD307), nor where the replay of just this change gains nothing."""
+    """Fires if exposed send/recv takes more than the bubble, and fewer chunks would save
+    `interleaving.MIN_SAVED_FRAC`: send/recv is proportional to the chunks, the bubble inversely. Not if
+    send/recv is not overlapped (PD307), nor if the replay of exactly this change gains nothing."""
     found = interleaving(case)
     now, best = found.now, found.to
     evidence = [
-        Evidence(label="messages between stages that nothing hides", value=per_cent(found.transfer_frac)),
-        Evidence(label="bubble, of the step", value=per_cent(found.bubble_frac)),
-        Evidence(label="chunks of a stage", value=str(now)),
+        Evidence(label="exposed send/recv between stages", value=per_cent(found.transfer_frac)),
+        Evidence(label="pipeline bubble, of the step", value=per_cent(found.bubble_frac)),
+        Evidence(label="chunks per stage", value=str(now)),
     ]
     if best is None or found.why_not:
         return Verdict(state="passes", reason=found.why_not, evidence=evidence)
     fewer = per_cent(1 - best / now, 0)
-    why = f"{best} chunks, not {now}: {fewer} fewer messages, {now / best:.3g} times the bubble"
+    why = f"{best} chunks, not {now}: {fewer} less send/recv, {now / best:.3g} times the bubble"
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "pp"),
-        reason="messages between stages cost more than the bubble that interleaving saves",
+        reason="send/recv between stages costs more than the bubble that interleaving saves",
         evidence=evidence,
         advice=[advise(knob=VPP, to=best, why=why, gain=found.replayed)],
         gain=transfer_ceiling(case),
         verify="Run again: transfer in the pipeline section falls by more than the bubble grows.",
-        false_alarm="Messages that are slow for another reason, such as stages on distant nodes.",
+        false_alarm="Send/recv that is slow for another reason, such as stages on distant nodes.",
     )

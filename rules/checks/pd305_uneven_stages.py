@@ -1,4 +1,4 @@
-"""PD305: pipeline stages that take unequally long."""
+"""PD305: uneven pipeline stages."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _no_passes(case: Case) -> Missing | None:
     found = case.job.pipeline
     if found.state == "measured" and found.imbalance_ns is not None and found.window_ns:
         return None
-    return skipped(found.reason or "the stages' passes are not known")
+    return skipped(found.reason or "the passes of the stages are not known")
 
 
 META = Meta(
     code="PD305",
     title="Uneven pipeline stages",
-    why="The slowest stage sets the pace of the pipeline; all others wait for it in every micro-batch. The "
-    "embedding of a large vocabulary loads the first stage, its output layer and the loss the last one.",
+    why="All other stages wait for the slowest one in every micro-batch. With a large vocabulary the "
+    "embedding loads the first stage, the output layer and the loss the last one.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="pipeline",
     time=("pipeline.late_peer",),
@@ -43,24 +43,24 @@ META = Meta(
 )
 
 MIN_FRAC = 0.03
-"""Of the step: what stages wait because their mean times differ."""
+"""Of the step: waiting because mean stage times differ."""
 EVEN_ENOUGH = 1.02
-"""Longest stage over the mean: layers are whole, so that no split is even."""
+"""Longest stage over the mean, since whole layers cannot be split evenly."""
 A_LAYER = 1.0
-"""Slowest stage over the fastest, in layers' time: with less, that would be slower with a layer more."""
+"""Slowest less fastest stage, in layers: below this, moving a layer makes the fastest the slowest."""
 MOSTLY_FRAC = 0.5
-"""Of what the slowest stage takes beyond the mean."""
+"""Of the slowest stage's time above the mean."""
 _MTP_MAX = 8
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where unequal stages cost `MIN_FRAC` of it, in all replicas of the slow one, and it is not their
-    hosts that hold them up; as information where no split of whole layers is more even, or the most even one
-    is predicted to gain nothing. Layers are spread anew where the settings say how they are spread now and it
-    is the first or the last stage that is slow."""
+    """Fires if uneven stages cost `MIN_FRAC` of the step, in all replicas of the slow stage, and their hosts
+    are not the cause; as information if no split of whole layers is more even, or the most even one has no
+    predicted gain. Another split is advised if the settings give the current one and the first or the last
+    stage is slow."""
     found = case.job.pipeline
     share = given(found.imbalance_ns) / given(found.window_ns)
-    evidence = [Evidence(label="waiting for slower stages, of the step", value=per_cent(share))]
+    evidence = [Evidence(label="waiting for late peers, of the step", value=per_cent(share))]
     if found.slowest_over_mean is not None and found.slowest_stage is not None:
         evidence.append(
             Evidence(
@@ -68,15 +68,15 @@ def evaluate(case: Case) -> Verdict:
             )
         )
     if (apart := layers_apart(case)) is not None:
-        evidence.append(Evidence(label="above the fastest, in layers' time", value=f"about {apart:.2g}"))
+        evidence.append(Evidence(label="slowest less fastest stage, in layers", value=f"about {apart:.2g}"))
     if share < MIN_FRAC or found.slowest_stage is None:
         return Verdict(state="passes", evidence=evidence)
     if _some_replicas_only(case, found.slowest_stage):
-        reason = f"other replicas of stage {found.slowest_stage} are as fast as other stages: see PD303"
+        reason = f"other replicas of stage {found.slowest_stage} are as fast as the other stages: see PD303"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    if (host := _held_up(case, found.slowest_stage)) is not None:
+    if (host := _host_cause(case, found.slowest_stage)) is not None:
         reason = (
-            f"stage {found.slowest_stage} takes longer since {host}: more or fewer layers do not change that"
+            f"stage {found.slowest_stage} takes longer because {host}: moving layers does not change that"
         )
         return Verdict(state="passes", reason=reason, evidence=evidence)
     at_end = found.slowest_stage in (0, (found.pp or 0) - 1)
@@ -96,29 +96,32 @@ def evaluate(case: Case) -> Verdict:
         remedy=_WHOLE if whole else _STAY if vain else _WORDS if at_end else _MIDDLE,
         otherwise="" if at_end else _MIDDLE,
         gain=late_peer_ceiling(case) if advice or whole else _moved(case),
-        verify="Run again: own time of the stages in the pipeline section comes closer, and late_peer falls.",
-        false_alarm="One slow GPU looks like a slow stage: with several replicas, compare the same stage of "
-        "each (PD303).",
+        verify="Run again: the stages' own times in the pipeline section come closer, and late_peer falls.",
+        false_alarm="One slow GPU looks like a slow stage: compare the same stage of several replicas "
+        "(PD303).",
     )
 
 
 def _moves_in_vain(case: Case) -> bool:
-    """Whether the replay of the most even split of whole layers gains nothing."""
+    """Whether the most even split of whole layers has no predicted gain."""
     whole = predicted(case, "balanced_layers")
     return whole is not None and whole.method == "replay" and (whole.mid_ms or 0.0) <= 0
 
 
 def _moved(case: Case) -> Gain | None:
-    """What whole layers that are spread by hand gain; else no more than even stages would."""
+    """The predicted gain of another split of whole layers; else the upper bound of even stages."""
     whole, even = predicted(case, "balanced_layers"), predicted(case, "even_stages")
     if whole is not None and whole.method == "replay":
         return whole
-    ceilings = [late_peer_ceiling(case), at_most(even, "predicted for even stages, and layers are whole")]
+    ceilings = [
+        late_peer_ceiling(case),
+        at_most(even, "predicted for even stages; whole layers cannot be even"),
+    ]
     return min((g for g in ceilings if g is not None), key=lambda g: g.high_ms or 0.0, default=None)
 
 
-def _held_up(case: Case, stage: int) -> str | None:
-    """What holds up the hosts of a stage, where that is most of what it takes beyond the mean stage."""
+def _host_cause(case: Case, stage: int) -> str | None:
+    """The host cause of a slow stage, if it is most of the stage's time above the mean."""
     own = own_ns_by_stage(case.job.pipeline)
     of_rank = {row.rank: row.stage for row in case.job.pipeline.stages}
     if own is None:
@@ -151,8 +154,8 @@ _HOSTS = {
 
 
 def _some_replicas_only(case: Case, stage: int) -> bool:
-    """Whether one of several ranks that hold the stage is as fast as the fastest of the other stages, about:
-    then it is not its layers."""
+    """Whether one of several replicas of the stage is about as fast as the other stages: then its layers are
+    not the cause."""
     best: dict[int | None, float] = {}
     for row in case.job.pipeline.stages:
         if row.steps:
@@ -162,22 +165,22 @@ def _some_replicas_only(case: Case, stage: int) -> bool:
 
 
 _WORDS = (
-    "Give this stage a layer or two less (num_layers_in_first/last_pipeline_stage); where layers plus one or "
-    "two divide over the stages, account_for_embedding/loss_in_pipeline_split does it. Layers of different "
-    "kinds (dense and experts, multi-token prediction) need pipeline_model_parallel_layout."
+    "Give this stage one or two layers less (num_layers_in_first/last_pipeline_stage); if layers plus one or "
+    "two divide over the stages, use account_for_embedding/loss_in_pipeline_split. Mixed layers (dense and "
+    "experts, multi-token prediction) need pipeline_model_parallel_layout."
 )
 _WHOLE = (
-    "There is nothing to move: with a layer more, even the fastest stage would be slower than this one is. "
-    "Another number of stages or a smaller vocabulary changes it."
+    "No layer can be moved: with one more, even the fastest stage would become slower than this one. Only "
+    "another number of stages or a smaller vocabulary helps."
 )
-_VAIN = "; spreading whole layers otherwise is predicted to gain nothing"
+_VAIN = "; no other split of whole layers has a predicted gain"
 _STAY = (
-    "Leave the layers where they are, and look at what else the ranks of this stage do: late ranks (PD303), "
-    "exposed communication."
+    "Keep the layers, and check what else slows the ranks of this stage: late ranks (PD303), exposed "
+    "communication."
 )
 _MIDDLE = (
-    "A middle stage holds neither embedding nor loss: look for layers that do more (experts beside dense "
-    "ones), which pipeline_model_parallel_layout spreads by hand, or for a slow GPU (PD303)."
+    "A middle stage has neither embedding nor loss: look for heavier layers (experts among dense ones), "
+    "which pipeline_model_parallel_layout can distribute, or for a slow GPU (PD303)."
 )
 
 
@@ -193,15 +196,15 @@ def _split(case: Case) -> list[Advice]:
         return []
     gain = predicted(case, "even_stages")
     if uneven > EVEN_ENOUGH:
-        # The replay moves whole layers too, though it may count them otherwise.
+        # The replay moves whole layers too, though it may count them differently.
         whole = predicted(case, "balanced_layers")
         gain = at_most(
             gain if whole is None or whole.method != "replay" else whole,
-            f"predicted for even stages; whole layers leave the longest {uneven:.3g} of the mean",
+            f"predicted for even stages; with whole layers the longest is {uneven:.3g} of the mean",
         )
     shown = [f"{a} to {b}" for a, b in zip(layers, counts, strict=True)]
     why = f"layers by stage: {', '.join(shown) if len(shown) <= 8 else f'{shown[0]} … {shown[-1]}'}"
-    costs = "the middle stages hold more weights and activations"
+    costs = "more weights and activations on the middle stages"
     knobs = as_settings(case, counts, mtp)
     pieces = [
         advise(knob=knob, to=to, why=why, costs=costs, gain=gain, together=[k for k in knobs if k != knob])

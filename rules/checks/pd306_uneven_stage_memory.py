@@ -1,4 +1,4 @@
-"""PD306: one pipeline stage that is short of memory while others have plenty."""
+"""PD306: one pipeline stage short of memory while others have headroom."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from perfdoc.rules.facts.bubble import PIPELINE
 
 
 def _one_stage(case: Case) -> Missing | None:
-    return skipped("no memory snapshots of two stages that are known") if len(_peaks(case)) < 2 else None
+    return skipped("no memory snapshots of two known stages") if len(_peaks(case)) < 2 else None
 
 
 META = Meta(
     code="PD306",
     title="One pipeline stage short of memory",
-    why="The fullest stage decides what fits: micro-batch size, recomputation and the degrees follow it, "
-    "though other stages have room.",
+    why="The fullest stage limits micro-batch size, recomputation and the parallel degrees, although other "
+    "stages have headroom.",
     sources=("seed 004",),
     topic="pipeline",
     needs=(
@@ -30,14 +30,15 @@ META = Meta(
 )
 
 MAX_FREE_FRAC = 0.1
-"""Of the fullest stage's device: with more never reserved, memory is not short."""
+"""Headroom of the fullest stage's device: with more, memory is not short."""
 MAX_RATIO = 0.8
-"""Peak of the emptiest stage over that of the fullest: closer ones count as even."""
+"""Peak of the emptiest stage over that of the fullest: above this, stages count as even."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where the fullest stage has less than `MAX_FREE_FRAC` of its device to spare, or failed to
-    allocate, and another stage's peak is `MAX_RATIO` of it or less; as information where nothing failed."""
+    """Fires if the fullest stage has less than `MAX_FREE_FRAC` of its device as headroom, or ran out of
+    memory, and another stage's peak is at most `MAX_RATIO` of its peak; as information if no allocation
+    failed."""
     peaks = _peaks(case)
     fullest = max(peaks, key=lambda s: peaks[s][0])
     emptiest = min(peaks, key=lambda s: peaks[s][0])
@@ -48,20 +49,20 @@ def evaluate(case: Case) -> Verdict:
         Evidence(label=f"stage {emptiest}", value=gib(least, ".4g")),
     ]
     if device.headroom_bytes is None and not failed:
-        return Verdict(state="skipped", reason="the snapshot does not say how large the device is")
+        return Verdict(state="skipped", reason="the snapshot lacks the size of the device")
     free = (device.headroom_bytes or 0) / (most + (device.headroom_bytes or 0))
     if not failed and free >= MAX_FREE_FRAC:
-        return Verdict(state="passes", reason="the fullest stage has memory to spare", evidence=evidence)
+        return Verdict(state="passes", reason="the fullest stage has headroom", evidence=evidence)
     if least > MAX_RATIO * most:
         return Verdict(state="passes", evidence=evidence)
     return Verdict(
         state="fires",
         level="problem" if failed else "information",
-        reason=f"stage {fullest} is full while stage {emptiest} needs {per_cent(least / most, 0)} of it",
+        reason=f"stage {fullest} is full; stage {emptiest} needs {per_cent(least / most, 0)} of its peak",
         evidence=evidence,
         remedy=f"Give stage {fullest} fewer layers with pipeline_model_parallel_layout, or recompute on that "
-        "stage only. The first stage of 1F1B keeps as many micro-batches in flight as there are stages, the "
-        "last one a single one beside the logits.",
+        "stage only. With 1F1B the first stage keeps as many micro-batches in flight as there are stages, "
+        "the last stage one, plus the logits.",
         verify="Take snapshots of all stages again: their peaks come closer.",
         false_alarm="Snapshots of different steps, or of start-up.",
     )

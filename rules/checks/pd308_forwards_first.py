@@ -23,9 +23,10 @@ def _no_passes(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD308",
-    title="All forward passes before the first backward",
-    why="A schedule that runs all forward passes first (GPipe) keeps the activations of every micro-batch; "
-    "1F1B keeps those of as many as there are stages. The memory limits micro-batches, and so the bubble.",
+    title="All forward passes before the first backward pass",
+    why="A schedule with all forward passes first (GPipe) stores the activations of every micro-batch; 1F1B "
+    "stores those of as many as there are stages. Memory then limits micro-batches, which enlarges the "
+    "bubble.",
     sources=("seed 003",),
     topic="pipeline",
     needs=(PIPELINE, Need(words="the passes of micro-batches, on all ranks", missing=_no_passes)),
@@ -33,43 +34,43 @@ META = Meta(
 )
 
 IN_FLIGHT = 3
-"""Times the number of stages: 1F1B keeps no more forward passes in flight, interleaved per chunk."""
+"""Times the number of stages: 1F1B has no more forward passes in flight, per chunk if interleaved."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where on every rank all forward passes of each step come before its first backward pass, and are
-    more than 1F1B would have in flight: `IN_FLIGHT` x stages x chunks."""
+    """Fires if on every rank all forward passes of each step run before its first backward pass, and are more
+    than 1F1B would have in flight: `IN_FLIGHT` x stages x chunks."""
     pp, ranks = given(case.job.pipeline.pp), [r.pipeline.passes for r in case.ranks]
     chunks = case.job.pipeline.vpp or 1
     least = min(_forwards_first(p) for p in ranks)
     evidence = [
-        Evidence(label="forward passes before the first backward, least of all ranks", value=str(least))
+        Evidence(label="forward passes before the first backward pass, least of all ranks", value=str(least))
     ]
     forwards = min(_forwards(p) for p in ranks)
     if forwards <= IN_FLIGHT * pp * chunks and least == forwards:
-        return Verdict(state="skipped", reason="too few micro-batches to tell the schedules apart")
+        return Verdict(state="skipped", reason="too few micro-batches to distinguish the schedules")
     if least < forwards:
         return Verdict(state="passes", evidence=evidence)
     return Verdict(
         state="fires",
         level="information",
-        reason=f"all {forwards} forward passes of a step come before its backward passes",
+        reason=f"all {forwards} forward passes of a step run before its backward passes",
         evidence=evidence,
-        remedy="Run one forward and one backward pass in turn (1F1B, megatron-core's schedule). Its bubble "
-        "is the same; the memory that it frees goes into more micro-batches, or less recomputation.",
-        verify="Run again: backward passes begin after as many forward passes as there are stages.",
-        false_alarm="A window over forward passes only, such as an evaluation.",
+        remedy="Alternate one forward and one backward pass (1F1B, megatron-core's schedule). Its bubble is "
+        "the same; the freed memory allows more micro-batches or less recomputation.",
+        verify="Run again: the first backward pass begins after as many forward passes as there are stages.",
+        false_alarm="A window with forward passes only, such as an evaluation.",
     )
 
 
 def _forwards(passes: Passes) -> int:
-    """Of the step that has fewest."""
+    """Forward passes of the step that has fewest."""
     return _fewest(passes, passes.is_forward)
 
 
 def _forwards_first(passes: Passes) -> int:
-    """Forward passes that begin before the first backward pass, of the step that has fewest; none in a step
-    without a backward pass."""
+    """Forward passes before the first backward pass, of the step that has fewest; none in a step without a
+    backward pass."""
     back = ~passes.is_forward
     first = np.full(int(passes.step.max()) + 1, np.iinfo(np.int64).min)
     first[passes.step[back]] = np.iinfo(np.int64).max
@@ -78,5 +79,5 @@ def _forwards_first(passes: Passes) -> int:
 
 
 def _fewest(passes: Passes, which: NDArray[np.bool_]) -> int:
-    """Of the steps that have passes, the least number of those that are asked for."""
+    """Of the steps that have passes, the least number of selected ones."""
     return int(np.bincount(passes.step, which)[np.unique(passes.step)].min())

@@ -1,4 +1,4 @@
-"""PD310: a model that is split over more GPUs than its memory asks for."""
+"""PD310: a model split over more GPUs than its memory requires."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from perfdoc.rules.facts.smaller_mapping import MIN_FRAC, NEEDS, smallest_that_f
 
 META = Meta(
     code="PD310",
-    title="Model split further than memory asks for",
-    why="Tensor parallelism communicates in every layer and a pipeline idles while it fills; data "
-    "parallelism communicates once a step. The least splitting that fits is the fastest start.",
+    title="More model parallelism than memory requires",
+    why="Tensor parallelism communicates in every layer and a pipeline has a bubble; data parallelism "
+    "communicates once per step. The least model parallelism that fits is the fastest start.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
     topic="parallel_mapping",
     time=("exposed_comm.tp", "pipeline.bubble", "pipeline.transfer"),
@@ -43,19 +43,19 @@ META = Meta(
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where splitting costs `smaller_mapping.MIN_FRAC` of the time and fewer tensor
-    ranks or stages are estimated to fit in `memory_need.FIT_FRAC` of the device. Not where data parallelism
-    is exposed and would cost as much more: its messages grow as the splitting falls."""
+    """Fires, as information, if model parallelism costs `smaller_mapping.MIN_FRAC` of the time and fewer
+    tensor ranks or stages are estimated to fit in `memory_need.FIT_FRAC` of the device. Not if exposed DP
+    communication would grow by as much: its messages grow as model parallelism falls."""
     now, memory, cost_ns = given(degrees_of(case)), given(device_bytes(case)), splitting_ns(case)
     share = given(case.share(cost_ns))
-    label = "exposed TP and PP communication, but for waiting for late stages, mean over ranks"
+    label = "exposed TP and PP communication without waiting for late peers, mean over ranks"
     evidence = [Evidence(label=label, value=per_cent(share))]
     if share < MIN_FRAC:
-        return Verdict(state="passes", reason="splitting costs little here", evidence=evidence)
+        return Verdict(state="passes", reason="model parallelism costs little here", evidence=evidence)
     found = smallest_that_fits(case, now, share)
     if found is None:
         return Verdict(
-            state="passes", reason="no smaller mapping is sure to fit and to gain", evidence=evidence
+            state="passes", reason="no smaller mapping is certain to fit and to gain", evidence=evidence
         )
     then, before, after = found
     advice = all_or_none(case, _advice(case, now, then))
@@ -67,21 +67,21 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         level="information",
-        reason=f"TP {now.tp} x PP {now.pp}, where TP {then.tp} x PP {then.pp} is estimated to fit in "
+        reason=f"TP {now.tp} x PP {now.pp}; TP {then.tp} x PP {then.pp} is estimated to fit in "
         f"{per_cent(FIT_FRAC, 0)} of the memory",
         evidence=evidence,
         advice=advice,
         remedy="" if advice else _OTHERWISE,
         otherwise=_OTHERWISE,
-        gain=ceiling(case, cost_ns, "the exposed TP and PP communication, which DP adds to"),
+        gain=ceiling(case, cost_ns, "all exposed TP and PP communication; DP communication grows"),
         verify="Run again with a memory snapshot: it fits, and tokens per second rise.",
         false_alarm="The estimate assumes fused attention and evenly loaded experts; long sequences, other "
-        "buffers or a larger batch to come may need the room. Guides that decide TP first end at the same "
-        "point.",
+        "buffers or a larger batch may need the headroom. Guides that decide TP first reach the same "
+        "mapping.",
     )
 
 
-_OTHERWISE = "Take the smallest tensor- and pipeline-parallel degrees at which the model fits."
+_OTHERWISE = "Use the smallest tensor- and pipeline-parallel degrees at which the model fits."
 
 
 def _advice(case: Case, now: Degrees, then: Degrees) -> list[Advice]:
@@ -90,9 +90,9 @@ def _advice(case: Case, now: Degrees, then: Degrees) -> list[Advice]:
         if then.vpp < now.vpp:
             found += without_chunks(case)
         why = f"fewer stages, a smaller bubble; data parallelism becomes {then.dp}"
-        found.append(advise(knob=PP, to=then.pp, why=why, costs="weights and layers of more stages on a GPU"))
+        found.append(advise(knob=PP, to=then.pp, why=why, costs="more layers and weights per GPU"))
     if then.tp < now.tp:
         found += without_tensor_ranks(case) if then.tp == 1 else []
-        why = f"larger products, less communication in every layer; data parallelism becomes {then.dp}"
-        found.append(advise(knob=TP, to=then.tp, why=why, costs="weights and activations are split less"))
+        why = f"larger GEMMs, less communication in every layer; data parallelism becomes {then.dp}"
+        found.append(advise(knob=TP, to=then.tp, why=why, costs="more weights and activations per GPU"))
     return found

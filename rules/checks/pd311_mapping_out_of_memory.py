@@ -1,4 +1,4 @@
-"""PD311: a mapping that leaves a GPU without memory."""
+"""PD311: a parallel mapping that runs out of memory."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from perfdoc.rules.facts.shortage import NEEDS, shortage
 
 META = Meta(
     code="PD311",
-    title="Memory too small for the mapping",
-    why="An allocation that fails ends the run. Where nothing else is left to give up, weights and "
-    "activations have to be split over more ranks.",
+    title="Parallel mapping runs out of memory",
+    why="A failed allocation ends the run. If no cheaper memory saving is left, weights and activations must "
+    "be split over more ranks.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003", "seed 004"),
     topic="parallel_mapping",
     needs=NEEDS,
@@ -48,22 +48,22 @@ META = Meta(
 )
 
 ACTIVATIONS_FRAC = 0.5
-"""Of the peak: with as much in activations, it is they that have to be split."""
+"""Of the peak: with this share in activations, activations must be split."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information beside PD502, where memory does not suffice and no setting is left that costs no
-    ranks. In order: where activations are `ACTIVATIONS_FRAC` of the peak and the sequence is longer than the
-    model is wide, context parallelism; expert, then tensor parallelism inside the NVLink domain; the
-    pipeline, with virtual stages."""
+    """Fires, as information next to PD502, if memory runs out and no setting is left that costs no ranks. In
+    order: context parallelism, if activations are `ACTIVATIONS_FRAC` of the peak and the sequence is longer
+    than the hidden size; expert, then tensor parallelism inside the NVLink domain; the pipeline, with virtual
+    stages."""
     short = shortage(case)
     if not short.is_one:
         return Verdict(state="passes", evidence=short.evidence)
     measured = [d for d in ([] if case.memory is None else case.memory.devices) if d.peak_reserved_bytes]
     if not measured:
-        return Verdict(state="skipped", reason="no memory snapshot tells what was reserved")
+        return Verdict(state="skipped", reason="no memory snapshot has the reserved memory")
     if any(not p.forbidden for p in proposed(case, pieces(case, short.worst))):
-        reason = "there are settings left that cost no ranks: see PD502"
+        reason = "settings that cost no ranks are left: see PD502"
         return Verdict(state="passes", reason=reason, evidence=short.evidence)
     worst = max(measured, key=lambda d: (d.oom_events or 0, d.peak_reserved_bytes or 0))
     evidence = [
@@ -72,7 +72,7 @@ def evaluate(case: Case) -> Verdict:
     ]
     free = [f for d in measured if (f := _free_frac(d)) is not None]
     if free:
-        evidence.append(Evidence(label="of the fullest device never reserved", value=per_cent(min(free))))
+        evidence.append(Evidence(label="headroom of the fullest device", value=per_cent(min(free))))
     advice = all_or_none(case, _next(case, worst))
     return Verdict(
         state="fires",
@@ -82,12 +82,13 @@ def evaluate(case: Case) -> Verdict:
         advice=advice,
         remedy=_FIRST if advice else f"{_OTHERWISE} {_FIRST}",
         otherwise=_OTHERWISE,
-        verify="Run again with a memory snapshot: nothing fails, and a tenth of the device stays free.",
-        false_alarm="A failure that the program catches on purpose, such as a search for the largest batch.",
+        verify="Run again with a memory snapshot: no allocation fails, with a tenth of the device as "
+        "headroom.",
+        false_alarm="A failure that the program catches, such as a search for the largest batch.",
     )
 
 
-_FIRST = "Look at fragmentation (PD501) first: it costs no ranks."
+_FIRST = "Check fragmentation (PD501) first: fixing it costs no ranks."
 _OTHERWISE = "Use more GPUs, or split further by a degree that divides heads, layers and ranks."
 
 
@@ -98,7 +99,7 @@ def _free_frac(device: DeviceMemory) -> float | None:
 
 
 def _next(case: Case, full: DeviceMemory) -> list[Advice]:
-    """The first step that is possible, alone: one change at a time."""
+    """The first possible step only: one change at a time."""
     dp, tp, pp, cp = case.dp, case.degree(TP), case.degree(PP), case.degree(CP)
     if uses_fsdp(case):
         return []
@@ -108,8 +109,8 @@ def _next(case: Case, full: DeviceMemory) -> list[Advice]:
     costs = f"data parallelism becomes {dp // 2}"
     long = sequence is not None and hidden is not None and sequence > hidden
     if cp and long and sequence and sequence % (4 * cp) == 0 and _activations_frac(full) >= ACTIVATIONS_FRAC:
-        why = "halves the activations of a sequence that is longer than the model is wide, for less "
-        why += "communication than tensor parallelism"
+        why = "halves the activations; for a sequence longer than the hidden size with less communication "
+        why += "than tensor parallelism"
         return [advise(knob=CP, to=2 * cp, why=why, costs=costs)]
     heads, domain = heads_of(case), nvlink_domain(case)
     if experts := _more_expert_ranks(case, domain):
@@ -119,23 +120,23 @@ def _next(case: Case, full: DeviceMemory) -> list[Advice]:
         costs = f"{costs}; communication in every layer"
         found = [advise(knob=TP, to=2 * tp, why=why, costs=costs)]
         if tp == 1 and case.is_set_to("sequence_parallel", False):
-            why = "splits what tensor parallelism leaves whole"
+            why = "shards the activations that tensor parallelism replicates"
             found.append(advise(knob="sequence_parallel", to=True, why=why))
         return found
     layers = layers_of(case)
     if tp and pp and layers and domain and 2 * tp > domain and layers % (2 * pp) == 0:
-        why = f"halves the layers of a GPU; tensor parallelism fills the NVLink domain of {domain} already"
-        found = [advise(knob=PP, to=2 * pp, why=why, costs=f"{costs}; the pipeline's bubble")]
+        why = f"halves the layers of a GPU; TP already fills the NVLink domain of {domain}"
+        found = [advise(knob=PP, to=2 * pp, why=why, costs=f"{costs}; a pipeline bubble")]
         if pp == 1 and layers % 4 == 0 and _whole_groups(case, dp // 2, 2):
             why = "halves the bubble of the new pipeline"
             found += overlapped_messages(case)
-            found.append(advise(knob=VPP, to=2, why=why, costs="twice the messages between stages"))
+            found.append(advise(knob=VPP, to=2, why=why, costs="twice the send/recv between stages"))
         return found
     return []
 
 
 def _more_expert_ranks(case: Case, domain: int | None) -> list[Advice]:
-    """Of a mixture of experts: it splits the experts and nothing else, and brings no bubble."""
+    """For a mixture of experts: splits only the experts, without a bubble."""
     now, experts = degrees_of(case), experts_of(case)
     if now is None or not experts or now.expert_dp is None or domain is None:
         return []
@@ -153,7 +154,7 @@ def _activations_frac(device: DeviceMemory) -> float:
 
 
 def _whole_groups(case: Case, dp: int, pp: int) -> bool:
-    """Whether micro-batches will be a multiple of the stages, as the interleaved schedule needs them."""
+    """Whether micro-batches would be a multiple of the stages, as the interleaved schedule needs."""
     batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
     if not batch or not each or not dp:
         return False

@@ -1,4 +1,4 @@
-"""PD312: optimizer states that every replica keeps whole."""
+"""PD312: optimizer states replicated over data-parallel ranks."""
 
 from __future__ import annotations
 
@@ -31,10 +31,10 @@ def _one_copy(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD312",
-    title="Optimizer states on every replica",
-    why="Masters and moments take 12 of 18 bytes a parameter; the distributed optimizer keeps each of them "
-    "once, over data- and context-parallel ranks, for no more traffic. The memory can go into less "
-    "splitting, less recomputation or larger micro-batches.",
+    title="Replicated optimizer states",
+    why="Master weights and moments take 12 of 18 bytes per parameter; the distributed optimizer shards them "
+    "over data- and context-parallel ranks, with no more communication. The memory allows less model "
+    "parallelism, less recomputation or larger micro-batches.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003"),
     topic="parallel_mapping",
     needs=(
@@ -52,7 +52,7 @@ META = Meta(
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where there are several replicas and the distributed optimizer is known to be
+    """Fires, as information, if there are several replicas and the distributed optimizer is known to be
     off."""
     dp, cp, value = given(case.dp), given(_cp(case)), given(_sharded(case))
     now = degrees_of(case)
@@ -61,17 +61,17 @@ def evaluate(case: Case) -> Verdict:
     if value:
         return Verdict(state="passes", evidence=evidence)
     if saved is not None:
-        evidence.append(Evidence(label="memory of a GPU that it frees, by formula", value=gib(saved, ".3g")))
-    why = f"keeps each optimizer state on one of {dp * cp} ranks"
+        evidence.append(Evidence(label="memory freed per GPU, by formula", value=gib(saved, ".3g")))
+    why = f"shards the optimizer states over {dp * cp} ranks"
     return Verdict(
         state="fires",
         level="information",
-        reason=f"{dp * cp} copies of the optimizer states are kept",
+        reason=f"{dp * cp} copies of the optimizer states",
         evidence=evidence,
-        advice=[advise(knob=_KNOB, to=True, why=why, costs="checkpoints of another layout")],
-        otherwise="Shard the optimizer states by the means of the framework (ZeRO-1).",
-        verify="Run again with a memory snapshot: the optimizer's part of the peak falls.",
-        false_alarm="An optimizer without a distributed form, or states so small that nothing is won.",
+        advice=[advise(knob=_KNOB, to=True, why=why, costs="another checkpoint layout")],
+        otherwise="Shard the optimizer states with the framework's own method (ZeRO-1).",
+        verify="Run again with a memory snapshot: optimizer state at the peak falls.",
+        false_alarm="An optimizer without a distributed version, or negligibly small states.",
     )
 
 

@@ -1,4 +1,4 @@
-"""PD313: tensor-parallel groups that leave the NVLink domain."""
+"""PD313: tensor-parallel groups across NVLink domains."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_e
 META = Meta(
     code="PD313",
     title="Tensor parallelism across NVLink domains",
-    why="Tensor parallelism communicates several times in every layer. Over the network each of these "
-    "collectives takes ten times as long as over NVLink, and compute waits for most of them.",
+    why="Tensor parallelism communicates several times in every layer. Over the network each collective "
+    "takes ten times as long as over NVLink, mostly exposed.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="parallel_mapping",
     time=("exposed_comm.tp",),
@@ -46,8 +46,8 @@ META = Meta(
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where a tensor-parallel group has more ranks than the NVLink domain, or does not divide it; a
-    problem where exposed TP communication takes `exposed.MIN_FRAC` of the time, else information."""
+    """Fires if a tensor-parallel group has more ranks than the NVLink domain, or does not divide it; a
+    problem if exposed TP communication takes `exposed.MIN_FRAC` of the time, else information."""
     tp, domain = given(case.degree(TP)), given(nvlink_domain(case))
     share = given(case.share(exposed_ns("tp")))
     evidence = [
@@ -58,7 +58,7 @@ def evaluate(case: Case) -> Verdict:
     rates = [row.bus_bandwidth_gbps for r in case.ranks for row in r.communication if row.dimension == "tp"]
     if known := [rate for rate in rates if rate is not None]:
         evidence.append(
-            Evidence(label="slowest bus bandwidth of its collectives", value=f"{min(known):.3g} GB/s")
+            Evidence(label="lowest bus bandwidth of its collectives", value=f"{min(known):.3g} GB/s")
         )
     if not leaves_nvlink(case):
         return Verdict(state="passes", evidence=evidence)
@@ -67,32 +67,32 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         worst=worst_exposed(case, "tp"),
         level="problem" if share >= MIN_FRAC else "information",
-        reason="these GPUs have no NVLink"
+        reason="the GPUs have no NVLink"
         if domain == 1
-        else f"groups of {tp} do not lie inside NVLink domains of {domain}",
+        else f"groups of {tp} cross NVLink domains of {domain}",
         evidence=evidence,
         advice=advice,
         remedy="" if advice else words,
         otherwise=words,
         gain=ceiling_of_transfer(case, "tp"),
-        verify="Run again: the bus bandwidth of TP collectives rises to NVLink's.",
-        false_alarm="Servers whose NVLink domain is not the usual one, such as bridges, racks of 36 or 72, "
-        "or racks that are not full; and ranks that are placed in another order.",
+        verify="Run again: the bus bandwidth of TP collectives rises to that of NVLink.",
+        false_alarm="Servers with an unusual NVLink domain, such as bridges, racks of 36 or 72, or partly "
+        "filled racks; or another rank placement.",
     )
 
 
 def _words(domain: int) -> str:
     if domain == 1:
-        return "Split by stages of a pipeline, or shard over data-parallel ranks (FSDP), instead."
+        return "Use pipeline parallelism, or shard over data-parallel ranks (FSDP), instead."
     return (
-        f"Take a tensor-parallel degree that divides {domain}, and more stages, or context parallelism for "
-        "long sequences, to make up for it."
+        f"Use a tensor-parallel degree that divides {domain}, and instead more stages, or context "
+        "parallelism for long sequences."
     )
 
 
 def _advice(case: Case, tp: int, domain: int, share: float) -> list[Advice]:
-    """The largest degree that divides domain, heads and the present one; stages make up for it, where layers,
-    ranks and batch allow, and a bubble smaller than the share of the time that is exposed."""
+    """The largest degree that divides domain, heads and the current one, with more stages instead, if layers,
+    ranks and batch allow and the bubble grows by less than the exposed share of the time."""
     heads, layers, pp = heads_of(case), layers_of(case), case.degree(PP)
     if heads is None or layers is None or pp is None or tp > 4096:
         return []

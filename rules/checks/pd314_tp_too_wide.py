@@ -1,4 +1,4 @@
-"""PD314: tensor parallelism whose communication its products do not cover."""
+"""PD314: a tensor-parallel degree whose GEMMs do not hide its communication."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ from perfdoc.rules.facts.tp_against_cp import out_of_balance
 
 META = Meta(
     code="PD314",
-    title="Tensor parallelism too wide for its products",
-    why="Every doubling of the tensor-parallel degree halves the products and leaves the communication of "
-    "each layer as it is. Beyond the point where the one covers the other, GPUs wait.",
+    title="Tensor-parallel degree too large for its GEMMs",
+    why="Doubling the tensor-parallel degree halves the GEMMs and leaves each layer's communication "
+    "unchanged. Beyond some degree GEMMs no longer hide it.",
     sources=("seed 000", "seed 001", "seed 002", "seed 004"),
     topic="parallel_mapping",
     time=("exposed_comm.tp",),
@@ -51,16 +51,16 @@ META = Meta(
 )
 
 MIN_TP = 4
-"""Whether two ranks may become one is a matter of memory (PD310)."""
+"""Whether two ranks can become one depends on memory (PD310)."""
 MIN_TP_FOR_STAGES = 8
-"""Half of it against two stages."""
+"""From here on half the degree with two stages is an alternative."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where exposed TP communication takes `exposed.MIN_FRAC` of the time, the degree
-    is `MIN_TP` or more, and no other rule on the mapping has the answer. Half the degree is advised with two
-    context ranks where the sequence is longer than the model is wide; else, from `MIN_TP_FOR_STAGES`, with
-    two stages whose bubble is smaller than half of what is exposed."""
+    """Fires, as information, if exposed TP communication takes `exposed.MIN_FRAC` of the time, the degree is
+    `MIN_TP` or more, and no other mapping rule applies first. Half the degree is advised with CP 2 if the
+    sequence is longer than the hidden size; else, from `MIN_TP_FOR_STAGES`, with two stages if their bubble
+    is smaller than half of the exposed time."""
     nothing, evidence = judged(case, "tp")
     if nothing is not None:
         return nothing
@@ -69,10 +69,10 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason=UNKNOWN)
     evidence.append(Evidence(label="ranks of a tensor-parallel group", value=str(now.tp)))
     if now.tp < MIN_TP:
-        reason = f"a group of {now.tp} is small: whether one GPU holds the model is for PD310 to say"
+        reason = f"a group of {now.tp} is small: whether the model fits one GPU, see PD310"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     if tp_overlap_allowed(case):
-        reason = "the overlap is off, which comes first: see PD111"
+        reason = "TP overlap is off, fix that first: see PD111"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     for code, reason, holds in _BEFORE:
         if holds(case):
@@ -81,39 +81,40 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         worst=worst_exposed(case, "tp"),
         level="information",
-        reason=f"products of a group of {now.tp} do not cover its communication",
+        reason=f"GEMMs of a group of {now.tp} do not hide its communication",
         evidence=evidence,
         advice=all_or_none(case, _with_context(case, now)) or all_or_none(case, _with_stages(case, now)),
-        remedy="Let the communication run beside the products where it can (PD111), then compare: the best "
-        "degree is the smallest at which the model fits.",
-        otherwise="Take half the degree where memory allows it.",
+        remedy="Overlap the communication with GEMMs where possible (PD111), then compare: the best degree "
+        "is the smallest at which the model fits.",
+        otherwise="Use half the degree if memory allows.",
         gain=ceiling_of_transfer(case, "tp"),
         verify="Run both mappings for some twenty steps and compare tokens per second, not exposed time.",
-        false_alarm="A very wide model: guides use TP 8 for those and find it bad for 70 B parameters.",
+        false_alarm="A very large hidden size: guides use TP 8 there, and advise against it for 70 B "
+        "parameters.",
     )
 
 
 _BEFORE = (
-    ("PD313", "groups leave the NVLink domain", leaves_nvlink),
+    ("PD313", "groups cross NVLink domains", leaves_nvlink),
     ("PD310", "the model fits on fewer ranks", splits_too_far),
     ("PD384", "context parallelism is hidden", out_of_balance),
 )
 
 
 def _with_context(case: Case, now: Degrees) -> list[Advice]:
-    """Where there is context parallelism already, PD384 compares the two."""
+    """With context parallelism already in use, PD384 compares the two."""
     sequence, hidden = sequence_of(case), hidden_size_of(case)
     if sequence is None or hidden is None or sequence <= hidden or now.cp != 1 or now.tp % 2:
         return []
     then = now.with_model_parallel(tp=now.tp // 2, pp=now.pp, cp=2)
     if sequence % 4 or too_large(case, now, then):
         return []
-    why = f"TP {now.tp // 2} x CP 2 instead of TP {now.tp}: sequences of {sequence:,} are longer than the "
-    why += f"model is wide ({hidden:,}), and CP moves keys and values only"
-    costs = "each GPU holds twice the weights, optimizer states stay sharded over DP x CP"
+    why = f"TP {now.tp // 2} x CP 2 instead of TP {now.tp}: sequences ({sequence:,}) are longer than the "
+    why += f"hidden size ({hidden:,}), and CP moves keys and values only"
+    costs = "twice the weights per GPU; optimizer states stay sharded over DP x CP"
     return [
         advise(knob=TP, to=now.tp // 2, why=why, costs=costs),
-        advise(knob=CP, to=2, why="keeps the activations of a GPU as they are"),
+        advise(knob=CP, to=2, why="keeps the activations per GPU unchanged"),
     ]
 
 
@@ -137,9 +138,9 @@ def _with_stages(case: Case, now: Degrees) -> list[Advice]:
     why += f"{per_cent(bubble)} of the step"
     found = [
         advise(knob=TP, to=now.tp // 2, why=why),
-        advise(knob=PP, to=2, why="keeps the weights of a GPU as they are", costs="a bubble, messages"),
+        advise(knob=PP, to=2, why="keeps the weights per GPU unchanged", costs="a bubble, send/recv"),
     ]
     if chunks == 2:
         found += overlapped_messages(case)
-        found.append(advise(knob=VPP, to=2, why="halves the bubble", costs="twice the messages"))
+        found.append(advise(knob=VPP, to=2, why="halves the bubble", costs="twice the send/recv"))
     return found

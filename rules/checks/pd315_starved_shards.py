@@ -1,4 +1,4 @@
-"""PD315: shards of tensors so small that the host cannot keep the GPU busy."""
+"""PD315: tensor shards so small that the GPU is launch-bound."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ from perfdoc.rules.facts.smaller_mapping import splits_too_far
 def _few_ranks(case: Case) -> Missing | None:
     now = degrees_of(case)
     count = 1 if now is None else now.tp * now.cp
-    return not_applicable(f"{count} ranks share a layer's tensors") if count < LARGE else None
+    return not_applicable(f"a layer's tensors are split over {count} ranks") if count < LARGE else None
 
 
 META = Meta(
     code="PD315",
-    title="Tensors split so far that the GPU runs dry",
-    why="Tensor and context parallelism split each kernel's work and leave the number of launches: past a "
-    "point the host cannot launch as fast as the GPU finishes.",
+    title="Launch-bound from too much TP x CP",
+    why="Tensor and context parallelism split each kernel's work but not the number of launches: beyond some "
+    "degree the GPU finishes kernels faster than the host launches them.",
     sources=("seed 000", "seed 001", "seed 002"),
     topic="parallel_mapping",
     time=("idle.host",),
     needs=(
         GPUS,
         DEGREES,
-        Need(words="a layer's tensors shared by many ranks", missing=_few_ranks),
+        Need(words="a layer's tensors split over many ranks", missing=_few_ranks),
         LAUNCHES,
         WINDOW,
     ),
@@ -46,18 +46,16 @@ META = Meta(
 )
 
 LARGE = 8
-"""Ranks that share a layer's tensors, tp x cp, from which they are the suspect."""
+"""TP x CP from which small shards are a suspect."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where `LARGE` ranks or more share each layer's tensors and the host holds the
-    device up for `idle.MIN_HOST_FRAC` of the window, with kernels shorter than what lies between
-    launches, where that is known."""
+    """Fires, as information, if each layer's tensors are split over `LARGE` ranks or more and the device is
+    launch-bound for `idle.MIN_HOST_FRAC` of the window, with kernels shorter than the launch interval, if
+    known."""
     now, share = given(degrees_of(case)), given(case.share(lambda r: r.ledger.idle_ns["host"]))
-    evidence = time_evidence(case, "idle behind the host", share, lambda r: r.ledger.idle_ns["host"])
-    evidence.append(
-        Evidence(label="ranks that share a layer's tensors, TP x CP", value=f"{now.tp} x {now.cp}")
-    )
+    evidence = time_evidence(case, "launch-bound idle time", share, lambda r: r.ledger.idle_ns["host"])
+    evidence.append(Evidence(label="ranks per layer, TP x CP", value=f"{now.tp} x {now.cp}"))
     medians = [r.host.small_kernels.median_kernel_ns for r in case.ranks]
     if known := [m for m in medians if m is not None]:
         evidence.append(Evidence(label="median kernel", value=brief(statistics.median(known))))
@@ -66,7 +64,7 @@ def evaluate(case: Case) -> Verdict:
     between = [r.host.small_kernels.median_launch_interval_ns for r in case.ranks]
     apart = [ns for ns in between if ns is not None]
     if known and apart and statistics.median(known) >= statistics.median(apart):
-        reason = "most kernels take longer than the host takes to launch the next: it is not their size"
+        reason = "most kernels take longer than the launch interval: their size is not the cause"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     if splits_too_far(case):
         reason = "the model fits on fewer ranks: see PD310"
@@ -76,20 +74,20 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         worst=worst_instance(case, "idle.host"),
         level="information",
-        reason="the host is late with launches of kernels that many ranks share",
+        reason="launch-bound, with kernels split over many ranks",
         evidence=evidence,
         advice=all_or_none(case, _halved(case, knob, other)),
-        remedy="Split the tensors less, by more stages or more replicas instead; a larger micro-batch does "
-        "the same for each kernel, and CUDA graphs take the launches off the host (PD201).",
-        gain=ceiling(case, lambda r: r.ledger.idle_ns["host"], "the idle time behind the host"),
+        remedy="Split tensors less, and use more stages or replicas instead; a larger micro-batch also "
+        "enlarges each kernel, and CUDA graphs remove launches (PD201).",
+        gain=ceiling(case, lambda r: r.ledger.idle_ns["host"], "all launch-bound idle time"),
         verify="Run again: idle.host falls and the median kernel grows.",
-        false_alarm="A host that is slow for its own reasons: profiler, collections, synchronising calls. "
-        "Templates with TP 8 exist for models much wider than this may be.",
+        false_alarm="A host that is slow for another reason: profiler, garbage collection, synchronising "
+        "calls. Templates with TP 8 exist for models with a much larger hidden size.",
     )
 
 
 def _halved(case: Case, knob: str, degree: int) -> list[Advice]:
-    """Half the larger degree, where the model is estimated to fit so and no bubble grows."""
+    """Half the larger degree, if the model is estimated to fit and the bubble does not grow."""
     now = degrees_of(case)
     if now is None or degree % 2:
         return []
@@ -100,5 +98,5 @@ def _halved(case: Case, knob: str, degree: int) -> list[Advice]:
     if bubble_grows(case, now, then) > 0:
         return []
     why = f"twice the work in each kernel; estimated {gib(estimates[1], '.3g')} on the fullest GPU"
-    found = [advise(knob=knob, to=degree // 2, why=why, costs="twice the weights or activations on a GPU")]
+    found = [advise(knob=knob, to=degree // 2, why=why, costs="twice the weights or activations per GPU")]
     return [*(without_tensor_ranks(case) if then.tp == 1 else []), *found]

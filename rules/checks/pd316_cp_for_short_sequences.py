@@ -1,4 +1,4 @@
-"""PD316: context parallelism of sequences shorter than the model is wide."""
+"""PD316: context parallelism on sequences shorter than the hidden size."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from perfdoc.rules.facts.memory_need import too_large
 
 META = Meta(
     code="PD316",
-    title="Context parallelism of short sequences",
-    why="Context parallelism cuts the rows of every product. Of a sequence shorter than the model is wide, "
-    "thin slices are left: weights are read for less work, and keys and values still travel.",
+    title="Context parallelism on short sequences",
+    why="Context parallelism splits the rows of every GEMM. A sequence shorter than the hidden size leaves "
+    "thin GEMMs: weights are read for less work, and keys and values still have to be communicated.",
     sources=("seed 000", "seed 001", "seed 002"),
     topic="parallel_mapping",
     time=("exposed_comm.cp",),
@@ -42,19 +42,19 @@ META = Meta(
 
 
 _OTHERWISE = (
-    "Use the ranks for data parallelism, or, where activations do not fit, for tensor parallelism with "
+    "Use the ranks for data parallelism, or, if activations do not fit, for tensor parallelism with "
     "sequence parallelism."
 )
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where a sequence is divided that has fewer tokens than the model is wide; a problem where exposed
-    CP communication takes `exposed.MIN_FRAC` of the time, else information."""
+    """Fires if a sequence is split that has fewer tokens than the hidden size; a problem if exposed CP
+    communication takes `exposed.MIN_FRAC` of the time, else information."""
     cp, share = given(case.degree(CP)), given(case.share(exposed_ns("cp")))
     sequence, hidden = given(sequence_of(case)), given(hidden_size_of(case))
     evidence = [
-        Evidence(label="tokens of a sequence", value=f"{sequence:,}"),
-        Evidence(label="tokens on each rank", value=f"{sequence // cp:,}"),
+        Evidence(label="tokens per sequence", value=f"{sequence:,}"),
+        Evidence(label="tokens per rank", value=f"{sequence // cp:,}"),
         Evidence(label="hidden size", value=f"{hidden:,}"),
         exposed_evidence(case, "cp", share),
     ]
@@ -70,20 +70,20 @@ def evaluate(case: Case) -> Verdict:
         and not too_large(case, now, then)
         and bubble_grows(case, now, then) <= share
     ):
-        why = f"whole sequences on each rank; data parallelism becomes {then.dp}, over which the "
-        why += "optimizer states stay sharded as they are"
-        costs = f"{cp} times the activations of a micro-batch on each GPU"
+        why = f"whole sequences on each rank; data parallelism becomes {then.dp}, with the same sharding of "
+        why += "optimizer states"
+        costs = f"{cp} times the activations of a micro-batch per GPU"
         advice.append(advise(knob=CP, to=1, why=why, costs=costs))
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "cp"),
         level="problem" if share >= MIN_FRAC else "information",
-        reason=f"sequences of {sequence:,} tokens are divided over {cp} ranks of a model {hidden:,} wide",
+        reason=f"sequences of {sequence:,} tokens split over {cp} ranks, hidden size {hidden:,}",
         evidence=evidence,
         advice=advice,
         remedy="" if advice else _OTHERWISE,
         otherwise=_OTHERWISE,
         gain=ceiling_of_transfer(case, "cp"),
-        verify="Run again: tokens per second rise; matrix products take longer each and less in sum.",
-        false_alarm="Packed batches whose real sequences are longer than the setting says.",
+        verify="Run again: tokens per second rise; each GEMM takes longer, all GEMMs together less.",
+        false_alarm="Packed batches with sequences longer than the setting.",
     )

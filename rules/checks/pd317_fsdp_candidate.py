@@ -1,4 +1,4 @@
-"""PD317: a small model on long sequences that is split by tensors or stages."""
+"""PD317: a small model on long sequences, split by TP or PP instead of FSDP."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def _nothing_split(case: Case) -> Missing | None:
         return not_applicable("FSDP is used already")
     now = degrees_of(case)
     split = now is not None and now.tp * now.pp > 1 and now.world > 1
-    return None if split else not_applicable("neither tensors nor stages are split")
+    return None if split else not_applicable("neither TP nor PP is used")
 
 
 META = Meta(
     code="PD317",
-    title="Tensors and stages split where FSDP would hide its traffic",
-    why="FSDP gathers a layer's weights while the one before computes. What it moves follows from the "
-    "weights, not from the tokens: with long sequences and few weights compute covers it, and no layer waits "
-    "for activations.",
+    title="TP or PP where FSDP communication would be hidden",
+    why="FSDP gathers a layer's weights while the previous layer computes. Its bytes depend on the weights, "
+    "not on the tokens: with long sequences and few weights compute hides it, and no layer waits for "
+    "activations.",
     sources=("seed 000", "seed 001", "seed 002"),
     topic="parallel_mapping",
     time=("exposed_comm.tp", "pipeline.bubble", "pipeline.transfer"),
     needs=(
         GPUS,
         DEGREES,
-        Need(words="tensors or stages that are split, not FSDP", missing=_nothing_split),
+        Need(words="TP or PP above 1, not FSDP", missing=_nothing_split),
         known(
             "the model's shape, the sequence length and the micro-batch",
             lambda case: case.job.facts.model,
@@ -62,17 +62,16 @@ META = Meta(
 )
 
 MIN_TOKENS = 8192
-"""Of a micro-batch on each GPU: 2 FLOPs a parameter and token at some 400 TFLOP/s against 2 bytes a parameter
-at 50 GB/s of network take equally long at 8,000 tokens."""
+"""Of a micro-batch per GPU: 2 FLOPs per parameter and token at some 400 TFLOP/s take as long as 2 bytes per
+parameter at 50 GB/s of network at 8,000 tokens."""
 MAX_PARAMETERS = 20_000_000_000
-"""A larger model's unsharded layers, and their gathers, are no longer small beside activations."""
+"""Above this, unsharded layers and their all-gathers are no longer small against activations."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where exposed TP and PP communication takes `exposed.MIN_FRAC` of the time in a
-    model of `MAX_PARAMETERS` or fewer, with `MIN_TOKENS` tokens in a micro-batch on each GPU and sequences
-    longer than it is wide, and that is not estimated to need more than `memory_need.FIT_FRAC` of the
-    device."""
+    """Fires, as information, if exposed TP and PP communication takes `exposed.MIN_FRAC` of the time in a
+    model of at most `MAX_PARAMETERS`, with `MIN_TOKENS` tokens of a micro-batch per GPU and sequences longer
+    than the hidden size, that is not estimated to exceed `memory_need.FIT_FRAC` of the device."""
     now, shape, share = given(degrees_of(case)), given(case.job.facts.model), given(case.share(_cost_ns))
     sequence, hidden = given(sequence_of(case)), given(hidden_size_of(case))
     size = given(case.number("micro_batch_size"))
@@ -82,42 +81,41 @@ def evaluate(case: Case) -> Verdict:
     evidence = [
         Evidence(label="exposed TP and PP communication, mean over ranks", value=per_cent(share)),
         Evidence(label="parameters", value=f"{parameters / 1e9:.3g} billion"),
-        Evidence(label="tokens of a micro-batch on a GPU", value=f"{tokens:,}"),
+        Evidence(label="tokens of a micro-batch per GPU", value=f"{tokens:,}"),
     ]
     need = _need_bytes(case, now)
     if need is not None:
-        evidence.append(Evidence(label="estimated memory of a GPU with FSDP", value=gib(need, ".3g")))
+        evidence.append(Evidence(label="estimated memory per GPU with FSDP", value=gib(need, ".3g")))
         memory = device_bytes(case)
         if memory is not None and need > FIT_FRAC * memory:
-            reason = "the activations of a whole micro-batch are not sure to fit"
+            reason = "the activations of a whole micro-batch may not fit"
             return Verdict(state="passes", reason=reason, evidence=evidence)
     fitting = parameters <= MAX_PARAMETERS and tokens >= MIN_TOKENS and sequence > hidden
     if share < MIN_FRAC or not fitting:
         reason = "" if fitting else "the model is not small, or its sequences are not long"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     if splits_too_far(case):
-        reason = "the model fits on fewer ranks as it is: see PD310"
+        reason = "the model fits on fewer ranks: see PD310"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     advice = [] if need is None else all_or_none(case, _advice(case, now.tp, now.pp, now.vpp))
     return Verdict(
         state="fires",
         level="information",
-        reason="a small model with long sequences waits for tensors or stages",
+        reason="a small model with long sequences has exposed TP or PP communication",
         evidence=evidence,
         advice=advice,
         remedy="" if advice else _OTHERWISE,
         otherwise=_OTHERWISE,
-        gain=ceiling(case, _cost_ns, "the exposed TP and PP communication, which FSDP's own may replace"),
+        gain=ceiling(case, _cost_ns, "all exposed TP and PP communication; FSDP's own is not included"),
         verify="Run both for some twenty steps and compare tokens per second; exposed DP communication must "
-        "stay below what is exposed now.",
-        false_alarm="Activations that take more than the estimate says: then context parallelism beside "
-        "FSDP, or none of it.",
+        "stay below the currently exposed TP and PP communication.",
+        false_alarm="Activations above the estimate: then use context parallelism with FSDP, or no FSDP.",
     )
 
 
 _OTHERWISE = (
-    "Try FSDP in place of tensor and pipeline parallelism, with a global batch that divides over all ranks; "
-    "megatron-core's is said to be faster than PyTorch's."
+    "Try FSDP instead of tensor and pipeline parallelism, with a global batch that divides over all ranks; a "
+    "guide finds megatron-core's faster than PyTorch's."
 )
 
 
@@ -135,7 +133,7 @@ def _cost_ns(rank: RankMeasurement) -> int:
 
 
 def _advice(case: Case, tp: int, pp: int, vpp: int) -> list[Advice]:
-    """Everything that has to change together, what others need first."""
+    """All changes that belong together, prerequisites first."""
     found = []
     if vpp > 1:
         found += without_chunks(case)
@@ -145,10 +143,10 @@ def _advice(case: Case, tp: int, pp: int, vpp: int) -> list[Advice]:
     if tp > 1:
         found.append(advise(knob=TP, to=1, why="whole layers on each GPU, sharded by FSDP"))
     if case.is_set_to("cuda_device_max_connections", 1):
-        why = "with one queue FSDP's gathers wait behind compute"
+        why = "with one queue FSDP's all-gathers wait behind compute"
         found.append(advise(knob="cuda_device_max_connections", to=32, why=why))
-    why = "gathers each layer's weights under the compute of the one before"
-    found.append(advise(knob="use_megatron_fsdp", to=True, why=why, costs="checkpoints of another layout"))
+    why = "gathers each layer's weights during the previous layer's compute"
+    found.append(advise(knob="use_megatron_fsdp", to=True, why=why, costs="another checkpoint layout"))
     why = "shards weights, gradients and optimizer states"
     found.append(advise(knob="data_parallel_sharding_strategy", to="optim_grads_params", why=why))
     return found

@@ -1,4 +1,4 @@
-"""PD318: FSDP set up so that it copies or waits more than it needs to."""
+"""PD318: an FSDP setup with avoidable copies or waits."""
 
 from __future__ import annotations
 
@@ -25,10 +25,9 @@ def _no_fsdp(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD318",
-    title="FSDP that copies or waits more than it needs to",
-    why="With a single hardware queue FSDP's gathers stay behind the compute that they should run beside; "
-    "PyTorch's FSDP2 copies parameters to and from the buffers that it communicates, which megatron-core's "
-    "FSDP saves.",
+    title="FSDP setup with avoidable copies or waits",
+    why="With a single hardware queue FSDP's all-gathers wait behind the compute that should hide them; "
+    "PyTorch's FSDP2 copies parameters to and from its communication buffers, megatron-core's FSDP does not.",
     sources=("seed 000", "seed 001"),
     topic="parallel_mapping",
     needs=(GPUS, Need(words="FSDP", missing=_no_fsdp), WINDOW),
@@ -37,30 +36,30 @@ META = Meta(
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where PyTorch's FSDP is used; and where FSDP runs with
-    CUDA_DEVICE_MAX_CONNECTIONS=1 on GPUs of which PD112 does not know enough to say so, a problem where
-    exposed DP communication takes `exposed.MIN_FRAC` of the time."""
+    """Fires, as information, if PyTorch's FSDP is used; and if FSDP runs with CUDA_DEVICE_MAX_CONNECTIONS=1
+    on GPUs that PD112 cannot judge, then a problem if exposed DP communication takes `exposed.MIN_FRAC` of
+    the time."""
     share = given(case.share(exposed_ns("dp")))
     evidence = [Evidence(label="exposed DP communication, mean over ranks", value=per_cent(share))]
     advice, reasons = [], []
     one_queue = case.is_set_to(_QUEUES, 1) and not wants_several(case)
     if one_queue:
-        advice.append(advise(knob=_QUEUES, to=MANY, why="lets gathers run beside compute"))
-        reasons.append("gathers share one hardware queue with compute")
+        advice.append(advise(knob=_QUEUES, to=MANY, why="lets all-gathers overlap with compute"))
+        reasons.append("all-gathers share one hardware queue with compute")
     if case.is_set_to(_TORCH, True):
         copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
         evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
         advice += [
-            advise(knob=_TORCH, to=False, why="the two kinds exclude each other"),
-            advise(knob=_MEGATRON, to=True, why="communicates from buffers that it keeps, with fewer copies"),
+            advise(knob=_TORCH, to=False, why="the two exclude each other"),
+            advise(knob=_MEGATRON, to=True, why="communicates from persistent buffers, with fewer copies"),
             advise(
                 knob="data_parallel_sharding_strategy",
                 to="optim_grads_params",
                 why="shards what FSDP2 shards: weights, gradients and optimizer states",
-                costs="checkpoints of another layout",
+                costs="another checkpoint layout",
             ),
         ]
-        reasons.append("PyTorch's FSDP2 is used, where a guide finds megatron-core's faster")
+        reasons.append("PyTorch's FSDP2 is used; a guide finds megatron-core's faster")
     if not reasons:
         return Verdict(state="passes", evidence=evidence)
     return Verdict(
@@ -69,7 +68,7 @@ def evaluate(case: Case) -> Verdict:
         reason="; ".join(reasons),
         evidence=evidence,
         advice=advice,
-        otherwise="Keep FSDP2 where the framework knows no other, with several hardware queues.",
+        otherwise="Keep FSDP2 if the framework supports no other, with several hardware queues.",
         verify="Run again: exposed DP communication and copies fall, tokens per second rise.",
-        false_alarm="A framework without megatron-core's FSDP: one of the guides knows FSDP2 only.",
+        false_alarm="A framework without megatron-core's FSDP: one of the guides covers FSDP2 only.",
     )

@@ -20,19 +20,19 @@ def _size(case: Case, knob: str) -> int | None:
 
 def _no_encoder(case: Case) -> Missing | None:
     if not case.setting(_STAGES)[0] and not case.setting(_TENSOR)[0]:
-        return skipped("no setting tells of an encoder")
+        return skipped("no setting mentions an encoder")
     mapped = _size(case, _STAGES) or _size(case, _TENSOR)
-    return None if mapped else not_applicable("no encoder with a mapping of its own")
+    return None if mapped else not_applicable("no separate encoder mapping")
 
 
 META = Meta(
     code="PD320",
     title="Encoder mapped like the decoder, or impossibly",
-    why="An encoder is small beside its decoder: with the decoder's tensor-parallel degree its products are "
+    why="An encoder is small beside its decoder: with the decoder's tensor-parallel degree its GEMMs are "
     "slices, and on the decoder's first stage it makes that stage the slowest.",
     sources=("seed 000", "seed 001"),
     topic="parallel_mapping",
-    needs=(Need(words="an encoder with a mapping of its own", missing=_no_encoder),),
+    needs=(Need(words="a separate encoder mapping", missing=_no_encoder),),
     advice=("enc_pp", "enc_tp", "enc_gpu_count", "enc_experimental"),
 )
 
@@ -61,7 +61,7 @@ def evaluate(case: Case) -> Verdict:
             false_alarm=_FALSE_ALARM,
         )
     if own == 1 and tp is not None and tp > 1 and width in (0, tp):
-        why = f"larger products of a small encoder; {tp} is what the decoder needs"
+        why = f"larger GEMMs of a small encoder; {tp} is what the decoder needs"
         return Verdict(
             state="fires",
             level="information",

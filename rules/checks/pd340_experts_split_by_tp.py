@@ -21,7 +21,7 @@ from perfdoc.rules.facts.degrees import (
 META = Meta(
     code="PD340",
     title="Experts split by tensor parallelism",
-    why="An expert sees a fraction of the tokens, so its products are small already. Splitting them makes "
+    why="An expert sees a fraction of the tokens, so its GEMMs are small already. Splitting them makes "
     "them smaller and adds communication to each.",
     sources=("seed 000", "seed 001", "seed 004"),
     topic="moe",
@@ -38,7 +38,7 @@ META = Meta(
 )
 
 
-_OTHERWISE = "Split experts over expert-parallel ranks only."
+_OTHERWISE = "Use expert parallelism only for experts (expert TP 1)."
 
 
 def evaluate(case: Case) -> Verdict:
@@ -50,7 +50,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     unset = case.number(ETP) is None
     now, experts = degrees_of(case), experts_of(case)
-    why = "whole experts on each rank: larger products, no tensor-parallel communication inside"
+    why = "whole experts on each rank: larger GEMMs, no tensor-parallel communication inside"
     advice = [advise(knob=ETP, to=1, why=why, costs=f"{etp} times the expert weights on a GPU")]
     if now is not None and experts and experts % (now.ep * etp) == 0 and now.expert_dp is not None:
         why = "as many expert weights on a GPU as before: expert ranks do not depend on tensor ranks"
@@ -68,6 +68,6 @@ def evaluate(case: Case) -> Verdict:
         advice=advice,
         remedy="" if advice else _OTHERWISE,
         otherwise=_OTHERWISE,
-        verify="Run again: the products of experts take longer each and less in sum.",
-        false_alarm="Experts as wide as a dense layer, of which no other division fits.",
+        verify="Run again: the GEMMs of experts take longer each and less in sum.",
+        false_alarm="Experts as wide as a dense layer, where no other split fits.",
     )

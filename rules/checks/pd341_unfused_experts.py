@@ -30,8 +30,8 @@ def _neither_known(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD341",
-    title="Experts without grouped or fused kernels",
-    why="One product per expert leaves most of the GPU empty and takes a launch each; so does sorting tokens "
+    title="Experts without grouped GEMM or fused permutation",
+    why="One GEMM per expert leaves most of the GPU empty and takes a launch each; so does permuting tokens "
     "by several kernels around the exchange.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),
     topic="moe",
@@ -46,22 +46,22 @@ META = Meta(
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where grouped products are known to be off with several experts on a GPU, or the
+    """Fires, as information, where grouped GEMMs are known to be off with several experts on a GPU, or the
     fused permutation is known to be off."""
     local = given(_local(case))
     evidence = [Evidence(label="experts of a layer on each GPU", value=str(local))]
     advice = []
     if local > 1 and case.is_set_to(_GROUPED, False):
-        gain = _ceiling(case, _products_ns, "the time of the experts' products")
+        gain = _ceiling(case, _gemms_ns, "the time of the experts' GEMMs")
         why = f"runs the {local} experts of a GPU in one kernel; a guide claims 2 to 3 times for it"
         advice.append(advise(knob=_GROUPED, to=True, why=why, gain=gain))
     if case.is_set_to(_PERMUTE, False):
-        gain = _ceiling(case, _sorting_ns, "the time of sorting tokens")
-        why = "sorts tokens by expert in one kernel"
+        gain = _ceiling(case, _sorting_ns, "the time of permuting tokens")
+        why = "permutes tokens in one fused kernel"
         advice.append(
             advise(knob=_PERMUTE, to=True, why=why, costs="Transformer Engine 2.1 or newer", gain=gain)
         )
-    for label, of in (("products of experts", _products_ns), ("sorting tokens", _sorting_ns)):
+    for label, of in (("GEMMs of experts", _gemms_ns), ("permuting tokens", _sorting_ns)):
         share = case.share(lambda r, of=of: of(r) or 0)  # type: ignore[misc]
         if share:
             evidence.append(Evidence(label=f"{label}, of the window, mean over ranks", value=per_cent(share)))
@@ -79,7 +79,7 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-def _products_ns(rank: RankMeasurement) -> int | None:
+def _gemms_ns(rank: RankMeasurement) -> int | None:
     return rank.kernel_parts.grouped_linear_ns
 
 

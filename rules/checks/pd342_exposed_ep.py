@@ -36,7 +36,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "ep"),
-        reason="compute does not hide it",
+        reason="exposed: no compute overlaps with it",
         evidence=evidence,
         advice=advice,
         remedy="" if advice else _OTHERWISE if case.configuration.values else _NO_CONFIGURATION,

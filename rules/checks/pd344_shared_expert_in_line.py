@@ -47,7 +47,7 @@ def _no_all_to_all(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD344",
-    title="Shared expert in line with the exchange of tokens",
+    title="Shared expert not overlapped with token dispatch",
     why="The shared expert sees every token where it is: it can compute while the others' tokens travel.",
     sources=("seed 004",),
     topic="moe",
@@ -77,16 +77,16 @@ def evaluate(case: Case) -> Verdict:
     if ep_overlap_allowed(case):
         reason = "the 1F1B overlap is advised instead, which excludes this one: see PD342"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    why = "computes the shared expert while tokens travel"
+    why = "computes the shared expert during dispatch and combine"
     gain = ceiling_of_transfer(case, "ep")
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "ep"),
         level="information",
-        reason="the shared expert is not overlapped with the exchange",
+        reason="the shared expert is not overlapped with token dispatch",
         evidence=evidence,
         advice=[advise(knob=_KNOB, to=True, why=why, gain=gain)],
         otherwise="Take the 1F1B overlap (PD342) instead, which excludes this one.",
         verify="Run again: exposed EP communication falls by about the shared expert's time.",
-        false_alarm="A shared expert so small that it hides next to nothing.",
+        false_alarm="A shared expert too small to hide much.",
     )

@@ -28,9 +28,7 @@ META = Meta(
     sources=("seed 002", "seed 003", "seed 004"),
     topic="scale",
     needs=(
-        applies(
-            "a capture of GPUs", lambda case: bool(case.ranks) and not case.on_host, "no GPU was captured"
-        ),
+        applies("a GPU capture", lambda case: bool(case.ranks) and not case.on_host, "no GPU was captured"),
         Need(words="MFU: steps, the model's shape and a GPU whose peak is known", missing=_no_mfu),
     ),
     advice=(
@@ -74,7 +72,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=evidence,
         remedy=" ".join([*words, "The waterfall of the MFU section shows what takes most; begin there."]),
         verify="Run again: MFU rises by as much as the step gets shorter.",
-        false_alarm="A small model or batch, a short sequence, a peak of another type than the products', or "
+        false_alarm="A small model or batch, a short sequence, a peak of another type than the GEMMs', or "
         "frozen layers: then fewer FLOPs are done than are counted, or can be.",
     )
 

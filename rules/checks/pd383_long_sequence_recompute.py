@@ -28,7 +28,7 @@ def _short(case: Case) -> Missing | None:
 
 META = Meta(
     code="PD383",
-    title="Long sequences paid for with recomputation",
+    title="Full recomputation for long sequences",
     why="Activations grow with the sequence. Full recomputation makes room by computing each layer's forward "
     "pass again, up to a third more work; context parallelism divides activations and repeats nothing.",
     sources=("seed 000", "seed 001", "seed 003"),
@@ -67,7 +67,7 @@ def evaluate(case: Case) -> Verdict:
         evidence.append(Evidence(label="computed again, mean over ranks", value=per_cent(share)))
     if share is not None and share >= MIN_FRAC:
         if is_needless(case):
-            return Verdict(state="passes", reason="memory does not ask for it: see PD504", evidence=evidence)
+            return Verdict(state="passes", reason="memory does not require it: see PD504", evidence=evidence)
         return _recomputes(case, granularity if known else None, evidence)
     if known and granularity is None:
         return Verdict(state="passes", reason="nothing is recomputed", evidence=evidence)
@@ -135,7 +135,7 @@ def _advice(case: Case, granularity: object) -> Iterator[Advice]:
         yield advise(
             knob=_GRANULARITY,
             to="selective",
-            why="computes only parts of a layer again, which is cheap beside products",
+            why="computes only parts of a layer again, which is cheap next to GEMMs",
             costs="more memory for activations, for which context parallelism makes up",
         )
         for knob in ("recompute_method", "recompute_num_layers"):

@@ -13,7 +13,7 @@ from perfdoc.rules.facts.precision import FP8, LINEAR_SHARE, PEAK_RATIO, linear_
 META = Meta(
     code="PD402",
     title="FP8 that can gain little",
-    why="FP8 shortens linear layers' products only. Where the device waits for its host, or the products are "
+    why="FP8 shortens GEMMs of linear layers only. Where the device waits for its host, or the GEMMs are "
     "a small part, it costs accuracy and casts for nothing.",
     sources=("seed 000", "seed 001", "seed 002"),
     topic="low_precision",
@@ -24,32 +24,32 @@ META = Meta(
 LEAST_SPEED_UP = 1.2
 """What the guides expect of FP8 at least."""
 MIN_HOST_FRAC = 0.05
-"""Of the window, idle behind the host."""
+"""Of the window, idle, launch-bound."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where the job multiplies in FP8 and either the host keeps the device waiting or the products
+    """Fires where the job multiplies in FP8 and either the host keeps the device waiting or the GEMMs
     cannot have made the step `LEAST_SPEED_UP` times as fast."""
     host, share = given(case.share(lambda r: r.ledger.idle_ns["host"])), given(linear_share(case))
-    # In 16 bits the same products would have taken PEAK_RATIO times as long, at most.
+    # In 16 bits the same GEMMs would have taken PEAK_RATIO times as long, at most.
     most = 1 + share * (PEAK_RATIO - 1)
     evidence = [
-        Evidence(label="linear layers' products, of the window", value=per_cent(share)),
+        Evidence(label="GEMMs of linear layers, of the window", value=per_cent(share)),
         Evidence(label="FP8 made the step faster by a factor of", value=f"{most:.2f} at most"),
-        Evidence(label="idle behind the host", value=per_cent(host)),
+        Evidence(label="idle, launch-bound", value=per_cent(host)),
     ]
     waits, small = host >= MIN_HOST_FRAC, most < LEAST_SPEED_UP
     if not waits and not small:
         return Verdict(state="passes", evidence=evidence)
     if waits:
-        reason = "the device waits for its host, so that faster products do not show"
-        remedy = "Feed the device first (PD201): a larger micro-batch, CUDA graphs; then measure FP8 again."
+        reason = "the step is launch-bound: faster GEMMs do not show"
+        remedy = "Fix the host first (PD201): a larger micro-batch, CUDA graphs; then measure FP8 again."
     else:
         reason = "linear layers are a small part of the step"
         remedy = (
             "Look at what fills the step instead: attention, element-wise kernels, communication. Linear "
             "work grows with the square of the hidden size, so that FP8 pays with larger models. Where casts "
-            "cost more than the products save, train in BF16."
+            "cost more than the GEMMs save, train in BF16."
         )
     return Verdict(
         state="fires",

@@ -17,8 +17,8 @@ from perfdoc.rules.facts.precision import fp8_on
 META = Meta(
     code="PD403",
     title="Costly casts to FP8",
-    why="Every tensor is cast before an FP8 product. Finer scaling blocks cost more in the casts and in the "
-    "products, and buy accuracy with it.",
+    why="Every tensor is cast before an FP8 GEMM. Finer scaling blocks cost more in the casts and in the "
+    "GEMMs, and buy accuracy with it.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003"),
     topic="low_precision",
     needs=(
@@ -48,7 +48,7 @@ def evaluate(case: Case) -> Verdict:
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     if fp8_on(case) is False:
-        reason = "the settings say that nothing multiplies in FP8, so what is cast here is something else"
+        reason = "the settings say that nothing multiplies in FP8, so these casts serve something else"
         return Verdict(state="skipped", reason=reason, evidence=evidence)
     known, recipe = case.setting("fp8_recipe")
     if known:
@@ -56,7 +56,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         level="problem" if fp8_on(case) else "information",
-        reason="casts take time that the products have to win back",
+        reason="casts cost time that faster GEMMs must win back",
         evidence=evidence,
         remedy=_remedy(case, recipe if known else None),
         advice=_advice(case, str(recipe)) if known and recipe in _FINE else [],
@@ -72,10 +72,8 @@ def _casts_ns(rank: RankMeasurement) -> int:
 
 
 def _advice(case: Case, recipe: str) -> list[Advice]:
-    why = f"one scale for a tensor instead of {_FINE[recipe]}: fewer maxima, and faster products"
-    costs = (
-        "accuracy: the guides are of two minds, and one recommends finer scales for it; compare loss curves"
-    )
+    why = f"one scale for a tensor instead of {_FINE[recipe]}: fewer maxima, and faster GEMMs"
+    costs = "accuracy: the guides disagree, one recommends finer scales; compare loss curves"
     advice = [advise(knob="fp8_recipe", to="tensorwise", why=why, costs=costs)]
     if case.is_set_to(_REUSE, True):
         advice.append(advise(knob=_REUSE, to=False, why="it serves the mxfp8 recipe only"))

@@ -31,7 +31,7 @@ META = Meta(
     "once, and is one launch.",
     sources=("seed 000", "seed 001", "seed 003", "seed 004"),
     topic="fusion",
-    needs=(GPUS, KERNELS, Need(words="kernels told apart by what they do", missing=_unmeasured), WINDOW),
+    needs=(GPUS, KERNELS, Need(words="classified kernels", missing=_unmeasured), WINDOW),
     advice=(
         "fus_all_on",
         "fus_verl_defaults",
@@ -55,8 +55,7 @@ _BY_HAND = {
     "rotary_embedding": "take a fused rotary embedding (Transformer Engine, flash-attn)",
     "bias_dropout_add": "write bias, dropout and residual as one kernel (torch.compile)",
     "cross_entropy": "take a fused cross entropy (Transformer Engine, Liger)",
-    "gradient_accumulation": "let the weight gradient's product add into the gradient, or accumulate less "
-    "often",
+    "gradient_accumulation": "let the weight gradient's GEMM add into the gradient, or accumulate less often",
 }
 """For trainers whose settings are not known."""
 
@@ -170,7 +169,7 @@ def _switch(
         return [advise(knob=knob, to=True, why=why, gain=gain)]
     size = _logits_bytes(case)
     saved = "" if size is None else f"; a copy of the logits in fp32 is {gib(size)} here"
-    costs = "results are not the same bit for bit from run to run"
+    costs = "results are not bitwise reproducible"
     loss = advise(knob=knob, to=True, why=why + saved, costs=costs, gain=gain)
     te = advise(knob=IMPL, to="te", why="Transformer Engine's kernel instead of compiled PyTorch", gain=gain)
     return [te] if case.configuration.dialect == "verl" else [loss, te]  # verl's own fusion has no such name

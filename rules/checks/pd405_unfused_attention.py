@@ -40,17 +40,17 @@ _FASTER = {"ampere": "flash", "ada": "flash", "hopper": "fused", "blackwell": "f
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where softmax outside of fused attention takes `MIN_FRAC`; as information where the setting asks
+    """Fires where softmax outside fused attention takes `MIN_FRAC`; as information where the setting asks
     for separate kernels, or for the slower library and attention takes `MIN_ATTENTION_FRAC` of kernel
     time."""
     share = given(case.share(_unfused_ns))
-    evidence = time_evidence(case, "softmax outside of fused attention", share, _unfused_ns)
+    evidence = time_evidence(case, "softmax outside fused attention", share, _unfused_ns)
     backend = case.setting(_KNOB)[1]
     verify = "Run again: attention is one kernel forward and few backward; softmax kernels are gone."
     if share >= MIN_FRAC:
         return Verdict(
             state="fires",
-            reason="masks and softmax run as kernels of their own",
+            reason="mask and softmax run as separate kernels",
             evidence=evidence,
             remedy=""
             if case.configuration.dialect
@@ -59,9 +59,9 @@ def evaluate(case: Case) -> Verdict:
             advice=_fused(case) if case.configuration.dialect else [],
             otherwise="Check the log for why no fused attention was taken: head size, mask, dropout, data "
             "type.",
-            gain=ceiling(case, _unfused_ns, "the time of these softmax kernels (products beside them apart)"),
+            gain=ceiling(case, _unfused_ns, "the time of these softmax kernels (their GEMMs not counted)"),
             verify=verify,
-            false_alarm="A softmax of something else than attention, such as a router or a sampled loss.",
+            false_alarm="A softmax outside attention, such as a router or a sampled loss.",
         )
     if backend in ("unfused", "local") and fused_attention_runs(case):
         reason = f"attention_backend is {backend}, yet fused attention runs: other settings were in force"

@@ -18,38 +18,38 @@ def _has_slider(case: Case) -> bool:
 META = Meta(
     code="PD406",
     title="Compute-bound steps at the default clocks",
-    why="Matrix products wait for the SMs, not for memory. Some GPUs can trade memory clock for core clock.",
+    why="GEMMs wait for the SMs, not for memory. Some GPUs can trade memory clock for core clock.",
     sources=("seed 000", "seed 001"),
     topic="clock",
     needs=(
         GPUS,
         GPU_MODEL,
-        applies("GPUs with a boost slider", _has_slider, "these GPUs have no such switch"),
+        applies("GPUs with a boost slider", _has_slider, "these GPUs have no boost slider"),
         LINEAR_SHARE,
     ),
     advice=("clock_vboost",),
 )
 
 MIN_LINEAR_FRAC = 0.5
-"""Of the window: linear layers' products."""
+"""Of the window: GEMMs of linear layers."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where linear layers' products take `MIN_LINEAR_FRAC` of the window on a Hopper
+    """Fires, as information, where GEMMs of linear layers take `MIN_LINEAR_FRAC` of the window on a Hopper
     or Blackwell GPU of a server; what the clocks are, no capture says."""
     share = given(linear_share(case))
-    evidence = [Evidence(label="linear layers' products, of the window", value=per_cent(share))]
+    evidence = [Evidence(label="GEMMs of linear layers, of the window", value=per_cent(share))]
     if share < MIN_LINEAR_FRAC:
-        reason = "products do not fill the step: a higher core clock would do little"
+        reason = "the step is not GEMM-bound: a higher core clock gains little"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     return Verdict(
         state="fires",
         level="information",
-        reason="products fill the step; whether the core clock is boosted is not in a capture",
+        reason="the step is GEMM-bound; a capture does not show whether the clock is boosted",
         evidence=evidence,
         remedy="Unless the launcher does so already: on each node, as root, before training: "
         "sudo nvidia-smi boost-slider --vboost 1. Not every system has it.",
-        verify="nvidia-smi -q -d CLOCK shows higher SM clocks; run again: products are shorter, and norms "
+        verify="nvidia-smi -q -d CLOCK shows higher SM clocks; run again: GEMMs are shorter, and norms "
         "and element-wise kernels no longer by more.",
         false_alarm="GPUs that are limited by power or temperature do not clock higher.",
     )

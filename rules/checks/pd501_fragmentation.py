@@ -44,7 +44,7 @@ MIN_FRAC = 0.10
 """Of what is reserved at the peak: pieces of split segments that are not in use."""
 _KNOB, _OPTION = "pytorch_cuda_alloc_conf", "expandable_segments"
 _GRAPHS = "it needs NCCL_GRAPH_REGISTER=0"
-_BY_HAND = f"Add {_OPTION}:True to PYTORCH_CUDA_ALLOC_CONF, behind a comma where it holds other options."
+_BY_HAND = f"Add {_OPTION}:True to PYTORCH_CUDA_ALLOC_CONF, after a comma if other options are set."
 
 
 def evaluate(case: Case) -> Verdict:
@@ -71,7 +71,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="skipped", reason=reason)
     elif not is_short(room) and free is not None:
         evidence.append(Evidence(label="never reserved", value=gib(free)))
-        reason = "the device has memory to spare, so that fragments cost nothing"
+        reason = "the device has free memory: fragmentation costs nothing"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     return Verdict(
         state="fires",
@@ -81,7 +81,7 @@ def evaluate(case: Case) -> Verdict:
         advice=_advice(case),
         otherwise=_BY_HAND,
         verify="Record a snapshot again: reserved comes closer to allocated.",
-        false_alarm="Memory to spare: fragmentation costs nothing until the device is full.",
+        false_alarm="Free memory: fragmentation costs nothing until the device is full.",
     )
 
 

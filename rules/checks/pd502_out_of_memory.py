@@ -42,5 +42,5 @@ def evaluate(case: Case) -> Verdict:
         advice=pieces(case, found.worst),
         otherwise="Shard further: more pipeline stages, FSDP, or more GPUs.",
         verify="Record a snapshot again: no allocation fails, and reserved stays below the GPU's memory.",
-        false_alarm="Another process on the same GPU; memory in pieces (see PD501 first where it fires).",
+        false_alarm="Another process on the same GPU; fragmentation (see PD501 first where it fires).",
     )

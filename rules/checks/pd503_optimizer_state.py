@@ -68,7 +68,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=_evidence(case, saved),
         advice=[advise(knob=_AWARE, to=True, why=why, costs="needs Transformer Engine 2.1 or later")],
         verify="Record a snapshot: the optimizer's part of the peak is smaller.",
-        false_alarm="Memory to spare: then nothing is gained.",
+        false_alarm="Free memory: then nothing is gained.",
     )
 
 

@@ -24,7 +24,7 @@ META = Meta(
         applies(
             "another trainer than Megatron-LM and Megatron-Bridge",
             lambda case: case.configuration.dialect not in ("megatron_lm", "megatron_bridge"),
-            "this trainer frees them by itself",
+            "this trainer frees them anyway",
         ),
         known("the number of stages", pp_of),
         setting(_KNOB),
@@ -49,5 +49,5 @@ def evaluate(case: Case) -> Verdict:
             advise(knob=_KNOB, to=True, why="a sent output is replaced by an empty one until its backward")
         ],
         verify="Record a snapshot: the peak of all but the last stage is lower.",
-        false_alarm="A trainer that sets it by itself, as Megatron-LM and Megatron-Bridge do.",
+        false_alarm="A trainer that sets it, as Megatron-LM and Megatron-Bridge do.",
     )

@@ -17,7 +17,7 @@ _GATHER, _REUSE = "fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"
 META = Meta(
     code="PD507",
     title="16-bit weights under FP8 training",
-    why="Products read FP8, so that weights in bf16 are copies: twice the memory, twice the bytes to gather, "
+    why="GEMMs read FP8, so that weights in bf16 are copies: twice the memory, twice the bytes to gather, "
     "and a cast in each step.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="memory",
@@ -53,7 +53,7 @@ def evaluate(case: Case) -> Verdict:
             reason="mxfp8 weights are gathered into a buffer of their own",
             advice=[advise(knob=_REUSE, to=True, why=why)],
             verify="Record a snapshot: parameter buffers are smaller.",
-            false_alarm="Memory to spare: then nothing is gained.",
+            false_alarm="Free memory: then nothing is gained.",
         )
     return Verdict(state="passes")
 

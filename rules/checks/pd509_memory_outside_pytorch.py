@@ -20,9 +20,7 @@ def _untold(case: Case) -> Missing | None:
     if _sizes(case):
         return None
     if rooms(case) and not any(r.failed for r in rooms(case)):
-        return not_applicable(
-            "no allocation failed: what lies outside of PyTorch is told at that moment only"
-        )
+        return not_applicable("no allocation failed: memory outside PyTorch is reported only then")
     return skipped(why_unknown(case))
 
 

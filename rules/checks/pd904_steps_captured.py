@@ -54,9 +54,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         level="information",
-        reason="one step cannot be compared with another"
-        if few
-        else "so many steps show nothing that few do not",
+        reason="one step cannot be compared with another" if few else "few steps show as much",
         evidence=evidence,
         remedy=f"Capture {STEPS} steady steps of a few ranks, of each pipeline stage one, on all of which "
         f"the same steps are profiled.",

@@ -1,1 +1,1 @@
-"""What runs the rules: what they look at, what they say, how verdicts become results."""
+"""The rules engine: what rules read, what they return, how verdicts become results."""

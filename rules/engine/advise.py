@@ -1,4 +1,4 @@
-"""Advice: how a rule makes it, and how it is held against the rest of the configuration."""
+"""Advice: how a rule makes it, and how it is checked against the rest of the configuration."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def advise(
 ) -> Advice:
     """One setting to change, written in every dialect.
 
-    knob: canonical id. why: what it does here, in a sentence. costs: what is paid for it: memory, numerics.
+    knob: canonical id. why: what it does here, in a sentence. costs: its cost in memory or numerics.
     gain: of this piece. together: other knobs advised that the gain was predicted with; without one of them
-    it is the most there is. Raises KeyError for an unknown id.
+    the gain is an upper bound. Raises KeyError for an unknown id.
     """
     wrong = check_value(catalogue()[knob], to)
     snippets = {dialect: as_written(knob, to, dialect) for dialect in DIALECTS}
@@ -53,16 +53,16 @@ def value_of(piece: Advice) -> Value:
     knob = catalogue().get(piece.knob)
     value = None if knob is None else read_value(knob, piece.to_value)
     if knob is None or isinstance(value, Opaque):
-        raise ValueError("is no setting that the catalogue knows")
+        raise ValueError("is not a setting in the catalogue")
     return value
 
 
 def proposed(case: Case, advice: Sequence[Advice]) -> list[Advice]:
-    """Every piece of advice with the present setting and what speaks against it; what is set so already is
-    left out.
+    """Every piece of advice with the current setting and the constraint that forbids it, if any; settings
+    that already have the advised value are left out.
 
-    Pieces are judged one after another, each with those before it that are allowed, and where it is forbidden
-    so, with all that follow: a switch and what needs it may be advised together.
+    Pieces are checked in order, each together with the allowed ones before it and, if that is forbidden,
+    with all that follow: a switch and what needs it may be advised together.
     """
     found = []
     configuration = case.configuration
@@ -85,8 +85,8 @@ def proposed(case: Case, advice: Sequence[Advice]) -> list[Advice]:
 
 
 def all_or_none(case: Case, advice: Sequence[Advice]) -> list[Advice]:
-    """All pieces, or none where the rest of the configuration forbids one of them: half as much tensor
-    parallelism without the stages that make up for it does not fit."""
+    """All pieces, or none if the rest of the configuration forbids one of them: half the tensor parallelism
+    without the additional stages does not fit."""
     wrong = any(piece.forbidden for piece in advice)
     return [] if wrong or check(case.configuration, _values(advice)) else list(advice)
 

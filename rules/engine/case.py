@@ -1,4 +1,4 @@
-"""All that a rule may look at."""
+"""Everything a rule may read."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ from perfdoc.simulator.replay.gains import Gains, no_gains
 
 @dataclass(frozen=True, kw_only=True)
 class Case:
-    """What was measured, what is known of the job, and what changes would gain."""
+    """Measurements, what is known of the job, and the predicted gains of changes."""
 
     captures: Sequence[CaptureMeasurement]
     job: JobMeasurement
     gains: Gains
     memory: MemoryAnalysis | None = None
-    """None where no snapshot was looked at."""
+    """None without a snapshot."""
     configuration: Configuration = field(default_factory=Configuration)
-    """What is known of the settings; a setting that is not in it is not known."""
+    """The known settings; a setting that is missing here is unknown."""
 
     @classmethod
     def of(cls, captures: Sequence[CaptureMeasurement]) -> Case:
         """A case of captures alone: nothing replayed, no settings known."""
         return cls(
-            captures=captures, job=measure_job(captures), gains=no_gains("the windows were not run again", "")
+            captures=captures, job=measure_job(captures), gains=no_gains("the windows were not replayed", "")
         )
 
     @cached_property
@@ -47,8 +47,8 @@ class Case:
 
     @cached_property
     def together(self) -> Ranks | None:
-        """All ranks with one another, for instances that they are drawn around; None where they are not in
-        the order of what was measured over them."""
+        """All ranks side by side, for drawing instances across ranks; None if their order differs from that
+        of the cross-rank measurements."""
         job, ranks = self.job, self.ranks
         lengths = {len(ranks), len(job.labels), len(job.devices), len(job.clocks.clocks)}
         if not ranks or len(lengths) > 1:
@@ -70,50 +70,50 @@ class Case:
 
     @property
     def on_host(self) -> bool:
-        """Whether the job trains on CPUs; False where no rank is known, as with a snapshot alone."""
+        """Whether the job trains on CPUs; False without any rank, as with a snapshot alone."""
         return bool(self.ranks) and all(rank.on_host for rank in self.ranks)
 
     def share(self, of: Callable[[RankMeasurement], int]) -> float | None:
-        """Some nanoseconds by the window's, mean over ranks; None where every window is empty.
+        """Nanoseconds over the window's, mean over ranks; None if every window is empty.
 
-        Longer windows weigh more, so that it is the share which the report prints for all ranks together:
+        Longer windows weigh more, as in the share that the report prints for all ranks together:
         1 of 10 ns on one rank and 9 of 30 ns on another are 25 %.
         """
         whole = sum(r.ledger.window_ns for r in self.ranks)
         return sum(of(r) for r in self.ranks if r.ledger.window_ns) / whole if whole else None
 
     def per_step_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
-        """Mean over ranks of some nanoseconds for a step; None where a window is not made of steps."""
+        """Nanoseconds of a step, mean over ranks; None if a window is not made of steps."""
         if not all(r.window.steps for r in self.ranks):
             return None
         return statistics.fmean(of(r) / len(r.window.steps) for r in self.ranks) / 1e6
 
     @property
     def unit(self) -> Literal["step", "window"]:
-        """What gains are of: a step, where every window is made of steps."""
+        """The unit of gains: a step if every window is made of steps, else the window."""
         return "step" if self.ranks and all(r.window.steps for r in self.ranks) else "window"
 
     @property
     def unit_ms(self) -> float | None:
-        """The longest of the ranks' mean steps, or of their windows; None where there is no time in it."""
+        """The longest of the ranks' mean steps, or of their windows; None if all are empty."""
         each = (r.ledger.window_ns / (len(r.window.steps) if self.unit == "step" else 1) for r in self.ranks)
         return max(each, default=0.0) / 1e6 or None
 
     @property
     def predicted_unit_ms(self) -> float | None:
-        """What predicted gains are of: the step that changes were tried on, which need not be as long as
-        those of the window (simulator.replay.gains.Prediction.step_ns)."""
+        """The step that predicted gains refer to: the replayed one, whose length may differ from the window's
+        steps (simulator.replay.gains.Prediction.step_ns)."""
         steps = [p.step_ns for p in self.gains.predictions if p.step_ns]
         return max(steps) / 1e6 if steps else self.unit_ms
 
     def per_unit_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
-        """Mean over ranks of some nanoseconds for a step, or for a window without steps."""
+        """Nanoseconds of a step, or of a window without steps, mean over ranks."""
         if not self.ranks:
             return None
         return self.per_step_ms(of) if self.unit == "step" else statistics.fmean(map(of, self.ranks)) / 1e6
 
     def prediction(self, key: str) -> Prediction | None:
-        """What a change was predicted to gain; None where it was not tried."""
+        """The prediction for a change; None if it was not replayed."""
         return next((p for p in self.gains.predictions if p.key == key), None)
 
     def setting(self, knob: str) -> tuple[bool, Value]:
@@ -128,24 +128,25 @@ class Case:
         return self.setting(knob) == (True, value)
 
     def number(self, knob: str) -> int | None:
-        """A whole number that is known; None also where it is unknown or set to none."""
+        """A known integer; None if it is unknown or set to none."""
         known, value = self.setting(knob)
         return value if known and isinstance(value, int) and not isinstance(value, bool) else None
 
     def degree(self, knob: str) -> int | None:
-        """A parallel degree, of which null stands for 1; None where it is not known."""
+        """A parallel degree, null read as 1; None if it is unknown."""
         known, value = self.setting(knob)
         return 1 if known and value is None else self.number(knob)
 
     @cached_property
     def gpu(self) -> Gpu | None:
-        """What the GPUs are; None on CPUs, where they are unknown, or where ranks differ."""
+        """The GPU model; None on CPUs, if it is unknown, or if ranks differ."""
         kinds = {gpu_of(r.device.gpu_name) for r in self.ranks}
         return kinds.pop() if len(kinds) == 1 else None
 
     @property
     def micro_batches(self) -> int | None:
-        """Of a step on each pipeline: as the job says, else global batch / (micro-batch x dp)."""
+        """Micro-batches of a step per pipeline: from the job's facts, else global batch / (micro-batch x
+        dp)."""
         if self.job.facts.micro_batches is not None:
             return self.job.facts.micro_batches
         batch, each = self.number("global_batch_size"), self.number("micro_batch_size")
@@ -156,7 +157,7 @@ class Case:
 
     @property
     def dp(self) -> int | None:
-        """Replicas of the model; None where it is not known."""
+        """Replicas of the model; None if unknown."""
         if self.job.facts.dp is not None:
             return self.job.facts.dp
         try:

@@ -1,4 +1,4 @@
-"""Evidence that several rules give."""
+"""Evidence shared by several rules."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from perfdoc.rules.engine.case import Case
 def time_evidence(
     case: Case, label: str, share: float, of: Callable[[RankMeasurement], int]
 ) -> list[Evidence]:
-    """The share of the window, mean over ranks, and where there are steps the milliseconds of one.
+    """The share of the window, mean over ranks, and the time per step where there are steps.
 
-    share: what `case.share(of)` gave.
+    share: the result of `case.share(of)`.
     """
     evidence = [Evidence(label=f"{label}, mean over ranks", value=per_cent(share))]
     if (ms := case.per_step_ms(of)) is not None:
-        evidence.append(Evidence(label="of a step", value=brief(ms * 1e6)))
+        evidence.append(Evidence(label="per step", value=brief(ms * 1e6)))
     return evidence

@@ -1,4 +1,4 @@
-"""What a rule says that its advice gains."""
+"""The gain of a rule's advice: predicted by replay, or an upper bound."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from perfdoc.rules.engine.rule import Verdict
 
 
 def predicted(case: Case, *keys: str) -> Gain | None:
-    """The best of some predictions; None where none was made. Never their sum."""
+    """The best of several predictions; None if there is none. Never their sum."""
     return best_of(p.gain for key in keys if (p := case.prediction(key)) is not None)
 
 
 def best_of(gains: Iterable[Gain]) -> Gain | None:
-    """The largest of predictions; of ceilings where there is no prediction; else None."""
+    """The largest prediction; without one the largest upper bound; else None."""
     found = list(gains)
     replayed = [g for g in found if g.method == "replay"]
     if replayed:
@@ -27,7 +27,7 @@ def best_of(gains: Iterable[Gain]) -> Gain | None:
 
 
 def worth_frac(case: Case, *keys: str) -> float:
-    """The largest share of a step that one of these changes was predicted to save; 0 where none was."""
+    """The largest predicted gain of these changes as a share of the step; 0 without a prediction."""
     shares = [
         p.mid_ns / p.step_ns
         for key in keys
@@ -37,7 +37,7 @@ def worth_frac(case: Case, *keys: str) -> float:
 
 
 def at_most(gain: Gain | None, why: str) -> Gain | None:
-    """A prediction of more than what is advised: its upper end, and labelled as a ceiling."""
+    """The upper bound of advice that covers only part of a predicted change: the prediction's upper end."""
     if gain is None or gain.high_ms is None:
         return None
     return replace(
@@ -46,15 +46,15 @@ def at_most(gain: Gain | None, why: str) -> Gain | None:
 
 
 def kept_gain(verdict: Verdict, allowed: Collection[str]) -> Gain | None:
-    """What is gained by the pieces of advice in `allowed`: the best one's, never their sum.
+    """The gain of the advice in `allowed`: that of the best piece, never their sum.
 
-    Where none of them has a gain, the verdict's own; beside advice that is a ceiling, or nothing.
+    If none of them has a gain, the verdict's own; next to advice that is an upper bound, or nothing.
     """
     gains = []
     for piece in verdict.advice:
         if piece.knob in allowed and piece.gain is not None:
             missing = [knob for knob in piece.together if knob not in allowed]
-            why = f"predicted together with {', '.join(missing)}, which this configuration does not take"
+            why = f"predicted together with {', '.join(missing)}, which this configuration forbids"
             gains.append(at_most(piece.gain, why) if missing else piece.gain)
     best = best_of(g for g in gains if g is not None)
     if best is not None:
@@ -64,7 +64,7 @@ def kept_gain(verdict: Verdict, allowed: Collection[str]) -> Gain | None:
 
 
 def ceiling(case: Case, of: Callable[[RankMeasurement], int], what: str) -> Gain | None:
-    """At most all of something: no prediction, and labelled as none."""
+    """An upper bound: all of `of`. Not a prediction, and labelled so."""
     most = case.per_unit_ms(of)
     if most is None:
         return None
@@ -73,5 +73,5 @@ def ceiling(case: Case, of: Callable[[RankMeasurement], int], what: str) -> Gain
         mid_ms=None,
         high_ms=most,
         method="ceiling",
-        assumptions=[f"no more than {what} can be gained; how much of it, nothing here tells"],
+        assumptions=[f"upper bound, not predicted: {what}"],
     )

@@ -1,6 +1,6 @@
-"""What a rule needs to know before it can judge: `META.needs`, which the engine holds a case against.
+"""The inputs that a rule needs: `META.needs`, which the engine checks before it calls the rule.
 
-Needs that ask what several rules ask live beside the answer, in `rules/facts`; those of one rule in its file.
+Needs that several rules share are in `rules/facts`, next to the fact; those of one rule in its file.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, kw_only=True)
 class Missing:
-    """Why a rule is not asked."""
+    """Why a rule is not evaluated."""
 
     state: Literal["skipped", "not_applicable"]
-    """skipped: something is not known. not_applicable: what the rule is about is not there."""
+    """skipped: an input is missing. not_applicable: the job does not have what the rule is about."""
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True)
 class Need:
-    """One thing that must be known, or be the case, for a rule to be asked."""
+    """One condition for a rule to be evaluated: an input that is known, or a property of the job."""
 
     words: str
     """For the rule's page: what is needed."""
     missing: Callable[[Case], Missing | None]
-    """None where the case has it."""
+    """None if the case meets it."""
 
 
 def skipped(reason: str) -> Missing:
-    """Something is not known."""
+    """An input is missing."""
     return Missing(state="skipped", reason=reason)
 
 
 def not_applicable(reason: str) -> Missing:
-    """What the rule is about is not there."""
+    """The job does not have what the rule is about."""
     return Missing(state="not_applicable", reason=reason)
 
 
 def first_missing(case: Case, needs: Iterable[Need]) -> Missing | None:
-    """What the first need that the case does not meet says; None where it meets all of them."""
+    """The first need that the case does not meet; None if it meets all."""
     return next((found for need in needs if (found := need.missing(case)) is not None), None)
 
 
 def needs_in_words(needs: Iterable[Need]) -> list[str]:
-    """For the rule's page, each once: some are asked for twice, as unknown and as not there."""
+    """For the rule's page, each once: one input may have two needs, known and applicable."""
     return list(dict.fromkeys(need.words for need in needs))
 
 
 def given(value: T | None) -> T:
-    """A value that the rule's needs have established."""
-    assert value is not None, "a rule uses what its META.needs do not establish"
+    """A value that the rule's needs guarantee."""
+    assert value is not None, "a rule reads what its META.needs do not guarantee"
     return value
 
 
@@ -67,13 +67,13 @@ def known(words: str, *of: Callable[[Case], object], reason: str = "") -> Need:
 
 
 def applies(words: str, holds: Callable[[Case], bool], otherwise: str) -> Need:
-    """Something that must be the case, else the rule is not about this job."""
+    """A property that the job must have; without it the rule does not apply."""
     return Need(words=words, missing=lambda case: None if holds(case) else not_applicable(otherwise))
 
 
 def several(words: str, of: Callable[[Case], int | None], *, one: str, unknown: str = "") -> Need:
-    """More than one of something. one: the reason where it is one. unknown: where that is not known; left
-    empty, only what is known to be one is in the way."""
+    """A count above 1. one: the reason if it is 1. unknown: the reason if it is unknown; if empty, an unknown
+    count meets the need."""
 
     def missing(case: Case) -> Missing | None:
         count = of(case)
@@ -85,7 +85,7 @@ def several(words: str, of: Callable[[Case], int | None], *, one: str, unknown: 
 
 
 def setting(*knobs: str) -> Need:
-    """Settings that are known, whatever they are."""
+    """Settings that are known, with any value."""
 
     def missing(case: Case) -> Missing | None:
         unknown = [knob for knob in knobs if not case.setting(knob)[0]]
@@ -99,7 +99,7 @@ def _unknown(knobs: Sequence[str]) -> str:
 
 
 def capability(name: str, words: str) -> Need:
-    """Something that every capture shows."""
+    """Data that every capture holds."""
 
     def missing(case: Case) -> Missing | None:
         without = (c.capabilities[name] for c in case.captures if not c.capabilities[name].available)
@@ -109,7 +109,7 @@ def capability(name: str, words: str) -> Need:
 
 
 class _Measured(Protocol):
-    """A part of a measurement that may not have been possible."""
+    """A part of a measurement, or why it is missing."""
 
     @property
     def state(self) -> str: ...
@@ -118,7 +118,7 @@ class _Measured(Protocol):
 
 
 def on_some_rank(words: str, of: Callable[[RankMeasurement], _Measured]) -> Need:
-    """Something that was measured on one rank at least."""
+    """A measurement of at least one rank."""
 
     def missing(case: Case) -> Missing | None:
         found = [of(rank) for rank in case.ranks]
@@ -130,7 +130,7 @@ def on_some_rank(words: str, of: Callable[[RankMeasurement], _Measured]) -> Need
 
 
 def over_ranks(words: str, of: Callable[[Case], _Measured]) -> Need:
-    """Something that was measured by comparing ranks."""
+    """A measurement that compares ranks."""
 
     def missing(case: Case) -> Missing | None:
         found = of(case)
@@ -149,7 +149,7 @@ WINDOW = known(
     "a window that is not empty", lambda case: case.share(lambda _: 0), reason="every window is empty"
 )
 GPU_MODEL = known(
-    "GPUs of one model, whose name is known",
+    "GPUs of one known model",
     lambda case: case.gpu,
-    reason="which GPUs these are is not known",
+    reason="the GPU model is not known",
 )

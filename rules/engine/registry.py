@@ -26,10 +26,10 @@ ENTRY_POINT_GROUP = "perfdoc.rules"
 
 @cache
 def all_rules() -> tuple[Rule, ...]:
-    """Every rule by code. Raises ValueError where two of perfdoc's own claim one code.
+    """Every rule by code. Raises ValueError if two of perfdoc's own rules have one code.
 
-    An entry point of another package that cannot be loaded, or that claims a taken code, is there as a
-    rule of its own name that ends in `error`.
+    An entry point of another package that cannot be loaded, or whose code is taken, becomes a rule of its
+    own name that ends in `error`.
     """
     rules = {rule.meta.code: rule for rule in own_rules()}
     for entry in sorted(entry_points(group=ENTRY_POINT_GROUP), key=lambda e: (e.name, e.value)):
@@ -46,27 +46,27 @@ def own_rules() -> tuple[Rule, ...]:
         if re.fullmatch(r"pd\d{3}_\w+", found.name):
             rule = _rule(importlib.import_module(f"{perfdoc.rules.checks.__name__}.{found.name}"))
             if rule.meta.code in rules:
-                raise ValueError(f"two rules claim the code {rule.meta.code}")
+                raise ValueError(f"two rules have the code {rule.meta.code}")
             rules[rule.meta.code] = rule
     return tuple(rules[code] for code in sorted(rules))
 
 
 def _rule(module: object) -> Rule:
-    """A module as a rule. Raises ValueError where it is none."""
+    """A module as a rule. Raises ValueError if it is not one."""
     meta, evaluate = getattr(module, "META", None), getattr(module, "evaluate", None)
     if not isinstance(meta, Meta) or not callable(evaluate):
-        raise ValueError("has no META and evaluate of a rule")
+        raise ValueError("has no META and evaluate")
     if not all(isinstance(need, Need) for need in meta.needs):
-        raise ValueError("has needs in META that perfdoc.rules.engine.needs did not make")
+        raise ValueError("META.needs holds something that is not a perfdoc.rules.engine.needs.Need")
     return Rule(meta=meta, evaluate=evaluate)
 
 
 def _foreign_rule(entry: EntryPoint, taken: frozenset[str]) -> Rule:
-    """The rule of another package, or one in its place that says why it is missing."""
+    """The rule of another package, or a placeholder that says why it cannot be used."""
     try:
         rule = _rule(entry.load())
         if rule.meta.code in taken:
-            raise ValueError(f"claims the code {rule.meta.code}, which is taken")
+            raise ValueError(f"has the code {rule.meta.code}, which is taken")
         return rule
     except (Exception, SystemExit) as error:  # noqa: BLE001 - another package's code; the others must still run
         reason = f"the rule of {entry.value} cannot be used: {type(error).__name__}: {error}"
@@ -74,26 +74,26 @@ def _foreign_rule(entry: EntryPoint, taken: frozenset[str]) -> Rule:
     meta = Meta(
         code=name,
         title=f"The rule {entry.name} of another package could not be loaded",
-        why="What it looks for was not looked for.",
+        why="Its check did not run.",
         sources=(),
     )
     return Rule(meta=meta, evaluate=lambda _: Verdict(state="error", reason=reason))
 
 
 def run_rules(case: Case, rules: Sequence[Rule] | None = None) -> list[RuleResult]:
-    """Apply every rule; one that throws, or gives no verdict, becomes an `error` row, never a crash.
+    """Apply every rule; one that raises, or returns no verdict, becomes an `error` row, never a crash.
 
-    Those that fire know of one another, see `related`.
+    Those that fire are then related, see `related`.
     """
     return related(case, [applied(rule, case) for rule in (all_rules() if rules is None else rules)])
 
 
 def applied(rule: Rule, case: Case) -> Applied:
-    """What a rule finds alone; an `error` row where it throws or gives no verdict."""
+    """The result of one rule alone; an `error` row if it raises or returns no verdict."""
     try:
         verdict = verdict_of(rule, case)
         if not isinstance(verdict, Verdict) or verdict.state not in get_args(State):
-            raise TypeError("evaluate gave no verdict")
+            raise TypeError("evaluate returned no verdict")
         evidence = list(verdict.evidence)
         advice = proposed(case, verdict.advice) if verdict.state == "fires" else []
         allowed = {piece.knob for piece in advice if not piece.forbidden}
@@ -124,15 +124,15 @@ def applied(rule: Rule, case: Case) -> Applied:
 
 
 def verdict_of(rule: Rule, case: Case) -> Verdict:
-    """The rule's, where the case has what the rule needs."""
+    """The rule's verdict, or the first need that the case does not meet."""
     missing = first_missing(case, rule.meta.needs)
     return rule.evaluate(case) if missing is None else Verdict(state=missing.state, reason=missing.reason)
 
 
 def _in_words(verdict: Verdict) -> str:
-    """What is left to do where no setting is."""
+    """The remedy if no setting is left to change."""
     words = (verdict.otherwise, verdict.remedy)
-    return " ".join(w for w in words if w) or "None of the settings that would help is left to be made here."
+    return " ".join(w for w in words if w) or "None of the settings that would help can be changed here."
 
 
 def _share(gain: Gain | None, case: Case) -> float | None:

@@ -1,8 +1,8 @@
-"""Rules that fire side by side: advice that excludes other advice, and gains that are of the same time.
+"""Relations between rules that fire: conflicting advice, and gains that overlap.
 
-A gain is of one change alone, so two rules may both promise the same nanoseconds. Each nanosecond is a
-problem of one rule: of the problems with the same time the one whose gain is surest stays one, the others
-become information that name it.
+A gain is that of one change alone, so two rules may both promise the same nanoseconds. Each nanosecond is
+the problem of one rule: of several problems with the same time the one with the surest gain stays a problem,
+the others become information that refers to it.
 """
 
 from __future__ import annotations
@@ -17,20 +17,20 @@ from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 
 _METHODS = {"replay": 0, "ceiling": 1, "none": 2}
-"""How sure a gain is, surest first."""
+"""Gain methods, surest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Applied:
-    """What a rule found, alone."""
+    """The result of one rule, alone."""
 
     result: RuleResult
     time: tuple[str, ...]
-    """Of whose time its gain is; empty where there is none."""
+    """The time that its gain reduces; empty without a gain."""
 
 
 def related(case: Case, applied: Sequence[Applied]) -> list[RuleResult]:
-    """The results, in their order, with what those that fire have to do with one another."""
+    """The results, in their order, with the relations between those that fire."""
     firing = [a for a in applied if a.result.state == "fires"]
     found: dict[str, list[Related]] = {a.result.code: [] for a in firing}
     for i, one in enumerate(firing):
@@ -57,43 +57,43 @@ def related(case: Case, applied: Sequence[Applied]) -> list[RuleResult]:
 
 
 def changes_of(result: RuleResult) -> dict[str, Value]:
-    """What is advised and allowed; of several values for one knob the first, which the rule puts first."""
+    """The allowed changes; if one knob has several values, the first, which is the best."""
     return {p.knob: value_of(p) for p in reversed(result.advice) if not p.forbidden}
 
 
 def _excluded(case: Case, one: RuleResult, other: RuleResult) -> str:
-    """Why what both advise cannot be made together; empty where it can."""
+    """Why both changes cannot be made together; empty if they can."""
     mine, theirs = changes_of(one), changes_of(other)
     if not mine or not theirs:
         return ""
     for knob in mine.keys() & theirs.keys():
         if mine[knob] != theirs[knob]:
-            return f"each wants another {knob}"
+            return f"they set {knob} to different values"
     against = check(case.configuration, mine | theirs)
     return against[0].words if against else ""
 
 
 def _shared(one: Applied, other: Applied) -> str:
-    """Which time both gains are of; empty where they share none."""
+    """The time that both gains reduce; empty if they share none."""
     shared = [_WORDS.get(name, name) for name in one.time if name in other.time]
     return ", ".join(shared)
 
 
 _WORDS = {
-    "idle.host": "idle behind the host",
-    "idle.gc": "idle behind garbage collection",
-    "idle.data": "idle behind data loading",
+    "idle.host": "launch-bound idle time",
+    "idle.gc": "garbage-collection idle time",
+    "idle.data": "data-loader stalls",
     "exposed_memcpy": "exposed copies",
     "waits": "waiting for late ranks",
-    "pipeline.bubble": "the pipeline's bubble",
-    "pipeline.late_peer": "waiting for slower stages",
-    "pipeline.transfer": "messages between stages",
+    "pipeline.bubble": "pipeline bubble",
+    "pipeline.late_peer": "waiting for late peers",
+    "pipeline.transfer": "pipeline send/recv",
     **{f"exposed_comm.{d}": f"exposed {d.upper()} communication" for d in ("dp", "tp", "cp", "ep", "pp")},
 }
 
 
 def _owners(firing: Sequence[Applied]) -> dict[str, str]:
-    """Problem -> the problem that keeps its time; itself where no surer one looks at any of it."""
+    """Problem -> the problem that owns its time; itself if no surer one shares any of it."""
     claiming = [a for a in firing if a.result.level == "problem" and a.time]
     by_code = sorted(claiming, key=lambda a: a.result.code, reverse=True)
     taken: dict[str, str] = {}
@@ -107,9 +107,9 @@ def _owners(firing: Sequence[Applied]) -> dict[str, str]:
 
 
 def _surest_first(result: RuleResult) -> tuple[int, float]:
-    """Of equal gains the later code's comes first: rules of a whole dimension (PD342) have lower ones than
-    those of one cause of its time (PD343), which say more. What was simulated and saves nothing takes none of
-    the time away, and comes behind what may."""
+    """Surest gain first, then the largest; equal gains by later code: a rule on one cause (PD343) has a later
+    code than the rule on its whole dimension (PD342) and says more. A replay that saves nothing owns no time
+    and comes last."""
     gain = result.gain
     if gain is None:
         return len(_METHODS), 0.0

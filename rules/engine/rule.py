@@ -1,4 +1,4 @@
-"""What a rule is: who it is (Meta) and what it found (Verdict)."""
+"""A rule: its identity (Meta) and its finding (Verdict)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from perfdoc.rules.engine.needs import Need
 
 State = Literal["fires", "passes", "not_applicable", "skipped", "error"]
 Level = Literal["problem", "information"]
-"""problem: a cost was measured, or something is wrong for certain. information: worth knowing or trying, at a
-cost that nobody measured here."""
+"""problem: a cost was measured, or a setting is certainly wrong. information: worth knowing or trying, at an
+unmeasured cost."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Meta:
-    """Identity of a rule. A code is never used again for another rule."""
+    """Identity of a rule. A code is never reused."""
 
     code: str
     title: str
@@ -27,46 +27,45 @@ class Meta:
     why: str
     """What the problem costs, in a sentence or two."""
     sources: tuple[str, ...]
-    """Where the advice comes from."""
+    """Sources of the advice."""
     topic: str = ""
-    """Of `advice.entries.TOPICS`."""
+    """One of `advice.entries.TOPICS`."""
     time: tuple[str, ...] = ()
-    """Of whose time its gain is: ledger leaves (`exposed_comm.tp`), parts of a pipeline's waiting
-    (`pipeline.bubble`), `waits` for late ranks. Empty where its gain is of no time that others look at."""
+    """The time that its gain reduces: ledger leaves (`exposed_comm.tp`), parts of pipeline waiting
+    (`pipeline.bubble`), `waits` for late ranks. Empty if no other rule's gain can overlap."""
     needs: tuple[Need, ...] = ()
-    """What must be known, in the order in which it is asked: the engine gives the first that is missing as
-    the verdict, and `evaluate` is called where none is."""
+    """Required inputs, checked in order: the engine returns the first missing one as the verdict, and calls
+    `evaluate` if none is missing."""
     advice: tuple[str, ...] = ()
-    """Entries of the guides that it decides, by id."""
+    """Ids of the guides' entries that it decides."""
     status: Literal["preview", "stable"] = "preview"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Verdict:
-    """What a rule found; a state other than `fires` and `passes` needs a reason."""
+    """The finding of a rule; a state other than `fires` and `passes` needs a reason."""
 
     state: State
     level: Level = "problem"
-    """Where it fires."""
+    """If it fires."""
     reason: str = ""
     evidence: Sequence[Evidence] = field(default_factory=tuple)
     remedy: str = ""
-    """What to do, in words, for what no setting does."""
+    """What to do, in words, where no setting does it."""
     advice: Sequence[Advice] = field(default_factory=tuple)
     """Best first, each made with `advise`."""
     otherwise: str = ""
-    """What to do, in words, where no piece of the advice is left: all forbidden or followed already."""
+    """What to do, in words, if no advice is left: all of it forbidden or already set."""
     gain: Gain | None = None
-    """What the remedy in words gains; beside advice the most that there is to gain, a ceiling. None where
-    nothing can be said."""
+    """The gain of the remedy in words; next to advice, the upper bound of any gain. None if unknown."""
     time: tuple[str, ...] | None = None
-    """As in Meta, where it depends on the case; None: as Meta says."""
+    """Overrides Meta.time if it depends on the case; None: as in Meta."""
     verify: str = ""
-    """How to see whether it helped."""
+    """How to check that it helped."""
     false_alarm: str = ""
-    """What would make this none of a problem."""
+    """What would make this a false alarm."""
     worst: WorstInstance | None = None
-    """The worst instance of it in the trace; None where it is of no single moment, or none is known."""
+    """Its worst instance in the trace; None if it has no single moment, or none is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

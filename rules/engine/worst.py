@@ -1,4 +1,4 @@
-"""The worst instance that a rule can point at."""
+"""The worst instance in the trace that a rule points at."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from perfdoc.rules.engine.case import Case
 
 
 def worst_instance(case: Case, *keys: str, label: str | None = None) -> WorstInstance | None:
-    """The costliest instance of any of these kinds over all ranks, or on the one of a label; None where none
-    is known."""
+    """The costliest instance of these kinds over all ranks, or on the rank with this label; None if none is
+    known."""
     labels = case.job.labels
     found = [
         (instance.spot.cost_ns, -position, instance)
@@ -27,12 +27,12 @@ def worst_instance(case: Case, *keys: str, label: str | None = None) -> WorstIns
 
 
 def worst_exposed(case: Case, *dimensions: str) -> WorstInstance | None:
-    """The communication of some dimensions of which most was exposed."""
+    """The communication of these dimensions with the longest exposed time."""
     return worst_instance(case, *(f"exposed.{d}" for d in dimensions))
 
 
 def late_rank(case: Case, straggler: Straggler) -> WorstInstance | None:
-    """The collective to which a straggler came latest; None where it never came last alone."""
+    """The collective that a straggler joined latest; None if it was never alone in joining last."""
     everyone, at = case.together, case.job.latest.get((straggler.name, straggler.dimension))
     names = [member.name for member in case.job.matches.members]
     if everyone is None or at is None or names.count(straggler.name) != 1:
@@ -41,9 +41,8 @@ def late_rank(case: Case, straggler: Straggler) -> WorstInstance | None:
 
 
 def bubble(case: Case) -> WorstInstance | None:
-    """The longest stretch between two passes, in the typical step that the timeline shows where there is one:
-    the bubble comes in every step, and the longest of all may be some pause. Else the longest exposed
-    message."""
+    """The longest gap between two passes, in the typical step of the timeline if there is one: the bubble
+    recurs in every step, and the longest gap of all may be a pause. Else the longest exposed send/recv."""
     everyone, pp = case.together, case.job.pipeline.pp
     if everyone is None:
         return None

@@ -1,1 +1,1 @@
-"""What several rules ask of a case."""
+"""Facts about a case that several rules share."""

@@ -1,4 +1,4 @@
-"""What rules about pipelines have in common: the bubble by formula and by measurement."""
+"""The pipeline bubble, by formula and as measured, for the rules about pipelines."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from perfdoc.rules.engine.needs import Missing, Need, applies, skipped
 from perfdoc.rules.facts.degrees import PP, VPP
 
 PER_STAGE = 4
-"""Micro-batches for each stage that the guides ask for at least: the bubble is then (pp - 1) / (4 pp) of the
-work at most, below a fifth of the step."""
+"""Least micro-batches per stage by the guides: the bubble is then at most (pp - 1) / (4 pp) of the work,
+below a fifth of the step."""
 MIN_FRAC = 0.05
-"""Of the step: a smaller bubble is left alone."""
+"""Of the step: a smaller bubble is no finding."""
 
 
 def ideal_frac(*, pp: int, vpp: int, micro_batches: int) -> float:
@@ -26,15 +26,16 @@ def ideal_frac(*, pp: int, vpp: int, micro_batches: int) -> float:
 
 
 def bubble_at(case: Case, at: Degrees) -> float:
-    """Bubble of equal stages under other degrees and the same global batch, of it; 1 where that makes no
-    micro-batch for each pipeline, or is not known."""
+    """Bubble of equal stages, of the step, under other degrees and the same global batch; 1 if a pipeline
+    gets no micro-batch, or it is unknown."""
     batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
     micro_batches = (batch or 0) // ((each or 1) * at.dp)
     return ideal_frac(pp=at.pp, vpp=at.vpp, micro_batches=micro_batches) if micro_batches else 1.0
 
 
 def bubble_grows(case: Case, now: Degrees, then: Degrees) -> float:
-    """By how much of the step: more replicas leave fewer micro-batches for each, or stages are added."""
+    """Growth of the bubble, of the step: more replicas leave each fewer micro-batches, or stages are
+    added."""
     return bubble_at(case, then) - bubble_at(case, now)
 
 
@@ -56,17 +57,17 @@ BUBBLE = Need(words="a measured bubble", missing=_no_bubble)
 
 
 def overlapped_messages(case: Case) -> list[Advice]:
-    """What two interleaved stages need: messages that run beside compute, where that is known to be off."""
+    """What two interleaved stages need: overlapped send/recv, if it is known to be off."""
     if not case.is_set_to("overlap_p2p_comm", False):
         return []
     found = [advise(knob="overlap_p2p_comm", to=True, why="two interleaved stages need it")]
     if case.is_set_to("batch_p2p_comm", True):
-        found.insert(0, advise(knob="batch_p2p_comm", to=False, why="batched messages cannot overlap"))
+        found.insert(0, advise(knob="batch_p2p_comm", to=False, why="batched send/recv cannot overlap"))
     return found
 
 
 def without_chunks(case: Case) -> list[Advice]:
-    """No virtual stages any more, nor what is known to be on and works between those only."""
+    """Virtual stages off, with the settings known to be on that only work with them."""
     why = "there are no stages left to interleave"
     need = ("overlap_p2p_comm_warmup_flush", "overlap_p2p_comm")
     off = [advise(knob=knob, to=False, why=why) for knob in need if case.is_set_to(knob, True)]
@@ -74,18 +75,18 @@ def without_chunks(case: Case) -> list[Advice]:
 
 
 def bubble_ceiling(case: Case) -> Gain | None:
-    """At most the bubble that was measured, mean over ranks; None where it was not."""
-    return _of_rows(case, ("bubble_ns",), "the pipeline's bubble")
+    """Upper bound: the measured bubble, mean over ranks; None if it was not measured."""
+    return _of_rows(case, ("bubble_ns",), "the whole pipeline bubble")
 
 
 def late_peer_ceiling(case: Case) -> Gain | None:
-    """At most what stages waited for stages with more to do."""
-    return _of_rows(case, ("late_peer_ns",), "the time in which stages wait for a slower one")
+    """Upper bound: the time that stages wait for slower stages."""
+    return _of_rows(case, ("late_peer_ns",), "all waiting for late peers")
 
 
 def transfer_ceiling(case: Case) -> Gain | None:
-    """At most what stages waited for messages on their way, and for them to be handed over."""
-    what = "the time of messages between stages that nothing hides"
+    """Upper bound: the time that stages wait for send/recv and its handover."""
+    what = "all exposed send/recv between stages"
     return _of_rows(case, ("transfer_ns", "handover_ns"), what)
 
 
@@ -99,5 +100,5 @@ def _of_rows(case: Case, columns: tuple[str, ...], what: str) -> Gain | None:
         mid_ms=None,
         high_ms=sum(getattr(row, column) for row in rows for column in columns) / steps / 1e6,
         method="ceiling",
-        assumptions=[f"no more than {what} can be gained; how much of it, nothing here tells"],
+        assumptions=[f"upper bound, not predicted: {what}"],
     )

@@ -1,4 +1,4 @@
-"""What a capture does not show: kernels hidden in graphs, and steps apart from a job's start."""
+"""What a capture may not show: kernels inside CUDA graphs, and steady steps apart from start-up."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _HIDDEN = (
 
 
 def why_hidden(case: Case) -> str:
-    """Why kernels are not all there; empty where they are."""
+    """Why kernels are missing from the capture; empty if none are."""
     return _HIDDEN if any(rank.host.graphs.whole_graphs for rank in case.ranks) else ""
 
 
@@ -23,13 +23,13 @@ KERNELS = Need(
 
 
 def fused_attention_runs(case: Case) -> bool:
-    """Whether any kernel is one of fused attention."""
+    """Whether any fused attention kernel runs."""
     return any(k.kernel_class is KernelClass.ATTENTION for r in case.ranks for k in r.kernel_times)
 
 
 def why_start_up_counts(case: Case) -> str:
-    """Why shares of the window are not shares of training: steps are not known, and nobody asked for this
-    window. Empty where they are."""
+    """Why shares of the window are not shares of training: no steps are known and the window was not given.
+    Empty if they are."""
     if any(r.window.kind == "capture" and "asked for" not in r.window.reason for r in case.ranks):
         return "the window is the whole capture, start-up included: steps are not known (see PD902)"
     return ""
@@ -37,7 +37,7 @@ def why_start_up_counts(case: Case) -> str:
 
 LAUNCHES = capability("launch_correlation", "the launch of each kernel")
 STEADY = Need(
-    words="steps, or a window that was asked for",
+    words="steps, or a given window",
     missing=lambda case: skipped(why) if (why := why_start_up_counts(case)) else None,
 )
 OWN_WINDOW = applies(

@@ -1,4 +1,4 @@
-"""How far context parallelism can go: what has to divide what, and what attention covers."""
+"""Limits of context parallelism: divisibility, and how much of the transfer attention hides."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from perfdoc.rules.facts.degrees import batch_divides, heads_of, sequence_of
 from perfdoc.rules.facts.hidden import time_ns
 
 _LARGEST = 1 << 16
-"""No group has more ranks; a settings file may say anything."""
+"""No group has more ranks; a settings file may hold any number."""
 
 
 def sequence_allows(case: Case, cp: int) -> bool:
-    """Whether the sequence is known to divide over so many ranks, twice as finely as megatron-core wants."""
+    """Whether the sequence length is known to be a multiple of 2 x CP, as megatron-core requires."""
     length = sequence_of(case)
     return cp == 1 or (length is not None and length % (2 * cp) == 0)
 
 
 def key_value_heads(case: Case) -> int | None:
-    """Heads of keys and values; multi-latent attention has one latent that all share."""
+    """Key and value heads; multi-latent attention has one shared latent."""
     model = case.job.facts.model
     if case.is_set_to("multi_latent_attention", True) or (model is not None and model.kv_lora_rank):
         return 1
@@ -33,18 +33,18 @@ def divisors(number: int) -> list[int]:
 
 
 def transfer_over_attention(case: Case) -> float | None:
-    """Time of CP communication by that of attention, over all ranks; None where attention is not known."""
+    """CP communication time over attention time, all ranks; None if attention is unknown."""
     attention = [rank.kernel_parts.attention_ns for rank in case.ranks]
     total = sum(ns or 0 for ns in attention)
     return None if None in attention or not total else time_ns(case, "cp") / total
 
 
 def covered_cp(case: Case, cp: int, ratio: float) -> int | None:
-    """The largest smaller degree at which attention covers the ring's transfer; None where `ratio` shows that
-    it does already, or where the batch is not known to divide over the replicas that become free.
+    """The largest smaller degree at which attention hides the ring's transfer; None if by `ratio` it already
+    does, or if the batch is not known to divide over the additional replicas.
 
-    Of `cp` ranks each moves (cp - 1) / cp of the keys and values and computes 1 / cp of attention, so that
-    transfer over attention grows with cp - 1. 1.5 at cp 8 is 1.5 x 3 / 7 = 0.64 at 4.
+    Each of `cp` ranks moves (cp - 1) / cp of the keys and values and computes 1 / cp of attention: transfer
+    over attention grows with cp - 1. 1.5 at cp 8 is 1.5 x 3 / 7 = 0.64 at 4.
     """
     if ratio <= 1.0 or cp < 2 or case.dp is None:
         return None
@@ -53,8 +53,8 @@ def covered_cp(case: Case, cp: int, ratio: float) -> int | None:
 
 
 def two_levels(case: Case, cp: int) -> tuple[int, int] | None:
-    """(ranks that exchange heads, ranks of each ring): the first as many as lie in one NVLink domain and as
-    divide the heads of a rank. None where one of these is not known, or there is no such split."""
+    """(ranks of the all-to-all, ranks of each ring): the first as large as fits one NVLink domain and divides
+    the heads of a rank. None if one of these is unknown, or there is no such split."""
     gpu, tp = case.gpu, case.degree("tensor_model_parallel_size")
     query, shared = heads_of(case), key_value_heads(case)
     if gpu is None or gpu.nvlink_domain is None or not tp or query is None or shared is None:

@@ -1,4 +1,4 @@
-"""How ranks are divided over the model and the data, as rules about the mapping see it."""
+"""Parallel degrees and the model's sizes, for the rules about the mapping."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ VPP, EP = "virtual_pipeline_model_parallel_size", "expert_model_parallel_size"
 ETP = "expert_tensor_parallel_size"
 UNKNOWN = "the parallel degrees are not all known: give the job's configuration (--config FILE)"
 _RACK = 8
-"""A domain of more GPUs spans several servers, so that ranks of one server do not bound it."""
+"""A larger domain spans several servers, so the ranks per server do not bound it."""
 
 
 def degrees_of(case: Case) -> Degrees | None:
-    """The job's; None where one that matters is not known.
+    """The job's degrees; None if one that matters is unknown.
 
-    Virtual stages count as one where nobody says otherwise, expert parallelism only with experts.
+    Unknown virtual stages count as one; expert parallelism counts only with experts.
     """
     tp, pp, cp, dp = case.degree(TP), case.degree(PP), case.degree(CP), case.dp
     if tp is None or pp is None or cp is None or dp is None or min(tp, pp, cp, dp) < 1:
@@ -40,7 +40,7 @@ DEGREES = known("all parallel degrees", degrees_of, reason=UNKNOWN)
 
 
 def has_experts(case: Case) -> bool | None:
-    """Whether the model is a mixture of experts; None where nobody says."""
+    """Whether the model is a mixture of experts; None if unknown."""
     known, experts = case.setting("num_moe_experts")
     if known:
         return isinstance(experts, int) and experts > 1
@@ -64,7 +64,7 @@ EXPERTS = known("whether the model has experts", has_experts)
 
 
 def experts_of(case: Case) -> int | None:
-    """Routed experts of a layer; None where that is not known, or there are none."""
+    """Routed experts of a layer; None if unknown or dense."""
     known, experts = case.setting("num_moe_experts")
     if known:
         return experts if isinstance(experts, int) and experts > 1 else None
@@ -73,8 +73,8 @@ def experts_of(case: Case) -> int | None:
 
 
 def expert_tp(case: Case) -> int | None:
-    """Tensor-parallel degree of experts: unset it is that of the other layers. Where that is 1, so is this
-    one unless somebody says otherwise: nobody splits experts alone."""
+    """Tensor-parallel degree of experts: by default that of the other layers. With TP 1 an unknown degree
+    counts as 1: experts alone are not split."""
     known, value = case.setting(ETP)
     if (known and value is None) or (not known and case.degree(TP) == 1):
         return case.degree(TP)
@@ -82,10 +82,10 @@ def expert_tp(case: Case) -> int | None:
 
 
 def nvlink_domain(case: Case) -> int | None:
-    """GPUs of the job that reach one another over NVLink; None where that is not known.
+    """GPUs of the job in one NVLink domain; None if unknown.
 
-    Ranks that the launcher puts on one server bound it, except in racks: `GB200` with four ranks on each
-    server still has a domain of 72.
+    The ranks per server bound it, except in racks: `GB200` with four ranks per server still has a domain
+    of 72.
     """
     if case.gpu is None or case.gpu.nvlink_domain is None:
         return None
@@ -97,13 +97,12 @@ def nvlink_domain(case: Case) -> int | None:
 NVLINK = known(
     "the GPUs of an NVLink domain",
     nvlink_domain,
-    reason="it is not known how many GPUs reach one another over NVLink here",
+    reason="the size of the NVLink domain is not known",
 )
 
 
 def leaves_nvlink(case: Case) -> bool:
-    """Whether tensor-parallel groups are known to have more ranks than the NVLink domain, or not to divide
-    it."""
+    """Whether tensor-parallel groups are known to exceed the NVLink domain, or not to divide it."""
     tp, domain = case.degree(TP), nvlink_domain(case)
     return tp is not None and domain is not None and (tp > domain or domain % tp != 0)
 
@@ -141,21 +140,21 @@ def heads_of(case: Case) -> int | None:
 
 
 def uses_fsdp(case: Case) -> bool:
-    """Whether it is known that weights are sharded over data-parallel ranks."""
+    """Whether weights are known to be sharded over data-parallel ranks."""
     return case.is_set_to("use_torch_fsdp2", True) or case.is_set_to("use_megatron_fsdp", True)
 
 
 def batch_divides(case: Case, dp: int) -> bool:
-    """Whether the global batch is known to divide into micro-batches for so many replicas."""
+    """Whether the global batch is known to divide into micro-batches over `dp` replicas."""
     batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
     return batch is not None and bool(each) and batch % ((each or 1) * dp) == 0
 
 
 _NEED_A_GROUP = ("tp_comm_overlap", "sequence_parallel")
-"""The overlap needs sequence parallelism, so that it goes first."""
+"""The overlap needs sequence parallelism, so it is switched off first."""
 
 
 def without_tensor_ranks(case: Case) -> list[Advice]:
-    """Everything that is known to be on and needs a tensor-parallel group."""
+    """Switches off every setting known to be on that needs a tensor-parallel group."""
     why = "there is no tensor-parallel group"
     return [advise(knob=knob, to=False, why=why) for knob in _NEED_A_GROUP if case.is_set_to(knob, True)]

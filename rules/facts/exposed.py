@@ -1,4 +1,4 @@
-"""What rules about one dimension's exposed communication have in common."""
+"""Exposed communication of one dimension, for the rules about it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from perfdoc.rules.engine.needs import Missing, Need, given, not_applicable, ski
 from perfdoc.rules.engine.rule import Verdict
 
 MIN_FRAC = 0.05
-"""Of the window, mean over ranks: less exposed communication than this is left alone."""
+"""Of the window, mean over ranks: less exposed communication is no finding."""
 
 
 def exposed_ns(dimension: str) -> Callable[[RankMeasurement], int]:
@@ -24,37 +24,37 @@ def exposed_ns(dimension: str) -> Callable[[RankMeasurement], int]:
 
 
 def transfer_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
-    """A rank's exposed communication without its waiting for late ranks, as far as that was measured.
+    """A rank's exposed communication less its waiting for late ranks, as far as that was measured.
 
-    Had they come in time, a collective would have ended earlier by the wait, whatever of it compute hid; so
-    all of the wait is taken off what is exposed, 0 at least.
+    Without the late ranks a collective would have ended earlier by the wait, however much of it was hidden:
+    all of the wait is subtracted from the exposed time, down to 0.
     """
     wait = waited_ns(case, dimension)
     return lambda rank: max(0, rank.ledger.exposed_comm_ns[dimension] - wait(rank))
 
 
 def waited_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
-    """A rank's waiting for late ranks in collectives of a dimension; 0 where that was not measured."""
+    """A rank's waiting for late ranks in collectives of a dimension; 0 if not measured."""
     wait = {w.name: w.wait_ns for w in case.job.skew.waits if w.dimension == dimension}
     of = {id(rank): wait.get(label, 0) for rank, label in zip(case.ranks, case.job.labels, strict=False)}
     return lambda rank: of.get(id(rank), 0)
 
 
 def ceiling_of_transfer(case: Case, dimension: str) -> Gain | None:
-    """At most all of what is exposed, waiting for late ranks apart; None where none of it was seen."""
+    """Upper bound: all exposed communication less waiting for late ranks; None if the capture has none."""
     if not seen(case, dimension):
         return None
-    what = f"the exposed {dimension.upper()} communication beside waiting for late ranks"
+    what = f"all exposed {dimension.upper()} communication except waiting for late ranks"
     return ceiling(case, transfer_ns(case, dimension), what)
 
 
 def seen(case: Case, dimension: str) -> bool:
-    """Whether a capture shows communication that is known to be of a dimension."""
+    """Whether a capture has communication known to be of a dimension."""
     return any(row.dimension == dimension for rank in case.ranks for row in rank.communication)
 
 
 def exposed_evidence(case: Case, dimension: str, share: float) -> Evidence:
-    """What is exposed of a dimension, or that none of it was seen, which is no measured zero."""
+    """Exposed communication of a dimension; none seen in the capture is no measured zero."""
     label = f"exposed {dimension.upper()} communication, mean over ranks"
     return Evidence(
         label=label, value=per_cent(share) if seen(case, dimension) else "none known in the capture"
@@ -62,7 +62,7 @@ def exposed_evidence(case: Case, dimension: str, share: float) -> Evidence:
 
 
 def communication(dimension: str) -> Need:
-    """Communication of a dimension, and not so much of unknown dimension that it may be all the matter."""
+    """Communication of a dimension, without so much of unknown dimension that it could decide the verdict."""
     name = dimension.upper()
 
     def missing(case: Case) -> Missing | None:
@@ -71,17 +71,16 @@ def communication(dimension: str) -> Need:
         if share < MIN_FRAC <= share + unknown:
             known = f"{per_cent(share)} is known to be" if there else "none is known to be"
             reason = (
-                f"{per_cent(unknown)} of the time is exposed communication of unknown dimension; {known} "
+                f"{per_cent(unknown)} of the time is exposed communication of unknown dimension, {known} "
             )
             return skipped(reason + name)
         return None if there else not_applicable(f"no {name} communication was seen")
 
-    return Need(words=f"{name} communication, told from that of other dimensions", missing=missing)
+    return Need(words=f"{name} communication of known dimension", missing=missing)
 
 
 def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
-    """The verdict where there is nothing to advise, else None; and the figures. Needs WINDOW and
-    `communication`."""
+    """(the verdict if it passes, else None; the evidence). Needs WINDOW and `communication`."""
     rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
     share = given(case.share(exposed_ns(dimension)))
     what = f"exposed {dimension.upper()} communication"
@@ -89,15 +88,13 @@ def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
     total = sum(row.total_ns for row in rows)
     if total:
         hidden = 1 - sum(row.exposed_ns for row in rows) / total
-        evidence.append(Evidence(label="of this communication hidden by compute", value=per_cent(hidden, 0)))
+        evidence.append(Evidence(label="of this communication hidden", value=per_cent(hidden, 0)))
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence), evidence
     transfer = case.share(transfer_ns(case, dimension)) or 0.0
     if transfer < share:
-        evidence.append(
-            Evidence(label="of the time is waiting for late ranks", value=per_cent(share - transfer))
-        )
+        evidence.append(Evidence(label="waiting for late ranks", value=per_cent(share - transfer)))
     if transfer < MIN_FRAC:
-        reason = "what is exposed is waiting for late ranks, see PD303"
+        reason = "the exposed time is waiting for late ranks, see PD303"
         return Verdict(state="passes", reason=reason, evidence=evidence), evidence
     return None, evidence

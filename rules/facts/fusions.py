@@ -1,4 +1,4 @@
-"""The operator fusions that a configuration can switch, and where a switch means something."""
+"""The operator fusions that a configuration can switch, and where each switch applies."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def _rotary(case: Case) -> bool:
 
 
 def _own_gradients(case: Case) -> bool:
-    """FSDP brings gradient buffers of its own, which the fused product does not add to."""
+    """FSDP has its own gradient buffers, which the fused GEMM does not accumulate into."""
     return not any(case.is_set_to(f"use_{kind}", True) for kind in ("torch_fsdp2", "megatron_fsdp"))
 
 
 def _local_layers(case: Case) -> bool:
-    """Transformer Engine's norms are fused as they are."""
+    """Transformer Engine's norms are always fused."""
     return case.is_set_to("transformer_impl", "local")
 
 
@@ -34,8 +34,7 @@ FUSIONS: Mapping[str, tuple[str, Callable[[Case], bool]]] = MappingProxyType(
     {
         LOSS: ("the loss over the vocabulary without full-size intermediates", _always),
         "gradient_accumulation_fusion": (
-            "the weight gradient's product adds into the fp32 gradient itself; needs Apex or Transformer "
-            "Engine",
+            "the weight-gradient GEMM accumulates into the fp32 gradient; needs Apex or Transformer Engine",
             _own_gradients,
         ),
         "bias_activation_fusion": ("bias and activation in one kernel", _always),
@@ -44,13 +43,13 @@ FUSIONS: Mapping[str, tuple[str, Callable[[Case], bool]]] = MappingProxyType(
         "persist_layer_norm": ("a norm that keeps its rows on the SM; needs Apex", _local_layers),
     }
 )
-"""Knob → what it does, and whether it means something in this job. Fused masks and softmax are PD405's: fused
-attention leaves nothing of them."""
+"""Knob → what it does, and whether it applies to this job. Fused masks and softmax belong to PD405: fused
+attention includes them."""
 
 
 def known_off(case: Case, knob: str) -> bool:
-    """Whether a fusion is known to be off: set so, or left alone under verl, whose own files set none and so
-    leave megatron-core's default."""
+    """Whether a fusion is known to be off: set so, or unset under verl, whose own files set none and keep
+    megatron-core's default."""
     known, value = case.setting(knob)
     if known:
         return value is False

@@ -1,4 +1,4 @@
-"""In which format gradients are summed, over how many ranks."""
+"""The format of the gradient reduction, and its number of ranks."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import several
 
 MANY_RANKS = 128
-"""From here on sums in bf16 are said to lose precision, most of all along a ring."""
+"""From here on guides warn that bf16 reductions lose precision, most of all along a ring."""
 _REDUCTIONS = ("reduce_scatter", "all_reduce", "reduce")
 _NARROW = ("bf16", "f16", "fp16", "half", "bfloat16")
 
 
 def summing_ranks(case: Case) -> int | None:
-    """Ranks over which gradients are summed: DP x CP; None where one is not known."""
+    """Ranks over which gradients are reduced: DP x CP; None if one is unknown."""
     dp, cp = case.dp, case.degree("context_parallel_size")
     return None if dp is None or cp is None else dp * cp
 
 
 SEVERAL_REPLICAS = several(
-    "several ranks that sum gradients (DP x CP)",
+    "several ranks that reduce gradients (DP x CP)",
     summing_ranks,
-    one="no other rank has gradients to add",
-    unknown="over how many ranks gradients are summed is not known",
+    one="gradients are not reduced over ranks",
+    unknown="the number of ranks of the gradient reduction is not known",
 )
 
 
 def sums_in_16_bits(case: Case) -> bool | None:
-    """As the reductions' kernels say, else the settings; None where neither does."""
+    """By the reduction kernels, else by the settings; None if neither says."""
     seen: Counter[str] = Counter()
     for rank in case.ranks:
         for row in rank.communication:
@@ -45,13 +45,13 @@ def sums_in_16_bits(case: Case) -> bool | None:
 
 
 def keeps_precision(case: Case) -> bool:
-    """Whether something is known to add with more precision than what is sent."""
+    """Whether the reduction is known to add in more precision than it sends."""
     return case.is_set_to("use_sharp", True) or case.is_set_to("reduce_scatter_with_fp32_accumulation", True)
 
 
 def can_accumulate_in_fp32(case: Case) -> bool:
-    """Whether reduce_scatter_with_fp32_accumulation is known to work: megatron-core 0.16.1 wants sharded
-    optimizer states in one domain, and one bucket a message, which FP8 weights do not have."""
+    """Whether reduce_scatter_with_fp32_accumulation is known to work: megatron-core 0.16.1 requires optimizer
+    states sharded over one instance, and one message per bucket, which FP8 weights do not have."""
     return (
         case.is_set_to("use_distributed_optimizer", True)
         and case.degree("num_distributed_optimizer_instances") == 1

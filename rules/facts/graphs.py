@@ -1,4 +1,4 @@
-"""CUDA graphs as advice: what of the model can be captured, and whether memory takes it.
+"""CUDA graphs as advice: which parts of the model can be captured, and whether they fit in memory.
 
 Conditions as megatron-core 0.16.1 checks them (TransformerConfig).
 """
@@ -16,23 +16,23 @@ from perfdoc.rules.facts.model_memory import pp_of
 from perfdoc.rules.facts.precision import fp8_on
 
 GRAPH_BYTES = 4 << 30
-"""Static buffers of the graphs; the guides speak of a few GB."""
+"""Static buffers of the graphs; a few GB by the guides."""
 GRAPH_BYTES_PIPELINE = 10 << 30
-"""The same with pipeline stages; the guides speak of more than 10 GB."""
+"""The same with pipeline stages; more than 10 GB by the guides."""
 _WHOLE_LAYER: tuple[str, ...] = ()
 
 
 def graph_advice(case: Case, gain: Gain | None, part_gain: Gain | None) -> list[Advice]:
-    """Capture what has static shapes, where graphs are known to be off and memory is not known to be short.
+    """Capture what has static shapes, if graphs are known to be off and memory is not known to be short.
 
-    gain: of whole layers; part_gain: where experts stay outside.
+    gain: of whole layers; part_gain: with experts outside the graph.
     """
     scope = capturable(case)
     if scope is None or not case.is_set_to("cuda_graph_impl", "none") or why_no_room(case):
         return []
     pp = pp_of(case)
     size = "a few GB" if pp == 1 else "more than 10 GB" if pp else "a few GB, more than 10 GB with a pipeline"
-    costs = f"{size} of memory for static buffers, and shapes that stay the same"
+    costs = f"{size} of memory for static buffers; shapes must be static"
     whole = scope == _WHOLE_LAYER
     advice = [
         advise(
@@ -41,35 +41,35 @@ def graph_advice(case: Case, gain: Gain | None, part_gain: Gain | None) -> list[
             gain=gain if whole else part_gain,
             why="launches a layer's kernels with one call"
             if whole
-            else "launches with one call what of a layer has static shapes; the experts' products do not",
+            else "launches the static-shape parts of a layer with one call; expert GEMMs are not static",
             costs=costs,
             together=() if whole else ("cuda_graph_scope",),
         )
     ]
     if not whole:
-        why = "experts without a capacity get inputs of changing shapes and stay outside"
+        why = "dropless experts have dynamic input shapes and stay outside the graph"
         advice.append(advise(knob="cuda_graph_scope", to=scope, why=why))
-    why = "graphs replay random numbers from a state of their own"
+    why = "graphs replay random numbers from their own state"
     return [*advice, advise(knob="use_te_rng_tracker", to=True, why=why)]
 
 
 def why_no_room(case: Case) -> str:
-    """Why graphs do not fit into memory; empty where they do, or where nobody knows."""
+    """Why graphs do not fit into memory; empty if they do, or if unknown."""
     room = tightest(case)
     if room is None or room.spare_bytes is None:
         return ""
     need = GRAPH_BYTES if pp_of(case) == 1 else GRAPH_BYTES_PIPELINE
     if room.spare_bytes >= need:
         return ""
-    return f"CUDA graphs would need about {gib(need)}, and {gib(room.spare_bytes)} are to spare."
+    return f"CUDA graphs need about {gib(need)}; {gib(room.spare_bytes)} are available."
 
 
 def capturable(case: Case) -> tuple[str, ...] | None:
-    """The scope that can be captured: () for whole layers; None where it is not known that any can.
+    """The scope that can be captured: () for whole layers; None if none is known to be.
 
-    Shapes must not change (verl's batches do, and samples that are known not to be packed), nothing may be
+    Shapes must be static (those of verl's batches and of unpacked samples are not), nothing may be
     recomputed (megatron-core refuses full recomputation, and selective with dropout, inside a graph), and
-    experts need inputs of one shape.
+    expert inputs must have one shape.
     """
     pack = case.number("sequence_packing_size")
     if case.configuration.dialect == "verl" or (pack is not None and pack <= 0):
@@ -80,8 +80,7 @@ def capturable(case: Case) -> tuple[str, ...] | None:
 
 
 def static_scope(case: Case) -> tuple[str, ...] | None:
-    """The scope whose shapes do not change from step to step, but for the data; None where experts or their
-    capacity are not known."""
+    """The scope with static shapes, apart from the data; None if experts or their capacity are unknown."""
     experts = _experts(case)
     if experts is None:
         return None
@@ -93,13 +92,13 @@ def static_scope(case: Case) -> tuple[str, ...] | None:
     if capacity is not None and case.is_set_to("moe_pad_expert_input_to_capacity", True):
         return _WHOLE_LAYER
     router: tuple[str, ...] = ("attn", "moe_router")
-    # The preprocessing of tokens asks the device where they are dropped, or padded for FP8.
-    asks = capacity is not None or fp8_on(case) is not False
-    return router if asks else (*router, "moe_preprocess")
+    # Token preprocessing synchronises with the device if tokens are dropped, or padded for FP8.
+    syncs = capacity is not None or fp8_on(case) is not False
+    return router if syncs else (*router, "moe_preprocess")
 
 
 def _experts(case: Case) -> int | None:
-    """Experts of a layer, 1 for a dense model; None where that is not known."""
+    """Experts of a layer, 1 for a dense model; None if unknown."""
     known, experts = case.setting("num_moe_experts")
     if known:
         return 1 if experts is None else _whole(experts)

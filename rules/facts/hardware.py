@@ -1,4 +1,4 @@
-"""What GPUs can do, and which cores lie beside them: by name, and unknown where the name is."""
+"""Capabilities of GPUs by name, and the CPU cores to bind their ranks to."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ Architecture = Literal["ampere", "ada", "hopper", "blackwell"]
 
 @dataclass(frozen=True, kw_only=True)
 class Gpu:
-    """One kind of GPU."""
+    """One GPU model."""
 
     architecture: Architecture
     nvlink_domain: int | None
-    """GPUs that reach one another over NVLink in the usual server; None where servers differ (bridges, racks
-    that are not full). 1: none."""
+    """GPUs of an NVLink domain in the usual server; None if servers differ (bridges, partly filled racks).
+    1: no NVLink."""
     grace: bool = False
     """Whether its CPU is a Grace, over NVLink-C2C."""
 
     @property
     def fp8(self) -> bool:
-        """Whether its tensor cores multiply FP8."""
+        """Whether its tensor cores support FP8."""
         return self.architecture != "ampere"
 
     @property
     def mxfp8(self) -> bool:
-        """Whether they scale blocks of 32 (MXFP8) themselves."""
+        """Whether its tensor cores support block scaling by 32 (MXFP8)."""
         return self.architecture == "blackwell"
 
 
@@ -50,7 +50,7 @@ _LONGEST_NAME = 100
 
 
 def gpu_of(name: str | None) -> Gpu | None:
-    """`NVIDIA H100 80GB HBM3` is a Hopper of eight to a domain; None for a name that is not known."""
+    """`NVIDIA H100 80GB HBM3` is a Hopper with 8 GPUs per NVLink domain; None for an unknown name."""
     if name is None or len(name) > _LONGEST_NAME:
         return None
     words = re.sub(r"^(NVIDIA|Tesla)\s+", "", " ".join(name.split()), flags=re.IGNORECASE)
@@ -58,14 +58,14 @@ def gpu_of(name: str | None) -> Gpu | None:
 
 
 GPUS_PER_NODE_X86, GPUS_PER_NODE_GRACE = 4, 2
-"""GPUs to a NUMA node: of an x86 server of eight GPUs and two sockets; of a Grace server with four."""
+"""GPUs per NUMA node: of an x86 server with eight GPUs and two sockets; of a Grace server with four."""
 
 
 def binding(gpu: Gpu | None) -> str:
-    """Words and the command's prefix: `: numactl --cpunodebind=$((SLURM_LOCALID/4)) …`, with D where it is
-    not known how many GPUs share a NUMA node."""
+    """Words and the command's prefix: `: numactl --cpunodebind=$((SLURM_LOCALID/4)) …`, with D if the GPUs
+    per NUMA node are unknown."""
     if gpu is None or gpu.nvlink_domain == 1 or (gpu.grace and gpu.nvlink_domain is None):
-        per, which = "D", " with D GPUs to a NUMA node (nvidia-smi topo -m)"
+        per, which = "D", " with D GPUs per NUMA node (nvidia-smi topo -m)"
     else:
         number = GPUS_PER_NODE_GRACE if gpu.grace else GPUS_PER_NODE_X86
         kind = "Grace servers" if gpu.grace else "x86 servers of eight GPUs and two sockets"

@@ -1,4 +1,4 @@
-"""How much of a dimension's communication compute hides, and how sure that makes a verdict."""
+"""The hidden share of a dimension's communication, and the level of a finding that follows."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from perfdoc.rules.engine.gain import predicted
 from perfdoc.rules.engine.rule import Level
 
 QUEUES = "without_queueing_tp"
-"""The replay in which no TP collective stands behind a kernel that was launched after it."""
+"""The replay in which no TP collective is queued behind a kernel launched after it."""
 LITTLE_HIDDEN_FRAC = 0.10
-"""Where less of a dimension's communication is hidden, nothing overlaps it."""
+"""With a smaller hidden share, communication counts as not overlapped."""
 
 
 def time_ns(case: Case, dimension: str) -> int:
@@ -21,25 +21,25 @@ def time_ns(case: Case, dimension: str) -> int:
 
 
 def hidden_frac(case: Case, dimension: str) -> float | None:
-    """Share of it beside compute; None where there is none."""
+    """Hidden share of a dimension's communication; None without any."""
     total = time_ns(case, dimension)
     rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
     return sum(row.hidden_ns for row in rows) / total if total else None
 
 
 def level_of(case: Case, dimension: str, *, switched_off: bool) -> Level:
-    """A problem where the overlap is known to be off, or hardly anything is hidden; else what is exposed may
-    be what no overlap reaches, which is worth knowing."""
+    """A problem if the overlap is known to be off, or hardly anything is hidden; else information: the
+    exposed rest may be what no overlap reaches."""
     hidden = hidden_frac(case, dimension)
     return "problem" if switched_off or (hidden or 0.0) < LITTLE_HIDDEN_FRAC else "information"
 
 
 def surely_saved(case: Case, key: str) -> Gain | None:
-    """What the replay of a change saves, where it is sure to save something: by the lower end of its band."""
+    """The predicted gain of a change, if even the lower end of its band is positive."""
     gain = predicted(case, key)
     return gain if gain is not None and gain.method == "replay" and (gain.low_ms or 0.0) > 0 else None
 
 
 def queues(case: Case) -> bool:
-    """Whether the replay found TP collectives that stand behind kernels launched after them."""
+    """Whether the replay found TP collectives queued behind kernels launched after them."""
     return surely_saved(case, QUEUES) is not None

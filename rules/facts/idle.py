@@ -1,9 +1,9 @@
-"""From which share of the window on idle time behind a cause on the host is a finding."""
+"""Thresholds of host-caused idle time."""
 
 from __future__ import annotations
 
 MIN_HOST_FRAC = 0.05
-"""Behind launches: of the window, mean over ranks; or what the replay says that the step would save, waits of
-other ranks included."""
+"""Launch-bound: idle time of the window, mean over ranks; or the predicted gain of the step, other ranks'
+waits included."""
 MIN_GC_FRAC = 0.01
-"""Behind garbage collection: the same."""
+"""Garbage collection: the same."""

@@ -1,4 +1,4 @@
-"""Whether virtual stages cost more in messages than their smaller bubble saves."""
+"""Whether interleaving costs more in send/recv than its smaller bubble saves."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from perfdoc.rules.facts.bubble import PIPELINE
 from perfdoc.rules.facts.degrees import VPP
 
 MIN_SAVED_FRAC = 0.02
-"""Of the step: what fewer chunks save in messages, less what they add to the bubble."""
+"""Of the step: what fewer chunks save in send/recv, less what they add to the bubble."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Interleaving:
-    """What is measured of it, and what fewer chunks would do."""
+    """Measured cost of interleaving, and the effect of fewer chunks."""
 
     transfer_frac: float
     bubble_frac: float
     now: int
-    """Chunks of a stage."""
+    """Chunks per stage."""
     to: int | None
-    """Fewer of them, with which more is saved than lost; None where there are none."""
+    """Fewer chunks that save more than they cost; None if there is no such number."""
     why_not: str
-    """What speaks against them; empty where nothing does."""
+    """Why fewer chunks are not advised; empty if they are."""
     replayed: Gain | None
-    """What the replay says of just this many; None where it did not try them."""
+    """The predicted gain of exactly this number; None if it was not replayed."""
 
     @property
     def too_much(self) -> bool:
@@ -43,24 +43,24 @@ def _chunks(case: Case) -> int | None:
 def _no_chunks(case: Case) -> Missing | None:
     found, now = case.job.pipeline, _chunks(case)
     if found.state != "measured" or found.bubble_frac is None or found.transfer_frac is None:
-        return skipped(found.reason or "bubble and messages were not measured")
+        return skipped(found.reason or "bubble and send/recv were not measured")
     if now is None:
         return skipped("the number of virtual stages is not known")
     if now > 2:
         return None
     return not_applicable(
-        "there are no virtual stages" if now == 1 else "two chunks: with one, messages hide no more"
+        "there are no virtual stages" if now == 1 else "two chunks: with one, send/recv cannot overlap"
     )
 
 
 NEEDS = (
     PIPELINE,
-    Need(words="a measured bubble and messages of three or more chunks a stage", missing=_no_chunks),
+    Need(words="a measured bubble and send/recv, with three or more chunks per stage", missing=_no_chunks),
 )
 
 
 def interleaving(case: Case) -> Interleaving:
-    """Of a case that has NEEDS."""
+    """For a case that meets NEEDS."""
     found, now = case.job.pipeline, given(_chunks(case))
     transfer, bubble = given(found.transfer_frac), given(found.bubble_frac)
     saved = {to: _saved(transfer, bubble, now, to) for to in _fewer(now)}
@@ -70,9 +70,9 @@ def interleaving(case: Case) -> Interleaving:
     replayed = None if best is None else _replayed(case, now, best)
     why_not = ""
     if best is not None and case.is_set_to("overlap_p2p_comm", False):
-        why_not = "messages do not run beside compute, which comes first: see PD307"
+        why_not = "send/recv is not overlapped, fix that first: see PD307"
     elif replayed is not None and not (replayed.mid_ms or 0.0) > 0:
-        why_not = "fewer chunks gain nothing by the replay"
+        why_not = "fewer chunks have no predicted gain"
     return Interleaving(
         transfer_frac=transfer, bubble_frac=bubble, now=now, to=best, why_not=why_not, replayed=replayed
     )
@@ -84,7 +84,7 @@ def costs_more_than_it_saves(case: Case) -> bool:
 
 
 def _replayed(case: Case, now: int, to: int) -> Gain | None:
-    """What the replay says of just this many chunks: it halves what the job's facts say."""
+    """The predicted gain of exactly this number of chunks: the replay halves the job's."""
     gain = predicted(case, "fewer_virtual_stages")
     same = now == case.job.facts.vpp and 2 * to == now
     return gain if same and gain is not None and gain.method == "replay" else None
@@ -95,5 +95,5 @@ def _fewer(now: int) -> list[int]:
 
 
 def _saved(transfer: float, bubble: float, now: int, to: int) -> float:
-    """Of the step. transfer 30 %, bubble 2 %, 4 chunks to 2: 30 % / 2 - 2 % = 13 %."""
+    """Saved share of the step. Transfer 30 %, bubble 2 %, 4 chunks to 2: 30 % / 2 - 2 % = 13 %."""
     return transfer * (1 - to / now) - bubble * (now / to - 1)

@@ -1,8 +1,8 @@
-"""What the links between the ranks of a group usually carry, and how much of it was reached.
+"""Expected bus bandwidth of a group's links, and the bandwidth reached.
 
-From the GPU's name and the layout alone: servers are taken to be the usual ones, and ranks to be placed node
-after node with tensor parallelism innermost. Network cards are those of such servers as they are sold most
-often (200 Gb/s a GPU beside Ampere, 400 beside Hopper and Blackwell), which nobody checked here.
+From the GPU's name and the layout alone: usual servers, ranks placed node after node with tensor parallelism
+innermost, and the network cards most common in such servers (200 Gb/s per GPU with Ampere, 400 with Hopper
+and Blackwell). None of this is measured.
 """
 
 from __future__ import annotations
@@ -14,33 +14,33 @@ from types import MappingProxyType
 from perfdoc.rules.engine.case import Case
 
 _NVLINK_GBPS: Mapping[str, float] = MappingProxyType({"ampere": 300.0, "hopper": 450.0, "blackwell": 900.0})
-"""10^9 bytes a second and direction; half of what is sold as total."""
+"""10^9 bytes per second and direction; half of the advertised total."""
 _NETWORK_GBPS: Mapping[str, float] = MappingProxyType({"ampere": 25.0, "hopper": 50.0, "blackwell": 50.0})
 _KNOWN_FRAC = 0.5
-"""Rows whose bandwidth is known stand for all where they are this much of the time."""
+"""Rows of known bandwidth represent all rows if they are this share of the time."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Link:
-    """What limits a group's collectives."""
+    """The link that limits a group's collectives."""
 
     gbps: float
-    """Bus bandwidth that it would allow, 10^9 bytes a second."""
+    """Bus bandwidth that it allows, 10^9 bytes per second."""
     crosses: bool
-    """Whether the group reaches over more than one NVLink domain."""
+    """Whether the group spans more than one NVLink domain."""
     inside: int
     """Ranks of the group in one domain."""
 
     @property
     def words(self) -> str:
-        """What it is."""
-        return "network cards as servers like these usually have" if self.crosses else "NVLink"
+        """The link's name."""
+        return "the usual network cards of such servers" if self.crosses else "NVLink"
 
 
 def usual_link(case: Case, ranks: int, stride: int) -> Link | None:
-    """The link of groups of `ranks` ranks that lie `stride` apart; None where the servers are not known.
+    """The link of groups of `ranks` ranks with a stride of `stride`; None if the servers are unknown.
 
-    64 ranks 4 apart on HGX H100: 2 of a group in each node, so min(450, 2 x 50) = 100 GB/s.
+    64 ranks with stride 4 on HGX H100: 2 of a group in each node, so min(450, 2 x 50) = 100 GB/s.
     """
     gpu = case.gpu
     if (
@@ -51,7 +51,7 @@ def usual_link(case: Case, ranks: int, stride: int) -> Link | None:
     ):
         return None
     if any("800" in (r.device.gpu_name or "") for r in case.ranks):
-        return None  # A800 and H800 have part of NVLink taken away
+        return None  # A800 and H800 have reduced NVLink bandwidth
     nvlink = _NVLINK_GBPS[gpu.architecture]
     inside = max(1, min(ranks, gpu.nvlink_domain // max(stride, 1)))
     if ranks * stride <= gpu.nvlink_domain:
@@ -60,8 +60,8 @@ def usual_link(case: Case, ranks: int, stride: int) -> Link | None:
 
 
 def reached_gbps(case: Case, dimension: str) -> float | None:
-    """Bus bandwidth of a dimension's collectives by their time, waiting for late ranks left out where it was
-    measured; None where it is not known of half of the time."""
+    """Time-weighted bus bandwidth of a dimension's collectives, without waiting for late ranks if that was
+    measured; None if it is known for less than half of the time."""
     rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
     known = [(r.bus_bandwidth_gbps, r.total_ns) for r in rows if r.bus_bandwidth_gbps is not None]
     time = sum(ns for _, ns in known)

@@ -1,4 +1,4 @@
-"""Whether a mapping is estimated to fit: the formulas of memory under what is known of the job."""
+"""Whether a mapping is estimated to fit: memory formulas applied to the job's known facts."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.degrees import sequence_of
 
 FIT_FRAC = 0.7
-"""Of the device's memory that an estimate may take: the rest is for the CUDA context, NCCL's buffers,
-workspaces, fragmentation and what the formulas leave out."""
+"""Of the device's memory, upper limit of an estimate: the rest is for the CUDA context, NCCL buffers,
+workspaces, fragmentation and what the formulas omit."""
 
 
 def batch_of(case: Case, at: Degrees) -> Batch | None:
-    """What is known of the job's batch under a mapping of the same ranks; None where too little is.
+    """The job's batch under another mapping of the same ranks; None if too little is known.
 
-    What would save memory counts only where it is known to be on: an estimate may be too high, not too low.
+    Memory savings count only if known to be on: an estimate may be too high, not too low.
     """
     batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
     sequence = sequence_of(case)
@@ -31,22 +31,22 @@ def batch_of(case: Case, at: Degrees) -> Batch | None:
 
 
 def device_bytes(case: Case) -> int | None:
-    """Memory of the smallest GPU; None where one of them does not say."""
+    """Memory of the smallest GPU; None if one is unknown."""
     sizes = [rank.device.memory_bytes for rank in case.ranks]
     return None if None in sizes or not sizes else min(s for s in sizes if s is not None)
 
 
 def measured_peak_bytes(case: Case) -> int | None:
-    """Largest peak of reserved memory that a snapshot shows; None without one."""
+    """Largest peak of reserved memory in any snapshot; None without one."""
     devices = [] if case.memory is None else case.memory.devices
     peaks = [d.peak_reserved_bytes for d in devices if d.peak_reserved_bytes]
     return max(peaks, default=None)
 
 
 def estimates(case: Case, now: Degrees, then: Degrees) -> tuple[int, int] | None:
-    """(bytes now, bytes then) of the fullest GPU; None where something that they follow from is not known.
+    """(bytes now, bytes then) of the fullest GPU; None if an input is unknown.
 
-    Where a snapshot shows that the formulas fall short of the present mapping, both are scaled up to it.
+    If a snapshot's peak exceeds the estimate of the current mapping, both are scaled up to it.
     """
     shape = case.job.facts.model
     before, after = batch_of(case, now), batch_of(case, then)
@@ -60,14 +60,14 @@ def estimates(case: Case, now: Degrees, then: Degrees) -> tuple[int, int] | None
 
 
 def fits(case: Case, now: Degrees, then: Degrees) -> tuple[int, int] | None:
-    """The estimates, where the second one leaves enough of the device free; None where not, or unknown."""
+    """The estimates, if the second fits with enough headroom; None if not, or unknown."""
     found, memory = estimates(case, now, then), device_bytes(case)
     return found if found is not None and memory is not None and found[1] <= FIT_FRAC * memory else None
 
 
 def too_large(case: Case, now: Degrees, then: Degrees | None) -> bool:
-    """Whether a mapping cannot be, or is estimated not to fit. False also where nothing can be estimated:
-    then the advice has to name the price."""
+    """Whether a mapping is impossible or estimated not to fit. False also without an estimate: the advice
+    then has to state the cost."""
     if then is None or then.expert_dp is None:
         return True
     known = estimates(case, now, then) is not None and device_bytes(case) is not None

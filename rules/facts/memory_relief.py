@@ -1,4 +1,4 @@
-"""What a job that runs out of memory can give up, the cheapest first."""
+"""Memory savings for a job that runs out of memory, cheapest first."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ MODULES, OFFLOAD = "recompute_modules", "cpu_offloading"
 
 
 def pieces(case: Case, room: Room | None) -> list[Advice]:
-    """Settings, the cheapest in time first: states and activations that are held more than once, then
-    activations that are computed again or kept on the host, then a smaller micro-batch."""
+    """Settings, cheapest in time first: replicated states and activations, then recomputed or offloaded
+    activations, then a smaller micro-batch."""
     return [*_held_once(case), *_activations(case, room), *_smaller_micro_batch(case)]
 
 
 def _held_once(case: Case) -> Iterator[Advice]:
     replicas = (case.dp or 1) * (cp_of(case) or 1)
     if case.is_set_to("use_distributed_optimizer", False) and replicas > 1 and not _fsdp(case):
-        why = f"each of {replicas} replicas (DP x CP) holds its share of the optimizer's state"
-        costs = "gathering the weights after each step"
+        why = f"shards the optimizer state over {replicas} replicas (DP x CP)"
+        costs = "a weights all-gather after each step"
         yield advise(knob="use_distributed_optimizer", to=True, why=why, costs=costs)
     if case.is_set_to("sequence_parallel", False) and (tp := tp_of(case) or 1) > 1:
-        why = f"norms, dropout and residuals are divided by tensor parallelism of {tp} too"
+        why = f"shards norms, dropout and residuals over TP {tp} too"
         yield advise(knob="sequence_parallel", to=True, why=why)
     if case.is_set_to("use_precision_aware_optimizer", False) and not why_no_remainders(case):
-        why = "masters are kept as what the bf16 weights lack: 2 of 4 bytes of a parameter"
+        why = "master weights keep only the bits that bf16 weights lack: 2 of 4 bytes per parameter"
         yield advise(knob="use_precision_aware_optimizer", to=True, why=why, costs="Transformer Engine 2.1")
 
 
 def _activations(case: Case, room: Room | None) -> Iterator[Advice]:
-    """Host memory where the link is fast, else recomputation: of cheap modules, then of whole layers."""
+    """Offloading over a fast link, else recomputation: of cheap modules, then of whole layers."""
     granularity = case.setting(GRANULARITY)
     if granularity == (True, None):
         if host_memory_suits(case):
@@ -59,7 +59,7 @@ def _activations(case: Case, room: Room | None) -> Iterator[Advice]:
 
 
 def host_memory_suits(case: Case) -> bool:
-    """Whether activations may go to the host: a Grace CPU's fast link, one pipeline stage, no graphs."""
+    """Whether activations can be offloaded: a Grace CPU's fast link, one pipeline stage, no CUDA graphs."""
     gpu = case.gpu
     graphs = case.setting("cuda_graph_impl")
     return gpu is not None and gpu.grace and pp_of(case) == 1 and graphs == (True, "none")
@@ -71,25 +71,23 @@ def _offload(case: Case, room: Room | None) -> Iterator[Advice]:
         return
     each, short = layer_activation_bytes(case), _short_bytes(room)
     wanted = layers - 1 if not each or not short else min(layers - 1, math.ceil(short / each))
-    why = f"activations of {wanted} of {layers} layers wait in host memory, over the CPU's fast link"
-    costs = (
-        "copies that may show (PD204): tune the number of layers; host memory is shared by the node's GPUs"
-    )
+    why = f"offloads activations of {wanted} of {layers} layers to host memory, over the CPU's fast link"
+    costs = "copies may become exposed (PD204): tune the number of layers; the node's GPUs share host memory"
     yield advise(knob=OFFLOAD, to=True, why=why, costs=costs)
-    yield advise(knob="cpu_offloading_weights", to=False, why="weights are needed all the time")
+    yield advise(knob="cpu_offloading_weights", to=False, why="weights are needed in every pass")
     yield advise(knob="cpu_offloading_num_layers", to=wanted, why=why)
 
 
 def _selective(case: Case) -> Iterator[Advice]:
     modules = cheap_modules(case)
     if modules:
-        why = f"{', '.join(modules)} are computed again instead of kept, which costs little"
+        why = f"recomputes {', '.join(modules)} instead of storing them, at little cost"
         yield advise(knob=GRANULARITY, to="selective", why=why, costs="a few percent of compute")
-        yield advise(knob=MODULES, to=modules, why="their outputs are large and cheap to make")
+        yield advise(knob=MODULES, to=modules, why="their outputs are large and cheap to recompute")
 
 
 def cheap_modules(case: Case) -> tuple[str, ...]:
-    """Modules whose outputs are cheap to make again, as far as this model is known to have them.
+    """Modules with outputs that are cheap to recompute, as far as this model is known to have them.
     Megatron-core refuses norms and expert activations under delayed FP8 scaling."""
     found = []
     delayed = fp8_on(case) is not False and case.setting("fp8_recipe")[1] in (None, "delayed")
@@ -103,13 +101,12 @@ def cheap_modules(case: Case) -> tuple[str, ...]:
 
 
 def _full(case: Case, room: Room | None) -> Iterator[Advice]:
-    """As few layers as make up for what the failed request was short of, the least that can do; every layer
-    where that cannot be worked out."""
+    """The fewest layers that free what the failed request lacked; every layer if that is unknown."""
     stage, each, flight = stage_layers(case), saved_layer_bytes(case), micro_batches_in_flight(case)
     chunks = vpp_of(case) or 1
     short = _short_bytes(room)
-    costs = "about 30 % more compute where all layers are recomputed"
-    why = "whole layers are computed again in the backward"
+    costs = "about 30 % more compute if all layers are recomputed"
+    why = "recomputes whole layers in the backward pass"
     block: list[tuple[str, Value]] = [(METHOD, "uniform"), (LAYERS, 1)]
     if (
         stage
@@ -120,8 +117,8 @@ def _full(case: Case, room: Room | None) -> Iterator[Advice]:
     ):
         block = [(METHOD, "block"), (LAYERS, wanted)]
         why = (
-            f"{wanted} of a stage's {stage} layers, computed again, give back what the failed request was "
-            "short of; what would have come after it may want more"
+            f"recomputing {wanted} of a stage's {stage} layers frees what the failed request lacked; later "
+            "requests may need more"
         )
     yield advise(knob=GRANULARITY, to="full", why=why, costs=costs, together=(METHOD, LAYERS))
     yield advise(knob=MODULES, to=None, why="belongs to selective recomputation")
@@ -130,7 +127,7 @@ def _full(case: Case, room: Room | None) -> Iterator[Advice]:
 
 
 def stage_layers(case: Case) -> int | None:
-    """Layers of one (virtual) pipeline stage, which recompute_num_layers counts."""
+    """Layers of one (virtual) pipeline stage, the unit of recompute_num_layers."""
     layers, pp, vpp = case.number("num_layers"), pp_of(case), vpp_of(case)
     if layers is None:
         layers = None if case.job.facts.model is None else case.job.facts.model.layers
@@ -138,13 +135,13 @@ def stage_layers(case: Case) -> int | None:
 
 
 def saved_layer_bytes(case: Case) -> int | None:
-    """What recomputing a layer saves, of one micro-batch."""
+    """Memory that recomputing one layer saves, per micro-batch."""
     kept, left = layer_activation_bytes(case), layer_input_bytes(case)
     return None if kept is None or left is None else kept - left
 
 
 def _short_bytes(room: Room | None) -> int | None:
-    """What the first failed allocation wanted beyond what the device had."""
+    """What the first failed allocation lacked."""
     if room is None or not room.device.out_of_memory:
         return None
     first = room.device.out_of_memory[0]
@@ -154,29 +151,27 @@ def _short_bytes(room: Room | None) -> int | None:
 def _smaller_micro_batch(case: Case) -> Iterator[Advice]:
     now = case.number("micro_batch_size")
     if now and now % 2 == 0:
-        why = "half the activations of a micro-batch, and twice as many of them"
+        why = "half the activations per micro-batch, and twice as many micro-batches"
         yield advise(knob="micro_batch_size", to=now // 2, why=why, costs="smaller kernels")
 
 
 def words(case: Case, room: Room | None) -> str:
-    """What no setting here says."""
-    found = (
-        ["Take what is advised from the top, one after another, until it fits."] if pieces(case, room) else []
-    )
+    """The remedy in words."""
+    found = ["Apply the advice from the top, one at a time, until it fits."] if pieces(case, room) else []
     parts = {} if room is None or room.device.composition is None else room.device.composition.category_bytes
     activations, total = parts.get("activations", 0), sum(parts.values())
     if 2 * activations > total > 0:
         found.append("Activations are most of the peak.")
         if _fsdp(case) and case.gpu is not None and not case.gpu.grace:
-            found.append("Under FSDP they stay on each GPU: recompute, or shorten the sequence per GPU.")
+            found.append("FSDP does not shard them: recompute, or shorten the sequence per GPU.")
     if (pp_of(case) or 1) == 1 or case.is_set_to("pipeline_model_parallel_size", 1):
-        found.append("More pipeline stages divide weights and states further.")
+        found.append("More pipeline stages split weights and states further.")
     if case.is_set_to("pad_buckets_for_high_nccl_busbw", True):
         found.append("Padded gradient buckets cost memory, though one guide lists them as a saving.")
     if 2 * activations > total > 0 and case.gpu is not None and case.gpu.grace:
         found.append(
-            "On Grace, activations can wait in host memory (cpu_offloading, or by module with "
-            "fine_grained_activation_offloading, which pipelines and recomputation allow)."
+            "On Grace, activations can be offloaded to host memory (cpu_offloading, or by module with "
+            "fine_grained_activation_offloading, which works with pipelines and recomputation)."
         )
     return " ".join(found)
 

@@ -1,4 +1,4 @@
-"""How much memory the GPUs have to spare: snapshots by rank against what the captures say of the GPUs."""
+"""Headroom of GPU memory: snapshots by rank against the GPUs' memory sizes in the captures."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, skipped
 
 KEEP_FREE_FRAC = 0.1
-"""Of a GPU's memory: the CUDA context, NCCL and libraries live in what PyTorch has not reserved, and steps
-differ; no advice uses this part up."""
+"""Of a GPU's memory, kept free by all advice: the CUDA context, NCCL and libraries need what PyTorch has not
+reserved, and steps differ."""
 MIN_FREE_FRAC = 0.3
-"""Of the tightest GPU's memory: where as much was never reserved, memory is left over."""
+"""Of the tightest GPU's memory: with as much never reserved, there is memory to spare."""
 NO_SNAPSHOT = "no memory snapshot was given"
 
 
@@ -23,7 +23,7 @@ class Room:
 
     device: DeviceMemory
     free_bytes: int | None
-    """Never reserved by PyTorch; None where the size of the GPU's memory is not known."""
+    """Never reserved by PyTorch; None if the size of the GPU's memory is unknown."""
     total_bytes: int | None
 
     @property
@@ -33,24 +33,25 @@ class Room:
 
     @property
     def forced(self) -> int:
-        """Allocations that succeeded only after cached memory had been given back."""
+        """Allocations that succeeded only after cached memory was released."""
         return self.device.calls.forced_releases or 0 if self.device.calls is not None else 0
 
     @property
     def spare_bytes(self) -> int | None:
-        """What advice may use up, 0 at least."""
+        """Bytes that advice may use, at least 0."""
         if self.free_bytes is None or self.total_bytes is None:
             return None
         return max(0, self.free_bytes - round(KEEP_FREE_FRAC * self.total_bytes))
 
     def category_bytes(self, category: str) -> int:
-        """At the peak, of what is known to be of this category; 0 where nothing is."""
+        """Bytes of this category at the peak; 0 if none are known."""
         made_of = self.device.composition
         return 0 if made_of is None else made_of.category_bytes.get(category, 0)
 
 
 def rooms(case: Case) -> list[Room]:
-    """Every device of every snapshot with its GPU's memory: of its rank, else what all captured GPUs have."""
+    """Every device of every snapshot with its GPU's memory size: that of its rank, else the common size of
+    all captured GPUs."""
     if case.memory is None or case.memory.state != "measured":
         return []
     sizes = {d.rank: d.memory_bytes for d in case.job.devices}
@@ -78,8 +79,8 @@ SNAPSHOT = Need(words="a memory snapshot", missing=_no_snapshot)
 
 
 def is_short(room: Room) -> bool:
-    """Whether an allocation failed or had to give memory back first, or no more than `KEEP_FREE_FRAC` of the
-    device was left; False also where nobody knows."""
+    """Whether an allocation failed or had to release cached memory first, or no more than `KEEP_FREE_FRAC` of
+    the device was left; False also if unknown."""
     if room.failed or room.forced:
         return True
     if room.free_bytes is None or not room.total_bytes:
@@ -88,7 +89,7 @@ def is_short(room: Room) -> bool:
 
 
 def tightest(case: Case) -> Room | None:
-    """The device with the least to spare; None where that is not known of every one."""
+    """The device with the least headroom; None if one device's is unknown."""
     found = rooms(case)
     if not found or any(r.spare_bytes is None for r in found):
         return None
@@ -99,13 +100,13 @@ def why_unknown(case: Case) -> str:
     """Why `tightest` has no answer."""
     if not rooms(case):
         return case.memory.reason if case.memory is not None and case.memory.reason else NO_SNAPSHOT
-    return "how much memory the GPUs have is not known"
+    return "the GPUs' memory size is not known"
 
 
 def out_of_memory(case: Case) -> tuple[int, int]:
-    """(allocations that failed, allocations that had to give memory back first), over all ranks.
+    """(failed allocations, allocations that had to release cached memory first), over all ranks.
 
-    Failures of a rank are in its snapshot and in its samples: the larger of the two counts.
+    A rank's failures are in its snapshot and in its samples: the larger number counts.
     """
     if case.memory is None:
         return 0, 0

@@ -1,4 +1,4 @@
-"""What a model's states and activations take on one rank, by formula, where its shape and layout are known.
+"""Memory of a model's states and activations on one rank, by formula.
 
 Sources: megatron-core's theoretical_memory_usage.py (states; activations with sequence parallelism and fused
 attention); Korthikanti et al., arXiv:2205.05198 (without sequence parallelism).
@@ -14,7 +14,7 @@ from perfdoc.rules.engine.case import Case
 
 
 def degree(case: Case, knob: str, fact: str) -> int | None:
-    """A parallel degree by the settings, else by the job's facts."""
+    """A parallel degree from the settings, else from the job's facts."""
     found = case.degree(knob)
     other = getattr(case.job.facts, fact)
     return found if found is not None else other if isinstance(other, int) else None
@@ -44,8 +44,8 @@ def vpp_of(case: Case) -> int | None:
 
 
 def parameters_per_rank(case: Case) -> int | None:
-    """Parameters of a dense model that a rank holds, taken as even over TP and PP; None for experts, whose
-    layout is their own, and where a factor is not known."""
+    """Parameters of a dense model on a rank, even over TP and PP; None with experts, which have their own
+    layout, or if a factor is unknown."""
     model, tp, pp = case.job.facts.model, tp_of(case), pp_of(case)
     if model is None or model.parameters is None or (model.experts or 1) > 1 or not tp or not pp:
         return None
@@ -59,7 +59,7 @@ def micro_batch_of(case: Case) -> int | None:
 
 
 def sequence_parallel_of(case: Case) -> bool | None:
-    """Whether activations between the tensor-parallel parts are divided."""
+    """Whether sequence parallelism is on."""
     known, value = case.setting("sequence_parallel")
     return value is True if known else case.job.facts.sequence_parallel
 
@@ -74,8 +74,8 @@ def _tokens_by_hidden(case: Case) -> int | None:
 
 
 def layer_activation_bytes(case: Case, *, sequence_parallel: bool | None = None) -> int | None:
-    """Activations of one dense layer and one micro-batch that a rank keeps, fused attention taken for
-    granted; None for experts, whose tokens vary. sequence_parallel: instead of what is set."""
+    """Stored activations of one dense layer and one micro-batch on a rank, assuming fused attention; None
+    with experts, whose tokens vary. sequence_parallel: overrides the setting."""
     model, tp, sbh = case.job.facts.model, tp_of(case), _tokens_by_hidden(case)
     divided = sequence_parallel_of(case) if sequence_parallel is None else sequence_parallel
     if tp == 1:
@@ -86,7 +86,7 @@ def layer_activation_bytes(case: Case, *, sequence_parallel: bool | None = None)
 
 
 def layer_input_bytes(case: Case) -> int | None:
-    """What a layer keeps that is wholly recomputed: its input."""
+    """What a fully recomputed layer stores: its input."""
     tp, sbh = tp_of(case), _tokens_by_hidden(case)
     if sbh is None or not tp:
         return None
@@ -95,8 +95,8 @@ def layer_input_bytes(case: Case) -> int | None:
 
 
 def micro_batches_in_flight(case: Case) -> int | None:
-    """Micro-batches whose activations the first stage holds at once, rounded up; of many where their number
-    is not known."""
+    """Micro-batches whose activations the first stage holds at once, rounded up; assumes many micro-batches
+    if their number is unknown."""
     pp, m = pp_of(case), case.micro_batches
     if not pp:
         return None

@@ -1,4 +1,4 @@
-"""Overlaps that are off and may be switched on: of tensor- and of expert-parallel communication."""
+"""Overlap of tensor- and expert-parallel communication that is off and can be switched on."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from perfdoc.rules.facts.degrees import EP
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
 
 TP_NEEDS = (GPUS, WINDOW, communication("tp"))
-"""Without these nothing is said of tensor-parallel communication."""
+"""Needs of every rule about tensor-parallel communication."""
 EXPERT_RANKS = several(
     "an expert-parallel degree that is not known to be 1",
     lambda case: case.degree(EP),
     one="there is no expert parallelism",
 )
 EP_NEEDS = (GPUS, EXPERT_RANKS, WINDOW, communication("ep"))
-"""Without these nothing is said of expert-parallel communication."""
+"""Needs of every rule about expert-parallel communication."""
 TP_OVERLAP, EP_OVERLAP = "tp_comm_overlap", "overlap_moe_expert_parallel_comm"
 _SEQUENCE, _DISPATCHER = "sequence_parallel", "moe_token_dispatcher_type"
 _SHARED, _DELAY = "moe_shared_expert_overlap", "delay_wgrad_compute"
 _QUEUES = "cuda_device_max_connections"
-_CLAIM = "guides claim 15 to 25 % for hiding the exchange; nothing here predicts it"
+_CLAIM = "guides claim 15 to 25 %, not predicted here"
 
 
 def tp_overlap_allowed(case: Case) -> bool:
-    """Whether exposed TP communication is a finding, and the overlap is advised: then its cost without says
-    little of the mapping."""
+    """Whether exposed TP communication is a finding and the overlap is advised: its cost without overlap says
+    little about the mapping."""
     if first_missing(case, TP_NEEDS) is not None or judged(case, "tp")[0] is not None:
         return False
     return _allowed(case, list(tp_overlap(case)), TP_OVERLAP)
@@ -52,7 +52,7 @@ def shapes_change(case: Case) -> bool:
 
 
 def tp_overlap(case: Case) -> Iterator[Advice]:
-    """The overlap of tensor parallelism and what it needs, where it is known to be off and can be on."""
+    """The TP overlap and what it needs, if it is known to be off and can be on."""
     if (
         not case.is_set_to(TP_OVERLAP, False)
         or shapes_change(case)
@@ -66,44 +66,44 @@ def tp_overlap(case: Case) -> Iterator[Advice]:
         yield advise(
             knob=_SEQUENCE,
             to=True,
-            why="divides norms and dropouts over the group: all-reduces become the gathers and scatters that "
-            "can be overlapped",
+            why="shards norms and dropouts over the group: all-reduces become all-gathers and "
+            "reduce-scatters, which can be overlapped",
         )
     yield advise(
         knob=TP_OVERLAP,
         to=True,
-        why="moves pieces through user buffers while the product before or after computes; a guide claims "
-        "that 80 to 95 % of it is hidden",
-        costs="static shapes, Transformer Engine's layers, buffers in memory and some SMs",
+        why="moves pieces through user buffers during the GEMM before or after; a guide claims that it hides "
+        "80 to 95 %",
+        costs="needs static shapes, Transformer Engine layers, buffer memory and some SMs",
         gain=gain,
         together=together,
     )
 
 
 def exchange(case: Case) -> list[Advice]:
-    """Tokens sent to where their experts are, where they are known to be gathered."""
+    """The all-to-all dispatcher, if tokens are known to be all-gathered."""
     if not case.is_set_to(_DISPATCHER, "allgather"):
         return []
-    why = "sends each token only where its experts are, instead of all tokens everywhere"
+    why = "sends each token only to its experts' ranks, instead of all tokens to all ranks"
     return [advise(knob=_DISPATCHER, to="alltoall", why=why)]
 
 
 def ep_overlap(case: Case) -> list[Advice]:
-    """The overlap and what it needs, first what it needs; it is available since megatron-core 0.16."""
+    """The EP overlap, after what it needs; available since megatron-core 0.16."""
     if not case.is_set_to(EP_OVERLAP, False):
         return []
     found = []
     if case.is_set_to(_SHARED, True):
-        why = "gives way: both fill the same gaps, and megatron-core takes one of them"
+        why = "excluded by the EP overlap: both fill the same gaps, and megatron-core accepts one of them"
         found.append(advise(knob=_SHARED, to=False, why=why))
     if case.is_set_to(_QUEUES, 1):
-        costs = "Hopper's tensor- and context-parallel overlap wants 1: measure which is worth more"
-        why = "lets the exchange run beside compute"
+        costs = "TP and CP overlap on Hopper needs 1: measure which gains more"
+        why = "lets the all-to-all overlap with compute"
         found.append(advise(knob=_QUEUES, to=32, why=why, costs=costs))
-    why = f"runs forward and backward of two micro-batches side by side; {_CLAIM}"
+    why = f"overlaps the forward pass of one micro-batch with the backward pass of another; {_CLAIM}"
     costs = "activations of one more micro-batch; torch 2.6 and megatron-core 0.16 or newer"
     found.append(advise(knob=EP_OVERLAP, to=True, why=why, costs=costs))
     if case.is_set_to(_DELAY, False):
-        why = "leaves weight gradients as compute to hide the exchange under"
+        why = "keeps the weight gradients as compute that hides the all-to-all"
         found.append(advise(knob=_DELAY, to=True, why=why, costs="Transformer Engine 2.7 or newer"))
     return found

@@ -1,4 +1,4 @@
-"""What a job multiplies in, and how much of a step FP8 can touch."""
+"""The GEMM data type of a job, and the share of a step that FP8 can speed up."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ GATHERS_FP8: Mapping[str, str] = MappingProxyType(
         "mxfp8": "Transformer Engine 2.3 or later, on Blackwell",
     }
 )
-"""Recipes whose weights are kept and gathered as FP8 (megatron-core's tests of --fp8-param-gather), and what
-that needs. A custom recipe may do anything, and is not here."""
+"""Recipes whose weights are stored and all-gathered in FP8 (megatron-core's checks of --fp8-param-gather),
+and what that needs. Custom recipes are left out."""
 PEAK_RATIO = 2.0
-"""FP8's dense peak by that of bf16, on every GPU that has both."""
+"""Dense FP8 peak over bf16 peak, on every GPU that has both."""
 
 
 def fp8_on(case: Case) -> bool | None:
-    """Whether linear layers multiply in FP8; None where nobody says."""
+    """Whether the linear layers' GEMMs run in FP8; None if unknown."""
     known, value = case.setting("fp8")
     if known:
         return value is not None
@@ -35,22 +35,22 @@ def fp8_on(case: Case) -> bool | None:
 def _no_fp8(case: Case) -> Missing | None:
     on = fp8_on(case)
     if on is None:
-        return skipped("whether the linear layers multiply in FP8 is not known")
-    return None if on else not_applicable("the linear layers do not multiply in FP8")
+        return skipped("whether the linear layers' GEMMs run in FP8 is not known")
+    return None if on else not_applicable("the linear layers' GEMMs do not run in FP8")
 
 
-FP8 = Need(words="linear layers that multiply in FP8", missing=_no_fp8)
+FP8 = Need(words="FP8 GEMMs in linear layers", missing=_no_fp8)
 
 
 def fp8_gather(case: Case) -> str | None:
-    """What gathering FP8 weights needs in this recipe, maybe nothing: empty. None where no FP8 weights can be
-    gathered, or where that is not known."""
+    """What an FP8 weights all-gather needs in this recipe; empty for nothing. None if the recipe cannot
+    gather FP8 weights, or it is unknown."""
     known, recipe = case.setting("fp8_recipe")
     return GATHERS_FP8.get(recipe) if known and isinstance(recipe, str) and fp8_on(case) else None
 
 
 def dtype_of(case: Case) -> str | None:
-    """fp4, fp8, bf16, fp16 or fp32, of the linear layers' products; None where it is not known."""
+    """fp4, fp8, bf16, fp16 or fp32: the data type of the linear layers' GEMMs; None if unknown."""
     on, four = fp8_on(case), case.setting("fp4")[1]
     if four is not None:
         return "fp4"
@@ -65,8 +65,8 @@ def dtype_of(case: Case) -> str | None:
 
 
 def linear_share(case: Case) -> float | None:
-    """Share of the window, mean over ranks, in which a linear layer's product ran, experts' included; None
-    where it was not measured."""
+    """Share of the window, mean over ranks, in which a linear layer's GEMM ran, expert GEMMs included; None
+    if not measured."""
     shares = []
     if why_hidden(case):
         return None
@@ -85,25 +85,26 @@ def _no_linear_share(case: Case) -> Missing | None:
     return skipped(why_hidden(case) or "the linear layers' share was not measured")
 
 
-LINEAR_SHARE = Need(words="the time of linear layers' products", missing=_no_linear_share)
+LINEAR_SHARE = Need(words="the time of linear layers' GEMMs", missing=_no_linear_share)
 
 
 def speed_up(share: float, ratio: float = PEAK_RATIO) -> float:
-    """Of a step of which `share` becomes `ratio` times as fast, by Amdahl: a third twice as fast is 1.2."""
+    """Speed-up of a step if `share` of it runs `ratio` times as fast, by Amdahl: a third twice as fast is
+    1.2."""
     return 1 / (1 - share + share / ratio)
 
 
 def why_no_remainders(case: Case) -> str:
-    """Why a precision-aware optimizer would not leave the weight's 16 bits out of its masters; empty where it
-    would, or where nothing speaks against it.
+    """Why a precision-aware optimizer could not omit the weight's 16 bits from its master weights; empty if
+    it can, as far as known.
 
     megatron-core 0.16.1 (OptimizerConfig) does so for bf16 weights, and under FP8 with delayed scaling only.
     """
     if not case.is_set_to("bf16", True) and case.job.facts.dtype not in ("bf16", "fp8"):
-        return "weights are not known to be bf16, whose bits masters share"
+        return "weights are not known to be bf16, whose bits master weights share"
     if case.is_set_to("fp8_param_gather", True):
-        return "weights are FP8, and hold no 16 bits of a master"
+        return "weights are FP8, and hold no 16 bits of a master weight"
     known, recipe = case.setting("fp8_recipe")
     if fp8_on(case) and not (known and recipe == "delayed"):
-        return "under FP8, masters lose these bits with delayed scaling only"
+        return "under FP8, master weights omit these bits with delayed scaling only"
     return ""

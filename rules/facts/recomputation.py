@@ -1,4 +1,4 @@
-"""What recomputation costs, and whether memory asks for it."""
+"""The cost of recomputation, and whether memory requires it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from perfdoc.rules.facts.memory_room import Room, tightest
 from perfdoc.rules.facts.model_memory import micro_batches_in_flight, vpp_of
 
 MIN_FRAC = 0.02
-"""Of the window, mean over ranks: kernels that are run again for the backward."""
+"""Of the window, mean over ranks: kernels recomputed for the backward pass."""
 
 
 def _may_recompute(case: Case) -> bool:
@@ -32,33 +32,33 @@ def _may_recompute(case: Case) -> bool:
 
 
 def _on_host(case: Case) -> Missing | None:
-    return skipped("on CPUs recomputed kernels are not told from others") if case.on_host else None
+    return skipped("recomputed kernels cannot be identified on CPUs") if case.on_host else None
 
 
-def _not_told(case: Case) -> Missing | None:
+def _not_measured(case: Case) -> Missing | None:
     parts = next((r.kernel_parts for r in case.ranks if r.kernel_parts.recompute_ns is None), None)
     if parts is None:
         return None
-    return skipped(parts.recompute_reason or "which kernels are run again was not measured")
+    return skipped(parts.recompute_reason or "recomputed kernels were not measured")
 
 
 NEEDS = (
     applies("recomputation that is not known to be off", _may_recompute, "nothing is recomputed"),
     Need(words="GPUs", missing=_on_host),
     KERNELS,
-    Need(words="kernels that run again, told from others", missing=_not_told),
+    Need(words="identified recompute kernels", missing=_not_measured),
     WINDOW,
 )
 
 
 def again_ns(rank: RankMeasurement) -> int:
-    """Kernels of a rank that run again for the backward."""
+    """A rank's kernels recomputed for the backward pass."""
     return min(rank.kernel_parts.recompute_ns or 0, rank.ledger.compute_ns)
 
 
 def is_needless(case: Case) -> bool:
-    """Whether forwards are known to be done again that memory would keep: the core of a fused attention, or
-    one layer at least."""
+    """Whether activations are known to be recomputed although memory could store them: the core of a fused
+    attention, or at least one layer."""
     if first_missing(case, NEEDS) is not None or given(case.share(again_ns)) < MIN_FRAC:
         return False
     room = tightest(case)
@@ -66,7 +66,7 @@ def is_needless(case: Case) -> bool:
 
 
 def attention_alone(case: Case) -> bool:
-    """Whether only the core of attention is recomputed, and it is a fused one that keeps nothing large."""
+    """Whether only core attention is recomputed, and it is fused, so that it stores nothing large."""
     modules = case.setting(MODULES)
     return (
         fused_attention_runs(case)
@@ -76,9 +76,9 @@ def attention_alone(case: Case) -> bool:
 
 
 def fewer(case: Case, room: Room) -> tuple[list[Advice], int | None]:
-    """Settings that recompute fewer layers, and how many are kept then; None where it cannot be worked out.
+    """Settings that recompute fewer layers, and how many layers are then stored; None if unknown.
 
-    What a layer keeps is known for fused attention only: without, a sequence x sequence matrix comes on top.
+    What a layer stores is known for fused attention only: unfused, a sequence x sequence matrix is added.
     """
     if not case.is_set_to(GRANULARITY, "full") or not fused_attention_runs(case):
         return [], None
@@ -95,13 +95,13 @@ def fewer(case: Case, room: Room) -> tuple[list[Advice], int | None]:
         return [], 0
     gain = predicted(case, "without_recompute")
     left = now - kept
-    costs = f"about {gib(kept * vpp * each * flight)} of {gib(room.spare_bytes)} to spare, by formula"
+    costs = f"about {gib(kept * vpp * each * flight)} of {gib(room.spare_bytes)} available, by formula"
     if left:
         why = f"{left} of a stage's {stage} layers recomputed instead of {now}"
-        part = at_most(gain, f"predicted for no recomputation at all; {left} layers of a stage keep it")
+        part = at_most(gain, f"predicted without any recomputation; {left} layers of a stage keep it")
         to: list[tuple[str, Value]] = [(METHOD, "block"), (LAYERS, left)]
     else:
-        why, part = "memory holds the activations of every layer", gain
+        why, part = "memory fits the activations of every layer", gain
         to = [(GRANULARITY, None), (METHOD, None), (LAYERS, None)]
     advice = [advise(knob=knob, to=value, why=why, costs=costs, gain=part) for knob, value in to]
     return advice, kept

@@ -1,4 +1,4 @@
-"""Whether allocations failed, or only just succeeded, and where most."""
+"""Out of memory: failed and retried allocations, and the worst device."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from perfdoc.rules.engine.needs import GPUS
 from perfdoc.rules.facts.memory_room import SNAPSHOT, Room, out_of_memory, rooms
 
 MIN_RETRIES = 2
-"""Allocations that had to give cached memory back first; a single one may be the first step's."""
+"""Allocations that had to release cached memory first; a single one may be the first step's."""
 LARGEST = 3
 """Categories of the peak that are shown."""
 NEEDS = (GPUS, SNAPSHOT)
@@ -20,51 +20,55 @@ NEEDS = (GPUS, SNAPSHOT)
 
 @dataclass(frozen=True, kw_only=True)
 class Shortage:
-    """How far memory suffices."""
+    """Failed and retried allocations."""
 
     failed: int
     """Allocations that failed, all ranks."""
     retries: int
-    """Allocations that gave cached memory back first, all ranks."""
+    """Allocations that released cached memory first, all ranks."""
     worst: Room | None
-    """The device that is shortest."""
+    """The device with most failures."""
 
     @property
     def is_one(self) -> bool:
-        """Whether memory does not suffice."""
+        """Whether memory is too small."""
         return bool(self.failed) or self.retries >= MIN_RETRIES
 
     @property
     def reason(self) -> str:
-        """In words."""
+        """The shortage in words."""
         if self.failed:
-            return "the GPU's memory does not suffice"
-        return "allocations succeed only after cached memory has been given back"
+            return "the GPU runs out of memory"
+        return "allocations succeed only after cached memory is released"
 
     @property
     def counts(self) -> Sequence[Evidence]:
-        """How often."""
+        """The counts."""
         return (
-            Evidence(label="allocations that failed, all ranks", value=str(self.failed)),
+            Evidence(label="failed allocations, all ranks", value=str(self.failed)),
             Evidence(
-                label="allocations that gave cached memory back first, all ranks", value=str(self.retries)
+                label="allocations that released cached memory first, all ranks", value=str(self.retries)
             ),
         )
 
     @property
     def evidence(self) -> Sequence[Evidence]:
-        """How often; where there is one, what the first failed request was and what fills the peak."""
+        """The counts; if there is a shortage, the first failed request and what fills the peak."""
         found = list(self.counts)
         if not self.is_one or self.worst is None:
             return found
         device = self.worst.device
         if device.out_of_memory:
-            asked = device.out_of_memory[0]
-            where = f"{asked.function} ({asked.file}:{asked.line})" if asked.function else "an unknown place"
-            found.append(
-                Evidence(label=f"first failed request, in {where}", value=gib(asked.requested_bytes))
+            request = device.out_of_memory[0]
+            where = (
+                f"{request.function} ({request.file}:{request.line})"
+                if request.function
+                else "an unknown place"
             )
-            found.append(Evidence(label="the device had free", value=gib(asked.device_free_bytes)))
+            found.append(
+                Evidence(label=f"first failed request, in {where}", value=gib(request.requested_bytes))
+            )
+            found.append(Evidence(label="free on the device then", value=gib(request.device_free_bytes)))
         if device.composition is not None:
             made_of = sorted(device.composition.category_bytes.items(), key=lambda c: -c[1])
             found += [
@@ -76,7 +80,7 @@ class Shortage:
 
 
 def shortage(case: Case) -> Shortage:
-    """Of a case that has NEEDS."""
+    """For a case that meets NEEDS."""
     failed, retries = out_of_memory(case)
     worst = max(rooms(case), key=lambda r: (r.failed, r.forced), default=None)
     return Shortage(failed=failed, retries=retries, worst=worst)

@@ -1,4 +1,4 @@
-"""Whether a model is split over more GPUs than its memory asks for."""
+"""Whether a model is split over more GPUs than its memory requires."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from perfdoc.rules.facts.exposed import exposed_ns
 from perfdoc.rules.facts.memory_need import batch_of, device_bytes, fits
 
 MIN_FRAC = 0.02
-"""Of the window: exposed tensor- and pipeline-parallel communication, without what stages wait for uneven or
-late ones, which PD305 is about. What costs less is left alone."""
+"""Of the window: exposed tensor- and pipeline-parallel communication, without waiting for late peers, which
+belongs to PD305. Less is no finding."""
 _MAX_DEGREE = 1024
 
 
@@ -33,7 +33,7 @@ def _batch(case: Case) -> object:
 
 NEEDS = (
     DEGREES,
-    Need(words="a model that is split by tensors or stages, not by FSDP", missing=_not_split),
+    Need(words="a model split by TP or PP, not by FSDP", missing=_not_split),
     known(
         "the model's shape and the GPU's memory",
         lambda case: case.job.facts.model,
@@ -48,8 +48,7 @@ NEEDS = (
 
 
 def splits_too_far(case: Case) -> bool:
-    """Whether a smaller mapping is known to fit and to gain: then others need not say that the degrees are
-    large."""
+    """Whether a smaller mapping is known to fit and to gain: other rules on large degrees then pass."""
     if first_missing(case, NEEDS) is not None:
         return False
     share = given(case.share(splitting_ns(case)))
@@ -57,8 +56,7 @@ def splits_too_far(case: Case) -> bool:
 
 
 def splitting_ns(case: Case) -> Callable[[RankMeasurement], int]:
-    """A rank's exposed TP and PP communication, waiting for late stages taken off where all stages were
-    compared."""
+    """A rank's exposed TP and PP communication, less waiting for late peers if all stages were compared."""
     found = case.job.pipeline
     rows = found.stages if found.scope == "job" else ()
     late: dict[int | None, int] = {row.rank: row.late_peer_ns for row in rows if row.rank is not None}
@@ -72,9 +70,9 @@ def splitting_ns(case: Case) -> Callable[[RankMeasurement], int]:
 
 
 def smallest_that_fits(case: Case, now: Degrees, share: float) -> tuple[Degrees, int, int] | None:
-    """(the least split mapping that is estimated to fit, estimate now, estimate then); fewer stages go before
-    fewer tensor ranks. None where none is known to fit, its bubble would be larger, or data parallelism would
-    cost more than the share of the time that splitting takes."""
+    """(the least split mapping estimated to fit, estimate now, estimate then); fewer stages are preferred to
+    fewer tensor ranks. None if none is known to fit, its bubble would be larger, or exposed DP communication
+    would grow by more than `share`."""
     layers = layers_of(case)
     if layers is None or max(now.tp, now.pp) > _MAX_DEGREE:
         return None
@@ -93,7 +91,8 @@ def smallest_that_fits(case: Case, now: Degrees, share: float) -> tuple[Degrees,
 
 
 def _more_exposed_dp(case: Case, now: Degrees, then: Degrees) -> float:
-    """Of the time, if what is exposed grows with a GPU's parameters: 4 % on TP 2 are 4 % more on TP 1."""
+    """Added exposed DP communication, of the time, if it grows with a GPU's parameters: 4 % on TP 2 are 4 %
+    more on TP 1."""
     times = (now.tp * now.pp) / (then.tp * then.pp)
     return (times - 1) * (case.share(exposed_ns("dp")) or 0.0)
 

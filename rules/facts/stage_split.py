@@ -1,4 +1,4 @@
-"""How layers would have to be spread over pipeline stages so that all take equally long."""
+"""Distribution of layers over pipeline stages for equal stage times."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ def own_ns_by_stage(found: PipelineAnalysis) -> list[float] | None:
 
 
 def layers_apart(case: Case) -> float | None:
-    """By how many layers' time the slowest stage is above the fastest, about: a layer takes what that has for
-    each. None where that is not known.
+    """How much slower the slowest stage is than the fastest, in layers of the fastest, about. None if
+    unknown.
 
     Four stages of 8 layers, 16, 16, 16 and 20 ms: (20 - 16) / 2 = 2.
     """
@@ -44,7 +44,7 @@ def layers_apart(case: Case) -> float | None:
 
 
 def layers_by_stage(case: Case, pp: int) -> list[int] | None:
-    """As it is set now; None where the settings do not say, or there are virtual stages."""
+    """The current distribution; None if the settings do not say, or there are virtual stages."""
     layers = layers_of(case)
     if layers is None or not 0 < layers <= MAX_LAYERS or pp < 2:
         return None
@@ -72,10 +72,10 @@ def layers_by_stage(case: Case, pp: int) -> list[int] | None:
 
 
 def balanced(own_ns: Sequence[float], layers: Sequence[int]) -> tuple[list[int], float]:
-    """(layers by stage, longest stage over the mean then). One layer takes no longer than in the stage that
-    spends least on each; what a stage takes beyond stays with it.
+    """(layers by stage, longest stage over the mean then). A layer takes as long as in the stage that spends
+    least per layer; a stage's remaining time stays with it.
 
-    Two stages of 4 layers that take 4 and 6: a layer takes 1, the second stage 2 besides: 5 and 3 layers.
+    Two stages of 4 layers that take 4 and 6: a layer takes 1, the second stage 2 more: 5 and 3 layers.
     """
     each = min(own / n for own, n in zip(own_ns, layers, strict=True) if n)
     loads = [
@@ -92,8 +92,8 @@ def balanced(own_ns: Sequence[float], layers: Sequence[int]) -> tuple[list[int],
 
 
 def as_settings(case: Case, counts: Sequence[int], mtp_layers: int) -> dict[str, Value]:
-    """The settings that split layers so, those that are in the way first: sizes of the ends where the others
-    are alike, else a layout."""
+    """The settings for this distribution, conflicting ones switched off first: sizes of the end stages if the
+    others are equal, else a layout."""
     found: dict[str, Value] = {f: False for f in (EMBEDDING, LOSS) if case.is_set_to(f, True)}
     ends = {FIRST: counts[0], LAST: counts[-1]}
     set_now = {knob for knob in ends if case.setting(knob)[1] is not None}

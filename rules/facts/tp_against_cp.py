@@ -1,4 +1,4 @@
-"""Tensor against context parallelism: whether half of one's ranks would do better on the other."""
+"""Tensor against context parallelism: whether half of one's ranks would gain on the other."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from perfdoc.rules.facts.overlaps import tp_overlap_allowed
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
 TIMES = 2.0
-"""By how much the exposed share of one must exceed that of the other."""
+"""Factor by which the exposed share of one must exceed the other."""
 NEEDS = (
     GPUS,
     known(
@@ -37,7 +37,7 @@ NEEDS = (
     several(
         "context parallelism",
         lambda case: case.degree(CP),
-        one="there is no context parallelism; of TP alone see PD314",
+        one="there is no context parallelism; for TP alone see PD314",
     ),
     WINDOW,
 )
@@ -45,15 +45,15 @@ NEEDS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Balance:
-    """What of both is exposed, and a split of the same ranks that may do better."""
+    """Exposed TP and CP communication, and a split of the same ranks that may gain."""
 
     of_tp: float
     of_cp: float
     """Exposed transfer, of the window, mean over ranks."""
     advice: Sequence[Advice] = field(default_factory=tuple)
-    """Empty where they stand well as they are."""
+    """Empty if the current split is balanced."""
     why_not: str = ""
-    """Why there is none, though one is exposed and the other not."""
+    """Why there is no advice although the two are unbalanced."""
 
     @property
     def to_context(self) -> bool:
@@ -62,7 +62,7 @@ class Balance:
 
 
 def balance(case: Case) -> Balance:
-    """Of a case that has NEEDS."""
+    """For a case that meets NEEDS."""
     tp, cp = given(case.degree(TP)), given(case.degree(CP))
     of_tp, of_cp = (given(case.share(transfer_ns(case, dimension))) for dimension in ("tp", "cp"))
     more, less = max(of_tp, of_cp), min(of_tp, of_cp)
@@ -83,25 +83,25 @@ def out_of_balance(case: Case) -> bool:
 
 
 def _something_first(case: Case, *, to_context: bool) -> str:
-    """What has to be looked at before ranks are moved; empty where nothing has."""
+    """What to fix before ranks are moved; empty if nothing."""
     if to_context and tp_overlap_allowed(case):
-        return "the overlap of TP is off, which comes first: see PD111"
+        return "TP overlap is off, fix that first: see PD111"
     if to_context and splits_too_far(case):
         return "the model fits on fewer tensor ranks: see PD310"
     length, hidden = sequence_of(case), hidden_size_of(case)
     if not to_context and length is not None and hidden is not None and length < hidden:
-        return "sequences are too short to be divided: see PD316"
+        return "sequences are too short to split: see PD316"
     return ""
 
 
 def _experts_follow(case: Case) -> bool:
-    """Whether experts would change their layout with TP, or may."""
+    """Whether the experts' layout would change with TP, or may."""
     known, etp = case.setting("expert_tensor_parallel_size")
     return has_experts(case) is not False and not (known and etp is not None)
 
 
 def _to_context(case: Case, tp: int, cp: int) -> Iterator[Advice]:
-    """Half of TP to CP, for sequences longer than the model is wide, where weights of twice the size fit."""
+    """Half of TP to CP, for sequences longer than the hidden size, if twice the weights fit."""
     length, hidden, now = sequence_of(case), hidden_size_of(case), degrees_of(case)
     if tp % 2 or length is None or hidden is None or length <= hidden or now is None:
         return
@@ -111,26 +111,24 @@ def _to_context(case: Case, tp: int, cp: int) -> Iterator[Advice]:
     yield advise(
         knob=TP,
         to=tp // 2,
-        why=f"sequences of {length:,} tokens are longer than the model is wide ({hidden:,}): the same number "
-        "of ranks exchanges less as context parallelism",
-        costs="each GPU holds twice the weights and gradients; optimizer states stay divided over as many "
-        "ranks",
+        why=f"sequences ({length:,} tokens) are longer than the hidden size ({hidden:,}): CP over the same "
+        "ranks communicates less",
+        costs="twice the weights and gradients per GPU; optimizer states stay sharded over as many ranks",
     )
-    yield advise(knob=CP, to=2 * cp, why="takes the ranks that TP gives back")
+    yield advise(knob=CP, to=2 * cp, why="uses the ranks freed by TP")
     if tp == 2:
         yield from without_tensor_ranks(case)
 
 
 def _to_tensor(case: Case, tp: int, cp: int) -> Iterator[Advice]:
-    """Half of CP to TP, as long as the group stays inside an NVLink domain."""
+    """Half of CP to TP, if the group stays inside an NVLink domain."""
     domain = None if case.gpu is None else case.gpu.nvlink_domain
     if cp % 2 or domain is None or 2 * tp > domain:
         return
     yield advise(
         knob=TP,
         to=2 * tp,
-        why="pieces of attention are too short to hide the exchange of keys and values; products may hide "
-        "more",
-        costs="thinner products, and gathers and scatters in every layer",
+        why="attention is too short to hide the CP communication; GEMMs may hide more",
+        costs="smaller GEMMs, and all-gathers and reduce-scatters in every layer",
     )
-    yield advise(knob=CP, to=cp // 2, why="gives the ranks that TP takes")
+    yield advise(knob=CP, to=cp // 2, why="frees the ranks for TP")

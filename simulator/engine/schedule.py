@@ -12,7 +12,7 @@ from perfdoc.simulator.engine.graph import I64, NONE, TaskGraph
 
 
 def topological_order(tasks: int, source: I64, target: I64) -> I64 | None:
-    """Tasks in such an order; None where tasks wait for one another in a circle."""
+    """Tasks in such an order; None where tasks form a dependency cycle."""
     by_source = np.argsort(source, kind="stable")
     first = np.zeros(tasks + 1, np.int64)
     np.cumsum(np.bincount(source, minlength=tasks), out=first[1:])

@@ -38,7 +38,7 @@ class Faults:
     """From the first stage to the last."""
     fp32_reduce: bool = False
     many_connections: bool = False
-    """Collectives of the backward pass stay queued behind the product that was launched before them."""
+    """Collectives of the backward pass stay queued behind the GEMM that was launched before them."""
     fragmentation: bool = False
 
 
@@ -61,9 +61,9 @@ class FaultKind:
     apply: Callable[[Job, str], Job]
     """Raises ValueError, one line without the fault's name, for a value that cannot be."""
     shows_in: str
-    """Where in a report it is to be seen."""
+    """Where a report shows it."""
     edit: str = ""
-    """The edit that takes it away, where there is one."""
+    """The edit that removes it, if any."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,9 +133,9 @@ def _fp32(job: Job, text: str) -> Job:
 def _connections(job: Job, text: str) -> Job:
     made = _flag("many_connections")(job, text)
     if job.layout.tp == 1:
-        raise ValueError("it needs tp above 1: no tensor-parallel collectives are there to be queued")
+        raise ValueError("it needs tp above 1: there are no tensor-parallel collectives")
     if not job.layout.overlap_tp:
-        raise ValueError("it needs overlap_tp=on: nothing is launched ahead of a product")
+        raise ValueError("it needs overlap_tp=on: nothing is launched ahead of a GEMM")
     return made
 
 
@@ -184,11 +184,11 @@ FAULTS: Mapping[str, FaultKind] = MappingProxyType(
     {
         "norm_spin": FaultKind(
             default="1.6", value="factor", apply=_norms, edit="norms_alone()",
-            what="norm kernels take longer beside resident NCCL kernels, as where no SM margin is set",
+            what="norm kernels take longer during NCCL kernels, as without an SM margin",
             shows_in="compute; the section on norm contention"),
         "small_buckets": FaultKind(
             default="2", value="million parameters", apply=_buckets, edit="rebucketed(bytes)",
-            what="gradients are reduced in many small buckets, each of which pays the latency",
+            what="many small gradient buckets, each with its latency",
             shows_in="exposed_comm.dp; the count of dp collectives"),
         "no_overlap": FaultKind(
             default="dp", value="dp, tp, cp or ep", apply=_no_overlap, edit="overlapped(dimension)",
@@ -197,50 +197,50 @@ FAULTS: Mapping[str, FaultKind] = MappingProxyType(
         "launch_starved": FaultKind(
             default="300", value="microseconds", apply=_faults("launch_ns", 0, 1e6, 1e3),
             edit="without_launches()",
-            what="the host waits for the device and then takes so long before each launch of the first two "
-            "micro-batches",
+            what="launch-bound: the host waits for the device, then delays each launch of the first two "
+            "micro-batches by this time",
             shows_in="idle.host"),
         "gc": FaultKind(
             default="120", value="milliseconds", apply=_faults("gc_ns", 0, 1e6, 1e6),
             edit='without_host_time("gc")',
-            what="Python collects garbage once a step, on another rank each time",
+            what="garbage collection once per step, on another rank each time",
             shows_in="idle.gc on that rank, exposed communication on those that wait for it"),
         "slow_data": FaultKind(
             default="80", value="milliseconds", apply=_faults("data_ns", 0, 1e6, 1e6),
             edit='without_host_time("data")',
-            what="every step waits so long for its data", shows_in="idle.data"),
+            what="data-loader stall of this length in every step", shows_in="idle.data"),
         "late_rank": FaultKind(
             default="0", value="RANK or RANK:FACTOR", apply=_late, edit="without_straggler(rank, dimension)",
-            what="the kernels of one rank take 1.2 (or FACTOR) times as long",
+            what="a straggler: the kernels of one rank take 1.2 (or FACTOR) times as long",
             shows_in="exposed communication of its peers; the section on stragglers"),
         "uneven_stages": FaultKind(
             default="2", value="layers", apply=_moved, edit="even_layers()",
-            what="layers moved from the first stage of the pipeline to the last",
+            what="layers moved from the first pipeline stage to the last",
             shows_in="exposed_comm.pp of the early stages; late_peer in the pipeline's section"),
         "virtual_stages": FaultKind(
             default="1", value="vpp", apply=_virtual, edit="virtual_stages(vpp)",
-            what="another number of model chunks than the layout's: too few (bubble) or too many (messages)",
+            what="too few model chunks (bubble) or too many (messages), in place of the layout's",
             shows_in="exposed_comm.pp; bubble and transfer in the pipeline's section"),
         "exposed_cp": FaultKind(
             default="", value="", apply=_exposed("cp"), edit='overlapped("cp")',
-            what="the exchange of keys and values comes before attention and not beside it",
+            what="keys and values are exchanged before attention, not overlapped with it",
             shows_in="exposed_comm.cp"),
         "exposed_ep": FaultKind(
             default="", value="", apply=_exposed("ep"), edit='overlapped("ep")',
-            what="tokens are exchanged before and after the experts and not beside them",
+            what="tokens are dispatched and combined without overlap with the experts",
             shows_in="exposed_comm.ep"),
         "max_connections": FaultKind(
             default="", value="", apply=_connections, edit='without_queueing("tp")',
             what="CUDA_DEVICE_MAX_CONNECTIONS=1 is missing: tensor-parallel collectives of the backward pass "
-            "stay queued behind the product that they should run beside",
+            "stay queued behind the GEMM that they should overlap with",
             shows_in="exposed_comm.tp"),
         "fp32_reduce": FaultKind(
             default="", value="", apply=_fp32, edit='scaled_communication("dp", 0.5)',
-            what="gradients are reduced in fp32: twice the bytes",
+            what="gradient reduction in fp32: twice the bytes",
             shows_in="exposed_comm.dp; the bytes of dp collectives"),
         "fragmentation": FaultKind(
             default="", value="", apply=_flag("fragmentation"),
-            what="a memory snapshot whose free memory lies in pieces too small to serve a request",
+            what="a memory snapshot with fragmentation: free memory in pieces too small for a request",
             shows_in="the section on memory (it costs no time)"),
     }
 )  # fmt: skip

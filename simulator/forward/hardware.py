@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 MATRIX_EFFICIENCY = 0.65
-"""Of the dense peak, for matrix products of training's sizes."""
+"""Of the dense peak, for GEMMs of training's sizes."""
 ATTENTION_FORWARD_EFFICIENCY = 0.55
 ATTENTION_BACKWARD_EFFICIENCY = 0.45
 MEMORY_EFFICIENCY = 0.8
@@ -48,7 +48,7 @@ class Gpu:
         return self.dense_tflops * 1e3
 
     def matrix_ns(self, rows: int, inner: int, columns: int, *, count: int = 1) -> int:
-        """`count` products (rows x inner) (inner x columns) in bf16: the longer of compute and memory.
+        """`count` GEMMs (rows x inner) (inner x columns) in bf16: the longer of compute and memory.
 
         8192 x 8192 x 8192 on an H100: 2 * 8192^3 / (989e3 * 0.65) = 1,710,000 ns.
         """

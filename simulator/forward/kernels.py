@@ -30,7 +30,7 @@ class KernelNames:
     arch: int
 
     def gemm(self, columns: int, rows: int) -> Kernel:
-        """A product whose result has so many rows and columns, in tiles of 128 x 256."""
+        """A GEMM whose result has so many rows and columns, in tiles of 128 x 256."""
         kind = "nvjet_tst_256x128_64x4_2x1_v_bz_coopA_TNT"
         if self.arch < 90:
             kind = "ampere_bf16_s16816gemm_bf16_128x256_ldg8_f2f_stages_64x3_tn"

@@ -114,19 +114,19 @@ class LayerWork:
         self._add()
 
     def _attention_backward(self) -> None:
-        self._product_backward(self.hidden, self.heads_width, before="all_gather", after=None)
+        self._gemm_backward(self.hidden, self.heads_width, before="all_gather", after=None)
         self._attend(backward=True)
         rope = self.names.plain("fused_rope_backward_kernel", blocks=self.tokens)
         self.tape.compute(rope, self.gpu.moving_ns(2 * self.tokens * self.heads_width * BF16))
         width = self.heads_width + 2 * self.kv_width
-        self._product_backward(width, self.hidden, before=None, after="reduce_scatter")
+        self._gemm_backward(width, self.hidden, before=None, after="reduce_scatter")
         self._norm(backward=True)
         self._add()
 
-    def _product_backward(self, columns: int, inner: int, *, before: str | None, after: str | None) -> None:
-        """Gradients of input and weight of a product. `before`: the gradient of the output is gathered first.
-        `after`: the input is gathered anew beside the first product (as sequence parallelism needs), and its
-        gradient reduced beside the second."""
+    def _gemm_backward(self, columns: int, inner: int, *, before: str | None, after: str | None) -> None:
+        """Gradients of input and weight of a linear layer. `before`: the gradient of the output is gathered
+        first. `after`: the input is gathered again during the first GEMM (as sequence parallelism needs), and
+        its gradient is reduced during the second."""
         overlap, held = self.layout.overlap_tp, self.faults.many_connections
         if before:
             self.tape.wait(self._tp(before))
@@ -141,7 +141,7 @@ class LayerWork:
         if overlap:
             self.tape.wait(reduced)
         if overlap and held:
-            # Launched first, and yet behind the product in the hardware's one queue.
+            # Launched first, and yet behind the GEMM in the hardware's one queue.
             self.tape.held += [(c, g) for c, g in ((gathered, first), (reduced, second)) if c is not None]
 
     # Feed-forward.
@@ -158,9 +158,9 @@ class LayerWork:
 
     def _mlp_backward(self, width: int) -> None:
         gates = 2 if self.shape.gated_mlp else 1
-        self._product_backward(self.hidden, width, before="all_gather", after=None)
+        self._gemm_backward(self.hidden, width, before="all_gather", after=None)
         self._activation(width, self.tokens, backward=True)
-        self._product_backward(gates * width, self.hidden, before=None, after="reduce_scatter")
+        self._gemm_backward(gates * width, self.hidden, before=None, after="reduce_scatter")
         self._norm(backward=True)
         self._add()
 
@@ -191,7 +191,7 @@ class LayerWork:
             ns = self.group_ns("ep", "all_to_all", size)
             return self.tape.communicate("ep", "all_to_all", size, ns, peers=peers)
 
-        def products() -> None:
+        def gemms() -> None:
             rows = max(1, part // local)
             ns = self.gpu.matrix_ns(rows, self.hidden, gates * width, count=local)
             self.tape.compute(self.names.gemm(gates * width, part), ns)
@@ -203,7 +203,7 @@ class LayerWork:
         returned = []
         for one in sent:
             self.tape.wait(one)
-            products()
+            gemms()
             returned.append(exchange())
         for one in returned:
             self.tape.wait(one)
@@ -254,7 +254,7 @@ class LayerWork:
         s = self.shape
         width = s.vocabulary // self.layout.tp
         if backward:
-            self._product_backward(width, self.hidden, before=None, after="reduce_scatter")
+            self._gemm_backward(width, self.hidden, before=None, after="reduce_scatter")
             self._norm(backward=True)
             return
         self._norm(backward=False)

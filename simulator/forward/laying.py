@@ -189,7 +189,7 @@ def _run(
     """Number the tasks so that the engine can run them, and run them."""
     source, target, lag, of_kind = (np.concatenate([p[i] for p in parts]) for i in range(4))
     order = topological_order(len(duration), source, target)
-    assert order is not None, "ranks wait for one another in a circle"
+    assert order is not None, "dependency cycle between ranks"
     place = np.empty(len(order), np.int64)
     place[order] = np.arange(len(order))
     builder = GraphBuilder()

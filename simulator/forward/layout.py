@@ -67,7 +67,7 @@ class Layout:
     overlap_grad_reduce: bool = True
     overlap_param_gather: bool = True
     overlap_tp: bool = True
-    """Collectives of the backward pass beside the products that do not need them."""
+    """Collectives of the backward pass overlap with the GEMMs that do not need them."""
     overlap_cp: bool = True
     overlap_ep: bool = True
     bucket: int = 0

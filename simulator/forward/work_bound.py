@@ -1,4 +1,4 @@
-"""How much a simulation would lay out, before it does."""
+"""The size of a simulation, before it runs."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""A measured step rebuilt as tasks that wait for one another, so that it can be run again with a change."""
+"""A measured step rebuilt as a graph of dependent tasks, so that it can be replayed with a change."""

@@ -1,7 +1,7 @@
 """What changes are predicted from: a replay, its tasks, and how often the run collects garbage.
 
 A run that collects at every 12th step is profiled for three steps, and one of them collects: that window
-holds four times what a step of the run does. So a window stands for two: as it is, and calm, without
+holds four times what a step of the run does. So a window stands for two: unedited, and calm, without
 collections. A step of the run is so much of the one and the rest of the other as its step log says: 1 in 12
 against 1 in 3 is a quarter. What a change gains is that mean of what it gains in either, alone and in sets
 alike.
@@ -25,7 +25,7 @@ from perfdoc.simulator.replay.proposals import Proposal
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 FREE_STEPS_MIN = 3
-"""Of fewer steps without the profiler nothing is said."""
+"""Fewer unprofiled steps are not used."""
 RARE_STEPS = 100
 """Between collections that all ranks make at the same step: what settings leave of them."""
 NO_GAIN = Gain(low_ms=0.0, mid_ms=0.0, high_ms=0.0, method="replay", assumptions=[])
@@ -45,7 +45,7 @@ class AsOften:
 
     factor: float
     said: str
-    """What it is known from."""
+    """What it is based on."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,13 +138,11 @@ def occasional(rebuilt: Rebuilt, logged: Counted | None) -> Occasional | None:
     fewer = 1.0 if shown.collect == shown.steps else 1 - 1 / shown.collect
     ours = f"{window.collect} of {window.steps} steps of the window"
     if logged is None:
-        said = (
-            f"garbage was collected in {ours}, and no step log says how often it is: the band reaches down "
-        )
-        said += "to one fewer"
+        said = f"garbage collection in {ours}; no step log gives its frequency: "
+        said += "the lower end of the band assumes one collection fewer"
     else:
-        said = f"garbage is collected in {logged.collect} of {logged.steps} steps of the step log, and in "
-        said += f"{ours}: counted as often as in the log"
+        said = f"garbage collection in {logged.collect} of {logged.steps} steps of the step log, and in "
+        said += f"{ours}: the log's frequency is used"
     return Occasional(
         calm=calm,
         calm_ns=calm.span(schedule(calm.graph).end_ns),
@@ -156,7 +154,7 @@ def occasional(rebuilt: Rebuilt, logged: Counted | None) -> Occasional | None:
     )
 
 
-STAYS = f"one collection stays every {RARE_STEPS} steps"
+STAYS = f"one collection every {RARE_STEPS} steps remains"
 
 
 def as_often(

@@ -12,11 +12,9 @@ from perfdoc.simulator.replay.basis import AsOften, Basis
 from perfdoc.simulator.replay.proposals import Proposal, proposals
 
 _MS = 1e6
-_EACH_ALONE = (
-    "each rank was replayed alone, so waits for other ranks stay as they were; the band spans the ranks"
-)
+_EACH_ALONE = "each rank was replayed alone: waits for other ranks stay as measured; the band spans the ranks"
 
-_BY_CHANCE = "the rank is not found to be late beyond chance: this is in no set of changes"
+_BY_CHANCE = "the rank is late within noise: not part of any set of changes"
 
 _SET_CHANGES = 4
 """Of so many changes every set is simulated: 2^4 - 1 sets, of which those of one change are known already."""
@@ -120,10 +118,10 @@ def _over_ranks(gains: Sequence[Gain]) -> Gain:
     if not usable:
         return gains[0]
     if any(g.method == "ceiling" for g in gains):
-        ceilings = [g for g in gains if g.method == "ceiling"]
+        bounds = [g for g in gains if g.method == "ceiling"]
         highs = [g.high_ms for g in usable if g.high_ms is not None]
         return Gain(
-            low_ms=0.0, mid_ms=None, high_ms=max(highs), method="ceiling", assumptions=ceilings[0].assumptions
+            low_ms=0.0, mid_ms=None, high_ms=max(highs), method="ceiling", assumptions=bounds[0].assumptions
         )
     lows, mids, highs = ([getattr(g, name) or 0.0 for g in gains] for name in ("low_ms", "mid_ms", "high_ms"))
     return Gain(
@@ -151,7 +149,7 @@ def _combined(
     accepted = [p.key for p in predictions if p in best.values()]
     if not accepted:
         withheld = [b.replay.withheld for b in bases if not b.replay.predicts]
-        none = "no change gains anything by the lower end of its band"
+        none = "no change gains at the lower end of its band"
         reason = f"predictions are withheld: {withheld[0]}" if withheld else none
         return Combined(accepted=[], gain=None, replay_error_frac=_worst(bases), reason=reason)
 
@@ -191,9 +189,9 @@ def _sets(
     taken = next(n for n in range(most, -1, -1) if n < 2 or (2**n - 1 - n) * tasks <= _SET_TASKS_MAX)
     reason = ""
     if taken < most:
-        reason = f"one replay has {tasks:,} tasks, and all sets together may have {_SET_TASKS_MAX:,}"
+        reason = f"one replay has {tasks:,} tasks; all sets together are limited to {_SET_TASKS_MAX:,}"
     elif most < len(best):
-        reason = f"of {len(best)} changes every set was simulated of the {most} that gain most"
+        reason = f"sets were simulated for the {most} changes that gain most, out of {len(best)}"
     chosen = [key for key in accepted if key in best[:taken]]
     found = []
     for size in range(1, taken + 1):

@@ -1,7 +1,7 @@
-"""The ranks of a job as one graph, on one time: a late rank holds up the others.
+"""The ranks of a job as one graph, on one time: a late rank delays the others.
 
 Every member of a matched collective arrives; when the last has, all transfer, each until its own end: members
-of one collective are done at different times where the network brings each its part by itself. Who may leave
+of one collective are done at different times where the network delivers each part separately. Who may leave
 before all have come (the root of a broadcast, a sender) and did waits for nobody. Communication that was not
 matched keeps its measured duration.
 """
@@ -30,7 +30,7 @@ def join_ranks(
 ) -> Rebuilt | None:
     """One graph of all ranks. All arguments in the same order of ranks, one rank each.
 
-    None where the matched collectives make ranks wait for one another in a circle, so that the matching
+    None where the matched collectives form a dependency cycle between ranks, so that the matching
     cannot be right.
     """
     # The clock of all counts from the middle of the matches. Here no time is negative: -1 says unknown.

@@ -50,7 +50,7 @@ def predict(
     except ValueError as error:
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[str(error)])
     if not replay.predicts or replay.error_frac is None or replay.measured_ns is None:
-        return _ceiling(cap_ns, f"predictions are withheld: {replay.withheld}")
+        return _upper_bound(cap_ns, f"predictions are withheld: {replay.withheld}")
     before = before_ns if before_ns is not None else replay.replayed_ns or 0
     worst = max(abs(replay.error_frac), abs(replay.worst_error_frac or 0.0))
     late_ns = max((r.unexplained_ns for r in rebuilt.ranks if r.on_host), default=0)
@@ -118,7 +118,7 @@ def _varied(rebuilt: Rebuilt, edits: Sequence[Edit]) -> list[int]:
     return found
 
 
-def _ceiling(cap_ns: float | None, why: str) -> Gain:
+def _upper_bound(cap_ns: float | None, why: str) -> Gain:
     if cap_ns is None:
         return Gain(low_ms=None, mid_ms=None, high_ms=None, method="none", assumptions=[why])
     return Gain(low_ms=0.0, mid_ms=None, high_ms=cap_ns / _MS, method="ceiling", assumptions=[why])

@@ -1,4 +1,4 @@
-"""The changes that are tried on every capture, each with its usual parameters, and what each is called."""
+"""The changes that are tried on every capture, each with its usual parameters and its title."""
 
 from __future__ import annotations
 
@@ -35,47 +35,46 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 _VPP = "virtual_pipeline_model_parallel_size"
 
-CHANGE_WORDS: Mapping[str, str] = MappingProxyType(
+CHANGE_TITLES: Mapping[str, str] = MappingProxyType(
     {
         "without_gc": "no garbage collection in steps (manual_gc)",
-        "without_data": "no waiting for data (dataloader_num_workers)",
+        "without_data": "no data-loader stalls (dataloader_num_workers)",
         "without_launches": "CUDA graphs (cuda_graph_impl)",
-        "norms_alone": "norms not slowed by communication beside them",
-        "fp8_gemm": "matrix products in FP8 (fp8)",
-        "overlapped_dp": "DP communication behind compute (overlap_grad_reduce, overlap_param_gather)",
-        "overlapped_tp": "TP communication behind compute (tp_comm_overlap)",
-        "overlapped_cp": "CP communication behind compute",
-        "overlapped_ep": "EP communication behind compute (overlap_moe_expert_parallel_comm)",
-        "without_queueing_tp": "TP communication in a queue of its own (cuda_device_max_connections)",
+        "norms_alone": "norms with no contention from communication",
+        "fp8_gemm": "GEMMs in FP8 (fp8)",
+        "overlapped_dp": "overlap of DP communication (overlap_grad_reduce, overlap_param_gather)",
+        "overlapped_tp": "overlap of TP communication (tp_comm_overlap)",
+        "overlapped_cp": "overlap of CP communication",
+        "overlapped_ep": "overlap of EP communication (overlap_moe_expert_parallel_comm)",
+        "without_queueing_tp": "TP communication not queued behind compute (cuda_device_max_connections)",
         "buckets_x4": "larger DP buckets{} (bucket_size)",
         "buckets_x0.25": "smaller DP buckets{} (bucket_size)",
-        "dp_half_bytes": "gradients reduced in half the bytes (grad_reduce_in_fp32)",
-        "without_recompute": "no recomputation of activations (recompute_granularity)",
+        "dp_half_bytes": "gradient reduction in half the bytes (grad_reduce_in_fp32)",
+        "without_recompute": "no activation recompute (recompute_granularity)",
         "more_virtual_stages": f"more virtual stages{{}} ({_VPP})",
         "fewer_virtual_stages": f"fewer virtual stages{{}} ({_VPP})",
-        "even_stages": "stages of exactly the same work",
-        "even_layers": "as many layers on every stage",
-        "balanced_layers": "layers spread by what stages take",
+        "even_stages": "perfectly balanced stages",
+        "even_layers": "equal number of layers per stage",
+        "balanced_layers": "layers balanced by stage time",
         **{
-            f"without_straggler_{d}": f"{{}} computing as fast as the rest of its {d.upper()} group"
+            f"without_straggler_{d}": f"{{}} as fast as the rest of its {d.upper()} group"
             for d in DIMENSIONS
             if d != "unknown"
         },
-        "without_straggler_unknown": "{} computing as fast as the rest of its group",
+        "without_straggler_unknown": "{} as fast as the rest of its group",
     }
 )
-"""By key of the prediction; {} is what it was tried with. In brackets the settings that do it, where there
-are any."""
+"""Titles by key of the prediction; {} is what it was tried with. In brackets the settings, if any."""
 
 
-def change_words(key: str, tried_with: str = "") -> str:
-    """What the change is called; a key that is not in the table is its own name.
+def change_title(key: str, tried_with: str = "") -> str:
+    """The title of a change; a key that is not in the table is its own title.
 
-    >>> change_words("buckets_x4", " of 1,000 bytes")
+    >>> change_title("buckets_x4", " of 1,000 bytes")
     'larger DP buckets of 1,000 bytes (bucket_size)'
     """
     # Not str.format on anything but the table's own text: names of ranks come from traces.
-    before, hole, after = CHANGE_WORDS.get(key, key).partition("{}")
+    before, hole, after = CHANGE_TITLES.get(key, key).partition("{}")
     return before + tried_with + after if hole else before
 
 
@@ -93,24 +92,24 @@ class Proposal:
 
     key: str
     family: str
-    """Of one family at most one can be chosen."""
+    """At most one of a family can be chosen."""
     edit: Edit | None
-    """None where the capture does not even hold what its parameters are chosen from."""
+    """None where the capture lacks what its parameters are chosen from."""
     reason: str = ""
     """Why there is no edit."""
     exact: bool = True
     """False where training computes something else with it (a narrower type)."""
     bound: bool = False
-    """Whether no setting does just this: it says how much there is to gain, and is combined with nothing."""
+    """Whether no setting does just this: an upper bound that is combined with nothing."""
     tried_with: str = ""
-    """Its parameters, as they stand in what it is called."""
+    """Its parameters, as its title shows them."""
     late: tuple[str, str] | None = None
     """(name, dimension) of the rank that it takes the lateness of."""
 
     @property
     def change(self) -> str:
-        """What it is called where somebody reads of it."""
-        return change_words(self.key, self.tried_with)
+        """Its title, for people."""
+        return change_title(self.key, self.tried_with)
 
 
 def proposals(rebuilt: Rebuilt) -> list[Proposal]:
@@ -142,9 +141,9 @@ def _of_kernels(rebuilt: Rebuilt) -> Iterator[Proposal]:
 def _no_fp8(rebuilt: Rebuilt) -> str:
     """Why FP8 cannot be predicted here; empty where it can."""
     if any(peak_flops(rank.gpu_name, "fp8") is None for rank in rebuilt.ranks):
-        return "it is not known that these devices compute in FP8"
+        return "FP8 support of these GPUs is unknown"
     if any(rank.facts.dtype not in ("bf16", "fp16") for rank in rebuilt.ranks):
-        return "it is not known that the products are bf16 or fp16 now: --set dtype=bf16"
+        return "the current GEMM dtype is unknown: give it, such as --set dtype=bf16"
     return ""
 
 
@@ -175,7 +174,7 @@ def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
     for key, family, edit, tried_with in edits:
         yield Proposal(key=key, family=family, edit=edit, exact=family != "dp_bytes", tried_with=tried_with)
     if not edits:
-        reason = "the capture shows no dp communication whose size is known"
+        reason = "the capture shows no dp communication of known size"
         for key in ("buckets_x4", "buckets_x0.25", "dp_half_bytes"):
             yield Proposal(key=key, family="buckets", edit=None, reason=reason)
 
@@ -193,7 +192,7 @@ def _of_layout(rebuilt: Rebuilt) -> Iterator[Proposal]:
 
 
 def _virtual_stages(key: str, chunks: int) -> Proposal:
-    tried_with = f", {chunks} on each" if chunks > 1 else ", none"
+    tried_with = f", {chunks} per rank" if chunks > 1 else ", none"
     return Proposal(key=key, family="schedule", edit=virtual_stages(chunks), tried_with=tried_with)
 
 

@@ -31,16 +31,16 @@ CLOCKS_MAX_FRAC = 0.05
 """Ranks that no common ends tie may be that far apart, as a share of the window. It moves a rank's first
 tasks once, not each step: what waits for what rests on no clock, and the replay's error shows the rest."""
 FIXED_MAX_FRAC = 0.2
-"""Of the critical path, what nothing in the capture holds up: no edit can move it."""
+"""Share of the critical path without a known dependency: no edit can move it."""
 
 
 def replay_rank(view: DeviceView) -> Replay:
-    """Rebuild one rank's window and run it again as it is."""
+    """Rebuild one rank's window and replay it unedited."""
     return replay(rebuild_rank(view))
 
 
 def replay(rebuilt: Rebuilt) -> Replay:
-    """Run what was rebuilt as it is, and hold it against what was measured."""
+    """Replay what was rebuilt, unedited, and compare it with the measured step."""
     scope: Literal["rank", "job"] = "rank" if len(rebuilt.ranks) == 1 else "job"
     measured = rebuilt.span(rebuilt.end_ns) if len(rebuilt.start_ns) else 0
     if measured <= 0:
@@ -78,7 +78,7 @@ def replay(rebuilt: Rebuilt) -> Replay:
 def replay_job(
     ranks: Sequence[Rebuilt], calls: Sequence[CollectiveCalls], matches: Matches, clocks: ClockAlignment
 ) -> tuple[Replay, Rebuilt | None]:
-    """Join the ranks of a job and run them again as they were; and the joined graph, for predictions.
+    """Join the ranks of a job and replay them unedited; and the joined graph, for predictions.
 
     All arguments in the same order of ranks. Needs matched collectives and clocks that were compared.
     """
@@ -87,7 +87,7 @@ def replay_job(
         return not_replayed(reason, remedy, scope="job"), None
     joined = join_ranks(ranks, calls, matches, clocks)
     if joined is None:
-        said = "the matched collectives make ranks wait for one another in a circle"
+        said = "the matched collectives form a dependency cycle between ranks"
         return not_replayed(said, matches.remedy, scope="job"), None
     return replay(joined), joined
 
@@ -99,16 +99,15 @@ def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignme
         return clocks.reason, clocks.remedy
     if len({c.component for c in clocks.clocks}) > 1:
         return (
-            "not all ranks could be put on one time, since no matched collective connects them",
+            "clocks of some ranks cannot be aligned: no matched collective connects them",
             "Give the captures of all ranks of a model replica.",
         )
     shortest = min(r.ranks[0].window_end_ns - r.ranks[0].window_start_ns for r in ranks)
     open_ns = clocks.resolution_ns or 0
     if len({c.cluster for c in clocks.clocks}) > 1 and open_ns > CLOCKS_MAX_FRAC * shortest:
         return (
-            f"the clocks of some ranks are known only to within {brief(open_ns)}, more than "
-            f"{per_cent(CLOCKS_MAX_FRAC, 0)} of the window, since no collective that all await ties them "
-            "together",
+            f"clock error of some ranks is {brief(open_ns)}, more than {per_cent(CLOCKS_MAX_FRAC, 0)} of the "
+            "window: no collective synchronizes all of them",
             "Give the captures of all ranks of a model replica, over more steps.",
         )
     return "", ""
@@ -116,14 +115,11 @@ def _not_joined(ranks: Sequence[Rebuilt], matches: Matches, clocks: ClockAlignme
 
 def _withheld(error_frac: float, fixed_frac: float) -> str:
     if abs(error_frac) > ERROR_MAX_FRAC:
-        return (
-            f"the unedited replay is off by {signed_share(error_frac)}, more than "
-            f"{per_cent(ERROR_MAX_FRAC, 0)}"
-        )
+        return f"the replay error is {signed_share(error_frac)}, more than {per_cent(ERROR_MAX_FRAC, 0)}"
     if fixed_frac > FIXED_MAX_FRAC:
         return (
-            f"nothing in the capture holds up what begins {per_cent(fixed_frac, 0)} into the window, so no "
-            "change would show"
+            f"no dependency is known for what starts {per_cent(fixed_frac, 0)} into the window, so no change "
+            "would show"
         )
     return ""
 
@@ -185,7 +181,7 @@ class KeptRank:
 
 
 def replay_and_keep(view: DeviceView, *, keep_tasks: int = KEPT_TASKS_MAX) -> KeptRank:
-    """Rebuild one rank's window, run it again as it is, and keep it if it is small enough.
+    """Rebuild one rank's window, replay it unedited, and keep it if it is small enough.
 
     keep_tasks: what all devices of the capture may hold together; each its share.
     """

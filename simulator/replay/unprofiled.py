@@ -87,8 +87,8 @@ def as_unprofiled(rebuilt: Rebuilt, free: FreeLengths) -> Unprofiled | None:
     if free.gc_frac is not None and any(len(r.host["gc"]) for r in rebuilt.ranks):
         made = without_host_time("gc", keep_frac=free.gc_frac).apply(made)
         said.append(
-            f"collections last {per_cent(free.gc_frac, 0)} of what they do under the profiler, says the step "
-            "log"
+            f"by the step log, garbage collections take {per_cent(free.gc_frac, 0)} of their time under the "
+            "profiler"
         )
     if (
         free.data_frac is not None
@@ -97,15 +97,15 @@ def as_unprofiled(rebuilt: Rebuilt, free: FreeLengths) -> Unprofiled | None:
     ):
         made = without_host_time("data", keep_frac=free.data_frac).apply(made)
         said.append(
-            f"loading of data takes {per_cent(free.data_frac, 0)} of what it does in the steps of the "
-            "profiler, in the mean over the step log"
+            f"by the mean of the step log, data loading takes {per_cent(free.data_frac, 0)} of its time "
+            "under the profiler"
         )
     if free.step_frac is not None and free.step_frac < 1 and all(r.on_host for r in rebuilt.ranks):
         keep = _keep_frac(made, free.step_frac)
         made = _shorter(made, keep)
         said.append(
-            f"computation on the CPU takes {per_cent(keep, 0)} of what it does under the profiler, since "
-            f"steps of the step log take {per_cent(free.step_frac, 0)}"
+            f"CPU compute takes {per_cent(keep, 0)} of its time under the profiler: steps of the step log "
+            f"take {per_cent(free.step_frac, 0)}"
         )
     if not said:
         return None

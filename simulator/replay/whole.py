@@ -1,11 +1,11 @@
 """All ranks that were kept: the job's replay, and what every change would gain.
 
 A collective's kernel runs from its own rank's arrival, so that it also lasts while a late rank is waited for.
-One of which all members are here is known to transfer for as long as the shortest of them took. Of another
-the quick ones of its size on the same stream tell it: what it takes beyond is taken for waiting. One
-of a rare size waited where it took longer than the quick ones of the next larger size; it then gets its share
+With captures of all its ranks, its transfer is the shortest of their durations. Without them
+the fast ones of its size on the same stream give the transfer: what it takes beyond counts as wait. One
+of a rare size waited where it took longer than the fast ones of the next larger size; it then gets its share
 of their time. The late rank is late whatever becomes of the message, so changes are tried on the step without
-those waits. Where every message waits alike (for a rank that is always late) nothing tells.
+those waits. Where every message waits alike (for a rank that is always late) the wait cannot be measured.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, KeptRank, not_replayed, replay_job
 from perfdoc.simulator.replay.unprofiled import NOT_LOGGED, FreeLengths, as_unprofiled
 
-_QUICK_PERCENTILE = 10
+_FAST_PERCENTILE = 10
 _FEWEST = 4
-"""Of one size: fewer do not tell which are quick."""
-ASSUMED = "waits for ranks whose captures are not here stay as they were, beside what is gained"
+"""Of one size: fewer do not show which are fast."""
+ASSUMED = "waits for ranks without captures stay as measured, apart from the gain itself"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,7 +55,7 @@ def without_waits(rebuilt: Rebuilt) -> Unwaited | None:
 
 def _waits_ns(rebuilt: Rebuilt) -> I64:
     """By task: what communication that was not matched (of some ranks of a job: all of it) took beyond the
-    quick ones; of GPU ranks."""
+    fast ones; of GPU ranks."""
     graph, edges = rebuilt.graph, rebuilt.graph.edges
     matched = np.zeros(len(rebuilt.start_ns), bool)
     # Where ranks of the job are not here, all that are may have waited for one of those.
@@ -81,7 +81,7 @@ def _waits_ns(rebuilt: Rebuilt) -> I64:
         if stream != before:
             larger_ns, larger_bytes, before = np.inf, 1, stream
         if len(mine) >= _FEWEST:
-            larger_ns = float(np.percentile(took, _QUICK_PERCENTILE, method="lower"))
+            larger_ns = float(np.percentile(took, _FAST_PERCENTILE, method="lower"))
             larger_bytes = held
         waited = (took > larger_ns) & ~matched[mine]
         found[mine[waited]] = (took[waited] - larger_ns * held / larger_bytes).astype(np.int64)
@@ -183,4 +183,4 @@ def _why_none(ranks: Sequence[KeptRank], tasks_max: int) -> tuple[str, str]:
         return failed[0].reason, failed[0].remedy
     tasks = sum(r.replay.tasks for r in ranks)
     many = f"{tasks:,} tasks" if len(ranks) == 1 else f"{tasks:,} tasks on {len(ranks)} ranks"
-    return f"the windows hold {many}, more than the {tasks_max:,} that are taken together", _FEWER_STEPS
+    return f"the windows hold {many}; a joint replay is limited to {tasks_max:,}", _FEWER_STEPS

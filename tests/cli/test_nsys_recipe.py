@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import _sqlite3
 import importlib.util
+import itertools
 import json
 import os
 import shutil
@@ -19,6 +20,7 @@ from perfdoc.nsight.recipe_install import install_recipe
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import find_nsys, nsys_command, nvtx_trouble
 from perfdoc.profiling.nsys.figures import recipes_folder
+from tests.amount import some
 from tests.cli.test_analyze import answer_of, leaves
 from tests.command import perfdoc
 from tests.nsys_start import profile
@@ -262,8 +264,13 @@ def nsys_recipe(
     )
 
 
-@pytest.mark.parametrize("has_perfdoc", [True, False], ids=["with-perfdoc", "without-perfdoc"])
-@pytest.mark.parametrize("mode", ["none", "concurrent", "dask-futures"])
+@pytest.mark.parametrize(
+    ("mode", "has_perfdoc"),
+    some(
+        itertools.product(["none", "concurrent", "dask-futures"], [True, False]),
+        [("none", False), ("concurrent", True)],
+    ),
+)
 def test_the_recipe_over_two_reports(
     mode: str,
     has_perfdoc: bool,

@@ -55,7 +55,7 @@ def test_copies_do_not_lie_among_the_captures(tmp_path: Path) -> None:
     for output in ("traces", "traces/", "link", "traces/../link"):
         done = perfdoc("redact", "traces", "-o", output, "--force", cwd=tmp_path)
         assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1), done.stderr
-        assert "holds the captures, and copies would lie among them" in done.stderr
+        assert "holds the captures; copies would mix with them" in done.stderr
     assert sorted(p.name for p in traces.iterdir()) == before
     assert perfdoc("redact", "traces", "-o", "traces/copies", cwd=tmp_path).returncode == 0
 

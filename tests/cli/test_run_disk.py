@@ -102,7 +102,7 @@ def test_a_trace_that_does_not_fit(tmp_path: Path) -> None:
         "perfdoc: rank 0: profiling: disk/run/traces/rank0.json.gz: No space left on device"
     )
     assert ended.lines[2] == (
-        "perfdoc: disk/run: trained to the end, and no trace is in it, so there is nothing to analyse."
+        "perfdoc: disk/run: training finished without a trace, so nothing can be analysed."
     )
     kept = RunDirectory.open(tmp_path / "kept" / "run")
     assert kept.manifest().status == "finished"

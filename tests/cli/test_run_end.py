@@ -52,7 +52,7 @@ def test_a_stop_saves_and_says_so(tmp_path: Path, number: signal.Signals) -> Non
     (done,) = saved(tmp_path)
     assert ended.lines == [
         "perfdoc: no profiler: asked for",
-        "perfdoc: stopping after this step; once more ends it at once",
+        "perfdoc: stopping after this step; a second signal ends it at once",
         f"stopped after step {done}, as asked",
         f"perfdoc: stopped: last checkpoint saved/step_{done:08d}",
     ]
@@ -74,7 +74,7 @@ def test_a_second_signal_ends_it_at_once(tmp_path: Path) -> None:
     ended = run.end()
     assert ended.code == 130
     assert ended.lines[1:] == [
-        "perfdoc: stopping after this step; once more ends it at once",
+        "perfdoc: stopping after this step; a second signal ends it at once",
         "perfdoc: stopped: no checkpoint",
     ]
     assert manifest(tmp_path) == ("failed", "ended at once by a second signal")
@@ -88,7 +88,7 @@ def test_a_killed_rank_is_one_line(tmp_path: Path) -> None:
     assert run.survivors() == []  # not even the checkpoint's server process, which nobody else would end
     ended = run.end()
     assert ended.code == 1
-    why = "rank 1 was killed (SIGKILL); often the system did it because memory ran out"
+    why = "rank 1 was killed (SIGKILL); often by the system, out of memory"
     last = saved(tmp_path)[-1]
     assert ended.lines[1:] == [
         f"perfdoc: {why}",

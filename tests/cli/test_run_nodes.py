@@ -102,7 +102,7 @@ def test_a_killed_rank_ends_both_machines(tmp_path: Path) -> None:
     ended = [node.end() for node in nodes]
     assert [each.code for each in ended] == [1, 1]
     assert ended[1].lines[1].startswith("perfdoc: rank 1 was killed (SIGKILL)")
-    assert "where other machines take part, see what theirs say" in ended[0].lines[1]
+    assert "check the messages of other machines" in ended[0].lines[1]
 
 
 def test_a_folder_that_holds_a_run_is_refused(tmp_path: Path) -> None:

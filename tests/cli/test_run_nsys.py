@@ -90,7 +90,7 @@ def test_a_killed_rank_leaves_both_reports(tmp_path: Path) -> None:
     ended = run.end()
     assert ended.code == 1
     assert ended.lines[1:] == [
-        "perfdoc: rank 1 was killed (SIGKILL); often the system did it because memory ran out",
+        "perfdoc: rank 1 was killed (SIGKILL); often by the system, out of memory",
         "perfdoc: training failed: no checkpoint; what was captured: perfdoc analyze out",
     ]
     assert traces(tmp_path) == BOTH

@@ -97,7 +97,7 @@ def test_two_ranks_by_hand() -> None:
     ]
     assert (found.mean.before_ns, found.mean.after_ns, found.mean.change_ns) == (100, 115, 15)
     assert found.outcome == "longer"
-    assert "A step takes 115 ns, before it took 100 ns (+15 ns, +15.0 %; mean over 2 ranks)." in found.verdict
+    assert "A step takes 115 ns, +15 ns (+15.0 %) against 100 ns before (mean over 2 ranks)." in found.verdict
     assert found.verdict.endswith("Most of it, summed over 2 ranks: exposed comm DP +20 ns, compute +10 ns.")
 
 
@@ -106,4 +106,4 @@ def test_parts_that_cancel_out_are_said() -> None:
     two = [40, 60, *[0] * (len(LEAVES) - 2)]
     found = compare(side([rank_of_leaves(0, one)]), side([rank_of_leaves(0, two)]))
     assert found.outcome == "no_change"
-    assert "Its parts changed, and cancel out." in found.verdict
+    assert "Changes of its parts cancel out." in found.verdict

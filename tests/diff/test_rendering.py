@@ -68,12 +68,12 @@ def one_change() -> Diff:
 def test_text_and_markdown_say_what_the_result_holds() -> None:
     text, markdown = render_text(one_change()), render_markdown(one_change())
     flat = " ".join(text.split())
-    assert flat.startswith("A step takes 130 ns, before it took 100 ns (+30 ns, +30.0 %; one rank).")
+    assert flat.startswith("A step takes 130 ns, +30 ns (+30.0 %) against 100 ns before (one rank).")
     assert "compute 100 ns 130 ns +30 ns +30.0 %" in flat
     assert "total 100 ns 130 ns +30 ns +30.0 %" in flat
     assert "gemm_a slower 1 -> 1 +15 ns 0 ns +15 ns" in flat
     assert "micro_batch_size: 100 -> 130" in flat
-    assert "| compute | 100 ns | 130 ns | +30 ns | not known whether noise |" in markdown
+    assert "| compute | 100 ns | 130 ns | +30 ns | noise unknown |" in markdown
     assert "| **total** | 100 ns | 130 ns | +30 ns | +30.0 % |" in markdown
     assert re.search(r"\| <code>micro\S*batch\S*size</code> \| 100 \| 130 \|", markdown)
     assert to_json(one_change()).endswith(b"}\n")

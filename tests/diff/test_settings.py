@@ -29,7 +29,7 @@ def test_values_defaults_and_unknowns() -> None:
     rows = {s.knob: (s.before, s.after, s.before_set, s.after_set) for s in found.settings}
     assert rows.pop("micro_batch_size") == (1, 2, True, True)
     assert found.same == 1
-    assert found.reason == "not to be told: seq_length"
+    assert found.reason == "unknown: seq_length"
     assert "seq_length" not in rows
     assert all(not (before_set and after_set) for _, _, before_set, after_set in rows.values())
 

@@ -49,7 +49,7 @@ def test_another_configuration_is_incomparable(tmp_path: Path, make_run: MakeRun
     assert gate(tmp_path, "check", other, "--inconclusive", "fail")[0] == 1
     code, out, _ = gate(tmp_path, "check", other, "--ignore", "config.bucket_size")
     assert code == 0
-    assert "note: differs from the baseline in what was to be ignored: config.bucket_size" in out
+    assert "note: differs from the baseline in ignored facts: config.bucket_size" in out
 
 
 def test_noise_is_inconclusive(tmp_path: Path, make_run: MakeRun) -> None:
@@ -108,7 +108,7 @@ def test_mistakes_are_one_line_and_leave_the_baseline(tmp_path: Path, make_run: 
         ("record", [tmp_path / "base0"], "recorded already"),
         ("record", [good, good], "given twice"),
         ("record", [good, make_run("odd", 100, bucket_size=7)], "not of the same configuration"),
-        ("record", [dead], "did not come to its end"),
+        ("record", [dead], "did not finish"),
         ("record", [make_run("short", 100, steps=7)], "unprofiled steps"),
         ("record", [tmp_path / "nothing"], "cannot be opened"),
         ("record", [tmp_path / "perfdoc-baselines"], "is no run directory"),

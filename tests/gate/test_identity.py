@@ -83,7 +83,7 @@ def test_promotion_writes_over_no_file_of_other_facts(tmp_path: Path, make_run: 
     before = taken.read_bytes()
     words = ("--reason", "larger buckets", "--ignore", "config.bucket_size")
     code, _, err = gate(tmp_path, "promote", *fast, *words)
-    assert (code, err.count("\n"), "of other facts" in err) == (2, 1, True)
+    assert (code, err.count("\n"), "with other facts" in err) == (2, 1, True)
     assert taken.read_bytes() == before
 
 

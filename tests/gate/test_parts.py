@@ -98,7 +98,7 @@ def test_nothing_is_said_where_nothing_is_known() -> None:
 
 def test_the_log_names_what_grew_where_there_is_no_ledger() -> None:
     (part,) = growth(logged([1000] * 5, [20] * 5), logged([1000] * 3, [60] * 3))
-    assert (part.name, part.grew_ns) == (DATA, 40)
+    assert (part.part, part.grew_ns) == (DATA, 40)
 
 
 @pytest.mark.parametrize("shape", EXCHANGEABLE)

@@ -113,4 +113,4 @@ def test_a_slow_run_in_the_baseline_leaves_a_clear_loss_to_be_told_by_order() ->
     assert decide(old, [160, 161, 162]).verdict is Verdict.FAIL
     found = decide(old, [135, 136, 137])
     assert found.verdict is Verdict.INCONCLUSIVE
-    assert "lie among each other" in found.reason
+    assert "runs of both sides overlap" in found.reason

@@ -116,7 +116,7 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     hour = [make_run(f"n{i}", 105 + i / 100, utc=utc) for i, utc in enumerate(HOUR)]
     code, out, _ = gate(tmp_path, "check", *hour)
     assert (code, "the limit is 6.5 %" in out) == (3, True), out
-    assert "other hours too, or old ones beside them" in out
+    assert "other hours too, or old ones in turn" in out
     # What is no loss by that limit joins the baseline too.
     later = [make_run(f"l{i}", 105 + i / 100, utc=f"2026-11-25T09:0{i}:00Z") for i in range(3)]
     others = [make_run(f"o{i}", 105 + i / 100, utc=f"2026-11-2{i}T20:00:00Z") for i in range(3)]

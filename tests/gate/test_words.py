@@ -52,8 +52,8 @@ def test_long_steps_have_no_exponent() -> None:
 
 def test_limits_have_no_exponent() -> None:
     found = result([12_936.1] * 3, 12_936.1, "step_time_max_ms=1234567.5", "step_time_max_ms=0.0000001")
-    assert found.checks[1].message == "step_time_max_ms: 12,936.1 ms, at most 1,234,567.5 ms wanted."
-    assert found.checks[2].message == "step_time_max_ms: 12,936.1 ms, at most 0.0000001 ms wanted."
+    assert found.checks[1].message == "step_time_max_ms: 12,936.1 ms, at most 1,234,567.5 ms required."
+    assert found.checks[2].message == "step_time_max_ms: 12,936.1 ms, at most 0.0000001 ms required."
 
 
 def test_one_run_shows_and_two_show() -> None:
@@ -73,7 +73,7 @@ def test_an_annotation_is_of_its_own_check() -> None:
     found = incomparable("No baseline.", floors, baseline=None, differences=[], runs=[run(0)], notes=[])
     assert as_github(found).splitlines() == [
         "::warning title=perfdoc gate%3A step_time::No baseline.",
-        "::error title=perfdoc gate%3A step_time_max_ms::step_time_max_ms: 100 ms, at most 1 ms wanted.",
+        "::error title=perfdoc gate%3A step_time_max_ms::step_time_max_ms: 100 ms, at most 1 ms required.",
     ]
 
 
@@ -81,10 +81,10 @@ def test_what_is_unknown_is_the_summary_where_it_decides() -> None:
     found = result([100] * 3, 100, "mfu_min=0.4")
     assert (found.verdict, found.summary) == (
         "inconclusive",
-        "mfu_min is at least 0.4, but not every run says what it is.",
+        "mfu_min is at least 0.4, but not every run reports it.",
     )
 
 
 def test_a_loss_says_where_in_its_annotation() -> None:
     (line,) = as_github(result([100] * 3, 120)).splitlines()
-    assert line.endswith("Which part of the step grew is not known.")
+    assert line.endswith("Which part of the step grew is unknown.")

@@ -194,7 +194,7 @@ def test_a_step_that_nobody_knows_is_kept_or_refused(tmp_path: Path) -> None:
     db.close()
     if not changed:
         pytest.skip("the demonstration's steps are interned")
-    with pytest.raises(TraceError, match="has another ledger than its copy") as error:
+    with pytest.raises(TraceError, match="would have another ledger") as error:
         redact([path], tmp_path / "copy.sqlite", keep=None, force=False, verify=True)
     assert "\n" not in str(error.value)
     assert [p.name for p in tmp_path.iterdir()] == ["demo"]
@@ -236,11 +236,11 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     assert there.read_bytes().startswith(b"SQLite")
     with pytest.raises(TraceError, match="is a folder"):
         redact([path], tmp_path, keep=None, force=True, verify=False)
-    with pytest.raises(TraceError, match="is no name for a copy"):
+    with pytest.raises(TraceError, match="is not a name for a copy"):
         redact([path], tmp_path / "copy.json.gz", keep=None, force=False, verify=False)
     trace = tmp_path / "trace.json"
     trace.write_text('{"traceEvents": []}')
-    with pytest.raises(TraceError, match="is no name for a copy"):
+    with pytest.raises(TraceError, match="is not a name for a copy"):
         redact([trace], tmp_path / "copy.sqlite", keep=None, force=False, verify=False)
     os.mkfifo(pipe := tmp_path / "pipe")
     with pytest.raises(TraceError, match="is a pipe or a device"):

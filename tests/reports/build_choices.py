@@ -161,7 +161,7 @@ def with_choices(made: Diagnosis) -> Diagnosis:
         replay_error_frac=0.001,
         reason="",
         sets=sets,
-        sets_reason="of 5 changes every set was simulated of the 3 that gain most",
+        sets_reason="sets were simulated for the 3 changes that gain most, out of 5",
     )
     others = [rule for rule in made.rules if rule.state != "fires"]
     return replace(made, analyses=analyses, combined=combined, rules=[*rules(), *others], job=job())

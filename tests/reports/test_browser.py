@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfdoc.reports.html import render_html
+from tests.amount import tries
 from tests.reports import build, hostile
 from tests.reports.browser import NARROW, WIDE, visit
 
@@ -41,7 +42,7 @@ def test_hostile_names_run_nothing_even_without_the_policy(
     make = {"rank": hostile.hostile, "memory": hostile.hostile_memory, "choices": hostile.hostile_choices}
     short = [text for text in hostile.HOSTILE if len(text) < 1000]
     alone = [text for text in short if any(c in text for c in "<\"{'") or text.startswith("javascript")]
-    for text in ["".join(short), *(alone if kind == "rank" else [])]:
+    for text in ["".join(short), *(alone[: tries(3, len(alone))] if kind == "rank" else [])]:
         with visit(browser, tmp_path, POLICY.sub("", render_html(make[kind](text)))) as seen:
             assert seen.page.evaluate("window.pwned") is None
             assert seen.page.title().startswith("perfdoc: ")

@@ -7,12 +7,11 @@ import json
 import pickle
 import re
 import sqlite3
-import subprocess
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tests.analyzers.memory_planted import a_step
+from tests.command import perfdoc
 from tests.reports.browser import visit
 from tests.simulator.hand_laid import write_hand_laid
 
@@ -86,11 +85,8 @@ def test_markup_in_every_string_is_shown_and_never_runs(browser: Browser, tmp_pa
         json.dumps({"tp": 2, "gbs": 8, "seq": 4096, MARKUP: MARKUP, "dtype": "bf16", "manual_gc": MARKUP})
     )
     out = tmp_path / "out"
-    command = [sys.executable, "-m", "perfdoc", "analyze", str(trace), str(snapshot), "--config", str(config)]
-    done = subprocess.run(
-        [*command, "-o", str(out), "--step-range", "step"], capture_output=True, timeout=120, check=False
-    )
-    assert done.returncode == 0, done.stderr.decode()
+    done = perfdoc("analyze", trace, snapshot, "--config", config, "-o", out, "--step-range", "step")
+    assert done.returncode == 0, done.stderr
     html = (out / "report.html").read_text(encoding="utf-8")
     # Not trivially: names of kernels, ranges, devices, functions and files are on the page.
     assert html.count("&lt;img src=x onerror=window.pwned=1&gt;") > 5

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tests.cli.running import SMALL, needs_training
+from tests.command import perfdoc
 from tests.planted.job import JobSpec, planted_job
 from tests.reports.browser import NARROW, visit
 from tests.reports.figures import allowed_figures, figures_of, shown_wrongly, units_of_columns
@@ -32,8 +33,8 @@ SLOW = (
 
 
 def _analyze(paths: Sequence[Path | str], out: Path, *options: str) -> None:
-    command = [sys.executable, "-m", "perfdoc", "analyze", *map(str, paths), "-o", str(out), *options]
-    subprocess.run(command, check=True, capture_output=True, timeout=300)
+    done = perfdoc("analyze", *paths, "-o", out, *options)
+    assert done.returncode == 0, done.stderr
 
 
 _CUTS = """() => [...document.querySelectorAll('figure.cut')].map(cut => [

@@ -82,7 +82,7 @@ def test_every_set_is_on_the_page_with_the_gain_that_was_simulated() -> None:
     assert boxes == [
         *(("1", "PD203"), ("0", "PD202"), ("0", "choose"), ("1", "choose"), ("2", "choose")),
     ]
-    assert "Of 5 changes every set was simulated of the 3 that gain most." in PAGE.text
+    assert "Sets were simulated for the 3 changes that gain most, out of 5." in PAGE.text
 
 
 def test_a_gain_that_is_no_prediction_has_nothing_to_choose() -> None:

@@ -14,6 +14,7 @@ from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, TimelineTrack, WorstInstance
 from perfdoc.results.figures import duration
+from tests.amount import some
 from tests.reports import build
 from tests.reports.browser import NARROW, WIDE, visit
 from tests.reports.build_choices import with_choices
@@ -141,7 +142,10 @@ def test_the_strip_says_how_figures_compare() -> None:
     assert "25.0 % worse than the baseline (40.0 %), beyond noise (±1.0 %)" in plain
 
 
-@pytest.mark.parametrize(("scheme", "size"), [("light", WIDE), ("dark", WIDE), ("light", NARROW)])
+LOOKS = [("light", WIDE), ("dark", WIDE), ("light", NARROW)]
+
+
+@pytest.mark.parametrize(("scheme", "size"), some(LOOKS, LOOKS[1:]))
 def test_in_a_browser(browser: Browser, tmp_path: Path, scheme: str, size: tuple[int, int]) -> None:
     with visit(browser, tmp_path, render_html(shown()), size=size, color_scheme=scheme) as seen:
         seen.page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")

@@ -7,7 +7,7 @@ import re
 import pytest
 
 from perfdoc.knobs.load import catalogue
-from perfdoc.simulator.replay.proposals import CHANGE_WORDS, Proposal, change_words, proposals
+from perfdoc.simulator.replay.proposals import CHANGE_TITLES, Proposal, change_title, proposals
 from tests.simulator.simulated import MOE, replayed, simulated
 
 _EDITS_OWN = ("without ", "launched together", "norms alone", "peers", " x ", "overlapped")
@@ -30,8 +30,8 @@ def tried(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Proposal]:
 
 
 def test_every_change_has_its_words(tried: dict[str, Proposal]) -> None:
-    assert set(tried) <= set(CHANGE_WORDS)
-    missing = {key for key in CHANGE_WORDS if not key.startswith("without_straggler_")} - set(tried)
+    assert set(tried) <= set(CHANGE_TITLES)
+    missing = {key for key in CHANGE_TITLES if not key.startswith("without_straggler_")} - set(tried)
     assert not missing
     for key, proposal in tried.items():
         assert "{" not in proposal.change, key
@@ -41,7 +41,7 @@ def test_every_change_has_its_words(tried: dict[str, Proposal]) -> None:
 
 
 def test_settings_in_brackets_are_in_the_catalogue() -> None:
-    named = [knob for words in CHANGE_WORDS.values() for knob in _bracketed(words)]
+    named = [knob for words in CHANGE_TITLES.values() for knob in _bracketed(words)]
     assert len(named) > 10
     assert set(named) <= set(catalogue())
 
@@ -53,16 +53,16 @@ def _bracketed(words: str) -> list[str]:
 
 def test_parameters_stand_in_the_words(tried: dict[str, Proposal]) -> None:
     """Two chunks are doubled, or given up."""
-    assert tried["more_virtual_stages"].change.startswith("more virtual stages, 4 on each (")
+    assert tried["more_virtual_stages"].change.startswith("more virtual stages, 4 per rank (")
     assert tried["fewer_virtual_stages"].change.startswith("fewer virtual stages, none (")
     assert re.fullmatch(r"larger DP buckets of [\d,]+ bytes \(bucket_size\)", tried["buckets_x4"].change)
     late = tried["without_straggler_dp"]
     assert late.late is not None
-    assert late.change == f"{late.late[0]} computing as fast as the rest of its DP group"
+    assert late.change == f"{late.late[0]} as fast as the rest of its DP group"
 
 
 def test_a_rank_may_have_any_name() -> None:
     """Names come from captures: nothing in them is filled in."""
     name = "{0.__class__} {} (manual_gc)"
-    assert change_words("without_straggler_dp", name).startswith(name + " computing")
-    assert change_words("none of them {}", "x") == "none of them x"
+    assert change_title("without_straggler_dp", name).startswith(name + " as fast as")
+    assert change_title("none of them {}", "x") == "none of them x"

@@ -16,7 +16,7 @@ from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
-from perfdoc.simulator.replay.proposals import change_words
+from perfdoc.simulator.replay.proposals import change_title
 from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.planted.job import planted_job
 from tests.planted.spec import JobSpec, Late
@@ -93,7 +93,7 @@ def _without_rank(case: Case, rank: int) -> Case:
     """The replay tried the lateness of this one."""
     case = predicting(case, without_straggler_dp=(1.0, 2.0, 3.0))
     tried = [
-        replace(p, change=change_words("without_straggler_dp", f"rank {rank}"))
+        replace(p, change=change_title("without_straggler_dp", f"rank {rank}"))
         for p in case.gains.predictions
     ]
     return with_predictions(case, tried)

@@ -59,7 +59,7 @@ def test_a_need_that_throws_or_does_not_hold_what_it_promises_is_an_error_row() 
     promised = Rule(meta=META, evaluate=lambda case: Verdict(state="passes", reason=str(given(case.gpu))))
     for rule in (replace(promised, meta=replace(META, needs=(broken,))), promised):
         (found,) = run_rules(EMPTY, [rule])
-        assert (found.state, found.evidence) == ("error", ())
+        assert (found.state, list(found.evidence)) == ("error", [])
 
 
 def test_a_case_without_anything_is_too_little_for_every_rule() -> None:

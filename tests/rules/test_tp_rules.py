@@ -10,8 +10,8 @@ import pytest
 from perfdoc.knobs.knob import Value
 from perfdoc.results.contention import ContentionCost
 from perfdoc.rules.checks.pd111_exposed_tp import USUAL_SM, USUAL_SPLITS
-from perfdoc.rules.checks.pd113_products_beside_communication import MAX_CGA, MIN_FRAC
-from perfdoc.rules.checks.pd113_products_beside_communication import USUAL_SM as TUNED_SM
+from perfdoc.rules.checks.pd113_slowed_gemms import MAX_CGA, MIN_FRAC
+from perfdoc.rules.checks.pd113_slowed_gemms import USUAL_SM as TUNED_SM
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.hidden import LITTLE_HIDDEN_FRAC
 from perfdoc.rules.facts.work_queues import MANY

@@ -91,7 +91,7 @@ def test_norms_that_take_longer_alone_are_left(tmp_path: Path) -> None:
     alone[rebuilt.graph.kind == TaskKind.COMPUTE] = (150 * US, 40 * US)
     assert length(rebuilt) == 200 * US
     assert length(norms_alone().apply(replace(rebuilt, alone_ns=alone))) == 140 * US
-    with pytest.raises(ValueError, match="no norm ran both"):
+    with pytest.raises(ValueError, match="no norm kernel ran both"):
         norms_alone().apply(rebuilt)
 
 

@@ -183,7 +183,7 @@ def test_a_line_through_two_sizes() -> None:
     assert (round(latency, 6), round(per_byte, 6)) == (1000, 2)
     assert fitted_line(np.array([100, 300]), np.array([100, 500])) == (0.0, pytest.approx(1.6))
     assert fitted_line(np.array([100, 300]), np.array([500, 100])) == (300.0, 0.0)
-    with pytest.raises(ValueError, match="two sizes"):
+    with pytest.raises(ValueError, match="two collective sizes"):
         fitted_line(np.array([100, 100]), np.array([1, 2]))
 
 

@@ -84,12 +84,12 @@ def _gain(ms: float, method: Literal["replay", "none"] = "replay") -> Gain:
     ("changes", "tasks", "members", "reason"),
     [
         (3, 1, "abc", ""),
-        (6, 1, "cdef", "of 6 changes every set was simulated of the 4 that gain most"),
+        (6, 1, "cdef", "sets were simulated for the 4 changes that gain most, out of 6"),
         # Beyond the sets of one change, four changes have 11 sets, three 4 and two 1: of 8,000,000 tasks.
         (4, 727_272, "abcd", ""),
-        (4, 727_273, "bcd", "one replay has 727,273 tasks, and all sets together may have 8,000,000"),
-        (6, 2_000_001, "ef", "one replay has 2,000,001 tasks, and all sets together may have 8,000,000"),
-        (2, 8_000_001, "b", "one replay has 8,000,001 tasks, and all sets together may have 8,000,000"),
+        (4, 727_273, "bcd", "one replay has 727,273 tasks; all sets together are limited to 8,000,000"),
+        (6, 2_000_001, "ef", "one replay has 2,000,001 tasks; all sets together are limited to 8,000,000"),
+        (2, 8_000_001, "b", "one replay has 8,000,001 tasks; all sets together are limited to 8,000,000"),
     ],
 )
 def test_as_many_changes_as_the_work_allows_those_first_that_gain_most(

@@ -28,7 +28,7 @@ from tests.planted.spec import Late
 from tests.simulator.rebuilt_of import planted, views_of
 from tests.simulator.test_replay_cpu import step as cpu_step
 
-NO_DATA = "no waiting for data (dataloader_num_workers)"
+NO_DATA = "no data-loader stalls (dataloader_num_workers)"
 SLOW = replace(KINDS["dp4"], data_ns=2_150_000)
 
 
@@ -130,7 +130,7 @@ def test_a_straggler_is_found_and_taken_away(tmp_path: Path) -> None:
     """Rank 2 is 0.4 ms slower in each of 4 forwards of a step, and everybody waits: 1.6 ms per step."""
     found = of_job(replace(KINDS["dp4"], micro_batches=4, late=Late(rank=2, extra_ns=400_000)), tmp_path)
     late = prediction(found, "without_straggler_dp")
-    assert late.change == "rank 2 computing as fast as the rest of its DP group"
+    assert late.change == "rank 2 as fast as the rest of its DP group"
     assert late.mid_ns == pytest.approx(1_600_000, rel=0.02)
 
 
@@ -163,7 +163,7 @@ def test_windows_that_are_too_large_are_not_taken_together(tmp_path: Path) -> No
     tasks = sum(k.replay.tasks for k in kept)
     assert found.job is not None
     assert found.job.reason == (
-        f"the windows hold {tasks:,} tasks on 4 ranks, more than the 10 that are taken together"
+        f"the windows hold {tasks:,} tasks on 4 ranks; a joint replay is limited to 10"
     )
     assert found.gains.analysis.state == "not_measured"
     assert "--window" in found.gains.analysis.remedy
@@ -224,7 +224,7 @@ def test_clocks_that_are_not_tied_closely_are_not_joined(tmp_path: Path) -> None
     ranks = [rebuild_rank(v) for v in views]
     assert replay(ranks[0]).state == "measured"
     window_ns = min(v.window.duration_ns for v in views)
-    for percent, reason in ((6, "known only to within"), (4, "")):
+    for percent, reason in ((6, "clock error"), (4, "")):
         apart = replace(clocks.clocks[3], cluster=1, resolution_ns=window_ns * percent // 100)
         loose = replace(clocks, clocks=(*clocks.clocks[:3], apart))
         found, _ = replay_job(ranks, calls, matches, loose)
@@ -261,7 +261,7 @@ def test_gains_are_of_the_window_without_the_profiler(tmp_path: Path) -> None:
     basis = whole.basis_of(rebuilt, replay(rebuilt), [], FreeLengths(gc_frac=1 / 3))
     (gc,) = [p for p in predict_all([basis]).predictions if p.key == "without_gc"]
     assert gc.mid_ns == 10_000
-    assert "33 % of what they do under the profiler" in gc.gain.assumptions[-1]
+    assert "33 % of their time under the profiler" in gc.gain.assumptions[-1]
     assert as_unprofiled(rebuilt, FreeLengths()) is None
 
 
@@ -271,4 +271,4 @@ def test_computation_is_shorter_without_the_profiler(tmp_path: Path) -> None:
     free = as_unprofiled(cpu_step(tmp_path), FreeLengths(step_frac=0.9))
     assert free is not None
     assert free.length_ns == pytest.approx(913_000, abs=10)
-    assert "86 % of what it does under the profiler" in free.assumptions[0]
+    assert "86 % of its time under the profiler" in free.assumptions[0]

@@ -102,7 +102,7 @@ def test_one_of_three_here_and_one_of_twelve_in_the_log(tmp_path: Path) -> None:
     assert gc.step_ns == 1_025_000
     assert gc.mid_frac == pytest.approx(22 / 1025)
     assert "3 of 36 steps of the step log, and in 1 of 3 steps of the window" in gc.gain.assumptions[-2]
-    assert gc.gain.assumptions[-1] == "one collection stays every 100 steps"
+    assert gc.gain.assumptions[-1] == "one collection every 100 steps remains"
     # Data are loaded in all steps alike, whichever collect.
     assert of(diagnosis, "without_data").mid_ns == 100_000
     both = set_of(diagnosis, "without_gc", "without_data")
@@ -130,7 +130,7 @@ def test_without_a_log_the_band_reaches_down_to_one_fewer(tmp_path: Path) -> Non
     diagnosis = found(tmp_path, every=None)
     gc = of(diagnosis, "without_gc")
     assert (gc.low_ns, gc.mid_ns, gc.high_ns) == (0, 200_000, 200_000)
-    assert "in 1 of 3 steps of the window, and no step log" in gc.gain.assumptions[-1]
+    assert "in 1 of 3 steps of the window; no step log" in gc.gain.assumptions[-1]
     assert diagnosis.combined is not None
     assert diagnosis.combined.accepted == ["without_data"]
 

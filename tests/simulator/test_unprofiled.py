@@ -57,7 +57,7 @@ def test_computation_on_a_cpu_is_as_long_as_without_the_profiler(
     free = as_unprofiled(cpu_step(tmp_path), FreeLengths(step_frac=step_frac))
     assert free is not None
     assert free.length_ns == pytest.approx(length_ns, abs=10)
-    assert f"takes {said} of what it does under the profiler" in free.assumptions[0]
+    assert f"takes {said} of its time under the profiler" in free.assumptions[0]
 
 
 def test_computation_on_a_gpu_is_as_long_under_the_profiler(collecting: Rebuilt) -> None:

@@ -34,7 +34,11 @@ def test_layers_are_not_cut(layout: str, chunks: int, said: str, tmp_path: Path)
 
 @pytest.mark.parametrize(
     ("world", "pp", "said"),
-    [(0, 2, "which rank is which stage"), (10**15, 10**15, "not every stage"), (1, 1, "one pipeline stage")],
+    [
+        (0, 2, "stage of each rank"),
+        (10**15, 10**15, "not every pipeline"),
+        (1, 1, "one pipeline stage"),
+    ],
 )
 def test_whatever_is_given_of_a_job_there_is_one_line(world: int, pp: int, said: str, tmp_path: Path) -> None:
     _, rebuilt = replayed(simulated("pp=2", steps=1), tmp_path)

@@ -7,15 +7,12 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-import yaml
 
+from perfdoc.knobs.load import catalogue
 from perfdoc.trainer.config import ResolvedConfig, named_configs, resolve
 from perfdoc.trainer.config.environment import EnvironmentConfig, apply_environment
 from perfdoc.trainer.config.resolve import KEYS, SECTIONS
 from perfdoc.trainer.layout import default_world_size, plan
-
-ROOT = Path(__file__).resolve().parents[2]
-KNOBS = ROOT.parent / "shared" / "knowledge" / "knobs.yaml"
 
 OWN_NAMES = {
     # Settings of a model, a data set or a loop, which tune nothing; and the knobs' counterparts of another
@@ -36,17 +33,9 @@ OWN_NAMES = {
         "clip_grad",
     },
     "training": {"train_iters", "seed", "eval_interval", "eval_iters", "log_interval"},
-    "moe": {
-        "num_moe_experts",
-        "moe_router_topk",
-        "moe_ffn_hidden_size",
-        "moe_shared_expert_intermediate_size",
-        "moe_aux_loss_coeff",
-    },
+    "moe": {"moe_ffn_hidden_size", "moe_aux_loss_coeff"},
     "parallel": {"distributed_timeout_minutes"},
     "precision": {"params_dtype", "initial_loss_scale"},
-    "kernels": {"transformer_impl"},
-    "environment": {"nvte_norm_fwd_use_cudnn", "nvte_norm_bwd_use_cudnn"},
 }
 
 
@@ -57,9 +46,7 @@ def test_names_are_unique_over_sections() -> None:
 
 
 def test_settings_carry_the_catalogue_s_ids() -> None:
-    if not KNOBS.is_file():
-        pytest.skip("the knob catalogue (../shared/knowledge beside the repository) is not here")
-    ids = {knob["id"] for knob in yaml.safe_load(KNOBS.read_text())["knobs"]}
+    ids = set(catalogue())
     for section, cls in SECTIONS.items():
         own = OWN_NAMES.get(section, set())
         if own is None:

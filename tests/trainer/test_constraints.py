@@ -73,14 +73,14 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
     ),
     ("model.seq_length = 127: ", [*TP2, "sequence_parallel=true", "seq_length=127"], 2, "cpu"),
     (
-        "parallel.sequence_parallel = true: sequence_parallel shares the work of a",
+        "parallel.sequence_parallel = true: sequence_parallel needs",
         ["sequence_parallel=true"],
         1,
         "cpu",
     ),
     ("parallel.sequence_parallel = false: a mixture of experts", [*TP2, *EXPERTS], 2, "cpu"),
     (
-        "parallel.virtual_pipeline_model_parallel_size = 2: virtual stages interleave pipeline stages, so",
+        "parallel.virtual_pipeline_model_parallel_size = 2: virtual stages need",
         VPP2[:1],
         1,
         "cpu",
@@ -169,7 +169,7 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
     ),
     ("checkpoint.save = x: checkpoints of FSDP2", [*FSDP2, "save=x"], 1, "cpu"),
     (
-        "environment.cuda_device_max_connections = 1: FSDP's gathers run beside compute only where",
+        "environment.cuda_device_max_connections = 1: FSDP's all-gathers overlap with compute",
         [*FSDP2, "cuda_device_max_connections=1"],
         1,
         "cuda",
@@ -382,7 +382,7 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
     ),
     ("overlap.delay_wgrad_compute = true: delay_wgrad_compute needs", ["delay_wgrad_compute=true"], 1, "cpu"),
     (
-        "overlap.align_param_gather = true: align_param_gather does something with",
+        "overlap.align_param_gather = true: align_param_gather takes effect with",
         ["align_param_gather=true"],
         1,
         "cpu",

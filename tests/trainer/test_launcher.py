@@ -52,7 +52,7 @@ def test_the_failure_that_others_followed_from(tmp_path: Path) -> None:
     # A disk too full for the error file.
     unwritten = a_failure(6, 1, tmp_path, at_s=2)
     assert first_failure({0: lost, 6: unwritten}) == (
-        Failure(rank=6, reason="rank 6 failed; it wrote why on standard error"),
+        Failure(rank=6, reason="rank 6 failed; see its standard error"),
         True,
     )
     found, said = first_failure({0: lost, 1: ended})
@@ -116,5 +116,5 @@ def test_nodes_that_do_not_come_are_one_line(tmp_path: Path) -> None:
         cwd=tmp_path,
     )
     assert done.returncode == 1
-    assert done.stderr.startswith("perfdoc: the launch failed: the machines did not meet at --rdzv-endpoint")
+    assert done.stderr.startswith("perfdoc: the launch failed: machines did not connect at --rdzv-endpoint")
     assert done.stderr.count("\n") == 1

@@ -47,7 +47,7 @@ def without_straggler(rank: int, dimension: str) -> Edit:
         apply=apply,
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=("exposed_comm", "compute"),
-        assumptions=("the ranks of the group have the same work to do",),
+        assumptions=("the ranks of the group do the same work",),
         # Where ranks differ by chance, so that each waits for the other in turn, that stays.
         variants=(partial(apply, alike=True),),
     )
@@ -91,7 +91,7 @@ class _Computed:
             raise ValueError(f"rank {rank} has no matched collective of this kind")
         peers = [i for i, o in enumerate(meetings) if i != rank and np.array_equal(o[:, 0], mine[:, 0])]
         if not peers:
-            raise ValueError(f"no rank has all collectives in common with {rebuilt.ranks[rank].name}")
+            raise ValueError(f"no rank shares all collectives with {rebuilt.ranks[rank].name}")
         rows = self._rows(rank)
         which = {i: self._stretch(i) for i in (rank, *peers)} if rebuilt.ranks[rank].on_host else {}
         if not which:

@@ -30,7 +30,7 @@ def scaled_host(factor: float) -> Edit:
         graph, edges = rebuilt.graph, rebuilt.graph.edges
         host = (graph.kind == TaskKind.HOST) & ~rebuilt.on_host
         if not host.any():
-            raise ValueError("the capture shows no calls of a host that feeds a GPU")
+            raise ValueError("the capture shows no CUDA calls that launch GPU work")
         order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER)) & (edges.lag_ns > 0)
         order &= host[edges.target]
         lag = np.where(order, np.round(edges.lag_ns * factor), edges.lag_ns).astype(np.int64)
@@ -42,7 +42,7 @@ def scaled_host(factor: float) -> Edit:
         apply=apply,
         uncertainty_frac=_SPEED_UNCERTAINTY_FRAC,
         leaves=("idle",),
-        assumptions=("calls and the work between them change alike",),
+        assumptions=("CUDA calls and the work between them scale alike",),
         may_cost=factor > 1,
     )
 
@@ -85,7 +85,7 @@ def without_host_time(what: Literal["gc", "data"], *, keep_frac: float = 0.0) ->
         uncertainty_frac=_REMOVED_UNCERTAINTY_FRAC,
         # What the host loses in it may show as launches that come late, also long after.
         leaves=("idle.host", f"idle.{what}"),
-        assumptions=(f"the host does nothing instead of {what}", "CUDA calls inside of it stay"),
+        assumptions=(f"the host does nothing instead of {what}", "CUDA calls inside it stay"),
     )
 
 
@@ -100,7 +100,7 @@ def _gone(inside_ns: I64, keep_frac: float) -> I64:
 
 
 _GRAPHS_UNCERTAINTY_FRAC = 0.2
-"""Inside a graph kernels also follow one another faster, which is not assumed; on the other hand not
+"""Inside a graph kernels also follow each other faster, which is not assumed; on the other hand not
 everything can be captured."""
 _PAUSE_NS = 10_000_000
 """Python between two launches takes some microseconds to milliseconds."""
@@ -119,7 +119,7 @@ def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Ed
     def apply(rebuilt: Rebuilt, *, pause_ns: int | None = None) -> Rebuilt:
         graph, edges = rebuilt.graph, rebuilt.graph.edges
         if not (rebuilt.call == CallKind.LAUNCH).any():
-            raise ValueError("the capture shows no launch of the host")
+            raise ValueError("the capture shows no kernel launch")
         taken = (rebuilt.call >= 0) & ~np.isin(rebuilt.call, _STAYS)
         if from_ns is not None:
             taken &= rebuilt.start_ns >= from_ns
@@ -152,9 +152,9 @@ def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Ed
         uncertainty_frac=_GRAPHS_UNCERTAINTY_FRAC,
         leaves=("idle.host", "idle.launch_latency"),
         assumptions=(
-            "everything between two waits of the host can be captured in one CUDA graph",
-            "the first launch of a stretch takes as long as the launch of the graph",
-            "the gaps between kernels that are queued stay as measured",
+            "everything between two host synchronizations fits in one CUDA graph",
+            "launching a graph takes as long as the first kernel launch that it replaces",
+            "launch latency between queued kernels stays as measured",
             f"a pause of the host of more than {_PAUSE_NS // 10**6} ms may be none that a graph takes away",
         ),
         variants=(partial(apply, pause_ns=_PAUSE_NS),),

@@ -206,10 +206,10 @@ def rebucketed(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=(f"exposed_comm.{dimension}", "idle.host", "idle.launch_latency"),
         assumptions=(
-            "a collective takes latency + bytes / bandwidth, as those of its kind in the capture do",
-            "a reduction starts when the last of what it holds would have, a gather one bucket ahead",
-            "a CPU rank computes slower beside communication as long as that lasts, as it does now",
-            "only collectives of one pass, or between the same two starts of step or optimizer, are merged",
+            "a collective takes latency + bytes / bandwidth, as fitted to its kind in the capture",
+            "a reduction starts when its last gradient is ready; an all-gather runs one bucket ahead",
+            "a CPU rank computes slower during communication, as measured",
+            "only collectives of one pass, or between the same step or optimizer starts, are merged",
         ),
         may_cost=True,
     )
@@ -288,4 +288,4 @@ def _awaited_anew(rebuilt: Rebuilt, whole: I64, first: I64, duration_ns: I64) ->
     awaits = moved & ~behind & (whole[target] < 0)
     awaits &= np.isin(wires.kind, (EdgeKind.EVENT, EdgeKind.INFERRED, EdgeKind.HOST_SYNC))
     wires.source = np.where(awaits, whole[source], source)
-    return wires.made("a gather would wait for what waits for it")
+    return wires.made("this would create a dependency cycle (an all-gather)")

@@ -14,7 +14,7 @@ from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 _SIZES_MIN = 2
 _APART = 1.1
-"""Sizes that are closer to one another tell no line."""
+"""Sizes closer than this give no line."""
 _MUCH_SHORTER = 16
 """A message of so much less is all latency."""
 
@@ -28,7 +28,7 @@ def line_of(rebuilt: Rebuilt, dimension: str) -> tuple[float, float]:
     known = (rebuilt.graph.kind == TaskKind.COMMUNICATION) & (rebuilt.bytes > 0)
     ours = known & (rebuilt.dimension == DIMENSIONS.index(dimension))
     if not ours.any():
-        raise ValueError(f"the capture shows no {dimension} communication whose size is known")
+        raise ValueError(f"the capture shows no {dimension} communication of known size")
     size, took = rebuilt.bytes[ours], rebuilt.graph.duration_ns[ours]
     if len(np.unique(size)) >= _SIZES_MIN:
         return fitted_line(size, took)
@@ -36,7 +36,7 @@ def line_of(rebuilt: Rebuilt, dimension: str) -> tuple[float, float]:
     # A group of one rank sends nothing.
     short &= rebuilt.graph.duration_ns > 0
     if not short.any():
-        raise ValueError("collectives of two sizes are needed to tell latency from bandwidth")
+        raise ValueError("two collective sizes are needed to separate latency from bandwidth")
     short &= rebuilt.bytes == rebuilt.bytes[short].min()
     usual = float(np.median(took))
     latency_ns = min(float(np.median(rebuilt.graph.duration_ns[short])), usual)
@@ -98,7 +98,7 @@ def fitted_line(size_bytes: I64, duration_ns: I64) -> tuple[float, float]:
     """
     sizes = np.unique(size_bytes)
     if len(sizes) < _SIZES_MIN:
-        raise ValueError("collectives of two sizes are needed to tell latency from bandwidth")
+        raise ValueError("two collective sizes are needed to separate latency from bandwidth")
     typical = np.array([np.median(duration_ns[size_bytes == s]) for s in sizes])
     slope, latency = (float(x) for x in np.polyfit(sizes.astype(np.float64), typical, 1))
     if slope < 0:

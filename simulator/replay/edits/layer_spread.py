@@ -23,9 +23,9 @@ from perfdoc.simulator.replay.rebuilt import RankFrame, Rebuilt
 from perfdoc.traces.table import Bool
 
 _UNCERTAINTY_FRAC = 0.1
-"""Layers differ a little from one another; the replay runs the schedule as it is."""
+"""Layers differ a little; the replay runs the schedule unchanged."""
 _LEAST_BYTES = 1024
-_NOT_ALL = "not every stage of the pipeline is among the ranks that were joined"
+_NOT_ALL = "not every pipeline stage is among the joined ranks"
 _CHUNKS_MOST = 4096
 Place = tuple[int, int]
 """(stage, chunk)."""
@@ -33,13 +33,13 @@ Place = tuple[int, int]
 
 def even_layers() -> Edit:
     """As many layers in every chunk of every stage; where they cannot be, one more in the first ones."""
-    return _edit("as many layers on every stage", _even)
+    return _edit("equal number of layers per stage", _even)
 
 
 def balanced_layers() -> Edit:
     """Layers spread so that the stage with most to do has as little as can be, embedding and output counted;
     all of a stage's layers in one chunk (no interleaving)."""
-    return _edit("layers spread by what stages take", _balanced)
+    return _edit("layers balanced by stage time", _balanced)
 
 
 def _edit(name: str, chosen: object) -> Edit:
@@ -49,7 +49,7 @@ def _edit(name: str, chosen: object) -> Edit:
         apply=lambda rebuilt: _spread(rebuilt, chosen(rebuilt, _counts(rebuilt))),
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=("exposed_comm", "idle", "compute"),
-        assumptions=("a layer takes on another stage what the layers of that stage take", "memory allows it"),
+        assumptions=("a moved layer takes the time of the layers of its new stage", "memory allows it"),
         may_cost=True,
     )
 
@@ -63,7 +63,7 @@ def _even(rebuilt: Rebuilt, now: Mapping[Place, int]) -> dict[Place, int]:
 def _balanced(rebuilt: Rebuilt, now: Mapping[Place, int]) -> dict[Place, int]:
     """The least time of the slowest stage such that all layers find a place, by halving."""
     if any(chunk for _, chunk in now):
-        raise ValueError("stages have several chunks: layers cannot be moved singly")
+        raise ValueError("stages have several model chunks: single layers cannot be moved")
     layer, rest = _stage_times(rebuilt, now)
     stages, total = sorted(layer), sum(now.values())
     low, high = max(rest.values()), max(rest[s] + layer[s] * now[s, 0] for s in stages)
@@ -77,7 +77,7 @@ def _balanced(rebuilt: Rebuilt, now: Mapping[Place, int]) -> dict[Place, int]:
         most = max(range(len(room)), key=lambda i: rest[stages[i]] + layer[stages[i]] * room[i])
         room[most] -= 1
     if min(room) < 1:
-        raise ValueError("a stage would be left without layers")
+        raise ValueError("a stage would have no layers")
     return {(s, 0): n for s, n in zip(stages, room, strict=True)}
 
 
@@ -98,14 +98,14 @@ def _stage_times(rebuilt: Rebuilt, now: Mapping[Place, int]) -> tuple[dict[int, 
         layer.setdefault(stage, []).append(float(took[inside].sum()) / now[stage, 0])
         rest.setdefault(stage, []).append(float(took[in_pass & ~inside].sum()))
     if any(min(times) <= 0 for times in layer.values()):
-        raise ValueError("a stage of the capture computes nothing in its layers")
+        raise ValueError("a stage of the capture has no compute in its layers")
     return tuple({s: sum(t) / len(t) for s, t in of.items()} for of in (layer, rest))  # type: ignore[return-value]
 
 
 def _stage(frame: RankFrame) -> int:
     facts = frame.facts
     if not facts.pp or not facts.world_size or frame.rank is None or facts.world_size % facts.pp:
-        raise ValueError("which rank is which stage is not known: give pp with --set pp=N")
+        raise ValueError("the pipeline stage of each rank is unknown: give --set pp=N")
     if facts.pp < 2:
         raise ValueError("the job has one pipeline stage")
     return frame.rank // (facts.world_size // facts.pp)
@@ -122,7 +122,7 @@ def _chunk_layers(frame: RankFrame) -> list[I64]:
     chunks = {tuple(part.tolist()) for part in np.split(pairs[1], np.flatnonzero(np.diff(pairs[0])) + 1)}
     found = sorted(chunks)
     if len(set().union(*found)) != sum(map(len, found)):
-        raise ValueError("passes of the capture show different layers of one chunk")
+        raise ValueError("passes of one model chunk show different layers")
     return [np.array(c, np.int64) for c in found]
 
 
@@ -146,7 +146,7 @@ def _counts(rebuilt: Rebuilt) -> dict[Place, int]:
 def _spread(rebuilt: Rebuilt, wanted: Mapping[Place, int]) -> Rebuilt:
     now = _counts(rebuilt)
     if dict(now) == dict(wanted):
-        raise ValueError("the layers are spread so already")
+        raise ValueError("the layers are already spread this way")
     graph, edges = rebuilt.graph, rebuilt.graph.edges
     factor = np.ones(len(rebuilt.start_ns))
     weights = np.ones(len(rebuilt.ranks))

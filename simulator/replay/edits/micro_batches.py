@@ -41,12 +41,12 @@ def micro_batches(ratio: float) -> Edit:
 
     def apply(rebuilt: Rebuilt) -> Rebuilt:
         if not all(len(r.passes) for r in rebuilt.ranks):
-            raise ValueError("no range of the capture shows the passes of micro-batches")
+            raise ValueError("no range of the capture shows forward and backward passes")
         stages = {r.facts.pp for r in rebuilt.ranks}
         if stages == {1}:
             return scaled_passes(rebuilt, ratio)
         if None in stages:
-            raise ValueError("the number of pipeline stages is not known: give it with --set pp=N")
+            raise ValueError("the number of pipeline stages is unknown: give --set pp=N")
         return with_schedule(
             rebuilt, micro_batches=ratio, fixed_ns=[_fixed_ns(rebuilt, i) for i in range(len(rebuilt.ranks))]
         )
@@ -58,7 +58,7 @@ def micro_batches(ratio: float) -> Edit:
         leaves=("compute", "exposed_comm", "idle"),
         assumptions=(
             "the micro-batches fit into memory and divide the global batch",
-            "beyond what the shortest operators or kernels take, compute is in proportion to tokens",
+            "compute beyond the shortest operators or kernels is proportional to tokens",
         ),
         may_cost=True,
     )
@@ -114,7 +114,7 @@ def _least(rebuilt: Rebuilt, rank: int) -> float:
     took = graph.duration_ns[mine]
     took = took[took > 0]
     if len(took) < _TASKS_MIN * len(rebuilt.ranks[rank].passes):
-        raise ValueError("no operators or kernels are seen in the passes, so what is fixed cannot be told")
+        raise ValueError("no operators or kernels in the passes: the fixed part of their time is unknown")
     return float(np.percentile(took, _LEAST_PERCENTILE))
 
 
@@ -136,7 +136,7 @@ def _fixed_ns(rebuilt: Rebuilt, rank: int) -> tuple[float, float]:
 
 
 _WIDTH_UNCERTAINTY_FRAC = 0.5
-"""Narrow matrix products use a device worse; norms and what else is not split are done n times as often; and
+"""Narrow GEMMs use a device worse; norms and other work that is not split run n times as often; and
 an all-reduce is taken to move twice what the capture's messages of the same size do."""
 _BYTES = {"fp32": 4, "bf16": 2, "fp16": 2, "fp8": 2}
 _REDUCTIONS_PER_LAYER = 2
@@ -153,11 +153,11 @@ def tensor_instead_of_data() -> Edit:
     def apply(rebuilt: Rebuilt) -> Rebuilt:
         facts = rebuilt.ranks[0].facts
         if facts.model is None or facts.dp is None:
-            raise ValueError("the model and the layout are not known: give them with --config or --set")
+            raise ValueError("the model and the layout are unknown: give them with --config or --set")
         if facts.dp < 2 or (facts.tp, facts.pp) != (1, 1):
-            raise ValueError("the layout is not data parallelism alone")
+            raise ValueError("the layout is not pure data parallelism")
         if not all(len(r.passes) for r in rebuilt.ranks):
-            raise ValueError("no range of the capture shows the passes of micro-batches")
+            raise ValueError("no range of the capture shows forward and backward passes")
         latency_ns, ns_per_byte = line_of(rebuilt, "dp")
         size = _activation_bytes(rebuilt.ranks[0])
         reduction_ns = latency_ns + 2 * ns_per_byte * size
@@ -183,7 +183,7 @@ def tensor_instead_of_data() -> Edit:
         uncertainty_frac=_WIDTH_UNCERTAINTY_FRAC,
         leaves=("exposed_comm", "compute", "idle"),
         assumptions=(
-            "matrix products of 1 / n of the width take 1 / n of the time",
+            "GEMMs of 1 / n of the width take 1 / n of the time",
             "an all-reduce of activations takes the latency and twice the time per byte of the dp messages",
             "every rank waits for each reduction",
         ),
@@ -197,5 +197,5 @@ def _activation_bytes(frame: RankFrame) -> int:
     model, sequences, length = facts.model, facts.micro_batch_sequences, facts.sequence_length
     width = _BYTES.get(facts.dtype or "", 0)
     if model is None or sequences is None or length is None or not width:
-        raise ValueError("micro-batch size, sequence length and dtype are not known: give them with --set")
+        raise ValueError("micro-batch size, sequence length and dtype are unknown: give them with --set")
     return sequences * length * model.hidden_size * width

@@ -1,13 +1,13 @@
-"""Communication of a dimension beside computation, as far as a program and the hardware's queues can have it.
+"""Communication of a dimension overlapped with compute, as far as program order and hardware queues allow.
 
-Of a product's backward, two products: the gradient of its input, then that of its weights. Between them the
-first is reduced over the tensor-parallel ranks, and the second does not need that; nor does the first need
-the input that is gathered anew for the second. Of attention in parts, keys and values of the next part travel
-while this one computes.
+The backward pass of a linear layer has two GEMMs: the gradient of its input, then that of its weights. The
+first result is reduced over the tensor-parallel ranks between them, and the second does not need that; nor
+does the first need the input that is all-gathered again for the second. With attention in parts, keys and
+values of the next part travel while this one computes.
 
-A stream waits for what it is told to wait for. Where a collective begins as a kernel ends that was launched
-later, it was ready and stood in a queue, as with CUDA_DEVICE_MAX_CONNECTIONS other than 1 beside Megatron's
-overlap of products and collectives.
+A stream waits for what its events say. Where a collective begins as a kernel ends that was launched later, it
+was ready and waited in a hardware queue, as with CUDA_DEVICE_MAX_CONNECTIONS other than 1 and Megatron's
+overlap of GEMMs and collectives.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ from perfdoc.traces.table import Bool
 _WAITS = (EdgeKind.EVENT, EdgeKind.INFERRED)
 
 
-def products_overlapped(rebuilt: Rebuilt) -> Rebuilt:
-    """Tensor-parallel collectives that the next product waits for and does not need are awaited by what
-    follows it. ValueError where there are none."""
+def gemms_overlapped(rebuilt: Rebuilt) -> Rebuilt:
+    """The kernel after the next GEMM waits for tensor-parallel collectives, where that GEMM waits and does
+    not need them. ValueError where there are none."""
     ours = np.flatnonzero(is_transfer(rebuilt, "tp"))
     lane = _Lane(rebuilt)
     waits = lane.first_waiting(ours)
-    product = np.append(rebuilt.kernel_class == KernelClass.GEMM, False)
+    gemm = np.append(rebuilt.kernel_class == KernelClass.GEMM, False)
     before = lane.launched_before(ours)
     follows = lane.after[waits]
-    # The gradient of the input is reduced; the product of the weights' gradient comes next.
-    reduced = (rebuilt.reduces[ours] == 1) & product[waits] & product[before] & (lane.after[before] == waits)
-    # What is gathered is for the second product, if the first is reduced before that runs.
-    reduced_behind = np.zeros(len(product), bool)
+    # The gradient of the input is reduced; the GEMM of the weights' gradient comes next.
+    reduced = (rebuilt.reduces[ours] == 1) & gemm[waits] & gemm[before] & (lane.after[before] == waits)
+    # What is gathered is for the second GEMM, if the first is reduced before that runs.
+    reduced_behind = np.zeros(len(gemm), bool)
     reduced_behind[before[reduced]] = True
-    gathered = (rebuilt.reduces[ours] == 0) & product[waits] & reduced_behind[waits] & product[follows]
+    gathered = (rebuilt.reduces[ours] == 0) & gemm[waits] & reduced_behind[waits] & gemm[follows]
     return _awaited_later(rebuilt, lane, ours[reduced | gathered], waits[reduced | gathered], "tp")
 
 
 def parts_overlapped(rebuilt: Rebuilt) -> Rebuilt:
-    """What a part of attention waits for at once is awaited by the next part. ValueError where nothing is."""
+    """The next part of attention waits for what this one waits for now. ValueError where none waits."""
     ours = np.flatnonzero(is_transfer(rebuilt, "cp"))
     lane = _Lane(rebuilt)
     waits = lane.first_waiting(ours)
@@ -99,14 +99,14 @@ class _Lane:
 def _awaited_later(rebuilt: Rebuilt, lane: _Lane, tasks: I64, waits: I64, dimension: str) -> Rebuilt:
     """What waited for each of these waits no more; the computation behind it does."""
     if not len(tasks):
-        raise ValueError(f"no computation waits for {dimension} communication that it does not need")
+        raise ValueError(f"no compute kernel waits for {dimension} communication that it does not need")
     wires = Rewiring(rebuilt)
     awaited = np.full(len(rebuilt.start_ns), NONE, np.int64)
     awaited[tasks] = waits
     cut = _held(wires, awaited)
     wires.kept &= ~cut
     wires.add(wires.source[cut], lane.after[wires.target[cut]], wires.lag_ns[cut], EdgeKind.EVENT)
-    return wires.made("a computation would wait for what waits for it")
+    return wires.made("this would create a dependency cycle (a compute kernel)")
 
 
 def _held(wires: Rewiring, awaited: I64) -> Bool:
@@ -134,12 +134,10 @@ def without_queueing(dimension: str = "tp") -> Edit:
         queued = np.zeros(len(rebuilt.start_ns), bool)
         queued[wires.target[held]] = True
         if not held.any():
-            raise ValueError(
-                f"no {dimension} communication begins as a kernel ends that was launched after it"
-            )
+            raise ValueError(f"no {dimension} communication begins as a later-launched kernel ends")
         wires.kept &= ~held
         wires.lag_ns = np.where(slow & queued[wires.target], usual, wires.lag_ns)
-        return wires.made("never: edges are only taken away")
+        return wires.made("never: edges are only removed")
 
     return Edit(
         name=f"{dimension} communication not queued behind later kernels",
@@ -147,8 +145,8 @@ def without_queueing(dimension: str = "tp") -> Edit:
         uncertainty_frac=_QUEUE_UNCERTAINTY_FRAC,
         leaves=(f"exposed_comm.{dimension}", "idle.dependency"),
         assumptions=(
-            "what begins as a later kernel ends had waited for a place in the hardware's queue",
-            "communication and computation do not slow each other down",
+            "communication that begins as a later-launched kernel ends waited in the hardware queue",
+            "no contention between communication and compute",
         ),
     )
 
@@ -163,10 +161,10 @@ _ENDS_LAYERS = (2.0, 4.0)
 """Where the model is not known, embedding and output may be as large as so many layers each. More is not
 always more, so what lies in between is tried as well."""
 _EXPERTS = ((1.0, 0.0), (0.6, 0.1))
-"""(share of the memory bandwidth that products with few tokens reach, how much longer two halves take than
+"""(share of the memory bandwidth that GEMMs with few tokens reach, how much longer two halves take than
 one whole where model or GPU are not known), the best and the worst."""
 _HOLDS_UP = (EdgeKind.EVENT, EdgeKind.INFERRED, EdgeKind.HOST_SYNC)
-"""Not the order of a stream: what runs in the stream of computation cannot be overlapped as it is."""
+"""Not the order of a stream: what runs in the compute stream cannot be overlapped without moving it."""
 
 
 def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
@@ -194,21 +192,21 @@ def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
         ends = (partial(_weights, bucket_bytes=bucket_bytes, ends_layers=n) for n in _ENDS_LAYERS)
         variants = (*ends, _as_it_is)
         said = (
-            "gradients of a bucket are reduced once all are ready, weights gathered one bucket ahead",
-            "layers have as many parameters as the model says; all alike where it is not known",
+            "a gradient bucket is reduced once complete; weights are all-gathered one bucket ahead",
+            "layers have the parameters of the model; equal ones if the model is unknown",
         )
     elif dimension == "ep":
         apply = experts_overlapped
         variants = tuple(partial(experts_overlapped, memory_frac=m, slower_frac=s) for m, s in _EXPERTS)
-        said = ("tokens travel in two halves, one while the experts compute the other",)
+        said = ("tokens are dispatched in two halves; each overlaps with the experts' GEMMs of the other",)
     elif dimension in ("tp", "cp"):
-        apply = products_overlapped if dimension == "tp" else parts_overlapped
-        said = ("what a kernel does not need is awaited by the one behind it",)
+        apply = gemms_overlapped if dimension == "tp" else parts_overlapped
+        said = ("a kernel waits only for what it needs; the next one waits for the rest",)
     else:
         apply, share = partial(_until_optimizer, dimension=dimension), _ALL_NEEDED_UNCERTAINTY_FRAC
         said = (
-            f"no computation before the optimizer needs what {dimension} communication brings",
-            "it starts when it starts now, no earlier",
+            f"no compute before the optimizer step needs the data of {dimension} communication",
+            "it starts when it does now, not earlier",
         )
 
     return Edit(
@@ -217,7 +215,7 @@ def overlapped(dimension: str, *, bucket_bytes: int | None = None) -> Edit:
         uncertainty_frac=share,
         # What is awaited no longer also leaves no gap between its end and the next kernel's start.
         leaves=(f"exposed_comm.{dimension}", "idle.dependency"),
-        assumptions=(*said, "communication and computation do not slow each other down"),
+        assumptions=(*said, "no contention between communication and compute"),
         variants=variants,
         may_cost=True,
     )
@@ -230,7 +228,7 @@ def _weights(rebuilt: Rebuilt, *, bucket_bytes: int | None, ends_layers: float =
     if not all(len(r.passes) for r in rebuilt.ranks):
         return _until_optimizer(rebuilt, dimension="dp")
     if ends_layers and all(r.facts.model is not None for r in rebuilt.ranks):
-        raise ValueError("the model is known: its ends hold what they hold")
+        raise ValueError("embedding and output layer have the model's sizes")
     return weights_overlapped(in_buckets(rebuilt, bucket_bytes), ends_layers=ends_layers)
 
 
@@ -264,7 +262,7 @@ def _until_optimizer(rebuilt: Rebuilt, *, dimension: str) -> Rebuilt:
     kept_edges = np.bincount(target[~cut], minlength=len(graph.duration_ns))
     cut &= kept_edges[target] > 0
     if not cut.any():
-        raise ValueError(f"nothing waits for {dimension} communication before the optimizer as it is")
+        raise ValueError(f"nothing waits for {dimension} communication before the optimizer step already")
     builder = GraphBuilder()
     for kind in EdgeKind:
         kept = (edges.kind == kind) & ~cut
@@ -274,7 +272,7 @@ def _until_optimizer(rebuilt: Rebuilt, *, dimension: str) -> Rebuilt:
     builder.add(held, barrier[held], 0, EdgeKind.INFERRED)
     made = with_edges(rebuilt, builder)
     if made is None:
-        raise ValueError(f"the optimizer cannot wait for {dimension} communication: it comes before it")
+        raise ValueError(f"the optimizer step cannot wait for {dimension} communication: it runs before it")
     return made
 
 

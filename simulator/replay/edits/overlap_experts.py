@@ -1,10 +1,10 @@
-"""Tokens to experts and back in two halves: one travels while the other computes.
+"""Tokens are dispatched and combined in two halves: one travels while the other computes.
 
-The capture shows the exchange, the experts' products, and the exchange back, one after the other, of all
-tokens. In halves: both halves are sent at once, one behind the other; the products of a half begin when it is
-there; its results travel while the other half computes. The task of each exchange stands for the half that is
-not hidden, the first of those sent and the last of those that return; where the others are in the way,
-the return begins later.
+The capture shows the all-to-all, the experts' GEMMs, and the all-to-all back, one after the other, for all
+tokens. In halves: both halves are sent at once, one behind the other; the GEMMs of a half begin when it has
+arrived; its results travel while the other half computes. The task of each all-to-all stands for the half
+that is not hidden, the first of those sent and the last of those that return; where the others are in the
+way, the return begins later.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ _NO_EXPERTS = (KernelClass.NORM, KernelClass.ATTENTION)
 def experts_overlapped(
     rebuilt: Rebuilt, *, memory_frac: float = _MEMORY_FRAC, slower_frac: float = 0.0
 ) -> Rebuilt:
-    """The step with every exchange in halves. ValueError where none is exposed.
+    """The step with every all-to-all in halves. ValueError where none is exposed.
 
-    memory_frac: of a GPU's memory bandwidth what reading weights reaches. Products of half the tokens take
-    half the time, but no less than reading the experts' weights once (twice in a backward); where model or
-    GPU are not known, half the time and `slower_frac` of it.
+    memory_frac: share of a GPU's memory bandwidth that reading weights reaches. GEMMs of half the tokens take
+    half the time, but no less than reading the experts' weights once (twice in a backward pass); where model
+    or GPU are unknown, half the time and `slower_frac` of it.
     """
     pairs = _exchanges(rebuilt)
     if not len(pairs.sent):
-        raise ValueError("no exchange of tokens with experts is awaited at once and followed by another")
+        raise ValueError("no all-to-all of tokens is waited for immediately and followed by another")
     graph = rebuilt.graph
     latency_ns = latency_of_any(rebuilt, "ep")
     into = np.zeros(len(rebuilt.start_ns), bool)
@@ -50,12 +50,12 @@ def experts_overlapped(
     behind = usual_lag_ns(rebuilt, EdgeKind.STREAM_ORDER, graph.kind == TaskKind.COMPUTE)
     sent, back = (_halves(graph.duration_ns[tasks], latency_ns) for tasks in (pairs.sent, pairs.back))
     whole = rebuilt.end_ns[pairs.last] - rebuilt.start_ns[pairs.begin]
-    beside = whole - pairs.products_ns + (pairs.kernels - 1) * behind
+    beside = whole - pairs.gemms_ns + (pairs.kernels - 1) * behind
     read_ns = _read_ns(rebuilt, pairs, memory_frac)
     if read_ns is None:
-        half = pairs.products_ns / 2 * (1 + slower_frac)
+        half = pairs.gemms_ns / 2 * (1 + slower_frac)
     else:
-        half = np.maximum(pairs.products_ns / 2, read_ns)
+        half = np.maximum(pairs.gemms_ns / 2, read_ns)
     half = half + beside / 2
     half = np.round(half).astype(np.int64)
     # From the end of the first half's way there: when the second half is computed, and when the first is
@@ -68,7 +68,7 @@ def experts_overlapped(
     made = with_durations(rebuilt, duration)
     wires = Rewiring(made)
     wires.add(pairs.sent, arrivals(made)[pairs.back], np.maximum(computed, returned), EdgeKind.INFERRED)
-    return wires.made("an exchange would wait for what waits for it")
+    return wires.made("this would create a dependency cycle (an all-to-all)")
 
 
 def _halves(took_ns: I64, latency_ns: float) -> I64:
@@ -88,13 +88,13 @@ class _Pairs:
     last: I64
     kernels: I64
     """How many there are."""
-    products_ns: I64
-    """What those of them take that are products."""
+    gemms_ns: I64
+    """Of those, what the GEMMs take."""
     in_forward: Bool
 
 
 def _read_ns(rebuilt: Rebuilt, pairs: _Pairs, memory_frac: float) -> F64 | None:
-    """The least that products with a layer's experts take; None where it is not known."""
+    """The least time of the GEMMs of a layer's experts; None where unknown."""
     facts, gpu = rebuilt.ranks[0].facts, rebuilt.ranks[0].gpu_name
     speed = [g.memory_gbps for g in GPUS.values() if g.name == gpu]
     if facts.model is None or not speed:
@@ -130,16 +130,16 @@ def _exchanges(rebuilt: Rebuilt) -> _Pairs:
         passes = rebuilt.ranks[i].passes
         where = passes.at(rebuilt.launch_ns[own])
         pair &= where[:-1] == where[1:]
-        product = rebuilt.kernel_class[work] == KernelClass.GEMM
-        taken = np.append(0, np.cumsum(np.where(product, graph.duration_ns[work], 0)))
+        gemm = rebuilt.kernel_class[work] == KernelClass.GEMM
+        taken = np.append(0, np.cumsum(np.where(gemm, graph.duration_ns[work], 0)))
         # Between an exchange back and the next there, layers have norms and attention: no experts.
         other = np.append(0, np.cumsum(np.isin(rebuilt.kernel_class[work], _NO_EXPERTS)))
         pair &= (taken[follows[1:]] > taken[follows[:-1]]) & (other[follows[1:]] == other[follows[:-1]])
         at = _every_other(pair)
         forward = np.append(passes.is_forward, True)[where[at]]
         first, end = follows[at], follows[at + 1]
-        of_products = taken[end] - taken[first]
-        parts.append((own[at], own[at + 1], work[first], work[end - 1], end - first, of_products, forward))
+        of_gemms = taken[end] - taken[first]
+        parts.append((own[at], own[at + 1], work[first], work[end - 1], end - first, of_gemms, forward))
     columns = [np.concatenate(column) for column in zip(*parts, strict=True)] or [np.empty(0, np.int64)] * 7
     return _Pairs(
         sent=columns[0],
@@ -147,7 +147,7 @@ def _exchanges(rebuilt: Rebuilt) -> _Pairs:
         begin=columns[2],
         last=columns[3],
         kernels=columns[4],
-        products_ns=columns[5],
+        gemms_ns=columns[5],
         in_forward=columns[6].astype(bool),
     )
 

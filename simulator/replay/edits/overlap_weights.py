@@ -174,13 +174,13 @@ class _Move:
     def made(self) -> Rebuilt:
         """The step with everything in its new place."""
         if not (self.begins_ns >= 0).any():
-            raise ValueError("nothing waits for dp communication before the optimizer as it is")
+            raise ValueError("nothing waits for dp communication before the optimizer step already")
         anew = np.zeros(len(self.order), bool)
         anew[self.arrival[self.begins_ns >= 0]] = True
         self.wires.kept &= ~(anew[self.wires.target] & (self.wires.kind != EdgeKind.COLLECTIVE))
         self._free()
         self._queue()
-        return self.wires.made("a bucket would wait for what waits for it")
+        return self.wires.made("this would create a dependency cycle (a bucket)")
 
     def _free(self) -> None:
         """What waited for the gathers at the end of the step waits for the computation before them."""

@@ -22,7 +22,7 @@ from perfdoc.simulator.replay.rank_tasks import NO_RELEASE
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 
 _UNCERTAINTY_FRAC = 0.3
-"""Passes differ between micro-batches, and messages of more chunks may hold one another up."""
+"""Passes differ between micro-batches, and messages of more chunks may delay each other."""
 
 
 def virtual_stages(chunks: int) -> Edit:
@@ -35,8 +35,8 @@ def virtual_stages(chunks: int) -> Edit:
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=("exposed_comm.pp", "idle"),
         assumptions=(
-            "chunks share a stage's layers evenly; embedding and output stay at the ends",
-            "every pass of a chunk pays for its messages what a pass pays now",
+            "model chunks share a stage's layers evenly; embedding and output layer stay at the ends",
+            "each pass of a model chunk has the send/recv cost of a pass now",
         ),
         variants=tuple(
             partial(with_schedule, vpp=chunks, overhead_max_ns=most) for most in (0.0, float("inf"))
@@ -52,7 +52,7 @@ def even_stages() -> Edit:
         apply=lambda rebuilt: with_schedule(rebuilt, even=True),
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=("exposed_comm.pp", "idle", "compute"),
-        assumptions=("layers can be moved in parts small enough",),
+        assumptions=("layers can be split finely enough",),
         may_cost=True,
     )
 
@@ -66,7 +66,7 @@ def with_schedule(
     fixed_ns: Sequence[tuple[float, float]] | None = None,
     overhead_max_ns: float | None = None,
 ) -> Rebuilt:
-    """The step with its pipeline phase laid out anew; raises ValueError where the capture does not tell it.
+    """The step with its pipeline phase laid out anew; raises ValueError where the capture does not show it.
 
     micro_batches: ratio of their new number to the old. fixed_ns: by rank, what of a forward and a backward
     is the same whatever the size of a micro-batch; the rest scales. overhead_max_ns: what every pass of
@@ -97,7 +97,7 @@ def with_schedule(
         forward, backward = (tuple(x * now.vpp / vpp for x in t) for t in (forward, backward))
     count = round(now.micro_batches * micro_batches)
     if count < 1 or abs(count - now.micro_batches * micro_batches) > 1e-6:
-        raise ValueError(f"{now.micro_batches} x {micro_batches:g} is no whole number of micro-batches")
+        raise ValueError(f"{now.micro_batches} x {micro_batches:g} is not a whole number of micro-batches")
     new = replace(now, vpp=vpp or now.vpp, micro_batches=count, forward=forward, backward=backward, ends=ends)
     rest = now.phase - now.window(overhead)
     saved = now.phase - (new.window(overhead) + rest)

@@ -63,16 +63,16 @@ class Pipeline:
 
 def pipeline_of(rebuilt: Rebuilt) -> Pipeline:
     """The pipeline that takes longest, since all others wait for it in the end; where ranks of none are there
-    for every stage, the mean of all that are. ValueError, one line, where it cannot be told."""
+    for every stage, the mean of all that are. ValueError, one line, where it is unknown."""
     facts = rebuilt.ranks[0].facts
     if facts.pp is None or facts.micro_batches is None:
-        raise ValueError("stages and micro-batches are not known: give them with --set pp=N micro_batches=N")
+        raise ValueError("stages and micro-batches are unknown: give --set pp=N micro_batches=N")
     pp, vpp, count = facts.pp, facts.vpp or 1, facts.micro_batches
     if pp < 2:
         raise ValueError("the job has one pipeline stage")
     stages = stages_of(rebuilt, pp)
     if any(not len(r.passes) for r in rebuilt.ranks):
-        raise ValueError("no range of the capture shows the passes of micro-batches")
+        raise ValueError("no range of the capture shows forward and backward passes")
     times = schedule(rebuilt.graph)
     took = [_pass_ns(rebuilt, times, i, count * vpp) for i in range(len(rebuilt.ranks))]
     if len({len(t[3]) for t in took}) > 1:
@@ -98,7 +98,7 @@ def pipeline_of(rebuilt: Rebuilt) -> Pipeline:
 
 
 def _replicas(rebuilt: Rebuilt, stages: Stages) -> list[Stages]:
-    """Ranks at the same place of every stage send to one another; all as one where none are whole."""
+    """Ranks at the same place of every stage send to each other; all as one where none are whole."""
     per_stage = (rebuilt.ranks[0].facts.world_size or 0) // len(stages)
     places: dict[int, list[int]] = {}
     for ranks in stages:
@@ -111,14 +111,14 @@ def stages_of(rebuilt: Rebuilt, pp: int) -> Stages:
     """Indices of ranks by stage, of each one at least; stages are the slowest of Megatron's rank order."""
     world = rebuilt.ranks[0].facts.world_size
     if not world or world % pp or any(r.rank is None for r in rebuilt.ranks):
-        raise ValueError("which rank is which stage is not known")
+        raise ValueError("the pipeline stage of each rank is unknown")
     per_stage = world // pp
     found: dict[int, list[int]] = {}
     for i, r in enumerate(rebuilt.ranks):
         found.setdefault((r.rank or 0) // per_stage, []).append(i)
     # What is given of a job may be any number; the ranks that are here are few.
     if len(found) < pp or max(found) >= pp:
-        raise ValueError("not every stage of the pipeline is among the ranks that were joined")
+        raise ValueError("not every pipeline stage is among the joined ranks")
     return tuple(tuple(found[stage]) for stage in range(pp))
 
 
@@ -138,7 +138,7 @@ def _pass_ns(rebuilt: Rebuilt, times: Schedule, rank: int, per_step: int) -> tup
     )
     own, which = inside[counts], at[counts]
     if not len(own):
-        raise ValueError("no work of the capture lies in the passes")
+        raise ValueError("the passes of the capture hold no work")
     begin = np.full(len(passes), np.iinfo(np.int64).max, np.int64)
     finish = np.full(len(passes), np.iinfo(np.int64).min, np.int64)
     np.minimum.at(begin, which, times.start_ns[own])

@@ -37,7 +37,7 @@ class Rewiring:
         self._added.append((source[real], target[real], lag[real], kind))
 
     def made(self, circle: str) -> Rebuilt:
-        """The same tasks with these edges. ValueError, `circle`, where they wait for one another in one."""
+        """The same tasks with these edges. ValueError, `circle`, where they form a dependency cycle."""
         builder = GraphBuilder()
         for kind in EdgeKind:
             mine = self.kept & (self.kind == kind)
@@ -164,7 +164,7 @@ def in_parts(rebuilt: Rebuilt, parts: I64, latency_ns: float) -> Rebuilt:
     _share(made, chosen, parts, np.concatenate((new_transfer, chosen)), transfer, number, latency_ns)
     made.graph.release_ns[new_transfer[met]] = NO_RELEASE
     found = with_edges(made, builder)
-    assert found is not None, "parts follow one another"
+    assert found is not None, "parts run in order"
     return found
 
 

@@ -76,7 +76,7 @@ def _scaled(
         apply=apply,
         uncertainty_frac=uncertainty_frac,
         leaves=leaves,
-        assumptions=(f"all of it takes {factor:g} times as long",),
+        assumptions=(f"each takes {factor:g} times as long",),
         may_cost=factor > 1,
     )
 
@@ -117,8 +117,8 @@ def other_bytes(dimension: str, factor: float, *, at_least_bytes: int = 1, reduc
         uncertainty_frac=_BYTES_UNCERTAINTY_FRAC,
         leaves=(f"exposed_comm.{dimension}",),
         assumptions=(
-            "what a message takes beyond its latency is in proportion to its bytes",
-            "casting to the other type takes no time",
+            "message time beyond latency is proportional to bytes",
+            "the cast takes no time",
         ),
         may_cost=factor > 1,
     )
@@ -129,12 +129,12 @@ _NORMS_UNCERTAINTY_FRAC = 0.3
 
 
 def norms_alone() -> Edit:
-    """Norms beside communication take the median time of the same kernel in the same shape alone."""
+    """Norms during communication take the median time of the same kernel in the same shape alone."""
 
     def apply(rebuilt: Rebuilt) -> Rebuilt:
         known = rebuilt.alone_ns >= 0
         if not known.any():
-            raise ValueError("no norm ran both beside communication and alone")
+            raise ValueError("no norm kernel ran both during communication and alone")
         duration = np.where(
             known, np.minimum(rebuilt.alone_ns, rebuilt.graph.duration_ns), rebuilt.graph.duration_ns
         )
@@ -145,7 +145,7 @@ def norms_alone() -> Edit:
         apply=apply,
         uncertainty_frac=_NORMS_UNCERTAINTY_FRAC,
         leaves=("compute",),
-        assumptions=("a norm with a margin takes what it takes alone", "communication gets no slower"),
+        assumptions=("with an SM margin a norm takes its uncontended time", "communication gets no slower"),
     )
 
 
@@ -159,7 +159,7 @@ def without_recompute() -> Edit:
 
     def apply(rebuilt: Rebuilt) -> Rebuilt:
         if not any(len(r.passes.recompute) for r in rebuilt.ranks):
-            raise ValueError("no range of the capture shows a layer's forward inside a backward")
+            raise ValueError("no range of the capture shows a forward pass of a layer inside a backward pass")
         graph, edges = rebuilt.graph, rebuilt.graph.edges
         duration, lag = graph.duration_ns.copy(), edges.lag_ns.copy()
         order = np.isin(edges.kind, (EdgeKind.HOST_ORDER, EdgeKind.HOST_HANDOVER))
@@ -182,5 +182,5 @@ def without_recompute() -> Edit:
         apply=apply,
         uncertainty_frac=_RECOMPUTE_UNCERTAINTY_FRAC,
         leaves=("compute", "exposed_comm", "idle"),
-        assumptions=("the activations fit into memory", "writing and reading them takes no longer than now"),
+        assumptions=("the activations fit into memory", "writing and reading them takes no longer"),
     )

@@ -3,10 +3,10 @@
 A gathered bucket of n parts: the first is sent for when the whole was, ahead of time. The others are sent for
 one after the other as each before them is awaited, which is where a layer already waits: they are exposed.
 The task stands for the first part; the others show as what waited for the whole, and what was sent for there,
-coming so much later. Gathers that are sent for all at once stay so: their parts follow one another.
+coming so much later. Gathers that are sent for all at once stay so: their parts run in order.
 
 A reduced bucket of n parts: the k-th part is ready when k / n of the time has passed in which its gradients
-came, and the parts follow one another. Of them the task stands for the last; the others show as its not
+came, and the parts run in order. The task stands for the last of them; the others show as its not
 starting before they are through. So it starts no earlier than n - 1 parts after the first part was ready, and
 after what is ahead of it on its stream.
 """
@@ -49,7 +49,7 @@ def split_gathers(rebuilt: Rebuilt, ratio: float, latency_ns: float, dimension: 
         here, later = mine[:-1], rebuilt.launch_ns[mine[1:]]
         at_wait = (waiting[here] >= 0) & (before_ns[here] <= later)
         at_wait &= later <= rebuilt.launch_ns[waiting[here]]
-        # The last one is as the one before it; a single one tells nothing, and stays as it is sent for now.
+        # The last one is as the one before it; a single one shows nothing, and stays as sent for now.
         ahead = np.append(at_wait, at_wait[-1:].any()) & (waiting[mine] >= 0)
         duration[mine] = np.where(ahead, part_ns, parts * part_ns)
         extra[mine] = np.where(ahead, (parts - 1) * part_ns, 0)
@@ -59,7 +59,7 @@ def split_gathers(rebuilt: Rebuilt, ratio: float, latency_ns: float, dimension: 
 
 
 def _later(rebuilt: Rebuilt, lag: I64, extra: I64, behind: I64, waiting: I64) -> None:
-    """Add to lags what parts hold up."""
+    """Add to lags what parts delay."""
     edges = rebuilt.graph.edges
     # All that a computation waits for; behind one of several gathers, that and those after it.
     gathers = np.flatnonzero((extra > 0) & (waiting >= 0))
@@ -105,7 +105,7 @@ def usual_bytes(size_bytes: I64) -> float:
 
 
 def sequences(rebuilt: Rebuilt, rows: I64) -> Iterator[I64]:
-    """Collectives that follow one another: of one rank, stream and kind, by start."""
+    """Consecutive collectives: of one rank, stream and kind, by start."""
     graph = rebuilt.graph
     kind = rebuilt.reduces[rows] == 0
     order = np.lexsort((rebuilt.start_ns[rows], kind, graph.resource[rows], graph.rank[rows]))
@@ -169,7 +169,7 @@ def split_buckets(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         duration[chosen] = part_ns
         made = with_edges(with_durations(rebuilt, duration), builder)
         if made is None:
-            raise ValueError("a bucket would wait for what waits for it")
+            raise ValueError("this would create a dependency cycle (a bucket)")
         return made
 
     return Edit(
@@ -178,10 +178,10 @@ def split_buckets(bucket_bytes: int, *, dimension: str = "dp") -> Edit:
         uncertainty_frac=_UNCERTAINTY_FRAC,
         leaves=(f"exposed_comm.{dimension}",),
         assumptions=(
-            "gradients of a bucket come evenly over the backward since the bucket before it",
-            "a part takes the latency of the capture's collectives and its share of the rest",
-            "weights are gathered in the same buckets: less is sent for ahead, and the rest awaited",
-            "communication and computation do not slow each other down",
+            "gradients become ready evenly over the backward pass between buckets",
+            "a smaller bucket takes the latency of the capture's collectives and its share of the rest",
+            "weights are all-gathered in the same buckets: less is prefetched, the rest is waited for",
+            "no contention between communication and compute",
         ),
         may_cost=True,
     )
@@ -195,7 +195,7 @@ def _reductions(rebuilt: Rebuilt, rank: int, ours: np.ndarray) -> I64:
     if not len(rows):
         return rows
     if not len(begin):
-        raise ValueError("no range of the capture shows the backward")
+        raise ValueError("no range of the capture shows the backward pass")
     launch = rebuilt.launch_ns[rows]
     last_backward = np.append(begin, 0)[np.searchsorted(begin, launch, "right") - 1]
     bounds = np.sort(np.concatenate((np.array(frame.step_starts_ns, np.int64), frame.optimizer_starts_ns)))

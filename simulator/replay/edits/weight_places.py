@@ -59,7 +59,7 @@ def weight_places(rebuilt: Rebuilt, rank: int, ends_layers: float = 0.0) -> list
     frame, graph = rebuilt.ranks[rank], rebuilt.graph
     passes = frame.passes
     if not len(passes):
-        raise ValueError("no range of the capture shows the passes of micro-batches")
+        raise ValueError("no range of the capture shows forward and backward passes")
     work = np.flatnonzero((graph.kind == TaskKind.COMPUTE) & (graph.rank == rank) & (rebuilt.launch_ns >= 0))
     work = work[np.argsort(rebuilt.launch_ns[work], kind="stable")]
     chunk = _chunks(frame)
@@ -85,7 +85,7 @@ def _chunks(frame: RankFrame) -> I64:
         np.minimum.at(low, at[at >= 0], layers.layer[at >= 0])
         chunk = np.where(low == np.iinfo(np.int64).max, -1, low)
     if (chunk < 0).any() and (frame.facts.vpp or 1) > 1:
-        raise ValueError("no range of the capture shows which layers a pass is of")
+        raise ValueError("no range of the capture shows the layers of a pass")
     return chunk
 
 
@@ -148,7 +148,7 @@ def _places(
             taken = rebuilt.graph.duration_ns[inside].astype(np.float64)
             weights.append(np.stack((taken, taken)))
     if not tasks:
-        raise ValueError("no work of the capture lies in the passes")
+        raise ValueError("the passes of the capture hold no work")
     return np.concatenate(tasks), np.concatenate(weights, axis=1)
 
 

@@ -216,7 +216,7 @@ def _spare_inputs(output: Path | None, json_file: str | None, work: Work) -> Non
     targets += [Path(json_file)] if json_file not in (None, "-") and json_file else []
     for target in targets:
         if target.exists() and any(target.samefile(path) for path in inputs):
-            raise UserError(f"{target}: is what is to be analysed. Choose another -o or --json.")
+            raise UserError(f"{target}: is an input of the analysis. Choose another -o or --json.")
 
 
 def _write(options: Options, diagnosis: Diagnosis, serial: bytes) -> Options:

@@ -59,16 +59,16 @@ def analyze(
         Path | None, typer.Option(help="A YAML or JSON file with such facts, such as the job's own.")
     ] = None,
     fail_on: Annotated[
-        str | None, typer.Option(help="Exit with 1 where these rules fire: codes with commas, or any.")
+        str | None, typer.Option(help="Exit with 1 if these rules fire: codes with commas, or any.")
     ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
     cross_check: Annotated[
-        bool, typer.Option("--cross-check", help="List where figures of an installed nsys differ.")
+        bool, typer.Option("--cross-check", help="List figures that differ from an installed nsys.")
     ] = False,
     replay: Annotated[
-        bool, typer.Option("--replay/--no-replay", help="Run each window again, for its critical path.")
+        bool, typer.Option("--replay/--no-replay", help="Replay each window, for its critical path.")
     ] = True,
     baseline: BaselineOption = None,
     target: TargetOption = None,

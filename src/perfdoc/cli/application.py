@@ -33,7 +33,7 @@ from perfdoc.cli.verify import verify
 
 app = typer.Typer(
     name="perfdoc",
-    help="Says where the time of a training step goes, and which knob to turn.",
+    help="Shows where the time of a training step goes, and which knob to turn.",
     epilog="Begin with: perfdoc analyze TRACE (Nsight Systems or PyTorch profiler), or perfdoc run.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
@@ -72,7 +72,7 @@ app.command(short_help="Write captures of a small job whose answer is known, to 
 app.command()(schema)
 app.command("ranges", short_help="List the names of the ranges in a capture, longest first.")(list_ranges)
 app.command()(rules)
-app.command(short_help="Say what a rule looks for, why, and how its advice fared.")(explain)
+app.command(short_help="Show what a rule looks for, why, and the results of its advice.")(explain)
 app.command(short_help="Train the reference model with profiling on, and analyse it.")(run)
 app.command(short_help="Explain what changed between two measurements of one job.")(diff)
 app.command(short_help="Write the timeline with ledger and causes, for ui.perfetto.dev.")(export)
@@ -81,7 +81,7 @@ app.command(short_help="Print versions and hardware for a bug report.")(env)
 app.command(short_help="List what can be set, or show one knob in every spelling.")(knobs)
 app.command(short_help="Find misspelt, ineffective and contradictory settings.")(lint)
 app.command(short_help="Write a copy of a capture that may be shared.")(redact)
-app.command(short_help="Write captures of a simulated job whose answer is known.")(simulate)
+app.command(short_help="Write captures of a simulated job with a known answer.")(simulate)
 app.command(short_help="Follow a rule's advice and measure what it gains.")(verify)
 app.add_typer(config_app, name="config", short_help="Show the settings of the trainer's configurations.")
 app.add_typer(gate_app, name="gate", short_help="Fail a CI job when training gets slower.")

@@ -27,7 +27,7 @@ def nsys_to_check(captures: Sequence[Path]) -> Nsys:
     if found is None:
         raise CaptureError(
             "--cross-check",
-            "no nsys is on PATH, and PERFDOC_NSYS names none.",
+            "nsys not found: not on PATH, and PERFDOC_NSYS is not set.",
             "Install Nsight Systems, or analyse without it.",
         )
     return found

@@ -35,8 +35,8 @@ _SIDE = (
 
 
 def diff(
-    before: Annotated[str, typer.Argument(help=f"What it was: {_SIDE}")],
-    after: Annotated[str, typer.Argument(help="What it is: of the same kinds.")],
+    before: Annotated[str, typer.Argument(help=f"Before: {_SIDE}")],
+    after: Annotated[str, typer.Argument(help="After: of the same kinds.")],
     format_: Annotated[DiffFormat, typer.Option("--format", help="What to print.")] = DiffFormat.TEXT,
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Folder for diff.json and diff.md.")

@@ -21,7 +21,7 @@ def export(
         Path, typer.Option("-o", "--output", help="The file; compressed where its name ends in .gz.")
     ],
     perfetto: Annotated[
-        bool, typer.Option("--perfetto", help="For ui.perfetto.dev: what ran, and why the rest did not.")
+        bool, typer.Option("--perfetto", help="For ui.perfetto.dev: the timeline with causes of idle time.")
     ] = False,
     step_range: Annotated[
         str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")

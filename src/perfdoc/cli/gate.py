@@ -63,17 +63,17 @@ Runs = Annotated[
 Baselines = Annotated[Path, typer.Option("--baselines", help="Folder of baselines, kept in git.")]
 Label = Annotated[
     str,
-    typer.Option(help="Your word for the machine and the job, where a log does not say it: h100x64."),
+    typer.Option(help="Name of the machine and the job, if a log does not say it: h100x64."),
 ]
 Commit = Annotated[str | None, typer.Option(help="Commit of the runs; default: GITHUB_SHA or CI_COMMIT_SHA.")]
 Practical = Annotated[
-    float, typer.Option(min=0.001, max=0.5, help="A loss up to this fraction of a step is let pass.")
+    float, typer.Option(min=0.001, max=0.5, help="A loss up to this fraction of a step passes.")
 ]
 Statistic = Annotated[
     StatisticName,
     typer.Option(
-        help="Of a run's steady steps. quickest: mean of the quickest quarter, for a machine that others "
-        "use; blind to what only some steps do."
+        help="Of a run's steady steps. quickest: mean of the fastest quarter, for a shared machine; ignores "
+        "what only some steps do."
     ),
 ]
 Peak = Annotated[
@@ -118,7 +118,7 @@ def promote(
     ignore: Ignore = None,
     few: Annotated[
         bool,
-        typer.Option("--few", help="Take fewer than three runs: they show no noise, so the limit is 5 %."),
+        typer.Option("--few", help="Take fewer than three runs: noise unknown, so the limit is 5 %."),
     ] = False,
     debug: Debug = False,
 ) -> None:
@@ -166,10 +166,10 @@ def check(
     statistic: Statistic = StatisticName.MEDIAN,
     drift: Annotated[
         DriftLevel,
-        typer.Option(help="What to do where small losses have added up since the level's first runs."),
+        typer.Option(help="What to do if small losses added up since the level's first runs."),
     ] = DriftLevel.ERROR,
     inconclusive: Annotated[
-        Inconclusive, typer.Option(help="What to do where noise hides the answer or no baseline fits.")
+        Inconclusive, typer.Option(help="What to do if noise hides the answer or no baseline fits.")
     ] = Inconclusive.EXIT_3,
     format_: Annotated[ReportFormat, typer.Option("--format", help="What to print.")] = ReportFormat.TEXT,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the result here as well.")] = None,
@@ -177,7 +177,7 @@ def check(
     force: Annotated[bool, typer.Option(help="Overwrite what --json and --junit name.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Compare runs with their baseline. Exit code 0 fine, 1 slower or a limit broken, 3 not to be told."""
+    """Compare runs with their baseline. Exit code 0 fine, 1 slower or a limit broken, 3 inconclusive."""
     from perfdoc.compare.floors import parse_floor
     from perfdoc.compare.gate.check import check_beside, check_runs
     from perfdoc.compare.gate.render import RENDERINGS, check_targets

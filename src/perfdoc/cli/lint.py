@@ -33,9 +33,9 @@ def lint(
         ),
     ],
     dialect: Annotated[
-        DialectName | None, typer.Option(help="Whose names the file uses; detected if not given.")
+        DialectName | None, typer.Option(help="Framework whose names the file uses; detected if not given.")
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="List names that are no knob's, too.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="List unknown names too.")] = False,
     format_: Format = DataFormat.TEXT,
     debug: Debug = False,
 ) -> None:

@@ -74,9 +74,9 @@ def _summary(path: str, report: Report) -> str:
     found = ", ".join(f"{n} {s}{'s' if n > 1 else ''}" for s, n in counts.items() if n) or "nothing found"
     what = f"{path}: {plural(report.entries, 'setting')}, {report.known} of them known"
     if report.known == 0:
-        return f"{what}: {found}; there is no performance knob in it (--all lists the names)"
+        return f"{what}: {found}; no performance knob in it (--all lists the names)"
     if report.dialect is None:
-        return f"{what}, dialect unclear ({report.dialect_reason}): {found}; --dialect says whose they are"
+        return f"{what}, dialect unclear ({report.dialect_reason}): {found}; give --dialect"
     return f"{what}, {title(report.dialect)} ({report.dialect_reason}): {found}"
 
 

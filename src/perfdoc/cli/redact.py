@@ -23,7 +23,7 @@ def redact(
         str | None, typer.Option(help="Names of ranges to keep as they are (regular expression).")
     ] = None,
     verify: Annotated[
-        bool, typer.Option("--verify/--no-verify", help="Hold each copy's ledger against the original's.")
+        bool, typer.Option("--verify/--no-verify", help="Compare each copy's ledger with the original's.")
     ] = True,
     force: Annotated[bool, typer.Option(help="Overwrite a copy that is there.")] = False,
     debug: Debug = False,

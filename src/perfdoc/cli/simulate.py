@@ -27,7 +27,7 @@ def simulate(
         str, typer.Option(help="Ranks to write: all, stages (one of each), groups, or such as 0,8-15.")
     ] = "all",
     clock_error: Annotated[
-        int, typer.Option(min=0, max=10_000_000, help="Clocks of the files are wrong by up to so many µs.")
+        int, typer.Option(min=0, max=10_000_000, help="Clock error of the files, up to this many µs.")
     ] = 0,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="Folder for traces/, answer.json and job.yaml.")
@@ -36,7 +36,7 @@ def simulate(
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
     debug: Debug = False,
 ) -> None:
-    """Lay out a training step on every rank, with faults, and write captures whose answer is known."""
+    """Simulate a training step on every rank, with faults, and write captures with a known answer."""
     from perfdoc.cli.simulation import Request, SimulateError, fault_table, run
 
     if list_faults:

@@ -40,15 +40,15 @@ def verify(
         typer.Option("--apply", help="Rules whose advice is to be followed: PD203 or PD203,PD202."),
     ] = None,
     knob: Annotated[
-        list[str] | None, typer.Option(help="Only this one of the advised settings; may be repeated.")
+        list[str] | None, typer.Option(help="Only this advised setting; may be repeated.")
     ] = None,
     repeats: Annotated[int, typer.Option(help="Pairs of runs, 3 or more.")] = 3,
     steps: Annotated[int, typer.Option(help="Steps of each run.")] = 40,
     statistic: Annotated[
         StatisticName | None,
         typer.Option(
-            help="Of a run's steady steps. Default: median, or mean where the change is not of every step. "
-            "quickest: mean of the quickest quarter, for a machine that others use."
+            help="Of a run's steady steps. Default: median, or mean if the change is not in every step. "
+            "quickest: mean of the fastest quarter, for a shared machine."
         ),
     ] = None,
     rule: Annotated[
@@ -185,9 +185,9 @@ def _keep(record: Record) -> None:
 
     folder = state_folder()
     if folder is None:
-        say("there is no home for the record: set PERFDOC_STATE to a folder, and perfdoc explain tells of it")
+        say("no folder for the record: set PERFDOC_STATE to one, and perfdoc explain shows it")
         return
     try:
         keep(record, folder)
     except OSError as error:
-        say(f"{error.filename}: cannot be written: {error.strerror}. perfdoc explain will not know of it.")
+        say(f"{error.filename}: cannot be written: {error.strerror}. perfdoc explain will not show it.")

@@ -60,7 +60,7 @@ def read_baselines(folder: Path) -> dict[Path, Baseline]:
         found[path] = read_baseline(path)
         other = holders.setdefault(found[path].fingerprint, path)
         if other != path:
-            what = f"has the same facts as {other.name}, so neither can be told to be the baseline."
+            what = f"has the same facts as {other.name}: the baseline is ambiguous."
             raise TraceError(path, what, "Remove one of the two.")
     return found
 

@@ -90,10 +90,7 @@ def decide(
 
     def noisy(bearable: float) -> str:
         remedy = _remedy(n, max(spread, new_spread), k, bearable, of_session=shared_noise_frac > own_noise)
-        return (
-            f"runs scatter so much that {per_cent(noise)} may be noise, and {per_cent(practical_frac)} "
-            f"cannot be seen; {remedy}"
-        )
+        return f"scatter hides {per_cent(practical_frac)}: {per_cent(noise)} may be noise; {remedy}"
 
     return judged(
         slower_frac=slower,
@@ -106,10 +103,9 @@ def decide(
             slower_by_order(baseline_ns, new_ns) if slower > 0 else slower_by_order(new_ns, baseline_ns)
         ),
         reasons=Reasons(
-            slower="slower than noise and the practical limit allow",
-            faster="faster than noise explains",
-            disagree="runs of both sides lie among each other, as where some of them met a slow stretch; "
-            "add new runs",
+            slower="slower by more than noise and the practical limit",
+            faster="faster by more than noise",
+            disagree="runs of both sides overlap, as when some met a slow period; add new runs",
             noisy=noisy,
             within="within noise and the practical limit",
         ),
@@ -175,7 +171,7 @@ def _remedy(n: int, spread: float, k: int, bearable: float, *, of_session: bool)
     of_session: most of the noise is what the new runs share.
     """
     if of_session:
-        return "make new runs in other hours too, or old ones beside them (--beside)"
+        return "make new runs in other hours too, or old ones in turn with them (--beside)"
     ways = (
         ("new runs", ((r, noise_frac(spread, n - 1, n, r)) for r in range(k + 1, MOST_RUNS + 1))),
         (

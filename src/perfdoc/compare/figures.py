@@ -1,4 +1,4 @@
-"""What the gate knows of one run, and how the steps that count are chosen."""
+"""What is kept of one run, and how the steps that count are chosen."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     median_step_ns: StepNs
     """Of the steady, unprofiled steps."""
     quickest_step_ns: StepNs | None = None
-    """Mean of the quickest quarter of the same: other work on the machine disturbs it least. Null in
+    """Mean of the fastest quarter of the same: other work on the machine disturbs it least. Null in
     baselines of before it was kept."""
     mad_step_ns: Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP_NS)]
     """Median absolute deviation of the same."""

@@ -40,12 +40,10 @@ def mfu(flops_per_s: float | None, peak_flops_per_s: float | None) -> tuple[floa
     if flops_per_s is None or peak_flops_per_s is None:
         return None, ()
     if not (0 < flops_per_s < math.inf and 0 < peak_flops_per_s < math.inf):
-        return None, ("MFU is unknown: the peak or the FLOPs of a step are no positive, finite number",)
+        return None, ("MFU is unknown: the peak or the FLOPs of a step are not a positive, finite number",)
     found = flops_per_s / peak_flops_per_s
     if found > 1:
-        return None, (
-            f"MFU is unknown: it comes out as {100 * found:,.4g} %, so the peak or the FLOPs are wrong",
-        )
+        return None, (f"MFU is unknown: {100 * found:,.4g} %, so the peak or the FLOPs are wrong",)
     return found, ()
 
 
@@ -93,7 +91,7 @@ def read_run(path: Path, *, label: str, commit: str | None, peak_tflops: float |
         run = _directory(path, peak_tflops) if path.is_dir() else _log(path, peak_tflops)
     except TooFewStepsError as error:
         raise TraceError(
-            path, f"has {error}.", "Train longer: 30 steps or more give a steady median."
+            path, f"has {error}.", "Train longer: 30 steps or more give a stable median."
         ) from error
     except CaptureError as error:
         raise TraceError(error.path, error.what, error.remedy) from error
@@ -111,9 +109,7 @@ def _directory(path: Path, peak_tflops: float | None) -> Run:
     directory = RunDirectory.open(path)
     manifest = directory.manifest()
     if manifest.status not in ("finished", "stopped"):
-        raise TraceError(
-            path, f"is of a run that {_how(manifest.status)}.", "Give a run that came to its end."
-        )
+        raise TraceError(path, f"is of a run that {_how(manifest.status)}.", "Give a finished run.")
     job = of_the_job(read_logged_steps(path))
     if job is None:
         raise TraceError(path, "holds no step log.", "Give a run directory of `perfdoc run`.")
@@ -149,7 +145,7 @@ def _logged(job: LoggedSteps, warmup: int) -> dict[str, int]:
 
 
 def _how(status: str) -> str:
-    return "failed" if status == "failed" else "did not come to its end"
+    return "failed" if status == "failed" else "did not finish"
 
 
 def _peak_memory(directory: RunDirectory, manifest: Manifest) -> int | None:
@@ -225,9 +221,9 @@ def _log(path: Path, peak_tflops: float | None) -> Run:
     typical = statistics.median(tflops) if tflops else None
     batches = sorted({s.global_batch_size for s in kept if s.global_batch_size is not None})
     if len(batches) > 1:
-        what = f"changes its global batch size among the steady steps, from {batches[0]} to {batches[-1]}."
+        what = f"changes its global batch size within the steady steps, from {batches[0]} to {batches[-1]}."
         raise TraceError(path, what, "Give a log of steps after the ramp-up.")
-    notes = ["a log does not say what ran where: only --label, trainer and batch size are compared"]
+    notes = ["a log has few facts: only --label, trainer and batch size are compared"]
     rounded = _rounding_ns([s.duration_ns for s in kept])
     if rounded > MIN_LOG_DIGITS_FRAC * counted["median_step_ns"]:
         notes.append(f"the log rounds step times to {duration(rounded)}")

@@ -166,9 +166,8 @@ def few_orders(baseline_runs: int, new_runs: int) -> list[str]:
         return []
     enough = next(k for k in count(new_runs) if math.comb(baseline_runs + k, k) * MOST_BY_CHANCE >= 1)
     return [
-        f"of {baseline_runs} and {new_runs} equal runs the new ones are all the slower ones in 1 of {ways} "
-        "cases: so likely may a false alarm be where scatter is not normal, and at most 1 % with "
-        f"{enough} new runs"
+        f"false alarms in up to 1 of {ways} cases if scatter is not normal: so often all new runs of "
+        f"{baseline_runs} and {new_runs} equal ones are slower; at most 1 % with {enough} new runs"
     ]
 
 
@@ -207,8 +206,8 @@ def few_pairs(pairs: int) -> list[str]:
     if pairs >= enough:
         return []
     return [
-        f"of {pairs} pairs of equal runs the new one is the slower one of each in 1 of {ways} cases: so "
-        f"likely may a false alarm be where scatter is not normal, and at most 1 % with {enough} pairs"
+        f"false alarms in up to 1 of {ways} cases if scatter is not normal: so often the new run is slower "
+        f"in all of {pairs} pairs of equal runs; at most 1 % with {enough} pairs"
     ]
 
 

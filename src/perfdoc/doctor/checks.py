@@ -75,7 +75,7 @@ def _packages() -> list[Check]:
             Check(
                 name="packages",
                 state="warn",
-                found="perfdoc is not installed, so nobody knows which packages it needs",
+                found="perfdoc is not installed, so the packages it needs are unknown",
                 remedy="Install it: pip install -e '.[train]'",
             )
         ]
@@ -104,7 +104,7 @@ def _cuda() -> list[Check]:
     try:
         torch: Any = importlib.import_module("torch")
     except ImportError:
-        return [Check(name="cuda", state="warn", found="not known: torch is not installed")]
+        return [Check(name="cuda", state="warn", found="unknown: torch is not installed")]
     if torch.cuda.is_available():
         names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
         kinds = ", ".join(f"{names.count(n)} x {n}" for n in dict.fromkeys(names))
@@ -115,7 +115,7 @@ def _cuda() -> list[Check]:
     built = "is built without CUDA" if torch.version.cuda is None else "cannot use the GPU"
     remedy = "Install PyTorch for CUDA: https://pytorch.org/get-started"
     if torch.version.cuda is not None:
-        remedy = "See nvidia-smi, and CUDA_VISIBLE_DEVICES; in a container pass the GPUs (--gpus all)."
+        remedy = "Check nvidia-smi and CUDA_VISIBLE_DEVICES; in a container pass the GPUs (--gpus all)."
     return [Check(name="cuda", state="warn", found=f"driver {driver}, but torch {built}", remedy=remedy)]
 
 
@@ -129,7 +129,7 @@ def nvidia_driver() -> str | None:
 
 
 def _nsys() -> list[Check]:
-    instead = f"Install Nsight Systems, or name it in {OVERRIDE}; without it the PyTorch profiler is taken."
+    instead = f"Install Nsight Systems, or name it in {OVERRIDE}; without it the PyTorch profiler is used."
     try:
         nsys = find_nsys()
     except CaptureError as error:
@@ -138,7 +138,7 @@ def _nsys() -> list[Check]:
         return [Check(name="nsys", state="warn", found="not found", remedy=instead)]
     if nsys.version is None:
         remedy = "Start it by hand (nsys --version) to see why."
-        return [Check(name="nsys", state="warn", found="does not say its version", remedy=remedy)]
+        return [Check(name="nsys", state="warn", found="does not report its version", remedy=remedy)]
     if installed("nvtx") is not None and (trouble := nvtx_trouble(nsys)) is not None:
         return [Check(name="nsys", state="warn", found=trouble, remedy="pip install nvtx==0.2.11")]
     return [Check(name="nsys", state="ok", found=nsys.label)]
@@ -149,7 +149,7 @@ def _perf_events() -> list[Check]:
     try:
         level = int(path.read_text())
     except (OSError, ValueError):
-        return [Check(name="perf events", state="warn", found="the kernel does not say its level")]
+        return [Check(name="perf events", state="warn", found="the kernel does not report its level")]
     return [perf_event_level(level)]
 
 

@@ -95,7 +95,7 @@ def _asked(request: Request, words: Sequence[str]) -> tuple[WindowRequest, JobFa
 def _check(output: Path, captures: Sequence[Path], *, force: bool) -> None:
     may_write(output)
     if output.exists() and any(output.samefile(capture) for capture in captures):
-        raise ExportError(f"{output}: is a capture itself, which is never changed. Choose another -o.")
+        raise ExportError(f"{output}: is a capture; captures are never changed. Choose another -o.")
     if output.exists() and not output.is_file():
         raise ExportError(f"{output}: is no regular file. Choose another -o.")
     if output.exists() and not force:

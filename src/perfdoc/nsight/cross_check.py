@@ -173,7 +173,7 @@ def _check_source(
     try:
         theirs = source.theirs(answer.rows, ours)
     except ValueError as error:
-        return _not_compared(source, f"nsys's answer is not as expected: {error}")
+        return _not_compared(source, f"unexpected output of nsys: {error}")
     mine = source.ours(ours)
     figures = [_explained(figure, source, answer.rows, ours) for figure in compare(source, theirs, mine)]
     verdicts = Counter(figure.verdict for figure in figures)

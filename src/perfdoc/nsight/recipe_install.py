@@ -36,7 +36,7 @@ def install_recipe(recipes: Path, *, force: bool = False) -> Path:
     contents = _contents()
     if _is_taken(target):
         if not _is_ours(target):
-            raise CaptureError(target, "is not perfdoc's, and is left as it is.", "Move it out of the way.")
+            raise CaptureError(target, "is not perfdoc's; it was not changed.", "Move it out of the way.")
         if all(_text(target / name) == text for name, text in contents.items()):
             return target
         if not force:
@@ -58,7 +58,7 @@ def uninstall_recipe(recipes: Path) -> Path:
     if not _is_taken(target):
         raise CaptureError(target, "is not there: the recipe is not installed.")
     if not _is_ours(target):
-        raise CaptureError(target, "is not perfdoc's, and is left as it is.")
+        raise CaptureError(target, "is not perfdoc's; it was not changed.")
     with _named(recipes):
         take_away(target)
     return target
@@ -81,7 +81,7 @@ def trouble(nsys: Path) -> str:
     if "--step-range" in done.stdout:
         return ""
     lines = [line.strip() for line in f"{done.stdout}\n{done.stderr}".splitlines() if line.strip()]
-    return last_words(done.stdout, done.stderr) or (lines[-1] if lines else "it says nothing")
+    return last_words(done.stdout, done.stderr) or (lines[-1] if lines else "no output")
 
 
 def _contents() -> Mapping[str, str]:

@@ -216,7 +216,7 @@ def their_named_ranges(rows: Rows, ours: Ours) -> Table:
 def _number(text: str) -> float:
     value = float(text)
     if not np.isfinite(value):
-        raise ValueError(f"{text!r} stands where a number should")
+        raise ValueError(f"{text!r} is not a number")
     return value
 
 

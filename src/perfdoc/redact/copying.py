@@ -46,7 +46,7 @@ def redact(
     """
     if len(captures) > 1 and any(c.resolve().parent == output.resolve() for c in captures):
         raise TraceError(
-            output, "holds the captures, and copies would lie among them.", "Give -o a folder of its own."
+            output, "holds the captures; copies would mix with them.", "Give -o a folder of its own."
         )
     targets = _targets(captures, output)
     for source, target in zip(captures, targets, strict=True):
@@ -89,13 +89,13 @@ def _require_free(source: Path, target: Path, captures: Sequence[Path], *, force
             source, "is no SQLite export.", "Export it first: nsys export --type sqlite REPORT.nsys-rep"
         )
     if any(target.resolve() == c.resolve() or (target.exists() and target.samefile(c)) for c in captures):
-        raise TraceError(target, "is the capture itself, which is never changed.", "Choose another -o.")
+        raise TraceError(target, "is the capture itself; captures are never changed.", "Choose another -o.")
     if target.is_dir():
         raise TraceError(target, "is a folder.", "Give -o the name of a file.")
     if target.exists() and not target.is_file():
         raise TraceError(target, "is a pipe or a device.", "Give -o the name of a file.")
     if target.suffix in _OTHERS[tool_of(source)]:
-        what = f"is no name for a copy of {source.name}, whose format it keeps."
+        what = f"is not a name for a copy of {source.name}, whose format it keeps."
         raise TraceError(target, what, "Give -o a name that ends as the capture's does.")
     if target.exists() and not force:
         raise TraceError(target, "is there already.", "Choose another -o, or overwrite with --force.")
@@ -113,8 +113,8 @@ def _require_same(source: Path, copy: Path) -> int:
     if one != two:
         raise TraceError(
             source,
-            "has another ledger than its copy would have: a name that was replaced means something.",
-            "Keep such names with --keep REGEX, or copy all the same with --no-verify.",
+            "would have another ledger after the copy: a replaced name has a meaning.",
+            "Keep such names with --keep REGEX, or copy anyway with --no-verify.",
         )
     return len(one)
 

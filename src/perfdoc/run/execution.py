@@ -164,7 +164,7 @@ def _to_analyse(
     planned: Plan, run: RunDirectory, manifest: Manifest | None, *, first: bool, outcome: Outcome, say: Say
 ) -> bool:
     if planned.choice.profiler == "none":
-        say(f"the run is in {run.path}; nothing was profiled, so there is nothing to analyse")
+        say(f"the run is in {run.path}; nothing was profiled, so nothing can be analysed")
         return False
     if not first and manifest is not None:
         say(f"this machine's ranks are done; the machine of rank 0 analyses {run.path}")
@@ -180,9 +180,7 @@ def _to_analyse(
         expected = set(range(manifest.layout.world_size) if profiled is None else profiled)
         missing = expected - set(run.files_by_rank("traces"))
         if missing == expected and not planned.several_nodes:
-            raise RunError(
-                f"{run.path}: trained to the end, and no trace is in it, so there is nothing to analyse."
-            )
+            raise RunError(f"{run.path}: training finished without a trace, so nothing can be analysed.")
         if missing:
             say(
                 f"no trace of {_listed(sorted(missing))} is in {run.path}: the profiler failed, or another "

@@ -100,7 +100,7 @@ def _other_model(one: Diagnosis, two: Diagnosis) -> str:
     a, b = (f or 0.0 for f in per_token)
     if abs(b - a) <= _SAME_MODEL_FRAC * a:
         return ""
-    return f"the models differ: a token takes {a / 1e9:,.3g} GFLOP there and {b / 1e9:,.3g} GFLOP here"
+    return f"the models differ: {a / 1e9:,.3g} GFLOP per token in the baseline, {b / 1e9:,.3g} GFLOP here"
 
 
 def _tokens(found: Diagnosis) -> int | None:
@@ -150,15 +150,15 @@ def _with_runs(given: Given, run_directory: Path | None, aimed: list[Target]) ->
     accepted = given.accepted or {}
     if run_directory is None:
         reason = (
-            "the captures are of no run directory, and a baseline of the gate is matched by what run.json "
-            "and the log of steps say of the run"
+            "the captures are not from a run directory; the gate's baseline is matched by the facts of "
+            "run.json and the step log"
         )
         return _answer(given, "incomparable", reason, targets=aimed)
     try:
         run = read_run(run_directory, label="", commit=None, peak_tflops=None)
     except TraceError as error:
         return _answer(
-            given, "incomparable", f"the run cannot be judged by its steps: {error}", targets=aimed
+            given, "incomparable", f"the steps of the run cannot be compared: {error}", targets=aimed
         )
     # A label is the user's word at recording; the run itself has none.
     found = find(accepted, run.facts, ["label"])
@@ -171,10 +171,10 @@ def _with_runs(given: Given, run_directory: Path | None, aimed: list[Target]) ->
     path, baseline = found
     others = [r for r in baseline.runs if not r.is_same_run(run.figures)]
     if not others:
-        return _answer(given, "incomparable", "the baseline holds this very run alone", targets=aimed)
+        return _answer(given, "incomparable", "the baseline holds only this run", targets=aimed)
     notes = ["medians of unprofiled steps; memory is the most reserved, or resident on a CPU", *run.notes]
     if len(others) < len(baseline.runs):
-        notes.append("this run is in the baseline itself, and was left out of it")
+        notes.append("this run is in the baseline, and was left out of it")
     return _answer(
         Given(name=path.name, accepted=accepted),
         "compared",

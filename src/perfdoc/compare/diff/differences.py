@@ -15,7 +15,7 @@ from perfdoc.results.figures import plural
 from perfdoc.results.names import shorten
 
 _NAMED = 5
-"""Settings that cannot be told, by name."""
+"""Settings without a known value, by name."""
 
 
 def settings_rows(before: Loaded, after: Loaded) -> Configuration:
@@ -54,7 +54,7 @@ def settings_rows(before: Loaded, after: Loaded) -> Configuration:
     more = f" and {len(unclear) - _NAMED:,} more" if len(unclear) > _NAMED else ""
     return Configuration(
         state="measured",
-        reason=f"not to be told: {', '.join(unclear[:_NAMED])}{more}" if unclear else "",
+        reason=f"unknown: {', '.join(unclear[:_NAMED])}{more}" if unclear else "",
         settings=rows,
         same=same,
     )
@@ -85,18 +85,18 @@ def flags_of(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis)
     if basis == "window":
         flag(
             "no-steps",
-            "Nothing in the captures names a step, so whole windows are compared: one that is shorter may "
-            f"have done less{_launched(before, after, pairs)}. Name the steps with --step-range.",
+            "No step ranges in the captures, so whole windows are compared: a shorter one may have done "
+            f"less{_launched(before, after, pairs)}. Name the steps with --step-range.",
         )
     for code, what, a, b in (
-        ("formats", "The captures are of different formats", _of(before, "format"), _of(after, "format")),
+        ("formats", "The capture formats differ", _of(before, "format"), _of(after, "format")),
         (
             "profilers",
             "The profilers' versions differ",
             _of(before, "tool_version"),
             _of(after, "tool_version"),
         ),
-        ("perfdoc", "Two versions of perfdoc measured", {one.perfdoc_version}, {two.perfdoc_version}),
+        ("perfdoc", "The versions of perfdoc differ", {one.perfdoc_version}, {two.perfdoc_version}),
     ):
         if a != b:
             flag(f"{code}-differ", f"{what}: {_names(a)} and {_names(b)}.")
@@ -104,14 +104,14 @@ def flags_of(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis)
     if shows[0] != shows[1]:
         flag(
             "profiler-settings-differ",
-            f"Only one side's captures show {_names(shows[0] ^ shows[1])}: they were captured with other "
-            "settings, which cost time of their own.",
+            f"Only one side's captures show {_names(shows[0] ^ shows[1])}: other capture settings have other "
+            "overhead.",
         )
     notes = {q.code for q in one.quality}, {q.code for q in two.quality}
     if different := notes[0] ^ notes[1]:
-        flag("quality-differs", f"Said of one side alone: {_names(different)}.")
+        flag("quality-differs", f"On one side only: {_names(different)}.")
     if spoilt := notes[0] & notes[1] & _SPOILS:
-        flag("quality", f"Said of both sides: {_names(spoilt)}.")
+        flag("quality", f"On both sides: {_names(spoilt)}.")
     if before.versions and after.versions:
         for name in sorted({*before.versions, *after.versions}):
             a_version, b_version = before.versions.get(name), after.versions.get(name)
@@ -121,24 +121,23 @@ def flags_of(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis)
     if None not in tokens and tokens[0] != tokens[1]:
         flag(
             "batch-differs",
-            f"A step is of {tokens[0]:,} tokens on one side and of {tokens[1]:,} on the other: "
-            "see the time of a token.",
+            f"{tokens[0]:,} tokens per step on one side, {tokens[1]:,} on the other: compare time per token.",
         )
     for word, side in (("before", before), ("after", after)):
         if basis == "step" and len({r.window.steps for r in side.diagnosis.ranks}) > 1:
             flag(
                 "steps-differ",
-                f"Ranks have different numbers of steps {word}: kernels are of the mean over all of them, "
-                "where a rank with more steps counts more; all else is of each rank's own mean step.",
+                f"Ranks have different numbers of steps {word}: kernel times are means over all steps, so a "
+                "rank with more steps counts more; all else uses each rank's own mean step.",
             )
     if len(pairs) < max(len(one.ranks), len(two.ranks)):
         flag(
             "ranks-left-out",
-            f"Compared: {plural(len(pairs), 'rank')} that both sides hold, of {len(one.ranks):,} and "
+            f"Compared: {plural(len(pairs), 'rank')} present on both sides, of {len(one.ranks):,} and "
             f"{len(two.ranks):,}.",
         )
     if unknown := _unknown(before, after):
-        flag("taken-on-trust", f"Not known to be the same on both sides: {', '.join(unknown)}.")
+        flag("taken-on-trust", f"Not known to be equal on both sides: {', '.join(unknown)}.")
     return found
 
 
@@ -152,7 +151,7 @@ def _launched(before: Loaded, after: Loaded, pairs: Sequence[Pair]) -> str:
     """Kernels in both windows: the nearest there is to a measure of the work."""
     one = sum(before.diagnosis.ranks[p.before].kernels_only_window.kernels for p in pairs)
     two = sum(after.diagnosis.ranks[p.after].kernels_only_window.kernels for p in pairs)
-    return f" ({one:,} kernels ran before, {two:,} after)" if one and two else ""
+    return f" ({one:,} kernels before, {two:,} after)" if one and two else ""
 
 
 def _unknown(before: Loaded, after: Loaded) -> list[str]:

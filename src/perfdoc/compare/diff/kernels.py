@@ -21,7 +21,7 @@ def kernel_rows(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Bas
         if analysis.state != "measured":
             return _none(analysis.reason)
         if len(pairs) < len(side.diagnosis.ranks):
-            return _none("kernel times are of all ranks together, and not all ranks are on both sides")
+            return _none("kernel times sum over all ranks, and not all ranks are on both sides")
     sides = [_Scaled(before, basis), _Scaled(after, basis)]
     one, two = (s.classes() for s in sides)
     names = {*one, *two}

@@ -12,7 +12,7 @@ from perfdoc.results.names import prose, shorten
 
 MOST_KERNELS = 10
 MOST_RANKS = 8
-_NOISE = {True: "within noise", False: "", None: "not known whether noise"}
+_NOISE = {True: "within noise", False: "", None: "noise unknown"}
 
 
 def render_markdown(diff: Diff) -> str:

@@ -22,14 +22,14 @@ from perfdoc.compare.significance import CONFIDENCE, F64, of_medians, welch
 def step_noise(before: Loaded, after: Loaded, pairs: Sequence[Pair], basis: Basis) -> Noise:
     """The scatter of steps on both sides, each step the mean over the compared ranks."""
     if basis != "step":
-        return _unknown("the windows are not made of steps, and one window shows no scatter")
+        return _unknown("the windows have no steps, and one window has no scatter")
     one = _durations(before, [p.before for p in pairs])
     two = _durations(after, [p.after for p in pairs])
     if one is None or two is None:
         return _unknown("the ranks of one side have different numbers of steps")
     few = min(len(one), len(two))
     if few < 2:
-        return _unknown("one step on a side shows no scatter", len(one), len(two))
+        return _unknown("one step on a side has no scatter", len(one), len(two))
     found = welch(one, two)
     return Noise(
         state="measured",

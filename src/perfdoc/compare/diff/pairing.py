@@ -45,7 +45,7 @@ def require_comparable(before: Loaded, after: Loaded) -> Basis:
     sizes = before.world_size, after.world_size
     if None not in sizes and sizes[0] != sizes[1]:
         what = f"one job has {plural(sizes[0] or 0, 'rank')}, the other {sizes[1]:,}"
-        raise _refusal(before, after, what, "Compare jobs of one size.")
+        raise _refusal(before, after, what, "Compare jobs of equal size.")
     kinds = _gpus(before), _gpus(after)
     if all(kinds) and kinds[0] != kinds[1]:
         what = f"one ran on {' and '.join(kinds[0])}, the other on {' and '.join(kinds[1])}"
@@ -56,8 +56,8 @@ def require_comparable(before: Loaded, after: Loaded) -> Basis:
         raise _refusal(
             before,
             after,
-            f"their windows are not of one kind ({said}), and a step is not comparable with a capture",
-            "Name the steps of both with --step-range, or capture both alike.",
+            f"their windows differ in kind ({said}); a step and a capture are not comparable",
+            "Name the steps of both with --step-range, or capture both the same way.",
         )
     return "step" if windows[0] == {"steps"} else "window"
 
@@ -72,15 +72,15 @@ def pair_ranks(before: Loaded, after: Loaded) -> list[Pair]:
     if numbers[0] is not None and numbers[1] is not None:
         common = [n for n in numbers[0] if n in numbers[1]]
         if not common:
-            what = "they hold none of each other's ranks"
-            raise _refusal(before, after, what, "Capture the same ranks of both.")
+            what = "they have no rank in common"
+            raise _refusal(before, after, what, "Capture the same ranks on both sides.")
         return [Pair(label=f"rank {n}", before=numbers[0][n], after=numbers[1][n]) for n in common]
     if len(one) != len(two):
         raise _refusal(
             before,
             after,
-            f"they hold {len(one):,} and {plural(len(two), 'rank')}, and not all say which",
-            "Capture the same ranks of both.",
+            f"they have {len(one):,} and {plural(len(two), 'rank')}, not all with known rank numbers",
+            "Capture the same ranks on both sides.",
         )
     return [Pair(label=label, before=i, after=i) for i, label in enumerate(_places(one))]
 

@@ -75,7 +75,7 @@ def _leaves(diff: Diff) -> Iterator[str]:
         *("total", duration(t.before_ns), duration(t.after_ns), signed(t.change_ns)),
         *(signed_share(t.change_frac), _NOISE[diff.noise.within_noise] if t.change_ns else ""),
     )
-    title = f"Where the time went ({_over(diff)}; noise = not told from the scatter of steps, ? = not known)"
+    title = f"Where the time went ({_over(diff)}; noise = within noise, ? = unknown)"
     yield from _table(title, ("leaf", "before", "after", "change", "of total", ""), [*rows, whole])
 
 
@@ -108,7 +108,7 @@ def _kernels(kernels: Kernels) -> Iterator[str]:
         for k in kernels.classes
         if k.change_ns or k.calls_before != k.calls_after
     ]
-    title = "Kernels by class (sums of durations: what runs at once counts twice)"
+    title = "Kernels by class (sums of durations: overlapping kernels count twice)"
     yield from _table(title, ("class", "calls", "before", "after", "change"), rows)
     named = [
         (
@@ -166,7 +166,7 @@ def _configuration(diff: Diff) -> Iterator[str]:
         yield f"Settings: not compared: {prose(c.reason)}."
         return
     if not c.settings:
-        yield f"Settings: none differs; {c.same:,} are alike."
+        yield f"Settings: no differences; {c.same:,} are alike."
     else:
         yield f"Settings that differ ({c.same:,} are alike)"
     for s in c.settings:

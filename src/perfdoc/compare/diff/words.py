@@ -31,26 +31,26 @@ def verdict(
     what = "A step" if basis == "step" else "The window"
     over = f"mean over {plural(ranks, 'rank')}" if ranks > 1 else "one rank"
     if outcome == "no_change":
-        moved = " Its parts changed, and cancel out." if any(x.change_ns for x in leaves) else ""
+        moved = " Changes of its parts cancel out." if any(x.change_ns for x in leaves) else ""
         return f"No change: {what.lower()} takes {duration(mean.after_ns)} on both sides ({over}).{moved}"
-    frac = f", {signed_share(mean.change_frac)}" if mean.change_frac is not None else ""
+    frac = f" ({signed_share(mean.change_frac)})" if mean.change_frac is not None else ""
     said = (
-        f"{what} takes {duration(mean.after_ns)}, before it took {duration(mean.before_ns)} "
-        f"({signed(mean.change_ns)}{frac}; {over})."
+        f"{what} takes {duration(mean.after_ns)}, {signed(mean.change_ns)}{frac} against "
+        f"{duration(mean.before_ns)} before ({over})."
     )
     return f"{said} {_scatter(noise)}{_where(leaves, ranks)}"
 
 
 def _scatter(noise: Noise) -> str:
     if noise.state == "not_measured":
-        return f"Whether that is noise is not known: {noise.reason}."
+        return f"Noise is unknown: {noise.reason}."
     assert noise.low_ns is not None
     steps = f"{noise.before_steps:,} and {plural(noise.after_steps, 'step')}"
     sure = per_cent(noise.confidence_frac, 0)
     between = f"{signed(noise.low_ns)} to {signed(noise.high_ns)} ({sure} interval)"
     if noise.within_noise:
-        return f"By the scatter of {steps} that is not to be told from noise: {between}."
-    return f"The scatter of {steps} does not explain that: {between}."
+        return f"Within noise by the scatter of {steps}: {between}."
+    return f"Beyond the noise of {steps}: {between}."
 
 
 def logged_sentence(found: Logged) -> str:
@@ -62,8 +62,8 @@ def logged_sentence(found: Logged) -> str:
     )
     if found.low_ns is None:
         steps = f"{found.before_steps:,} and {plural(found.after_steps, 'step')}"
-        return f"{said}; {steps} are too few to tell noise"
-    verdict = "not to be told from noise" if found.within_noise else "beyond their scatter"
+        return f"{said}; {steps} are too few to estimate noise"
+    verdict = "within noise" if found.within_noise else "beyond noise"
     return f"{said}, {verdict} ({signed(found.low_ns)} to {signed(found.high_ns)})"
 
 

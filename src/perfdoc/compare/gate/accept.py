@@ -42,7 +42,7 @@ def recorded(
     if found is None:
         return _free(file_for(folder, facts)), with_runs(None, facts, figures)
     path, old = found
-    refuse_known(path, old, figures, "it is recorded already, and one run counts once")
+    refuse_known(path, old, figures, "it is recorded already; one run counts once")
     known, new = (step_times(path, side, statistic) for side in (old.runs, figures))
     shared = shared_noise_frac(old.runs, known, figures, new)
     decision = decide(known, new, practical_frac, shared_noise_frac=shared)
@@ -56,8 +56,8 @@ def recorded(
     if drifted is not None and drifted.beyond:
         what = (
             f"does not take these runs: they are {change(drifted.slower_frac)} its first "
-            f"{drifted.first_runs} runs, beyond the limit of {per_cent(drifted.limit_frac)}, by small losses "
-            "that passed one by one."
+            f"{drifted.first_runs} runs, beyond the limit of {per_cent(drifted.limit_frac)}, from small "
+            "losses that passed one by one."
         )
         raise TraceError(path, what, "A new level is for perfdoc gate promote --reason WHY RUN…")
     return path, with_runs(old, facts, figures)
@@ -74,7 +74,7 @@ def replaced(
     facts, figures = runs[0].facts, [r.figures for r in runs]
     if len(runs) < MIN_HISTORY and not few:
         raise ValueError(
-            f"{len(runs)} of the {MIN_HISTORY} runs that a new level needs: fewer show no noise, and the "
+            f"{len(runs)} of the {MIN_HISTORY} runs that a new level needs: without their noise the "
             f"limit would be {per_cent(LOW_HISTORY_FRAC, 0)}. Give more, or --few."
         )
     found = find(read_baselines(folder), facts, ignored)
@@ -89,5 +89,5 @@ def replaced(
 def _free(path: Path) -> Path:
     """Equal facts would have been found in whatever file they are: what lies there has others."""
     if path.exists() or path.is_symlink():
-        raise TraceError(path, "is there already, and is of other facts.", "Give it its own name back.")
+        raise TraceError(path, "exists already, with other facts.", "Give it its own name back.")
     return path

@@ -130,8 +130,8 @@ def step_times(path: Path, runs: Sequence[RunFigures], statistic: Statistic) -> 
     found = [run.step_ns(statistic) for run in runs]
     known = [ns for ns in found if ns is not None]
     if len(known) < len(found):
-        what = f"holds runs of before --statistic {statistic} was kept."
-        raise TraceError(path, what, "Record a baseline anew, or compare by --statistic median.")
+        what = f"holds runs from before --statistic {statistic} existed."
+        raise TraceError(path, what, "Record a new baseline, or compare by --statistic median.")
     return known
 
 
@@ -173,7 +173,7 @@ def _differ(baseline: Facts, here: Facts, ignored: Sequence[str]) -> list[Differ
 def _let(others: Facts, here: Facts, whose: str) -> list[str]:
     """A note on facts that differ and were let."""
     let = differences(others, here)
-    return [f"differs from {whose} in what was to be ignored: {', '.join(let)}"] if let else []
+    return [f"differs from {whose} in ignored facts: {', '.join(let)}"] if let else []
 
 
 def _named(differ: Sequence[Difference]) -> str:

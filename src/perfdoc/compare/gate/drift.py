@@ -78,4 +78,4 @@ def promoted_since(
     if slower <= practical_frac:
         return []
     changes = plural(len(promotions), "promotion")
-    return [f"with {changes} since {promotions[0].utc} a step has become {per_cent(slower)} slower in all"]
+    return [f"a step became {per_cent(slower)} slower in all with {changes} since {promotions[0].utc}"]

@@ -17,7 +17,7 @@ from perfdoc.results.figures import duration, per_cent, plural
 
 State = Literal["pass", "warn", "fail", "inconclusive"]
 
-_A_STEP: dict[Statistic, str] = {"median": "A step takes", "quickest": "A step of the quickest quarter takes"}
+_A_STEP: dict[Statistic, str] = {"median": "A step takes", "quickest": "A step of the fastest quarter takes"}
 
 EXIT_CODES: dict[State, int] = {"pass": 0, "warn": 0, "fail": 1, "inconclusive": 3}
 
@@ -198,25 +198,24 @@ def _where(grown: Sequence[Grown]) -> str:
     """The parts that explain most of the growth."""
     worse = [g for g in grown if g.after_ns > g.before_ns][:2]
     if not worse:
-        return " Which part of the step grew is not known."
-    parts = " and ".join(f"{g.part} by {duration(g.after_ns - g.before_ns)}" for g in worse)
+        return " Which part of the step grew is unknown."
+    parts = ", ".join(f"{g.part} +{duration(g.after_ns - g.before_ns)}" for g in worse)
     where = "unprofiled" if all(g.part in LOGGED.values() for g in worse) else "profiled"
-    return f" In {where} steps {parts} grew."
+    return f" Growth in {where} steps: {parts}."
 
 
 def parts_check(told: PartsTold, practical_frac: float) -> Check:
     """The check of the parts of a step, where the step as a whole is inconclusive."""
     if not told.grew:
         limits = f"its own noise and {per_cent(practical_frac)} of a step"
-        message = f"Of {told.looked_at} parts of a step none grew beyond {limits}."
+        message = f"{told.looked_at} parts of a step: none grew beyond {limits}."
         return Check(name="parts", state="pass", message=message)
     worst = told.grew[0]
     limit = max(practical_frac, worst.noise_frac)
     message = (
         f"{worst.name} grew from {duration(worst.before_ns)} to {duration(worst.after_ns)}, by "
         f"{per_cent(worst.grew_frac)} of a step; the limit is {per_cent(limit)}. The step as a whole "
-        "scatters too much to be told, this part of it does not; whether the rest became as much quicker "
-        "cannot be seen."
+        "scatters too much to judge, this part does not; the rest may have become faster by as much."
     )
     return Check(name="parts", state="fail", message=message, value=worst.grew_frac, limit=limit)
 
@@ -225,13 +224,13 @@ def drift_check(found: Drift, level: Level, baseline: Sequence[RunFigures]) -> C
     """The check against the first runs of the level."""
     since = next((f" (from {when})" for r in baseline[:1] if (when := r.utc or r.commit)), "")
     message = (
-        f"Against the first {_count(found.first_runs)} of this level{since} a step is "
-        f"{change(found.slower_frac)} it was; the limit is {per_cent(found.limit_frac)}"
+        f"A step is {change(found.slower_frac)} in the first {_count(found.first_runs)} of this "
+        f"level{since}; the limit is {per_cent(found.limit_frac)}"
     )
     bad: State = "warn" if level == "warn" else "fail"
     if found.beyond:
         message += (
-            f": losses too small for any one check have added up over {_count(found.later_runs)}. Find them, "
+            f"; losses below the limit of any one check added up over {_count(found.later_runs)}. Find them, "
             "or accept the level: perfdoc gate promote --reason WHY RUN…"
         )
     return Check(
@@ -250,10 +249,10 @@ def floor_check(found: FloorResult) -> Check:
     bad: State = "warn" if floor.level == "warn" else "fail"
     if found.state == "unknown":
         state: State = "warn" if floor.level == "warn" else "inconclusive"
-        message = f"{floor.name} is {side} {_figure(floor.limit)}{unit}, but not every run says what it is."
+        message = f"{floor.name} is {side} {_figure(floor.limit)}{unit}, but not every run reports it."
     else:
         state = bad if found.state == "broken" else "pass"
-        message = f"{floor.name}: {_figure(found.value)}{unit}, {side} {_figure(floor.limit)}{unit} wanted."
+        message = f"{floor.name}: {_figure(found.value)}{unit}, {side} {_figure(floor.limit)}{unit} required."
     return Check(
         name=floor.name, state=state, message=message, value=found.value, limit=floor.limit, unit=found.unit
     )

@@ -44,9 +44,9 @@ def together(runs: Sequence[RunFigures]) -> list[str]:
     if len(times) < 2 or max(times) - min(times) > SESSION:
         return []
     return [
-        f"all {len(runs)} baseline runs began within an hour of one another: they share conditions that "
-        "later runs do not, so false alarms are likelier than 1 %; record runs of other days as well, or "
-        "make old runs beside the new ones (--beside)"
+        f"all {len(runs)} baseline runs began within one hour: later runs do not share their conditions, so "
+        "false alarms are likelier than 1 %; record runs of other days as well, or make old runs in turn "
+        "with the new ones (--beside)"
     ]
 
 
@@ -125,7 +125,7 @@ def in_turn(old: Sequence[RunFigures], new: Sequence[RunFigures]) -> list[tuple[
     """
     if len(old) != len(new) or len(new) < MIN_PAIRS:
         raise ValueError(
-            f"{len(new)} new runs beside {len(old)}: give as many of both, {MIN_PAIRS} or more, made in turn."
+            f"{len(new)} new runs against {len(old)}: give equal numbers, {MIN_PAIRS} or more, made in turn."
         )
     times = [began(run) for run in (*old, *new)]
     known = [time for time in times if time is not None]
@@ -137,8 +137,8 @@ def in_turn(old: Sequence[RunFigures], new: Sequence[RunFigures]) -> list[tuple[
     for (one, one_new), (two, two_new) in zip(ordered[::2], ordered[1::2], strict=True):
         if one_new == two_new:
             raise ValueError(
-                f"{one.source} and {two.source} began one after the other and are of one side: make runs "
-                "that are to be compared in pairs in turn, old, new, new, old, and so on."
+                f"{one.source} and {two.source} are consecutive runs of one side: for pairs, take turns: "
+                "old, new, new, old, and so on."
             )
         pairs.append((two, one) if one_new else (one, two))
     return pairs
@@ -155,8 +155,8 @@ def same_place(pairs: Sequence[tuple[RunFigures, RunFigures]]) -> list[str]:
     for first, earlier in (("old", [a < b for a, b in known]), ("new", [b < a for a, b in known])):
         if all(earlier):
             return [
-                f"the {first} run is the first one of every pair: what being first does to a run counts as a "
-                "change; take turns, old, new, new, old, and so on"
+                f"the {first} run comes first in every pair, so effects of the order count as a change; take "
+                "turns, old, new, new, old, and so on"
             ]
     return []
 
@@ -179,7 +179,7 @@ def decide_pairs(pairs_ns: Sequence[tuple[int, int]], practical_frac: float = PR
     def noisy(bearable: float) -> str:
         enough = next((r for r in range(n + 1, MOST_RUNS + 1) if _noise_frac(spread, r) <= bearable), None)
         more = f"{enough} pairs would do" if enough else "make longer runs, or measure on a quieter machine"
-        return f"pairs scatter so much that {per_cent(noise)} may be noise; {more}"
+        return f"scatter of pairs: {per_cent(noise)} may be noise; {more}"
 
     return judged(
         slower_frac=slower,
@@ -190,9 +190,9 @@ def decide_pairs(pairs_ns: Sequence[tuple[int, int]], practical_frac: float = PR
         new_runs=n,
         in_order=lambda: slower_in_pairs(ratios if slower > 0 else [-r for r in ratios]),
         reasons=Reasons(
-            slower="slower in pairs than noise and the practical limit allow",
-            faster="faster in pairs than noise explains",
-            disagree="too few of the pairs agree on which side is the slower one; add pairs",
+            slower="slower in pairs by more than noise and the practical limit",
+            faster="faster in pairs by more than noise",
+            disagree="too few pairs agree on the slower side; add pairs",
             noisy=noisy,
             within="within noise and the practical limit, in pairs",
         ),

@@ -1,4 +1,4 @@
-"""PD401: matrix products in 16 bits on a GPU that multiplies FP8 twice as fast."""
+"""PD401: GEMMs in 16 bits on a GPU that multiplies FP8 twice as fast."""
 
 from __future__ import annotations
 
@@ -20,56 +20,56 @@ from perfdoc.rules.facts.precision import LINEAR_SHARE, PEAK_RATIO, dtype_of, li
 
 def _no_fp8(case: Case) -> Missing | None:
     gpu = case.gpu
-    return None if gpu is None or gpu.fp8 else not_applicable(f"{gpu.architecture} GPUs do not multiply FP8")
+    return None if gpu is None or gpu.fp8 else not_applicable(f"{gpu.architecture} GPUs have no FP8 GEMMs")
 
 
 def _not_for_fp8(case: Case) -> Missing | None:
     gpu, dtype = case.gpu, dtype_of(case)
     if dtype not in ("bf16", "fp16"):
-        return not_applicable(f"the linear layers multiply in {dtype}")
+        return not_applicable(f"GEMMs of linear layers run in {dtype}")
     odd = _odd_sizes(case, MXFP8_MULTIPLES if gpu is not None and _fine(gpu) else FP8_MULTIPLES)
-    return None if odd is None else not_applicable(f"FP8 products do not take these sizes: {odd}")
+    return None if odd is None else not_applicable(f"FP8 GEMMs do not take these sizes: {odd}")
 
 
 META = Meta(
     code="PD401",
-    title="Linear layers in 16 bits on a GPU with FP8",
-    why="FP8 doubles the peak of the linear layers' products and touches nothing else, so that it gains what "
+    title="16-bit GEMMs on a GPU with FP8",
+    why="FP8 doubles the peak of the GEMMs of linear layers and touches nothing else, so that it gains what "
     "their share of the step allows.",
     sources=("seed 000", "seed 001", "seed 002", "seed 003"),
     topic="low_precision",
     needs=(
         GPUS,
         GPU_MODEL,
-        Need(words="GPUs that multiply FP8", missing=_no_fp8),
+        Need(words="GPUs with FP8 GEMMs", missing=_no_fp8),
         known(
-            "what the linear layers multiply in",
+            "the GEMM dtype",
             dtype_of,
-            reason="what the linear layers multiply in is not known (--set dtype=bf16)",
+            reason="the GEMM dtype is not known (--set dtype=bf16)",
         ),
-        Need(words="linear layers in 16 bits, of sizes that FP8 takes", missing=_not_for_fp8),
+        Need(words="16-bit GEMMs of sizes that FP8 supports", missing=_not_for_fp8),
         LINEAR_SHARE,
     ),
     advice=("lp_fp8_linear_speedup", "lp_amdahl", "lp_fp8_infra_claim", "lp_mxfp8_accuracy"),
 )
 
 MIN_LINEAR_FRAC = 1 / 3
-"""Of the window, in linear layers' products: with less, products of twice the speed make a step less than 1.2
+"""Of the window, in GEMMs of linear layers: with less, GEMMs of twice the speed make a step less than 1.2
 times as fast, which is the least that the guides speak of."""
 MAX_HOST_FRAC = 0.05
-"""Of the window, idle behind the host: with more, faster kernels only wait longer."""
+"""Of the window, idle, launch-bound: with more, faster kernels only wait longer."""
 FP8_MULTIPLES, MXFP8_MULTIPLES = (16, 8), (32, 32)
 """Of a layer's width and of its tokens, as Transformer Engine demands them; MXFP8 has a scale for every 32
 values."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where 16-bit products of linear layers take `MIN_LINEAR_FRAC` of the window on a GPU with FP8,
+    """Fires where 16-bit GEMMs of linear layers take `MIN_LINEAR_FRAC` of the window on a GPU with FP8,
     and the host keeps up."""
     gpu, share = given(case.gpu), given(linear_share(case))
     most = speed_up(share)
     evidence = [
-        Evidence(label="linear layers' products, of the window", value=per_cent(share)),
+        Evidence(label="GEMMs of linear layers, of the window", value=per_cent(share)),
         Evidence(
             label=f"a step with them {PEAK_RATIO:g} times as fast", value=f"{most:.2f} times as fast at most"
         ),
@@ -81,19 +81,19 @@ def evaluate(case: Case) -> Verdict:
         reason = "linear layers take too little of the time for FP8 to bring the guides' 1.2"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     if host >= MAX_HOST_FRAC:
-        evidence.append(Evidence(label="idle behind the host", value=per_cent(host)))
-        reason = "the device waits for its host: shorter products would only wait longer, see PD201 first"
+        evidence.append(Evidence(label="idle, launch-bound", value=per_cent(host)))
+        reason = "the step is launch-bound: faster GEMMs would only wait longer, see PD201 first"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    most_ms = ceiling(case, _half_of_linear_ns, "half of the time in which products of linear layers run")
+    most_ms = ceiling(case, _half_of_linear_ns, "half of the time in which GEMMs of linear layers run")
     return Verdict(
         state="fires",
         level="information",
-        reason="the linear layers could multiply in FP8",
+        reason="GEMMs of linear layers could run in FP8",
         evidence=evidence,
         advice=_advice(gpu, most, predicted(case, "fp8_gemm") or most_ms),
         otherwise="Train a part of the run in FP8 beside BF16 and compare loss curves before switching.",
         gain=most_ms,
-        verify="Run again: products shrink, casts (class quantisation) appear; compare the loss with a BF16 "
+        verify="Run again: GEMMs shrink, casts (class quantisation) appear; compare the loss with a BF16 "
         "run.",
         false_alarm="Batches of odd size, frozen or adapter layers, and first and last layers "
         "kept in BF16 stay as they are.",
@@ -107,12 +107,12 @@ def _half_of_linear_ns(rank: RankMeasurement) -> int:
 
 
 def _fine(gpu: Gpu) -> bool:
-    """Whether MXFP8 is advised: Transformer Engine has no such products for consumer chips."""
+    """Whether MXFP8 is advised: Transformer Engine has no such GEMMs for consumer chips."""
     return gpu.mxfp8 and gpu.nvlink_domain != 1
 
 
 def _odd_sizes(case: Case, multiples: tuple[int, int]) -> str | None:
-    """Which of a product's sizes FP8 does not take; None where none is known that it does not. A dense MLP's
+    """Which of a GEMM's sizes FP8 does not take; None where none is known that it does not. A dense MLP's
     and the residual stream's widths, and a rank's tokens of a micro-batch."""
     model, tp = case.job.facts.model, tp_of(case) or 1
     if model is None:
@@ -136,7 +136,7 @@ def _advice(gpu: Gpu, most: float, gain: Gain | None) -> list[Advice]:
     format_ = advise(knob="fp8", to="hybrid", why=claim, costs="numerics: compare loss curves", gain=gain)
     if _fine(gpu):
         why = "a scale for every 32 values keeps more accuracy than one for a tensor"
-        costs = "casts and products are slower than with one scale for a tensor (PD403 measures the casts)"
+        costs = "casts and GEMMs are slower than with one scale for a tensor (PD403 measures the casts)"
         return [format_, advise(knob="fp8_recipe", to="mxfp8", why=why, costs=costs)]
     why = "one scale for a tensor, from its present values, has the cheapest casts but for delayed scaling"
     return [format_, advise(knob="fp8_recipe", to="tensorwise", why=why, costs="coarse scales")]
