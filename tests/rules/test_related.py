@@ -59,7 +59,7 @@ def test_advice_that_excludes_other_advice_names_it(tmp_path: Path) -> None:
     }
     said = dict(lines_of(found[0]))["note"]
     assert said.startswith("Not together with PD997: sequence_parallel")
-    assert found[3].related[0].why == f"they set {WORKERS} to different values"
+    assert WORKERS in found[3].related[0].why
 
 
 def levels(case: Case, *rules: Rule) -> dict[str, Level]:
