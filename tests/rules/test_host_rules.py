@@ -74,11 +74,11 @@ def test_gc_is_scaled_to_what_is_set(tmp_path: Path) -> None:
     assert settings_of(found) == {"manual_gc_interval": 100}
     assert found.gain is not None
     assert (found.gain.low_ms, found.gain.mid_ms, found.gain.high_ms) == (0.0072, 0.009, 0.0108)
-    assert "every 10 steps" in found.gain.assumptions[-2]
-    assert found.gain.assumptions[-1] == "one collection stays every 100 steps, instead of every 10"
+    assert "per 10 steps" in found.gain.assumptions[-2]
+    assert found.gain.assumptions[-1] == "one collection per 100 steps remains, instead of one per 10"
     # 9 % become 0.9 %, of which nothing is to be said.
     small = result("PD202", case_of(tmp_path, step_with_gap(90, "perfdoc.gc"), settings=settings))
-    assert (small.state, "every 10 steps" in small.reason, small.advice, small.gain) == (
+    assert (small.state, "per 10 steps" in small.reason, small.advice, small.gain) == (
         "passes",
         True,
         [],
@@ -143,7 +143,7 @@ def test_workers_only_where_their_number_is_known(tmp_path: Path) -> None:
     for now in (8, 64):
         case = case_of(tmp_path, builder, settings={"dataloader_num_workers": now})
         found = result("PD203", predicting(case, without_data=(0.05, 0.1, 0.1)))
-        assert (found.state, found.advice, "processes enough" in found.remedy) == ("fires", [], True)
+        assert (found.state, found.advice, "enough loader processes" in found.remedy) == ("fires", [], True)
         assert found.gain is not None
         assert found.gain.method == "ceiling"
 
