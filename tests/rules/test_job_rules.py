@@ -72,7 +72,7 @@ def test_pd301_doubles_what_is_set(tmp_path: Path) -> None:
     facts = replace(case.job.facts, vpp=4)
     found = result("PD301", replace(predicted, job=replace(case.job, facts=facts)))
     assert [(a.from_value, value_of(a)) for a in found.advice] == [("4", 8)]
-    assert "8 chunks instead of 4, so that the pipeline fills in half the time" in found.advice[0].why
+    assert "8 chunks per stage instead of 4: the pipeline fills in half the time" in found.advice[0].why
 
 
 def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
     case = planted(tmp_path, late)
     for rank, method, mid in ((2, "replay", 2.0), (1, "ceiling", None)):  # one of the two is this change
         found = result("PD303", _without_rank(case, rank))
-        assert (found.state, found.reason) == ("fires", "rank 2 comes last to DP collectives")
+        assert (found.state, found.reason) == ("fires", "rank 2 joins last in DP collectives")
         assert found.gain is not None
         assert (found.gain.method, found.gain.mid_ms) == (method, mid)
     # Even ranks of one clock: nobody comes last, to collectives of which too few are told apart.
@@ -122,20 +122,20 @@ def test_pd303_leaves_out_who_is_late_by_schedule_or_through_others(tmp_path: Pa
         assert found.state == state, (pp, dimension)
         assert ("schedule" in found.reason) == (state == "passes")
         assert "UNKNOWN" not in found.reason
-        assert ("dimension is not known" in found.reason) == (dimension == "unknown")
+        assert ("unknown dimension" in found.reason) == (dimension == "unknown")
     through = having(1, cause="waiting")
-    assert (through.state, "waited for others itself" in through.reason) == ("passes", True)
+    assert (through.state, "waited for other ranks itself" in through.reason) == ("passes", True)
 
 
 def test_pd303_with_too_few_comparable_collectives_abstains(tmp_path: Path) -> None:
     case = planted(tmp_path, JobSpec(dp=4, micro_batches=2))
     few = replace(case.job.skew, stragglers=[], stragglers_state="none", stragglers_reason="too few")
-    for told, state in ((4, "skipped"), (5, "passes")):
-        skew = replace(few, compared=700, distinguishable=told)
+    for usable, state in ((4, "skipped"), (5, "passes")):
+        skew = replace(few, compared=700, distinguishable=usable)
         found = result("PD303", replace(case, job=replace(case.job, skew=skew)))
         assert found.state == state
     assert [(e.label.split(",")[0], e.value) for e in found.evidence] == [
-        ("collectives whose arrivals can be told apart", "5 of 700")
+        ("collectives with skew above the clock error", "5 of 700")
     ]
 
 
@@ -179,7 +179,7 @@ def test_pd501_asks_whether_memory_is_short(tmp_path: Path) -> None:
     """A ninth of the device over what is reserved is 10 % of the device: 1000 of 1111 MiB."""
     assert fragmented(tmp_path, 500, free_mib=111).state == "fires"
     spare = fragmented(tmp_path, 500, free_mib=112)
-    assert (spare.state, "to spare" in spare.reason) == ("passes", True)
+    assert (spare.state, "has free memory" in spare.reason) == ("passes", True)
     assert fragmented(tmp_path, 500, free_mib=112, failures=1).state == "fires"
     assert fragmented(tmp_path, 500, free_mib=None).state == "skipped"
     assert fragmented(tmp_path, 500, free_mib=None, failures=1).state == "fires"
@@ -214,7 +214,7 @@ def test_pd501_beside_cuda_graphs(tmp_path: Path) -> None:
 
 def test_pd501_overwrites_nothing_that_is_not_known(tmp_path: Path) -> None:
     found = fragmented(tmp_path, 100)
-    assert (found.advice, "behind a comma" in found.remedy) == ([], True)
+    assert (found.advice, "after a comma" in found.remedy) == ([], True)
 
 
 def test_pd501_without_a_snapshot(tmp_path: Path) -> None:
