@@ -25,7 +25,7 @@ def test_a_stage_whose_host_is_late_has_no_layers_too_many() -> None:
     found = result("PD305", case)
     assert (found.state, found.reason) == (
         "passes",
-        "stage 0 takes longer since its host launches late (PD201): more or fewer layers do not change that",
+        "stage 0 takes longer because its host launches late (PD201): moving layers does not change that",
     )
     assert result("PD201", case).state == "fires"
 
@@ -62,8 +62,8 @@ def test_layers_that_gain_nothing_elsewhere_are_not_to_be_moved(mid_ms: float, l
     ]
     found = result("PD305", with_predictions(case, predictions))
     assert (found.state, found.level) == ("fires", level)
-    assert found.remedy.startswith("Leave the layers" if level == "information" else "Give this stage")
-    assert ("is predicted to gain nothing" in found.reason) == (level == "information")
+    assert found.remedy.startswith("Keep the layers" if level == "information" else "Give this stage")
+    assert ("no other split of whole layers" in found.reason) == (level == "information")
 
 
 def loaded(case: Case, *layers: float) -> Case:
@@ -94,16 +94,14 @@ def test_less_than_a_layer_cannot_be_spread(layers: tuple[float, ...], level: st
     assert evidence_of(found)[-1] == f"about {max(layers):.2g}"
     assert (found.state, found.level) == ("fires", level)
     assert ("no split of whole layers is more even" in found.reason) == (level == "information")
-    assert found.remedy.startswith(
-        "There is nothing to move" if level == "information" else "Give this stage"
-    )
+    assert found.remedy.startswith("No layer can be moved" if level == "information" else "Give this stage")
 
 
 def test_a_bubble_that_the_schedule_must_have_is_its_price() -> None:
     case = simulated_case("dense", LAYOUT)
     assert result("PD301", case).reason == (
-        "stages wait for the pipeline to fill and drain, which is the price of 2 stages with 4 "
-        "micro-batches: faster kernels do not change its share"
+        "stages wait for the pipeline to fill and drain, expected for PP=2, 4 micro-batches, no "
+        "interleaving; faster kernels do not change its share"
     )
     pipeline = replace(case.job.pipeline, bubble_frac=0.3)  # 20 % would be the schedule's own
     larger = replace(case, job=replace(case.job, pipeline=pipeline))
@@ -111,8 +109,8 @@ def test_a_bubble_that_the_schedule_must_have_is_its_price() -> None:
 
 
 def test_communication_that_is_overlapped_and_too_long_for_the_compute_beside_it_says_so() -> None:
-    words = "it is overlapped, and the compute of 4 micro-batches beside it is too short to hide it"
+    words = "overlapped, but the compute of 4 micro-batches is too short to hide it"
     assert result("PD101", simulated_case("dense", "cp=4")).reason == words
     # Small buckets are mended by larger ones, and gradients that are reduced at the end by overlap.
     for layout, fault in (("dp=2", "small_buckets"), ("dp=2,micro_batches=2", "no_overlap=dp")):
-        assert result("PD101", simulated_case("dense", layout, fault)).reason == "compute does not hide it"
+        assert result("PD101", simulated_case("dense", layout, fault)).reason == "not hidden by compute"
