@@ -92,4 +92,4 @@ def test_without_a_fault_there_is_no_problem(layout: str, shape: ModelShape, tmp
 def test_the_first_stage_is_no_straggler(tmp_path: Path) -> None:
     """It ends last in each of six steps, so that it joins the embedding's group last."""
     found = rules_of(simulated("pp=4,micro_batches=4", shape=DENSE, steps=6), tmp_path, {})["PD303"]
-    assert (found.state, "its schedule lets them end" in found.reason) == ("passes", True), found.evidence
+    assert (found.state, "by the schedule these end" in found.reason) == ("passes", True), found.evidence
