@@ -138,7 +138,7 @@ def test_a_capture_is_never_replaced_by_its_own_analysis(demo: Path, tmp_path: P
     ):
         done = perfdoc("analyze", capture, *arguments, "--force")
         assert (done.returncode, done.stderr.count("\n")) == (2, 1), done.stderr
-        assert "is what is to be analysed" in done.stderr
+        assert "is an input of the analysis" in done.stderr
     assert capture.read_bytes() == demo.read_bytes()
 
 

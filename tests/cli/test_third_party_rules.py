@@ -75,7 +75,7 @@ def test_one_that_cannot_be_used_is_an_error_row_of_its_name(
         "acme_raises": "OSError: gone",
         "acme_exits": "SystemExit: 7",
         "acme_empty": "no META",
-        "acme_words": "needs in META",
+        "acme_words": "META.needs",
         "acme_missing": "ModuleNotFoundError",
         "AC002": "no verdict",
     }.items():

@@ -30,7 +30,7 @@ def test_equal_runs_pass_and_a_loss_is_placed(tmp_path: Path, make_run: MakeRun)
     code, out, err = gate(tmp_path, "check", *slow, "--json", "gate.json", "--junit", "gate.xml")
     assert (code, err) == (1, "")
     assert out.startswith("FAIL: A step takes 105.000 ms, 5.0 % slower than the baseline's 100.000 ms")
-    assert "exposed_comm.dp by 5.000 ms grew" in out
+    assert "Growth in profiled steps: exposed_comm.dp +5.000 ms." in out
     found = json.loads((tmp_path / "gate.json").read_text())
     assert (found["verdict"], found["exit_code"]) == ("fail", 1)
     assert found["grown"][0] == {"part": "exposed_comm.dp", "before_ns": 20 * MS, "after_ns": 25 * MS}
@@ -83,7 +83,7 @@ def test_floors(tmp_path: Path, make_run: MakeRun) -> None:
     code, out, _ = gate(tmp_path, "check", new, "--floor", "exposed_comm_frac_max=0.25")
     assert (code, out.splitlines()[0]) == (
         1,
-        "FAIL: exposed_comm_frac_max: 0.3, at most 0.25 wanted.",
+        "FAIL: exposed_comm_frac_max: 0.3, at most 0.25 required.",
     )
     code, out, _ = gate(tmp_path, "check", new, "--floor", "exposed_comm_frac_max=0.25:warn")
     assert (code, "WARN" in out) == (0, True)
@@ -91,7 +91,7 @@ def test_floors(tmp_path: Path, make_run: MakeRun) -> None:
     assert gate(tmp_path, "check", new, "--floor", "mfu_min=0.1")[0] == 3
     # 1e12 FLOPs a step of 0.1 s on 2 ranks of 10 TFLOP/s: half of the peak.
     code, out, _ = gate(tmp_path, "check", new, "--floor", "mfu_min=0.5", "--peak-tflops", "10")
-    assert (code, "mfu_min: 0.5, at least 0.5 wanted" in out) == (0, True)
+    assert (code, "mfu_min: 0.5, at least 0.5 required" in out) == (0, True)
 
 
 def test_no_baseline_says_how_to_begin(tmp_path: Path, make_run: MakeRun) -> None:
@@ -183,7 +183,7 @@ def test_baseline_runs_of_one_hour_are_noted(tmp_path: Path, make_run: MakeRun) 
         assert gate(tmp_path, "record", *runs, "--baselines", folder)[0] == 0
         new = make_run(f"{folder}-new", 100.1, utc="2026-11-22T01:00:00Z")
         out = gate(tmp_path, "check", new, "--baselines", folder)[1]
-        assert ("note: all 3 baseline runs began within an hour" in out) is (folder == "near")
+        assert ("note: all 3 baseline runs began within one hour" in out) is (folder == "near")
 
 
 def test_logs_of_other_trainers(tmp_path: Path) -> None:

@@ -72,7 +72,7 @@ def test_pd301_doubles_what_is_set(tmp_path: Path) -> None:
     facts = replace(case.job.facts, vpp=4)
     found = result("PD301", replace(predicted, job=replace(case.job, facts=facts)))
     assert [(a.from_value, value_of(a)) for a in found.advice] == [("4", 8)]
-    assert "8 chunks per stage instead of 4" in found.advice[0].why
+    assert "8 chunks per stage instead of 4: the pipeline fills in half the time" in found.advice[0].why
 
 
 def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
@@ -179,7 +179,7 @@ def test_pd501_asks_whether_memory_is_short(tmp_path: Path) -> None:
     """A ninth of the device over what is reserved is 10 % of the device: 1000 of 1111 MiB."""
     assert fragmented(tmp_path, 500, free_mib=111).state == "fires"
     spare = fragmented(tmp_path, 500, free_mib=112)
-    assert (spare.state, "memory" in spare.reason) == ("passes", True)
+    assert (spare.state, "has free memory" in spare.reason) == ("passes", True)
     assert fragmented(tmp_path, 500, free_mib=112, failures=1).state == "fires"
     assert fragmented(tmp_path, 500, free_mib=None).state == "skipped"
     assert fragmented(tmp_path, 500, free_mib=None, failures=1).state == "fires"

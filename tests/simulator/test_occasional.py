@@ -14,6 +14,7 @@ from perfdoc.diagnose.asked import Work
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.diagnose.measuring import measure_all
 from perfdoc.profiling.logs import StepLog, StepRecord
+from perfdoc.reports.advice import MINUS
 from perfdoc.reports.headline import outlook
 from perfdoc.reports.opportunities import opportunities
 from perfdoc.results import Diagnosis, Prediction
@@ -113,7 +114,8 @@ def test_one_of_three_here_and_one_of_twelve_in_the_log(tmp_path: Path) -> None:
     assert rule.gain_frac == pytest.approx(22 / 1025)
     (box,) = [o for o in opportunities(diagnosis) if o.rule.code == "PD202"]
     assert (box.gain, box.choice) == ("22 µs", 0)
-    assert "save 122 µs per step" in outlook(diagnosis)
+    assert "2 changes together" in outlook(diagnosis)
+    assert f"{MINUS}122 µs per step (96.7 µs to 127 µs), 11.9 % of the step" in outlook(diagnosis)
 
 
 def test_what_every_step_has_is_gained_in_every_step(tmp_path: Path) -> None:

@@ -95,5 +95,5 @@ def test_lateness_by_chance_is_in_no_set(tmp_path: Path) -> None:
         assert (late.low_ns or 0) > 0
         assert (late.key in gains.combined.accepted) == counted
         assert any(late.key in s.keys for s in gains.combined.sets) == counted
-        assert ("beyond chance" in late.gain.assumptions[-1]) != counted
+        assert ("within noise" in late.gain.assumptions[-1]) != counted
     assert "without_straggler_dp" not in predict_all([basis]).combined.accepted
