@@ -52,6 +52,8 @@ class Window:
     end_ns: int
     steps: Sequence[Step]
     reason: str
+    given: bool = False
+    """Whether the user asked for the whole capture; a window of kind `user` is given anyhow."""
 
     @property
     def duration_ns(self) -> int:
@@ -80,7 +82,7 @@ def find_window(trace: Trace, activity: Activity, request: WindowRequest, known:
             reason=f"from the first to the last range that matches {request.range_pattern.pattern!r}",
         )
     if request.whole_capture:
-        return _capture(activity, "given with --window capture")
+        return _capture(activity, "given with --window capture", given=True)
     source, rows = _step_ranges(trace, activity, request.step_pattern, known)
     if not len(rows):
         if request.step_pattern is not None:
@@ -103,9 +105,9 @@ def _left_out(count: int, of: int) -> str:
     return f" ({count} of {of} left out: inside another one, or nothing ran in them)" if count else ""
 
 
-def _capture(activity: Activity, reason: str) -> Window:
+def _capture(activity: Activity, reason: str, *, given: bool = False) -> Window:
     start, end = activity.span
-    return Window(kind="capture", start_ns=start, end_ns=end, steps=(), reason=reason)
+    return Window(kind="capture", start_ns=start, end_ns=end, steps=(), reason=reason, given=given)
 
 
 def _of_process(trace: Trace, rows: I64, process: int) -> I64:

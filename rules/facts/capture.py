@@ -30,7 +30,7 @@ def fused_attention_runs(case: Case) -> bool:
 def why_start_up_counts(case: Case) -> str:
     """Why shares of the window are not shares of training: no steps are known and the window was not given.
     Empty if they are."""
-    if any(r.window.kind == "capture" and "asked for" not in r.window.reason for r in case.ranks):
+    if any(r.window.kind == "capture" and not r.window.given for r in case.ranks):
         return "the window is the whole capture, start-up included: steps are not known (see PD902)"
     return ""
 
@@ -42,6 +42,6 @@ STEADY = Need(
 )
 OWN_WINDOW = applies(
     "a window chosen by perfdoc",
-    lambda case: not any(r.window.kind == "user" or "asked for" in r.window.reason for r in case.ranks),
+    lambda case: not any(r.window.kind == "user" or r.window.given for r in case.ranks),
     "the window was given",
 )
