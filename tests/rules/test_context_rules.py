@@ -344,4 +344,4 @@ def test_pd120_tells_a_ring_that_is_held_up(exposed: Case) -> None:
         found = result("PD120", predicting(case, overlapped_cp=gain))
         assert found.gain is not None
         assert (found.gain.method, settings_of(found)) == (method, to)
-        assert ("held" in found.remedy or "holds it up" in found.remedy) == (method == "replay")
+        assert ("blocks it" in found.remedy) == (method == "replay")
