@@ -58,7 +58,7 @@ def test_pd111_needs_sequence_parallelism_and_fixed_shapes(exposed: Case) -> Non
     both = result("PD111", having(exposed, {**OFF, "sequence_parallel": False}))
     assert settings_of(both) == {"sequence_parallel": True, "tp_comm_overlap": True}
     moving = result("PD111", having(exposed, OFF, "verl"))
-    assert (moving.advice, moving.level, "Shapes change" in moving.remedy) == ([], "information", True)
+    assert (moving.advice, moving.level, "static shapes" in moving.remedy) == ([], "information", True)
 
 
 @pytest.mark.parametrize(
@@ -243,4 +243,4 @@ def test_pd111_says_what_the_backward_overlap_gains(tmp_path: Path) -> None:
     ):
         found = result("PD111", predicting(having(bare, settings), overlapped_tp=(low, 0.02, 0.03)))
         assert found.gain is not None
-        assert (found.gain.method, "of that alone" in found.remedy) == (method, method == "replay")
+        assert (found.gain.method, "of this alone" in found.remedy) == (method, method == "replay")
