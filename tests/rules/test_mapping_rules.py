@@ -89,7 +89,7 @@ def test_pd310_minds_what_data_parallelism_would_cost(tp2: Case) -> None:
 def test_pd310_large_models_stay_split(tp2: Case) -> None:
     """All of it, 32 layers: 70 GiB of states."""
     found = result("PD310", under(tp2, {**NOW, "num_layers": 32}, model=LLAMA))
-    assert (found.state, found.reason) == ("passes", "no smaller mapping is sure to fit and to gain")
+    assert (found.state, found.reason) == ("passes", "no smaller mapping is certain to fit and to gain")
 
 
 @pytest.mark.parametrize(
