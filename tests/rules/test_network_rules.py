@@ -64,9 +64,9 @@ def test_cut_blocks_are_counted(block: int, rack_size: int) -> None:
 def test_pd115(rack: Case, sizes: dict[str, Value], state: str, cut: list[str]) -> None:
     found = result("PD115", having(rack, sizes))
     assert found.state == state, found.reason
-    assert [e.value for e in found.evidence if "cut by" in e.label] == cut
+    assert [e.value for e in found.evidence if "split over two racks" in e.label] == cut
     if state == "fires":
-        assert (found.level, "Take 64 GPUs of each rack" in found.remedy) == ("information", True)
+        assert (found.level, "Use 64 GPUs per rack" in found.remedy) == ("information", True)
 
 
 def test_pd115_where_64_does_not_help(rack: Case) -> None:
