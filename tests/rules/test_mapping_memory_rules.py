@@ -60,7 +60,7 @@ def test_pd306_one_full_stage(job: Case, device: DeviceMemory) -> None:
     last = 800
     found = result("PD306", remembering(job, device, (1000, 111), (900, 211), (last, 311), (700, 411)))
     assert (found.state, found.level) == ("fires", "information")
-    assert "stage 1 needs 80 %" in found.reason
+    assert "stage 0 is full; stage 1 needs 80 %" in found.reason
     assert evidence_of(found)[0].endswith("GiB")
     for peaks, failed, state in (
         (((1000, 112), (900, 0), (800, 0), (700, 0)), 0, "passes"),  # a tenth of 1,112 and more is free
@@ -217,7 +217,7 @@ def test_pd318_is_a_problem_where_it_shows(job: Case) -> None:
     settings = {"use_megatron_fsdp": True, "cuda_device_max_connections": 1}
     assert settings_of(result("PD112", under(job, settings))) == {"cuda_device_max_connections": 32}
     beside = result("PD112", under(job, {**settings, TP: 2}))
-    assert "needs 1" in beside.advice[0].costs
+    assert "TP and CP overlap needs 1:" in beside.advice[0].costs
     unknown = on(job, "Mystery")
     for exposed, level in ((MIN_FRAC, "problem"), (MIN_FRAC - 0.001, "information")):
         found = result("PD318", under(with_exposed(unknown, "dp", exposed), settings))

@@ -118,7 +118,7 @@ def test_pd302_wants_four_a_stage(even: Case, vpp: int, micro_batches: int, stat
     assert evidence_of(found)[2] == f"{100 * (3 / (vpp * micro_batches + 3)):.1f} %"
     if state == "fires":
         assert found.level == "information"
-        assert "16 to 32" in found.reason
+        assert "4 stages: the guides advise 16 to 32" in found.reason
 
 
 @pytest.mark.parametrize(
