@@ -15,7 +15,7 @@ import pytest
 
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from tests.amount import some
+from tests.amount import some, tries
 from tests.command import perfdoc
 from tests.simulator.hand_laid import write_hand_laid
 
@@ -92,7 +92,7 @@ def test_narrow_encodings_escape_what_they_cannot_say(demo: Path, tmp_path: Path
     assert (done.returncode, done.stderr) == (0, b"")
     assert (b"\\xe9" if encoding == "ascii" else b"\xe9\n") in done.stdout
     assert b"\\u2026 and 2,997 more" in done.stdout
-    for arguments in ("", "--format markdown"):
+    for arguments in ("", "--format markdown")[: tries(1, 2)]:
         done = shell(f"PERFDOC analyze {demo} {arguments} --json /dev/null", PYTHONIOENCODING=encoding)
         assert (done.returncode, done.stderr) == (0, b""), arguments
 
@@ -138,10 +138,12 @@ def test_paths_are_shown_as_one_line_that_does_nothing(
     done = perfdoc("analyze", path)
     assert (done.returncode, done.stderr.count("\n"), "\x1b" in done.stderr) == (2, 1, False)
     assert f"{shown}.sqlite: does not exist." in done.stderr
-    for command in (["analyze", demo, "-o", tmp_path / name], ["demo", "-o", tmp_path / f"{name}2"]):
-        done = perfdoc(*command)
-        assert (done.returncode, done.stderr.count("\n"), "\x1b" in done.stderr) == (0, 1, False)
-        assert shown in done.stderr
+    done = perfdoc("analyze", demo, "-o", tmp_path / name)
+    assert (done.returncode, done.stderr.count("\n"), "\x1b" in done.stderr) == (0, 1, False)
+    assert shown in done.stderr
+    done = perfdoc("demo", "-o", tmp_path / f"{name}2")
+    assert (done.returncode, done.stderr, "\x1b" in done.stdout) == (0, "", False)
+    assert sum(shown in line for line in done.stdout.splitlines()) == 2  # what was written, what to do next
 
 
 def test_names_that_are_too_long(demo: Path) -> None:

@@ -13,6 +13,7 @@ from typing import TypeVar
 
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.results.figures import duration, plural
+from perfdoc.results.names import PROSE_LIMIT, shorten
 from perfdoc.simulator.forward.faults import FAULTS, parse_faults
 from perfdoc.simulator.forward.hardware import GPUS
 from perfdoc.simulator.forward.job import SimulatedJob, simulate
@@ -108,13 +109,14 @@ def _named(name: str, table: Mapping[str, T], option: str, what: str) -> T:
 
 def said_of(job: SimulatedJob, output: Path, written: str = "") -> list[str]:
     """Lines about a job that was written to `output`: how long it is, what its faults cost, what to do."""
-    return [
+    lines = [
         f"{plural(job.laying.setting.layout.world_size, 'rank')}, {plural(job.steps, 'step')}: "
         f"{duration(job.laying.makespan_ns)} in all, {duration(job.sound_ns)} without faults",
         *(f"{c.name}={c.value}: costs {duration(c.cost_ns)}; see {c.shows_in}" for c in job.costs),
         written or f"wrote {output} and its known answer {output / 'answer.json'}",
         f"next: perfdoc analyze {output} --config {output / 'job.yaml'}",
     ]
+    return [shorten(line, PROSE_LIMIT) for line in lines]
 
 
 def _told(job: SimulatedJob, request: Request, ranks: int, size: int, took: float) -> str:
