@@ -50,7 +50,7 @@ _DIMENSION_WORDS = {
     "unknown": ("??", "dimension unknown"),
 }
 _IDLE_WORDS = {
-    "host": ("H", "host", "launch-bound: the next kernel was launched too late"),
+    "host": ("H", "host", "launch-bound, next kernel launched too late"),
     "gc": ("GC", "garbage collection", "garbage collection on the host"),
     "data": ("DA", "data", "data-loader stall"),
     "dependency": ("DE", "dependency", "waited for another stream"),

@@ -92,7 +92,7 @@ def test_more_than_the_hardware_can_do_is_an_error_and_no_value() -> None:
         (replace(FACTS, flops_per_step=None), "NVIDIA H100", "model, gbs, seq"),
         (given_facts(["model=llama3-8b", "seq=8192", "world_size=1"]), "NVIDIA H100", "known: gbs not given"),
         (given_facts(["gbs=8", "seq=8192", "world_size=1"]), "NVIDIA H100", "known: model not given"),
-        (replace(FACTS, world_size=None), "NVIDIA H100", "how many GPUs"),
+        (replace(FACTS, world_size=None), "NVIDIA H100", "number of GPUs"),
         (replace(FACTS, peak_flops_per_second=None, dtype=None), "NVIDIA H100", "dtype"),
         (replace(FACTS, peak_flops_per_second=None), "NVIDIA RTX A1000", "no bf16 peak"),
         (replace(FACTS, peak_flops_per_second=None), "CPU", "CPU"),

@@ -140,7 +140,7 @@ def test_what_single_ranks_miss_is_one_row_for_each_reason() -> None:
     made = _with_hosts(base, {0: partly, 1: partly, 2: whole})
     rows = {(gap.what, gap.why, gap.remedy, gap.where) for gap in _gaps(made)}
     assert ("garbage collection, data loading", "no range", "put one", "2 of 512 ranks") in rows
-    assert ("what the host did", "no CUDA calls", "trace cuda", "1 of 512 ranks") in rows
+    assert ("host activity", "no CUDA calls", "trace cuda", "1 of 512 ranks") in rows
 
 
 def test_hundreds_of_reasons_are_counted() -> None:

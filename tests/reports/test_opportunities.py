@@ -26,7 +26,7 @@ def test_opportunities_come_by_gain_each_with_an_action() -> None:
         ("PD203", "Prepare batches in processes of their own.", "10 ms", "5 ms to 15 ms", "6.5 %"),
         ("PD202", "Set `manual_gc` to `true`.", "2 ms", "1.8 ms to 2.2 ms", "1.3 %"),
         ("PD501", "Set `expandable_segments`.", "≤ 5 ms", "", "3.2 %"),
-        ("PD301", "Look into it: A long bubble", "—", "", ""),
+        ("PD301", "Investigate: A long bubble", "—", "", ""),
     ]
     assert [o.effort for o in opportunities(MADE)] == [
         *("no setting", "1 setting", "no setting", "no setting")

@@ -86,14 +86,15 @@ def test_the_host() -> None:
     said = says(TWO, "host")
     # 84 + 168 of 182 ms; Python has 40 + 80 of that: 120 / 252.
     assert said.startswith(
-        "During 138.5 % of the time (252.000 ms; most on rank 1: 168.000 ms) the GPUs stood still"
+        "Launch-bound 138.5 % of the time (252.000 ms; most on rank 1: 168.000 ms): the GPUs idled"
     )
-    assert "for 47.6 % of that it was in Python" in said
+    assert "for 47.6 % of that the host was in Python" in said
     assert "Launch-queue depth: median 3 to 6, 0 or 1 for 25.0 % to 50.0 % of the time" in said
     # 100 + 200 of 500 + 1000 ms.
     assert "20.0 % of kernel time is launched by CUDA graphs." in said
     assert (
-        "differs by 9.000 ms, 10.0 % of it (median of 10 steps); rank 1 is slowest in 90.0 % of them" in said
+        "Host jitter: 9.000 ms between 2 ranks, 10.0 % of the host's own time of a step (median of 10 "
+        "steps); rank 1 is slowest in 90.0 % of them" in said
     )
     assert "Ranks collect garbage at different steps (3 of 4)" in said
     assert "at most 7.000 ms" in said
@@ -117,8 +118,13 @@ def test_the_host() -> None:
             "3.000 ms of work, one launch every 24.000 µs",
         ],
         ["synchronising calls", "24", "75.000 ms", "90.000 ms inside them"],
-        ["data loading", "20", "24.000 ms", "of 33.000 ms; worst 4.000 ms, rank 1, perfdoc.step 5"],
-        ["garbage collection", "4", "18.000 ms", "of 27.000 ms; worst 14.000 ms, rank 1, perfdoc.step 4"],
+        ["data loading", "20", "24.000 ms", "33.000 ms in total; worst 4.000 ms, rank 1, perfdoc.step 5"],
+        [
+            "garbage collection",
+            "4",
+            "18.000 ms",
+            "27.000 ms in total; worst 14.000 ms, rank 1, perfdoc.step 4",
+        ],
         ["allocation calls", "14", "15.000 ms", "in 6 of 20 steps; 4 in the last"],
     ]
     # cudaFree never let a device idle; one group of each rank is not in the diagnosis.
@@ -302,7 +308,7 @@ def test_parts_of_the_model() -> None:
     # 0.125 of 100 ms and 0.25 of 82 ms, of 182.
     assert "linear layers: 55.0 % of compute kernels, 18.1 % of the windows" in said
     assert "Recompute: 15.000 ms (5.0 %): at least: single operators" in said
-    assert "take 21.000 ms (7.0 %)" in said
+    assert "Unfused kernel sequences: 21.000 ms (7.0 %)" in said
     assert "fused by `masked_softmax_fusion` (does nothing where attention itself is fused)." in said
     assert table(TWO, "parts", 0) == [
         ["part", "share", "time", "forward", "recompute", "backward", "phase unknown"],

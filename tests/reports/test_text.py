@@ -38,7 +38,7 @@ def test_communication_kernels_and_gaps_are_there() -> None:
     assert "- event record and wait: the capture has no CUPTI" in text
     assert "do: capture with `nsys profile --cuda-event-trace=true`" in text
     assert "! few_steps: only 3 steps were captured" in text
-    assert "Rules: 1 fires, 1 failed to run, 1 passes, 1 does not apply, 1 skipped." in text
+    assert "Rules: 1 firing, 1 failed to run, 1 passing, 1 not applicable, 1 skipped." in text
 
 
 def test_without_colour_there_is_no_escape_and_with_it_the_words_are_the_same() -> None:

@@ -92,10 +92,10 @@ def test_without_an_instance_there_is_none(worst: WorstInstance | None) -> None:
 
 
 def test_other_renderings_say_it_in_words() -> None:
-    said = "Nothing ran for 50 us while the host waited for data (perfdoc.data)."
+    said = "Idle for 50 us in a data-loader stall (perfdoc.data)."
     made = with_instance(worst_instance())
     text = " ".join(render_text(made, width=200).split())
-    assert f"worst: {said} (on rank 0, in `perfdoc.step 2`, from 5,020,000 ns on)" in text
+    assert f"worst: {said} (rank 0, `perfdoc.step 2`, at 5,020,000 ns)" in text
     # The comment on a pull request is short.
     assert "5,020,000 ns" not in render_markdown(made)
 
@@ -150,7 +150,7 @@ def test_in_a_browser(browser: Browser, tmp_path: Path, scheme: str, size: tuple
     with visit(browser, tmp_path, render_html(shown()), size=size, color_scheme=scheme) as seen:
         seen.page.evaluate("for (const d of document.querySelectorAll('details')) d.open = true")
         box = seen.page.locator("figure.cut").first
-        assert "Nothing ran for 50 us" in box.inner_text()
+        assert "Idle for 50 us" in box.inner_text()
         mark = box.locator(".cut-bar").bounding_box()
         wait = box.locator("rect[data-start='20000'][data-ns='50000']").first.bounding_box()
         assert mark is not None

@@ -102,7 +102,7 @@ def test_gains_of_several_rules_are_not_added(diagnosis: Diagnosis) -> None:
         ("PD203,PD110", "another rule wants another"),
         ("PD204", "do not go together"),
         ("PD301", "takes a whole number"),
-        ("PD901", "no setting that the catalogue knows"),
+        ("PD901", "is not a setting in the catalogue"),
         (" , ", "codes of rules"),
     ],
 )
