@@ -169,6 +169,11 @@ def test_the_steps_give_what_analyze_gives(tmp_path: Path) -> None:
     for rank, expected in zip(diagnosis["ranks"], answer_of(demo), strict=True):
         assert leaves(rank) == {k: expected[k] for k in leaves(rank)}
     assert diagnosis == json.loads(perfdoc("analyze", demo, "--json", "-").stdout)
+
+
+@pytest.mark.slow
+def test_the_steps_take_the_options_of_the_recipe(tmp_path: Path) -> None:
+    demo = write_hand_laid(tmp_path)[0]
     window = {**OTHERS_PYTHON, "options": ["--window=capture"]}
     recipe_job.reduce([recipe_job.measure(str(demo), window)], str(tmp_path / "whole"), window)
     whole = json.loads((tmp_path / "whole" / "diagnosis.json").read_text())

@@ -11,9 +11,10 @@ import pytest
 from perfdoc.compare.decision import Verdict, decide
 from perfdoc.compare.gate.drift import drift
 from perfdoc.compare.significance import few_orders, slower_by_order
+from tests.amount import tries
 from tests.gate.scatter import EXCHANGEABLE, F64
 
-TRIALS = 4000
+TRIALS = tries(1000, 4000)
 CLAIMED = 0.01
 
 
