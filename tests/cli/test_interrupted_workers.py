@@ -47,3 +47,54 @@ def test_an_interrupt_while_a_worker_sends_its_result_ends_the_program(tmp_path:
     line = [sys.executable, str(program), str(tmp_path / "said")]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)
     assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
+
+
+IMPORTING = """
+import signal, time
+from perfdoc.run.stop import Stopped, raise_stopped
+
+raise_stopped()
+try:
+    import swallows  # as a compiled module that clears an error which it does not expect
+    time.sleep(30)
+except Stopped as stop:
+    print("stopped", int(stop.number))
+"""
+MASKED = """
+import os, signal, threading, time
+from perfdoc.run.stop import Stopped, raise_stopped
+
+raise_stopped()
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+
+def sent_by_another_thread():  # which gets it, and Python then runs the handler in the main thread
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    os.kill(os.getpid(), signal.SIGINT)
+
+try:
+    thread = threading.Thread(target=sent_by_another_thread)
+    thread.start()
+    thread.join()
+    time.sleep(0.1)
+    print("held back")
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    time.sleep(30)
+except Stopped as stop:
+    print("stopped", int(stop.number))
+"""
+SWALLOWS = """
+import os, signal
+try:
+    os.kill(os.getpid(), signal.SIGINT)
+    [None for _ in range(1000)]
+except BaseException:
+    pass
+"""
+
+
+@pytest.mark.parametrize(("program", "said"), [(IMPORTING, "stopped 2"), (MASKED, "held back\nstopped 2")])
+def test_a_signal_where_none_can_be_raised_is_raised_later(tmp_path: Path, program: str, said: str) -> None:
+    (tmp_path / "swallows.py").write_text(SWALLOWS)
+    (tmp_path / "program.py").write_text(program)
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=20)
+    assert (done.stdout.strip(), done.stderr, done.returncode) == (said, "", 0)

@@ -6,7 +6,9 @@ and who clears up behind a signal must know the same class.
 
 from __future__ import annotations
 
+import os
 import signal
+import threading
 from types import FrameType
 
 STOPS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated", signal.SIGHUP: "hung up"}
@@ -30,6 +32,30 @@ def raise_stopped() -> None:
             signal.signal(number, _stop)
 
 
+_LATER_S = 0.02
+_IMPORTING = "<frozen importlib._bootstrap>"
+
+
 def _stop(number: int, frame: FrameType | None) -> None:
+    if _must_wait(number, frame):
+        again = threading.Timer(_LATER_S, os.kill, (os.getpid(), number))
+        again.daemon = True
+        again.start()
+        return
     signal.signal(number, signal.SIG_DFL)
     raise Stopped(number)
+
+
+def _must_wait(number: int, frame: FrameType | None) -> bool:
+    """Whether this is no place to raise in.
+
+    What is raised within an import may be lost there: compiled modules clear errors that they do not expect. And
+    where this thread blocks the signal another one may have got it.
+    """
+    if number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
+        return True
+    while frame is not None:
+        if frame.f_code.co_filename == _IMPORTING:
+            return True
+        frame = frame.f_back
+    return False
