@@ -87,7 +87,7 @@ def run(request: Request) -> SimulatedJob:
         raise SimulateError(f"{out}: cannot be written: {error.strerror or error}.") from error
     except sqlite3.Error as error:  # a full disk, above all
         raise SimulateError(f"{out}: cannot be written: {error}.") from error
-    sys.stdout.write(_told(job, request, len(ranks), size, time.monotonic() - begin))
+    sys.stdout.write(_summary(job, request, len(ranks), size, time.monotonic() - begin))
     return job
 
 
@@ -119,6 +119,6 @@ def said_of(job: SimulatedJob, output: Path, written: str = "") -> list[str]:
     return [shorten(line, PROSE_LIMIT) for line in said]  # a path may hold anything
 
 
-def _told(job: SimulatedJob, request: Request, ranks: int, size: int, took: float) -> str:
+def _summary(job: SimulatedJob, request: Request, ranks: int, size: int, took: float) -> str:
     written = f"wrote {plural(ranks, 'capture')}, {size / 1e6:,.1f} MB, to {request.output} ({took:.1f} s)"
     return "\n".join(said_of(job, request.output, written)) + "\n"
