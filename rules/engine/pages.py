@@ -129,7 +129,9 @@ def _needs(meta: Meta) -> str:
 def index_page(rules: Sequence[Rule]) -> str:
     """Every rule, topic by topic."""
     text = [f"{_GENERATED}# Rules\n"]
-    text.append("What became of every piece of the guides' advice: [coverage](coverage.md).\n")
+    text.append(
+        "Every page: what it means, an example that fires, what to set in each framework, how to verify, when it is a false\nalarm. [Coverage](coverage.md) of the guides' advice.\n"
+    )
     for topic, title in TOPICS.items():
         if of_topic := [r.meta for r in rules if r.meta.topic == topic]:
             text.append(f"## {title}\n")
@@ -142,7 +144,7 @@ def coverage_page(rules: Sequence[Rule]) -> str:
     deciding = rules_by_entry(rules)
     known = entries().values()
     decided = sum(bool(deciding.get(e.id)) for e in known)
-    text = [f"{_GENERATED}# What became of the guides' advice\n"]
+    text = [f"{_GENERATED}# Coverage of the guides' advice\n"]
     text.append(f"{decided} of {len(known)} entries are decided by a rule; the others say why not.\n")
     for topic, title in TOPICS.items():
         if of_topic := [e for e in known if e.topic == topic]:
