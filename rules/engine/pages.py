@@ -130,7 +130,8 @@ def index_page(rules: Sequence[Rule]) -> str:
     """Every rule, topic by topic."""
     text = [f"{_GENERATED}# Rules\n"]
     text.append(
-        "Every page: what it means, an example that fires, what to set in each framework, how to verify, when it is a false\nalarm. [Coverage](coverage.md) of the guides' advice.\n"
+        "Each page: what the rule means, an example that fires, what to set in each framework, how to verify, "
+        "when it is a false alarm. See also the [coverage](coverage.md) of the guides' advice.\n"
     )
     for topic, title in TOPICS.items():
         if of_topic := [r.meta for r in rules if r.meta.topic == topic]:
