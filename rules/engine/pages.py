@@ -130,7 +130,7 @@ def index_page(rules: Sequence[Rule]) -> str:
     """Every rule, topic by topic."""
     text = [f"{_GENERATED}# Rules\n"]
     text.append(
-        "Each page: what the rule means, an example that fires, what to set in each framework, how to verify, "
+        "Each page: what the rule means, an example that fires, what to set per framework, how to verify, "
         "when it is a false alarm. See also the [coverage](coverage.md) of the guides' advice.\n"
     )
     for topic, title in TOPICS.items():

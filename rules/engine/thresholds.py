@@ -21,6 +21,9 @@ _UNITS: Mapping[str, Callable[[Any], str]] = {
     "RANKS": lambda value: f"{value:,} ranks",
     "PARAMETERS": lambda value: f"{value:,} parameters",
     "WORKERS": lambda value: f"{value:,} workers",
+    "GPUS": lambda value: f"{value:,} GPUs",
+    "LAYERS": lambda value: f"{value:g} layer" + ("" if value == 1 else "s"),
+    "MFU": lambda value: f"{100 * value:.3g} %",
 }
 """Last word of a constant's name → its value with the unit."""
 _SILENT = ("FRAC", "RATIO", "NS", "BYTES")
@@ -33,6 +36,7 @@ _WORDS = {
     "vpp": "VPP",
     "mfu": "MFU",
     "cga": "CGA",
+    "gpus": "GPUs",
 }
 
 

@@ -51,7 +51,7 @@ def test_thresholds_have_words_and_units() -> None:
     for name, value, words, shown in (
         ("MIN_FRAC", 0.005, "minimum share", "0.5 %"),
         ("MIN_BYTES", 4 << 30, "minimum", "4 GiB"),
-        ("LEAST_SPEED_UP", 1.2, "least speed up", "1.2"),
+        ("MIN_SPEED_UP_RATIO", 1.2, "minimum speed up", "1.2 times"),
         ("MAX_PARAMETERS", 20_000_000_000, "maximum parameters", "20,000,000,000 parameters"),
         ("WAIT_NS", 1_500, "wait", "1.500 µs"),
     ):
