@@ -39,17 +39,17 @@ META = Meta(
     ),
 )
 
-NO_STEPS_MIN_FRAC = 0.5
+MOST_FRAC = 0.5
 """The same for a window without steps: a smaller share may be start-up."""
 _LARGER = "more work per launch, fewer launches"
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires if the device is launch-bound for `idle.MIN_HOST_FRAC` of the window; if that is the whole
-    capture, start-up included, only from `NO_STEPS_MIN_FRAC` on and as information."""
+    capture, start-up included, only from `MOST_FRAC` on and as information."""
     start_up = why_start_up_counts(case)
     share = given(case.share(lambda r: r.ledger.idle_ns["host"]))
-    if start_up and share < NO_STEPS_MIN_FRAC:
+    if start_up and share < MOST_FRAC:
         return Verdict(state="skipped", reason=start_up)
     evidence = time_evidence(case, "launch-bound idle time", share, lambda r: r.ledger.idle_ns["host"])
     if max(share, worth_frac(case, "without_launches")) < MIN_HOST_FRAC:
