@@ -75,7 +75,7 @@ def _example(example: Example) -> Iterator[str]:
     yield f"## Example\n\nPlanted: {example['planted']}"
     yield " ".join(
         p
-        for p in (f"perfdoc reports {_LEVELS[example['level']]}:", _ended(example["reason"]), example["gain"])
+        for p in (f"Reported as {_LEVELS[example['level']]}:", _ended(example["reason"]), example["gain"])
         if p
     )
     if example["evidence"]:
