@@ -15,9 +15,6 @@ from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.rows import write_rank
 from perfdoc.simulator.forward.snapshot import write_fragmented
 
-_SESSION_GAP_NS = 3_000_000
-"""Sessions open so far apart, at most; the first work begins a millisecond after the last of them."""
-
 
 def clocks_of(world_size: int, error_ns: int) -> list[Clock]:
     """Clocks whose UTC times are wrong by up to `error_ns` either way, evenly spread over ranks."""
