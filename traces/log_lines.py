@@ -163,7 +163,8 @@ class Lines:
         if self._backward > max(_INTERLEAVED_FRAC * self._count, 1):
             return f"has step lines of several jobs in turn: {self._backward:,} of {self._count:,} go back"
         if self._beginnings:
-            return f"has step lines of {self._beginnings + 1:,} jobs: so often they begin at step {self._first:,}"
+            jobs = self._beginnings + 1
+            return f"has step lines of {jobs:,} jobs: so often they begin at step {self._first:,}"
         if self._other_samples:
             return f"has step lines of several jobs: {self._other_samples:,} steps twice, of other samples"
         return ""

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc.compare.baseline_files import Baseline, find, nearest, read_baselines, refuse_known
-from perfdoc.compare.decision import Decision, Verdict, decide
 from perfdoc.compare.facts import Facts, differences
 from perfdoc.compare.figures import RunFigures, Statistic, twice
 from perfdoc.compare.floors import Floor, Level, check_floors
-from perfdoc.compare.gate.drift import drift, promoted_since
+from perfdoc.compare.gate.drift import Drift, drift, promoted_since
+from perfdoc.compare.gate.measures import DRIFT, MEAN, PARTS, Family, Told, told, told_in_pairs
 from perfdoc.compare.gate.parts import growth, where_inconclusive
 from perfdoc.compare.gate.result import (
     Check,
@@ -22,7 +22,8 @@ from perfdoc.compare.gate.result import (
     incomparable,
     parts_check,
 )
-from perfdoc.compare.gate.sessions import decide_pairs, in_turn, same_place, shared_noise_frac, together
+from perfdoc.compare.gate.sessions import in_turn, same_place, shared_noise_frac, together
+from perfdoc.compare.gate.step_checks import left_out_notes, step_checks
 from perfdoc.compare.runs import Run
 from perfdoc.compare.significance import few_orders, few_pairs
 from perfdoc.profiling.environment import encodable
@@ -63,27 +64,27 @@ def check_runs(
     refuse_known(path, baseline, figures, "a run is not compared with itself")
     old = baseline.runs
     notes += together(old)
-    known, new = step_times(path, old, statistic), step_times(path, figures, statistic)
+    step_times(path, old, statistic)
     notes += promoted_since(baseline.promotions, [r.median_step_ns for r in figures], practical_frac)
-    shared = shared_noise_frac(old, known, figures, new)
-    drifted = None
-    if drift_level != "off":
-        drifted = drift(known, new, practical_frac, shared_noise_frac=shared)
-    decision = decide(known, new, practical_frac, shared_noise_frac=shared)
-    if decision.verdict is Verdict.FAIL:
-        notes += few_orders(len(known), len(new))
+    family = Family.of(old, figures, statistic, with_drift=drift_level != "off")
+    found_steps = told(family, old, figures, practical_frac)
+    if any(t.fails for t in found_steps):
+        notes += few_orders(len(old), len(figures), list(family.chance.values()))
+    drifted = None if drift_level == "off" else most_drifted(family, old, figures, practical_frac)
+    grown = growth(old, figures)
     return compared(
-        decision,
         [
-            *_by_parts(decision, old, figures, practical_frac),
+            *step_checks(found_steps, old, figures, grown, whose="the baseline's", statistic=statistic),
+            *_by_parts(found_steps, family, old, figures, practical_frac),
             *([drift_check(drifted, drift_level, old)] if drifted else []),
             *map(floor_check, limits),
         ],
-        growth(old, figures),
+        grown,
+        improved=any(t.improved for t in found_steps),
         baseline=encodable(path.name),
         baseline_runs=old,
         runs=figures,
-        notes=notes,
+        notes=[*notes, *left_out_notes(figures)],
         statistic=statistic,
     )
 
@@ -109,18 +110,23 @@ def check_beside(
     notes += _let(beside[0].facts, runs[0].facts, "the runs beside")
     pairs = in_turn(old, new)
     notes += same_place(pairs)
-    sides = (step_times(Path(old[0].source), side, statistic) for side in zip(*pairs, strict=True))
-    decision = decide_pairs(list(zip(*sides, strict=True)), practical_frac)
-    if decision.verdict is Verdict.FAIL:
-        notes += few_pairs(len(pairs))
+    family = Family.of(old, new, statistic, with_drift=False)
+    found = told_in_pairs(family, pairs, practical_frac)
+    if any(t.fails for t in found):
+        notes += few_pairs(len(pairs), list(family.chance.values()))
+    grown = growth(old, new)
     return compared(
-        decision,
-        [*_by_parts(decision, old, new, practical_frac), *limits],
-        growth(old, new),
+        [
+            *step_checks(found, old, new, grown, whose="the old runs'", statistic=statistic),
+            *_by_parts(found, family, old, new, practical_frac),
+            *limits,
+        ],
+        grown,
+        improved=any(t.improved for t in found),
         baseline=None,
         baseline_runs=old,
         runs=new,
-        notes=notes,
+        notes=[*notes, *left_out_notes(new)],
         statistic=statistic,
     )
 
@@ -135,12 +141,40 @@ def step_times(path: Path, runs: Sequence[RunFigures], statistic: Statistic) -> 
     return known
 
 
+def most_drifted(
+    family: Family, old: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
+) -> Drift | None:
+    """The step or its mean against the first runs of the level, whichever is further beyond its limit."""
+    found = []
+    for measure in family.measures:
+        if measure.name not in ("step_time", MEAN.name) or DRIFT not in family.chance:
+            continue
+        before, after = ([v for run in side if (v := measure.of(run)) is not None] for side in (old, new))
+        chance = family.chance[DRIFT] / 2
+        shared = shared_noise_frac(old, before, new, after, confidence=1 - chance)
+        says = "A step" if measure.name == "step_time" else "The mean step"
+        found.append(drift(before, after, practical_frac, shared_noise_frac=shared, chance=chance, says=says))
+    known = [d for d in found if d is not None]
+    return max(known, key=lambda d: (d.beyond, d.slower_frac / d.limit_frac), default=None)
+
+
 def _by_parts(
-    decision: Decision, old: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
+    found: Sequence[Told],
+    family: Family,
+    old: Sequence[RunFigures],
+    new: Sequence[RunFigures],
+    practical_frac: float,
 ) -> list[Check]:
-    """What parts say where the step as a whole cannot be told."""
-    told = where_inconclusive(decision, old, new, practical_frac)
-    return [parts_check(told, practical_frac)] if told else []
+    """What parts say where the step as a whole, or its mean, cannot be told."""
+    if PARTS not in family.chance or any(t.fails for t in found):
+        return []
+    for judged in found:
+        if not judged.measure.decides:
+            continue
+        parts = where_inconclusive(judged.decision, old, new, practical_frac, family.chance[PARTS])
+        if parts is not None:
+            return [parts_check(parts, practical_frac)]
+    return []
 
 
 def _why_not(
