@@ -17,7 +17,7 @@ from perfdoc.compare.baseline_files import (
 from perfdoc.compare.decision import LOW_HISTORY_FRAC, MIN_HISTORY, PRACTICAL_FRAC
 from perfdoc.compare.facts import differences
 from perfdoc.compare.figures import Statistic
-from perfdoc.compare.gate.check import most_drifted, step_times
+from perfdoc.compare.gate.check import drifted_mean, step_times
 from perfdoc.compare.gate.measures import Family, told
 from perfdoc.compare.gate.result import change
 from perfdoc.compare.runs import Run
@@ -55,7 +55,7 @@ def recorded(
             if len(old.runs) < MIN_HISTORY:
                 remedy = "A larger --practical takes runs of a noisy machine; a new level is for promote."
             raise TraceError(path, what, remedy)
-    drifted = most_drifted(family, old.runs, figures, practical_frac)
+    drifted = drifted_mean(family, old.runs, figures, practical_frac)
     if drifted is not None and drifted.beyond:
         what = (
             f"does not take these runs: they are {change(drifted.slower_frac)} its first "

@@ -70,7 +70,7 @@ def check_runs(
     found_steps = told(family, old, figures, practical_frac)
     if any(t.fails for t in found_steps):
         notes += few_orders(len(old), len(figures), list(family.chance.values()))
-    drifted = None if drift_level == "off" else most_drifted(family, old, figures, practical_frac)
+    drifted = drifted_mean(family, old, figures, practical_frac)
     grown = growth(old, figures)
     return compared(
         [
@@ -141,21 +141,18 @@ def step_times(path: Path, runs: Sequence[RunFigures], statistic: Statistic) -> 
     return known
 
 
-def most_drifted(
+def drifted_mean(
     family: Family, old: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
 ) -> Drift | None:
-    """The step or its mean against the first runs of the level, whichever is further beyond its limit."""
-    found = []
-    for measure in family.measures:
-        if measure.name not in ("step_time", MEAN.name) or DRIFT not in family.chance:
-            continue
-        before, after = ([v for run in side if (v := measure.of(run)) is not None] for side in (old, new))
-        chance = family.chance[DRIFT] / 2
-        shared = shared_noise_frac(old, before, new, after, confidence=1 - chance)
-        says = "A step" if measure.name == "step_time" else "The mean step"
-        found.append(drift(before, after, practical_frac, shared_noise_frac=shared, chance=chance, says=says))
-    known = [d for d in found if d is not None]
-    return max(known, key=lambda d: (d.beyond, d.slower_frac / d.limit_frac), default=None)
+    """The mean step against the first runs of the level; the step itself where the mean does not decide."""
+    if DRIFT not in family.chance:
+        return None
+    measure = next(m for m in reversed(family.measures) if m.decides)
+    before, after = ([v for run in side if (v := measure.of(run)) is not None] for side in (old, new))
+    chance = family.chance[DRIFT]
+    shared = shared_noise_frac(old, before, new, after, confidence=1 - chance)
+    says = "The mean step" if measure.name == MEAN.name else "A step"
+    return drift(before, after, practical_frac, shared_noise_frac=shared, chance=chance, says=says)
 
 
 def _by_parts(

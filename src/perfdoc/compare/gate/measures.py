@@ -126,7 +126,7 @@ class Family:
         ):
             shares[PARTS] = 1
         if with_drift and len(old) >= MIN_RUNS:
-            shares[DRIFT] = 1
+            shares[DRIFT] = 2
         whole = sum(shares.values())
         return cls(measures=made, chance={name: MOST_BY_CHANCE * s / whole for name, s in shares.items()})
 
