@@ -28,8 +28,8 @@ _MAX_TFLOPS = 1e6
 
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{0,9})?(?:[eE][+-]?[0-9]{1,2})?)"
 _WHOLE_NUMBER = re.compile(_NUMBER)
-_WORD = r"([^\s|\x1b]{0,40})"
-"""What stands where a number should; a terminal's colour may follow it."""
+_WORD = r"(?:\x1b\[[0-9;]{0,12}m)?([^\s|\x1b]{0,40})"
+"""What stands where a number should; a terminal's colour may stand before and after it."""
 _MEGATRON_STEP = re.compile(r"iteration\s{1,20}([0-9]{1,12})/\s{0,20}([0-9]{1,12})\s?\|")
 _NEMO_STEP = re.compile(r"global_step:\s?([0-9]{1,12})\b")
 _NEMO_ITERATION = re.compile(r"iteration\s([0-9]{1,12})/([0-9]{1,12})\s\|")

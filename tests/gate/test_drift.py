@@ -104,7 +104,7 @@ def test_the_commands_stop_a_drift(tmp_path: Path, make_run: MakeRun) -> None:
     passed = dict.fromkeys(("step_time", "mean_step", "late_part"), "pass")
     assert (code, states) == (1, passed | {"drift": "fail"}), out
     assert found["summary"].startswith(
-        "The mean step is 2.4 % slower than in the first 5 runs of this level (from 2026-11-21T00:00:00Z base0"
+        "The mean step is 2.4 % slower than in the first 5 runs of this level (from 2026-11-21T00:00:00Z"
     )
     assert gate(tmp_path, "check", *new, "--drift", "warn")[0] == 0
     assert "drift" not in gate(tmp_path, "check", *new, "--drift", "off")[1]
