@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.compare.damage import of_a_log
+from perfdoc.compare.damage import DamagedRunError, of_a_log
+from perfdoc.compare.runs import read_run
 from perfdoc.traces.training_log import read_training_log
 from tests.gate.commands import gate
 from tests.gate.shaped import directory_of, log_line, log_of, times_ms
@@ -70,9 +71,16 @@ DAMAGED: dict[str, tuple[Lines, str]] = {
 
 
 @pytest.mark.parametrize("case", DAMAGED)
-def test_a_damaged_log_is_no_verdict(tmp_path: Path, case: str) -> None:
+def test_a_damaged_log_is_refused_with_the_count(tmp_path: Path, case: str) -> None:
     content, count = DAMAGED[case]
     (log := tmp_path / "a.log").write_text("\n".join(content))
+    with pytest.raises(DamagedRunError, match=count):
+        read_run(log, label="", commit=None, peak_tflops=None)
+
+
+def test_a_damaged_run_is_no_verdict(tmp_path: Path) -> None:
+    (log := tmp_path / "a.log").write_text("\n".join(replaced("nan", MOST)))
+    count = "70 of 100 steps"
     whole = [log_of(tmp_path / f"{i}.log", times_ms(i)) for i in range(3)]
     assert gate(tmp_path, "record", *whole)[0] == 0
     pairs: list[str | Path] = [word for path in whole for word in ("--beside", path)]
@@ -168,13 +176,11 @@ def setting(name: str, value: object) -> Callable[[list[dict[str, object]]], obj
         (lambda records: records.extend(records[:]), "rank 1 begins again"),
     ],
 )
-def test_a_damaged_directory_is_no_verdict(
+def test_a_damaged_directory_is_refused_with_the_count(
     tmp_path: Path, change: Callable[[list[dict[str, object]]], object], count: str
 ) -> None:
-    old = [directory_of(tmp_path / f"{i}", [times_ms(i), times_ms(i + 9)]) for i in range(3)]
-    assert gate(tmp_path, "record", *old)[0] == 0
-    code, out, err = gate(tmp_path, "check", damaged(tmp_path / "run", change))
-    assert (code, err, count in out.splitlines()[0]) == (3, "", True), out
+    with pytest.raises(DamagedRunError, match=count):
+        read_run(damaged(tmp_path / "run", change), label="", commit=None, peak_tflops=None)
 
 
 def test_a_run_that_ends_early_or_lacks_a_rank_is_no_verdict(tmp_path: Path) -> None:

@@ -17,7 +17,8 @@ from perfdoc.compare.baseline_files import (
 from perfdoc.compare.decision import LOW_HISTORY_FRAC, MIN_HISTORY, PRACTICAL_FRAC
 from perfdoc.compare.facts import differences
 from perfdoc.compare.figures import Statistic
-from perfdoc.compare.gate.check import drifted_mean, step_times
+from perfdoc.compare.gate.check import step_times
+from perfdoc.compare.gate.judge import drifted_mean
 from perfdoc.compare.gate.measures import Family, told
 from perfdoc.compare.gate.result import change
 from perfdoc.compare.runs import Run

@@ -9,23 +9,17 @@ from perfdoc.compare.baseline_files import Baseline, find, nearest, read_baselin
 from perfdoc.compare.facts import Facts, differences
 from perfdoc.compare.figures import RunFigures, Statistic, twice
 from perfdoc.compare.floors import Floor, Level, check_floors
-from perfdoc.compare.gate.drift import Drift, drift, promoted_since
-from perfdoc.compare.gate.measures import DRIFT, MEAN, PARTS, Family, Told, told, told_in_pairs
-from perfdoc.compare.gate.parts import growth, where_inconclusive
+from perfdoc.compare.gate.drift import promoted_since
+from perfdoc.compare.gate.judge import against_baseline, in_pairs
 from perfdoc.compare.gate.result import (
-    Check,
     Difference,
     Result,
     compared,
-    drift_check,
     floor_check,
     incomparable,
-    parts_check,
 )
-from perfdoc.compare.gate.sessions import in_turn, same_place, shared_noise_frac, together
-from perfdoc.compare.gate.step_checks import left_out_notes, step_checks
+from perfdoc.compare.gate.sessions import in_turn, same_place, together
 from perfdoc.compare.runs import Run
-from perfdoc.compare.significance import few_orders, few_pairs
 from perfdoc.profiling.environment import encodable
 from perfdoc.traces import TraceError
 
@@ -66,25 +60,17 @@ def check_runs(
     notes += together(old)
     step_times(path, old, statistic)
     notes += promoted_since(baseline.promotions, [r.median_step_ns for r in figures], practical_frac)
-    family = Family.of(old, figures, statistic, with_drift=drift_level != "off")
-    found_steps = told(family, old, figures, practical_frac)
-    if any(t.fails for t in found_steps):
-        notes += few_orders(len(old), len(figures), list(family.chance.values()))
-    drifted = drifted_mean(family, old, figures, practical_frac)
-    grown = growth(old, figures)
+    judged = against_baseline(
+        old, figures, practical_frac, statistic, None if drift_level == "off" else drift_level
+    )
     return compared(
-        [
-            *step_checks(found_steps, old, figures, grown, whose="the baseline's", statistic=statistic),
-            *_by_parts(found_steps, family, old, figures, practical_frac),
-            *([drift_check(drifted, drift_level, old)] if drifted else []),
-            *map(floor_check, limits),
-        ],
-        grown,
-        improved=any(t.improved for t in found_steps),
+        [*judged.checks, *map(floor_check, limits)],
+        judged.grown,
+        improved=judged.improved,
         baseline=encodable(path.name),
         baseline_runs=old,
         runs=figures,
-        notes=[*notes, *left_out_notes(figures)],
+        notes=[*notes, *judged.notes],
         statistic=statistic,
     )
 
@@ -110,23 +96,15 @@ def check_beside(
     notes += _let(beside[0].facts, runs[0].facts, "the runs beside")
     pairs = in_turn(old, new)
     notes += same_place(pairs)
-    family = Family.of(old, new, statistic, with_drift=False)
-    found = told_in_pairs(family, pairs, practical_frac)
-    if any(t.fails for t in found):
-        notes += few_pairs(len(pairs), list(family.chance.values()))
-    grown = growth(old, new)
+    found = in_pairs(pairs, practical_frac, statistic)
     return compared(
-        [
-            *step_checks(found, old, new, grown, whose="the old runs'", statistic=statistic),
-            *_by_parts(found, family, old, new, practical_frac),
-            *limits,
-        ],
-        grown,
-        improved=any(t.improved for t in found),
+        [*found.checks, *limits],
+        found.grown,
+        improved=found.improved,
         baseline=None,
         baseline_runs=old,
         runs=new,
-        notes=[*notes, *left_out_notes(new)],
+        notes=[*notes, *found.notes],
         statistic=statistic,
     )
 
@@ -139,39 +117,6 @@ def step_times(path: Path, runs: Sequence[RunFigures], statistic: Statistic) -> 
         what = f"holds runs from before --statistic {statistic} existed."
         raise TraceError(path, what, "Record a new baseline, or compare by --statistic median.")
     return known
-
-
-def drifted_mean(
-    family: Family, old: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
-) -> Drift | None:
-    """The mean step against the first runs of the level; the step itself where the mean does not decide."""
-    if DRIFT not in family.chance:
-        return None
-    measure = next(m for m in reversed(family.measures) if m.decides)
-    before, after = ([v for run in side if (v := measure.of(run)) is not None] for side in (old, new))
-    chance = family.chance[DRIFT]
-    shared = shared_noise_frac(old, before, new, after, confidence=1 - chance)
-    says = "The mean step" if measure.name == MEAN.name else "A step"
-    return drift(before, after, practical_frac, shared_noise_frac=shared, chance=chance, says=says)
-
-
-def _by_parts(
-    found: Sequence[Told],
-    family: Family,
-    old: Sequence[RunFigures],
-    new: Sequence[RunFigures],
-    practical_frac: float,
-) -> list[Check]:
-    """What parts say where the step as a whole, or its mean, cannot be told."""
-    if PARTS not in family.chance or any(t.fails for t in found):
-        return []
-    for judged in found:
-        if not judged.measure.decides:
-            continue
-        parts = where_inconclusive(judged.decision, old, new, practical_frac, family.chance[PARTS])
-        if parts is not None:
-            return [parts_check(parts, practical_frac)]
-    return []
 
 
 def _why_not(
