@@ -44,13 +44,14 @@ def cost_of(ranks_ns: I64) -> dict[str, Any]:
     means = [float(row[~out].mean()) for row, out in zip(ranks_ns, stalled, strict=True)]
     worst = int(np.argmax(means))
     count = ranks_ns.shape[1]
+    p95, p99 = np.percentile(ranks_ns, (95, 99), axis=1).max(axis=1).tolist()
     return {
         "mean_step_ns": round(means[worst]),
         "whole_mean_step_ns": round(float(ranks_ns.mean(axis=1).max())),
         "left_out_steps": int(stalled[worst].sum()),
         "left_out_ns": int(ranks_ns[worst][stalled[worst]].sum()),
-        "p95_step_ns": _percentile(ranks_ns, 95) if count >= MIN_P95_STEPS else None,
-        "p99_step_ns": _percentile(ranks_ns, 99) if count >= MIN_P99_STEPS else None,
+        "p95_step_ns": round(p95) if count >= MIN_P95_STEPS else None,
+        "p99_step_ns": round(p99) if count >= MIN_P99_STEPS else None,
         "late_ratio": _late_ratio(ranks_ns, stalled),
     }
 
@@ -64,10 +65,6 @@ def _stalled(times_ns: I64) -> Bool:
     found: Bool = times_ns > STALL_TIMES * np.median(times_ns)
     most = max(math.floor(MOST_STALLS_FRAC * len(times_ns)), 1)
     return found if found.sum() <= most else np.zeros(len(times_ns), bool)
-
-
-def _percentile(ranks_ns: I64, percent: float) -> int:
-    return round(float(np.percentile(ranks_ns, percent, axis=1).max()))
 
 
 def _late_ratio(ranks_ns: I64, stalled: Bool) -> float | None:

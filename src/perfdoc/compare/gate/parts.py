@@ -42,8 +42,8 @@ def growth(baseline: Sequence[RunFigures], new: Sequence[RunFigures]) -> list[Gr
 
     Empty where either side has neither ledger nor step log: nothing is said of the cause then.
     """
-    before: list[Mapping[str, int]]
-    after: list[Mapping[str, int]]
+    before: Sequence[Mapping[str, int]]
+    after: Sequence[Mapping[str, int]]
     before, after = ([r.parts_ns for r in side if r.parts_ns] for side in (baseline, new))
     steps = [sum(parts.values()) for parts in before]
     for split in (_MEANS, _MEDIANS):
