@@ -86,9 +86,11 @@ def test_what_does_not_fit_is_forbidden(layout: str, name: str | None) -> None:
 
 
 def test_lint_tells_it_of_a_file_and_of_gathered_parameters_that_nothing_has_sharded() -> None:
-    text = "model:\n  num_layers: 4\n  pipeline_model_parallel_size: 2\n  pipeline_model_parallel_layout: 'Ett|tL'\n"
+    text = "model:\n  num_layers: 4\n  pipeline_model_parallel_size: 2\n"
+    text += "  pipeline_model_parallel_layout: 'Ett|tL'\n"
     assert [f.code for f in lint(text, name="a.yaml", dialect="megatron_bridge").findings] == ["PL301"]
-    text = "ddp:\n  overlap_grad_reduce: true\n  overlap_param_gather: true\n  use_distributed_optimizer: false\n"
+    text = "ddp:\n  overlap_grad_reduce: true\n  overlap_param_gather: true\n"
+    text += "  use_distributed_optimizer: false\n"
     assert "param-gather-needs-sharding" in str(lint(text, name="a.yaml", dialect="megatron_bridge"))
     sharded = text + "  use_megatron_fsdp: true\n"
     assert "param-gather-needs-sharding" not in str(lint(sharded, name="a.yaml", dialect="megatron_bridge"))
