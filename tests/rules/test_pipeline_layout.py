@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -12,7 +13,13 @@ from perfdoc.knobs.lint.text import lint
 from perfdoc.knobs.load import catalogue
 from perfdoc.knobs.pipeline_layout import LAYOUT, stages_of
 from perfdoc.knobs.values import check_value, read_value
+from perfdoc.trainer.config import resolve
+from perfdoc.trainer.constraints.catalogue import as_knobs
+from perfdoc.trainer.layout import plan
 from tests.megatron_core import import_core
+from tests.rules.cases import result
+from tests.rules.simulated_cases import simulated_case
+from tests.rules.test_uneven_stages import loaded
 
 
 @pytest.mark.parametrize(
@@ -96,3 +103,24 @@ def test_lint_tells_it_of_a_file_and_of_gathered_parameters_that_nothing_has_sha
     assert "param-gather-needs-sharding" not in str(lint(sharded, name="a.yaml", dialect="megatron_bridge"))
     hidden = text + "  use_megatron_fsdp: ${fsdp}\n"
     assert "param-gather-needs-sharding" not in str(lint(hidden, name="a.yaml", dialect="megatron_bridge"))
+
+
+def test_pd305_advises_a_layout_that_the_trainer_takes() -> None:
+    """Four stages of four layers; the first takes four layers longer than the even ones, the third two."""
+    overrides = [
+        *["pipeline_model_parallel_size=4", "num_layers=16", "data_parallel_size=null"],
+        *["overlap_grad_reduce=false", "overlap_param_gather=false", "bucket_size=null"],
+    ]
+    case = loaded(simulated_case("dense", "pp=2,micro_batches=4"), 4, 0, 2, 0)
+    case = replace(case, configuration=as_knobs(resolve("tiny", overrides).config, 4))
+    found = result("PD305", case)
+    (piece,) = found.advice
+    assert (piece.knob, piece.forbidden, piece.from_value) == (LAYOUT, "", "null")
+    assert piece.gain is not None
+    stages = stages_of(piece.to_value)
+    assert stages is not None
+    counts = [stage.count("t") for stage in stages.stages]
+    assert (sum(counts), len(counts)) == (16, 4)
+    assert counts[0] < counts[2] < counts[1]
+    advised = resolve("tiny", [*overrides, f"{LAYOUT}={piece.to_value}"]).config
+    assert plan(advised, 4, "cpu").pp == 4

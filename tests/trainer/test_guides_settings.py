@@ -1,4 +1,4 @@
-"""Settings that guides name and a CPU can try: collections, profile windows, GEMM overlap, memory, layouts."""
+"""Settings that guides name and a CPU can try: collections, profile windows, GEMM overlap, memory."""
 
 from __future__ import annotations
 
