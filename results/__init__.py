@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
+from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, Job, Mfu, Target, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
 from perfdoc.results.kernels import KernelClass, KernelPartsAnalysis, KernelsAnalysis, TopKernel
@@ -44,7 +45,7 @@ from perfdoc.results.step_times import StepTimes
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 
 DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
 IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
@@ -60,6 +61,7 @@ __all__ = [
     "CapabilityRow",
     "Combined",
     "Communication",
+    "Contradiction",
     "DeviceContention",
     "Diagnosis",
     "DifferentFact",
