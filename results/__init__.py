@@ -18,6 +18,7 @@ from perfdoc.results.kernels import KernelClass, KernelPartsAnalysis, KernelsAna
 from perfdoc.results.layout import laid_out
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import CapabilityRow, Input, NotMeasured, Quality, State
+from perfdoc.results.ranking import Opportunity
 from perfdoc.results.ranks import (
     Communication,
     ExposedComm,
@@ -44,7 +45,7 @@ from perfdoc.results.step_times import StepTimes
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 
 DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
 IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
@@ -84,6 +85,7 @@ __all__ = [
     "Mfu",
     "NormContentionAnalysis",
     "NotMeasured",
+    "Opportunity",
     "PipelineAnalysis",
     "Prediction",
     "Quality",
@@ -142,6 +144,8 @@ class Diagnosis:
     mfu: Mfu
     analyses: Analyses
     rules: list[RuleResult] = field(default_factory=list)
+    opportunities: list[Opportunity] = field(default_factory=list)
+    """What there is to do, in the order in which to look at it."""
     combined: Combined | None = None
     """None where nothing was replayed."""
     timeline: Timeline | None = None

@@ -115,7 +115,10 @@ def _excused(case: Case, straggler: Straggler) -> str:
 
 
 def _prediction(case: Case, straggler: Straggler) -> Prediction | None:
-    """The prediction without this rank's lateness; each dimension is replayed for one rank only."""
+    """The prediction with this rank computing as fast as its group; each dimension is replayed for one rank
+    only. None where it is late for another cause, which that does not take away."""
+    if straggler.cause != "compute":
+        return None
     found = case.prediction(f"without_straggler_{straggler.dimension}")
     ours = found is not None and found.change.startswith(f"{straggler.name} as fast as ")
     return found if ours and found is not None and found.mid_ns is not None else None
