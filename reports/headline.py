@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import median_low
+from statistics import fmean, median_low
 
 from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.against import against_words, changes_beside, notes_on
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
+from perfdoc.reports.ranking import INEXACT, ranking
 from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.sections.section import opening
 from perfdoc.reports.summary import total_values
@@ -18,6 +19,8 @@ from perfdoc.results.names import prose, shorten
 
 _NAMED = 3
 """Changes that the outlook names."""
+_APART_FRAC = 0.03
+"""Of the median: where the mean differs by more both are shown, since shares and gains are of the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,6 +38,15 @@ class Figure:
     """How it compares with a baseline and a target."""
 
 
+def apart(median_ns: float, mean_ns: float) -> bool:
+    """Whether a median and a mean are different figures to a reader.
+
+    >>> apart(200.7, 754.2), apart(100.0, 102.9)
+    (True, False)
+    """
+    return abs(mean_ns - median_ns) > _APART_FRAC * median_ns
+
+
 def _range(low: str, high: str) -> str:
     return f"{low} on every rank" if low == high else f"ranks {low} to {high}"
 
@@ -43,11 +55,14 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     kinds = sorted({rank.window.kind for rank in ranks})
     steps = [step.duration_ns for rank in ranks for step in rank.window.step_list]
     if steps and kinds == ["steps"]:
-        middle = median_low(steps)
+        middle, mean = median_low(steps), round(fmean(steps))
         notes = [f"median of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
+        both = f" (mean {duration(mean)})" if apart(middle, mean) else ""
+        notes += ["shares and gains are of the mean"] if both else []
         if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
-        return Figure(label="Step time", value=duration(middle), notes=notes, key="", ns=middle, known=True)
+        value = f"{duration(middle)}{both}"
+        return Figure(label="Step time", value=value, notes=notes, key="", ns=middle, known=True)
     lengths = [rank.window.duration_ns for rank in ranks]
     longest = max(lengths)
     counted = sorted({rank.window.steps for rank in ranks})
@@ -183,7 +198,31 @@ def headline(diagnosis: Diagnosis) -> list[Figure]:
 
 
 def outlook(diagnosis: Diagnosis) -> str:
-    """The predicted gain of all changes together, in one sentence; empty if nothing was predicted."""
+    """The predicted gain of all changes together, and what leads the ranking where it is none of them; empty
+    if nothing was predicted or found."""
+    return " ".join(said for said in (_together(diagnosis), _first(diagnosis)) if said)
+
+
+def _first(diagnosis: Diagnosis) -> str:
+    """What leads the ranking, where it is not what is promised already."""
+    first = next(iter(ranking(diagnosis)), None)
+    both = diagnosis.combined
+    if first is None or first.row.kind not in ("predicted", "bound"):
+        return ""
+    if both is not None and both.gain is not None and first.row.key in both.accepted:
+        return ""
+    gain, frac = first.row.gain, first.row.gain_frac
+    of = "" if frac is None else f", {share(frac)} of the {first.row.gain_per}"
+    most = rough(gain.high_ms or 0.0) if gain is not None else ""
+    if first.row.kind == "bound":
+        code = shorten(first.rules[0].code, 48) if first.rules else ""
+        return f"Largest finding: {first.title} ({code}), at most {most}{of}; an upper bound, not predicted."
+    mid = rough((gain.mid_ms if gain is not None else 0.0) or 0.0)
+    note = "" if first.row.exact else f"; {INEXACT}"
+    return f"Largest single change: {first.title}, {MINUS}{mid}{of}, predicted{note}."
+
+
+def _together(diagnosis: Diagnosis) -> str:
     both, gains = diagnosis.combined, diagnosis.analyses.gains
     if both is None or gains.state != "measured":
         return ""
@@ -214,13 +253,24 @@ def _nothing_gained(diagnosis: Diagnosis) -> str:
     if not tried:
         return ""
     if len(tried) == 1:
-        return "No predicted gain: the band of the one simulated change is not all above zero."
-    return f"No predicted gain: of {len(tried)} simulated changes, none has a band all above zero."
+        return "No predicted gain: the one simulated change is no gain for certain, or a trifle."
+    return f"No predicted gain: of {len(tried)} simulated changes, none is a gain for certain and no trifle."
 
 
 def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:
     low, mid, high = (ms or 0.0 for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
     per = "per step" if all(rank.window.steps for rank in diagnosis.ranks) else "in this window"
     of = "step" if per == "per step" else "window"
-    part = f", {share(mid * 1e6 / max(steps_ns))} of the {of}" if steps_ns else ""
+    part = (
+        f", {share(mid * 1e6 / max(steps_ns))} of {_base(max(steps_ns), of, diagnosis)}" if steps_ns else ""
+    )
     return f"{rough(mid)} {per} ({rough(low)} to {rough(high)}){part}"
+
+
+def _base(step_ns: int, of: str, diagnosis: Diagnosis) -> str:
+    """What a gain is a share of: with its length where that is not the one at the head of the page."""
+    shown = [step.duration_ns for rank in diagnosis.ranks for step in rank.window.step_list]
+    if of != "step" or not shown or not apart(median_low(shown), step_ns):
+        return f"the {of}"
+    mean = not apart(fmean(shown), step_ns)
+    return f"the {'mean step' if mean else 'step that gains refer to'} ({rough(step_ns / 1e6)})"
