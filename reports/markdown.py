@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from perfdoc.reports import comm, gaps, headline, leaves, summary
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.against import against_words, compared_lines
-from perfdoc.reports.ranking import TABLE_ALIGN, TABLE_HEAD, ranking, row_cells
+from perfdoc.reports.ranking import TABLE_ALIGN, TABLE_HEAD, ranking, row_cells, trifles_in, without_figure
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import base_name, pieces, prose, shorten
@@ -22,6 +22,7 @@ _SENTENCES = 3
 _QUALITY = 8
 _GAPS = 30
 _TO_DO = 10
+_NAMED = 3
 _SENTENCE = 400
 _SAID = frozenset({"set", "not set", "do", "gain"})
 _LONGEST = 60_000
@@ -164,12 +165,16 @@ def _rules(diagnosis: Diagnosis) -> list[str]:
 
 
 def _to_do(diagnosis: Diagnosis) -> list[str]:
-    rows = [row for row in ranking(diagnosis) if row.leads]
-    if not rows:
-        return []
-    cells = [[escape(cell) for cell in row_cells(row)] for row in rows[:_TO_DO]]
-    more = [f"{figures.plural(len(rows) - _TO_DO, 'more row')}.", ""] if len(rows) > _TO_DO else []
-    return ["### What to do", *table(TABLE_HEAD, TABLE_ALIGN, cells), *more]
+    ranked = ranking(diagnosis)
+    rows = [row for row in ranked if row.sized]
+    lines = []
+    if rows:
+        cells = [[escape(cell) for cell in row_cells(row)] for row in rows[:_TO_DO]]
+        lines += ["### What to do", *table(TABLE_HEAD, TABLE_ALIGN, cells)]
+        lines += [f"{figures.plural(len(rows) - _TO_DO, 'more row')}.", ""] if len(rows) > _TO_DO else []
+    for said in (without_figure(ranked), trifles_in(ranked, _NAMED)):
+        lines += [escape(said), ""] if said else []
+    return lines
 
 
 def render_markdown(diagnosis: Diagnosis) -> str:

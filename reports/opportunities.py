@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from perfdoc.reports.advice import excluding, gain_words, related_words
-from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking
+from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking, trifles_in
 from perfdoc.results import Advice, Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, plural, share
 from perfdoc.results.names import prose, shorten
@@ -24,6 +24,7 @@ DIALECT_TITLES = {
 """In the order of the page."""
 _SURE_FRAC, _LIKELY_FRAC = 0.25, 0.6
 """Half of the band by its middle."""
+_TRIFLES = 8
 _CODE = re.compile(r"[A-Z]{1,8}[0-9]{1,6}\Z")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
@@ -94,10 +95,9 @@ def opportunities(diagnosis: Diagnosis) -> list[Shown]:
     ]
 
 
-def trifles(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """(change or finding, gain) of what is too small to speak of."""
-    rows = [row for row in ranking(diagnosis) if row.row.kind == "trifle"]
-    return [(row.title, gain_figures(row.row.gain)[0]) for row in rows]
+def trifles(diagnosis: Diagnosis) -> str:
+    """What is too small to speak of, in a sentence; empty without any."""
+    return trifles_in(ranking(diagnosis), _TRIFLES)
 
 
 def informing(diagnosis: Diagnosis) -> list[RuleResult]:

@@ -9,7 +9,7 @@ from perfdoc.reports.advice import rough
 from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, share
 from perfdoc.results.names import shorten
-from perfdoc.results.ranking import OpportunityKind, is_trifle
+from perfdoc.results.ranking import TRIFLE_FRAC, OpportunityKind, is_trifle
 
 INEXACT = "changes what training computes"
 
@@ -36,6 +36,11 @@ class Ranked:
         if self.prediction is not None:
             return shorten(self.prediction.change, 96)
         return shorten(self.rules[0].title) if self.rules else shorten(self.row.key, 96)
+
+    @property
+    def sized(self) -> bool:
+        """Whether it has a figure, predicted or as an upper bound, that is no trifle."""
+        return self.row.kind in ("predicted", "bound")
 
     @property
     def leads(self) -> bool:
@@ -127,3 +132,19 @@ def row_cells(ranked: Ranked) -> list[str]:
         ", ".join(shorten(rule.code, 48) for rule in ranked.rules) or UNKNOWN,
         ranked.title + ("" if ranked.row.exact else f"; {INEXACT}"),
     ]
+
+
+def without_figure(ranked: Sequence[Ranked]) -> str:
+    """Those of the things to do that have no figure, in one sentence; empty without any."""
+    names = [
+        f"{shorten(r.rules[0].code, 48)} {r.title}" for r in ranked if r.leads and not r.sized and r.rules
+    ]
+    return f"Found, without a figure: {', '.join(names)}." if names else ""
+
+
+def trifles_in(ranked: Sequence[Ranked], most: int) -> str:
+    """What is too small to speak of, in one sentence; empty without any."""
+    small = [f"{r.title} ({gain_figures(r.row.gain)[0]})" for r in ranked if r.row.kind == "trifle"]
+    more = f" and {len(small) - most} more" if len(small) > most else ""
+    head = f"Trifles, under {share(TRIFLE_FRAC)} or within the replay's error"
+    return f"{head}: {', '.join(small[:most])}{more}." if small else ""

@@ -7,12 +7,10 @@ from collections.abc import Sequence
 from perfdoc.reports import comm, gaps, headline, leaves, summary
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.grid import grid, paragraph
-from perfdoc.reports.opportunities import trifles
-from perfdoc.reports.ranking import TABLE_ALIGN, TABLE_HEAD, ranking, row_cells
+from perfdoc.reports.ranking import TABLE_ALIGN, TABLE_HEAD, ranking, row_cells, trifles_in, without_figure
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.names import base_name, prose, shorten
-from perfdoc.results.ranking import TRIFLE_FRAC
 
 _COLOURS = {
     "head": "1",
@@ -212,17 +210,15 @@ def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
 
 def _to_do(page: _Page, diagnosis: Diagnosis) -> None:
     """The first rows of the ranking; the findings below say more of each."""
-    rows = [row for row in ranking(diagnosis) if row.leads]
-    if not rows:
-        return
-    page.section("What to do, what saves most first (each alone; do not add them)")
-    page.table(TABLE_HEAD, [row_cells(row) for row in rows[:_TO_DO]], TABLE_ALIGN)
-    page.more(len(rows) - _TO_DO, "more row")
-    small = trifles(diagnosis)
-    if small:
-        names = ", ".join(f"{title} ({gain})" for title, gain in small[:_NAMED])
-        more = f" and {len(small) - _NAMED} more" if len(small) > _NAMED else ""
-        page.say(f"Trifles, under {figures.share(TRIFLE_FRAC)} or within the replay's error: {names}{more}.")
+    ranked = ranking(diagnosis)
+    rows = [row for row in ranked if row.sized]
+    if rows:
+        page.section("What to do, what saves most first (each alone; do not add them)")
+        page.table(TABLE_HEAD, [row_cells(row) for row in rows[:_TO_DO]], TABLE_ALIGN)
+        page.more(len(rows) - _TO_DO, "more row")
+    for said in (without_figure(ranked), trifles_in(ranked, _NAMED)):
+        if said:
+            page.say(said)
 
 
 _COUNTED = {"fires": "firing", "passes": "passing", "not_applicable": "not applicable"}

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 
+from perfdoc.results import DIMENSIONS
 from perfdoc.results.ranking import Opportunity, OpportunityKind, is_trifle
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import RuleResult
@@ -33,7 +34,7 @@ TIME_OF: Mapping[str, str] = MappingProxyType(
         "even_stages": "pipeline.late_peer",
         "even_layers": "pipeline.late_peer",
         "balanced_layers": "pipeline.late_peer",
-        **{f"without_straggler_{d}": "waits" for d in ("dp", "tp", "cp", "ep", "unknown")},
+        **{f"without_straggler_{d}": "waits" for d in DIMENSIONS},
     }
 )
 """The time that a simulated change takes away, as `Meta.time` names it; a change of kernels has none."""
