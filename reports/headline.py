@@ -9,6 +9,7 @@ from statistics import fmean, median_low
 from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.against import against_words, changes_beside, notes_on
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
+from perfdoc.reports.middle import apart, beside
 from perfdoc.reports.ranking import INEXACT, ranking
 from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.sections.section import opening
@@ -19,8 +20,6 @@ from perfdoc.results.names import prose, shorten
 
 _NAMED = 3
 """Changes that the outlook names."""
-_APART_FRAC = 0.03
-"""Of the median: where the mean differs by more both are shown, since shares and gains are of the mean."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,15 +37,6 @@ class Figure:
     """How it compares with a baseline and a target."""
 
 
-def apart(median_ns: float, mean_ns: float) -> bool:
-    """Whether a median and a mean are different figures to a reader.
-
-    >>> apart(200.7, 754.2), apart(100.0, 102.9)
-    (True, False)
-    """
-    return abs(mean_ns - median_ns) > _APART_FRAC * median_ns
-
-
 def _range(low: str, high: str) -> str:
     return f"{low} on every rank" if low == high else f"ranks {low} to {high}"
 
@@ -57,8 +47,8 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     if steps and kinds == ["steps"]:
         middle, mean = median_low(steps), round(fmean(steps))
         notes = [f"median of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
-        both = f" (mean {duration(mean)})" if apart(middle, mean) else ""
-        notes += ["shares and gains are of the mean"] if both else []
+        both = beside(middle, mean)
+        notes += ["shares are of the mean"] if both else []
         if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
         value = f"{duration(middle)}{both}"

@@ -1,7 +1,7 @@
 """Upper bounds of rules that predictions of the same change do not contradict.
 
-A rule's bound is what the ranks' ledgers hold, mean over ranks. A change may gain more, since what a late rank
-makes others wait goes too: where its prediction is higher, the bound was none.
+A rule's bound is what the ranks' ledgers hold, mean over ranks. A change may gain more, since what a late
+rank makes others wait goes too: where its prediction is higher, the bound was none.
 """
 
 from __future__ import annotations

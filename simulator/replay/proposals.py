@@ -79,7 +79,10 @@ def change_title(key: str, tried_with: str = "") -> str:
 
 
 _GRADIENTS, _WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
-_GRAPHS = ({"cuda_graph_impl": "local"}, {"cuda_graph_impl": "local", "use_te_rng_tracker": True})
+_GRAPHS: tuple[Mapping[str, bool | str], ...] = (
+    {"cuda_graph_impl": "local"},
+    {"cuda_graph_impl": "local", "use_te_rng_tracker": True},
+)
 _OVERLAPS: Mapping[str, tuple[Mapping[str, bool], ...]] = MappingProxyType(
     {
         "dp": ({_WEIGHTS: True, _GRADIENTS: True}, {_GRADIENTS: True}),

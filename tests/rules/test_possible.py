@@ -73,8 +73,8 @@ def test_settings_that_speak_against_a_change(
 
 
 def test_rules_see_the_headroom_of_snapshots(tmp_path: Path) -> None:
-    """Stage 0 has reserved 23.5 of its GPU's 24 GiB, stage 1 10 of them, as captures and snapshots say together:
-    PD306 fires, which no snapshot alone could tell."""
+    """Stage 0 has reserved 23.5 of its GPU's 24 GiB, stage 1 10 of them, as captures and snapshots say
+    together: PD306 fires, which no snapshot alone could tell."""
     job = planted_job(JobSpec(pp=2, micro_batches=2, steps=2))
     captures = [
         measure_capture(write_nsys_sqlite(t, tmp_path / f"rank{i}.sqlite"), WindowRequest())
