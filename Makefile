@@ -48,6 +48,9 @@ WORKERS ?= 2
 test: WHICH = -m 'not slow'
 test-all: export PERFDOC_TESTS = all
 
+# A program that a test starts takes three times as long where its bytecode is not kept, which some images forbid.
+test test-all: export PYTHONDONTWRITEBYTECODE =
+
 # Lint runs beside the tests, and what it said comes after theirs. Either fails the target.
 test test-all: install-all
 	@said=$$(mktemp); $(MAKE) --no-print-directory lint >$$said 2>&1 & lint=$$!; \

@@ -72,7 +72,10 @@ AGAIN = {
     ("small_buckets=2", "tp=2,pp=2,vpp=2,dp=2,overlap_grad_reduce=off"),
     ("no_overlap=dp", DATA),
     ("no_overlap=dp", MIXED),
+    ("no_overlap=dp", "tp=2,pp=2,vpp=2,dp=2"),
     ("no_overlap=tp", "tp=4,sp=off"),
+    ("uneven_stages=1", "pp=2,vpp=2,tp=2"),
+    ("virtual_stages=4", "pp=2"),
     ("no_overlap=dp", "dp=8,ep=4"),
     ("small_buckets=4", "dp=8,ep=4"),
 }
