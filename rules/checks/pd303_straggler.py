@@ -49,7 +49,8 @@ _NAMELESS = {
 
 def evaluate(case: Case) -> Verdict:
     """Fires if a rank joins last more often than by chance, at a cost of `MIN_FRAC`; not if that is the
-    order in which pipeline stages end, nor if the rank itself only waited for others."""
+    order in which pipeline stages end, nor if the rank itself only waited for others. As information if it
+    computes no longer than the others: the order of hosts may be another one in the next run."""
     found = case.job.skew
     late = [s for s in found.stragglers if _loss_frac(case, s) >= MIN_FRAC]
     culprits = [s for s in late if s.cause != "waiting" and not _by_schedule(case, s)]
@@ -69,6 +70,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         worst=late_rank(case, worst),
+        level="problem" if worst.cause == "compute" else "information",
         reason=f"{worst.name} joins last in {_collectives(worst.dimension)}",
         evidence=[
             Evidence(label="joins last in", value=f"{per_cent(worst.recurrence_frac, 0)} of them"),

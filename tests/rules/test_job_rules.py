@@ -87,7 +87,7 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
     (straggler, *_) = case.job.skew.stragglers
     skew = replace(case.job.skew, stragglers=[replace(straggler, cause="other")])
     found = result("PD303", _without_rank(replace(case, job=replace(case.job, skew=skew)), 2))
-    assert (found.state, found.gain and found.gain.method) == ("fires", "ceiling")
+    assert (found.state, found.level, found.gain and found.gain.method) == ("fires", "information", "ceiling")
     # Even ranks of one clock: nobody comes last, to collectives of which too few are told apart.
     even = result("PD303", planted(tmp_path, JobSpec(dp=4, micro_batches=2)))
     assert (even.state, even.evidence) == ("skipped", [])
