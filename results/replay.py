@@ -67,7 +67,8 @@ class Gain:
     assumptions: list[str]
     """On `ceiling` and `none` the first one says why."""
     key: str = ""
-    """Key of its prediction; empty for several changes together, or none."""
+    """Key of its prediction, of an upper bound that of which this is a part; empty for several changes
+    together, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -133,7 +133,11 @@ def _by_rank(job: Replay) -> Grid:
 
 def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
     gains = diagnosis.analyses.gains
-    known = [p for p in gains.predictions if p.gain.method != "none" and not p.left_out]
+    # What a rule proposes all the same has its row in the ranking.
+    ranked = {row.key for row in diagnosis.opportunities}
+    none = {p.key for p in gains.predictions if p.gain.method == "none"}
+    out = none | {p.key for p in gains.predictions if p.left_out and p.key not in ranked}
+    known = [p for p in gains.predictions if p.key not in out]
     known.sort(key=lambda p: -(p.mid_ns if p.mid_ns is not None else -1))
     if known:
         rows = [
@@ -153,7 +157,7 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
             align="lrrrrl",
             rows=rows,
         )
-    if rest := [p for p in gains.predictions if p.gain.method == "none" or p.left_out]:
+    if rest := [p for p in gains.predictions if p.key in out]:
         yield Grid(
             caption="Changes that do not apply here",
             head=["change", "would save", "why not"],

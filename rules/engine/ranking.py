@@ -90,18 +90,19 @@ def _of_rules(firing: Sequence[RuleResult], case: Case) -> list[Opportunity]:
 
 
 def _free(firing: Sequence[RuleResult], case: Case) -> list[Prediction]:
-    """Predicted gains that no rule proposes and none forbids, the largest first."""
+    """Predicted gains that no rule proposes and none forbids or knows to be had in part only, the largest
+    first."""
     proposed = {r.gain.key for r in firing if r.gain is not None and r.gain.key}
-    considered = {a.gain.key for r in firing for a in r.advice if a.gain is not None}
-    allowed = {a.gain.key for r in firing for a in r.advice if a.gain is not None and not a.forbidden}
+    pieces = [(a.gain, a.forbidden) for r in firing for a in r.advice if a.gain is not None]
+    allowed = {gain.key for gain, forbidden in pieces if not forbidden and gain.method == "replay"}
+    refused = {gain.key for gain, _ in pieces} - allowed
     found = [
         p
         for p in case.gains.predictions
         if p.gain.method == "replay"
         and (p.gain.mid_ms or 0.0) > 0
         and not p.left_out
-        and p.key not in proposed
-        and not (p.key in considered and p.key not in allowed)
+        and p.key not in proposed | refused
     ]
     return sorted(found, key=lambda p: -(p.gain.mid_ms or 0.0))
 

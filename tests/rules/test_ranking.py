@@ -11,6 +11,7 @@ from perfdoc.results.ranking import Opportunity
 from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import at_most
 from perfdoc.rules.engine.ranking import TIME_OF
 from perfdoc.rules.engine.registry import Judged, judge
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
@@ -129,6 +130,17 @@ def test_what_cannot_be_had_is_not_in_the_table(case: Case) -> None:
     known = replace(known, configuration=known.configuration.with_changes({"tensor_model_parallel_size": 1}))
     advice = [advise(knob="sequence_parallel", to=True, why="w", gain=predicted(known, "overlapped_tp"))]
     assert order(judge(known, [rule("PD111", advice=advice)])) == [("unmeasured", "PD111", "")]
+
+
+def test_what_a_rule_knows_to_be_had_in_part_only_is_its_bound_and_no_prediction(case: Case) -> None:
+    known = predicting(case, without_launches=(0.1, 0.2, 0.3))
+    part = at_most(predicted(known, "without_launches"), "experts stay outside")
+    found = judge(known, [rule("PD201", time="idle.host", gain=part)])
+    assert order(found) == [("bound", "PD201", "")]
+    assert high_of(found) == pytest.approx(0.3)
+    advice = [advise(knob="cuda_graph_impl", to="local", why="w", gain=part)]
+    aside = rule("PD207", advice=[*advice, advise(knob="fp8", to="hybrid", why="w", gain=bound(0.4))])
+    assert order(judge(known, [aside])) == [("bound", "PD207", "")]
 
 
 def high_of(found: Judged) -> float | None:
