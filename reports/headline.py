@@ -20,6 +20,7 @@ from perfdoc.results.names import prose, shorten
 
 _NAMED = 3
 """Changes that the outlook names."""
+_SINGLE = "Largest single change"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -190,7 +191,11 @@ def headline(diagnosis: Diagnosis) -> list[Figure]:
 def outlook(diagnosis: Diagnosis) -> str:
     """The predicted gain of all changes together, and what leads the ranking where it is none of them; empty
     if nothing was predicted or found."""
-    return " ".join(said for said in (_together(diagnosis), _first(diagnosis)) if said)
+    first = _first(diagnosis)
+    together = _together(diagnosis)
+    if not together and not first.startswith(_SINGLE):
+        together = _nothing_gained(diagnosis)
+    return " ".join(said for said in (together, first) if said)
 
 
 def _first(diagnosis: Diagnosis) -> str:
@@ -209,7 +214,7 @@ def _first(diagnosis: Diagnosis) -> str:
         return f"Largest finding: {first.title} ({code}), at most {most}{of}; an upper bound, not predicted."
     mid = rough((gain.mid_ms if gain is not None else 0.0) or 0.0)
     note = "" if first.row.exact else f"; {INEXACT}"
-    return f"Largest single change: {first.title}, {MINUS}{mid}{of}, predicted{note}."
+    return f"{_SINGLE}: {first.title}, {MINUS}{mid}{of}, predicted{note}."
 
 
 def _together(diagnosis: Diagnosis) -> str:
@@ -217,7 +222,7 @@ def _together(diagnosis: Diagnosis) -> str:
     if both is None or gains.state != "measured":
         return ""
     if both.gain is None:
-        return "" if both.accepted else _nothing_gained(diagnosis)
+        return ""
     steps = [p.step_ns for p in gains.predictions if p.step_ns]
     known = {p.key: p.change for p in gains.predictions}
     worth = {p.key: p.mid_ns or 0 for p in gains.predictions}
@@ -239,12 +244,16 @@ def _together(diagnosis: Diagnosis) -> str:
 
 
 def _nothing_gained(diagnosis: Diagnosis) -> str:
+    """Empty where nothing was replayed, or changes were chosen that could not be simulated together."""
+    both, gains = diagnosis.combined, diagnosis.analyses.gains
+    if both is None or both.accepted or both.gain is not None or gains.state != "measured":
+        return ""
     tried = [p for p in diagnosis.analyses.gains.predictions if p.gain.method == "replay"]
     if not tried:
         return ""
     if len(tried) == 1:
-        return "No predicted gain: the one simulated change is no gain for certain, or a trifle."
-    return f"No predicted gain: of {len(tried)} simulated changes, none is a gain for certain and no trifle."
+        return "No predicted gain: the one simulated change does not surely save more than a trifle."
+    return f"No predicted gain: of {len(tried)} simulated changes, none surely saves more than a trifle."
 
 
 def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:
@@ -262,5 +271,6 @@ def _base(step_ns: int, of: str, diagnosis: Diagnosis) -> str:
     shown = [step.duration_ns for rank in diagnosis.ranks for step in rank.window.step_list]
     if of != "step" or not shown or not apart(median_low(shown), step_ns):
         return f"the {of}"
-    mean = not apart(fmean(shown), step_ns)
-    return f"the {'mean step' if mean else 'step that gains refer to'} ({rough(step_ns / 1e6)})"
+    free = diagnosis.analyses.step_times.unprofiled is not None
+    which = "mean" if not apart(fmean(shown), step_ns) else "unprofiled" if free else "replayed"
+    return f"the {which} step ({rough(step_ns / 1e6)})"

@@ -111,13 +111,20 @@ def _same_time(
     prediction: Prediction, rows: Sequence[Opportunity], times: Mapping[str, Sequence[str]]
 ) -> int | None:
     """The finding that has no prediction and of whose time this takes away most."""
-    time, mid_ms = TIME_OF.get(prediction.key), prediction.gain.mid_ms or 0.0
+    time = TIME_OF.get(prediction.key)
     for at, row in enumerate(rows):
-        if not row.key and row.gain is not None and row.gain.method == "ceiling" and row.codes:
-            mine = time is not None and time in times.get(row.codes[0], ())
-            if mine and mid_ms >= _COVERS_FRAC * (row.gain.high_ms or 0.0):
-                return at
+        bound = not row.key and row.codes and row.gain is not None and row.gain.method == "ceiling"
+        if bound and time is not None and time in times.get(row.codes[0], ()) and _covers(prediction, row):
+            return at
     return None
+
+
+def _covers(prediction: Prediction, row: Opportunity) -> bool:
+    """By their shares: with a step log the prediction is of another step than the bound."""
+    mine, bound = _share(prediction), row.gain_frac
+    if mine is None or bound is None:
+        mine, bound = prediction.gain.mid_ms or 0.0, 0.0 if row.gain is None else _most_ms(row.gain)
+    return mine >= _COVERS_FRAC * bound
 
 
 def _row(

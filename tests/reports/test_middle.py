@@ -14,6 +14,7 @@ from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Step
 from tests.reports import build
 from tests.reports.build_choices import gain, with_choices
+from tests.reports.build_job import spread
 
 MS = 1_000_000
 
@@ -66,7 +67,10 @@ def test_gains_of_another_step_than_those_shown_say_of_which() -> None:
     gains = made.analyses.gains
     free = [replace(p, step_ns=8 * MS) for p in gains.predictions]
     made = replace(made, analyses=replace(made.analyses, gains=replace(gains, predictions=free)))
-    assert "25.0 % of the step that gains refer to (8 ms)" in outlook(made)
+    assert "25.0 % of the replayed step (8 ms)" in outlook(made)
+    times = replace(made.analyses.step_times, unprofiled=spread(40, 8 * MS))
+    logged = replace(made, analyses=replace(made.analyses, step_times=times))
+    assert "25.0 % of the unprofiled step (8 ms)" in outlook(logged)
 
 
 def test_step_times_say_the_mean_of_steps() -> None:

@@ -10,6 +10,7 @@ from perfdoc.reports.markdown import render_markdown
 from perfdoc.reports.opportunities import opportunities, trifles
 from perfdoc.reports.ranking import in_order, ranking
 from perfdoc.reports.sections import sections_of
+from perfdoc.reports.sections.section import Grid
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis, Opportunity, from_json, to_json
 from perfdoc.results.ranking import OpportunityKind
@@ -76,6 +77,12 @@ def test_the_first_of_the_ranking_is_in_the_headline_as_what_it_is() -> None:
     for lead in ("trifle", "capture", "unmeasured"):
         rest = [o for o in MADE.opportunities if o.kind == lead]
         assert outlook(replace(MADE, combined=None, opportunities=rest)) == ""
+    # What was simulated gains, though it is not promised together with anything: not "no predicted gain".
+    assert MADE.combined is not None
+    none = replace(MADE.combined, accepted=[], gain=None)
+    said = outlook(replace(MADE, combined=none, opportunities=MADE.opportunities[2:]))
+    assert said.startswith("Largest single change")
+    assert outlook(replace(MADE, combined=none)).startswith("No predicted gain")
     leads = replace(MADE, opportunities=MADE.opportunities[1:])
     assert "Largest" not in outlook(leads), "the first is among what is promised together"
 
@@ -113,7 +120,13 @@ def test_what_is_left_out_is_told_with_its_reason() -> None:
     ]
     made = with_memory_and_replay(MADE)
     made = replace(made, analyses=replace(made.analyses, gains=replace(gains, predictions=out)))
-    (section,) = [s for s in sections_of(made) if s.key == "path"]
-    predicted, apart = section.grids[-2:]
+    # What a rule proposes all the same has a row, and is not apart.
+    assert "norms alone" in [r[0].text for r in _grids(made)[-1].rows]
+    predicted, apart = _grids(replace(made, opportunities=[]))[-2:]
     assert ["norms alone", "1.000 ms", "set already: norms"] in [[c.text for c in r] for r in apart.rows]
     assert "norms alone" not in [r[0].text for r in predicted.rows]
+
+
+def _grids(made: Diagnosis) -> list[Grid]:
+    (section,) = [s for s in sections_of(made) if s.key == "path"]
+    return section.grids

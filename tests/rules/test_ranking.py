@@ -106,6 +106,10 @@ def test_a_prediction_of_half_of_what_was_found_speaks_for_it(
     figure; of 0.19 most of what was found has another cure."""
     known = predicting(case, without_launches=(0.1, mid, 0.3))
     assert order(judge(known, [rule("PD201", time="idle.host", gain=bound(0.4))])) == rows
+    # With a step log it is of a shorter step than the bound: the shares decide.
+    longer = [replace(p, step_ns=2 * (p.step_ns or 0)) for p in known.gains.predictions]
+    of_longer = judge(with_predictions(known, longer), [rule("PD201", time="idle.host", gain=bound(0.4))])
+    assert len(of_longer.opportunities) == 2
     elsewhere = order(judge(known, [rule("PD204", time="exposed_memcpy", gain=bound(0.4))]))
     assert elsewhere == [("bound", "PD204", ""), ("predicted", "", "without_launches")]
 

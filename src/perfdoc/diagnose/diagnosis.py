@@ -21,6 +21,7 @@ from perfdoc.diagnose.whole_case import whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.rules.engine.registry import judge
+from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.job_facts import common_facts
 
@@ -57,11 +58,11 @@ def diagnose(
     """
     whole = whole_case(captures, memory, configuration or Configuration())
     case, job = whole.case, whole.case.job
-    judged = judge(case)
+    judged, (failed, _) = judge(case), out_of_memory(case)
     ranks = sorted(whole.ranks, key=lambda r: (r.rank is None, r.rank or 0))
     return d.Diagnosis(
         perfdoc_version=__version__,
-        verdict=verdict_of(ranks) if ranks else memory_verdict(whole.memory),
+        verdict=verdict_of(ranks, failed) if ranks else memory_verdict(whole.memory, failed),
         inputs=[
             d.Input(
                 path=encodable(str(c.path)),
