@@ -9,7 +9,7 @@ from statistics import fmean, median_low
 from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.against import against_words, changes_beside, notes_on
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
-from perfdoc.reports.middle import apart, beside
+from perfdoc.reports.middle import apart
 from perfdoc.reports.ranking import INEXACT, ranking
 from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.sections.section import opening
@@ -34,6 +34,8 @@ class Figure:
     """Colour family of the ledger, or empty."""
     ns: int | None
     known: bool
+    beside: str = ""
+    """Another figure that must stand with the value where notes do not; empty without one."""
     against: Sequence[str] = ()
     """How it compares with a baseline and a target."""
 
@@ -48,12 +50,19 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     if steps and kinds == ["steps"]:
         middle, mean = median_low(steps), round(fmean(steps))
         notes = [f"median of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
-        both = beside(middle, mean)
-        notes += ["shares are of the mean"] if both else []
+        other = f"mean {duration(mean)}" if apart(middle, mean) else ""
+        notes += [f"{other} (shares are of it)"] if other else []
         if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
-        value = f"{duration(middle)}{both}"
-        return Figure(label="Step time", value=value, notes=notes, key="", ns=middle, known=True)
+        return Figure(
+            label="Step time",
+            value=duration(middle),
+            notes=notes,
+            key="",
+            ns=middle,
+            known=True,
+            beside=other,
+        )
     lengths = [rank.window.duration_ns for rank in ranks]
     longest = max(lengths)
     counted = sorted({rank.window.steps for rank in ranks})

@@ -185,7 +185,11 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         lines += [escape(promised), ""]
     lines += [escape(summary.source_line(diagnosis)), ""]
     facts = headline.headline(diagnosis)
-    lines += table([fig.label for fig in facts], "l" * len(facts), [[escape(fig.value) for fig in facts]])[1:]
+    lines += table(
+        [fig.label for fig in facts],
+        "l" * len(facts),
+        [[escape(f"{fig.value} ({fig.beside})" if fig.beside else fig.value) for fig in facts]],
+    )[1:]
     compared = [*compared_lines(diagnosis), *against_words(diagnosis)]
     lines += [*(f"- {sentence(text)}" for text in compared), ""] if compared else []
     for item in diagnosis.quality[:_QUALITY]:

@@ -47,11 +47,10 @@ def test_a_mean_far_from_the_median_stands_beside_it_everywhere() -> None:
     """Nine steps of 10 ms and one of 110: the median is 10, the mean 20, of which 2 ms are a tenth."""
     made = stepping(*[10.0] * 9, 110.0)
     value, notes = step_time(made)
-    assert value == "10.000 ms (mean 20.000 ms)"
-    assert "shares are of the mean" in notes
+    assert (value, notes[1]) == ("10.000 ms", "mean 20.000 ms (shares are of it)")
     assert "10.0 % of the mean step (20 ms), predicted" in outlook(made)
     for page in (render_text(made), render_markdown(made)):
-        assert value in " ".join(page.replace("\\", "").split())
+        assert "mean 20.000 ms" in " ".join(page.split())
         assert "of the mean step" in " ".join(page.split())
 
 
