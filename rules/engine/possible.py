@@ -19,6 +19,8 @@ def why_not(case: Case, key: str, ways: Sequence[Mapping[str, Value]]) -> str:
         return reason
     if key == "fp8_gemm" and case.setting("fp8")[1] is not None:
         return "set already: fp8"
+    if key == "dp_half_bytes" and case.job.facts.dtype == "fp32":
+        return "gradients are of the weights' type, fp32"
     if key.startswith("buckets_") and (reason := _why_no_buckets(case)):
         return reason
     reasons = [_against(case, way) for way in ways]

@@ -72,6 +72,14 @@ def test_settings_that_speak_against_a_change(
     assert bool(reason) == bool(words)
 
 
+def test_gradients_of_wide_weights_cannot_be_halved(plain: Case) -> None:
+    way = ({"grad_reduce_in_fp32": False},)
+    for dtype, possible in (("fp32", False), ("bf16", True), (None, True)):
+        facts = replace(plain.job.facts, dtype=dtype)
+        case = replace(plain, job=replace(plain.job, facts=facts))
+        assert (why_not(case, "dp_half_bytes", way) == "") == possible
+
+
 def test_rules_see_the_headroom_of_snapshots(tmp_path: Path) -> None:
     """Stage 0 has reserved 23.5 of its GPU's 24 GiB, stage 1 10 of them, as captures and snapshots say
     together: PD306 fires, which no snapshot alone could tell."""
