@@ -164,17 +164,24 @@ def against_lines(diagnosis: Diagnosis) -> list[str]:
     return [*changes_beside(diagnosis, shown), *against_words(diagnosis)]
 
 
+_SHARES = (("Compute", "compute"), ("Exposed communication", "exposed_comm"), ("Idle", "idle"))
+"""Label and family."""
+
+
+def _unknown_share(label: str, family: str) -> Figure:
+    why = "events are missing from the file"
+    return Figure(label=label, value="unknown", notes=[why], key=family, ns=None, known=False)
+
+
 def share_figures(diagnosis: Diagnosis) -> list[Figure]:
     """Compute, exposed communication, idle, of all ranks' windows together; none without ranks."""
     ranks = diagnosis.ranks
     if not ranks:
         return []
     values = total_values(diagnosis)
-    return [
-        _share_figure("Compute", "compute", ranks, values),
-        _share_figure("Exposed communication", "exposed_comm", ranks, values),
-        _share_figure("Idle", "idle", ranks, values),
-    ]
+    if any(rank.events.work_missing for rank in ranks):
+        return [_unknown_share(label, key) for label, key in _SHARES]
+    return [_share_figure(label, key, ranks, values) for label, key in _SHARES]
 
 
 def headline(diagnosis: Diagnosis) -> list[Figure]:

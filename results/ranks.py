@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from perfdoc.results.contention import DeviceContention
+from perfdoc.results.events import EventCounts
 from perfdoc.results.host import HostActivity
 from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.results.replay import Replay
@@ -154,6 +155,7 @@ class Rank:
     input: int
     """Index into Diagnosis.inputs."""
     gpu: Gpu
+    events: EventCounts
     window: Window
     ledger_ns: Ledger
     communication: list[Communication]
@@ -161,7 +163,7 @@ class Rank:
     contention: DeviceContention
     host: HostActivity
     replay: Replay | None
-    """Replay of the unedited window; None if it was not asked for."""
+    """Replay of the unedited window; None if it was not asked for, or where events are missing."""
     kernels_only_window: KernelsOnly
     """Clipped to the window."""
     kernels_only_capture: KernelsOnly

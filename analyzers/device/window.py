@@ -61,8 +61,10 @@ class Window:
         return self.end_ns - self.start_ns
 
 
-def find_window(trace: Trace, activity: Activity, request: WindowRequest, known: KnownRanges) -> Window:
-    """The window of one device.
+def find_window(
+    trace: Trace, activity: Activity, request: WindowRequest, known: KnownRanges, *, host_time: bool = False
+) -> Window:
+    """The window of one device. host_time: steps go by the host's clock, since work is missing from the file.
 
     Raises ValueError where the user's request matches nothing.
     """
@@ -89,7 +91,7 @@ def find_window(trace: Trace, activity: Activity, request: WindowRequest, known:
             raise ValueError(f"no range of process {process} matches {request.step_pattern.pattern!r}")
         return _capture(activity, "no range in the capture names a step")
     outer = _outermost(trace, rows)
-    steps = _host_steps(trace, outer) if activity.on_host else _tile(trace, activity, outer)
+    steps = _host_steps(trace, outer) if activity.on_host or host_time else _tile(trace, activity, outer)
     if not steps:
         return _capture(activity, "no activity could be matched to a launch inside the step ranges")
     return Window(
@@ -174,7 +176,7 @@ def _tile(trace: Trace, activity: Activity, rows: I64) -> list[Step]:
 
 
 def _host_steps(trace: Trace, rows: I64) -> list[Step]:
-    """Steps of a CPU rank: from range to range, the last to its own end."""
+    """Steps of a CPU rank, or without the device's time: from range to range, the last to its own end."""
     starts = trace.ranges.start_ns[rows].tolist()
     return _steps(trace, rows, starts, [*starts[1:], int(trace.ranges.end_ns[rows[-1]])])
 

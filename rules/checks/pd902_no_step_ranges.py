@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import ALL_WORK
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import OWN_WINDOW
 
@@ -14,7 +15,7 @@ META = Meta(
     "time nor MFU can be given.",
     sources=("DESIGN section 3",),
     topic="capture",
-    needs=(OWN_WINDOW,),
+    needs=(OWN_WINDOW, ALL_WORK),
 )
 
 

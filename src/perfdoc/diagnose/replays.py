@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfdoc import results as d
+from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
@@ -34,6 +35,9 @@ def replays_of(
 ) -> ReplayTopic:
     """Join the ranks and predict from them. ranks: the published ones, in the order of the captures."""
     measured = [r for capture in captures for r in capture.ranks]
+    if partial := next((r.events.partial for r in measured if r.events.partial), ""):
+        gains = no_gains(partial, REMEDY)
+        return ReplayTopic(replay=_nothing(partial, REMEDY), gains=gains, combined=gains.combined)
     kept = [
         _named(r.also, device.rank, label)
         for r, device, label in zip(measured, job.devices, job.labels, strict=True)

@@ -31,6 +31,8 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     window = sum(r.window.duration_ns for r in ranks)
     if not window:
         return "The window is empty: nothing ran in it."
+    if missing := next((r.events.work_missing for r in ranks if r.events.work_missing), ""):
+        return f"{missing[0].upper()}{missing[1:]} in it. How long the GPU was idle is not known."
     idle = {c: sum(getattr(r.ledger_ns.idle, c) for r in ranks) for c in IDLE_CAUSES}
     cause = max(idle, key=lambda c: idle[c])
     on_host = all(r.gpu.name == "CPU" for r in ranks)
