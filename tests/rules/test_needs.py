@@ -10,6 +10,7 @@ import pytest
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import DIALECTS
+from perfdoc.results.events import NO_EVENTS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Need, given, needs_in_words, not_applicable, skipped
 from perfdoc.rules.engine.registry import own_rules, run_rules
@@ -77,7 +78,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     folder = tmp_path_factory.mktemp("needs")
     whole = case_of(folder, step_with_communication(100))
     unlaunched = case_of(folder, with_gap(10, launched=False))
-    captures = [EMPTY, whole, unlaunched, *(lacking(whole, i) for i in range(6))]
+    captures = [EMPTY, whole, unlaunched, *(lacking(whole, i) for i in range(7))]
     settings = [Configuration()]
     for seed in range(60):
         dice = random.Random(seed)
@@ -104,6 +105,7 @@ def lacking(case: Case, which: int) -> Case:
             replace(rank, window=replace(rank.window, kind="user")),
             replace(rank, window=replace(rank.window, kind="capture")),
             replace(rank, kernel_times=[]),
+            replace(rank, events=replace(NO_EVENTS, work_missing="x")),
         )[which]
 
     return replace(case, captures=[replace(c, ranks=[without(r) for r in c.ranks]) for c in case.captures])
