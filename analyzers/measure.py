@@ -9,6 +9,7 @@ from pathlib import Path
 
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
+from perfdoc.analyzers.device.capture_parts import in_parts
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.event_counts import event_counts, limited, partial_notes
 from perfdoc.analyzers.device.launches import find_launches
@@ -147,6 +148,8 @@ def measure_trace(
             window = find_window(trace, activity, request, known, host_time=bool(found.work_missing))
         except ValueError as error:
             raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
+        if not found.partial:
+            window = in_parts(trace, activity, kinds, window)
         view = DeviceView(
             trace=trace,
             activity=without_launches(activity) if found.partial else activity,

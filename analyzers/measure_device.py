@@ -66,6 +66,11 @@ class RankMeasurement:
     also: Any
     """What the analysis of the room above found; None without one, or where events are missing."""
 
+    @property
+    def withheld(self) -> str:
+        """Why nothing is predicted of it; empty where something may be."""
+        return self.events.partial or self.window.is_start_up
+
 
 def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasurement:
     """Every analysis of one device, and one more of a room above."""

@@ -52,6 +52,14 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     longest = max(lengths)
     counted = sorted({rank.window.steps for rank in ranks})
     notes = [_WINDOW_WORDS[kinds[0]] if len(kinds) == 1 else "kinds: " + ", ".join(kinds)]
+    if any(rank.window.start_up is not None and rank.window.start_up.left_out for rank in ranks):
+        notes = ["capture after start-up: no steps found"]
+    periods = [rank.window.period for rank in ranks if rank.window.period is not None]
+    if len(periods) == len(ranks):
+        most = max(periods, key=lambda p: p.mean_ns)
+        notes.append(
+            f"repeats every {duration(most.mean_ns)} (inferred from {plural(most.kernels, 'kernel')})"
+        )
     if counted[-1]:
         notes.append(plural(counted[-1], "step"))
     if duration(min(lengths)) != duration(longest):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from perfdoc.results.capture_parts import Period, RangeProposal, StartUp
 from perfdoc.results.contention import DeviceContention
 from perfdoc.results.events import EventCounts
 from perfdoc.results.host import HostActivity
@@ -43,6 +44,12 @@ class Window:
     step_list: list[Step]
     reason: str
     """Why this kind of window was taken."""
+    start_up: StartUp | None
+    """None where none was seen, or the window was not the whole capture."""
+    period: Period | None
+    """The same; of what follows start-up."""
+    proposals: list[RangeProposal]
+    """Ranges of the capture that could be steps, best first."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,6 +12,8 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
+from perfdoc.results.capture_parts import Period, RangeProposal, StartUp
+from perfdoc.results.figures import per_cent
 from perfdoc.traces import RangeKind, Trace
 
 
@@ -54,11 +56,23 @@ class Window:
     reason: str
     given: bool = False
     """Whether the user asked for the whole capture; a window of kind `user` is given anyhow."""
+    start_up: StartUp | None = None
+    """These three of a window that fell back to the capture, see `capture_parts`."""
+    period: Period | None = None
+    proposals: Sequence[RangeProposal] = ()
 
     @property
     def duration_ns(self) -> int:
         """Length."""
         return self.end_ns - self.start_ns
+
+    @property
+    def is_start_up(self) -> str:
+        """Why nothing is promised of the window: start-up is part of it. Empty where it is none."""
+        if self.start_up is None or self.start_up.left_out:
+            return ""
+        part = (self.start_up.end_ns - self.start_up.start_ns) / self.duration_ns
+        return f"{per_cent(part)} of the window is start-up, which runs once"
 
 
 def find_window(

@@ -99,7 +99,7 @@ def applied(rule: Rule, case: Case) -> Applied:
         allowed = {piece.knob for piece in advice if not piece.forbidden}
         gain = (
             kept_gain(verdict, allowed)
-            if verdict.state == "fires" and not any(r.events.partial for r in case.ranks)
+            if verdict.state == "fires" and not any(r.withheld for r in case.ranks)
             else None
         )
         remedy = verdict.remedy if allowed or not verdict.advice else _in_words(verdict)

@@ -17,7 +17,7 @@ def list_ranges(
     each: Annotated[bool, typer.Option("--each", help="Numbered names one by one.")] = False,
     debug: Debug = False,
 ) -> None:
-    """List the names of the ranges in a capture, the longest in total first; numbers in names are shown as #."""
+    """List the names of the ranges in a capture, the longest in total first (numbers as #)."""
     from perfdoc.traces import TraceError
 
     try:

@@ -41,6 +41,9 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
                 d.Step(name=s.name, start_ns=s.start_ns, duration_ns=s.end_ns - s.start_ns) for s in w.steps
             ],
             reason=w.reason,
+            start_up=w.start_up,
+            period=w.period,
+            proposals=list(w.proposals),
         ),
         ledger_ns=d.Ledger(
             compute=ledger.compute_ns,

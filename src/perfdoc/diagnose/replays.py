@@ -17,6 +17,7 @@ from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
 
 _LEAVE_OUT = "Leave --no-replay out."
+_LATER = "Capture later steps, or give the part that counts: --window START,END."
 _NOT_RUN = "the windows were not replayed"
 
 
@@ -58,7 +59,10 @@ def replays_of(
         free=free_lengths(read_logged_steps(job.facts.run_directory)),
         stragglers=_late(job),
     )
-    return ReplayTopic(replay=_replay(ranks, whole), gains=whole.gains, combined=whole.gains.combined)
+    gains = whole.gains
+    if start_up := next((r.window.is_start_up for r in measured if r.window.is_start_up), ""):
+        gains = no_gains(start_up, _LATER)
+    return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined)
 
 
 def _late(job: JobMeasurement) -> list[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.results import IDLE_CAUSES, MemoryAnalysis, Rank
-from perfdoc.results.figures import partition, share, size
+from perfdoc.results.figures import brief, partition, share, size
 
 _WORDS = {
     "host": "launch-bound",
@@ -24,7 +24,7 @@ _WORTH_A_CAUSE = 0.001
 def verdict_of(ranks: Sequence[Rank]) -> str:
     """Summed over all ranks' windows; the largest loss is named first. If CUDA graphs were traced as a
     whole, a second sentence says what they may hide."""
-    return f"{_where_it_went(ranks)}{_hidden_in_graphs(ranks)}"
+    return f"{_where_it_went(ranks)}{_start_up(ranks)}{_hidden_in_graphs(ranks)}"
 
 
 def _where_it_went(ranks: Sequence[Rank]) -> str:
@@ -57,6 +57,31 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     names = {"idle": f"idle{why if times['idle'] >= _WORTH_A_CAUSE * window else ''}"}
     parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
+
+
+def _start_up(ranks: Sequence[Rank]) -> str:
+    """With the space before it: the part of the capture that runs once; nothing where none was seen."""
+    found = [(r.window.start_up, r.window) for r in ranks if r.window.start_up is not None]
+    if not found:
+        return ""
+    start_up, window = max(found, key=lambda f: f[0].end_ns - f[0].start_ns)
+    whole_ns = start_up.end_ns - start_up.start_ns
+    parts = {
+        "making communicators": start_up.communicator_ns,
+        "loading code": start_up.loading_ns,
+        "allocations": start_up.allocation_ns,
+    }
+    named = ", ".join(f"{what} {brief(ns)}" for what, ns in parts.items() if ns)
+    computes = f"the GPU computes for {share(start_up.compute_ns / whole_ns)} of it"
+    if start_up.left_out:
+        return f" Start-up before it, {brief(whole_ns)} ({named}), is left out: {computes}."
+    of = share(whole_ns / window.duration_ns)
+    rest = (
+        f"{brief(window.end_ns - start_up.end_ns)} follow"
+        if window.end_ns > start_up.end_ns
+        else "nothing follows"
+    )
+    return f" {of} of that is start-up ({named}), which runs once; {rest}. No gain is predicted."
 
 
 def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
