@@ -26,6 +26,8 @@ _OPERATORS = re.compile(
     r"^(aten|autograd|c10|torch|nccl|rccl|cub\w*|cudnn)(::|[A-Z_]|\.)|^\w+Backward[\d#]+$|^Optimizer\."
 )
 """Ranges that libraries open around their own calls."""
+_ONCE = re.compile(r"(?i)(\b|_)(init|warm[ _-]?up|set[ _-]?up|profil|benchmark|main)")
+"""Ranges around what runs once."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,7 @@ def _groups(trace: Trace, process: int, launched: I64) -> list[_Group]:
     own &= (ranges.kind != RangeKind.MARK) & ~ranges.never_closed
     found = []
     for group in range_groups(trace)[:_GROUPS]:
-        if _OPERATORS.search(group.name):
+        if _OPERATORS.search(group.name) or _ONCE.search(group.name):
             continue
         rows = np.flatnonzero(own & np.isin(ranges.name, group.names))
         if not len(rows):
