@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.needs import WINDOW
+from perfdoc.rules.engine.needs import ALL_WORK, WINDOW
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 
@@ -16,7 +16,7 @@ META = Meta(
     "perfdoc itself misses something.",
     sources=("DESIGN section 3",),
     topic="capture",
-    needs=(WINDOW,),
+    needs=(WINDOW, ALL_WORK),
 )
 
 MAX_UNEXPLAINED_FRAC = 0.02
@@ -49,7 +49,7 @@ def evaluate(case: Case) -> Verdict:
             worst=worst_instance(case, "idle.unexplained"),
             reason="launches are not in the capture, so idle time has no cause",
             evidence=evidence,
-            remedy=f"Capture the CUDA API too: {remedy}",
+            remedy=remedy if rank.events.partial else f"Capture the CUDA API too: {remedy}",
             verify=_VERIFY,
             false_alarm=_FALSE_ALARM,
         )
