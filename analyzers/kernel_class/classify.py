@@ -1,6 +1,6 @@
 """What each kernel of a trace is: its class, and for communication the transport and the collective.
 
-The tables are in kernel_patterns and collective_names. A name is looked at once however many kernels
+The tables are in `patterns`, `collectives` and `experts`. A name is looked at once however many kernels
 carry it, and only the rows whose words it holds are tried (rules). NCCL's algorithm and
 protocol are not here on purpose: its kernel names do not prove them.
 """
