@@ -90,7 +90,7 @@ def _by_kind(comm: Communication, facts: JobFacts) -> I64:
 
 def _served(kind: KernelKind | None) -> str | None:
     """The one dimension that a communication can be of, whatever the layout; None where there are several."""
-    if kind is None or kind.collective == "send_recv" and kind.transport != "userbuffers":
+    if kind is None or (kind.collective == "send_recv" and kind.transport != "userbuffers"):
         return None
     return "ep" if kind.collective in _TOKENS else _SERVES.get(kind.transport)
 

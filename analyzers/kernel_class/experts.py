@@ -2,7 +2,7 @@
 
 DeepEP calls its kernels by bare words: `dispatch`, `combine`, `notify_dispatch`. Its forks keep the words and
 change the namespace (DeepSeek's own `dpsk::ep`, uccl, Mooncake, NIXL, NCCL EP), so the words count in any
-namespace of an exchange: a library below, one that ends in `_ep`, or `intranode`, `internode`, `internode_ll`.
+namespace of an exchange: a library below, one that ends in `_ep`, `intranode`, `internode` or `internode_ll`.
 Elsewhere they prove nothing (attention combines its splits, a profiler dispatches work). What prepares the
 exchange and stays on the rank (layouts, permutations, copies to a staging buffer) is routing.
 """

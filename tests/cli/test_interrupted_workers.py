@@ -96,7 +96,5 @@ except BaseException:
 def test_a_signal_where_none_can_be_raised_is_raised_later(tmp_path: Path, program: str, said: str) -> None:
     (tmp_path / "swallows.py").write_text(SWALLOWS)
     (tmp_path / "program.py").write_text(program)
-    done = subprocess.run(
-        [sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=20
-    )
+    done = subprocess.run([sys.executable, tmp_path / "program.py"], capture_output=True, text=True, timeout=20)
     assert (done.stdout.strip(), done.stderr, done.returncode) == (said, "", 0)
