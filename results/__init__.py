@@ -14,7 +14,13 @@ import msgspec
 from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, Job, Mfu, Target, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
-from perfdoc.results.kernels import KernelClass, KernelPartsAnalysis, KernelsAnalysis, TopKernel
+from perfdoc.results.kernels import (
+    KernelClass,
+    KernelPartsAnalysis,
+    KernelsAnalysis,
+    SuspectedCommunication,
+    TopKernel,
+)
 from perfdoc.results.layout import laid_out
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import CapabilityRow, Input, NotMeasured, Quality, State
@@ -44,7 +50,7 @@ from perfdoc.results.step_times import StepTimes
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 
 DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
 IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
@@ -97,6 +103,7 @@ __all__ = [
     "State",
     "Step",
     "StepTimes",
+    "SuspectedCommunication",
     "Target",
     "Timeline",
     "TimelineRank",

@@ -7,7 +7,7 @@ from typing import Literal
 
 from perfdoc.results.contention import DeviceContention
 from perfdoc.results.host import HostActivity
-from perfdoc.results.kernels import KernelPartsAnalysis
+from perfdoc.results.kernels import KernelPartsAnalysis, SuspectedCommunication
 from perfdoc.results.replay import Replay
 
 
@@ -166,3 +166,5 @@ class Rank:
     """Clipped to the window."""
     kernels_only_capture: KernelsOnly
     """The whole capture, whatever the window."""
+    suspected: SuspectedCommunication | None = None
+    """None in a file of an earlier version, which did not look."""

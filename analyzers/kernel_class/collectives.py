@@ -9,6 +9,8 @@ read here.
 
 from __future__ import annotations
 
+import re
+
 from perfdoc.analyzers.kernel_class.experts import EXPERT_EXCHANGE
 from perfdoc.analyzers.kernel_class.rules import KernelClass, KernelRule, rule
 
@@ -74,6 +76,21 @@ _ANY = (
     rf"|{_LOCAL}(?:(?<![A-Za-z])r|R)educe_?[Ss]catter)"
 )
 _AT = r"(?:^|::)"
+
+_SAID = re.compile(
+    rf"(?:{_ANY})|(?i:(?P<word>dispatch|combine|broadcast|send_?recv|barrier|notify))",
+)
+_MEANT = {"notify": "sync"}
+
+
+def collective_in(name: str) -> str:
+    """The collective that a word in the name of a communication kernel tells; empty where none does."""
+    found = _SAID.search(name)
+    if found is None:
+        return ""
+    spelling = (found["collective"] or found["word"]).lower().replace("_", "")
+    return COLLECTIVES.get(spelling) or _MEANT.get(spelling, "")
+
 
 NAMED_COMMUNICATION: tuple[KernelRule, ...] = (
     # NCCL and RCCL. Symbols are camel case after the prefix: ncclify_something is a user's own.

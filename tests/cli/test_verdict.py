@@ -5,7 +5,9 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.diagnose.verdict import verdict_of
+from perfdoc.results import SuspectedCommunication
 from tests.reports.build import ledger, rank
+from tests.reports.build_rank import kernels
 
 
 @pytest.mark.parametrize(
@@ -61,3 +63,25 @@ def test_whole_graphs_may_hide_what_is_no_compute() -> None:
 
 def test_an_empty_window() -> None:
     assert verdict_of([rank(0, ledger())]) == "The window is empty: nothing ran in it."
+
+
+@pytest.mark.parametrize(
+    ("unknown", "suspected_ns", "words"),
+    [
+        (0.10, 900, []),
+        (None, 900, []),
+        (0.11, 0, ["11.0 % of kernel time", "unknown class", "--comm-kernel"]),
+        (0.465, 870, ["46.5 % of kernel time", "unknown class", "87.0 %", "PD903", "--comm-kernel"]),
+    ],
+)
+def test_much_time_of_unknown_class_is_said(
+    unknown: float | None, suspected_ns: int, words: list[str]
+) -> None:
+    found = replace(
+        rank(0, ledger(compute=1000)),
+        suspected=SuspectedCommunication(kernels=[], total_ns=suspected_ns, alone_ns=0),
+    )
+    first, *more = verdict_of([found], replace(kernels(), other_frac=unknown)).split(". ", 1)
+    assert first.rstrip(".") == "The GPU computes for all of the window"
+    assert bool(more) == bool(words)
+    assert all(word in more[0] for word in words)

@@ -72,9 +72,10 @@ def diagnose(
         memory=of_memory,
         configuration=configuration or Configuration(),
     )
+    analyses = _analyses(captures, ranks, job, remembered, replayed)
     return d.Diagnosis(
         perfdoc_version=__version__,
-        verdict=verdict_of(ranks) if ranks else memory_verdict(remembered),
+        verdict=verdict_of(ranks, analyses.kernels) if ranks else memory_verdict(remembered),
         inputs=[
             d.Input(
                 path=encodable(str(c.path)),
@@ -105,7 +106,7 @@ def diagnose(
         ],
         ranks=ranks,
         mfu=job.mfu,
-        analyses=_analyses(captures, ranks, job, remembered, replayed),
+        analyses=analyses,
         rules=run_rules(case),
         combined=replayed.combined,
         timeline=_timeline(job, ranks),

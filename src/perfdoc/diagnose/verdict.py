@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.results import IDLE_CAUSES, MemoryAnalysis, Rank
+from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank
 from perfdoc.results.figures import partition, share, size
 
 _WORDS = {
@@ -21,10 +21,14 @@ _WORTH_A_CAUSE = 0.001
 """Of the window: of less idle time, which is printed as <0.1 %, no cause is named."""
 
 
-def verdict_of(ranks: Sequence[Rank]) -> str:
+_MUCH_UNKNOWN = 0.10
+"""Of kernel time: with more of unknown class, the share of compute is in doubt."""
+
+
+def verdict_of(ranks: Sequence[Rank], kernels: KernelsAnalysis | None = None) -> str:
     """Summed over all ranks' windows; the largest loss is named first. If CUDA graphs were traced as a
-    whole, a second sentence says what they may hide."""
-    return f"{_where_it_went(ranks)}{_hidden_in_graphs(ranks)}"
+    whole, or much kernel time is of unknown class, a second sentence says what may be hidden."""
+    return f"{_where_it_went(ranks)}{_hidden_in_graphs(ranks)}{_of_unknown_class(ranks, kernels)}"
 
 
 def _where_it_went(ranks: Sequence[Rank]) -> str:
@@ -68,6 +72,20 @@ def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
         f" {inside} of kernel time is CUDA graphs traced as a whole: communication and idle time inside them "
         "are not visible and count as compute."
     )
+
+
+def _of_unknown_class(ranks: Sequence[Rank], kernels: KernelsAnalysis | None) -> str:
+    """With the space before it; nothing where nearly all kernels are of a known class."""
+    unknown = None if kernels is None else kernels.other_frac
+    if unknown is None or unknown <= _MUCH_UNKNOWN:
+        return ""
+    window = sum(r.window.duration_ns for r in ranks)
+    suspected = sum(r.suspected.total_ns for r in ranks if r.suspected is not None)
+    said = f" {share(unknown)} of kernel time is of unknown class and counts as compute"
+    if not suspected or not window:
+        return f"{said}: name what communicates with --comm-kernel."
+    of = share(suspected / window)
+    return f"{said}; kernels that look like communication run for {of} of the time: see PD903, --comm-kernel."
 
 
 def memory_verdict(memory: MemoryAnalysis) -> str:
