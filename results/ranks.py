@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from perfdoc.results.contention import DeviceContention
@@ -114,6 +114,17 @@ class KernelsOnly:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MessageSizes:
+    """Operations of one communication row by message size."""
+
+    most_bytes: int | None
+    """Upper bound of the class; None for the class of the largest."""
+    count: int
+    exposed_ns: int
+    """Union: classes that overlap in time count it twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Communication:
     """One row of the communication table: unions inside the window; hidden + exposed = total."""
 
@@ -137,6 +148,8 @@ class Communication:
     group: str
     """Process-group description, else its name, else the communicator id; empty where none is known. Of
     very many groups those that communicate least share rows, which say how many they are."""
+    sizes: list[MessageSizes] = field(default_factory=list)
+    """By ascending size, of the operations whose size is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

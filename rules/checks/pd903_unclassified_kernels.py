@@ -65,7 +65,7 @@ def evaluate(case: Case) -> Verdict:
             evidence=evidence,
             remedy=f"If they move data between ranks, analyse again with --comm-kernel {option}: their time "
             "beside no compute then counts as exposed communication.",
-            false_alarm="Small kernels on a stream of their own whose input varies, such as a shared expert's.",
+            false_alarm="Small kernels of varying input on a stream of their own, such as a shared expert's.",
         )
     return Verdict(
         state="fires",
