@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Sequence
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
-from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
@@ -42,6 +41,8 @@ LITTLE_HIDDEN_FRAC = 0.25
 """Of a collective: with a smaller hidden share it counts as not overlapped."""
 MOST_SHOWN = 3
 """Collectives in the evidence."""
+MIN_PART_FRAC = 0.1
+"""Of the most exposed collective's time: with less, a collective is neither shown nor advised about."""
 _OWN_RULES = {"dp": "PD101", "tp": "PD111", "cp": "PD120", "ep": "PD342", "pp": "PD307"}
 _NAMELESS = ("unknown", "other")
 
@@ -50,7 +51,8 @@ def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, summed over dimensions without a rule or below its limit.
 
     A problem if the dimension is unknown and the collectives are hardly hidden, or the share is large; else
-    information: of a known dimension below its own threshold, or send/recv, which may be a pipeline's bubble.
+    information: of a known dimension below its own threshold, send/recv, which may be a pipeline's bubble, or
+    a large share that is waiting for late ranks.
     """
     shares = {d: case.share(exposed_ns(d)) or 0.0 for d in (*_OWN_RULES, *_NAMELESS)}
     judged = [d for d in _OWN_RULES if shares[d] >= MIN_FRAC]
@@ -60,24 +62,27 @@ def evaluate(case: Case) -> Verdict:
     elsewhere = f"the rest is judged by {', '.join(_OWN_RULES[d] for d in judged)}" if judged else ""
     if share < MIN_FRAC:
         return Verdict(state="passes", reason=elsewhere, evidence=evidence)
-    transfer = case.share(lambda rank: sum(transfer_ns(case, d)(rank) for d in left)) or 0.0
+    transfer = case.share(_transfers(case, left)) or 0.0
     if transfer < share:
         evidence.append(Evidence(label="waiting for late ranks", value=per_cent(share - transfer)))
-    if transfer < MIN_FRAC:
-        reason = "the exposed time is waiting for late ranks, see PD303"
-        return Verdict(state="passes", reason=reason, evidence=evidence)
-    found = messages(case, left)
+    if transfer < MIN_FRAC and share < LARGE_FRAC:
+        return Verdict(state="passes", reason=f"{_WAITING}, see PD303", evidence=evidence)
+    found = [m for m in messages(case, left) if m.exposed_ns]
+    shown = [m for m in found if m.exposed_ns >= MIN_PART_FRAC * found[0].exposed_ns][:MOST_SHOWN]
     unknown = shares["unknown"]
+    about = _NAMELESS if unknown >= MIN_FRAC else left
     if 0 < unknown < share:
         evidence.append(Evidence(label="of unknown dimension", value=per_cent(unknown)))
     return Verdict(
         state="fires",
         level=_level(case),
-        reason=_reason(found, elsewhere),
-        evidence=[*evidence, *message_evidence(case, found[:MOST_SHOWN])],
-        remedy=" ".join([*_remedies(case, found[:MOST_SHOWN]), *([_REFINE] if unknown >= MIN_FRAC else [])]),
-        gain=_most(case, left),
-        time=tuple(f"exposed_comm.{d}" for d in left),
+        reason=_WAITING if transfer < MIN_FRAC else _reason(found, elsewhere),
+        evidence=[*evidence, *message_evidence(case, shown)],
+        remedy=_LATE
+        if transfer < MIN_FRAC
+        else " ".join([*_remedies(case, shown), *([_REFINE] if unknown >= MIN_FRAC else [])]),
+        gain=ceiling(case, _transfers(case, about), _UP_TO) if transfer >= MIN_FRAC else None,
+        time=tuple(f"exposed_comm.{d}" for d in about),
         worst=worst_exposed(case, *left),
         verify="Run again: exposed communication in the ledger and the step time fall by the same amount.",
         false_alarm="A late rank, if ranks were not compared: then the wait is exposed, not the transfer. "
@@ -89,11 +94,9 @@ def _of(dimensions: Collection[str]) -> Callable[[RankMeasurement], int]:
     return lambda rank: sum(rank.ledger.exposed_comm_ns[d] for d in dimensions)
 
 
-def _most(case: Case, dimensions: Collection[str]) -> Gain | None:
-    def transfers(rank: RankMeasurement) -> int:
-        return sum(transfer_ns(case, d)(rank) for d in dimensions)
-
-    return ceiling(case, transfers, "all of this exposed communication except waiting for late ranks")
+def _transfers(case: Case, dimensions: Collection[str]) -> Callable[[RankMeasurement], int]:
+    of = [transfer_ns(case, d) for d in dimensions]
+    return lambda rank: sum(one(rank) for one in of)
 
 
 def _level(case: Case) -> Level:
@@ -119,8 +122,8 @@ def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
     """What hides or shortens each collective, whichever dimension it serves."""
     parts = [
         f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
-        "send them as few large ones (gradients in buckets: DDP's bucket_cap_mb, Megatron's bucket_size; several "
-        "tensors in one call or one flat tensor)."
+        "send them as few large ones (gradients in buckets: DDP's bucket_cap_mb, Megatron's bucket_size; "
+        "several tensors in one call or one flat tensor)."
         for m in found
         if m.are_many_small
     ]
@@ -151,6 +154,12 @@ _OVERLAPS = (
         "A broadcast of weights belongs to start-up: analyse the steps alone (--step-range, --window).",
     ),
 )
+_WAITING = "the exposed time is waiting for late ranks"
+_LATE = (
+    "No overlap shortens a wait. Look at what makes ranks late: PD303 where it is one rank, PD206 where it is "
+    "the hosts' jitter, else the skew section; what the late ranks wait for themselves (PD201) holds up all."
+)
+_UP_TO = "all of this exposed communication except waiting for late ranks"
 _REFINE = (
     "To learn whose it is, give the job's layout (--set tp=… pp=… cp=… ep=… dp=…, or --config), or capture "
     "with PyTorch's group descriptions: the rule about its dimension then names the setting."

@@ -17,6 +17,10 @@ SHORT_NS = 100_000
 """Mean duration up to which operations of unknown size count as small."""
 
 
+SMALL_COST_FRAC = 0.25
+"""Of a collective's exposed time: with less, small messages do not cost it."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class Messages:
     """One collective of some dimensions, all ranks together, by step (or by window without steps)."""
@@ -46,11 +50,16 @@ class Messages:
         if self.count < MANY:
             return False
         if self.small is not None:
-            return self.small >= self.count / 2
+            cost = sum(ns for most, (_, ns) in self.sizes.items() if _is_small(most))
+            return self.small >= self.count / 2 and cost >= SMALL_COST_FRAC * self.exposed_ns
         return self.total_ns <= SHORT_NS * self.count
 
 
 _WORDS = {"send_recv": "send/recv", "peer_copy": "copies between GPUs", "sync": "barriers"}
+
+
+def _is_small(most_bytes: int | None) -> bool:
+    return most_bytes is not None and most_bytes <= SMALL_BYTES
 
 
 def messages(case: Case, dimensions: Collection[str]) -> list[Messages]:
@@ -70,7 +79,7 @@ def _together(collective: str, rows: list[Communication], per: int) -> Messages:
     for one in (one for row in rows for one in row.sizes):
         count, exposed = sizes.get(one.most_bytes, (0.0, 0.0))
         sizes[one.most_bytes] = count + one.count / per, exposed + one.exposed_ns / per
-    small = sum(n for most, (n, _) in sizes.items() if most is not None and most <= SMALL_BYTES)
+    small = sum(n for most, (n, _) in sizes.items() if _is_small(most))
     return Messages(
         collective=collective,
         count=sum(r.count for r in rows) / per,
