@@ -156,7 +156,7 @@ _OVERLAPS = (
 )
 _WAITING = "the exposed time is waiting for late ranks"
 _LATE = (
-    "No overlap shortens a wait. Look at what makes ranks late: PD303 where it is one rank, PD206 where it is "
+    "No overlap shortens a wait. Look at what makes ranks late: PD303 if it is one rank, PD206 if it is "
     "the hosts' jitter, else the skew section; what the late ranks wait for themselves (PD201) holds up all."
 )
 _UP_TO = "all of this exposed communication except waiting for late ranks"
