@@ -47,6 +47,12 @@ def analyze(
     step_range: Annotated[
         str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
     ] = None,
+    comm_kernel: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of kernels that are communication, beside those known (regular expression)."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,6 +97,7 @@ def analyze(
             json_file=json_file,
             window=window,
             step_range=step_range,
+            comm_kernel=comm_kernel,
             settings=settings or [],
             config=config,
             fail_on=fail_on,

@@ -49,6 +49,10 @@ def diff(
         str | None,
         typer.Option(help="Names of the ranges that are steps, on both sides (regular expression)."),
     ] = None,
+    comm_kernel: Annotated[
+        str | None,
+        typer.Option(help="Names of kernels that are communication, on both sides (regular expression)."),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
@@ -66,8 +70,20 @@ def diff(
 
         at_once = jobs or os.cpu_count() or 1
         found = compare(
-            load(before, config=config_before, step_range=step_range, jobs=at_once),
-            load(after, config=config_after, step_range=step_range, jobs=at_once),
+            load(
+                before,
+                config=config_before,
+                step_range=step_range,
+                jobs=at_once,
+                comm_kernel=comm_kernel,
+            ),
+            load(
+                after,
+                config=config_after,
+                step_range=step_range,
+                jobs=at_once,
+                comm_kernel=comm_kernel,
+            ),
         )
         _print_and_write(found, format_, output)
     except (ValueError, WorkerLostError) as error:  # TraceError and NotComparableError are ValueErrors
