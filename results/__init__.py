@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
+from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, Job, Mfu, Target, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
 from perfdoc.results.kernels import KernelClass, KernelPartsAnalysis, KernelsAnalysis, TopKernel
@@ -46,7 +47,7 @@ from perfdoc.results.step_times import StepTimes
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 
 __all__ = [
     "DIMENSIONS",
@@ -59,6 +60,7 @@ __all__ = [
     "CapabilityRow",
     "Combined",
     "Communication",
+    "Contradiction",
     "DeviceContention",
     "Diagnosis",
     "DifferentFact",

@@ -39,7 +39,7 @@ META = Meta(
     advice=("pp_m_rule", "pp_bubble_formula"),
 )
 
-MOST = 8
+MAX_PER_STAGE = 8
 """Micro-batches per stage beyond which the guides see no benefit."""
 
 
@@ -65,7 +65,7 @@ def evaluate(case: Case) -> Verdict:
         worst=bubble(case),
         level="information",
         reason=f"{micro_batches} micro-batches for {pp} stages{chunks}: the guides advise {least} to "
-        f"{least * MOST // PER_STAGE}",
+        f"{least * MAX_PER_STAGE // PER_STAGE}",
         evidence=evidence,
         advice=advice,
         remedy="" if advice else OTHERWISE,

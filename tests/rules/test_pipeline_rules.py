@@ -321,18 +321,19 @@ def test_pd307_planted_messages(folder: Path) -> None:
     assert "with any overlap_p2p_comm" in result("PD307", slow).remedy
 
 
+def sorted_passes(case: Case) -> Case:
+    ranks = []
+    for rank in case.ranks:
+        passes = rank.pipeline.passes
+        order = np.lexsort((~passes.is_forward, passes.step))
+        passes = replace(passes, is_forward=passes.is_forward[order])
+        ranks.append(replace(rank, pipeline=replace(rank.pipeline, passes=passes)))
+    return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
+
+
 def test_pd308_tells_gpipe_from_1f1b(even: Case) -> None:
     """Eight micro-batches are too few for four stages (12 may fly); for one they are not."""
     assert result("PD308", even).state == "passes"  # the last stage turns at once
-
-    def sorted_passes(case: Case) -> Case:
-        ranks = []
-        for rank in case.ranks:
-            passes = rank.pipeline.passes
-            order = np.lexsort((~passes.is_forward, passes.step))
-            passes = replace(passes, is_forward=passes.is_forward[order])
-            ranks.append(replace(rank, pipeline=replace(rank.pipeline, passes=passes)))
-        return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
 
     gpipe = sorted_passes(even)
     assert result("PD308", gpipe).state == "skipped"

@@ -13,14 +13,15 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory, job_memory
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.measuring import Found
-from perfdoc.diagnose.quality import quality_of
+from perfdoc.diagnose.quality import contradiction_notes, quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of, rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
-from perfdoc.diagnose.verdict import memory_verdict, verdict_of
+from perfdoc.diagnose.verdict import contradicted_words, memory_verdict, verdict_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.facts.contradictions import contradictions, without
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.job_facts import common_facts
 
@@ -55,7 +56,14 @@ def diagnose(
     no GPU activity; they are no ranks, and the quality section says so. memory: by rank. configuration: what
     is known of the job's settings.
     """
-    job = measure_job(captures)
+    settings = configuration or Configuration()
+    given, job = (captures, settings), measure_job(captures)
+    contradicted = contradictions(captures, job.facts, settings)
+    as_given = job
+    if contradicted:
+        facts, settings = without(job.facts, settings, contradicted)
+        captures = [replace(c, facts=facts) for c in captures]
+        job = measure_job(captures)
     measured = [(i, m) for i, capture in enumerate(captures) for m in capture.ranks]
     ranks = [
         rank_of(m, device, i, label)
@@ -65,16 +73,14 @@ def diagnose(
     of_memory = job_memory(memory)
     remembered = with_headroom(of_memory, ranks)
     replayed = replays_of(captures, ranks, job)
-    case = Case(
-        captures=captures,
-        job=job,
-        gains=replayed.gains,
-        memory=of_memory,
-        configuration=configuration or Configuration(),
-    )
+    case = Case(captures=captures, job=job, gains=replayed.gains, memory=of_memory, configuration=settings)
+    if contradicted:
+        before = replace(case, captures=given[0], job=as_given, configuration=given[1])
+        case = replace(case, contradicted=contradicted, as_given=before)
     return d.Diagnosis(
         perfdoc_version=__version__,
-        verdict=verdict_of(ranks) if ranks else memory_verdict(remembered),
+        verdict=(verdict_of(ranks) if ranks else memory_verdict(remembered))
+        + contradicted_words(contradicted),
         inputs=[
             d.Input(
                 path=encodable(str(c.path)),
@@ -96,7 +102,7 @@ def diagnose(
             for m in memory
             for p, digest in m.sha256.items()
         ],
-        quality=quality_of(captures, silent, ranks, job),
+        quality=contradiction_notes(contradicted) + quality_of(captures, silent, ranks, job),
         capabilities=[
             d.CapabilityRow(input=i, name=n, available=x.available, reason=x.reason, remedy=x.remedy)
             for i, c in enumerate(captures)
@@ -109,7 +115,7 @@ def diagnose(
         rules=run_rules(case),
         combined=replayed.combined,
         timeline=_timeline(job, ranks),
-        job=job_of(job, case.configuration),
+        job=job_of(job, case.configuration, contradicted),
     )
 
 

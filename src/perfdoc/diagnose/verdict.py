@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.results import IDLE_CAUSES, MemoryAnalysis, Rank
+from perfdoc.results.contradictions import Contradiction, in_words
 from perfdoc.results.figures import partition, share, size
 
 _WORDS = {
@@ -19,6 +20,13 @@ _WORDS = {
 
 _WORTH_A_CAUSE = 0.001
 """Of the window: of less idle time, which is printed as <0.1 %, no cause is named."""
+
+
+def contradicted_words(found: Sequence[Contradiction]) -> str:
+    """A sentence behind the verdict where the settings are not those of the captures."""
+    if not found:
+        return ""
+    return f" The settings given are not this run's: {in_words(found[:2])}{' …' if len(found) > 2 else ''}."
 
 
 def verdict_of(ranks: Sequence[Rank]) -> str:
