@@ -19,6 +19,7 @@ from perfdoc.results.kernels import KernelClass, KernelPartsAnalysis, KernelsAna
 from perfdoc.results.layout import laid_out
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import CapabilityRow, Input, NotMeasured, Quality, State
+from perfdoc.results.ranking import Opportunity
 from perfdoc.results.ranks import (
     DIMENSIONS,
     IDLE_CAUSES,
@@ -85,6 +86,7 @@ __all__ = [
     "Mfu",
     "NormContentionAnalysis",
     "NotMeasured",
+    "Opportunity",
     "PipelineAnalysis",
     "Prediction",
     "Quality",
@@ -143,6 +145,8 @@ class Diagnosis:
     mfu: Mfu
     analyses: Analyses
     rules: list[RuleResult] = field(default_factory=list)
+    opportunities: list[Opportunity] = field(default_factory=list)
+    """What there is to do, in the order in which to look at it."""
     combined: Combined | None = None
     """None where nothing was replayed."""
     timeline: Timeline | None = None
