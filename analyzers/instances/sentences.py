@@ -30,7 +30,7 @@ def _idle(cause: str, name: str) -> str:
     if cause == "gc":
         return " during garbage collection on the host."
     if cause == "data":
-        return f" in a data-loader stall ({name})."
+        return f" in a data-loader stall ({name})." if name else " between two steps: no CUDA call is made."
     return ": the next kernel was queued, or its launch is unknown."
 
 
