@@ -11,7 +11,7 @@ from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.launches import find_launches
-from perfdoc.analyzers.device.range_names import find_known_ranges
+from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_matching
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
@@ -115,7 +115,7 @@ def measure_trace(
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
     kinds = classify_kernels(trace)
     launches = find_launches(trace)
-    known = find_known_ranges(trace)
+    known = find_known_ranges(trace, request.data_pattern)
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
 
@@ -171,6 +171,15 @@ def measure_trace(
             "Look at --window capture first.",
         )
     notes = [r for r in results if isinstance(r, Note)]
+    if request.data_pattern is not None and not len(ranges_matching(trace, request.data_pattern.search)):
+        # No error: in a job of many ranks some may load nothing.
+        notes.append(
+            Note(
+                code="no-data-range",
+                message=f"No range matches --data-range {request.data_pattern.pattern!r}.",
+                remedy="See the names with: perfdoc ranges TRACE",
+            )
+        )
     if (pending := sum(estimated.values())) > 0:
         notes.append(
             Note(

@@ -44,7 +44,7 @@ from perfdoc.results.step_times import StepTimes
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
-SCHEMA_VERSION = "1.3"
+SCHEMA_VERSION = "1.4"
 
 DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
 IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")

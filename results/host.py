@@ -63,8 +63,8 @@ class HostSplit(Measured):
     waiting_ns: int | None
     """Of python_ns: off the CPU, in a system call that waits, or for the interpreter's lock."""
     between_steps_ns: int | None
-    """Of python_ns, less waiting_ns: in pauses of at least 1 ms between the last call of a step and the first
-    of the next. None without steps."""
+    """Of python_ns, less waiting_ns: in pauses of at least 1 ms of idle time between the last call of a step
+    and the first of the next. None without steps."""
     waits: list[ThreadWait]
     """waiting_ns by call, the largest first; a call inside another one counts in both."""
     synchronising_ns: int | None

@@ -98,14 +98,25 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
 )
 """(where the form comes from, pattern on the whole name); the first that occurs wins."""
 
+_BATCH = r"(mini|micro|global)?[ _-]?(data|batch(es)?|samples?|examples?)"
+_WHOSE = r"(next|new|train(ing)?|val(id(ation)?)?|eval|test)[ _-]"
+_ENDS = r"(?![a-z0-9])(?![ _-]?(size|parallel|norm|ptr|type|index|dim|shape|sampler|placement))"
 DATA_PATTERN = (
     rf"^{re.escape(vocabulary.DATA)}\b"
-    r"|^enumerate\(DataLoader\)#"
-    r"|^DataLoader"
-    r"|(?i:^data[ _-]?load(er|ing)?\b)"
-    r"|(?i:^(batch[ _-]generator|get[ _]batch)\b)"
+    # PyTorch, Lightning, TorchRec, Megatron-LM, DALI, TensorFlow, Ray.
+    r"|^enumerate\(DataLoader\)#|^DataLoader"
+    r"|\b_?(Base|SingleProcess|MultiProcessing)DataLoaderIter\b|\b_?(next|try_get|get)_data$"
+    r"|(?i:\b(train_|val_|test_)?dataloader_next\b|\b(train|val|test)_next$|\b(fetch_next|get)_train_batch\b)"
+    r"|(?i:^batch[ _-]generator\b|^get_batch_samples\b|^batch_input\b)"
+    r"|(?i:\bDALI\w*Iterator\b|^\[?DALI\]?.*\b(share_?outputs|outputs|__next__|next)\b)"
+    r"|\bIteratorGetNext\b|\biter_(torch_)?batches\b"
+    # What people write themselves.
+    r"|(?i:^(## ?)?(data|input|batch)[ _-]?(load(er|ing)?|fetch(er|ing)?|wait(ing)?|read(ing)?|io|stall)\b)"
+    rf"|(?i:^(## ?)?(get|fetch(ing)?|load(ing)?|read(ing)?|next|wait(ing)?([ _-](for|on))?)[ _-]({_WHOSE})*"
+    rf"{_BATCH}{_ENDS})"
+    r"|(?i:\bnext ?\(\w*(load|data|iter|batch)\w*\))"
 )
-"""Ranges in which the training thread waits for a batch (PyTorch, Megatron-LM, common forms)."""
+"""Ranges in which the training thread waits for a batch."""
 
 GC_PATTERN = rf"^{re.escape(vocabulary.GC)}\b|(?i:^(python[ _-]?)?gc(\.collect)?$)|(?i:^garbage[ _-]collect)"
 """Ranges of Python's garbage collector."""
@@ -113,7 +124,7 @@ GC_PATTERN = rf"^{re.escape(vocabulary.GC)}\b|(?i:^(python[ _-]?)?gc(\.collect)?
 # Words of which a matching name holds at least one, in lower case. Half a million distinct names (PyTorch's
 # emit_nvtx numbers every operator) are thinned out by them before any pattern is tried.
 _STEP_HINTS = ("step", "iter")
-_DATA_HINTS = (vocabulary.DATA, "dataloader", "data", "batch")
+_DATA_HINTS = (vocabulary.DATA, "data", "batch", "sample", "example", "dali", "next", "input")
 _GC_HINTS = (vocabulary.GC, "gc", "garbage")
 
 
@@ -133,8 +144,8 @@ class KnownRanges:
     """Dimension by NCCL communicator id, from group marks inside the capture."""
 
 
-def find_known_ranges(trace: Trace) -> KnownRanges:
-    """Look for every known form of name."""
+def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None) -> KnownRanges:
+    """Look for every known form of name. data_pattern: what the user says names data loading, beside them."""
     used = trace.range_names
     lowered = [(i, trace.strings[i], trace.strings[i].lower()) for i in used.tolist()]
 
@@ -153,9 +164,12 @@ def find_known_ranges(trace: Trace) -> KnownRanges:
     comm = _rows_named(trace, list(dimension_of))
     comm = comm[trace.ranges.kind[comm] != RangeKind.MARK]
     steps = [(source, find(form, _STEP_HINTS)) for source, form in STEP_PATTERNS]
+    data = find(DATA_PATTERN, _DATA_HINTS)
+    if data_pattern is not None:
+        data = np.union1d(data, ranges_matching(trace, data_pattern.search))
     return KnownRanges(
         steps=[(source, rows) for source, rows in steps if len(rows)],
-        data=find(DATA_PATTERN, _DATA_HINTS),
+        data=data,
         gc=find(GC_PATTERN, _GC_HINTS),
         comm=comm,
         comm_dimension=table[trace.ranges.name[comm]],

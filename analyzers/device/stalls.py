@@ -29,9 +29,6 @@ from perfdoc.analyzers.device.window import Step, Window
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import I32
 
-EVIDENCE = ("range", "thread", "position")
-"""How a data-loader stall is known, strongest first."""
-
 PAUSE_NS = 1_000_000
 """Between steps Python makes a CUDA call every few microseconds to some hundred."""
 MIN_THREAD_FRAC = 0.01
@@ -55,7 +52,8 @@ class Stalls:
     thread: Intervals = EMPTY
     position: Intervals = EMPTY
     pauses: Intervals = EMPTY
-    """Every long pause where steps meet, whatever the host did in it; named ranges left out."""
+    """Every pause where steps meet in which the device idles for PAUSE_NS, whatever the host did in it; what
+    ranges name left out."""
 
     @cached_property
     def both(self) -> Intervals:
@@ -87,7 +85,7 @@ def find_stalls(trace: Trace, activity: Activity, window: Window, named: Interva
         return NO_STALLS
     otherwise = _operators(trace, threads, places) | _named_otherwise(trace, threads, steps, places)
     pauses = places - (calls | otherwise | named)
-    long = pauses.end_ns - pauses.start_ns >= PAUSE_NS
+    long = _idle_ns(activity, pauses) >= PAUSE_NS
     pauses = Intervals(pauses.start_ns[long], pauses.end_ns[long])
     if not len(pauses):
         return NO_STALLS
@@ -164,6 +162,12 @@ def _longest_inside_ns(steps: Sequence[Step], calls: Intervals) -> float:
     return float(np.median(longest))
 
 
+def _idle_ns(activity: Activity, times: Intervals) -> I64:
+    """How long the device idles in each."""
+    idle: I64 = times.end_ns - times.start_ns - activity.busy.covered_within(times.start_ns, times.end_ns)
+    return idle
+
+
 def _inside(times: Intervals, of: Intervals) -> Intervals:
     return of - (of - times)
 
@@ -201,7 +205,7 @@ def _judged(
     stalled = np.zeros(len(places), bool)
     for evidence, least_ns in least.items():
         times: Intervals = getattr(found, evidence)
-        idle = times.end_ns - times.start_ns - activity.busy.covered_within(times.start_ns, times.end_ns)
+        idle = _idle_ns(activity, times)
         at = np.searchsorted(places.start_ns, times.start_ns, "right") - 1
         costly = np.bincount(at, idle, len(places)) >= least_ns
         kept[evidence] = Intervals(times.start_ns[costly[at]], times.end_ns[costly[at]])

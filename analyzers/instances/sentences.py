@@ -26,7 +26,7 @@ def of_spot(spot: Spot, late: str = "", behind_ns: int = 0) -> str:
 
 def _idle(cause: str, name: str) -> str:
     if cause == "host":
-        return f": launch-bound, the next kernel was not launched yet{f' ({name})' if name else ''}."
+        return f": the next kernel was not launched yet{f' ({name})' if name else ''}."
     if cause == "gc":
         return " during garbage collection on the host."
     if cause == "data":

@@ -169,7 +169,7 @@ def _spot(
 
 
 def _pause(view: DeviceView, cause: str, rows: I64, inferred: Intervals) -> Spot | None:
-    """The collection, or the wait for data, in which the device idled longest; an inferred one has no name."""
+    """The collection, or the wait for data, in which the device idled longest; inferred ones have no name."""
     ranges, activity, window = view.trace.ranges, view.activity, view.window
     threads = view.trace.threads_of(view.device.process) if cause == "gc" else activity.launching_threads
     rows = rows[np.isin(ranges.thread[rows], threads) & (ranges.kind[rows] != RangeKind.MARK)]

@@ -29,12 +29,14 @@ def job(
     stalled: Callable[[int], bool] = lambda step: True,
     before: Callable[[ProcessBuilder, ThreadBuilder], None] | None = None,
     in_range: bool = False,
+    inside: bool = False,
 ) -> TimelineBuilder:
     """Steps whose kernels run as they are launched; after each (but the last) a pause of the host.
 
     A kernel that starts at t is launched by a call in [t - 10 us, t). The pause of step i is [end of its last
-    kernel, first call of step i + 1): 80 ms less 10 us of host time. stalled: which steps are followed by one;
-    the others by 100 us. in_range: the pause lies inside the next step's range, at its start.
+    kernel, first call of step i + 1): 80 ms less 10 us of host time. stalled: which steps are
+    followed by one; the others by 100 us. in_range: the pause lies in the next step's range, at its start.
+    inside: each step has its pause in the middle of its work, and none after it.
     """
     builder = TimelineBuilder()
     process = builder.process()
@@ -43,13 +45,16 @@ def job(
         before(process, main)
     at, begin = MS, MS - 10_000
     for step in range(steps):
+        pause = stall_ms * MS if inside else 0
         for i in range(WORK_MS):
-            start = at + i * MS
+            start = at + i * MS + (pause if i >= WORK_MS // 2 else 0)
             device.kernel(GEMM, start, start + MS, launch=(main, start - 10_000, start))
-        done = at + WORK_MS * MS
-        following = done + (stall_ms * MS if stalled(step) else 100_000)
+        if inside:
+            between(main, step, at + (WORK_MS // 2 - 1) * MS, at + WORK_MS // 2 * MS + pause - 10_000)
+        done = at + WORK_MS * MS + pause
+        following = done + (stall_ms * MS if stalled(step) and not inside else 100_000)
         main.range(f"{step_name} {step}", begin, done if in_range else done - MS + 1_000)
-        if step < steps - 1:
+        if step < steps - 1 and not inside:
             between(main, step, done - MS, following - 10_000)
         at, begin = following, (done if in_range else following - 10_000)
     return builder
@@ -68,3 +73,23 @@ def on(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
         thread.off_cpu(0, 1_000)
     thread.off_cpu(start + 50_000, start + 60_000)
     thread.off_cpu(end - 60_000, end - 50_000)
+
+
+def calling(name: str) -> Between:
+    """The thread is in one call of the C library, from 50 us after the pause begins to 50 us before its end;
+    nothing says whether it was on the CPU."""
+
+    def between(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
+        thread.os_call(name, start + 50_000, end - 50_000)
+
+    return between
+
+
+def both(*parts: Between) -> Between:
+    """All of them."""
+
+    def between(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
+        for part in parts:
+            part(thread, step, start, end)
+
+    return between

@@ -47,6 +47,10 @@ def analyze(
     step_range: Annotated[
         str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
     ] = None,
+    data_range: Annotated[
+        str | None,
+        typer.Option(help="Names of the ranges in which training waits for data (regular expression)."),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,6 +95,7 @@ def analyze(
             json_file=json_file,
             window=window,
             step_range=step_range,
+            data_range=data_range,
             settings=settings or [],
             config=config,
             fail_on=fail_on,

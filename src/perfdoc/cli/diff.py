@@ -49,6 +49,9 @@ def diff(
         str | None,
         typer.Option(help="Names of the ranges that are steps, on both sides (regular expression)."),
     ] = None,
+    data_range: Annotated[
+        str | None, typer.Option(help="Names of the ranges that wait for data, on both sides.")
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
@@ -66,8 +69,8 @@ def diff(
 
         at_once = jobs or os.cpu_count() or 1
         found = compare(
-            load(before, config=config_before, step_range=step_range, jobs=at_once),
-            load(after, config=config_after, step_range=step_range, jobs=at_once),
+            load(before, config=config_before, step_range=step_range, data_range=data_range, jobs=at_once),
+            load(after, config=config_after, step_range=step_range, data_range=data_range, jobs=at_once),
         )
         _print_and_write(found, format_, output)
     except (ValueError, WorkerLostError) as error:  # TraceError and NotComparableError are ValueErrors

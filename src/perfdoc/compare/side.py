@@ -115,18 +115,29 @@ def _diagnosis_alone_in(folder: Path) -> Path | None:
     return None
 
 
-def load(argument: str, *, config: Path | None, step_range: str | None, jobs: int) -> Loaded:
+def load(
+    argument: str,
+    *,
+    config: Path | None,
+    step_range: str | None,
+    jobs: int,
+    data_range: str | None = None,
+) -> Loaded:
     """Measure or read one side.
 
     argument: see captures_or_diagnosis. config: the job's settings, where no run directory has them.
-    step_range: names of the ranges that are steps (regular expression). jobs: files read at once.
+    step_range, data_range: names of the ranges that are steps, and that wait for data (regular expressions).
+    jobs: files read at once.
     Raises TraceError, ValueError, WorkerLostError.
     """
     found = captures_or_diagnosis(argument)
     given = facts_given((), config)
     if isinstance(found, Path):
         return _from_diagnosis(argument, found, given, config)
-    request = WindowRequest(step_pattern=pattern_of("--step-range", step_range))
+    request = WindowRequest(
+        step_pattern=pattern_of("--step-range", step_range),
+        data_pattern=pattern_of("--data-range", data_range),
+    )
     measured = measure_all(Work(captures=found, memory=[], request=request, given=given, replay=False), jobs)
     if not measured.captures:
         raise measured.silent[0]
