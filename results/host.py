@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from perfdoc.results.quality import Measured, State
 
@@ -57,15 +57,15 @@ class HostSplit(Measured):
 
     python_ns: int | None
     """In no CUDA call: Python, the framework, or waiting."""
-    computing_ns: int | None
+    computing_ns: int | None = None
     """Of python_ns: the thread was on a CPU. None here and in waiting_ns: the capture has nothing of the
     thread's state; where it has, what both leave of python_ns is unknown."""
-    waiting_ns: int | None
+    waiting_ns: int | None = None
     """Of python_ns: off the CPU, in a system call that waits, or for the interpreter's lock."""
-    between_steps_ns: int | None
+    between_steps_ns: int | None = None
     """Of python_ns, less waiting_ns: in pauses of at least 1 ms of idle time between the last call of a step
     and the first of the next. None without steps."""
-    waits: list[ThreadWait]
+    waits: list[ThreadWait] = field(default_factory=list)
     """waiting_ns by call, the largest first; a call inside another one counts in both."""
     synchronising_ns: int | None
     """In a call that waits for the device. The device mostly runs meanwhile; the cost of a wait comes after
@@ -174,12 +174,12 @@ class HostPauses(Measured):
 class DataPauses(HostPauses):
     """Waits for data; idle_ns by evidence, strongest first."""
 
-    idle_range_ns: int | None
+    idle_range_ns: int | None = None
     """A range names the loader."""
-    idle_thread_ns: int | None
+    idle_thread_ns: int | None = None
     """No range does: the launching thread waited, between one step's last CUDA call and the next one's
     first."""
-    idle_position_ns: int | None
+    idle_position_ns: int | None = None
     """Nothing but that place and the length of the pause tells: likely a wait for data, not certainly."""
 
 

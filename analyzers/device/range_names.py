@@ -108,13 +108,14 @@ DATA_PATTERN = (
     r"|\b_?(Base|SingleProcess|MultiProcessing)DataLoaderIter\b|\b_?(next|try_get|get)_data$"
     r"|(?i:\b(train_|val_|test_)?dataloader_next\b|\b(train|val|test)_next$|\b(fetch_next|get)_train_batch\b)"
     r"|(?i:^batch[ _-]generator\b|^get_batch_samples\b|^batch_input\b)"
-    r"|(?i:\bDALI\w*Iterator\b|^\[?DALI\]?.*\b(share_?outputs|outputs|__next__|next)\b)"
+    r"|(?i:\bDALI\w{0,64}Iterator\b|^\[?DALI\]?.*\b(share_?outputs|outputs|__next__|next)\b)"
     r"|\bIteratorGetNext\b|\biter_(torch_)?batches\b"
     # What people write themselves.
     r"|(?i:^(## ?)?(data|input|batch)[ _-]?(load(er|ing)?|fetch(er|ing)?|wait(ing)?|read(ing)?|io|stall)\b)"
-    rf"|(?i:^(## ?)?(get|fetch(ing)?|load(ing)?|read(ing)?|next|wait(ing)?([ _-](for|on))?)[ _-]({_WHOSE})*"
+    # TorchRec's `## wait_for_batch ##` waits for a copy that was made ahead.
+    rf"|(?i:^((## ?)?(get|fetch(ing)?|load(ing)?|read(ing)?|next)|wait(ing)?([ _-](for|on))?)[ _-]({_WHOSE})*"
     rf"{_BATCH}{_ENDS})"
-    r"|(?i:\bnext ?\(\w*(load|data|iter|batch)\w*\))"
+    r"|(?i:\bnext ?\(\w{0,64}(load|data|iter|batch)\w{0,64}\))"
 )
 """Ranges in which the training thread waits for a batch."""
 
