@@ -99,7 +99,7 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
 """(where the form comes from, pattern on the whole name); the first that occurs wins."""
 
 _BATCH = r"(mini|micro|global)?[ _-]?(data|batch(es)?|samples?|examples?)"
-_WHOSE = r"(next|new|train(ing)?|val(id(ation)?)?|eval|test)[ _-]"
+_WHOSE = r"(next|new|train(ing)?|val|valid|validation|eval|test)[ _-]"
 _ENDS = r"(?![a-z0-9])(?![ _-]?(size|parallel|norm|ptr|type|index|dim|shape|sampler|placement))"
 DATA_PATTERN = (
     rf"^{re.escape(vocabulary.DATA)}\b"
