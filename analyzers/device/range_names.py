@@ -98,7 +98,7 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
 )
 """(where the form comes from, pattern on the whole name); the first that occurs wins."""
 
-_BATCH = r"(mini|micro|global)?[ _-]?(data|batch(es)?|samples?|examples?)"
+_BATCH = r"(mini|micro|global)?[ _-]?(data|batch(es)?|samples?)"
 _WHOSE = r"(next|new|train(ing)?|val|valid|validation|eval|test)[ _-]"
 _ENDS = r"(?![a-z0-9])(?![ _-]?(size|parallel|norm|ptr|type|index|dim|shape|sampler|placement))"
 DATA_PATTERN = (
@@ -125,7 +125,7 @@ GC_PATTERN = rf"^{re.escape(vocabulary.GC)}\b|(?i:^(python[ _-]?)?gc(\.collect)?
 # Words of which a matching name holds at least one, in lower case. Half a million distinct names (PyTorch's
 # emit_nvtx numbers every operator) are thinned out by them before any pattern is tried.
 _STEP_HINTS = ("step", "iter")
-_DATA_HINTS = (vocabulary.DATA, "data", "batch", "sample", "example", "dali", "next", "input")
+_DATA_HINTS = (vocabulary.DATA, "data", "batch", "sample", "dali", "next", "input")
 _GC_HINTS = (vocabulary.GC, "gc", "garbage")
 
 
