@@ -58,10 +58,10 @@ class HostSplit(Measured):
     python_ns: int | None
     """In no CUDA call: Python, the framework, or waiting."""
     computing_ns: int | None = None
-    """Of python_ns: the thread was on a CPU. None here and in waiting_ns: the capture has nothing of the
-    thread's state; where it has, what both leave of python_ns is unknown."""
+    """Of python_ns: the thread was on a CPU. None without scheduling events."""
     waiting_ns: int | None = None
-    """Of python_ns: off the CPU, in a system call that waits, or for the interpreter's lock."""
+    """Of python_ns: off the CPU, in a system call that waits, or for the interpreter's lock. None where the
+    capture has nothing of the thread's state; what both leave of python_ns is unknown."""
     between_steps_ns: int | None = None
     """Of python_ns, less waiting_ns: in pauses of at least 1 ms of idle time between the last call of a step
     and the first of the next. None without steps."""

@@ -1,17 +1,18 @@
 """Waits for the next batch that no range names: long pauses of the launching thread where steps meet.
 
 The place is between the last CUDA call of a step's range and the first of the next one's. A pause there is a
-stretch in which no thread that launches the device's work makes a CUDA call or runs an operator, and that no
-range names otherwise. Evidence, strongest first:
+stretch in which no thread that launches the device's work makes a CUDA call, and that no range names
+otherwise. Evidence, strongest first:
 
 - `range`: a range names the loader (not found here, see range_names);
 - `thread`: the thread was off the CPU, or in a system call that waits, for most of the pause. What was
   written to a file or sent is left out: a checkpoint or a log;
 - `position`: nothing is known of the thread, and the pause is far longer than any inside the steps.
 
-Where the thread is known to compute, nothing is found: that may be loading in the training process, or
-anything else that Python does between steps. Nor where such pauses do not come back: one may be a checkpoint
-or an evaluation. Nor where more than a little work is launched between two steps: an evaluation.
+Where the thread is known to compute, or runs operators, nothing is found: that may be loading in the
+training process, or anything else that Python does between steps. Nor where such pauses do not come back:
+one may be a checkpoint or an evaluation. Nor where more than a little work is launched between two steps: an
+evaluation.
 """
 
 from __future__ import annotations
@@ -83,14 +84,14 @@ def find_stalls(trace: Trace, activity: Activity, window: Window, named: Interva
     places = _places(activity, steps, calls) if len(calls) else EMPTY
     if not len(places):
         return NO_STALLS
-    otherwise = _operators(trace, threads, places) | _named_otherwise(trace, threads, steps, places)
-    pauses = places - (calls | otherwise | named)
+    pauses = places - (calls | _named_otherwise(trace, threads, steps, places) | named)
     long = _idle_ns(activity, pauses) >= PAUSE_NS
     pauses = Intervals(pauses.start_ns[long], pauses.end_ns[long])
     if not len(pauses):
         return NO_STALLS
     following = np.minimum(np.searchsorted(start, pauses.end_ns, "left"), len(start) - 1)
-    waits, unknown = _by_evidence(trace, pauses, trace.api_calls.thread[rows[following]].astype(np.int64))
+    thread = trace.api_calls.thread[rows[following]].astype(np.int64)
+    waits, unknown = _by_evidence(trace, pauses, thread, _operators(trace, threads, pauses))
     found = Stalls(thread=waits, position=unknown, pauses=pauses)
     return _judged(activity, steps, calls, places, found)
 
@@ -116,11 +117,11 @@ def _bounds(steps: Sequence[Step]) -> tuple[I64, I64]:
     return begin, finish
 
 
-def _operators(trace: Trace, threads: I64, places: Intervals) -> Intervals:
-    """Framework operators on these threads, as far as they reach into the places."""
+def _operators(trace: Trace, threads: I64, pauses: Intervals) -> Intervals:
+    """Framework operators on these threads that reach into the pauses."""
     found = trace.operators
     rows = np.flatnonzero(np.isin(found.thread, threads))
-    rows = rows[places.covered_within(found.start_ns[rows], found.end_ns[rows]) > 0]
+    rows = rows[pauses.covered_within(found.start_ns[rows], found.end_ns[rows]) > 0]
     return union(found.start_ns[rows], found.end_ns[rows])
 
 
@@ -172,7 +173,9 @@ def _inside(times: Intervals, of: Intervals) -> Intervals:
     return of - (of - times)
 
 
-def _by_evidence(trace: Trace, pauses: Intervals, thread: I64) -> tuple[Intervals, Intervals]:
+def _by_evidence(
+    trace: Trace, pauses: Intervals, thread: I64, operators: Intervals
+) -> tuple[Intervals, Intervals]:
     """Waits in pauses of threads that wait, and pauses of threads of which nothing is known."""
     waits, unknown = EMPTY, np.zeros(len(pauses), bool)
     for of in np.unique(thread).tolist():
@@ -180,12 +183,13 @@ def _by_evidence(trace: Trace, pauses: Intervals, thread: I64) -> tuple[Interval
         mine = np.flatnonzero(thread == of)
         start, end = pauses.start_ns[mine], pauses.end_ns[mine]
         most = MOST * (end - start)
-        waiting, computing = (t.covered_within(start, end) for t in (times.waiting, times.computing))
+        computes = times.computing | operators
+        waiting, computing = (t.covered_within(start, end) for t in (times.waiting, computes))
         waits_for_others = times.waiting - times.inside("write", "gil")
         may_be_data = waits_for_others.covered_within(start, end) >= most
         waits = waits | _inside(waits_for_others, Intervals(start[may_be_data], end[may_be_data]))
         unknown[mine] = (waiting < most) & (computing < most)
-    return waits, Intervals(pauses.start_ns[unknown], pauses.end_ns[unknown])
+    return waits, Intervals(pauses.start_ns[unknown], pauses.end_ns[unknown]) - operators
 
 
 def _judged(

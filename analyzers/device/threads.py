@@ -55,6 +55,11 @@ class ThreadTimes:
     calls: tuple[tuple[str, WaitKind, Intervals], ...]
     """What it may have waited in: name and kind of the call, and the time in it. Calls nest: sets overlap."""
 
+    @property
+    def scheduled(self) -> bool:
+        """Whether the capture shows when it was on a CPU."""
+        return len(self.computing) > 0
+
     def inside(self, *kinds: WaitKind) -> Intervals:
         """The time in calls of these kinds."""
         found = EMPTY
@@ -62,9 +67,6 @@ class ThreadTimes:
             if kind in kinds:
                 found = found | times
         return found
-
-
-NOTHING_KNOWN = ThreadTimes(waiting=EMPTY, computing=EMPTY, calls=())
 
 
 def thread_times(trace: Trace, thread: int) -> ThreadTimes:

@@ -48,13 +48,14 @@ def python_split(
     def times_of(thread: int) -> ThreadTimes:
         return thread_times(view.trace, thread)
 
-    known = computing_ns = waiting_ns = between_ns = 0
+    scheduled = known = computing_ns = waiting_ns = between_ns = 0
     waits: dict[tuple[WaitKind, str | None], int] = defaultdict(int)
     for thread, before, outside in _outside_calls(idle, calls, threads):
         waiting = EMPTY
         if traced:
             own, other = times_of(thread), times_of(thread if before < 0 else before)
-            known += any(len(t.waiting) + len(t.computing) for t in (own, other))
+            scheduled += any(t.scheduled for t in (own, other))
+            known += any(t.scheduled or len(t.waiting) for t in (own, other))
             computing = own.computing | other.computing
             waiting = _inside(outside, own.waiting) if own is other else _both(outside, own, other)
             waiting = waiting - computing
@@ -69,7 +70,7 @@ def python_split(
             between_ns += between.overlap_ns(outside - waiting)
     ranked = sorted(waits.items(), key=lambda w: (-w[1], w[0][1] or ""))
     return PythonSplit(
-        computing_ns=computing_ns if known else None,
+        computing_ns=computing_ns if scheduled else None,
         waiting_ns=waiting_ns if known else None,
         between_steps_ns=None if between is None else between_ns,
         waits=[ThreadWait(kind=k, call=c, idle_ns=ns) for (k, c), ns in ranked[:MAX_WAITS] if ns],

@@ -86,7 +86,7 @@ def evaluate(case: Case) -> Verdict:
         level="information" if start_up else "problem",
         reason="kernels are launched too late" + (f"; {start_up}" if start_up else ""),
         evidence=evidence,
-        remedy=_remedy(case),
+        remedy=" ".join([_remedy(case), *_beside_launching(case)]),
         advice=[*graph_advice(case, gain, part), *larger(case, _LARGER)],
         gain=limit,
         verify="Run again: idle.host in the ledger falls, and launch-queue depth stays above 0.",
@@ -128,6 +128,13 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence], start_up:
         if waits
         else "",
     )
+
+
+def _beside_launching(case: Case) -> Iterator[str]:
+    """What to do about the rest, where that is worth it."""
+    for of, words in ((waiting_ns, _FIND_WAIT), (between_steps_ns, _FIND_WORK)):
+        if (part := case.share(of) or 0.0) >= MIN_HOST_FRAC:
+            yield f"Beside launching, {per_cent(part)} of the window: {words[:1].lower()}{words[1:]}"
 
 
 def _waits(case: Case) -> Iterator[Evidence]:
