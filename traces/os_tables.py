@@ -24,7 +24,7 @@ class ThreadStates(Table):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class OsCalls(Table):
-    """Calls into the C library that may wait (Nsight's OS-runtime trace, which leaves out short ones)."""
+    """Calls into the C library that may wait, by thread, then time (Nsight leaves out short ones)."""
 
     start_ns: I64
     end_ns: I64

@@ -122,11 +122,16 @@ DATA_PATTERN = (
 GC_PATTERN = rf"^{re.escape(vocabulary.GC)}\b|(?i:^(python[ _-]?)?gc(\.collect)?$)|(?i:^garbage[ _-]collect)"
 """Ranges of Python's garbage collector."""
 
+LOCK_WAIT_PATTERN = r"(?i)^wait(ing)? for (the )?gil$"
+LOCK_HELD_PATTERN = r"(?i)^holding (the )?gil$"
+"""Ranges of Nsight's --trace=python-gil."""
+
 # Words of which a matching name holds at least one, in lower case. Half a million distinct names (PyTorch's
 # emit_nvtx numbers every operator) are thinned out by them before any pattern is tried.
 _STEP_HINTS = ("step", "iter")
 _DATA_HINTS = (vocabulary.DATA, "data", "batch", "sample", "dali", "next", "input")
 _GC_HINTS = (vocabulary.GC, "gc", "garbage")
+_LOCK_HINTS = ("gil",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -137,6 +142,10 @@ class KnownRanges:
     """(where the form comes from, rows), for every form of STEP_PATTERNS that occurs, in that order."""
     data: I64
     gc: I64
+    lock_waits: I64
+    """Waits for the interpreter's lock."""
+    lock_held: I64
+    """Times in which a thread had it."""
     comm: I64
     """Ranges whose name tells the dimension of communication launched in them."""
     comm_dimension: I64
@@ -172,6 +181,8 @@ def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None)
         steps=[(source, rows) for source, rows in steps if len(rows)],
         data=data,
         gc=find(GC_PATTERN, _GC_HINTS),
+        lock_waits=find(LOCK_WAIT_PATTERN, _LOCK_HINTS),
+        lock_held=find(LOCK_HELD_PATTERN, _LOCK_HINTS),
         comm=comm,
         comm_dimension=table[trace.ranges.name[comm]],
         communicators=_communicators(trace.strings[i] for i in used.tolist()),

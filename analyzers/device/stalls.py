@@ -25,10 +25,10 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.threads import GIL, GIL_HELD, thread_times
+from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.analyzers.device.threads import thread_times
 from perfdoc.analyzers.device.window import Step, Window
 from perfdoc.traces import RangeKind, Trace
-from perfdoc.traces.table import I32
 
 PAUSE_NS = 1_000_000
 """Between steps Python makes a CUDA call every few microseconds to some hundred."""
@@ -71,7 +71,9 @@ class Stalls:
 NO_STALLS = Stalls()
 
 
-def find_stalls(trace: Trace, activity: Activity, window: Window, named: Intervals) -> Stalls:
+def find_stalls(
+    trace: Trace, activity: Activity, window: Window, known: KnownRanges, named: Intervals
+) -> Stalls:
     """Look for them on one device. named: collections of garbage and loading that ranges name."""
     steps = window.steps
     threads = activity.launching_threads[activity.launching_threads >= 0]
@@ -84,14 +86,14 @@ def find_stalls(trace: Trace, activity: Activity, window: Window, named: Interva
     places = _places(activity, steps, calls) if len(calls) else EMPTY
     if not len(places):
         return NO_STALLS
-    pauses = places - (calls | _named_otherwise(trace, threads, steps, places) | named)
+    pauses = places - (calls | _named_otherwise(trace, known, threads, steps, places) | named)
     long = _idle_ns(activity, pauses) >= PAUSE_NS
     pauses = Intervals(pauses.start_ns[long], pauses.end_ns[long])
     if not len(pauses):
         return NO_STALLS
     following = np.minimum(np.searchsorted(start, pauses.end_ns, "left"), len(start) - 1)
     thread = trace.api_calls.thread[rows[following]].astype(np.int64)
-    waits, unknown = _by_evidence(trace, pauses, thread, _operators(trace, threads, pauses))
+    waits, unknown = _by_evidence(trace, known, pauses, thread, _operators(trace, threads, pauses))
     found = Stalls(thread=waits, position=unknown, pauses=pauses)
     return _judged(activity, steps, calls, places, found)
 
@@ -101,7 +103,8 @@ def _places(activity: Activity, steps: Sequence[Step], calls: Intervals) -> Inte
     begin, finish = _bounds(steps)
     last = np.searchsorted(calls.start_ns, finish[:-1], "left") - 1
     first = np.searchsorted(calls.start_ns, begin[1:], "left")
-    launched = np.sort(activity.launch_start_ns[activity.is_compute & (activity.launch_start_ns >= 0)])
+    launched = activity.launch_start_ns[activity.is_compute & (activity.launch_start_ns >= 0)]
+    launched = np.sort(launched, kind="stable")  # nearly in order already
     at_begin, at_finish = (np.searchsorted(launched, t, "left") for t in (begin, finish))
     inside = np.median(at_finish - at_begin)
     quiet = at_begin[1:] - at_finish[:-1] <= QUIET_FRAC * inside
@@ -125,7 +128,9 @@ def _operators(trace: Trace, threads: I64, pauses: Intervals) -> Intervals:
     return union(found.start_ns[rows], found.end_ns[rows])
 
 
-def _named_otherwise(trace: Trace, threads: I64, steps: Sequence[Step], places: Intervals) -> Intervals:
+def _named_otherwise(
+    trace: Trace, known: KnownRanges, threads: I64, steps: Sequence[Step], places: Intervals
+) -> Intervals:
     """Ranges that say what is done where steps meet: those that end there, and lie there for the most part.
 
     One that also holds a step's work, or more than one step, says nothing of the pause.
@@ -133,6 +138,9 @@ def _named_otherwise(trace: Trace, threads: I64, steps: Sequence[Step], places: 
     ranges = trace.ranges
     rows = trace.ranges_of(threads)
     rows = rows[(ranges.kind[rows] != RangeKind.MARK) & ~ranges.never_closed[rows]]
+    rows = np.setdiff1d(
+        rows, np.append(known.lock_waits, known.lock_held)
+    )  # they say nothing of what is done
     start, end = ranges.start_ns[rows], ranges.end_ns[rows]
     inside = places.covered_within(start, end)
     at = np.searchsorted(places.start_ns, end, "left") - 1
@@ -142,14 +150,7 @@ def _named_otherwise(trace: Trace, threads: I64, steps: Sequence[Step], places: 
     )
     is_step = np.isin(start, begin) & np.isin(end, finish)
     kept = ends_there & (inside > 0) & (inside >= MOST * (end - start)) & ~is_step
-    kept &= ~np.isin(ranges.name[rows], _of_the_lock(trace, ranges.name[rows[kept]]))
     return union(start[kept], end[kept])
-
-
-def _of_the_lock(trace: Trace, names: I32) -> list[int]:
-    """Which names are of the interpreter's lock (--trace=python-gil): they say nothing of what is done."""
-    texts = ((i, trace.strings[i]) for i in np.unique(names).tolist())
-    return [i for i, text in texts if GIL.match(text) or GIL_HELD.match(text)]
 
 
 def _longest_inside_ns(steps: Sequence[Step], calls: Intervals) -> float:
@@ -174,12 +175,12 @@ def _inside(times: Intervals, of: Intervals) -> Intervals:
 
 
 def _by_evidence(
-    trace: Trace, pauses: Intervals, thread: I64, operators: Intervals
+    trace: Trace, known: KnownRanges, pauses: Intervals, thread: I64, operators: Intervals
 ) -> tuple[Intervals, Intervals]:
     """Waits in pauses of threads that wait, and pauses of threads of which nothing is known."""
     waits, unknown = EMPTY, np.zeros(len(pauses), bool)
     for of in np.unique(thread).tolist():
-        times = thread_times(trace, of)
+        times = thread_times(trace, known, of)
         mine = np.flatnonzero(thread == of)
         start, end = pauses.start_ns[mine], pauses.end_ns[mine]
         most = MOST * (end - start)

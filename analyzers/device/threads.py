@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Literal, TypeAlias
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.base.intervals import EMPTY, Intervals, union
+from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.traces import RangeKind, Trace
 
 WaitKind: TypeAlias = Literal["gil", "lock", "io", "write", "sleep", "other"]
@@ -29,9 +31,8 @@ _KINDS: tuple[tuple[WaitKind, str], ...] = (
 )
 """What a thread waits for in a call of the C library, by the whole name; the first that matches wins."""
 
-GIL = re.compile(r"(?i)^(waiting for|wait(ing)?) (the )?gil$")
-"""Ranges of Nsight's --trace=python-gil."""
-GIL_HELD = re.compile(r"(?i)^holding (the )?gil$")
+MAX_CALL_NAMES = 64
+"""Of one thread, by time: a program makes a few dozen different ones."""
 
 
 @lru_cache(maxsize=4096)
@@ -69,21 +70,18 @@ class ThreadTimes:
         return found
 
 
-def thread_times(trace: Trace, thread: int) -> ThreadTimes:
+def thread_times(trace: Trace, known: KnownRanges, thread: int) -> ThreadTimes:
     """What is known of a thread."""
-    states, os_calls = trace.thread_states, trace.os_calls
-    mine = np.flatnonzero(states.thread == thread)
+    states = trace.thread_states
+    mine = slice(*np.searchsorted(states.thread, (thread, thread + 1)).tolist())
     start, end, on_cpu = states.start_ns[mine], states.end_ns[mine], states.on_cpu[mine]
     off, on = union(start[~on_cpu], end[~on_cpu]), union(start[on_cpu], end[on_cpu])
-    rows = np.flatnonzero(os_calls.thread == thread)
-    calls: list[tuple[str, WaitKind, Intervals]] = []
-    for name in np.unique(os_calls.name[rows]).tolist():
-        of_name = rows[os_calls.name[rows] == name]
-        text = trace.strings[name]
-        calls.append((text, wait_kind(text), union(os_calls.start_ns[of_name], os_calls.end_ns[of_name])))
-    gil = _gil(trace, thread)
-    if len(gil):
-        calls.append(("waiting for the interpreter's lock", "gil", gil))
+    calls = list(_os_calls(trace, thread))
+    ranges = trace.ranges
+    rows = known.lock_waits
+    rows = rows[(ranges.thread[rows] == thread) & (ranges.kind[rows] != RangeKind.MARK)]
+    if len(rows):
+        calls.append(("GIL", "gil", union(ranges.start_ns[rows], ranges.end_ns[rows])))
     inside = EMPTY
     for _, kind, times in calls:
         inside = inside | times if kind != "other" else inside
@@ -91,12 +89,16 @@ def thread_times(trace: Trace, thread: int) -> ThreadTimes:
     return ThreadTimes(waiting=off | (inside - on), computing=on, calls=tuple(calls))
 
 
-def _gil(trace: Trace, thread: int) -> Intervals:
-    named = [i for i in trace.range_names.tolist() if GIL.match(trace.strings[i])]
-    if not named:
-        return EMPTY
-    ranges = trace.ranges
-    rows: I64 = np.flatnonzero(
-        (ranges.thread == thread) & np.isin(ranges.name, named) & (ranges.kind != RangeKind.MARK)
-    )
-    return union(ranges.start_ns[rows], ranges.end_ns[rows])
+def _os_calls(trace: Trace, thread: int) -> Iterator[tuple[str, WaitKind, Intervals]]:
+    """A thread's calls of the C library by name: those with most time."""
+    rows = trace.os_calls
+    mine = slice(*np.searchsorted(rows.thread, (thread, thread + 1)).tolist())
+    start, end = rows.start_ns[mine], rows.end_ns[mine]
+    names, of = np.unique(rows.name[mine], return_inverse=True)
+    order = np.argsort(of, kind="stable")
+    first = np.searchsorted(of[order], np.arange(len(names) + 1))
+    most = np.argsort(-np.bincount(of, end - start, len(names)), kind="stable")[:MAX_CALL_NAMES]
+    for i in most.tolist():
+        own = order[first[i] : first[i + 1]]
+        name = trace.strings[int(names[i])]
+        yield name, wait_kind(name), union(start[own], end[own])

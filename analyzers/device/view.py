@@ -48,4 +48,6 @@ class DeviceView:
     def idle_inputs(self) -> IdleInputs:
         """What the device's host was doing."""
         named = idle_inputs(self.trace, self.activity, self.known)
-        return with_stalls(named, find_stalls(self.trace, self.activity, self.window, named.gc_or_data))
+        return with_stalls(
+            named, find_stalls(self.trace, self.activity, self.window, self.known, named.gc_or_data)
+        )

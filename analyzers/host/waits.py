@@ -46,7 +46,7 @@ def python_split(
 
     @cache
     def times_of(thread: int) -> ThreadTimes:
-        return thread_times(view.trace, thread)
+        return thread_times(view.trace, view.known, thread)
 
     scheduled = known = computing_ns = waiting_ns = between_ns = 0
     waits: dict[tuple[WaitKind, str | None], int] = defaultdict(int)

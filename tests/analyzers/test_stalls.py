@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -10,9 +12,11 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.ledger.window import build_ledger
 from perfdoc.results.host import HostActivity
+from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.process import ProcessBuilder, ThreadBuilder
 from perfdoc.simulator.captures.timeline import TimelineBuilder
-from tests.analyzers.device_views import view_of
+from perfdoc.traces.kineto.read import read_kineto
+from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.loader_jobs import MS, STEPS, Between, both, calling, job, off, on, silent
 from tests.analyzers.tiny import GEMM
 
@@ -175,6 +179,21 @@ def test_an_evaluation_between_steps_is_no_wait_for_a_batch(tmp_path: Path) -> N
     assert idle["data"] == 0
 
 
+def test_operators_between_steps_are_the_hosts_work(tmp_path: Path) -> None:
+    """Of a PyTorch capture, which has no scheduling: `aten::stack` in the whole pause, or in its first ms."""
+    for length_ms, data_ns in ((80, 0), (1, WHOLE)):
+
+        def collate(thread: ThreadBuilder, step: int, start: int, end: int, ms: int = length_ms) -> None:
+            thread.process.operator(thread, "aten::stack", start + 1_000, start + ms * MS)
+
+        path = write_kineto(job(collate).build(), tmp_path / f"{length_ms}.json", 1000)
+        (view,) = views_of(read_kineto(path))
+        assert ledger(view)["data"] == data_ns
+        between = host_activity(view)[0].idle_split.between_steps_ns
+        assert between is not None
+        assert between + data_ns == pytest.approx(WHOLE, abs=1)
+
+
 def test_a_host_that_is_slow_everywhere_is_no_stall(tmp_path: Path) -> None:
     # Nothing is known of the thread; its pauses inside steps are as long as half of those between.
     builder = TimelineBuilder()
@@ -193,6 +212,24 @@ def test_no_step_ranges_no_place(tmp_path: Path) -> None:
     host, idle = of(job(off, step_name="part"), tmp_path)
     assert (idle["data"], host.data.state) == (0, "not_measured")
     assert (host.idle_split.waiting_ns, host.idle_split.between_steps_ns) == (OFF, None)
+
+
+def test_a_loader_without_its_name(shared_traces: Path, tmp_path: Path) -> None:
+    """PyTorch's capture of a loader in the training process, its ranges taken out: they held 174.337 ms."""
+    original = shared_traces / "kineto" / "resnet50_num_workers_0_v100.pt.trace.json.gz"
+    trace = json.loads(gzip.decompress(original.read_bytes()))
+    rows = trace["traceEvents"] if isinstance(trace, dict) else trace
+    kept = [row for row in rows if "DataLoader" not in str(row.get("name"))]
+    assert len(rows) - len(kept) >= 6
+    path = tmp_path / "nameless.json"
+    path.write_text(
+        json.dumps({"traceEvents": kept} if isinstance(trace, list) else {**trace, "traceEvents": kept})
+    )
+    (view,) = views_of(read_kineto(path))
+    host, _ = host_activity(view)
+    # The thread decodes and transforms pictures: it computes, and that is not said to be a wait for data.
+    assert host.data.state == "not_measured"
+    assert host.idle_split.between_steps_ns == pytest.approx(174_337_000, rel=0.02)
 
 
 def test_perfdoc_marks_what_it_waits_for(tmp_path: Path) -> None:

@@ -83,9 +83,12 @@ def _os_calls(source: NsysSource, ids: Ids) -> OsCalls:
     c = read_ints(source, OS_CALLS, {"start": _NO_TIME, "end": _NO_TIME, "globalTid": NULL, "nameId": NULL})
     kept = times_fit(c["start"], c["end"]) & (c["end"] > c["start"])
     rows: I64 = np.flatnonzero(kept & ids.known_threads(c["globalTid"]))
+    thread = ids.threads_of(c["globalTid"][rows])
+    order = np.lexsort((c["start"][rows], thread))
+    rows = rows[order]
     return OsCalls(
         start_ns=c["start"][rows],
         end_ns=c["end"][rows],
-        thread=ids.threads_of(c["globalTid"][rows]),
+        thread=thread[order],
         name=ids.names_of(c["nameId"][rows]),
     )
