@@ -97,8 +97,9 @@ def evaluate(case: Case) -> Verdict:
 
 def _within(gain: Gain | None, limit: Gain | None) -> Gain | None:
     """A prediction, unless it takes away more than launching causes: then that, as an upper bound."""
-    known = gain is not None and limit is not None
-    return limit if known and (gain.mid_ms or 0.0) > (limit.high_ms or 0.0) else gain
+    if gain is None or limit is None:
+        return gain
+    return limit if (gain.mid_ms or 0.0) > (limit.high_ms or 0.0) else gain
 
 
 def _not_launched(case: Case) -> Iterator[Evidence]:

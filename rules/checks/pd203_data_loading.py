@@ -99,7 +99,11 @@ def evaluate(case: Case) -> Verdict:
 
 def _by_evidence(case: Case) -> dict[str, float]:
     """Share of the window by evidence."""
-    return {key: case.share(lambda r, of=of: of(r.host.data) or 0) or 0.0 for key, _, of in _EVIDENCE}
+
+    def share(of: Callable[[DataPauses], int | None]) -> float:
+        return case.share(lambda rank: of(rank.host.data) or 0) or 0.0
+
+    return {key: share(of) for key, _, of in _EVIDENCE}
 
 
 def _strength(case: Case) -> str:
