@@ -19,6 +19,8 @@ from perfdoc.results.layout import laid_out
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import CapabilityRow, Input, NotMeasured, Quality, State
 from perfdoc.results.ranks import (
+    DIMENSIONS,
+    IDLE_CAUSES,
     Communication,
     ExposedComm,
     Gpu,
@@ -45,9 +47,6 @@ from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
 SCHEMA_VERSION = "1.4"
-
-DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
-IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
 
 __all__ = [
     "DIMENSIONS",

@@ -317,7 +317,11 @@ class Trace(Lookups):
     """Python functions of the program itself, where its stacks were recorded (PyTorch's with_stack)."""
     thread_states: ThreadStates = field(default_factory=ThreadStates.empty)
     os_calls: OsCalls = field(default_factory=OsCalls.empty)
+    python_calls_reason: str = "Python stacks are not read from captures of this format"
+    """Why there are none, where there are none."""
     payloads: Payloads = field(default_factory=Payloads.empty)
+    peers_are_global: bool = False
+    """Whether `payloads.peer` is a rank of the job (PyTorch), not one within the communicator (NCCL)."""
     groups: Sequence[Group] = ()
     world_size: int | None = None
     capabilities: Mapping[str, Capability] = field(default_factory=dict)

@@ -78,7 +78,9 @@ def evaluate(case: Case) -> Verdict:
     if launching < MIN_HOST_FRAC and launching < share / 2:
         return _not_launching(case, share, evidence, start_up)
     limit = ceiling(case, launching_ns, "all idle time that launching causes")
-    gain = _within(predicted(case, "without_launches"), limit)
+    gain = predicted(case, "without_launches")
+    if launching < share:  # the replay takes these waits away too
+        gain = _within(gain, limit)
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside the graphs")
     return Verdict(
         state="fires",

@@ -31,4 +31,6 @@ def evaluate(case: Case) -> Verdict:
         evidence=evidence,
         remedy='Wrap each step: torch.cuda.nvtx.range_push(f"step {n}") … range_pop(), or call '
         "profiler.step(); or name your own ranges with --step-range REGEX.",
+        verify="Capture again: the report gives a step time and the number of steps.",
+        false_alarm="A program without steps, such as inference: pass --window.",
     )

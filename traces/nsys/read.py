@@ -26,6 +26,7 @@ from perfdoc.traces.nsys.scheduling import read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, ParquetSource, SqliteSource
 from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
+_NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"
 _FIRST_ROWS = 65_536
 """Nearly every export has a launch among its first rows, which spares the look at all of them."""
 
@@ -206,6 +207,7 @@ def read_nsys(source: NsysSource) -> Trace:
         ranges=nvtx.ranges,
         thread_states=states,
         os_calls=os_calls,
+        python_calls_reason=_NO_STACKS,
         payloads=payloads,
         capabilities=capabilities,
         notes=notes,
