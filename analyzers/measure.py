@@ -16,7 +16,7 @@ from perfdoc.analyzers.device.capture_parts import in_parts
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.event_counts import event_counts, limited, partial_notes
 from perfdoc.analyzers.device.launches import find_launches
-from perfdoc.analyzers.device.range_names import find_known_ranges
+from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_matching
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
@@ -131,7 +131,7 @@ def measure_trace(
     launches = find_launches(trace)
     events = event_counts(trace, launches)
     trace = replace(trace, capabilities=limited(trace.capabilities, list(events.values())))
-    known = find_known_ranges(trace)
+    known = find_known_ranges(trace, request.data_pattern)
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
 
@@ -193,6 +193,15 @@ def measure_trace(
     notes = [r for r in results if isinstance(r, Note)] + partial_notes([r.events for r in ranks])
     if comm_kernel is not None:
         notes.append(_given_communication(kinds, comm_kernel))
+    if request.data_pattern is not None and not len(ranges_matching(trace, request.data_pattern.search)):
+        # No error: in a job of many ranks some may load nothing.
+        notes.append(
+            Note(
+                code="no-data-range",
+                message=f"No range matches --data-range {request.data_pattern.pattern!r}.",
+                remedy="See the names with: perfdoc ranges TRACE",
+            )
+        )
     if (pending := sum(estimated.values())) > 0:
         notes.append(
             Note(

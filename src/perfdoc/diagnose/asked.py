@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +46,7 @@ def asked_work(
     *,
     window: str | None = None,
     step_range: str | None = None,
+    data_range: str | None = None,
     comm_kernel: str | None = None,
     settings: Sequence[str] = (),
     config: Path | None = None,
@@ -59,6 +60,7 @@ def asked_work(
         if window
         else WindowRequest(step_pattern=pattern_of("--step-range", step_range))
     )
+    request = replace(request, data_pattern=pattern_of("--data-range", data_range))
     named = pattern_of("--comm-kernel", comm_kernel)
     paths, words = split_settings(paths)
     try:

@@ -75,7 +75,7 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     if not losses:
         return f"The {what} {verb} for all of the {scope}."
     most = "" if 2 * idle[cause] >= times["idle"] else "largest cause: "
-    why = f" ({most}{_WORDS['python' if on_host and cause == 'host' else cause]})"
+    why = f" ({most}{_cause(cause, ranks, on_host=on_host)})"
     names = {"idle": f"idle{why if times['idle'] >= _WORTH_A_CAUSE * window else ''}"}
     parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
@@ -104,6 +104,27 @@ def _start_up(ranks: Sequence[Rank]) -> str:
         else "nothing follows"
     )
     return f" {of} of that is start-up ({named}), which runs once; {rest}. No gain is predicted."
+
+
+def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool) -> str:
+    """The cause in words, no surer than its evidence."""
+    if cause == "host" and on_host:
+        return _WORDS["python"]
+    if cause == "host":
+        host_ns = sum(r.ledger_ns.idle.host for r in ranks)
+        waiting, between = (
+            sum(getattr(r.host.idle_split, part) or 0 for r in ranks)
+            for part in ("waiting_ns", "between_steps_ns")
+        )
+        if 2 * waiting >= host_ns:
+            return "the host waits"
+        if 2 * (waiting + between) >= host_ns:
+            return "the host works between steps"
+    if cause == "data" and 2 * sum(r.host.data.idle_position_ns or 0 for r in ranks) > sum(
+        r.ledger_ns.idle.data for r in ranks
+    ):
+        return f"likely {_WORDS['data']}"
+    return _WORDS[cause]
 
 
 def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:

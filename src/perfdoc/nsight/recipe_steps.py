@@ -37,6 +37,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one = steps.add_parser("measure")
     one.add_argument("--window")
     one.add_argument("--step-range")
+    one.add_argument("--data-range")
     one.add_argument("--comm-kernel")
     one.add_argument("--set", action="append", default=[])
     one.add_argument("--config", type=Path)
@@ -51,6 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 [given.report],
                 window=given.window,
                 step_range=given.step_range,
+                data_range=given.data_range,
                 comm_kernel=given.comm_kernel,
                 settings=given.set,
                 config=given.config,
