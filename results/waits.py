@@ -105,7 +105,7 @@ class Straggler:
     chance_frac: float
     """That share if all ranks of its groups were equally likely to be last."""
     chance_probability: float
-    """At most this probable by chance, for any of all ranks (Chernoff)."""
+    """That chance makes any of all ranks come last so often (exact binomial, times the ranks)."""
     steps_frac: float | None
     """Share of the steps in which it caused the most waiting in its groups; None without numbered steps."""
     collectives: int
@@ -122,6 +122,9 @@ class Straggler:
     cause: LateCause
     """At least half of the lateness: longer compute; waiting for another rank in another dimension, so that
     it only passes the delay on; neither (idle: host, data, garbage collection)."""
+    borne_out: bool
+    """Each quarter of its collectives shows it again, by half of its median lateness or more. Else it is of
+    one stretch of the capture."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,6 +18,7 @@ from statistics import NormalDist
 
 import numpy as np
 
+from perfdoc.analyzers.base.binomial import at_least
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.host.steps import HostStep, HostSteps
 from perfdoc.analyzers.ledger.steps import distinct_names
@@ -136,7 +137,7 @@ def _slowest(host: I64, labels: Sequence[str], noise_ns: float | None) -> list[S
     found = []
     for rank, count in Counter(late.tolist()).most_common(MAX_SLOWEST):
         median_lag = float(np.median(lag[late == rank]))
-        often = ranks * _at_least(count, steps, 1 / ranks) < SIGNIFICANCE
+        often = ranks * at_least(count, steps, 1 / ranks) < SIGNIFICANCE
         found.append(
             SlowestRank(
                 label=labels[rank],
@@ -147,19 +148,6 @@ def _slowest(host: I64, labels: Sequence[str], noise_ns: float | None) -> list[S
             )
         )
     return found
-
-
-def _at_least(count: int, of: int, chance: float) -> float:
-    """Chance of so many or more successes of so many tries; 9 or 10 of 10 at 1/2: 11 / 1024."""
-    log = [
-        math.lgamma(of + 1)
-        - math.lgamma(k + 1)
-        - math.lgamma(of - k + 1)
-        + k * math.log(chance)
-        + (of - k) * math.log1p(-chance)
-        for k in range(count, of + 1)
-    ]
-    return min(1.0, math.fsum(math.exp(x) for x in log))
 
 
 def _gc(steps: Sequence[Sequence[HostStep]]) -> UnsynchronisedGc:

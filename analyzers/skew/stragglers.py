@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from perfdoc.analyzers.base.binomial import at_least
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.device.activity import DIMENSIONS
@@ -24,6 +25,11 @@ _LARGEST_CHANCE = 0.01
 _ODDS_RATIO = 2.0
 """The odds of coming last must be so many times those of chance: in ten thousand collectives the smallest
 bias is significant, and matters to nobody."""
+_BLOCKS = 4
+"""Parts of the capture, each with as many of the collectives. Of two equal ranks one and the same is later in
+all four in one capture of eight, and by as much in fewer."""
+_AGAIN_FRAC = 0.5
+"""Of its median lateness: so much is seen again in each part."""
 _EXPLAINS_FRAC = 0.5
 """Of its lateness; what makes up this share is named as the cause."""
 
@@ -104,13 +110,13 @@ class _Habit:
         return q * (1 - p) / ((1 - q) * p)
 
     def probability(self, ranks: int) -> float:
-        """That one of so many ranks comes last so often by chance, at most: n draws of chance p give a share
-        of q or more with exp(-n (q ln q/p + (1-q) ln (1-q)/(1-p))) at most (Chernoff)."""
-        q, p = min(self.recurrence_frac, 1.0), self.chance_frac
-        if q <= p or p <= 0 or p >= 1:
+        """That chance alone makes any of so many ranks come last so often: the exact binomial, for each rank.
+
+        Where the collectives' chances differ by size or by ranks that came together, no less than that."""
+        last = round(self.recurrence_frac * self.count)
+        if last < self.count * self.chance_frac + 1:  # what Hoeffding's bound holds from
             return 1.0
-        divergence = q * math.log(q / p) + ((1 - q) * math.log((1 - q) / (1 - p)) if q < 1 else 0.0)
-        return min(1.0, ranks * math.exp(-self.count * divergence))
+        return min(1.0, ranks * at_least(last, self.count, self.chance_frac))
 
 
 def _habits(matches: Matches, late: Lateness) -> list[_Habit]:
@@ -169,7 +175,19 @@ def _straggler(
         extra_compute_ns=extra_compute,
         extra_wait_ns=extra_wait,
         cause=cause,
+        borne_out=_is_borne_out(times, late, mine),
     )
+
+
+def _is_borne_out(times: Arrivals, late: Lateness, rows: I64) -> bool:
+    """Whether each part of the capture shows it again. The collectives of a slow moment are not independent:
+    a rank that lost its core for one step was last in hundreds of them."""
+    collective = late.collective[late.of[rows]]
+    in_time = rows[np.argsort(times.first_ns[collective], kind="stable")]
+    behind = late.behind_ns[in_time]
+    typical = float(np.median(behind))
+    again = [float(np.median(part)) for part in np.array_split(behind, _BLOCKS)]
+    return typical > 0 and min(again) >= _AGAIN_FRAC * typical
 
 
 def _latest(late: Lateness, rows: I64) -> int | None:

@@ -39,6 +39,8 @@ META = Meta(
 
 MIN_FRAC = 0.01
 """Of the time: cost of its lateness, by replay if possible."""
+PROBLEM_FRAC = 2 * MIN_FRAC
+"""From here on it is a problem: two equal runs about `MIN_FRAC` are not told apart as problem and nothing."""
 _ACROSS_STAGES = ("pp", "other", "unknown")
 """Groups of these may span pipeline stages: by the schedule the first stage ends last in every step."""
 _NAMELESS = {
@@ -50,7 +52,8 @@ _NAMELESS = {
 def evaluate(case: Case) -> Verdict:
     """Fires if a rank joins last more often than by chance, at a cost of `MIN_FRAC`; not if that is the
     order in which pipeline stages end, nor if the rank itself only waited for others. As information if it
-    computes no longer than the others: the order of hosts may be another one in the next run."""
+    computes no longer than the others, if one stretch of the capture alone shows it, or if it costs less than
+    `PROBLEM_FRAC`: a repeat may show another rank, or none."""
     found = case.job.skew
     late = [s for s in found.stragglers if _loss_frac(case, s) >= MIN_FRAC]
     culprits = [s for s in late if s.cause != "waiting" and not _by_schedule(case, s)]
@@ -65,13 +68,14 @@ def evaluate(case: Case) -> Verdict:
                 )
             ],
         )
-    worst = max(culprits, key=lambda s: (s.cause == "compute", _loss_frac(case, s)))
+    worst = max(culprits, key=lambda s: (_would_repeat(case, s), s.cause == "compute", _loss_frac(case, s)))
     prediction = _prediction(case, worst)
     return Verdict(
         state="fires",
         worst=late_rank(case, worst),
-        level="problem" if worst.cause == "compute" else "information",
-        reason=f"{worst.name} joins last in {_collectives(worst.dimension)}",
+        level="problem" if _would_repeat(case, worst) else "information",
+        reason=f"{worst.name} joins last in {_collectives(worst.dimension)}"
+        + ("" if worst.borne_out else ", in one stretch of the capture"),
         evidence=[
             Evidence(label="joins last in", value=f"{per_cent(worst.recurrence_frac, 0)} of them"),
             Evidence(label="expected by chance", value=per_cent(worst.chance_frac, 0)),
@@ -93,6 +97,12 @@ _WHERE = {
     "other": "it computes no longer than the others and does not wait for them. Check its host and the other "
     "processes on its machine",
 }
+
+
+def _would_repeat(case: Case, straggler: Straggler) -> bool:
+    """Whether a second run of the same ranks can be expected to show it."""
+    lasting = straggler.cause == "compute" and straggler.borne_out
+    return lasting and _loss_frac(case, straggler) >= PROBLEM_FRAC
 
 
 def _collectives(dimension: str) -> str:

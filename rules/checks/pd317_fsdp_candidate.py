@@ -23,6 +23,7 @@ from perfdoc.rules.facts.degrees import (
     without_tensor_ranks,
 )
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
+from perfdoc.rules.facts.fsdp import megatron_fsdp, several_queues, torch_fsdp2
 from perfdoc.rules.facts.memory_need import FIT_FRAC, batch_of, device_bytes
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
@@ -97,7 +98,7 @@ def evaluate(case: Case) -> Verdict:
     if splits_too_far(case):
         reason = "the model fits on fewer ranks: see PD310"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    advice = [] if need is None else all_or_none(case, _advice(case, now.tp, now.pp, now.vpp))
+    advice = [] if need is None else _advice(case, now)
     return Verdict(
         state="fires",
         level="information",
@@ -132,8 +133,16 @@ def _cost_ns(rank: RankMeasurement) -> int:
     return exposed_ns("tp")(rank) + exposed_ns("pp")(rank)
 
 
-def _advice(case: Case, tp: int, pp: int, vpp: int) -> list[Advice]:
-    """All changes that belong together, prerequisites first."""
+def _advice(case: Case, now: Degrees) -> list[Advice]:
+    """megatron-core's FSDP; PyTorch's where the configuration forbids that one."""
+    whole = _unsplit(case, now.tp, now.pp, now.vpp)
+    why = "gathers each layer's weights during the previous layer's compute"
+    ways = (megatron_fsdp, torch_fsdp2)
+    return next((found for way in ways if (found := all_or_none(case, [*whole, *way(case, why)]))), [])
+
+
+def _unsplit(case: Case, tp: int, pp: int, vpp: int) -> list[Advice]:
+    """Neither tensor nor pipeline ranks, prerequisites first."""
     found = []
     if vpp > 1:
         found += without_chunks(case)
@@ -142,11 +151,4 @@ def _advice(case: Case, tp: int, pp: int, vpp: int) -> list[Advice]:
     found += without_tensor_ranks(case)
     if tp > 1:
         found.append(advise(knob=TP, to=1, why="whole layers on each GPU, sharded by FSDP"))
-    if case.is_set_to("cuda_device_max_connections", 1):
-        why = "with one queue FSDP's all-gathers wait behind compute"
-        found.append(advise(knob="cuda_device_max_connections", to=32, why=why))
-    why = "gathers each layer's weights during the previous layer's compute"
-    found.append(advise(knob="use_megatron_fsdp", to=True, why=why, costs="another checkpoint layout"))
-    why = "shards weights, gradients and optimizer states"
-    found.append(advise(knob="data_parallel_sharding_strategy", to="optim_grads_params", why=why))
-    return found
+    return found + several_queues(case)

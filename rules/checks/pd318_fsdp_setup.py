@@ -10,15 +10,14 @@ from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_a
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
+from perfdoc.rules.facts.fsdp import MEGATRON, QUEUES, TORCH, megatron_fsdp
 from perfdoc.rules.facts.work_queues import MANY, wants_several
-
-_TORCH, _MEGATRON, _QUEUES = "use_torch_fsdp2", "use_megatron_fsdp", "cuda_device_max_connections"
 
 
 def _no_fsdp(case: Case) -> Missing | None:
     if uses_fsdp(case):
         return None
-    if case.setting(_TORCH)[0] and case.setting(_MEGATRON)[0]:
+    if case.setting(TORCH)[0] and case.setting(MEGATRON)[0]:
         return not_applicable("FSDP is off")
     return skipped("whether FSDP is used is not known")
 
@@ -42,22 +41,16 @@ def evaluate(case: Case) -> Verdict:
     share = given(case.share(exposed_ns("dp")))
     evidence = [Evidence(label="exposed DP communication, mean over ranks", value=per_cent(share))]
     advice, reasons = [], []
-    one_queue = case.is_set_to(_QUEUES, 1) and not wants_several(case)
+    one_queue = case.is_set_to(QUEUES, 1) and not wants_several(case)
     if one_queue:
-        advice.append(advise(knob=_QUEUES, to=MANY, why="lets all-gathers overlap with compute"))
+        advice.append(advise(knob=QUEUES, to=MANY, why="lets all-gathers overlap with compute"))
         reasons.append("all-gathers share one hardware queue with compute")
-    if case.is_set_to(_TORCH, True):
+    if case.is_set_to(TORCH, True):
         copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
         evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
         advice += [
-            advise(knob=_TORCH, to=False, why="the two exclude each other"),
-            advise(knob=_MEGATRON, to=True, why="communicates from persistent buffers, with fewer copies"),
-            advise(
-                knob="data_parallel_sharding_strategy",
-                to="optim_grads_params",
-                why="shards what FSDP2 shards: weights, gradients and optimizer states",
-                costs="another checkpoint layout",
-            ),
+            advise(knob=TORCH, to=False, why="the two exclude each other"),
+            *megatron_fsdp(case, "communicates from persistent buffers, with fewer copies"),
         ]
         reasons.append("PyTorch's FSDP2 is used; a guide finds megatron-core's faster")
     if not reasons:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoc.analyzers.kernel_class.experts import DEDICATED_TRANSPORTS
 from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none
@@ -58,13 +59,19 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", reason=f"{used} is on", evidence=evidence)
     if share < HIDDEN_FRAC and seen(case, "ep"):
         return Verdict(state="passes", reason="the exchange is hidden", evidence=evidence)
-    if not case.setting(_DISPATCHER)[0]:
-        return Verdict(state="skipped", reason=f"{_DISPATCHER} is not known")
+    known = case.setting(_DISPATCHER)[0]
+    libraries = _libraries_seen(case)
+    if not known and libraries:
+        reason = f"{_DISPATCHER} is not known, and kernels of {libraries} are in the capture"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    if not known and not seen(case, "ep"):
+        return Verdict(state="skipped", reason=f"{_DISPATCHER} is not known, and no exchange was seen")
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "ep"),
         level="problem" if share >= MIN_FRAC else "information",
-        reason=f"groups of {now.ep * now.etp} ranks span NVLink domains of {domain}",
+        reason=f"groups of {now.ep * now.etp} ranks span NVLink domains of {domain}"
+        + ("" if known else ", and no kernel of a library made for it was seen"),
         evidence=evidence,
         advice=all_or_none(case, _advice(case, library)) if domain > 1 else [],
         remedy=_smaller(now, domain),
@@ -75,7 +82,13 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _uses_flex(case: Case) -> bool:
-    return case.is_set_to(_DISPATCHER, "flex")
+    return case.is_set_to(_DISPATCHER, "flex") or case.is_set_to(_OLD, True)
+
+
+def _libraries_seen(case: Case) -> str:
+    """Whose kernels moved the tokens, where they do nothing else; empty where none were seen."""
+    transports = {row.transport for rank in case.ranks for row in rank.communication}
+    return " and ".join(sorted(transports & set(DEDICATED_TRANSPORTS)))
 
 
 def _backend(case: Case) -> str:

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from statistics import NormalDist
+
+import pytest
+
+from perfdoc.analyzers.base.binomial import at_least
 from perfdoc.analyzers.skew.waiting import analyse_skew
+from perfdoc.results.waits import Straggler
 from perfdoc.traces.job_facts import JobFacts
 from tests.analyzers.planted_ranks import Job
 
@@ -45,3 +52,40 @@ def test_five_times_are_a_habit_and_who_costs_most_comes_first() -> None:
         (7, 5, 75 * MS),
         (3, 5, 15 * MS),
     ]
+
+
+def _last_in(order: str) -> list[Straggler]:
+    """Eight ranks, one all-reduce a letter, to which the rank of that number comes 1 ms after the others."""
+    job = Job(ranks=8)
+    for i, last in enumerate(map(int, order)):
+        job.collective("dp", {r: 10 * MS * i + MS * (r == last) for r in range(8)}, 100_000)
+    return analyse_skew(job.columns(sequences=True), JobFacts()).stragglers
+
+
+def test_five_of_eight_is_no_chance_and_four_of_eight_may_be() -> None:
+    # P(5 or more of 8 at 1/8), for each of 8 ranks. Of four it is 8 · 70·7⁴ / 8⁸ more: 0.09.
+    five = 8 * (56 * 7**3 + 28 * 7**2 + 8 * 7 + 1) / 8**8
+    assert five == pytest.approx(0.0098, abs=5e-5)
+    (late,) = _last_in("30313323")
+    assert (late.rank, late.recurrence_frac, late.chance_frac) == (3, 5 / 8, 1 / 8)
+    assert late.chance_probability == pytest.approx(five)
+    assert not _last_in("30313423")
+
+
+def test_what_one_stretch_alone_shows_is_not_borne_out() -> None:
+    # Rank 1 is last in 20 of 40, all of them in the first half; rank 2 in as many, all over the capture.
+    (early,) = _last_in("1" * 20 + "02345670" * 2 + "2345")
+    (always,) = _last_in("20212324" * 5)
+    assert (early.rank, early.recurrence_frac, early.borne_out) == (1, 0.5, False)
+    assert (always.rank, always.recurrence_frac, always.borne_out) == (2, 0.5, True)
+
+
+@pytest.mark.parametrize(("of", "chance"), [(8, 0.125), (23, 0.5), (40, 0.3)])
+def test_the_binomial_is_exact(of: int, chance: float) -> None:
+    terms = [math.comb(of, k) * chance**k * (1 - chance) ** (of - k) for k in range(of + 1)]
+    for count in range(of + 1):
+        assert at_least(count, of, chance) == pytest.approx(math.fsum(terms[count:]), rel=1e-10)
+    assert at_least(of + 1, of, chance) == 0
+    assert at_least(50_500, 100_000, 0.5) == pytest.approx(
+        NormalDist().cdf(-499.5 / math.sqrt(25_000)), rel=0.01
+    )

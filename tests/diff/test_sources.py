@@ -10,6 +10,9 @@ import pytest
 
 from perfdoc.compare.side import captures_or_diagnosis, load
 from perfdoc.compare.stored import read_diagnosis
+from perfdoc.diagnose.asked import asked_work
+from perfdoc.diagnose.diagnosis import diagnosis_of
+from perfdoc.diagnose.measuring import measure_all
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results import to_json
 from perfdoc.traces import TraceError
@@ -124,3 +127,12 @@ def test_damaged_bytes_are_refused(diagnosis: Path) -> None:
         diagnosis.write_bytes(bad)
         with pytest.raises(TraceError):
             read_diagnosis(diagnosis)
+
+
+def test_a_side_is_judged_as_analyze_judges_it(demo: Path) -> None:
+    work = asked_work([str(demo)])
+    analysed, _ = diagnosis_of(measure_all(work, 1), None)
+    side = load(str(demo), config=None, step_range=None, jobs=1).diagnosis
+    assert (side.rules, side.analyses.replay) == (analysed.rules, analysed.analyses.replay)
+    quick = load(str(demo), config=None, step_range=None, jobs=1, replay=False).diagnosis
+    assert quick.analyses.replay != analysed.analyses.replay

@@ -321,4 +321,5 @@ def _straggler(rank: int, dimension: str, wait_ns: int, cause: str) -> Straggler
         extra_compute_ns=None,
         extra_wait_ns=None,
         cause=cause,  # type: ignore[arg-type]
+        borne_out=True,
     )

@@ -13,6 +13,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.rules import RuleResult
+from perfdoc.rules.checks.pd303_straggler import PROBLEM_FRAC
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
@@ -88,15 +89,23 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
     skew = replace(case.job.skew, stragglers=[replace(straggler, cause="other")])
     found = result("PD303", _without_rank(replace(case, job=replace(case.job, skew=skew)), 2))
     assert (found.state, found.level, found.gain and found.gain.method) == ("fires", "information", "ceiling")
+    # In one stretch alone, or for next to nothing: an equal run may show another rank, or none.
+    skew = replace(case.job.skew, stragglers=[replace(straggler, borne_out=False)])
+    found = result("PD303", _without_rank(replace(case, job=replace(case.job, skew=skew)), 2))
+    assert (found.state, found.level, "one stretch" in found.reason) == ("fires", "information", True)
+    whole = predicting(case, without_straggler_dp=(1.0, 2.0, 3.0)).gains.predictions[0].step_ns or 0
+    for frac, level in ((PROBLEM_FRAC * 1.01, "problem"), (PROBLEM_FRAC * 0.99, "information")):
+        found = result("PD303", _without_rank(case, 2, whole * frac / 1e6))
+        assert (found.state, found.level) == ("fires", level)
     # Even ranks of one clock: nobody comes last, to collectives of which too few are told apart.
     even = result("PD303", planted(tmp_path, JobSpec(dp=4, micro_batches=2)))
     assert (even.state, even.evidence) == ("skipped", [])
     assert result("PD303", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
 
 
-def _without_rank(case: Case, rank: int) -> Case:
+def _without_rank(case: Case, rank: int, saved_ms: float = 2.0) -> Case:
     """The replay tried the lateness of this one."""
-    case = predicting(case, without_straggler_dp=(1.0, 2.0, 3.0))
+    case = predicting(case, without_straggler_dp=(saved_ms / 2, saved_ms, saved_ms * 1.5))
     tried = [
         replace(p, change=change_title("without_straggler_dp", f"rank {rank}"))
         for p in case.gains.predictions

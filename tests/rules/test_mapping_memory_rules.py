@@ -155,6 +155,8 @@ def test_pd317_fsdp(slow: Case) -> None:
     to = {
         SP: False,
         TP: 1,
+        "overlap_grad_reduce": True,
+        "overlap_param_gather": True,
         "use_megatron_fsdp": True,
         "data_parallel_sharding_strategy": "optim_grads_params",
     }
@@ -192,6 +194,10 @@ def test_pd317_threshold_and_queues(slow: Case) -> None:
     assert result("PD317", with_exposed(slow, "tp", MIN_FRAC - 0.001)).state == "passes"
     one_queue = under(slow, {**NOW, "cuda_device_max_connections": 1}, model=slow.job.facts.model)
     assert settings_of(result("PD317", one_queue))["cuda_device_max_connections"] == 32
+    # Where the rest of the configuration excludes megatron-core's, PyTorch's is advised.
+    other = under(slow, {**NOW, "use_tp_pp_dp_mapping": True}, model=slow.job.facts.model)
+    fsdp2 = {"use_distributed_optimizer": False, "use_torch_fsdp2": True}
+    assert settings_of(result("PD317", other)) == {SP: False, TP: 1, **fsdp2}
     uneven = under(slow, {**NOW, "global_batch_size": 6}, model=slow.job.facts.model)
     assert (result("PD317", uneven).advice, "FSDP" in result("PD317", uneven).remedy) == ([], True)
 
@@ -204,7 +210,8 @@ def test_pd317_threshold_and_queues(slow: Case) -> None:
         ({"use_megatron_fsdp": True, "cuda_device_max_connections": 8}, "passes", {}),
         ({"use_megatron_fsdp": True, "cuda_device_max_connections": 1}, "passes", {}),  # PD112 says it
         ({"use_torch_fsdp2": True}, "fires",
-         {"use_torch_fsdp2": False, "use_megatron_fsdp": True,
+         {"use_torch_fsdp2": False, "use_distributed_optimizer": True, "overlap_grad_reduce": True,
+          "overlap_param_gather": True, "use_megatron_fsdp": True,
           "data_parallel_sharding_strategy": "optim_grads_params"}),
     ],
 )  # fmt: skip

@@ -187,6 +187,34 @@ def test_pd343_level_and_smaller_groups(ep4: Case) -> None:
         assert (found.state, "hidden" in found.reason) == (state, state == "passes")
 
 
+def test_pd343_without_the_dispatcher(ep4: Case) -> None:
+    unset = {k: v for k, v in {**NOW, **WIDE}.items() if k != DISPATCHER}
+    wide = under(with_exposed(ep4, "ep", 0.74), unset)
+    found = result("PD343", wide)
+    assert (found.state, found.level) == ("fires", "problem")
+    assert settings_of(found) == {DISPATCHER: "flex", BACKEND: "deepep"}
+    assert all(piece.from_value is None for piece in found.advice)
+
+    def by(transport: str) -> Case:
+        ranks = [
+            replace(r, communication=[replace(c, transport=transport) for c in r.communication])
+            for r in wide.ranks
+        ]
+        return replace(wide, captures=[replace(wide.captures[0], ranks=ranks)])
+
+    assert result("PD343", by("nccl")).state == "fires"
+    for library in ("deepep", "hybridep", "uccl"):
+        found = result("PD343", by(library))
+        assert (found.state, library in found.reason) == ("passes", True)
+    old = result("PD343", under(wide, {**unset, "moe_enable_deepep": True}))
+    assert (old.state, old.reason) == ("passes", "the flex dispatcher is on")
+    # No exchange was seen at all: nothing says what it is.
+    unseen = [replace(r, communication=[]) for r in wide.ranks]
+    assert (
+        result("PD343", replace(wide, captures=[replace(wide.captures[0], ranks=unseen)])).state == "skipped"
+    )
+
+
 @pytest.mark.parametrize(
     ("changes", "state"),
     [

@@ -59,6 +59,9 @@ def diff(
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
+    replay: Annotated[
+        bool, typer.Option("--replay/--no-replay", help="Replay each window; rules judge by it.")
+    ] = True,
     force: Annotated[bool, typer.Option(help="Overwrite files that are there.")] = False,
     debug: Debug = False,
 ) -> None:
@@ -74,8 +77,8 @@ def diff(
         at_once = jobs or os.cpu_count() or 1
         patterns = {"step_range": step_range, "data_range": data_range, "comm_kernel": comm_kernel}
         found = compare(
-            load(before, config=config_before, jobs=at_once, **patterns),
-            load(after, config=config_after, jobs=at_once, **patterns),
+            load(before, config=config_before, jobs=at_once, replay=replay, **patterns),
+            load(after, config=config_after, jobs=at_once, replay=replay, **patterns),
         )
         _print_and_write(found, format_, output)
     except (ValueError, WorkerLostError) as error:  # TraceError and NotComparableError are ValueErrors

@@ -18,7 +18,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.compare.runs import run_manifest, unprofiled_ns
 from perfdoc.compare.stored import DIAGNOSIS, REPORT, is_diagnosis, read_diagnosis
-from perfdoc.diagnose.asked import Work, facts_given, pattern_of
+from perfdoc.diagnose.asked import Work, facts_given, memory_files, pattern_of
 from perfdoc.diagnose.diagnosis import diagnosis_of
 from perfdoc.diagnose.job import job_configuration
 from perfdoc.diagnose.measuring import measure_all
@@ -123,12 +123,14 @@ def load(
     jobs: int,
     data_range: str | None = None,
     comm_kernel: str | None = None,
+    replay: bool = True,
 ) -> Loaded:
     """Measure or read one side.
 
     argument: see captures_or_diagnosis. config: the job's settings, where no run directory has them.
     step_range, data_range: names of the ranges that are steps, and that wait for data (regular expressions).
     comm_kernel: names of kernels that are communication (regular expression). jobs: files read at once.
+    replay: as `analyze` replays; rules ask it for what a change would gain, and judge otherwise without.
     Raises TraceError, ValueError, WorkerLostError.
     """
     found = captures_or_diagnosis(argument)
@@ -140,7 +142,14 @@ def load(
         data_pattern=pattern_of("--data-range", data_range),
     )
     named = pattern_of("--comm-kernel", comm_kernel)
-    work = Work(captures=found, memory=[], request=request, given=given, comm_kernel=named, replay=False)
+    work = Work(
+        captures=found,
+        memory=memory_files([], found),
+        request=request,
+        given=given,
+        comm_kernel=named,
+        replay=replay,
+    )
     measured = measure_all(work, jobs)
     if not measured.captures:
         raise measured.silent[0]

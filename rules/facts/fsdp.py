@@ -1,0 +1,63 @@
+"""Switching on FSDP, with all that megatron-core wants beside the switch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from perfdoc.knobs.knob import Value
+from perfdoc.results.rules import Advice
+from perfdoc.rules.engine.advise import advise
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.work_queues import MANY
+
+MEGATRON, TORCH = "use_megatron_fsdp", "use_torch_fsdp2"
+QUEUES = "cuda_device_max_connections"
+_OPTIMIZER = "use_distributed_optimizer"
+_MEGATRON_WANTS: Mapping[str, tuple[Value, str]] = {
+    _OPTIMIZER: (True, "megatron-core's FSDP writes updated shards back through it"),
+    "overlap_grad_reduce": (True, "reduces each layer's gradients during the backward pass"),
+    "overlap_param_gather": (True, "gathers each layer's weights during the previous layer's compute"),
+}
+_MEGATRON_EXCLUDES = ("gradient_accumulation_fusion", "average_in_collective")
+_TORCH_EXCLUDES = {
+    _OPTIMIZER: "FSDP2 shards the optimizer itself",
+    "gradient_accumulation_fusion": "it writes into Megatron's gradient buffer, which FSDP2 has not",
+    "overlap_param_gather": "FSDP2 prefetches by itself",
+    "overlap_grad_reduce": "FSDP2 reduces by itself",
+}
+
+
+def megatron_fsdp(case: Case, why: str) -> list[Advice]:
+    """megatron-core's FSDP of weights, gradients and optimizer states. why: for the switch."""
+    found = [
+        advise(knob=knob, to=False, why="megatron-core's FSDP has gradient buffers of its own")
+        for knob in _MEGATRON_EXCLUDES
+        if case.is_set_to(knob, True)
+    ]
+    found += [
+        advise(knob=knob, to=to, why=because)
+        for knob, (to, because) in _MEGATRON_WANTS.items()
+        if not case.is_set_to(knob, to)
+    ]
+    found.append(advise(knob=MEGATRON, to=True, why=why, costs="another checkpoint layout"))
+    sharding = "shards weights, gradients and optimizer states"
+    found.append(advise(knob="data_parallel_sharding_strategy", to="optim_grads_params", why=sharding))
+    return found
+
+
+def torch_fsdp2(case: Case, why: str) -> list[Advice]:
+    """PyTorch's FSDP2, which shards the same. why: for the switch."""
+    found = [
+        advise(knob=knob, to=False, why=because)
+        for knob, because in _TORCH_EXCLUDES.items()
+        if case.is_set_to(knob, True)
+    ]
+    found.append(advise(knob=TORCH, to=True, why=why, costs="another checkpoint layout, and more copies"))
+    return found
+
+
+def several_queues(case: Case) -> list[Advice]:
+    """More than the one hardware queue that is known to be set."""
+    if not case.is_set_to(QUEUES, 1):
+        return []
+    return [advise(knob=QUEUES, to=MANY, why="with one queue FSDP's all-gathers wait behind compute")]
