@@ -24,6 +24,7 @@ _TORCH_EXCLUDES = {
     "gradient_accumulation_fusion": "it writes into Megatron's gradient buffer, which FSDP2 has not",
     "overlap_param_gather": "FSDP2 prefetches by itself",
     "overlap_grad_reduce": "FSDP2 reduces by itself",
+    "grad_reduce_in_fp32": "FSDP2 sums the gradients of bf16 weights in bf16",
 }
 
 
