@@ -53,6 +53,8 @@ META = Meta(
 )
 
 _LEVEL, _C2C = "nccl_net_gdr_level", "nccl_net_gdr_c2c"
+_NEARER = ("LOC", "PIX", "PXB")
+"""Distances up to which network cards reach GPU memory directly; Grace is a PHB away."""
 _OFFLOADS = ("cpu_offloading", "fine_grained_activation_offloading", "optimizer_cpu_offload")
 _REMEDY = (
     "Let network cards access GPU memory directly, past the Grace CPU: NCCL_NET_GDR_LEVEL=PHB up to NCCL "
@@ -72,13 +74,17 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     why = "network cards access GPU memory over C2C (NCCL 2.26; earlier: NCCL_NET_GDR_LEVEL=PHB)"
     closed = case.is_set_to(_C2C, 0)
+    advice = [advise(knob=_C2C, to=1, why=why)] if closed else []
+    if case.setting(_LEVEL)[1] in _NEARER:
+        nearer = "a path through the Grace CPU is farther than what is allowed now; for NCCL up to 2.25"
+        advice.append(advise(knob=_LEVEL, to="PHB", why=nearer))
     return Verdict(
         state="fires",
         level="information",
         reason="exposed communication while offloading over the same CPU",
         evidence=evidence,
-        advice=[advise(knob=_C2C, to=1, why=why)] if closed else [],
-        remedy="" if closed else _REMEDY,
+        advice=advice,
+        remedy="" if advice else _REMEDY,
         otherwise=_REMEDY,
         verify="Run again: bus bandwidth between nodes rises while copies to the host run.",
         false_alarm="Communication that stays inside the NVLink domain, or NCCL 2.27 and later.",

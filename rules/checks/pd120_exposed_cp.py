@@ -12,7 +12,13 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, WINDOW
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.context_parallel import covered_cp, transfer_over_attention, two_levels
+from perfdoc.rules.facts.context_parallel import (
+    covered_cp,
+    key_value_heads,
+    transfer_over_attention,
+    two_levels,
+)
+from perfdoc.rules.facts.degrees import heads_of
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
 from perfdoc.rules.facts.hidden import level_of, surely_saved
 
@@ -71,6 +77,9 @@ def evaluate(case: Case) -> Verdict:
     ratio = transfer_over_attention(case)
     if scheme is not None:
         evidence.append(Evidence(label="scheme (cp_comm_type)", value=scheme))
+    if scheme == "all_gather" and (heads := heads_of(case)) and (shared := key_value_heads(case)):
+        gathered = f"{shared} of {heads}: {per_cent(shared / heads, 0)} of the bytes of all heads"
+        evidence.append(Evidence(label="key and value heads gathered, of query heads", value=gathered))
     if ratio is not None:
         evidence.append(Evidence(label="CP communication over attention time", value=per_cent(ratio, 0)))
     blocked = _blocked(case, exposed) if scheme in ("p2p", None) else None

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.memory import DeviceMemory
-from perfdoc.results.rules import Evidence
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.bubble import PIPELINE
+from perfdoc.rules.facts.stage_split import as_settings, layers_by_stage
 
 
 def _one_stage(case: Case) -> Missing | None:
@@ -60,11 +62,41 @@ def evaluate(case: Case) -> Verdict:
         level="problem" if failed else "information",
         reason=f"stage {fullest} is full; stage {emptiest} needs {per_cent(least / most, 0)} of its peak",
         evidence=evidence,
+        advice=_one_layer_less(case, fullest, emptiest, most - least),
         remedy=f"Give stage {fullest} fewer layers with pipeline_model_parallel_layout, or recompute on that "
         "stage only. With 1F1B the first stage keeps as many micro-batches in flight as there are stages, "
         "the last stage one, plus the logits.",
         verify="Take snapshots of all stages again: their peaks come closer.",
         false_alarm="Snapshots of different steps, or of start-up.",
+    )
+
+
+def _one_layer_less(case: Case, fullest: int, emptiest: int, apart_bytes: int) -> list[Advice]:
+    """One layer of the fullest stage on the emptiest, which becomes no fuller by that. A layer takes at most
+    its share of the whole stage, times the micro-batches that 1F1B keeps in flight there over those here."""
+    peaks = _peaks(case)
+    pp = case.job.pipeline.pp or 0
+    layers = layers_by_stage(case, pp)
+    if layers is None or sorted(peaks) != list(range(pp)) or layers[fullest] < 2:
+        return []
+    in_flight = max(1.0, (pp - emptiest) / (pp - fullest))
+    if peaks[fullest][0] / layers[fullest] * in_flight > apart_bytes:
+        return []
+    known, mtp = case.setting("mtp_num_layers")
+    if not known or (mtp is not None and not isinstance(mtp, int)):
+        return []
+    counts = list(layers)
+    counts[fullest] -= 1
+    counts[emptiest] += 1
+    knobs = as_settings(case, counts, mtp or 0)
+    why = f"moves one layer from stage {fullest} to stage {emptiest}, which has the memory"
+    costs = f"stage {emptiest} takes longer: where it is the slowest, the others wait"
+    return all_or_none(
+        case,
+        [
+            advise(knob=knob, to=to, why=why, costs=costs, together=[k for k in knobs if k != knob])
+            for knob, to in knobs.items()
+        ],
     )
 
 

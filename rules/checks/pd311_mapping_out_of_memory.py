@@ -24,6 +24,7 @@ from perfdoc.rules.facts.degrees import (
     sequence_of,
     uses_fsdp,
 )
+from perfdoc.rules.facts.memory_need import fits
 from perfdoc.rules.facts.memory_relief import pieces
 from perfdoc.rules.facts.shortage import NEEDS, shortage
 
@@ -44,6 +45,9 @@ META = Meta(
         "pm_table_long_seq",
         "mlm_12",
         "moe_ep_over_pp",
+        "moe_ep_purpose",
+        "mlm_quick_mem",
+        "mlm_ts_oom",
     ),
 )
 
@@ -116,9 +120,11 @@ def _next(case: Case, full: DeviceMemory) -> list[Advice]:
     if experts := _more_expert_ranks(case, domain):
         return experts
     if tp and heads and domain and 2 * tp <= domain and heads % (2 * tp) == 0:
-        why = f"halves weights and activations of a GPU, inside the NVLink domain of {domain}"
-        costs = f"{costs}; communication in every layer"
-        found = [advise(knob=TP, to=2 * tp, why=why, costs=costs)]
+        wide = _tensor_ranks(case, tp, heads, domain)
+        part = "halves" if wide == 2 * tp else f"leaves a {_PARTS.get(wide // tp, f'1/{wide // tp}')} of"
+        why = f"{part} weights and activations of a GPU, inside the NVLink domain of {domain}"
+        costs = f"data parallelism becomes {dp * tp // wide}; communication in every layer"
+        found = [advise(knob=TP, to=wide, why=why, costs=costs)]
         if tp == 1 and case.is_set_to("sequence_parallel", False):
             why = "shards the activations that tensor parallelism replicates"
             found.append(advise(knob="sequence_parallel", to=True, why=why))
@@ -133,6 +139,21 @@ def _next(case: Case, full: DeviceMemory) -> list[Advice]:
             found.append(advise(knob=VPP, to=2, why=why, costs="twice the send/recv between stages"))
         return found
     return []
+
+
+_PARTS = {4: "quarter", 8: "eighth"}
+
+
+def _tensor_ranks(case: Case, tp: int, heads: int, domain: int) -> int:
+    """The smallest degree with which the model is estimated to fit; twice the present one where none is known
+    to."""
+    now = degrees_of(case)
+    wider = [tp << k for k in range(1, 8) if tp << k <= domain and heads % (tp << k) == 0]
+    for wide in wider if now is not None else ():
+        then = None if now is None else now.with_model_parallel(tp=wide, pp=now.pp)
+        if now is not None and then is not None and fits(case, now, then) is not None:
+            return wide
+    return 2 * tp
 
 
 def _more_expert_ranks(case: Case, domain: int | None) -> list[Advice]:

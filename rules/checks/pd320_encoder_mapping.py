@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.results.rules import Evidence
+from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
@@ -55,6 +55,7 @@ def evaluate(case: Case) -> Verdict:
             state="fires",
             reason=wrong,
             evidence=evidence,
+            advice=_one_stage(own, width),
             remedy="Give the encoder one stage or none, at most the decoder's tensor ranks, and the job "
             "dp x cp x (encoder tp x pp + decoder tp x pp) GPUs.",
             verify="The job starts.",
@@ -72,6 +73,14 @@ def evaluate(case: Case) -> Verdict:
             false_alarm=_FALSE_ALARM,
         )
     return Verdict(state="passes", evidence=evidence)
+
+
+def _one_stage(own: int | None, width: int | None) -> list[Advice]:
+    """Of its own: not several, nor none where its tensor ranks are set, which are read with one only."""
+    if own is not None and (own > 1 or (own == 0 and width)):
+        why = "an encoder has one stage of its own, or none" if own else "its tensor ranks are read then only"
+        return [advise(knob=_STAGES, to=1, why=why, costs=_EXPERIMENTAL)]
+    return []
 
 
 def _contradiction(case: Case, own: int | None, width: int | None, tp: int | None, pp: int | None) -> str:

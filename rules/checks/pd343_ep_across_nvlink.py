@@ -10,7 +10,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.degrees import DEGREES, EXPERTS_SPREAD, NVLINK, degrees_of, nvlink_domain
+from perfdoc.rules.facts.degrees import DEGREES, EP, EXPERTS_SPREAD, NVLINK, degrees_of, nvlink_domain
 from perfdoc.rules.facts.exposed import MIN_FRAC, ceiling_of_transfer, exposed_evidence, exposed_ns, seen
 
 META = Meta(
@@ -73,7 +73,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"groups of {now.ep * now.etp} ranks span NVLink domains of {domain}"
         + ("" if known else ", and no kernel of a library made for it was seen"),
         evidence=evidence,
-        advice=all_or_none(case, _advice(case, library)) if domain > 1 else [],
+        advice=_first_possible(case, now, domain, library),
         remedy=_smaller(now, domain),
         gain=ceiling_of_transfer(case, "ep"),
         verify="Run again: exposed EP communication falls. DeepEP and HybridEP have kernels of their own.",
@@ -111,12 +111,36 @@ def _advice(case: Case, library: str) -> list[Advice]:
     return found
 
 
+def _first_possible(case: Case, now: Degrees, domain: int, library: str) -> list[Advice]:
+    """The library; where the configuration forbids it the 1F1B overlap; else groups inside the domain."""
+    if domain <= 1:
+        return []
+    hide = "hides the exchange under another micro-batch's compute"
+    inside = _inside(now, domain)
+    why = f"keeps tokens inside the NVLink domain of {domain}"
+    ways = [
+        _advice(case, library),
+        [advise(knob=_OVERLAP, to=True, why=hide)],
+        [advise(knob=EP, to=inside, why=why, costs=f"{now.ep // inside} times the experts on a GPU")]
+        if inside
+        else [],
+    ]
+    return next((found for way in ways if (found := all_or_none(case, way))), [])
+
+
+def _inside(now: Degrees, domain: int) -> int:
+    """The largest degree whose groups fit in a domain; 0 where none does."""
+    return max(
+        (d for d in range(1, min(now.ep, 4096) + 1) if now.ep % d == 0 and d * now.etp <= domain), default=0
+    )
+
+
 def _smaller(now: Degrees, domain: int) -> str:
-    inside = [d for d in range(1, min(now.ep, 4096) + 1) if now.ep % d == 0 and d * now.etp <= domain]
+    inside = _inside(now, domain)
     if not inside:
         return "Or keep expert ranks inside the domain: experts without tensor parallelism first (PD340)."
     return (
-        f"Or keep expert ranks inside the domain: EP {inside[-1]}, which puts {now.ep // inside[-1]} times "
+        f"Or keep expert ranks inside the domain: EP {inside}, which puts {now.ep // inside} times "
         "the experts on a GPU. Across nodes guides advise expert parallelism with DeepEP or HybridEP and the "
         "overlap only."
     )

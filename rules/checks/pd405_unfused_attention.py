@@ -27,7 +27,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003"),
     topic="fusion",
     needs=(GPUS, KERNELS, WINDOW, Need(words="kernels in the window", missing=_no_rows)),
-    advice=("fus_attention_backend", "mlm_31"),
+    advice=("fus_attention_backend", "mlm_31", "fus_all_on", "fus_verl_defaults"),
 )
 
 MIN_FRAC = 0.02

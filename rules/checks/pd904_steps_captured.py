@@ -23,7 +23,6 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="profiling",
     needs=(OWN_WINDOW, Need(words="whole steps of every rank", missing=_no_steps)),
-    advice=("prof_nsys",),
 )
 
 MIN_STEPS = 2

@@ -72,6 +72,27 @@ def test_pd306_one_full_stage(job: Case, device: DeviceMemory) -> None:
     assert (pd306.MAX_FREE_FRAC, pd306.MAX_RATIO) == (0.1, 0.8)
 
 
+@pytest.mark.parametrize(
+    ("reserved", "layers", "to"),
+    [
+        # A layer of eight takes 125 MiB at most: stage 1, which has 200 less, can take one.
+        ((1000, 900, 800, 700), 16, {"num_layers_in_last_pipeline_stage": 9}),
+        ((1000, 900, 800, 700), 8, {}),  # of four 250 MiB
+        # The last stage is full: on the first, twice as many micro-batches are in flight, 250 MiB.
+        ((800, 700, 1000, 900), 16, {}),
+        ((800, 700, 1000, 900), 32, {"num_layers_in_last_pipeline_stage": 15}),
+    ],
+)
+def test_pd306_moves_a_layer_where_it_fits(
+    job: Case, device: DeviceMemory, reserved: tuple[int, ...], layers: int, to: dict[str, Value]
+) -> None:
+    settings = {**NOW, TP: 1, SP: False, PP: 2, "num_layers": layers, **EVEN_SPLIT}
+    free = [(1000 if r == 1000 else 2000) - r + 50 for r in reserved]
+    case = remembering(under(job, settings), device, *zip(reserved, free, strict=True))
+    found = result("PD306", case)
+    assert (found.state, settings_of(found)) == ("fires", to)
+
+
 def test_pd310_leaves_waiting_for_uneven_stages_to_pd305(job: Case) -> None:
     """Of 6 % exposed between stages 4.1 % are waiting for a slower one: less than 2 % is left."""
     settings = {**NOW, TP: 1, SP: False, PP: 2}
@@ -82,6 +103,17 @@ def test_pd310_leaves_waiting_for_uneven_stages_to_pd305(job: Case) -> None:
         rows = [replace(r, late_peer_ns=round(late * window)) for r in exposed.job.pipeline.stages]
         case = replace(exposed, job=replace(exposed.job, pipeline=replace(exposed.job.pipeline, stages=rows)))
         assert result("PD310", under(case, settings, model=shaped(LLAMA, layers=8))).state == state
+
+
+EVEN_SPLIT: Mapping[str, Value] = {
+    VPP: None,
+    "pipeline_model_parallel_layout": None,
+    "num_layers_in_first_pipeline_stage": None,
+    "num_layers_in_last_pipeline_stage": None,
+    "account_for_embedding_in_pipeline_split": False,
+    "account_for_loss_in_pipeline_split": False,
+    "mtp_num_layers": None,
+}
 
 
 BIG: Mapping[str, Value] = {**NOW, "global_batch_size": 64, "data_parallel_size": 4}
@@ -108,6 +140,18 @@ def test_pd311_next_step(
     found = result("PD311", case)
     assert (found.state, found.level, settings_of(found)) == ("fires", "information", to)
     assert "PD501" in found.remedy
+
+
+def test_pd311_takes_the_smallest_tensor_degree_that_fits(job: Case, device: DeviceMemory) -> None:
+    """Llama 3 8B over eight ranks: estimated 41.1, 26.2 and 18.7 GiB with TP 2, 4 and 8, of which 70 % of the
+    device are allowed: 58.8, 37.4 and 26.7 GiB. Where none fits, one step."""
+    settings = {**BIG, TP: 1, "data_parallel_size": 8, "recompute_granularity": "full"}
+    for memory, to in ((59, 2), (58, 4), (37, 8), (26, 2)):
+        ranks = [replace(r, device=replace(r.device, memory_bytes=memory << 30)) for r in job.ranks]
+        small = replace(job, captures=[replace(job.captures[0], ranks=ranks)])
+        case = under(small, settings, model=LLAMA)
+        found = result("PD311", remembering(case, device, (1000, 20), failed=1))
+        assert settings_of(found)[TP] == to, memory
 
 
 def test_pd311_experts_go_before_stages(job: Case, device: DeviceMemory) -> None:
@@ -251,9 +295,20 @@ STAGES, TENSOR = "encoder_pipeline_model_parallel_size", "encoder_tensor_model_p
 def test_pd320_encoders(job: Case, settings: dict[str, Value], state: str, level: str) -> None:
     found = result("PD320", under(job, settings, dialect="nemo"))
     assert (found.state, found.level) == (state, level)
-    if level == "information":
-        assert settings_of(found) == {TENSOR: 2}
-        assert "experimental" in found.advice[0].costs
+    to = (
+        {TENSOR: 2}
+        if level == "information"
+        else {STAGES: 1}
+        if settings.get(STAGES) == 0 and TENSOR in settings
+        else {}
+    )
+    assert settings_of(found) == to
+    assert all("experimental" in piece.costs for piece in found.advice)
+
+
+def test_pd320_more_than_one_stage(job: Case) -> None:
+    found = result("PD320", under(job, {STAGES: 2, TENSOR: 2, TP: 4, PP: 2}, dialect="nemo"))
+    assert (found.state, settings_of(found)) == ("fires", {STAGES: 1})
 
 
 def test_other_gpus_have_other_domains(job: Case, device: DeviceMemory) -> None:

@@ -215,6 +215,29 @@ def test_pd343_without_the_dispatcher(ep4: Case) -> None:
     )
 
 
+PADDED: Mapping[str, Value] = {
+    "moe_pad_expert_input_to_capacity": True,
+    "moe_expert_capacity_factor": 1.0,
+}
+FULL: Mapping[str, Value] = {
+    "recompute_granularity": "full",
+    "recompute_method": "uniform",
+    "recompute_num_layers": 1,
+}
+
+
+@pytest.mark.parametrize(
+    ("changes", "to"),
+    [
+        (PADDED, {OVERLAP: True}),  # DeepEP takes no padding
+        ({**PADDED, **FULL}, {EP: 8}),  # nor the overlap full recomputation
+    ],
+)  # fmt: skip
+def test_pd343_advises_what_is_left(ep4: Case, changes: dict[str, Value], to: dict[str, Value]) -> None:
+    case = under(with_exposed(ep4, "ep", MIN_FRAC), {**NOW, **WIDE, **changes})
+    assert settings_of(result("PD343", case)) == to
+
+
 @pytest.mark.parametrize(
     ("changes", "state"),
     [
