@@ -91,6 +91,18 @@ def test_equal_runs_pass_and_one_new_run_shows_a_loss(recorded: Path, tmp_path: 
     assert check(recorded, one)[0] == 1
 
 
+def test_limits_hold_for_the_mean_too(recorded: Path, tmp_path: Path) -> None:
+    """Medians of 100 ms, 40 TFLOP/s a line; means of 180 ms."""
+    new = log_of(tmp_path / "new.log", times_ms(300, some(0.4, 3)))
+    new.write_text(new.read_text().replace(" | global", " | throughput per GPU (TFLOP/s/GPU): 40.0 | global"))
+    floors = ("--floor", "step_time_max_ms=150", "--floor", "tflops_per_gpu_min=30")
+    _, states, found = check(recorded, new, *floors)
+    assert (states["step_time_max_ms"], states["tflops_per_gpu_min"]) == ("fail", "fail")
+    values = {c["name"]: c["value"] for c in found["checks"]}
+    assert values["step_time_max_ms"] == pytest.approx(180, rel=0.05)
+    assert values["tflops_per_gpu_min"] == pytest.approx(40 / 1.8, rel=0.05)
+
+
 def test_the_record_takes_no_run_whose_mean_is_another(recorded: Path, tmp_path: Path) -> None:
     slow = [log_of(tmp_path / f"new{i}.log", times_ms(i + 50, some(0.4, 3))) for i in range(3)]
     code, _, err = gate(recorded, "record", *slow)
