@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
 from perfdoc.results.capture_parts import Period, RangeProposal, StartUp
@@ -85,6 +85,10 @@ class Idle:
     def total(self) -> int:
         """All causes together."""
         return self.host + self.gc + self.data + self.dependency + self.launch_latency + self.unexplained
+
+
+DIMENSIONS = tuple(f.name for f in fields(ExposedComm))
+IDLE_CAUSES = tuple(f.name for f in fields(Idle))
 
 
 @dataclass(frozen=True, kw_only=True)

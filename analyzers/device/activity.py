@@ -17,6 +17,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.device.launches import Launches, innermost
 from perfdoc.analyzers.kernel_class.classify import KernelKind, KernelKinds
+from perfdoc.results import ranks
 from perfdoc.traces import CopyKind, Trace
 from perfdoc.traces.table import I32, U64, Bool
 
@@ -45,7 +46,7 @@ def communicating_copies(trace: Trace, rows: I64, launches: Launches) -> Bool:
     return found
 
 
-DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
+DIMENSIONS = ranks.DIMENSIONS
 UNKNOWN_DIMENSION = DIMENSIONS.index("unknown")
 
 EVIDENCE = ("communicator", "group_description", "range", "structure", "none")

@@ -21,6 +21,8 @@ META = Meta(
 
 MAX_UNEXPLAINED_FRAC = 0.02
 """Of the window: more than this is a defect to look into."""
+_VERIFY = "Capture again: leaf idle.unexplained falls below the threshold."
+_FALSE_ALARM = "A job that does nothing for a while: the window includes a pause outside the training loop."
 
 
 def evaluate(case: Case) -> Verdict:
@@ -48,6 +50,8 @@ def evaluate(case: Case) -> Verdict:
             reason="launches are not in the capture, so idle time has no cause",
             evidence=evidence,
             remedy=remedy if rank.events.partial else f"Capture the CUDA API too: {remedy}",
+            verify=_VERIFY,
+            false_alarm=_FALSE_ALARM,
         )
     return Verdict(
         state="fires",
@@ -57,4 +61,6 @@ def evaluate(case: Case) -> Verdict:
         remedy="Look at the gaps on the timeline: either the launch of what ran next is not in the capture, "
         "or it was queued and started late. On Windows and WSL the driver submits work in batches, which "
         "looks like the latter: measure on Linux.",
+        verify=_VERIFY,
+        false_alarm=_FALSE_ALARM,
     )

@@ -48,6 +48,8 @@ def evaluate(case: Case) -> Verdict:
         reason=window.reason,
         evidence=evidence,
         remedy=" ".join([*_what_is_there(window), _WRAP]),
+        verify="Analyse again: the report gives a step time and the number of steps.",
+        false_alarm="A program without steps, such as inference: pass --window.",
     )
 
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.contradictions import in_words
 from perfdoc.rules.engine.case import Case
 
 T = TypeVar("T")
@@ -45,8 +46,19 @@ def not_applicable(reason: str) -> Missing:
 
 
 def first_missing(case: Case, needs: Iterable[Need]) -> Missing | None:
-    """The first need that the case does not meet; None if it meets all."""
-    return next((found for need in needs if (found := need.missing(case)) is not None), None)
+    """The first need that the case does not meet; None if it meets all.
+
+    What was given and contradicts the captures is missing for that reason, not for want of a configuration.
+    """
+    for need in needs:
+        if (found := need.missing(case)) is not None:
+            contradicts = (
+                found.state == "skipped" and case.as_given is not None and need.missing(case.as_given) is None
+            )
+            if contradicts:
+                return skipped(f"the settings contradict the capture: {in_words(case.contradicted)}")
+            return found
+    return None
 
 
 def needs_in_words(needs: Iterable[Need]) -> list[str]:

@@ -11,7 +11,7 @@ from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
-from perfdoc.simulator.replay.gains import Gains, no_gains
+from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
@@ -32,9 +32,10 @@ class ReplayTopic:
 
 
 def replays_of(
-    captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank], job: JobMeasurement
+    captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank], job: JobMeasurement, why_not: WhyNot
 ) -> ReplayTopic:
-    """Join the ranks and predict from them. ranks: the published ones, in the order of the captures."""
+    """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
+    asked of every change whether the job can have it."""
     measured = [r for capture in captures for r in capture.ranks]
     if partial := next((r.events.partial for r in measured if r.events.partial), ""):
         gains = no_gains(partial, REMEDY)
@@ -57,7 +58,8 @@ def replays_of(
         job.clocks,
         [r.ledger for r in measured],
         free=free_lengths(read_logged_steps(job.facts.run_directory)),
-        stragglers=_late(job),
+        stragglers=late_by_compute(job),
+        why_not=why_not,
     )
     gains = whole.gains
     if start_up := next((r.window.is_start_up for r in measured if r.window.is_start_up), ""):
@@ -65,14 +67,15 @@ def replays_of(
     return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined)
 
 
-def _late(job: JobMeasurement) -> list[tuple[str, str]]:
-    """Ranks that are late of themselves: not because they waited for others, nor by the order in which stages
-    of a pipeline end, which groups of unknown dimension may join."""
+def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:
+    """Ranks that are late because they compute longer, which is what the replay takes away: not because of
+    their host, nor because they waited for others, nor by the order in which stages of a pipeline end, which
+    groups of unknown dimension may join."""
     pipeline = (job.facts.pp or job.pipeline.pp or 1) > 1
     return [
         (s.name, s.dimension)
         for s in job.skew.stragglers
-        if s.cause != "waiting" and not (pipeline and s.dimension == "unknown")
+        if s.cause == "compute" and not (pipeline and s.dimension == "unknown")
     ]
 
 

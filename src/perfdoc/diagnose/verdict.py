@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.results import IDLE_CAUSES, MemoryAnalysis, Rank
-from perfdoc.results.figures import brief, partition, share, size
+from perfdoc.results.contradictions import Contradiction, in_words
+from perfdoc.results.figures import brief, partition, plural, share, size
 
 _WORDS = {
     "host": "launch-bound",
@@ -21,10 +22,23 @@ _WORTH_A_CAUSE = 0.001
 """Of the window: of less idle time, which is printed as <0.1 %, no cause is named."""
 
 
-def verdict_of(ranks: Sequence[Rank]) -> str:
+def contradicted_words(found: Sequence[Contradiction]) -> str:
+    """A sentence behind the verdict where the settings are not those of the captures."""
+    if not found:
+        return ""
+    return f" The settings given are not this run's: {in_words(found[:2])}{' …' if len(found) > 2 else ''}."
+
+
+def verdict_of(ranks: Sequence[Rank], failed_allocations: int = 0) -> str:
     """Summed over all ranks' windows; the largest loss is named first. If CUDA graphs were traced as a
-    whole, a second sentence says what they may hide."""
-    return f"{_where_it_went(ranks)}{_start_up(ranks)}{_hidden_in_graphs(ranks)}"
+    whole, a second sentence says what they may hide. A job that runs out of memory is told so, whatever its
+    time goes into."""
+    where = f"{_where_it_went(ranks)}{_start_up(ranks)}{_hidden_in_graphs(ranks)}"
+    return f"{where}{_out_of_memory(failed_allocations)}"
+
+
+def _out_of_memory(failed: int) -> str:
+    return f" {plural(failed, 'allocation')} failed: out of GPU memory." if failed else ""
 
 
 def _where_it_went(ranks: Sequence[Rank]) -> str:
@@ -97,12 +111,14 @@ def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
     )
 
 
-def memory_verdict(memory: MemoryAnalysis) -> str:
-    """The sentence of a diagnosis of memory alone: the device with the highest peak."""
+def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:
+    """The sentence of a diagnosis of memory alone: the device with the highest peak; and whether it was
+    enough."""
     peaks = [m for m in memory.devices if m.peak_allocated_bytes is not None]
     if not peaks:
         return f"Nothing was measured: {memory.reason}"
     top = max(peaks, key=lambda m: m.peak_allocated_bytes or 0)
     reserved = f", {size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
     where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
-    return f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
+    peak = f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
+    return f"{peak}{_out_of_memory(failed_allocations)}"
