@@ -10,12 +10,12 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory, job_memory
+from perfdoc.diagnose.contradictions import contradictions, without
 from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.possible import why_not
-from perfdoc.rules.facts.contradictions import contradictions, without
 from perfdoc.simulator.replay.gains import no_gains
 
 
