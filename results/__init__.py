@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
+from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, Job, Mfu, Target, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
 from perfdoc.results.kernels import (
@@ -24,7 +25,10 @@ from perfdoc.results.kernels import (
 from perfdoc.results.layout import laid_out
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import CapabilityRow, Input, NotMeasured, Quality, State
+from perfdoc.results.ranking import Opportunity
 from perfdoc.results.ranks import (
+    DIMENSIONS,
+    IDLE_CAUSES,
     Communication,
     ExposedComm,
     Gpu,
@@ -50,10 +54,7 @@ from perfdoc.results.step_times import StepTimes
 from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
-SCHEMA_VERSION = "1.4"
-
-DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
-IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
+SCHEMA_VERSION = "1.5"
 
 __all__ = [
     "DIMENSIONS",
@@ -66,6 +67,7 @@ __all__ = [
     "CapabilityRow",
     "Combined",
     "Communication",
+    "Contradiction",
     "DeviceContention",
     "Diagnosis",
     "DifferentFact",
@@ -90,6 +92,7 @@ __all__ = [
     "Mfu",
     "NormContentionAnalysis",
     "NotMeasured",
+    "Opportunity",
     "PipelineAnalysis",
     "Prediction",
     "Quality",
@@ -149,6 +152,8 @@ class Diagnosis:
     mfu: Mfu
     analyses: Analyses
     rules: list[RuleResult] = field(default_factory=list)
+    opportunities: list[Opportunity] = field(default_factory=list)
+    """What there is to do, in the order in which to look at it."""
     combined: Combined | None = None
     """None where nothing was replayed."""
     timeline: Timeline | None = None

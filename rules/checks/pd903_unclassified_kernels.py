@@ -74,6 +74,8 @@ def evaluate(case: Case) -> Verdict:
         evidence=[*evidence, Evidence(label="largest", value=largest.name)],
         remedy="If one of these kernels communicates, the figures for communication are too low: name it "
         "with --comm-kernel REGEX.",
+        verify="Analyze again: the share of class other falls.",
+        false_alarm="Compute kernels of your own: the class changes no leaf of the ledger.",
     )
 
 

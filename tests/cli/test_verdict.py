@@ -4,9 +4,10 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.diagnose.verdict import verdict_of
+from perfdoc.diagnose.verdict import memory_verdict, unknown_class_words, verdict_of
 from perfdoc.results import SuspectedCommunication
 from tests.reports.build import ledger, rank
+from tests.reports.build_memory import GIB, device, memory
 from tests.reports.build_rank import kernels
 
 
@@ -81,7 +82,14 @@ def test_much_time_of_unknown_class_is_said(
         rank(0, ledger(compute=1000)),
         suspected=SuspectedCommunication(kernels=[], total_ns=suspected_ns, alone_ns=0),
     )
-    first, *more = verdict_of([found], replace(kernels(), other_frac=unknown)).split(". ", 1)
-    assert first.rstrip(".") == "The GPU computes for all of the window"
-    assert bool(more) == bool(words)
-    assert all(word in more[0] for word in words)
+    said = unknown_class_words([found], replace(kernels(), other_frac=unknown))
+    assert bool(said) == bool(words)
+    assert all(word in said for word in words)
+
+
+def test_a_job_that_runs_out_of_memory_is_told_so() -> None:
+    ranks = [rank(0, ledger(compute=100))]
+    assert verdict_of(ranks, 1) == f"{verdict_of(ranks)} 1 allocation failed: out of GPU memory."
+    assert verdict_of(ranks, 3).endswith("3 allocations failed: out of GPU memory.")
+    known = replace(memory(), devices=[device(0, 20 * GIB)])
+    assert memory_verdict(known, 2) == f"{memory_verdict(known)} 2 allocations failed: out of GPU memory."
