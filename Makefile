@@ -61,6 +61,7 @@ test test-all: install-all
 # What is made from the program's own files: the rules' pages, and the schemas of what it writes. Tests fail where
 # they are stale.
 docs: install
+	$(BIN)/python -m tests.rules.examples docs/rules/examples.json
 	$(BIN)/python -m perfdoc.rules.engine.pages docs/rules
 	$(BIN)/perfdoc schema diagnosis > results/diagnosis.schema.json
 	$(BIN)/perfdoc schema diff > src/perfdoc/compare/diff/diff.schema.json

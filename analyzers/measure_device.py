@@ -16,6 +16,7 @@ from perfdoc.analyzers.host.steps import HostSteps
 from perfdoc.analyzers.instances.device import Instance, device_instances
 from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
 from perfdoc.analyzers.kernels.parts import kernel_parts
+from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.kernels.totals import NamedTime, kernel_times, kernels_only
 from perfdoc.analyzers.ledger.steps import StepLedgers, step_ledgers
 from perfdoc.analyzers.ledger.window import Ledger, build_ledger
@@ -23,6 +24,8 @@ from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
+from perfdoc.results.events import EventCounts
+from perfdoc.results.kernels import SuspectedCommunication
 from perfdoc.results.ranks import Communication, KernelsOnly
 from perfdoc.traces import Device
 
@@ -35,6 +38,7 @@ class RankMeasurement:
     """What was measured on one device."""
 
     device: Device
+    events: EventCounts
     window: Window
     on_host: bool
     """Whether the rank trains on the CPU."""
@@ -45,6 +49,7 @@ class RankMeasurement:
     copies: Sequence[CopyTime]
     kernel_times: Sequence[NamedTime]
     kernel_parts: KernelPartsAnalysis
+    suspected: SuspectedCommunication
     contention: DeviceContention
     host: HostActivity
     host_steps: HostSteps
@@ -62,7 +67,12 @@ class RankMeasurement:
     outline: Outline = NO_OUTLINE
     """What other ranks' instances are drawn with."""
     also: Any
-    """What the analysis of the room above found; None without one."""
+    """What the analysis of the room above found; None without one, or where events are missing."""
+
+    @property
+    def withheld(self) -> str:
+        """Why nothing is predicted of it; empty where something may be."""
+        return self.events.partial or self.window.is_start_up
 
 
 def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasurement:
@@ -74,6 +84,7 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
     host, steps = host_activity(view)
     return RankMeasurement(
         device=view.device,
+        events=view.events,
         window=window,
         on_host=activity.on_host,
         span_ns=activity.span,
@@ -82,6 +93,7 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         copies=copy_times(view),
         kernel_times=kernel_times(trace, activity, view.kinds, a, b),
         kernel_parts=kernel_parts(view),
+        suspected=suspected_communication(view),
         contention=contention,
         host=host,
         host_steps=steps,
@@ -93,5 +105,5 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         timeline=rank_timeline(view),
         outline=outline(view),
         instances=device_instances(view, ledger, contended),
-        also=None if also is None else also(view),
+        also=None if also is None or view.events.partial else also(view),
     )

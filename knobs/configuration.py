@@ -8,6 +8,7 @@ from types import MappingProxyType
 
 from perfdoc.knobs.knob import Dialect, Value
 from perfdoc.knobs.load import catalogue
+from perfdoc.knobs.pipeline_layout import LAYOUT, stages_of
 
 
 class Undecided(Exception):
@@ -60,13 +61,16 @@ class View:
     def __call__(self, name: str) -> Value:
         """The value of a knob or fact. Raises Undecided."""
         self.read.add(name)
-        if name in self._of.values:
-            return self._of.values[name]
+        set_to = self._of.values.get(name)
+        if set_to is not None or (name in self._of.values and name not in DERIVED_FROM):
+            return set_to
         derived = _derived(name, self._of.values, self._of.unknown)
         if derived is not None:
             value, sources = derived
             self.read |= sources
             return value
+        if name in self._of.values:
+            return set_to
         knob = catalogue()[name]
         if name in self._of.unknown or not self._assume or self._of.dialect is None:
             raise Undecided(name)
@@ -88,6 +92,16 @@ class View:
     def on(self, name: str) -> bool:
         """A switch that is on."""
         return self(name) is True
+
+    def named_on(self, name: str) -> bool:
+        """A switch that is on; it is off where nobody names it, as in every framework."""
+        try:
+            return self.on(name)
+        except Undecided:
+            if name in self._of.unknown:
+                raise
+            self.assumed.add(name)
+            return False
 
     def number(self, name: str) -> int:
         """A whole number. Raises Undecided where it is none."""
@@ -148,7 +162,7 @@ class View:
 
 
 _VPP_SOURCES = frozenset(
-    {"num_layers", "pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage"}
+    {"num_layers", "pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", LAYOUT}
 )
 DERIVED_FROM: Mapping[str, frozenset[str]] = MappingProxyType(
     {
@@ -172,6 +186,11 @@ def _derived(
         ranks = _times(values.get("nnodes", 1), values.get("nproc_per_node"))
         return None if ranks is None else (ranks, {"nnodes", "nproc_per_node"} & values.keys())
     if name == "virtual_pipeline_model_parallel_size":
+        layout, pp = values.get(LAYOUT), values.get("pipeline_model_parallel_size")
+        if isinstance(layout, str | tuple) and isinstance(pp, int) and not isinstance(pp, bool) and pp > 0:
+            found = stages_of(layout)
+            if found is not None and len(found.stages) % pp == 0:
+                return len(found.stages) // pp, {LAYOUT, "pipeline_model_parallel_size"}
         each_stage = "num_layers_per_virtual_pipeline_stage"
         if each_stage in unknown or values.get(each_stage) is not None:
             _known(_VPP_SOURCES, unknown)

@@ -7,6 +7,7 @@ import re
 from typing import Final
 
 from perfdoc.knobs.knob import Knob, Value
+from perfdoc.knobs.pipeline_layout import LAYOUT, WRITTEN
 
 MAX_TEXT = 4096
 """Characters of one value; no setting needs more."""
@@ -39,6 +40,8 @@ def read_value(knob: Knob, raw: Raw) -> Value | Opaque:
     if raw is True and knob.type != "bool":
         return OPAQUE  # a flag whose value the reader did not find
     texts = _texts(raw)
+    if knob.id == LAYOUT and len(texts) == 1 and WRITTEN.fullmatch(texts[0].strip()):
+        return texts[0].strip()  # its commas part no list, its parentheses are no call's
     if any((len(t) > MAX_TEXT and not _endless(knob, t)) or _PLACEHOLDER.search(t[:MAX_TEXT]) for t in texts):
         return OPAQUE
     if len(texts) == 1 and knob.id in _SET_AT_START and _SET_AT_START[knob.id].fullmatch(texts[0].strip()):

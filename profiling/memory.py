@@ -12,6 +12,7 @@ import ctypes
 import importlib
 import pickle
 import resource
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -133,8 +134,19 @@ PEAK_GROWTH = 1.02
 class MemoryRecorder:
     """Records the memory of one rank during the profiled window."""
 
-    def __init__(self, run: RunDirectory, rank: int, device: DeviceKind) -> None:
+    def __init__(
+        self,
+        run: RunDirectory,
+        rank: int,
+        device: DeviceKind,
+        *,
+        history: bool = True,
+        copy: str | None = None,
+    ) -> None:
+        """On CUDA with `history`: snapshots; of the last one a `copy` too, named with the rank."""
         self._run, self._rank, self._cuda = run, rank, device == "cuda"
+        self._history = history and self._cuda
+        self._copy = None if copy is None else Path(copy)
         self._lines: LineWriter | None = None
         self._step = 0
         self._peak_bytes = 0.0
@@ -146,17 +158,17 @@ class MemoryRecorder:
         self._lines = LineWriter(self._run.memory_path(self._rank, "jsonl"))
         self._step = step
         if self._cuda:
-            memory = _cuda_memory()
-            memory.reset_peak_memory_stats()
+            _cuda_memory().reset_peak_memory_stats()
+        if self._history:
             # Stacks of C++ take seconds to resolve; those of Python say enough.
-            memory._record_memory_history(enabled="all", stacks="python", max_entries=MAX_HISTORY)
+            _cuda_memory()._record_memory_history(enabled="all", stacks="python", max_entries=MAX_HISTORY)
             self._watch_out_of_memory()
             self._snapshot("start.pickle")
         self._sample("start")
 
     def look(self) -> None:
         """Memory is high here, such as after a forward: take a peak snapshot if it is the highest yet."""
-        if not self._cuda or self._lines is None or self._peaks >= MAX_PEAKS:
+        if not self._history or self._lines is None or self._peaks >= MAX_PEAKS:
             return
         allocated = _cuda_memory().memory_allocated()
         if allocated > self._peak_bytes * PEAK_GROWTH:
@@ -179,9 +191,13 @@ class MemoryRecorder:
         finally:
             self._lines.close()
             self._lines = None
-        if self._cuda:
+        if self._history:
             self._snapshot("pickle")
             _cuda_memory()._record_memory_history(enabled=None)
+            if self._copy is not None:
+                self._copy.parent.mkdir(parents=True, exist_ok=True)
+                target = self._copy.with_suffix(f".rank{self._rank}{self._copy.suffix}")
+                shutil.copyfile(self._run.memory_path(self._rank, "pickle"), target)
 
     def _sample(self, event: MemoryEvent) -> None:
         assert self._lines is not None

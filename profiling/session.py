@@ -40,6 +40,8 @@ class Session:
         world_size: int,
         device: DeviceKind,
         shapes: bool = False,
+        memory_history: bool = True,
+        snapshot: str | None = None,
     ) -> None:
         self._run, self._window, self._rank = run, window, rank
         self._world_size, self._device = world_size, device
@@ -48,7 +50,7 @@ class Session:
             self._capture = TorchCapture(run, rank, world_size, device, shapes=shapes)
         elif window.has_rank(rank) and profiler == "nsys":
             self._capture = NsysCapture(device)
-        self.memory = MemoryRecorder(run, rank, device)
+        self.memory = MemoryRecorder(run, rank, device, history=memory_history, copy=snapshot)
         """For `memory.look()` where memory is high."""
         self.ranges_through = ""
         """Through what ranges were emitted, once the window has opened."""

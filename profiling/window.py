@@ -89,7 +89,12 @@ class TorchCapture:
         activities = [profiler.ProfilerActivity.CPU]
         if self._facts["device"] == "cuda":
             activities.append(profiler.ProfilerActivity.CUDA)
-        self._profile = profiler.profile(activities=activities, record_shapes=self._shapes, acc_events=True)
+        self._profile = profiler.profile(
+            activities=activities,
+            record_shapes=self._shapes,
+            acc_events=True,
+            experimental_config=_sync_events() if self._facts["device"] == "cuda" else None,
+        )
         self._profile.prepare_trace()
 
     def begin(self) -> str:
@@ -113,6 +118,15 @@ class TorchCapture:
         profile.stop_trace()
         with whole_file(self._path) as part:
             profile.export_chrome_trace(str(part))
+
+
+def _sync_events() -> Any:
+    """A configuration with rows of synchronisations, which tie stream waits to event records; None where this
+    torch has none (before 2.1)."""
+    try:
+        return importlib.import_module("torch._C._profiler")._ExperimentalConfig(enable_cuda_sync_events=True)
+    except (ImportError, AttributeError, TypeError):
+        return None
 
 
 class NsysCapture:

@@ -67,6 +67,14 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     longest = max(lengths)
     counted = sorted({rank.window.steps for rank in ranks})
     notes = [_WINDOW_WORDS[kinds[0]] if len(kinds) == 1 else "kinds: " + ", ".join(kinds)]
+    if any(rank.window.start_up is not None and rank.window.start_up.left_out for rank in ranks):
+        notes = ["capture after start-up: no steps found"]
+    periods = [rank.window.period for rank in ranks if rank.window.period is not None]
+    if len(periods) == len(ranks):
+        most = max(periods, key=lambda p: p.mean_ns)
+        notes.append(
+            f"repeats every {duration(most.mean_ns)} (inferred from {plural(most.kernels, 'kernel')})"
+        )
     if counted[-1]:
         notes.append(plural(counted[-1], "step"))
     if duration(min(lengths)) != duration(longest):
@@ -179,17 +187,24 @@ def against_lines(diagnosis: Diagnosis) -> list[str]:
     return [*changes_beside(diagnosis, shown), *against_words(diagnosis)]
 
 
+_SHARES = (("Compute", "compute"), ("Exposed communication", "exposed_comm"), ("Idle", "idle"))
+"""Label and family."""
+
+
+def _unknown_share(label: str, family: str) -> Figure:
+    why = "events are missing from the file"
+    return Figure(label=label, value="unknown", notes=[why], key=family, ns=None, known=False)
+
+
 def share_figures(diagnosis: Diagnosis) -> list[Figure]:
     """Compute, exposed communication, idle, of all ranks' windows together; none without ranks."""
     ranks = diagnosis.ranks
     if not ranks:
         return []
     values = total_values(diagnosis)
-    return [
-        _share_figure("Compute", "compute", ranks, values),
-        _share_figure("Exposed communication", "exposed_comm", ranks, values),
-        _share_figure("Idle", "idle", ranks, values),
-    ]
+    if any(rank.events.work_missing for rank in ranks):
+        return [_unknown_share(label, key) for label, key in _SHARES]
+    return [_share_figure(label, key, ranks, values) for label, key in _SHARES]
 
 
 def headline(diagnosis: Diagnosis) -> list[Figure]:

@@ -12,14 +12,23 @@ from typing import Any
 import msgspec
 
 from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
+from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, Job, Mfu, Target, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
-from perfdoc.results.kernels import KernelClass, KernelPartsAnalysis, KernelsAnalysis, TopKernel
+from perfdoc.results.kernels import (
+    KernelClass,
+    KernelPartsAnalysis,
+    KernelsAnalysis,
+    SuspectedCommunication,
+    TopKernel,
+)
 from perfdoc.results.layout import laid_out
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import CapabilityRow, Input, NotMeasured, Quality, State
 from perfdoc.results.ranking import Opportunity
 from perfdoc.results.ranks import (
+    DIMENSIONS,
+    IDLE_CAUSES,
     Communication,
     ExposedComm,
     Gpu,
@@ -47,9 +56,6 @@ from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
 SCHEMA_VERSION = "1.4"
 
-DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
-IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
-
 __all__ = [
     "DIMENSIONS",
     "IDLE_CAUSES",
@@ -61,6 +67,7 @@ __all__ = [
     "CapabilityRow",
     "Combined",
     "Communication",
+    "Contradiction",
     "DeviceContention",
     "Diagnosis",
     "DifferentFact",
@@ -99,6 +106,7 @@ __all__ = [
     "State",
     "Step",
     "StepTimes",
+    "SuspectedCommunication",
     "Target",
     "Timeline",
     "TimelineRank",

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
+
+from perfdoc.results.contradictions import Contradiction
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +44,8 @@ class Job:
     tokens_reason: str
     """Why there is no such figure; empty otherwise."""
     tokens_remedy: str
+    contradictions: list[Contradiction] = field(default_factory=list)
+    """Given facts that the captures show otherwise: they count as unknown above and for all advice."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
+from perfdoc.results.capture_parts import Period, RangeProposal, StartUp
 from perfdoc.results.contention import DeviceContention
+from perfdoc.results.events import EventCounts
 from perfdoc.results.host import HostActivity
-from perfdoc.results.kernels import KernelPartsAnalysis
+from perfdoc.results.kernels import KernelPartsAnalysis, SuspectedCommunication
 from perfdoc.results.replay import Replay
 
 
@@ -42,6 +44,12 @@ class Window:
     step_list: list[Step]
     reason: str
     """Why this kind of window was taken."""
+    start_up: StartUp | None
+    """None where none was seen, or the window was not the whole capture."""
+    period: Period | None
+    """The same; of what follows start-up."""
+    proposals: list[RangeProposal]
+    """Ranges of the capture that could be steps, best first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +87,10 @@ class Idle:
         return self.host + self.gc + self.data + self.dependency + self.launch_latency + self.unexplained
 
 
+DIMENSIONS = tuple(f.name for f in fields(ExposedComm))
+IDLE_CAUSES = tuple(f.name for f in fields(Idle))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Ledger:
     """A partition of the window: every nanosecond is in exactly one leaf."""
@@ -114,6 +126,17 @@ class KernelsOnly:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MessageSizes:
+    """Operations of one communication row by message size."""
+
+    most_bytes: int | None
+    """Upper bound of the class; None for the class of the largest."""
+    count: int
+    exposed_ns: int
+    """Union: classes that overlap in time count it twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Communication:
     """One row of the communication table: unions inside the window; hidden + exposed = total."""
 
@@ -137,6 +160,8 @@ class Communication:
     group: str
     """Process-group description, else its name, else the communicator id; empty where none is known. Of
     very many groups those that communicate least share rows, which say how many they are."""
+    sizes: list[MessageSizes] = field(default_factory=list)
+    """By ascending size, of the operations whose size is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +179,7 @@ class Rank:
     input: int
     """Index into Diagnosis.inputs."""
     gpu: Gpu
+    events: EventCounts
     window: Window
     ledger_ns: Ledger
     communication: list[Communication]
@@ -161,8 +187,10 @@ class Rank:
     contention: DeviceContention
     host: HostActivity
     replay: Replay | None
-    """Replay of the unedited window; None if it was not asked for."""
+    """Replay of the unedited window; None if it was not asked for, or where events are missing."""
     kernels_only_window: KernelsOnly
     """Clipped to the window."""
     kernels_only_capture: KernelsOnly
     """The whole capture, whatever the window."""
+    suspected: SuspectedCommunication | None = None
+    """None in a file of an earlier version, which did not look."""

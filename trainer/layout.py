@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from perfdoc.knobs.pipeline_layout import stages_of
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.constraints import RULES, as_written, catalogue_problems
 
@@ -16,6 +17,8 @@ RANK_ORDER = ("tp", "cp", "dp", "pp")
 """Fastest-varying first, as megatron-core's `tp-cp-ep-dp-pp` for the dense layers."""
 EXPERT_RANK_ORDER = ("etp", "ep", "edp", "pp")
 """The same for the expert layers."""
+STAGES_INSIDE = (("tp", "cp", "pp", "dp"), ("etp", "ep", "pp", "edp"))
+"""Both with use_tp_pp_dp_mapping: megatron-core's `tp-cp-ep-pp-dp`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,15 +36,18 @@ class Layout:
     edp: int
     num_microbatches: int
     """Micro-batches per step of one data-parallel rank."""
+    stages_inside: bool = False
+    """Whether the ranks of a pipeline are neighbours, and those of data parallelism apart."""
 
     def groups(self) -> dict[str, list[list[int]]]:
         """Ranks of every process group, by dimension. tp=2, dp=2: tp [[0,1],[2,3]], dp [[0,2],[1,3]]."""
         dense = {"tp": self.tp, "cp": self.cp, "dp": self.dp, "pp": self.pp}
         expert = {"etp": self.etp, "ep": self.ep, "edp": self.edp, "pp": self.pp}
-        found = {name: _groups_along(dense, RANK_ORDER, (name,)) for name in RANK_ORDER}
-        found["dp_cp"] = _groups_along(dense, RANK_ORDER, ("dp", "cp"))
+        order, expert_order = STAGES_INSIDE if self.stages_inside else (RANK_ORDER, EXPERT_RANK_ORDER)
+        found = {name: _groups_along(dense, order, (name,)) for name in order}
+        found["dp_cp"] = _groups_along(dense, order, ("dp", "cp"))
         for name in ("etp", "ep", "edp"):
-            found[name] = _groups_along(expert, EXPERT_RANK_ORDER, (name,))
+            found[name] = _groups_along(expert, expert_order, (name,))
         return found
 
 
@@ -78,6 +84,16 @@ def default_world_size(config: Config) -> int:
     return math.lcm(model_parallel, expert)
 
 
+def virtual_stages(config: Config) -> int:
+    """Chunks of layers per pipeline rank: as set, else as many as the pipeline layout has."""
+    parallel = config.parallel
+    if parallel.virtual_pipeline_model_parallel_size is not None:
+        return parallel.virtual_pipeline_model_parallel_size
+    written = parallel.pipeline_model_parallel_layout
+    found = None if written is None else stages_of(written)
+    return max(1, len(found.stages) // parallel.pipeline_model_parallel_size) if found else 1
+
+
 def plan(config: Config, world_size: int, device: Device) -> Layout:
     """Check every rule and work out the arrangement.
 
@@ -97,6 +113,8 @@ def _arrange(config: Config, world_size: int) -> Layout:
     pp = parallel.pipeline_model_parallel_size
     ep = parallel.expert_model_parallel_size
     etp = parallel.expert_tensor_parallel_size
+    if parallel.use_tp_pp_dp_mapping and config.moe.num_moe_experts is None:
+        etp = tp  # megatron-core makes groups of experts anyhow, and their stages must be the dense layers'
     if world_size % (tp * cp * pp):
         raise ValueError(
             f"parallel.tensor_model_parallel_size = {tp}: {world_size} ranks cannot be divided into "
@@ -127,11 +145,12 @@ def _arrange(config: Config, world_size: int) -> Layout:
         cp=cp,
         dp=dp,
         pp=pp,
-        vpp=parallel.virtual_pipeline_model_parallel_size or 1,
+        vpp=virtual_stages(config),
         ep=ep,
         etp=etp,
         edp=world_size // (etp * ep * pp),
         num_microbatches=batch // share,
+        stages_inside=parallel.use_tp_pp_dp_mapping,
     )
 
 

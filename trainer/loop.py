@@ -17,9 +17,9 @@ from perfdoc.profiling.distributed import collectives
 from perfdoc.profiling.flops import peak_flops
 from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.session import Session
-from perfdoc.trainer import backward_ranges, checkpoint, ranges
+from perfdoc.trainer import backward_ranges, checkpoint, param_gather, ranges
 from perfdoc.trainer.adapt import cuda_available
-from perfdoc.trainer.config.schema import Config
+from perfdoc.trainer.config.schema import Config, TrainingConfig
 from perfdoc.trainer.data import Corpus, batches, build_corpus
 from perfdoc.trainer.end import StopRequest
 from perfdoc.trainer.flops import flops_per_step, mfu, training_dtype
@@ -164,8 +164,13 @@ def _timed_step(
         chunk.zero_grad_buffer()
     run.optimizer.zero_grad()
     seen = run_schedule(run.config, run.model, data, run.layout.num_microbatches)
+    level = training.empty_unused_memory_level
+    if level >= 1:
+        torch.cuda.empty_cache()
     with ranges.span(ranges.OPTIMIZER):
         updated, grad_norm, _ = run.optimizer.step()
+    if level >= 2:
+        torch.cuda.empty_cache()
     learning_rate = _learning_rate(run.optimizer)
     if updated:
         run.schedule.step(increment=training.global_batch_size)
@@ -209,24 +214,35 @@ def _evaluate(run: Run) -> EvalRecord:
     begin = time.perf_counter_ns()
     seen = (0.0, 0.0)
     with ranges.span(ranges.EVALUATION), torch.no_grad():
-        _pause_param_gather(run)
+        param_gather.pause(run.config, run.model)
         _set_mode(run.model, training=False)
         data = _iterators(run, run.corpus.valid, first=0, steps=training.eval_iters)
-        for _ in range(training.eval_iters):
+        _collect_around(training)
+        for batch in range(1, training.eval_iters + 1):
             more = run_schedule(run.config, run.model, data, run.layout.num_microbatches, forward_only=True)
             seen = (seen[0] + more.loss_sum, seen[1] + more.tokens)
+            every = training.manual_gc_interval_val
+            if training.manual_gc and every and batch % every == 0:
+                gc.collect()
+        _collect_around(training)
         _set_mode(run.model, training=True)
-        _resume_param_gather(run)
+        param_gather.resume(run.config, run.model)
     loss, _ = _agree(seen, stop=False)
     tokens = training.eval_iters * training.global_batch_size * run.config.model.seq_length
     return EvalRecord(step=run.finished, time_ns=time.perf_counter_ns() - begin, tokens=tokens, loss=loss)
+
+
+def _collect_around(training: TrainingConfig) -> None:
+    """Collect garbage where automatic collection is off and validation begins or ends."""
+    if training.manual_gc and training.manual_gc_eval:
+        gc.collect()
 
 
 def _save(run: Run, log: RunLog) -> None:
     settings = run.config.checkpoint
     assert settings.save is not None
     with ranges.span(ranges.CHECKPOINT_SAVE):
-        _pause_param_gather(run)
+        param_gather.pause(run.config, run.model)
         path = checkpoint.save(
             Path(settings.save),
             run.finished,
@@ -236,22 +252,8 @@ def _save(run: Run, log: RunLog) -> None:
             run.schedule,
             settings.keep_checkpoints,
         )
-        _resume_param_gather(run)
+        param_gather.resume(run.config, run.model)
     log.say(f"step {run.finished}: saved {path}")
-
-
-def _pause_param_gather(run: Run) -> None:
-    """With overlap_param_gather, weights are gathered during the next forward pass: gather them now
-    instead."""
-    if run.config.overlap.overlap_param_gather:
-        for chunk in run.model:
-            chunk.disable_forward_pre_hook(param_sync=True)
-
-
-def _resume_param_gather(run: Run) -> None:
-    if run.config.overlap.overlap_param_gather:
-        for chunk in run.model:
-            chunk.enable_forward_pre_hook()
 
 
 def _iterators(run: Run, dataset: Any, *, first: int, steps: int) -> list[Iterator[dict[str, Any]]] | None:

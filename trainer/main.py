@@ -16,8 +16,8 @@ from typing import NoReturn
 
 from perfdoc.profiling.launch_folder import LaunchFolder
 from perfdoc.profiling.nsys.command import is_attached
-from perfdoc.profiling.window import ProfileWindow
 from perfdoc.trainer.config.environment import apply_environment
+from perfdoc.trainer.config.profiling import window_of
 from perfdoc.trainer.config.resolve import ResolvedConfig, resolve
 from perfdoc.trainer.end import EXIT_BAD_INPUT
 
@@ -50,15 +50,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, help="run directory; made if it is not there")
     parser.add_argument("--profiler", choices=("none", "torch", "nsys"), default="none")
     parser.add_argument("--profiler-reason", default="", help="why this profiler, for run.json")
-    parser.add_argument("--profile-start", type=int, default=10, help="first profiled step")
-    parser.add_argument("--profile-steps", type=int, default=3, help="number of profiled steps")
+    parser.add_argument("--profile-start", type=int, help="first profiled step")
+    parser.add_argument("--profile-steps", type=int, help="number of profiled steps")
     parser.add_argument("--profile-ranks", type=int, nargs="*", help="profiled ranks; all if not given")
     parser.add_argument("overrides", nargs="*", help="key=value")
     given = parser.parse_intermixed_args(arguments)
     try:
         resolved = read_config(given.config, given.overrides)
-        window = ProfileWindow(
-            start=given.profile_start, steps=given.profile_steps, ranks=given.profile_ranks or None
+        window = window_of(
+            resolved.config.profiling,
+            start=given.profile_start,
+            steps=given.profile_steps,
+            ranks=frozenset(given.profile_ranks) if given.profile_ranks else None,
         )
         if given.profiler != "none" and given.out is None:
             raise ValueError("--profiler needs --out")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -35,9 +36,11 @@ SAME_NAME = {
         "num_layers_in_last_pipeline_stage",
         "account_for_embedding_in_pipeline_split",
         "account_for_loss_in_pipeline_split",
+        "pipeline_model_parallel_layout",
         "microbatch_group_size_per_vp_stage",
         "context_parallel_size",
         "cp_comm_type",
+        "hierarchical_context_parallel_sizes",
         "expert_model_parallel_size",
         "expert_tensor_parallel_size",
     ),
@@ -53,9 +56,10 @@ SAME_NAME = {
         "tp_comm_overlap_rs",
         "tp_comm_overlap_rs_dgrad",
         "overlap_moe_expert_parallel_comm",
+        "ep_overlap_early_attn_memory_release",
         "delay_wgrad_compute",
     ),
-    "precision": ("fp8", "fp8_recipe", "first_last_layers_bf16"),
+    "precision": ("fp8", "fp8_recipe", "fp8_dot_product_attention", "fp4", "first_last_layers_bf16"),
     "recompute": (
         "recompute_granularity",
         "recompute_method",
@@ -63,6 +67,10 @@ SAME_NAME = {
         "distribute_saved_activations",
         "cpu_offloading",
         "cpu_offloading_num_layers",
+        "cpu_offloading_activations",
+        "cpu_offloading_weights",
+        "cpu_offloading_double_buffering",
+        "fine_grained_activation_offloading",
     ),
     "kernels": (
         "gradient_accumulation_fusion",
@@ -70,6 +78,7 @@ SAME_NAME = {
         "bias_dropout_fusion",
         "masked_softmax_fusion",
         "apply_rope_fusion",
+        "fused_single_qkv_rope",
         "cross_entropy_loss_fusion",
         "cross_entropy_fusion_impl",
         "cuda_graph_impl",
@@ -97,6 +106,8 @@ def uses_transformer_engine(config: Config) -> bool:
         )
     for key, needs in (
         ("precision.fp8", config.precision.fp8 is not None),
+        ("precision.fp4", config.precision.fp4 is not None),
+        ("recompute.cpu_offloading", config.recompute.cpu_offloading),
         ("overlap.tp_comm_overlap", config.overlap.tp_comm_overlap),
         ("optimizer.use_precision_aware_optimizer", config.optimizer.use_precision_aware_optimizer),
     ):
@@ -134,8 +145,11 @@ def transformer_config(config: Config, layout: Layout) -> Any:
         use_cpu_initialization=not cuda_available(),
         fp8_param=config.precision.fp8_param_gather,
         recompute_modules=list(config.recompute.recompute_modules) or None,
+        offload_modules=list(config.recompute.offload_modules),
         persist_layer_norm=with_engine,
     )
+    if (sizes := config.parallel.hierarchical_context_parallel_sizes) is not None:
+        values["hierarchical_context_parallel_sizes"] = list(sizes)
     values["cuda_graph_scope"] = list(config.kernels.cuda_graph_scope)
     if config.moe.num_moe_experts is not None:
         values.update(_moe_values(config))
@@ -163,6 +177,7 @@ def _moe_values(config: Config) -> dict[str, Any]:
         "moe_router_fusion": moe.moe_router_fusion,
         "moe_expert_capacity_factor": moe.moe_expert_capacity_factor,
         "moe_pad_expert_input_to_capacity": moe.moe_pad_expert_input_to_capacity,
+        "moe_router_padding_for_quantization": moe.moe_router_padding_for_quantization,
     }
 
 
@@ -170,7 +185,7 @@ def ddp_config(config: Config) -> Any:
     """megatron-core's DistributedDataParallelConfig of this run."""
     from megatron.core.distributed import DistributedDataParallelConfig
 
-    overlap = config.overlap
+    overlap, fsdp = config.overlap, config.fsdp
     return DistributedDataParallelConfig(
         grad_reduce_in_fp32=config.precision.grad_reduce_in_fp32,
         overlap_grad_reduce=overlap.overlap_grad_reduce,
@@ -183,7 +198,11 @@ def ddp_config(config: Config) -> Any:
         pad_buckets_for_high_nccl_busbw=overlap.pad_buckets_for_high_nccl_busbw,
         average_in_collective=overlap.average_in_collective,
         fp8_param_gather=config.precision.fp8_param_gather,
+        reduce_scatter_with_fp32_accumulation=overlap.reduce_scatter_with_fp32_accumulation,
+        reuse_grad_buf_for_mxfp8_param_ag=config.precision.reuse_grad_buf_for_mxfp8_param_ag,
         nccl_ub=overlap.nccl_ub,
+        disable_symmetric_registration=overlap.disable_symmetric_registration,
+        **{entry.name: getattr(fsdp, entry.name) for entry in fields(fsdp)},
         delay_wgrad_compute=overlap.delay_wgrad_compute,
     )
 
@@ -209,6 +228,8 @@ def optimizer_config(config: Config) -> Any:
         fp8_recipe=config.precision.fp8_recipe if config.precision.fp8 else None,
         use_distributed_optimizer=settings.use_distributed_optimizer,
         overlap_param_gather=config.overlap.overlap_param_gather,
+        overlap_param_gather_with_optimizer_step=config.overlap.overlap_param_gather_with_optimizer_step,
+        reuse_grad_buf_for_mxfp8_param_ag=config.precision.reuse_grad_buf_for_mxfp8_param_ag,
         use_precision_aware_optimizer=settings.use_precision_aware_optimizer,
         exp_avg_dtype=DTYPES[settings.exp_avg_dtype],
         exp_avg_sq_dtype=DTYPES[settings.exp_avg_sq_dtype],
@@ -216,4 +237,5 @@ def optimizer_config(config: Config) -> Any:
         main_params_dtype=DTYPES[settings.main_params_dtype],
         optimizer_cpu_offload=settings.optimizer_cpu_offload,
         optimizer_offload_fraction=settings.optimizer_offload_fraction,
+        overlap_cpu_optimizer_d2h_h2d=settings.overlap_cpu_optimizer_d2h_h2d,
     )

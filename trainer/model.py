@@ -49,6 +49,15 @@ class _MeshHere:
         return DeviceMesh.from_group(group, "cpu")
 
 
+def megatron_sharded(settings: Any, ddp: Any, chunk: Any, *, bucketing: bool) -> Any:
+    """A model chunk under Megatron FSDP: its layers are what is gathered and given back."""
+    from megatron.core.distributed.fsdp.mcore_fsdp_adapter import FullyShardedDataParallel
+
+    return FullyShardedDataParallel(
+        config=settings, ddp_config=ddp, module=chunk, disable_bucketing=not bucketing
+    )
+
+
 def build_model(config: Config, layout: Layout, padded_vocab: int) -> list[Any]:
     """This rank's chunks, in the order of their virtual stages, on this rank's device."""
     settings = transformer_config(config, layout)
@@ -123,9 +132,12 @@ def _layer_spec(config: Config, settings: Any, stage: int | None) -> Any:
 
 def _wrap(config: Config, settings: Any, chunks: list[Any]) -> list[Any]:
     if config.parallel.use_torch_fsdp2:
-        pass
-
         return [fully_sharded(settings, ddp_config(config), chunk) for chunk in chunks]
+    if config.fsdp.use_megatron_fsdp:
+        return [
+            megatron_sharded(settings, ddp_config(config), chunk, bucketing=index == 0)
+            for index, chunk in enumerate(chunks)
+        ]
     from megatron.core.distributed import DistributedDataParallel
 
     wrapped = [
@@ -133,8 +145,9 @@ def _wrap(config: Config, settings: Any, chunks: list[Any]) -> list[Any]:
             config=settings,
             ddp_config=ddp_config(config),
             module=chunk,
-            # Later chunks finish their backward pass together; splitting them buys nothing.
-            disable_bucketing=index > 0,
+            # Later chunks finish their backward pass together; splitting them buys nothing. The first one's
+            # parameters are gathered at once where that begins in the optimizer's step.
+            disable_bucketing=index > 0 or config.overlap.overlap_param_gather_with_optimizer_step,
         )
         for index, chunk in enumerate(chunks)
     ]

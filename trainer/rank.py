@@ -18,6 +18,7 @@ from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.session import Session
 from perfdoc.profiling.window import ProfileWindow
 from perfdoc.trainer.config.resolve import ResolvedConfig
+from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.end import EXIT_INTERRUPTED, report
 
 if TYPE_CHECKING:
@@ -66,7 +67,7 @@ def run_rank(resolved: ResolvedConfig, out: Path | None, profiling: Profiling) -
         with contextlib.ExitStack() as stack:
             capture = None
             if directory is not None:
-                capture = stack.enter_context(_session(directory, profiling, rank))
+                capture = stack.enter_context(_session(directory, profiling, rank, resolved.config))
             train(run, log, stop, capture)
         problem = None if capture is None else capture.problem
         # Ranks that fail alike name files of their own: one of them says it.
@@ -111,7 +112,7 @@ def _open_directory(out: Path | None, *, resuming: bool) -> RunDirectory | None:
     return RunDirectory.join(out)  # Another machine has a file system of its own, perhaps.
 
 
-def _session(directory: RunDirectory, profiling: Profiling, rank: int) -> Session:
+def _session(directory: RunDirectory, profiling: Profiling, rank: int, config: Config) -> Session:
     from perfdoc.trainer import adapt, session
 
     return Session(
@@ -121,6 +122,9 @@ def _session(directory: RunDirectory, profiling: Profiling, rank: int) -> Sessio
         rank=rank,
         world_size=session.world_size(),
         device="cuda" if adapt.cuda_available() else "cpu",
+        shapes=config.profiling.record_shapes,
+        memory_history=config.profiling.record_memory_history,
+        snapshot=config.profiling.memory_snapshot_path,
     )
 
 

@@ -14,6 +14,7 @@ import torch.distributed as dist
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config
 from perfdoc.trainer.layout import Layout
+from perfdoc.trainer.user_buffers import start_user_buffers
 
 
 def rank() -> int:
@@ -50,19 +51,24 @@ def start_layout(config: Config, layout: Layout) -> None:
     from megatron.core.tensor_parallel import model_parallel_cuda_manual_seed
 
     parallel = config.parallel
+    sizes = parallel.hierarchical_context_parallel_sizes
     parallel_state.initialize_model_parallel(
         tensor_model_parallel_size=layout.tp,
         pipeline_model_parallel_size=layout.pp,
-        virtual_pipeline_model_parallel_size=parallel.virtual_pipeline_model_parallel_size,
+        virtual_pipeline_model_parallel_size=layout.vpp if layout.vpp > 1 else None,
         context_parallel_size=layout.cp,
+        hierarchical_context_parallel_sizes=None if sizes is None else list(sizes),
         expert_model_parallel_size=layout.ep,
         expert_tensor_parallel_size=layout.etp,
         num_distributed_optimizer_instances=parallel.num_distributed_optimizer_instances,
         distributed_timeout_minutes=parallel.distributed_timeout_minutes,
+        order="tp-cp-ep-pp-dp" if layout.stages_inside else "tp-cp-ep-dp-pp",
         use_sharp=config.overlap.use_sharp,
+        sharp_enabled_group=config.overlap.sharp_enabled_group,
         nccl_communicator_config_path=config.overlap.nccl_communicator_config_path,
         high_priority_stream_groups=list(config.overlap.high_priority_stream_groups) or None,
     )
+    start_user_buffers(config, layout)
     # Stages must draw different weights; data-parallel replicas the same.
     seed = config.training.seed + 100 * parallel_state.get_pipeline_model_parallel_rank()
     random.seed(seed)

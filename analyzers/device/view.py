@@ -6,11 +6,13 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_inputs
+from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_inputs, with_stalls
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.analyzers.device.stalls import find_stalls
 from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
+from perfdoc.results.events import NO_EVENTS, EventCounts
 from perfdoc.traces import Device, Trace
 from perfdoc.traces.job_facts import JobFacts
 
@@ -32,6 +34,8 @@ class DeviceView:
     launches: Launches
     known: KnownRanges
     facts: JobFacts
+    events: EventCounts = NO_EVENTS
+    """What of the events of its process is missing from the file."""
 
     @property
     def device(self) -> Device:
@@ -46,4 +50,7 @@ class DeviceView:
     @cached_property
     def idle_inputs(self) -> IdleInputs:
         """What the device's host was doing."""
-        return idle_inputs(self.trace, self.activity, self.known)
+        named = idle_inputs(self.trace, self.activity, self.known)
+        return with_stalls(
+            named, find_stalls(self.trace, self.activity, self.window, self.known, named.gc_or_data)
+        )

@@ -154,7 +154,7 @@ def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
     sizes = {(len(r.group), r.group_source) for r in ranks if r.group}
     if pp is None and len({size for size, _ in sizes}) == 1:
         pp, sources["pp"] = min(sizes)
-    forwards, numbers = _counted(ranks)
+    forwards, numbers = counted_passes(ranks)
     if micro_batches is None and numbers is not None:
         micro_batches, sources["micro_batches"] = numbers, "ranges"
     if micro_batches is None and vpp is not None and forwards is not None and forwards % vpp == 0:
@@ -169,7 +169,7 @@ def find_layout(ranks: Sequence[PipelineRank], facts: JobFacts) -> Layout:
     return Layout(pp=pp, vpp=vpp, micro_batches=micro_batches, sources=sources, notes=tuple(notes))
 
 
-def _counted(ranks: Sequence[PipelineRank]) -> tuple[int | None, int | None]:
+def counted_passes(ranks: Sequence[PipelineRank]) -> tuple[int | None, int | None]:
     """Forward passes of a step, and micro-batches by their numbers; None where ranks or steps disagree."""
     forwards, numbers = set(), set()
     for rank in ranks:

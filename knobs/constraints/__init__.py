@@ -9,7 +9,10 @@ from perfdoc.knobs.constraints.experts import EXPERTS
 from perfdoc.knobs.constraints.kernels import KERNELS
 from perfdoc.knobs.constraints.memory import MEMORY
 from perfdoc.knobs.constraints.parallel import PARALLEL
+from perfdoc.knobs.constraints.stage_layout import STAGE_LAYOUT
 
-CONSTRAINTS: tuple[Constraint, ...] = PARALLEL + DATA_PARALLEL + EXPERTS + MEMORY + KERNELS + ENVIRONMENT
+CONSTRAINTS: tuple[Constraint, ...] = (
+    PARALLEL + STAGE_LAYOUT + DATA_PARALLEL + EXPERTS + MEMORY + KERNELS + ENVIRONMENT
+)
 
 __all__ = ["CONSTRAINTS", "Constraint"]

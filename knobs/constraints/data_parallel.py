@@ -9,6 +9,7 @@ from __future__ import annotations
 from perfdoc.knobs.configuration import View
 from perfdoc.knobs.constraints.definition import Constraint
 
+SUMS = "reduce_scatter_with_fp32_accumulation"
 OPTIMIZER, GRADS, PARAMS = "use_distributed_optimizer", "overlap_grad_reduce", "overlap_param_gather"
 
 
@@ -40,7 +41,7 @@ DATA_PARALLEL: tuple[Constraint, ...] = (
         name="param-gather-needs-sharding",
         subject=PARAMS,
         kind="forbidden",
-        broken=lambda v: v.on(PARAMS) and not v.on(OPTIMIZER) and not _fsdp(v),
+        broken=lambda v: v.on(PARAMS) and not v.on(OPTIMIZER) and not v.named_on("use_megatron_fsdp"),
         rule="overlap_param_gather gathers what the distributed optimizer (or Megatron FSDP) has sharded",
         fix=((OPTIMIZER, True),),
     ),
@@ -48,7 +49,7 @@ DATA_PARALLEL: tuple[Constraint, ...] = (
         name="param-gather-needs-grad-overlap",
         subject=PARAMS,
         kind="forbidden",
-        broken=lambda v: v.on(PARAMS) and not v.on(GRADS) and not _fsdp(v),
+        broken=lambda v: v.on(PARAMS) and not v.on(GRADS) and not v.named_on("use_megatron_fsdp"),
         rule="overlap_param_gather needs overlap_grad_reduce",
         fix=((GRADS, True),),
     ),
@@ -92,6 +93,59 @@ DATA_PARALLEL: tuple[Constraint, ...] = (
         rule="DP x CP must be divisible by num_distributed_optimizer_instances",
     ),
     Constraint(
+        name="fp32-sums-need-sharding",
+        subject=SUMS,
+        kind="ineffective",
+        broken=lambda v: v.on(SUMS) and not v.on(OPTIMIZER),
+        rule="reduce_scatter_with_fp32_accumulation replaces the distributed optimizer's reduce-scatter; "
+        "without it gradients are all-reduced",
+        fix=((OPTIMIZER, True),),
+    ),
+    Constraint(
+        name="fp32-sums-exclude-instances",
+        subject=SUMS,
+        kind="forbidden",
+        broken=lambda v: v.on(SUMS) and v.degree("num_distributed_optimizer_instances") > 1,
+        rule="reduce_scatter_with_fp32_accumulation works with num_distributed_optimizer_instances 1 only",
+        fix=(("num_distributed_optimizer_instances", 1),),
+    ),
+    Constraint(
+        name="fp32-sums-exclude-average",
+        subject=SUMS,
+        kind="forbidden",
+        broken=lambda v: v.on(SUMS) and v.on("average_in_collective"),
+        rule="reduce_scatter_with_fp32_accumulation sums only: it excludes average_in_collective",
+        fix=(("average_in_collective", False),),
+    ),
+    *(
+        Constraint(
+            name=f"{name.replace('_', '-')}-needs-fsdp",
+            subject=name,
+            kind="ineffective",
+            broken=lambda v, name=name, plain=plain: v(name) != plain and not _fsdp(v),  # type: ignore[misc]
+            rule=f"{name} is read with use_megatron_fsdp only",
+            fix=(("use_megatron_fsdp", True),),
+            needs_companion=True,
+            dialects=("megatron_core", "megatron_bridge", "megatron_lm", "verl", "perfdoc"),
+        )
+        for name, plain in (
+            ("outer_dp_sharding_strategy", "no_shard"),
+            ("suggested_communication_unit_size", None),
+            ("gradient_reduce_div_fusion", True),
+        )
+    ),
+    Constraint(
+        name="outer-sharding-needs-instances",
+        subject="outer_dp_sharding_strategy",
+        kind="ineffective",
+        broken=lambda v: (
+            v("outer_dp_sharding_strategy") not in (None, "no_shard")
+            and v.degree("num_distributed_optimizer_instances") == 1
+        ),
+        rule="outer_dp_sharding_strategy shards over the replicas of hybrid FSDP, so it needs "
+        "num_distributed_optimizer_instances above 1",
+    ),
+    Constraint(
         name="average-excludes-per-token-loss",
         subject="average_in_collective",
         kind="forbidden",
@@ -107,7 +161,7 @@ DATA_PARALLEL: tuple[Constraint, ...] = (
         rule="data_parallel_sharding_strategy is read with use_megatron_fsdp only",
         fix=(("use_megatron_fsdp", True),),
         needs_companion=True,
-        dialects=("megatron_core", "megatron_bridge", "megatron_lm", "verl"),
+        dialects=("megatron_core", "megatron_bridge", "megatron_lm", "verl", "perfdoc"),
     ),
     Constraint(
         name="two-kinds-of-fsdp",
@@ -172,7 +226,7 @@ DATA_PARALLEL: tuple[Constraint, ...] = (
         rule="fsdp_double_buffer is read with use_megatron_fsdp only",
         fix=(("use_megatron_fsdp", True),),
         needs_companion=True,
-        dialects=("megatron_core", "megatron_bridge", "megatron_lm", "verl"),
+        dialects=("megatron_core", "megatron_bridge", "megatron_lm", "verl", "perfdoc"),
     ),
     Constraint(
         name="manual-registration-needs-buffers",

@@ -10,12 +10,12 @@ import math
 
 from perfdoc.knobs.configuration import Undecided, View
 from perfdoc.knobs.constraints.definition import Constraint
+from perfdoc.knobs.pipeline_layout import LAYOUT
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 VPP, EP = "virtual_pipeline_model_parallel_size", "expert_model_parallel_size"
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
 EMBEDDING, LOSS = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
-LAYOUT = "pipeline_model_parallel_layout"
 
 
 def _uneven(v: View) -> bool:
@@ -135,13 +135,6 @@ PARALLEL: tuple[Constraint, ...] = (
         rule="a size for the first or last stage excludes account_for_embedding/loss_in_pipeline_split",
     ),
     Constraint(
-        name="layout-excludes-other-splits",
-        subject=LAYOUT,
-        kind="forbidden",
-        broken=lambda v: v(LAYOUT) is not None and (_uneven(v) or v.on(EMBEDDING) or v.on(LOSS)),
-        rule="pipeline_model_parallel_layout excludes every other way to split the layers",
-    ),
-    Constraint(
         name="uneven-stages-do-not-fit",
         subject=FIRST,
         kind="forbidden",
@@ -198,7 +191,10 @@ PARALLEL: tuple[Constraint, ...] = (
         broken=lambda v: (
             "a2a+p2p" in _cp_types(v)
             and v.cp > 1
-            and math.prod(int(str(n)) for n in v.items("hierarchical_context_parallel_sizes")) != v.cp
+            and (
+                not v.items("hierarchical_context_parallel_sizes")
+                or math.prod(int(str(n)) for n in v.items("hierarchical_context_parallel_sizes")) != v.cp
+            )
         ),
         rule="cp_comm_type a2a+p2p needs hierarchical_context_parallel_sizes whose product is "
         "context_parallel_size",

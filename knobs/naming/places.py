@@ -57,7 +57,7 @@ _VERL_ROLES = ("actor_rollout_ref.actor.", "actor_rollout_ref.ref.", "critic.", 
 PERFDOC_SECTIONS = frozenset(
     {
         *("model", "moe", "parallel", "overlap", "optimizer", "precision", "recompute", "kernels", "data"),
-        *("training", "checkpoint", "environment"),
+        *("training", "checkpoint", "environment", "fsdp", "profiling"),
     }
 )
 STEMS = ("cfg.", "config.", "recipe.", "self.", "pretrain.", "finetune.")

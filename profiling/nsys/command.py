@@ -10,6 +10,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 from perfdoc.profiling.errors import CaptureError
@@ -24,6 +25,11 @@ _ATTACHED = "NSYS_PROFILING_SESSION_ID"
 TRACES: Mapping[DeviceKind, str] = {"cpu": "nvtx", "cuda": "cuda,nvtx"}
 """What nsys collects. CPU sampling and context switches need rights that containers lack, and cost more;
 nothing of ours reads OS-runtime calls, of which a step of `tiny` makes 2000 (and 6500 call-chain rows)."""
+
+EVENT_TRACE = "--cuda-event-trace"
+"""Rows of event records. nsys 2024.2.3 has no such option, and an unknown one ends it."""
+LOCAL_RANK = "{LOCAL_RANK}"
+"""Stands in an nsys line for the number of the rank's GPU."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,20 +90,27 @@ def nsys_command(
     command: Sequence[str],
     output: Path | str,
     device: DeviceKind,
-    cuda_graph_nodes: bool = False,
+    gpu_metrics: bool = False,
 ) -> list[str]:
     """The line that runs `command` under nsys and writes `output`.nsys-rep.
 
     On CUDA only what lies between cudaProfilerStart and cudaProfilerStop is kept, and the program runs on
     afterwards. On a CPU there is no such call: the whole run is captured, with ranges in the window only.
-    `output` may contain nsys's own `%q{RANK}`. With `cuda_graph_nodes` every kernel of a CUDA graph has a
-    row of its own, at a price in speed.
+    `output` may contain nsys's own `%q{RANK}`. `gpu_metrics` samples the counters of one GPU (SMs, links,
+    memory): that of `LOCAL_RANK`, a word which perfdoc.profiling.nsys.rank puts in.
     """
     line = [str(nsys), "profile", f"--trace={TRACES[device]}", "--sample=none", "--cpuctxsw=none"]
     if device == "cuda":
         # By default nsys ends the session and the program with it when the range ends.
         line += ["--capture-range=cudaProfilerApi", "--capture-range-end=stop"]
-        line.append(f"--cuda-graph-trace={'node' if cuda_graph_nodes else 'graph'}")
+        # Else a graph is one row: its kernels, and any communication among them, are unseen.
+        line.append("--cuda-graph-trace=node")
+        if _takes(nsys, "profile", EVENT_TRACE):
+            line.append(f"{EVENT_TRACE}=true")  # proves which wait belongs to which record
+        if gpu_metrics:
+            devices = "--gpu-metrics-devices"  # 2024.2.3 has it in the singular
+            known = _takes(nsys, "profile", devices)
+            line.append(f"{devices if known else devices[:-1]}={LOCAL_RANK}")
     else:
         line.append("--capture-range=none")
     # Else nsys waits for helper processes that a killed rank left behind, for ever.
@@ -114,7 +127,7 @@ def nsys_per_rank(
     logs: Path | str,
     device: DeviceKind,
     ranks: Iterable[int] | None = None,
-    cuda_graph_nodes: bool = False,
+    gpu_metrics: bool = False,
 ) -> list[str]:
     """The torchrun line that starts each rank under an nsys of its own, writing `folder`/rank<N>.nsys-rep.
 
@@ -127,7 +140,7 @@ def nsys_per_rank(
         command=(),
         output=f"{folder}/rank%q{{RANK}}",
         device=device,
-        cuda_graph_nodes=cuda_graph_nodes,
+        gpu_metrics=gpu_metrics,
     )
     chosen = "all" if ranks is None else ",".join(str(rank) for rank in sorted(set(ranks)))
     starter = [sys.executable, "-m", "perfdoc.profiling.nsys.rank", chosen, str(logs), str(len(under))]
@@ -143,7 +156,7 @@ def export_sqlite(nsys: Path | str, report: Path, target: Path, *, timeout_s: fl
         remedy = "The run ended before nsys could write it; run again with fewer profiled steps."
         raise CaptureError(report, "nsys left no report.", remedy)
     line = [str(nsys), "export", "--type=sqlite", "--lazy=false", "--quiet=true", "--force-overwrite=true"]
-    if _has_blobs(nsys):
+    if _takes(nsys, "export", "--include-blobs"):
         line.append("--include-blobs=true")  # NCCL's payloads; older versions have no such option.
     try:
         with whole_file(target) as part:
@@ -177,9 +190,14 @@ def _is_cut_off(database: Path) -> bool:
     return database.stat().st_size < pages * (65536 if page_bytes == 1 else page_bytes)
 
 
-def _has_blobs(nsys: Path | str) -> bool:
-    shown = subprocess.run([str(nsys), "export", "--help"], capture_output=True, text=True, timeout=60)
-    return "--include-blobs" in shown.stdout
+@cache
+def _takes(nsys: Path | str, verb: str, option: str) -> bool:
+    """Whether this nsys has an option. One that cannot be asked counts as new."""
+    try:
+        shown = subprocess.run([str(nsys), verb, "--help"], capture_output=True, text=True, timeout=60)
+    except (OSError, subprocess.TimeoutExpired):
+        return True
+    return re.search(rf"{re.escape(option)}\b(?!-)", shown.stdout + shown.stderr) is not None
 
 
 def _version(path: Path) -> tuple[int, ...] | None:

@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.profiling.launch_folder import LaunchFolder, kill, words_of
+from perfdoc.profiling.nsys.command import LOCAL_RANK
 
 POLL_S = 0.5
 STARTS = 3
@@ -54,6 +55,8 @@ def line_of_rank(arguments: Sequence[str], environment: Mapping[str, str]) -> Ra
     under, program = words[: int(count)], words[int(count) :]
     if chosen == "all" or rank in {int(text) for text in chosen.split(",") if text}:
         log = Path(logs) / f"rank{rank}.txt"
+        gpu = environment.get("LOCAL_RANK", "0")
+        under = [word.replace(LOCAL_RANK, gpu) for word in under]
         return RankLine(rank=rank, words=[*under, *program], program=program, log=log)
     return RankLine(rank=rank, words=program, program=program, log=None)
 

@@ -75,8 +75,9 @@ def _how_well(diagnosis: Diagnosis, found: ReplayAnalysis, replays: Sequence[Rep
     )
     if job is not None:
         yield f"The ranks were not replayed together: {job.reason}."
-    if withheld := sum(not r.predicts for r in replays):
-        yield f"For {figures.plural(withheld, 'rank')} the replay error is too large to predict from."
+    if withheld := [r.withheld for r in replays if not r.predicts]:
+        such_as = "" if len(set(withheld)) == 1 else "for example, "
+        yield f"No changes are predicted for {figures.plural(len(withheld), 'rank')}: {such_as}{withheld[0]}."
 
 
 def _by_construction(diagnosis: Diagnosis) -> Iterator[str]:

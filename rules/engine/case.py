@@ -15,6 +15,7 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
+from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.replay import Prediction
 from perfdoc.rules.facts.hardware import Gpu, gpu_of
@@ -32,6 +33,10 @@ class Case:
     """None without a snapshot."""
     configuration: Configuration = field(default_factory=Configuration)
     """The known settings; a setting that is missing here is unknown."""
+    contradicted: Sequence[Contradiction] = ()
+    """What was given and the captures show otherwise; it is no longer among facts and settings."""
+    as_given: Case | None = None
+    """The case with it, to tell what a rule lacks for it; None where nothing is contradicted."""
 
     @classmethod
     def of(cls, captures: Sequence[CaptureMeasurement]) -> Case:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.contradictions import in_words
 from perfdoc.rules.engine.case import Case
 
 T = TypeVar("T")
@@ -45,8 +46,19 @@ def not_applicable(reason: str) -> Missing:
 
 
 def first_missing(case: Case, needs: Iterable[Need]) -> Missing | None:
-    """The first need that the case does not meet; None if it meets all."""
-    return next((found for need in needs if (found := need.missing(case)) is not None), None)
+    """The first need that the case does not meet; None if it meets all.
+
+    What was given and contradicts the captures is missing for that reason, not for want of a configuration.
+    """
+    for need in needs:
+        if (found := need.missing(case)) is not None:
+            contradicts = (
+                found.state == "skipped" and case.as_given is not None and need.missing(case.as_given) is None
+            )
+            if contradicts:
+                return skipped(f"the settings contradict the capture: {in_words(case.contradicted)}")
+            return found
+    return None
 
 
 def needs_in_words(needs: Iterable[Need]) -> list[str]:
@@ -145,6 +157,15 @@ ONE_RANK = "one rank only"
 
 
 GPUS = applies("GPUs", lambda case: not case.on_host, "the ranks train on the CPU")
+
+
+def _not_all_work(case: Case) -> Missing | None:
+    why = next((r.events.work_missing for r in case.ranks if r.events.work_missing), "")
+    return skipped(why) if why else None
+
+
+ALL_WORK = Need(words="all that the devices ran", missing=_not_all_work)
+"""Of a subsampled file no share of the window is known."""
 WINDOW = known(
     "a window that is not empty", lambda case: case.share(lambda _: 0), reason="every window is empty"
 )

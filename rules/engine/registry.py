@@ -19,7 +19,7 @@ from perfdoc.rules.engine.advise import proposed
 from perfdoc.rules.engine.bounds import not_below_predictions
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
-from perfdoc.rules.engine.needs import Need, first_missing
+from perfdoc.rules.engine.needs import ALL_WORK, Need, first_missing
 from perfdoc.rules.engine.ranking import ranked
 from perfdoc.rules.engine.related import Applied, related
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
@@ -119,7 +119,11 @@ def applied(rule: Rule, case: Case) -> Applied:
         evidence = list(verdict.evidence)
         advice = proposed(case, verdict.advice) if verdict.state == "fires" else []
         allowed = {piece.knob for piece in advice if not piece.forbidden}
-        gain = kept_gain(verdict, allowed) if verdict.state == "fires" else None
+        gain = (
+            kept_gain(verdict, allowed)
+            if verdict.state == "fires" and not any(r.withheld for r in case.ranks)
+            else None
+        )
         remedy = verdict.remedy if allowed or not verdict.advice else _in_words(verdict)
         unit, share = case.unit, _share(gain, case)
     except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
@@ -147,7 +151,8 @@ def applied(rule: Rule, case: Case) -> Applied:
 
 def verdict_of(rule: Rule, case: Case) -> Verdict:
     """The rule's verdict, or the first need that the case does not meet."""
-    missing = first_missing(case, rule.meta.needs)
+    needs = (ALL_WORK, *rule.meta.needs) if rule.meta.time else rule.meta.needs
+    missing = first_missing(case, needs)
     return rule.evaluate(case) if missing is None else Verdict(state=missing.state, reason=missing.reason)
 
 

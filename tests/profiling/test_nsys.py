@@ -171,10 +171,52 @@ def test_launch_lines() -> None:
         "python",
         "a.py",
     ]
-    line = nsys_command("nsys", command=["a"], output="o", device="cuda", cuda_graph_nodes=True)
+    line = nsys_command("/nowhere/nsys", command=["a"], output="o", device="cuda")
     assert "--trace=cuda,nvtx" in line
     assert line[line.index("--capture-range=cudaProfilerApi") + 1] == "--capture-range-end=stop"
+
+
+def fake_nsys(folder: Path, *options: str) -> Path:
+    folder.mkdir()
+    path = folder / "nsys"
+    path.write_text("#!/bin/sh\nprintf '  %s=\\n' " + " ".join(options) + "\n")
+    path.chmod(0o755)
+    return path
+
+
+def test_a_cuda_capture_has_the_options_that_the_readme_asks_for(tmp_path: Path) -> None:
+    readme = (Path(__file__).resolve().parents[2] / "README.md").read_text()
+    (asked,) = (line.split() for line in readme.splitlines() if line.startswith("nsys profile "))
+    line = nsys_command("/nowhere/nsys", command=["a"], output="o", device="cuda")
+    assert set(asked[2:-1]) <= set(line)
+    assert {"--cuda-graph-trace=node", "--cuda-event-trace=true"} <= set(line)
+    on_cpu = nsys_command("/nowhere/nsys", command=["a"], output="o", device="cpu", gpu_metrics=True)
+    assert not [word for word in on_cpu if "cuda" in word or "gpu" in word]
+    # An unknown option would end nsys before the program starts.
+    old = fake_nsys(tmp_path / "old", "--cuda-graph-trace", "--gpu-metrics-device")
+    line = nsys_command(old, command=["a"], output="o", device="cuda", gpu_metrics=True)
     assert "--cuda-graph-trace=node" in line
+    assert not [word for word in line if word.startswith("--cuda-event-trace")]
+    assert "--gpu-metrics-device={LOCAL_RANK}" in line
+    new = fake_nsys(tmp_path / "new", "--cuda-event-trace", "--gpu-metrics-devices")
+    line = nsys_command(new, command=["a"], output="o", device="cuda", gpu_metrics=True)
+    assert {"--cuda-event-trace=true", "--gpu-metrics-devices={LOCAL_RANK}"} <= set(line)
+
+
+def test_each_rank_samples_the_counters_of_its_own_gpu() -> None:
+    line = nsys_per_rank(
+        "/nowhere/nsys",
+        torchrun=["torchrun"],
+        program=["python", "{LOCAL_RANK}.py"],
+        folder="f",
+        logs="l",
+        device="cuda",
+        gpu_metrics=True,
+    )
+    arguments = line[line.index("perfdoc.profiling.nsys.rank") + 1 :]
+    words = line_of_rank(arguments, {"RANK": "11", "LOCAL_RANK": "3"}).words
+    assert "--gpu-metrics-devices=3" in words
+    assert words[-1] == "{LOCAL_RANK}.py"
 
 
 def test_only_profiled_ranks_run_under_nsys() -> None:

@@ -18,7 +18,7 @@ from perfdoc.profiling.nsys.command import Nsys, nsys_command, nsys_per_rank, nv
 from perfdoc.profiling.profiler_choice import Profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.session import Session
-from perfdoc.profiling.window import ProfileWindow
+from perfdoc.profiling.window import ProfileWindow, TorchCapture
 from tests.nsys_start import profile
 from tests.profiling.conftest import Launch
 
@@ -269,3 +269,35 @@ def test_memory_figures_follow_what_is_allocated() -> None:
     assert during.python_blocks > 1000
     assert before.allocated_bytes is None  # No GPU asked for: unknown, not 0.
     assert msgspec.json.decode(msgspec.json.encode(during), type=MemorySample) == during
+
+
+@pytest.mark.parametrize(("device", "ties_waits"), [("cuda", True), ("cpu", False)])
+def test_the_pytorch_profiler_ties_waits_to_records(
+    needs_torch: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, device: str, ties_waits: bool
+) -> None:
+    import torch._C._profiler
+    import torch.profiler
+
+    made: list[dict[str, Any]] = []
+
+    class Profile:
+        def __init__(self, **given: Any) -> None:
+            made.append(given)
+
+        def prepare_trace(self) -> None:
+            pass
+
+    monkeypatch.setattr(torch.profiler, "profile", Profile)
+    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", lambda **given: given)
+    run = RunDirectory.create(tmp_path / "run")
+    TorchCapture(run, 0, 1, device, shapes=True).prepare()  # type: ignore[arg-type]
+    assert made[0]["experimental_config"] == ({"enable_cuda_sync_events": True} if ties_waits else None)
+    assert made[0]["record_shapes"] is True
+    assert (torch.profiler.ProfilerActivity.CUDA in made[0]["activities"]) is (device == "cuda")
+
+    def too_old(**given: Any) -> None:
+        raise TypeError(given)
+
+    monkeypatch.setattr(torch._C._profiler, "_ExperimentalConfig", too_old)
+    TorchCapture(run, 0, 1, device).prepare()  # type: ignore[arg-type]
+    assert made[1]["experimental_config"] is None

@@ -39,7 +39,7 @@ def simulated_case(shape: str, layout: str, *faults: str, known: bool = True) ->
 
 def _case(folder: Path, shape: ModelShape, layout: str, faults: tuple[str, ...], known: bool) -> Case:
     job = simulate(shape, parse_layout(f"seq=4096,{layout}"), planted=parse_faults(faults), steps=2)
-    write_job(job, folder, ranks=range(job.laying.setting.layout.world_size))
+    write_job(job, folder, ranks=range(job.simulation.setting.layout.world_size))
     config = folder / "job.yaml"
     return measured_case([str(folder / "traces")], given_facts((), config) if known else None, config)
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from perfdoc.knobs.check import check, evaluate, violations
-from perfdoc.knobs.configuration import Configuration, Undecided, View
+from perfdoc.knobs.configuration import DERIVED_FROM, Configuration, Undecided, View
 from perfdoc.knobs.constraints import CONSTRAINTS
 from perfdoc.knobs.constraints.definition import knobs_of
 from perfdoc.knobs.knob import Value
@@ -31,6 +31,10 @@ CHOICES: Mapping[str, tuple[Value, ...]] = {
     "sequence_parallel": (False, True),
     "num_layers_in_first_pipeline_stage": (None, None, None, 1, 2),
     "num_layers_in_last_pipeline_stage": (None, None, None, 1, 2),
+    "pipeline_model_parallel_layout": (
+        *(None, None, None, None, None, "Ett|ttL", "Et|t|t|tL", "Et*2,|(t|)*2L", "tt|ttL", "Et|m|tt|tL"),
+        *("Ettt|tttL", "Ett|tt|m|L"),
+    ),
     "account_for_embedding_in_pipeline_split": (False, False, True),
     "account_for_loss_in_pipeline_split": (False, False, True),
     "overlap_p2p_comm": (False, True),
@@ -212,7 +216,7 @@ def test_what_a_rule_reads_is_known_beforehand() -> None:
                 constraint.broken(view)
             except (Undecided, ValueError, TypeError, ArithmeticError):
                 continue
-            derived = {"nnodes", "nproc_per_node", "num_layers_per_virtual_pipeline_stage", "num_layers"}
+            derived = {name for sources in DERIVED_FROM.values() for name in sources}
             assert view.read - derived <= knobs_of(constraint), constraint.name
     (rule,) = [c for c in CONSTRAINTS if c.name == "sequence-parallel-needs-tp"]
     assert knobs_of(rule) == {"sequence_parallel", "tensor_model_parallel_size"}

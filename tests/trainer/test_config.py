@@ -36,6 +36,7 @@ OWN_NAMES = {
     "moe": {"moe_ffn_hidden_size", "moe_aux_loss_coeff"},
     "parallel": {"distributed_timeout_minutes"},
     "precision": {"params_dtype", "initial_loss_scale"},
+    "profiling": {"nsys_gpu_metrics"},
 }
 
 

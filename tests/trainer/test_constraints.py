@@ -9,6 +9,7 @@ from perfdoc.trainer.config import resolve
 from perfdoc.trainer.constraints import RULES
 from perfdoc.trainer.constraints.catalogue import WITHOUT_EFFECT, catalogue_problems
 from perfdoc.trainer.layout import Device, plan
+from tests.trainer import broken_guides
 
 PLAIN = [
     "data_parallel_size=null",
@@ -664,6 +665,7 @@ BROKEN: list[tuple[str, list[str], int, Device]] = [
     ("moe.moe_permute_fusion = true: needs CUDA", ["moe_permute_fusion=true"], 1, "cpu"),
     ("moe.moe_router_fusion = true: needs CUDA", ["moe_router_fusion=true"], 1, "cpu"),
 ]
+BROKEN += broken_guides.BROKEN
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,13 @@ RANKS: dict[int, dict[str, list[str]]] = {
         ],
         "pp2": PP2,
         "pp2_uneven": [*PP2, "num_layers_in_first_pipeline_stage=1"],
+        "pp2_layout": [*PP2, "pipeline_model_parallel_layout=Et|tttL"],
         "pp2_vpp2": PP2 + VPP2,
+        "pp2_vpp2_of_a_layout": [*PP2, VPP2[1], "pipeline_model_parallel_layout='E|tt|t|tL'"],
+        "pp2_vpp2_gather_with_step": [
+            *[*PP2, *VPP2, *OVERLAPS, FRESH, "overlap_param_gather_with_optimizer_step=true"],
+        ],
+        "dp2_fp32_sums": [*OVERLAPS, "reduce_scatter_with_fp32_accumulation=true"],
         "cp2": ["context_parallel_size=2"],
         "fsdp2": FSDP2,
         "fsdp2_cp2_recompute": [
@@ -86,6 +92,8 @@ RANKS: dict[int, dict[str, list[str]]] = {
     },
     4: {
         "tp4_of_two_groups": ["tensor_model_parallel_size=4", "sequence_parallel=true"],
+        "pp2_dp2_stages_inside": [*PP2, "use_tp_pp_dp_mapping=true"],
+        "pp2_tp2_stages_inside": [*PP2, *TP2, "use_tp_pp_dp_mapping=true"],
         "pp4": ["pipeline_model_parallel_size=4"],
         "cp2_dp2_overlaps": ["context_parallel_size=2", *OVERLAPS],
         "fsdp2_tp2_sp": [*FSDP2, *TP2],

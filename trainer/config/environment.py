@@ -21,6 +21,9 @@ class EnvironmentConfig:
     nvte_bwd_layernorm_sm_margin: Annotated[int, Meta(ge=0)] | None = None
     nvte_norm_fwd_use_cudnn: Literal[0, 1] | None = None
     nvte_norm_bwd_use_cudnn: Literal[0, 1] | None = None
+    nvte_flash_attn: Literal[0, 1] | None = None
+    nvte_fused_attn: Literal[0, 1] | None = None
+    nvte_unfused_attn: Literal[0, 1] | None = None
     nvte_batch_mha_p2p_comm: Literal[0, 1] | None = None
     nvte_cpu_offload_v1: Literal[0, 1] | None = None
     nccl_nvls_enable: Literal[0, 1, 2] | None = None
@@ -33,6 +36,11 @@ class EnvironmentConfig:
     torch_nccl_avoid_record_streams: Literal[0, 1] | None = None
     torch_nccl_high_priority: Literal[0, 1] | None = None
     pytorch_cuda_alloc_conf: str | None = None
+    nvlink_domain_size: Annotated[int, Meta(ge=1)] | None = None
+    use_mnnvl: Literal[0, 1] | None = None
+    num_of_hybrid_ep_ranks_per_nvlink_domain: Annotated[int, Meta(ge=1)] | None = None
+    nvshmem_ib_enable_ibgda: bool | None = None
+    deep_ep_device_to_hca_mapping: str | None = None
 
 
 def apply_environment(config: EnvironmentConfig, environment: MutableMapping[str, str]) -> dict[str, str]:
@@ -41,6 +49,6 @@ def apply_environment(config: EnvironmentConfig, environment: MutableMapping[str
     for entry in fields(config):
         value = getattr(config, entry.name)
         if value is not None:
-            written[entry.name.upper()] = str(value)
+            written[entry.name.upper()] = str(int(value) if isinstance(value, bool) else value)
     environment.update(written)
     return written

@@ -15,6 +15,7 @@ from typing import Any, get_type_hints
 import msgspec
 import yaml
 
+from perfdoc.trainer.config.refused import REFUSED, name_here, why_refused
 from perfdoc.trainer.config.schema import Config
 
 MAX_CONFIG_BYTES = 1_000_000
@@ -213,6 +214,11 @@ def _dotted(key: str, where: str) -> str:
         return key
     if separator and name in KEYS:
         raise ValueError(f"{where}: unknown key {key}; did you mean {KEYS[name]}.{name}?")
+    known = name if name in REFUSED else name_here(name)
+    if why := why_refused(known or name):
+        raise ValueError(f"{where}: {key} is no setting of this trainer: {why}")
+    if known in KEYS:
+        raise ValueError(f"{where}: {key} is {KEYS[known]}.{known} here")
     candidates = _all_keys() if separator else list(KEYS)
     raise ValueError(f"{where}: unknown key {key}{_nearest(key, candidates)}")
 

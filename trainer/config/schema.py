@@ -13,13 +13,17 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from perfdoc.trainer.config.environment import EnvironmentConfig
-
-Positive = Annotated[int, Meta(ge=1)]
-NonNegative = Annotated[int, Meta(ge=0)]
-Probability = Annotated[float, Meta(ge=0.0, lt=1.0)]
-Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
-PositiveFloat = Annotated[float, Meta(gt=0.0)]
-NonNegativeFloat = Annotated[float, Meta(ge=0.0)]
+from perfdoc.trainer.config.fsdp import FsdpConfig
+from perfdoc.trainer.config.numbers import (
+    Fraction,
+    NonNegative,
+    NonNegativeFloat,
+    Positive,
+    PositiveFloat,
+    Probability,
+)
+from perfdoc.trainer.config.overlap import OverlapConfig
+from perfdoc.trainer.config.profiling import ProfilingConfig
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +75,7 @@ class MoeConfig:
     moe_shared_expert_overlap: bool = False
     moe_expert_capacity_factor: PositiveFloat | None = None
     moe_pad_expert_input_to_capacity: bool = False
+    moe_router_padding_for_quantization: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,50 +90,23 @@ class ParallelConfig:
     num_layers_in_last_pipeline_stage: Positive | None = None
     account_for_embedding_in_pipeline_split: bool = False
     account_for_loss_in_pipeline_split: bool = False
+    pipeline_model_parallel_layout: str | None = None
+    """Layers by stage, as `Ett|tttL`; virtual stages follow from it."""
     microbatch_group_size_per_vp_stage: Positive | None = None
     context_parallel_size: Positive = 1
     cp_comm_type: Literal["p2p", "all_gather", "a2a", "a2a+p2p"] = "all_gather"
+    hierarchical_context_parallel_sizes: tuple[Positive, ...] | None = None
+    """Ranks of an all-to-all, then of a ring of those; their product is the CP size."""
     expert_model_parallel_size: Positive = 1
     expert_tensor_parallel_size: Positive = 1
     """megatron-core's own default is the dense TP size; here it is 1 unless asked for."""
     data_parallel_size: Positive | None = None
     """null: what the number of started ranks leaves."""
+    use_tp_pp_dp_mapping: bool = False
+    """Ranks of a pipeline are neighbours, those of data parallelism apart, instead of the other way round."""
     num_distributed_optimizer_instances: Positive = 1
     use_torch_fsdp2: bool = False
     distributed_timeout_minutes: Positive = 10
-
-
-@dataclass(frozen=True, kw_only=True)
-class OverlapConfig:
-    """Which communication runs beside compute."""
-
-    overlap_grad_reduce: bool = False
-    overlap_param_gather: bool = False
-    align_param_gather: bool = False
-    bucket_size: Positive | None = None
-    """Elements, not bytes; only with overlap_grad_reduce."""
-    average_in_collective: bool = False
-    pad_buckets_for_high_nccl_busbw: bool = False
-    overlap_p2p_comm: bool = False
-    batch_p2p_comm: bool | None = None
-    """null: the opposite of overlap_p2p_comm, which excludes it."""
-    overlap_p2p_comm_warmup_flush: bool = False
-    deallocate_pipeline_outputs: bool | None = None
-    """null: on with CUDA. On gloo the memory would go while its send is still under way."""
-    defer_embedding_wgrad_compute: bool = False
-    wgrad_deferral_limit: NonNegative = 0
-    tp_comm_overlap: bool = False
-    tp_comm_bulk_wgrad: bool = True
-    tp_comm_bulk_dgrad: bool = True
-    tp_comm_overlap_ag: bool = True
-    tp_comm_overlap_rs: bool = True
-    tp_comm_overlap_rs_dgrad: bool = False
-    overlap_moe_expert_parallel_comm: bool = False
-    delay_wgrad_compute: bool = False
-    nccl_ub: bool = False
-    use_sharp: bool = False
-    high_priority_stream_groups: tuple[str, ...] = ()
-    nccl_communicator_config_path: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +132,7 @@ class OptimizerConfig:
     main_params_dtype: Literal["fp32", "fp16"] = "fp32"
     optimizer_cpu_offload: bool = False
     optimizer_offload_fraction: Fraction = 0.0
+    overlap_cpu_optimizer_d2h_h2d: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,6 +147,9 @@ class PrecisionConfig:
     fp8: Literal["e4m3", "hybrid"] | None = None
     fp8_recipe: Literal["tensorwise", "delayed", "mxfp8", "blockwise"] = "delayed"
     fp8_param_gather: bool = False
+    reuse_grad_buf_for_mxfp8_param_ag: bool = False
+    fp8_dot_product_attention: bool = False
+    fp4: Literal["e2m1"] | None = None
     first_last_layers_bf16: bool = False
 
 
@@ -182,6 +164,11 @@ class RecomputeConfig:
     distribute_saved_activations: bool = False
     cpu_offloading: bool = False
     cpu_offloading_num_layers: NonNegative = 0
+    cpu_offloading_activations: bool = True
+    cpu_offloading_weights: bool = False
+    cpu_offloading_double_buffering: bool = False
+    fine_grained_activation_offloading: bool = False
+    offload_modules: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +183,7 @@ class KernelsConfig:
     bias_dropout_fusion: bool = False
     masked_softmax_fusion: bool = False
     apply_rope_fusion: bool = False
+    fused_single_qkv_rope: bool = False
     cross_entropy_loss_fusion: bool = False
     cross_entropy_fusion_impl: Literal["native", "te"] = "native"
     cuda_graph_impl: Literal["none", "local", "transformer_engine"] = "none"
@@ -232,6 +220,12 @@ class TrainingConfig:
     log_interval: Positive = 10
     manual_gc: bool = True
     manual_gc_interval: NonNegative = 100
+    manual_gc_eval: bool = True
+    """With manual_gc: collect before and after each validation."""
+    manual_gc_interval_val: NonNegative = 0
+    """With manual_gc: collect after every so many validation batches too; 0: not between them."""
+    empty_unused_memory_level: Literal[0, 1, 2] = 0
+    """1: the allocator gives unused memory back before the optimizer's step; 2: after it too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -258,6 +252,7 @@ class Config:
     model: ModelConfig = field(default_factory=ModelConfig)
     moe: MoeConfig = field(default_factory=MoeConfig)
     parallel: ParallelConfig = field(default_factory=ParallelConfig)
+    fsdp: FsdpConfig = field(default_factory=FsdpConfig)
     overlap: OverlapConfig = field(default_factory=OverlapConfig)
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     precision: PrecisionConfig = field(default_factory=PrecisionConfig)
@@ -266,4 +261,5 @@ class Config:
     data: DataConfig = field(default_factory=DataConfig)
     training: TrainingConfig = field(default_factory=TrainingConfig)
     checkpoint: CheckpointConfig = field(default_factory=CheckpointConfig)
+    profiling: ProfilingConfig = field(default_factory=ProfilingConfig)
     environment: EnvironmentConfig = field(default_factory=EnvironmentConfig)

@@ -9,11 +9,13 @@ from __future__ import annotations
 from perfdoc.trainer.constraints.catalogue import catalogue_problems
 from perfdoc.trainer.constraints.cpu import CPU
 from perfdoc.trainer.constraints.definition import Rule, as_written
+from perfdoc.trainer.constraints.fsdp import FSDP
 from perfdoc.trainer.constraints.model import MODEL
+from perfdoc.trainer.constraints.overlap import OVERLAP
 from perfdoc.trainer.constraints.parallel import PARALLEL
 from perfdoc.trainer.constraints.training import TRAINING
 
-RULES: tuple[Rule, ...] = MODEL + PARALLEL + CPU + TRAINING
+RULES: tuple[Rule, ...] = MODEL + PARALLEL + CPU + FSDP + OVERLAP + TRAINING
 """In the order in which they are checked."""
 
 __all__ = ["RULES", "Rule", "as_written", "catalogue_problems"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from types import MappingProxyType
 
 from perfdoc.knobs.check import Violation, violations
@@ -16,19 +16,38 @@ _SECTION_OF = MappingProxyType(
     {name: section for section, part in vars(Config()).items() for name in vars(part)}
 )
 """Setting → its section; names are unique over all sections."""
-_NOT_HERE = MappingProxyType({"use_megatron_fsdp": False, "pipeline_model_parallel_layout": None})
-"""Knobs that the trainer has not, and that constraints of those that it has ask for."""
+_NOT_HERE: Mapping[str, Value] = MappingProxyType(
+    {
+        **{"multi_latent_attention": False, "mtp_num_layers": None, "calculate_per_token_loss": False},
+        **{"optimizer_name": "adam", "position_embedding_type": "rope", "moe_enable_deepep": False},
+        **{"hybrid_context_parallel": False},
+    }
+)
+"""Knobs and facts that are no settings of the trainer, and that constraints of those that it has ask for."""
 
 WITHOUT_EFFECT = frozenset(
     {
         "align-needs-param-gather",
         "bucket-size-needs-overlap",
         "deferral-limit-needs-deferral",
+        "double-buffer-needs-fsdp",
+        "fp32-sums-need-sharding",
+        "gradient-reduce-div-fusion-needs-fsdp",
+        "hierarchical-sizes-need-a2a-p2p",
+        "offload-modules-need-switch",
+        "optimizer-copies-need-offload",
         "optimizer-instances-need-sharding",
+        "outer-dp-sharding-strategy-needs-fsdp",
+        "outer-sharding-needs-instances",
         "overlap-p2p-needs-vpp",
         "scope-needs-graphs",
         "selective-recompute-has-no-method",
         "shared-overlap-needs-shared-experts",
+        "sharding-strategy-needs-fsdp",
+        "sharp-group-needs-sharp",
+        "suggested-communication-unit-size-needs-fsdp",
+        "symmetric-registration-needs-buffers",
+        "tp-overlap-config-needs-overlap",
         "vp-group-needs-vpp",
     }
 )
@@ -50,6 +69,8 @@ def catalogue_problems(config: Config, world_size: int) -> Iterator[tuple[str, s
     for found in violations(as_knobs(config, world_size)):
         kind, name = ("", "") if found.constraint is None else (found.constraint.kind, found.constraint.name)
         if kind == "forbidden" or name in WITHOUT_EFFECT:
+            if found.knob not in _SECTION_OF:  # a fact of this trainer, such as its optimizer
+                raise ValueError(f"{found.words}{_with(config, found)}")
             yield f"{_SECTION_OF[found.knob]}.{found.knob}", found.words + _with(config, found)
 
 

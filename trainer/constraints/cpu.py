@@ -59,6 +59,41 @@ CPU: tuple[Rule, ...] = (
     _cuda_only("overlap", "tp_comm_overlap", "needs CUDA and Transformer Engine"),
     _cuda_only("overlap", "nccl_ub"),
     _cuda_only("overlap", "use_sharp", "needs CUDA and an InfiniBand fabric with SHARP"),
+    (
+        "precision.fp4",
+        lambda c, s, d: c.precision.fp4 is not None and (d == "cpu" or c.precision.params_dtype != "bf16"),
+        "needs a Blackwell GPU, Transformer Engine and params_dtype bf16",
+    ),
+    (
+        "precision.fp8_dot_product_attention",
+        lambda c, s, d: c.precision.fp8_dot_product_attention and c.precision.fp8 is None,
+        "needs fp8",
+    ),
+    (
+        "kernels.fused_single_qkv_rope",
+        lambda c, s, d: c.kernels.fused_single_qkv_rope and not c.kernels.apply_rope_fusion,
+        "needs apply_rope_fusion",
+    ),
+    *(
+        (
+            f"recompute.{name}",
+            lambda c, s, d, name=name: getattr(c.recompute, name) and not c.recompute.cpu_offloading,
+            "is read with cpu_offloading only",
+        )
+        for name in ("cpu_offloading_weights", "cpu_offloading_double_buffering")
+    ),
+    (
+        "recompute.cpu_offloading_activations",
+        lambda c, s, d: (
+            c.recompute.cpu_offloading
+            and not (c.recompute.cpu_offloading_activations or c.recompute.cpu_offloading_weights)
+        ),
+        "cpu_offloading moves activations or weights, and both are off",
+    ),
+    _cuda_only("recompute", "fine_grained_activation_offloading", "needs CUDA, whose streams do the copies"),
+    _cuda_only("training", "empty_unused_memory_level", "needs CUDA: it empties the cache of its allocator"),
+    _cuda_only("profiling", "nsys_gpu_metrics", "needs CUDA: the counters are the GPU's"),
+    _cuda_only("profiling", "memory_snapshot_path", "needs CUDA: snapshots are of its allocator"),
     _cuda_only("recompute", "cpu_offloading"),
     _cuda_only("optimizer", "use_precision_aware_optimizer", "needs CUDA and Transformer Engine"),
     *(

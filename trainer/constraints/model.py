@@ -40,7 +40,7 @@ MODEL: tuple[Rule, ...] = (
     ),
     (
         "parallel.expert_tensor_parallel_size",
-        lambda c, s, d: s.etp > 1 and c.moe.num_moe_experts is None,
+        lambda c, s, d: c.parallel.expert_tensor_parallel_size > 1 and c.moe.num_moe_experts is None,
         "needs num_moe_experts",
     ),
     (

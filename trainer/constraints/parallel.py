@@ -42,9 +42,15 @@ PARALLEL: tuple[Rule, ...] = (
         "does not divide the experts' DP",
     ),
     (
+        "parallel.use_tp_pp_dp_mapping",
+        lambda c, s, d: s.stages_inside and s.pp > 1 and s.edp != s.dp,
+        "needs the same groups of stages for dense layers and experts: EP x expert-TP must be TP x CP",
+    ),
+    (
         "recompute.recompute_num_layers",
         lambda c, s, d: (
-            (c.recompute.recompute_num_layers or 1) > max(1, c.model.num_layers // (s.pp * s.vpp))
+            c.parallel.pipeline_model_parallel_layout is None
+            and (c.recompute.recompute_num_layers or 1) > max(1, c.model.num_layers // (s.pp * s.vpp))
         ),
         "more than the layers of a stage",
     ),

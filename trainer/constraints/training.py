@@ -39,6 +39,21 @@ TRAINING: tuple[Rule, ...] = (
         "needs checkpoint.load",
     ),
     (
+        "training.manual_gc_interval_val",
+        lambda c, s, d: c.training.manual_gc_interval_val > 0 and not c.training.manual_gc,
+        "is read with manual_gc only",
+    ),
+    (
+        "profiling.use_pytorch_profiler",
+        lambda c, s, d: c.profiling.use_pytorch_profiler and c.profiling.use_nsys_profiler,
+        "one profiler at a time: use_nsys_profiler or use_pytorch_profiler",
+    ),
+    (
+        "profiling.profile_ranks",
+        lambda c, s, d: max(c.profiling.profile_ranks or (0,)) >= s.world_size,
+        "names a rank that the run does not have",
+    ),
+    (
         "precision.first_last_layers_bf16",
         lambda c, s, d: c.precision.first_last_layers_bf16 and c.precision.fp8 is None,
         "needs fp8 with a recipe other than delayed",

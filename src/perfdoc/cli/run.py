@@ -24,9 +24,15 @@ def run(
     output: Annotated[
         Path | None, typer.Option("-o", "--output", help="Run directory; made, never overwritten.")
     ] = None,
-    profiler: Annotated[str, typer.Option(help="auto, nsys, torch or none.")] = "auto",
-    profile_start: Annotated[int, typer.Option(min=1, help="First profiled step.")] = 10,
-    profile_steps: Annotated[int, typer.Option(min=1, help="Number of profiled steps.")] = 3,
+    profiler: Annotated[
+        str | None, typer.Option(help="auto, nsys, torch or none.", show_default="auto")
+    ] = None,
+    profile_start: Annotated[
+        int | None, typer.Option(min=1, help="First profiled step.", show_default="10")
+    ] = None,
+    profile_steps: Annotated[
+        int | None, typer.Option(min=1, help="Number of profiled steps.", show_default="3")
+    ] = None,
     profile_ranks: Annotated[
         str | None, typer.Option(help="Profiled ranks, such as 0 or 0,8; all if not given.")
     ] = None,

@@ -13,10 +13,10 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.measuring import Found
-from perfdoc.diagnose.quality import quality_of
+from perfdoc.diagnose.quality import contradiction_notes, quality_of
 from perfdoc.diagnose.ranks import host_gaps_of, kernels_of
 from perfdoc.diagnose.replays import ReplayTopic
-from perfdoc.diagnose.verdict import memory_verdict, verdict_of
+from perfdoc.diagnose.verdict import contradicted_words, memory_verdict, verdict_of
 from perfdoc.diagnose.whole_case import whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
@@ -60,9 +60,11 @@ def diagnose(
     case, job = whole.case, whole.case.job
     judged, (failed, _) = judge(case), out_of_memory(case)
     ranks = sorted(whole.ranks, key=lambda r: (r.rank is None, r.rank or 0))
+    analyses = _analyses(captures, ranks, job, whole.memory, whole.replayed)
+    verdict = verdict_of(ranks, analyses.kernels, failed) if ranks else memory_verdict(whole.memory, failed)
     return d.Diagnosis(
         perfdoc_version=__version__,
-        verdict=verdict_of(ranks, failed) if ranks else memory_verdict(whole.memory, failed),
+        verdict=verdict + contradicted_words(case.contradicted),
         inputs=[
             d.Input(
                 path=encodable(str(c.path)),
@@ -84,7 +86,7 @@ def diagnose(
             for m in memory
             for p, digest in m.sha256.items()
         ],
-        quality=quality_of(captures, silent, ranks, job),
+        quality=contradiction_notes(case.contradicted) + quality_of(captures, silent, ranks, job),
         capabilities=[
             d.CapabilityRow(input=i, name=n, available=x.available, reason=x.reason, remedy=x.remedy)
             for i, c in enumerate(captures)
@@ -93,12 +95,12 @@ def diagnose(
         ],
         ranks=ranks,
         mfu=job.mfu,
-        analyses=_analyses(captures, ranks, job, whole.memory, whole.replayed),
+        analyses=analyses,
         rules=judged.results,
         opportunities=judged.opportunities,
         combined=whole.replayed.combined,
         timeline=_timeline(job, ranks),
-        job=job_of(job, case.configuration),
+        job=job_of(job, case.configuration, case.contradicted),
     )
 
 

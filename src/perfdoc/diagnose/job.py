@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import MappingProxyType
@@ -13,6 +13,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
+from perfdoc.results.contradictions import Contradiction
 from perfdoc.traces.job_facts import JobFacts
 
 _KNOB_OF_FACT: Mapping[str, str] = MappingProxyType(
@@ -81,7 +82,9 @@ _NO_BATCH = (
 )
 
 
-def job_of(job: JobMeasurement, configuration: Configuration) -> d.Job:
+def job_of(
+    job: JobMeasurement, configuration: Configuration, contradicted: Sequence[Contradiction] = ()
+) -> d.Job:
     """Tokens per second and GPU = global batch x sequence length / (mean step time x GPUs): 128 sequences of
     8,192 in 2 s on 64 GPUs are 8,192."""
     facts = job.facts
@@ -108,4 +111,5 @@ def job_of(job: JobMeasurement, configuration: Configuration) -> d.Job:
         ),
         tokens_reason=reason,
         tokens_remedy=remedy,
+        contradictions=list(contradicted),
     )

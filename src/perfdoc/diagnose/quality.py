@@ -10,6 +10,7 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.profiling.environment import encodable
+from perfdoc.results.contradictions import Contradiction, in_words
 from perfdoc.results.figures import plural
 from perfdoc.traces import NoGpuActivityError
 
@@ -31,6 +32,20 @@ def quality_of(
         + _left_out(job)
         + [_silent(e) for e in silent]
     )
+
+
+def contradiction_notes(found: Sequence[Contradiction]) -> list[d.Quality]:
+    """The first thing to know: what was given is of another run."""
+    if not found:
+        return []
+    return [
+        d.Quality(
+            code="config-contradicted",
+            message=f"The settings contradict the capture: {in_words(found)}. They count as unknown; what "
+            "rests on the layout alone (evidence: structure) may be wrong.",
+            remedy="Give the configuration that this run had (--config), or the right values (--set).",
+        )
+    ]
 
 
 def _apart(captures: Sequence[CaptureMeasurement]) -> list[d.Quality]:

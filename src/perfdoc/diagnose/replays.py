@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfdoc import results as d
+from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
@@ -16,6 +17,7 @@ from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
 
 _LEAVE_OUT = "Leave --no-replay out."
+_LATER = "Capture later steps, or give the part that counts: --window START,END."
 _NOT_RUN = "the windows were not replayed"
 
 
@@ -35,6 +37,9 @@ def replays_of(
     """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
     asked of every change whether the job can have it."""
     measured = [r for capture in captures for r in capture.ranks]
+    if partial := next((r.events.partial for r in measured if r.events.partial), ""):
+        gains = no_gains(partial, REMEDY)
+        return ReplayTopic(replay=_nothing(partial, REMEDY), gains=gains, combined=gains.combined)
     kept = [
         _named(r.also, device.rank, label)
         for r, device, label in zip(measured, job.devices, job.labels, strict=True)
@@ -56,7 +61,10 @@ def replays_of(
         stragglers=late_by_compute(job),
         why_not=why_not,
     )
-    return ReplayTopic(replay=_replay(ranks, whole), gains=whole.gains, combined=whole.gains.combined)
+    gains = whole.gains
+    if start_up := next((r.window.is_start_up for r in measured if r.window.is_start_up), ""):
+        gains = no_gains(start_up, _LATER)
+    return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined)
 
 
 def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.results import IDLE_CAUSES, MemoryAnalysis, Rank
-from perfdoc.results.figures import partition, plural, share, size
+from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank
+from perfdoc.results.contradictions import Contradiction, in_words
+from perfdoc.results.figures import brief, partition, plural, share, size
 
 _WORDS = {
     "host": "launch-bound",
@@ -21,11 +22,27 @@ _WORTH_A_CAUSE = 0.001
 """Of the window: of less idle time, which is printed as <0.1 %, no cause is named."""
 
 
-def verdict_of(ranks: Sequence[Rank], failed_allocations: int = 0) -> str:
-    """Summed over all ranks' windows; the largest loss is named first. If CUDA graphs were traced as a
-    whole, a second sentence says what they may hide. A job that runs out of memory is told so, whatever its
-    time goes into."""
-    return f"{_where_it_went(ranks)}{_hidden_in_graphs(ranks)}{_out_of_memory(failed_allocations)}"
+_MUCH_UNKNOWN = 0.10
+"""Of kernel time: with more of unknown class, the share of compute is in doubt."""
+
+
+def contradicted_words(found: Sequence[Contradiction]) -> str:
+    """A sentence behind the verdict where the settings are not those of the captures."""
+    if not found:
+        return ""
+    return f" The settings given are not this run's: {in_words(found[:2])}{' …' if len(found) > 2 else ''}."
+
+
+def verdict_of(
+    ranks: Sequence[Rank], kernels: KernelsAnalysis | None = None, failed_allocations: int = 0
+) -> str:
+    """Summed over all ranks' windows; the largest loss is named first.
+
+    If CUDA graphs were traced as a whole, or much kernel time is of unknown class, another sentence says
+    what may be hidden. A job that runs out of memory is told so, whatever its time goes into.
+    """
+    where = f"{_where_it_went(ranks)}{_start_up(ranks)}{_hidden_in_graphs(ranks)}"
+    return f"{where}{_of_unknown_class(ranks, kernels)}{_out_of_memory(failed_allocations)}"
 
 
 def _out_of_memory(failed: int) -> str:
@@ -36,6 +53,8 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     window = sum(r.window.duration_ns for r in ranks)
     if not window:
         return "The window is empty: nothing ran in it."
+    if missing := next((r.events.work_missing for r in ranks if r.events.work_missing), ""):
+        return f"{missing[0].upper()}{missing[1:]} in it. How long the GPU was idle is not known."
     idle = {c: sum(getattr(r.ledger_ns.idle, c) for r in ranks) for c in IDLE_CAUSES}
     cause = max(idle, key=lambda c: idle[c])
     on_host = all(r.gpu.name == "CPU" for r in ranks)
@@ -56,10 +75,56 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     if not losses:
         return f"The {what} {verb} for all of the {scope}."
     most = "" if 2 * idle[cause] >= times["idle"] else "largest cause: "
-    why = f" ({most}{_WORDS['python' if on_host and cause == 'host' else cause]})"
+    why = f" ({most}{_cause(cause, ranks, on_host=on_host)})"
     names = {"idle": f"idle{why if times['idle'] >= _WORTH_A_CAUSE * window else ''}"}
     parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
+
+
+def _start_up(ranks: Sequence[Rank]) -> str:
+    """With the space before it: the part of the capture that runs once; nothing where none was seen."""
+    found = [(r.window.start_up, r.window) for r in ranks if r.window.start_up is not None]
+    if not found:
+        return ""
+    start_up, window = max(found, key=lambda f: f[0].end_ns - f[0].start_ns)
+    whole_ns = start_up.end_ns - start_up.start_ns
+    parts = {
+        "making communicators": start_up.communicator_ns,
+        "loading code": start_up.loading_ns,
+        "allocations": start_up.allocation_ns,
+    }
+    named = ", ".join(f"{what} {brief(ns)}" for what, ns in parts.items() if ns)
+    computes = f"the GPU computes for {share(start_up.compute_ns / whole_ns)} of it"
+    if start_up.left_out:
+        return f" Start-up before it, {brief(whole_ns)} ({named}), is left out: {computes}."
+    of = share(whole_ns / window.duration_ns)
+    rest = (
+        f"{brief(window.end_ns - start_up.end_ns)} follow"
+        if window.end_ns > start_up.end_ns
+        else "nothing follows"
+    )
+    return f" {of} of that is start-up ({named}), which runs once; {rest}. No gain is predicted."
+
+
+def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool) -> str:
+    """The cause in words, no surer than its evidence."""
+    if cause == "host" and on_host:
+        return _WORDS["python"]
+    if cause == "host":
+        host_ns = sum(r.ledger_ns.idle.host for r in ranks)
+        waiting, between = (
+            sum(getattr(r.host.idle_split, part) or 0 for r in ranks)
+            for part in ("waiting_ns", "between_steps_ns")
+        )
+        if 2 * waiting >= host_ns:
+            return "the host waits"
+        if 2 * (waiting + between) >= host_ns:
+            return "the host works between steps"
+    if cause == "data" and 2 * sum(r.host.data.idle_position_ns or 0 for r in ranks) > sum(
+        r.ledger_ns.idle.data for r in ranks
+    ):
+        return f"likely {_WORDS['data']}"
+    return _WORDS[cause]
 
 
 def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
@@ -73,6 +138,20 @@ def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
         f" {inside} of kernel time is CUDA graphs traced as a whole: communication and idle time inside them "
         "are not visible and count as compute."
     )
+
+
+def _of_unknown_class(ranks: Sequence[Rank], kernels: KernelsAnalysis | None) -> str:
+    """With the space before it; nothing where nearly all kernels are of a known class."""
+    unknown = None if kernels is None else kernels.other_frac
+    if unknown is None or unknown <= _MUCH_UNKNOWN:
+        return ""
+    window = sum(r.window.duration_ns for r in ranks)
+    suspected = sum(r.suspected.total_ns for r in ranks if r.suspected is not None)
+    said = f" {share(unknown)} of kernel time is of unknown class and counts as compute"
+    if not suspected or not window:
+        return f"{said}: name what communicates with --comm-kernel."
+    of = share(suspected / window)
+    return f"{said}; kernels that look like communication run for {of} of the time: see PD903, --comm-kernel."
 
 
 def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:

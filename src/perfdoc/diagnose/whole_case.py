@@ -10,6 +10,7 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory, job_memory
+from perfdoc.diagnose.contradictions import contradictions, without
 from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
@@ -32,8 +33,17 @@ class WholeCase:
 def whole_case(
     captures: Sequence[CaptureMeasurement], memory: Sequence[RankMemory], configuration: Configuration
 ) -> WholeCase:
-    """Match the ranks, replay them, and predict what this configuration can have."""
+    """Match the ranks, replay them, and predict what this configuration can have.
+
+    Settings that contradict the captures count as unknown.
+    """
     job = measure_job(captures)
+    as_given = (captures, job, configuration)
+    contradicted = contradictions(captures, job.facts, configuration)
+    if contradicted:
+        facts, configuration = without(job.facts, configuration, contradicted)
+        captures = [replace(c, facts=facts) for c in captures]
+        job = measure_job(captures)
     measured = [(i, m) for i, capture in enumerate(captures) for m in capture.ranks]
     ranks = [
         rank_of(m, device, i, label)
@@ -48,6 +58,9 @@ def whole_case(
         configuration=configuration,
     )
     replayed = replays_of(captures, ranks, job, partial(why_not, case))
-    return WholeCase(
-        case=replace(case, gains=replayed.gains), ranks=ranks, replayed=replayed, memory=remembered
-    )
+    case = replace(case, gains=replayed.gains)
+    if contradicted:
+        given_captures, given_job, given = as_given
+        before = replace(case, captures=given_captures, job=given_job, configuration=given)
+        case = replace(case, contradicted=contradicted, as_given=before)
+    return WholeCase(case=case, ranks=ranks, replayed=replayed, memory=remembered)

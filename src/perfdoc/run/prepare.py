@@ -19,6 +19,7 @@ from perfdoc.profiling.profiler_choice import ProfilerChoice, choose_profiler
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.run.torchrun import TorchrunArguments, read_torchrun
+from perfdoc.trainer.config.profiling import profiler_of, window_of
 from perfdoc.trainer.config.resolve import DEFAULT_CONFIG, ResolvedConfig, resolve
 from perfdoc.trainer.data import check_files
 from perfdoc.trainer.layout import default_world_size, plan
@@ -55,14 +56,16 @@ def prepare(
     config: str,
     overrides: Sequence[str],
     output: Path | None,
-    profiler: str,
-    profile_start: int,
-    profile_steps: int,
+    profiler: str | None,
+    profile_start: int | None,
+    profile_steps: int | None,
     profile_ranks: str | None,
     torchrun: Sequence[str],
     dry_run: bool,
 ) -> Plan:
     """Check everything before any process starts, and make the run directory unless it is a dry run.
+
+    What of the profile is None is as the configuration says.
 
     Raises RunError.
     """
@@ -79,11 +82,14 @@ def prepare(
         if (world_size := read_torchrun(words).world_size) is not None:
             plan(resolved.config, world_size, device)
         ranks = _profiled_ranks(profile_ranks, read_torchrun(words).world_size)
-        choice = choose_profiler(profiler, device=device)
+        profiling = resolved.config.profiling
+        choice = choose_profiler(profiler_of(profiling, profiler), device=device)
+        window = window_of(profiling, start=profile_start, steps=profile_steps, ranks=ranks)
+        ranks = None if window.ranks is None else frozenset(window.ranks)
         iterations = resolved.config.training.train_iters
-        if choice.profiler != "none" and profile_start > iterations:
+        if choice.profiler != "none" and window.start > iterations:
             raise RunError(
-                f"--profile-start {profile_start}: the run has {iterations} steps (training.train_iters); "
+                f"--profile-start {window.start}: the run has {iterations} steps (training.train_iters); "
                 "start earlier, or take --profiler none."
             )
         folder = _folder(output, resolved.name, given)
@@ -102,7 +108,7 @@ def prepare(
     launcher = [sys.executable, "-m", LAUNCHER, *words]
     program = ["-m", TRAINER, "--out", str(folder), "--profiler", choice.profiler]
     program += ["--profiler-reason", choice.reason]
-    program += ["--profile-start", str(profile_start), "--profile-steps", str(profile_steps)]
+    program += ["--profile-start", str(window.start), "--profile-steps", str(window.steps)]
     if ranks is not None:
         program += ["--profile-ranks", *map(str, sorted(ranks))]
     # A dry run writes no resolved.json, and the line that it prints is to work all the same.
@@ -117,6 +123,7 @@ def prepare(
             logs=folder / LOGS,
             device=device,
             ranks=ranks,
+            gpu_metrics=profiling.nsys_gpu_metrics,
         )
     return Plan(
         command=command,
