@@ -11,6 +11,7 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory, job_memory
+from perfdoc.diagnose.contradictions import contradictions, without
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.measuring import Found
 from perfdoc.diagnose.quality import contradiction_notes, quality_of
@@ -21,7 +22,6 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
-from perfdoc.rules.facts.contradictions import contradictions, without
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.job_facts import common_facts
 
