@@ -48,6 +48,9 @@ WORKERS ?= 2
 test: WHICH = -m 'not slow'
 test-all: export PERFDOC_TESTS = all
 
+# A program that a test starts takes three times as long where its bytecode is not kept, which some images forbid.
+test test-all: export PYTHONDONTWRITEBYTECODE =
+
 # Lint runs beside the tests, and what it said comes after theirs. Either fails the target.
 test test-all: install-all
 	@said=$$(mktemp); $(MAKE) --no-print-directory lint >$$said 2>&1 & lint=$$!; \
@@ -58,6 +61,7 @@ test test-all: install-all
 # What is made from the program's own files: the rules' pages, and the schemas of what it writes. Tests fail where
 # they are stale.
 docs: install
+	$(BIN)/python -m tests.rules.examples docs/rules/examples.json
 	$(BIN)/python -m perfdoc.rules.engine.pages docs/rules
 	$(BIN)/perfdoc schema diagnosis > results/diagnosis.schema.json
 	$(BIN)/perfdoc schema diff > src/perfdoc/compare/diff/diff.schema.json

@@ -8,11 +8,12 @@ from pathlib import Path
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment, align_clocks
 from perfdoc.analyzers.contention.job import job_contention
+from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.device.ranks import rank_labels
 from perfdoc.analyzers.host.jitter import RankHostSteps, host_jitter
 from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
 from perfdoc.analyzers.matching.collectives import match_collectives
-from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.analyzers.matching.matches import Matches, no_matches
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.pipeline.job import measure_pipeline
 from perfdoc.analyzers.pipeline.transfers import message_moments
@@ -90,7 +91,10 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
     numbered = [(i, r) for i, c in enumerate(captures) for r in c.ranks]
     ranks = [r for _, r in numbered]
     calls = [r.calls for r in ranks]
+    partial = next((r.events.work_missing for r in ranks if r.events.work_missing), "")
     matches = match_collectives(calls, facts)
+    if partial:  # collectives of which some are missing are counted wrong
+        matches = no_matches(partial, REMEDY, matches.members)
     devices = [r.device for r in ranks]
     if matches.members:
         # Where no capture says its rank, the communicator of the whole job numbers them.
@@ -108,17 +112,18 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
     pipelines = [replace(r.pipeline, label=label) for r, label in zip(ranks, labels, strict=True)]
     clocks = align_clocks(matches, calls, message_moments(pipelines, facts))
     skew, latest = measure_skew(calls, matches, clocks)
+    mfu = measure_mfu(
+        [MfuRank(gpu_name=r.device.gpu_name, window=r.window, ledger=r.ledger) for r in ranks],
+        facts,
+        world_size,
+        communicates=any(r.communication for r in ranks),
+    )
     return JobMeasurement(
         facts=facts,
         world_size=facts.world_size or world_size,
         devices=devices,
         labels=labels,
-        mfu=measure_mfu(
-            [MfuRank(gpu_name=r.device.gpu_name, window=r.window, ledger=r.ledger) for r in ranks],
-            facts,
-            world_size,
-            communicates=any(r.communication for r in ranks),
-        ),
+        mfu=replace(mfu, value=None, reason=partial, remedy=REMEDY, waterfall=[]) if partial else mfu,
         step_times=measure_step_times(
             [RankSteps(rank=d.rank, label=label, ledgers=r.step_ledgers) for r, d, label in labelled],
             read_logged_steps(facts.run_directory),

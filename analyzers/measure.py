@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
-from perfdoc.analyzers.device.activity import device_activity
+from perfdoc.analyzers.device.activity import device_activity, without_launches
+from perfdoc.analyzers.device.capture_parts import in_parts
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
+from perfdoc.analyzers.device.event_counts import event_counts, limited, partial_notes
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
@@ -17,6 +19,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import classify_kernels
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
+from perfdoc.results.events import NO_EVENTS
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
 from perfdoc.traces.load import Ahead
@@ -67,7 +70,7 @@ def measure_capture(
         format=trace.format,
         tool_version=trace.tool_version,
         schema=trace.schema,
-        capabilities=dict(trace.capabilities),
+        capabilities=limited(trace.capabilities, [r.events for r in ranks]),
         notes=[*trace.notes, *notes],
         ranks=ranks,
         world_size=trace.world_size
@@ -115,6 +118,8 @@ def measure_trace(
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
     kinds = classify_kernels(trace)
     launches = find_launches(trace)
+    events = event_counts(trace, launches)
+    trace = replace(trace, capabilities=limited(trace.capabilities, list(events.values())))
     known = find_known_ranges(trace)
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
@@ -128,9 +133,9 @@ def measure_trace(
         if activity is not None:
             activity = attribute_dimensions(trace, activity, known, launches, facts)
         elif device.process in on_cpu:
-            found = cpu_activity(trace, index)
-            if found is not None:
-                activity, estimated[index] = found
+            on_cpu_found = cpu_activity(trace, index)
+            if on_cpu_found is not None:
+                activity, estimated[index] = on_cpu_found
         if activity is None:
             return Note(
                 code="device-without-kernels",
@@ -138,18 +143,22 @@ def measure_trace(
                 "it is not counted as a rank.",
                 remedy="Set CUDA_VISIBLE_DEVICES or torch.cuda.set_device before the first CUDA call.",
             )
+        found = NO_EVENTS if activity.on_host else events[device.process]
         try:
-            window = find_window(trace, activity, request, known)
+            window = find_window(trace, activity, request, known, host_time=bool(found.work_missing))
         except ValueError as error:
             raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
+        if not found.partial:
+            window = in_parts(trace, activity, kinds, window)
         view = DeviceView(
             trace=trace,
-            activity=activity,
+            activity=without_launches(activity) if found.partial else activity,
             window=window,
             kinds=kinds,
             launches=launches,
             known=known,
             facts=facts or JobFacts(),
+            events=found,
         )
         return measure_device(view, also)
 
@@ -170,7 +179,7 @@ def measure_trace(
             f"shows nothing inside the given window{_where(trace)}.",
             "Look at --window capture first.",
         )
-    notes = [r for r in results if isinstance(r, Note)]
+    notes = [r for r in results if isinstance(r, Note)] + partial_notes([r.events for r in ranks])
     if (pending := sum(estimated.values())) > 0:
         notes.append(
             Note(

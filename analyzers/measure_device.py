@@ -23,6 +23,7 @@ from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
+from perfdoc.results.events import EventCounts
 from perfdoc.results.ranks import Communication, KernelsOnly
 from perfdoc.traces import Device
 
@@ -35,6 +36,7 @@ class RankMeasurement:
     """What was measured on one device."""
 
     device: Device
+    events: EventCounts
     window: Window
     on_host: bool
     """Whether the rank trains on the CPU."""
@@ -62,7 +64,12 @@ class RankMeasurement:
     outline: Outline = NO_OUTLINE
     """What other ranks' instances are drawn with."""
     also: Any
-    """What the analysis of the room above found; None without one."""
+    """What the analysis of the room above found; None without one, or where events are missing."""
+
+    @property
+    def withheld(self) -> str:
+        """Why nothing is predicted of it; empty where something may be."""
+        return self.events.partial or self.window.is_start_up
 
 
 def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasurement:
@@ -74,6 +81,7 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
     host, steps = host_activity(view)
     return RankMeasurement(
         device=view.device,
+        events=view.events,
         window=window,
         on_host=activity.on_host,
         span_ns=activity.span,
@@ -93,5 +101,5 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         timeline=rank_timeline(view),
         outline=outline(view),
         instances=device_instances(view, ledger, contended),
-        also=None if also is None else also(view),
+        also=None if also is None or view.events.partial else also(view),
     )

@@ -25,8 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from perfdoc.compare.decision import Decision
     from perfdoc.compare.figures import RunFigures, Statistic
+    from perfdoc.compare.gate.judge import Judgement
 
 SETTINGS = [
     *("data_parallel_size=1", "global_batch_size=8", "micro_batch_size=4"),
@@ -34,8 +34,9 @@ SETTINGS = [
 ]
 SIZES = ((5, 3), (5, 4), (10, 5))
 """Baseline runs against new ones."""
-PAIRS, DRAWS = 5, 2000
-OUTCOMES = ("fail", "fail by a part", "inconclusive", "pass", "improved")
+PAIRS, DRAWS = 5, 500
+OUTCOMES = ("fail", "by another", "by a part", "inconclusive", "pass", "improved")
+"""fail: by the step; by another: by its mean, tail, last part, stalls or drift."""
 STATISTICS: tuple[Statistic, ...] = ("median", "quickest")
 TOGETHER = (1, 2, 3, 5)
 """Runs that follow one another, taken as one of so many times the length."""
@@ -76,13 +77,22 @@ def figures(path: Path) -> RunFigures:
     return read_run(path, label="", commit=None, peak_tflops=None).figures
 
 
-def outcome(decision: Decision, old: Sequence[RunFigures], new: Sequence[RunFigures]) -> str:
-    """What `gate check` says: parts are asked where the step cannot be told."""
-    from perfdoc.compare.decision import PRACTICAL_FRAC
-    from perfdoc.compare.gate.parts import where_inconclusive
+def outcome(judged: Judgement) -> str:
+    """What `gate check` says, by the check that decides."""
+    failed = [c.name for c in judged.checks if c.state == "fail"]
+    if failed:
+        return "fail" if failed[0] == "step_time" else "by a part" if failed == ["parts"] else "by another"
+    if any(c.state == "inconclusive" for c in judged.checks):
+        return "inconclusive"
+    return "improved" if judged.improved else "pass"
 
-    told = where_inconclusive(decision, old, new, PRACTICAL_FRAC)
-    return "fail by a part" if told and told.grew else decision.verdict.value
+
+def longer(run: RunFigures, factor: float) -> RunFigures:
+    """The run with every step longer by this factor."""
+    import msgspec
+
+    times = {name: getattr(run, name) for name in run.__struct_fields__ if name.endswith("_step_ns")}
+    return msgspec.structs.replace(run, **{n: round(t * factor) for n, t in times.items() if t is not None})
 
 
 def drawn(
@@ -96,7 +106,7 @@ def drawn(
 
     new: None for equal ones too, other than the baseline's. factor: of the new runs' steps.
     """
-    from perfdoc.compare.decision import decide
+    from perfdoc.compare.gate.judge import against_baseline
 
     n, k = sizes
     chance = random.Random(1)
@@ -104,8 +114,8 @@ def drawn(
     for _ in range(DRAWS):
         sample = chance.sample(equal, n + (k if new is None else 0))
         old, now = sample[:n], sample[n:] if new is None else chance.sample(new, k)
-        before, after = ([r.step_ns(statistic) or 0 for r in side] for side in (old, now))
-        found[outcome(decide(before, [round(t * factor) for t in after]), old, now)] += 1
+        now = [longer(run, factor) for run in now] if factor != 1 else now
+        found[outcome(against_baseline(old, now, statistic=statistic))] += 1
     return found
 
 
@@ -113,15 +123,14 @@ def in_pairs(
     pairs: list[tuple[RunFigures, RunFigures]], statistic: Statistic, *, either: bool
 ) -> Counter[str]:
     """Outcomes of random draws of PAIRS neighbours in time; either: which of a pair is new is drawn too."""
-    from perfdoc.compare.gate.sessions import decide_pairs
+    from perfdoc.compare.gate import judge
 
     chance = random.Random(2)
     found: Counter[str] = Counter()
     for _ in range(DRAWS):
         sample = chance.sample(pairs, PAIRS)
         sides = [(b, a) if either and chance.random() < 0.5 else (a, b) for a, b in sample]
-        times = [(a.step_ns(statistic) or 0, b.step_ns(statistic) or 0) for a, b in sides]
-        found[outcome(decide_pairs(times), [a for a, _ in sides], [b for _, b in sides])] += 1
+        found[outcome(judge.in_pairs(sides, statistic=statistic))] += 1
     return found
 
 
@@ -158,7 +167,7 @@ def scatter_of_lengths(folder: Path, names: Sequence[str], figure: Callable[[lis
 
 def show(title: str, found: Counter[str]) -> None:
     """A row of shares."""
-    print(f"{title:<44}" + "".join(f"{found[o] / DRAWS:>15.1%}" for o in OUTCOMES))
+    print(f"{title:<44}" + "".join(f"{found[o] / DRAWS:>13.1%}" for o in OUTCOMES))
 
 
 def report(folder: Path) -> None:
@@ -189,7 +198,7 @@ def report(folder: Path) -> None:
         print(f"\n{statistic}: {mean / 1e6:.2f} ms, scatter {scatter:.1%}{loss}")
         key = "median_step_ns" if statistic == "median" else "quickest_step_ns"
         print("scatter of longer runs: " + scatter_of_lengths(folder, names, lambda t, k=key: steady(t)[k]))
-        print(f"{'':<44}" + "".join(f"{o:>15}" for o in OUTCOMES))
+        print(f"{'':<44}" + "".join(f"{o:>13}" for o in OUTCOMES))
         for sizes in SIZES:
             if sum(sizes) > len(equal):
                 continue

@@ -163,7 +163,7 @@ def read_configuration(path: Path, dialect: Dialect | None = None) -> Configurat
     chosen: dict[str, Setting | None] = {}
     for scope in found.scopes.values():
         for knob, setting in scope.items():
-            same = knob not in chosen or _told(chosen[knob]) == setting.value
+            same = knob not in chosen or _value_of(chosen[knob]) == setting.value
             chosen[knob] = setting if same else None
     values = {
         knob: setting.value
@@ -178,5 +178,5 @@ def read_configuration(path: Path, dialect: Dialect | None = None) -> Configurat
     )
 
 
-def _told(setting: Setting | None) -> object:
+def _value_of(setting: Setting | None) -> object:
     return None if setting is None else setting.value

@@ -20,7 +20,6 @@ MAX_BYTES = 64 << 20
 """A larger run.json is refused; that of 16,384 ranks takes about 10 MiB."""
 
 Status: TypeAlias = Literal["running", "finished", "stopped", "failed"]
-Scalar: TypeAlias = str | int | float | bool | None
 
 
 class ConfigValue(msgspec.Struct, frozen=True, kw_only=True):

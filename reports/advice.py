@@ -56,22 +56,6 @@ def setting_words(advice: Advice) -> tuple[str, str]:
     return change, advice.why + (f"; costs: {advice.costs}" if advice.costs else "")
 
 
-def by_gain(rules: list[RuleResult]) -> list[RuleResult]:
-    """Problems before information. Within each: largest predicted gain first, then upper bounds, each by
-    its share of the time; then the rest in the order of codes."""
-
-    def key(rule: RuleResult) -> tuple[bool, float, float]:
-        gain, informs = rule.gain, rule.level != "problem"
-        if gain is None:
-            return informs, 0.0, 0.0
-        if rule.gain_frac is None:
-            return informs, -(gain.mid_ms or 0.0), -(gain.high_ms or 0.0)
-        replayed = gain.method == "replay"
-        return (informs, -rule.gain_frac, 0.0) if replayed else (informs, 0.0, -rule.gain_frac)
-
-    return sorted(rules, key=key)
-
-
 def excluding(rules: Sequence[RuleResult]) -> dict[frozenset[str], tuple[str, str]]:
     """Pairs of changes, by the keys of their predictions, whose rules' advice cannot be made together; with
     the codes of the two rules."""

@@ -6,9 +6,10 @@ from collections.abc import Collection
 from typing import Literal
 from xml.etree import ElementTree
 
-from perfdoc.reports.advice import by_gain, gain_words, lines_of
+from perfdoc.reports.advice import gain_words, lines_of
 from perfdoc.reports.gaps import RULE_STATES
 from perfdoc.reports.opportunities import action_of
+from perfdoc.reports.ranking import in_order
 from perfdoc.results import Diagnosis, RuleResult
 from perfdoc.results.names import prose, shorten
 
@@ -47,7 +48,7 @@ def render_github(diagnosis: Diagnosis, fail_on: Collection[str] = ()) -> str:
     found: dict[Literal["error", "warning", "notice"], list[str]] = {"error": [], "warning": [], "notice": []}
     verdict = command("notice", "perfdoc", prose(diagnosis.verdict, _LIMIT))
     found["notice"].append(verdict)
-    for rule in by_gain([r for r in diagnosis.rules if r.state == "fires"]):
+    for rule in in_order(diagnosis, [r for r in diagnosis.rules if r.state == "fires"]):
         calm: Literal["warning", "notice"] = "warning" if rule.level == "problem" else "notice"
         kind: Literal["error", "warning", "notice"] = "error" if named(rule, fail_on) else calm
         found[kind].append(command(kind, f"perfdoc {_title(rule)}", message_of(rule)))

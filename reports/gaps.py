@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from perfdoc.reports.advice import by_gain
+from perfdoc.reports.ranking import in_order
 from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.results import Diagnosis, Rank, RuleResult, figures
 from perfdoc.results.names import prose, shorten
@@ -239,8 +239,8 @@ def skipped_rules(diagnosis: Diagnosis) -> str:
 
 
 def rules_in(diagnosis: Diagnosis, state: str) -> list[RuleResult]:
-    """The rules in one state, largest gain first."""
-    return by_gain([rule for rule in diagnosis.rules if rule.state == state])
+    """The rules in one state, in the order of the ranking."""
+    return in_order(diagnosis, [rule for rule in diagnosis.rules if rule.state == state])
 
 
 def missing_reason(diagnosis: Diagnosis, capability: str) -> str:

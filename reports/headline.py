@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from statistics import median_low
+from statistics import fmean, median_low
 
 from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.against import against_words, changes_beside, notes_on
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
+from perfdoc.reports.middle import apart
+from perfdoc.reports.ranking import INEXACT, ranking
 from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.sections.section import opening
 from perfdoc.reports.summary import total_values
@@ -18,6 +20,7 @@ from perfdoc.results.names import prose, shorten
 
 _NAMED = 3
 """Changes that the outlook names."""
+_SINGLE = "Largest single change"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -31,6 +34,8 @@ class Figure:
     """Colour family of the ledger, or empty."""
     ns: int | None
     known: bool
+    beside: str = ""
+    """Another figure that must stand with the value where notes do not; empty without one."""
     against: Sequence[str] = ()
     """How it compares with a baseline and a target."""
 
@@ -43,15 +48,33 @@ def _time_figure(ranks: Sequence[Rank]) -> Figure:
     kinds = sorted({rank.window.kind for rank in ranks})
     steps = [step.duration_ns for rank in ranks for step in rank.window.step_list]
     if steps and kinds == ["steps"]:
-        middle = median_low(steps)
+        middle, mean = median_low(steps), round(fmean(steps))
         notes = [f"median of {plural(len(steps), 'step')}" + ("" if len(ranks) == 1 else " over all ranks")]
+        other = f"mean {duration(mean)}" if apart(middle, mean) else ""
+        notes += [f"{other} (shares are of it)"] if other else []
         if duration(min(steps)) != duration(max(steps)):
             notes.append(f"{duration(min(steps))} to {duration(max(steps))}")
-        return Figure(label="Step time", value=duration(middle), notes=notes, key="", ns=middle, known=True)
+        return Figure(
+            label="Step time",
+            value=duration(middle),
+            notes=notes,
+            key="",
+            ns=middle,
+            known=True,
+            beside=other,
+        )
     lengths = [rank.window.duration_ns for rank in ranks]
     longest = max(lengths)
     counted = sorted({rank.window.steps for rank in ranks})
     notes = [_WINDOW_WORDS[kinds[0]] if len(kinds) == 1 else "kinds: " + ", ".join(kinds)]
+    if any(rank.window.start_up is not None and rank.window.start_up.left_out for rank in ranks):
+        notes = ["capture after start-up: no steps found"]
+    periods = [rank.window.period for rank in ranks if rank.window.period is not None]
+    if len(periods) == len(ranks):
+        most = max(periods, key=lambda p: p.mean_ns)
+        notes.append(
+            f"repeats every {duration(most.mean_ns)} (inferred from {plural(most.kernels, 'kernel')})"
+        )
     if counted[-1]:
         notes.append(plural(counted[-1], "step"))
     if duration(min(lengths)) != duration(longest):
@@ -164,17 +187,24 @@ def against_lines(diagnosis: Diagnosis) -> list[str]:
     return [*changes_beside(diagnosis, shown), *against_words(diagnosis)]
 
 
+_SHARES = (("Compute", "compute"), ("Exposed communication", "exposed_comm"), ("Idle", "idle"))
+"""Label and family."""
+
+
+def _unknown_share(label: str, family: str) -> Figure:
+    why = "events are missing from the file"
+    return Figure(label=label, value="unknown", notes=[why], key=family, ns=None, known=False)
+
+
 def share_figures(diagnosis: Diagnosis) -> list[Figure]:
     """Compute, exposed communication, idle, of all ranks' windows together; none without ranks."""
     ranks = diagnosis.ranks
     if not ranks:
         return []
     values = total_values(diagnosis)
-    return [
-        _share_figure("Compute", "compute", ranks, values),
-        _share_figure("Exposed communication", "exposed_comm", ranks, values),
-        _share_figure("Idle", "idle", ranks, values),
-    ]
+    if any(rank.events.work_missing for rank in ranks):
+        return [_unknown_share(label, key) for label, key in _SHARES]
+    return [_share_figure(label, key, ranks, values) for label, key in _SHARES]
 
 
 def headline(diagnosis: Diagnosis) -> list[Figure]:
@@ -183,12 +213,40 @@ def headline(diagnosis: Diagnosis) -> list[Figure]:
 
 
 def outlook(diagnosis: Diagnosis) -> str:
-    """The predicted gain of all changes together, in one sentence; empty if nothing was predicted."""
+    """The predicted gain of all changes together, and what leads the ranking where it is none of them; empty
+    if nothing was predicted or found."""
+    first = _first(diagnosis)
+    together = _together(diagnosis)
+    if not together and not first.startswith(_SINGLE):
+        together = _nothing_gained(diagnosis)
+    return " ".join(said for said in (together, first) if said)
+
+
+def _first(diagnosis: Diagnosis) -> str:
+    """What leads the ranking, where it is not what is promised already."""
+    first = next(iter(ranking(diagnosis)), None)
+    both = diagnosis.combined
+    if first is None or first.row.kind not in ("predicted", "bound"):
+        return ""
+    if both is not None and both.gain is not None and first.row.key in both.accepted:
+        return ""
+    gain, frac = first.row.gain, first.row.gain_frac
+    of = "" if frac is None else f", {share(frac)} of the {first.row.gain_per}"
+    most = rough(gain.high_ms or 0.0) if gain is not None else ""
+    if first.row.kind == "bound":
+        code = shorten(first.rules[0].code, 48) if first.rules else ""
+        return f"Largest finding: {first.title} ({code}), at most {most}{of}; an upper bound, not predicted."
+    mid = rough((gain.mid_ms if gain is not None else 0.0) or 0.0)
+    note = "" if first.row.exact else f"; {INEXACT}"
+    return f"{_SINGLE}: {first.title}, {MINUS}{mid}{of}, predicted{note}."
+
+
+def _together(diagnosis: Diagnosis) -> str:
     both, gains = diagnosis.combined, diagnosis.analyses.gains
     if both is None or gains.state != "measured":
         return ""
     if both.gain is None:
-        return "" if both.accepted else _nothing_gained(diagnosis)
+        return ""
     steps = [p.step_ns for p in gains.predictions if p.step_ns]
     known = {p.key: p.change for p in gains.predictions}
     worth = {p.key: p.mid_ns or 0 for p in gains.predictions}
@@ -210,17 +268,33 @@ def outlook(diagnosis: Diagnosis) -> str:
 
 
 def _nothing_gained(diagnosis: Diagnosis) -> str:
+    """Empty where nothing was replayed, or changes were chosen that could not be simulated together."""
+    both, gains = diagnosis.combined, diagnosis.analyses.gains
+    if both is None or both.accepted or both.gain is not None or gains.state != "measured":
+        return ""
     tried = [p for p in diagnosis.analyses.gains.predictions if p.gain.method == "replay"]
     if not tried:
         return ""
     if len(tried) == 1:
-        return "No predicted gain: the band of the one simulated change is not all above zero."
-    return f"No predicted gain: of {len(tried)} simulated changes, none has a band all above zero."
+        return "No predicted gain: the one simulated change does not surely save more than a trifle."
+    return f"No predicted gain: of {len(tried)} simulated changes, none surely saves more than a trifle."
 
 
 def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:
     low, mid, high = (ms or 0.0 for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
     per = "per step" if all(rank.window.steps for rank in diagnosis.ranks) else "in this window"
     of = "step" if per == "per step" else "window"
-    part = f", {share(mid * 1e6 / max(steps_ns))} of the {of}" if steps_ns else ""
+    part = (
+        f", {share(mid * 1e6 / max(steps_ns))} of {_base(max(steps_ns), of, diagnosis)}" if steps_ns else ""
+    )
     return f"{rough(mid)} {per} ({rough(low)} to {rough(high)}){part}"
+
+
+def _base(step_ns: int, of: str, diagnosis: Diagnosis) -> str:
+    """What a gain is a share of: with its length where that is not the one at the head of the page."""
+    shown = [step.duration_ns for rank in diagnosis.ranks for step in rank.window.step_list]
+    if of != "step" or not shown or not apart(median_low(shown), step_ns):
+        return f"the {of}"
+    free = diagnosis.analyses.step_times.unprofiled is not None
+    which = "mean" if not apart(fmean(shown), step_ns) else "unprofiled" if free else "replayed"
+    return f"the {which} step ({rough(step_ns / 1e6)})"

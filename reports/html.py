@@ -17,7 +17,7 @@ from perfdoc.reports.charts.looks import Look
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
 from perfdoc.reports.inlined import CompiledTemplates, asset, library, policy
 from perfdoc.reports.leaves import LEAVES
-from perfdoc.reports.opportunities import choices, dialects_of, opportunities, snippets
+from perfdoc.reports.opportunities import choices, dialects_of, informing, opportunities, snippets, trifles
 from perfdoc.reports.sections import sections_by_place
 from perfdoc.reports.sections.section import opening, stopped
 from perfdoc.reports.summary import facts_of
@@ -165,7 +165,8 @@ def render_html(diagnosis: Diagnosis) -> str:
             dialects=dialects,
             dialect=diagnosis.job.dialect if diagnosis.job is not None else None,
             choices=choices(diagnosis),
-            informing=[r for r in gaps.rules_in(diagnosis, "fires") if r.level == "information"],
+            informing=informing(diagnosis),
+            trifles=trifles(diagnosis),
             facts=list(facts_of(diagnosis)),
             time=view.time_view(diagnosis) if diagnosis.ranks else None,
             strips=view.step_strips(diagnosis),

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from perfdoc.reports import comm, gaps, headline, leaves, summary
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.against import against_words, compared_lines
+from perfdoc.reports.ranking import TABLE_ALIGN, TABLE_HEAD, ranking, row_cells, trifles_in, without_figure
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import base_name, pieces, prose, shorten
@@ -20,6 +21,8 @@ _SENTENCES = 3
 """Of a section; the first ones say what it means."""
 _QUALITY = 8
 _GAPS = 30
+_TO_DO = 10
+_NAMED = 3
 _SENTENCE = 400
 _SAID = frozenset({"set", "not set", "do", "gain"})
 _LONGEST = 60_000
@@ -161,6 +164,19 @@ def _rules(diagnosis: Diagnosis) -> list[str]:
     return ["### Findings", "", *lines, ""] if lines else []
 
 
+def _to_do(diagnosis: Diagnosis) -> list[str]:
+    ranked = ranking(diagnosis)
+    rows = [row for row in ranked if row.sized]
+    lines = []
+    if rows:
+        cells = [[escape(cell) for cell in row_cells(row)] for row in rows[:_TO_DO]]
+        lines += ["### What to do", *table(TABLE_HEAD, TABLE_ALIGN, cells)]
+        lines += [f"{figures.plural(len(rows) - _TO_DO, 'more row')}.", ""] if len(rows) > _TO_DO else []
+    for said in (without_figure(ranked), trifles_in(ranked, _NAMED)):
+        lines += [escape(said), ""] if said else []
+    return lines
+
+
 def render_markdown(diagnosis: Diagnosis) -> str:
     """The diagnosis in short, as GitHub's Markdown, ending with a newline: verdict, headline figures, rules,
     shares per rank (the eight longest), communication; folded: the analyses, top kernels, what is missing."""
@@ -169,7 +185,11 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         lines += [escape(promised), ""]
     lines += [escape(summary.source_line(diagnosis)), ""]
     facts = headline.headline(diagnosis)
-    lines += table([fig.label for fig in facts], "l" * len(facts), [[escape(fig.value) for fig in facts]])[1:]
+    lines += table(
+        [fig.label for fig in facts],
+        "l" * len(facts),
+        [[escape(f"{fig.value} ({fig.beside})" if fig.beside else fig.value) for fig in facts]],
+    )[1:]
     compared = [*compared_lines(diagnosis), *against_words(diagnosis)]
     lines += [*(f"- {sentence(text)}" for text in compared), ""] if compared else []
     for item in diagnosis.quality[:_QUALITY]:
@@ -177,6 +197,7 @@ def render_markdown(diagnosis: Diagnosis) -> str:
         lines += [f"> **Note** {code(shorten(item.code, 64))}: {sentence(item.message)}{remedy}", ""]
     if len(diagnosis.quality) > _QUALITY:
         lines += [f"> {figures.plural(len(diagnosis.quality) - _QUALITY, 'more note')} on quality.", ""]
+    lines += _to_do(diagnosis)
     lines += _rules(diagnosis)
     if diagnosis.ranks:
         lines += _ledgers(diagnosis)

@@ -1,4 +1,4 @@
-"""The rules that fire as things to do: action, predicted gain, confidence, effort."""
+"""What there is to do, row by row: action, predicted gain, confidence, effort."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from perfdoc.reports.advice import by_gain, excluding, gain_words, related_words, rough
+from perfdoc.reports.advice import excluding, gain_words, related_words
+from perfdoc.reports.ranking import INEXACT, Ranked, gain_figures, ranking, trifles_in
 from perfdoc.results import Advice, Combined, Diagnosis, Gain, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, plural, share
 from perfdoc.results.names import prose, shorten
@@ -23,17 +24,23 @@ DIALECT_TITLES = {
 """In the order of the page."""
 _SURE_FRAC, _LIKELY_FRAC = 0.25, 0.6
 """Half of the band by its middle."""
+_TRIFLES = 8
 _CODE = re.compile(r"[A-Z]{1,8}[0-9]{1,6}\Z")
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Opportunity:
-    """One rule that fires."""
+class Shown:
+    """One row of the ranking, in words."""
 
     anchor: str
     """Id on the page: the code where it is fit for that."""
-    rule: RuleResult
+    code: str
+    """Of its rule; empty where no rule proposes the change."""
+    title: str
+    rule: RuleResult | None
+    """The rule whose finding it is."""
+    gain_of: Gain | None
     action: str
     """What to do, in the imperative."""
     gain: str
@@ -73,49 +80,55 @@ class Choices:
     """Why there are not more; empty otherwise."""
 
 
-def opportunities(diagnosis: Diagnosis) -> list[Opportunity]:
-    """Problems that rules found, what gains most first."""
-    firing = by_gain([r for r in diagnosis.rules if r.state == "fires" and r.level == "problem"])
+def opportunities(diagnosis: Diagnosis) -> list[Shown]:
+    """Things to do, in their order, without trifles and information that has no figure."""
+    rows = [row for row in ranking(diagnosis) if row.leads]
     taken = _members(diagnosis.combined)
-    counts = {code: sum(r.code == code for r in firing) for code in {r.code for r in firing}}
+    codes = [row.rules[0].code if row.rules else "" for row in rows]
     return [
-        _opportunity(
-            rule,
-            rule.code if _CODE.match(rule.code) and counts[rule.code] == 1 else f"opportunity-{i + 1}",
-            taken.index(rule.gain.key) if rule.gain is not None and rule.gain.key in taken else None,
+        _shown(
+            row,
+            code if _CODE.match(code) and codes.count(code) == 1 else f"opportunity-{i + 1}",
+            taken.index(row.row.key) if row.row.key in taken else None,
         )
-        for i, rule in enumerate(firing)
+        for i, (row, code) in enumerate(zip(rows, codes, strict=True))
     ]
 
 
-def _opportunity(rule: RuleResult, anchor: str, choice: int | None) -> Opportunity:
-    gain = rule.gain
-    figure, band = _figures(gain)
-    return Opportunity(
+def trifles(diagnosis: Diagnosis) -> str:
+    """What is too small to speak of, in a sentence; empty without any."""
+    return trifles_in(ranking(diagnosis), _TRIFLES)
+
+
+def informing(diagnosis: Diagnosis) -> list[RuleResult]:
+    """Rules that inform, without a figure."""
+    rows = [r for r in ranking(diagnosis) if not r.leads and r.row.kind != "trifle"]
+    return [rule for row in rows for rule in row.rules]
+
+
+def _shown(ranked: Ranked, anchor: str, choice: int | None) -> Shown:
+    gain, rule = ranked.row.gain, ranked.rules[0] if ranked.rules else None
+    figure, band = gain_figures(gain)
+    changes = f"{shorten(ranked.title)}." if rule is None or not ranked.own else action_of(rule)
+    found = "No rule proposes it; simulated on this capture" if rule is None else rule.title
+    notes = [found, *([] if ranked.row.exact else [INEXACT])]
+    return Shown(
         anchor=anchor,
+        code=", ".join(r.code for r in ranked.rules),
+        title="; ".join(notes),
         rule=rule,
-        action=action_of(rule),
+        gain_of=gain,
+        action=changes[:1].upper() + changes[1:],
         gain=figure,
         band=band,
         method={"replay": "by replay", "ceiling": "upper bound"}.get(gain.method, "") if gain else "",
-        share=share(rule.gain_frac) if rule.gain_frac is not None and figure != UNKNOWN else "",
+        share=share(ranked.row.gain_frac) if ranked.row.gain_frac is not None and figure != UNKNOWN else "",
         confidence=confidence(gain),
-        effort=_effort(rule),
-        gain_words=gain_words(gain, rule.gain_per),
-        related=related_words(rule),
+        effort="" if rule is None else _effort(rule),
+        gain_words=gain_words(gain, ranked.row.gain_per),
+        related=[] if rule is None else related_words(rule),
         choice=choice,
     )
-
-
-def _figures(gain: Gain | None) -> tuple[str, str]:
-    """(figure, band) of a gain; of an upper bound, the bound; of a loss, what it costs."""
-    if gain is None or gain.high_ms is None:
-        return UNKNOWN, ""
-    if gain.method != "replay" or gain.mid_ms is None or gain.low_ms is None:
-        return f"≤ {rough(gain.high_ms)}", ""
-    if gain.mid_ms < 0:
-        return f"costs {rough(-gain.mid_ms)}", f"{rough(-gain.high_ms)} to {rough(-gain.low_ms)}"
-    return rough(gain.mid_ms), f"{rough(gain.low_ms)} to {rough(gain.high_ms)}"
 
 
 def confidence(gain: Gain | None) -> str:
@@ -160,9 +173,9 @@ def _snippet(dialect: str, text: str) -> tuple[str, str, str]:
     return known, DIALECT_TITLES.get(dialect, shorten(dialect, 48)), shorten(text, 400)
 
 
-def dialects_of(found: Sequence[Opportunity]) -> list[tuple[str, str]]:
+def dialects_of(found: Sequence[Shown]) -> list[tuple[str, str]]:
     """(dialect, title) of every dialect that has something to paste."""
-    there = {dialect for o in found for a in o.rule.advice for dialect, _, _ in snippets(a)}
+    there = {dialect for o in found if o.rule for a in o.rule.advice for dialect, _, _ in snippets(a)}
     titles = {**DIALECT_TITLES, "other": "other"}
     return [(dialect, titles[dialect]) for dialect in titles if dialect in there]
 
@@ -189,15 +202,15 @@ def choices(diagnosis: Diagnosis) -> Choices | None:
     if len(possible) < len(combined.sets):
         pairs = ", ".join(f"{shorten(a, 48)} with {shorten(b, 48)}" for a, b in excluded.values())
         reasons.append(f"no set holds settings that exclude each other: {pairs}")
-    alone = {s.keys[0]: _figures(s.gain)[0] for s in combined.sets if len(s.keys) == 1}
+    alone = {s.keys[0]: gain_figures(s.gain)[0] for s in combined.sets if len(s.keys) == 1}
     return Choices(
         changes=[(name, alone.get(key, UNKNOWN)) for key, name in zip(keys, names, strict=True)],
         sets=[
             SetOfChanges(
                 members=",".join(str(at) for at in sorted(keys.index(key) for key in s.keys)),
                 names=[names[keys.index(key)] for key in s.keys],
-                gain=_figures(s.gain)[0],
-                band=_figures(s.gain)[1],
+                gain=gain_figures(s.gain)[0],
+                band=gain_figures(s.gain)[1],
                 share=share((s.gain.mid_ms or 0.0) * 1e6 / step_ns) if step_ns else "",
             )
             for s in possible

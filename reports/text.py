@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from perfdoc.reports import comm, gaps, headline, leaves, summary
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.grid import grid, paragraph
+from perfdoc.reports.ranking import TABLE_ALIGN, TABLE_HEAD, ranking, row_cells, trifles_in, without_figure
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.names import base_name, prose, shorten
@@ -24,6 +25,8 @@ _TOP_KERNELS = 15
 _SECTION_ROWS = 12
 _INPUTS = 16
 _NOTES = 40
+_TO_DO = 10
+_NAMED = 3
 
 
 class _Page:
@@ -205,6 +208,19 @@ def _kernels(page: _Page, diagnosis: Diagnosis) -> None:
     )
 
 
+def _to_do(page: _Page, diagnosis: Diagnosis) -> None:
+    """The first rows of the ranking; the findings below say more of each."""
+    ranked = ranking(diagnosis)
+    rows = [row for row in ranked if row.sized]
+    if rows:
+        page.section("What to do, what saves most first (each alone; do not add them)")
+        page.table(TABLE_HEAD, [row_cells(row) for row in rows[:_TO_DO]], TABLE_ALIGN)
+        page.more(len(rows) - _TO_DO, "more row")
+    for said in (without_figure(ranked), trifles_in(ranked, _NAMED)):
+        if said:
+            page.say(said)
+
+
 _COUNTED = {"fires": "firing", "passes": "passing", "not_applicable": "not applicable"}
 """Words of rule states behind a count."""
 
@@ -250,6 +266,7 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     page.lines += ["  " + line for line in grid(["", "", ""], facts, align="lrl", width=page.width)[1:]]
     for text in headline.against_lines(diagnosis):
         page.say(text)
+    _to_do(page, diagnosis)
     if diagnosis.quality:
         page.lines += ["", page.paint("Notes on these figures", "warn")]
         for item in diagnosis.quality[:_NOTES]:

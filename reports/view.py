@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import median_low
+from statistics import fmean, median_low
 
 from perfdoc.reports.heat import Heat, heat_of
 from perfdoc.reports.leaves import (
@@ -16,6 +16,7 @@ from perfdoc.reports.leaves import (
     leaf_values,
     stack,
 )
+from perfdoc.reports.middle import beside
 from perfdoc.reports.summary import Drawn, choose_drawn, rank_labels, total_values
 from perfdoc.results import Diagnosis, KernelsOnly, Rank, Step
 from perfdoc.results.figures import Scale, apportion, duration, plural, scale_for
@@ -265,7 +266,8 @@ def _strip(label: str, steps: Sequence[Step], tallest_ns: int, most: int) -> Ste
         summary = f"{plural(len(steps), 'step')} of {high}"
     else:
         summary = (
-            f"{len(steps):,} steps, median {middle}, {low} to {high}, longest {shorten(slowest.name, 64)}"
+            f"{len(steps):,} steps, median {middle}{beside(median_low(lengths), fmean(lengths))}, "
+            f"{low} to {high}, longest {shorten(slowest.name, 64)}"
         )
     return StepStrip(label=label, bars=bars, summary=summary, merged=merged)
 

@@ -19,7 +19,10 @@ from perfdoc.results.kernels import KernelClass, KernelPartsAnalysis, KernelsAna
 from perfdoc.results.layout import laid_out
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import CapabilityRow, Input, NotMeasured, Quality, State
+from perfdoc.results.ranking import Opportunity
 from perfdoc.results.ranks import (
+    DIMENSIONS,
+    IDLE_CAUSES,
     Communication,
     ExposedComm,
     Gpu,
@@ -46,9 +49,6 @@ from perfdoc.results.timeline import Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.waits import PipelineAnalysis, SkewAnalysis
 
 SCHEMA_VERSION = "1.4"
-
-DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
-IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
 
 __all__ = [
     "DIMENSIONS",
@@ -86,6 +86,7 @@ __all__ = [
     "Mfu",
     "NormContentionAnalysis",
     "NotMeasured",
+    "Opportunity",
     "PipelineAnalysis",
     "Prediction",
     "Quality",
@@ -144,6 +145,8 @@ class Diagnosis:
     mfu: Mfu
     analyses: Analyses
     rules: list[RuleResult] = field(default_factory=list)
+    opportunities: list[Opportunity] = field(default_factory=list)
+    """What there is to do, in the order in which to look at it."""
     combined: Combined | None = None
     """None where nothing was replayed."""
     timeline: Timeline | None = None

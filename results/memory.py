@@ -62,13 +62,6 @@ class MemoryLayout:
     largest_free_block_bytes: int | None
     """The largest piece that an allocation could get without new memory from the device."""
 
-    @property
-    def unused_frac(self) -> float | None:
-        """Share of reserved memory that no tensor uses; None where unknown."""
-        if not self.reserved_bytes:
-            return None
-        return (self.reserved_bytes - self.allocated_bytes) / self.reserved_bytes
-
 
 @dataclass(frozen=True, kw_only=True)
 class MemorySite:

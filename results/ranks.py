@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal
 
+from perfdoc.results.capture_parts import Period, RangeProposal, StartUp
 from perfdoc.results.contention import DeviceContention
+from perfdoc.results.events import EventCounts
 from perfdoc.results.host import HostActivity
 from perfdoc.results.kernels import KernelPartsAnalysis
 from perfdoc.results.replay import Replay
@@ -42,6 +44,12 @@ class Window:
     step_list: list[Step]
     reason: str
     """Why this kind of window was taken."""
+    start_up: StartUp | None
+    """None where none was seen, or the window was not the whole capture."""
+    period: Period | None
+    """The same; of what follows start-up."""
+    proposals: list[RangeProposal]
+    """Ranges of the capture that could be steps, best first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,6 +85,10 @@ class Idle:
     def total(self) -> int:
         """All causes together."""
         return self.host + self.gc + self.data + self.dependency + self.launch_latency + self.unexplained
+
+
+DIMENSIONS = tuple(f.name for f in fields(ExposedComm))
+IDLE_CAUSES = tuple(f.name for f in fields(Idle))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -154,6 +166,7 @@ class Rank:
     input: int
     """Index into Diagnosis.inputs."""
     gpu: Gpu
+    events: EventCounts
     window: Window
     ledger_ns: Ledger
     communication: list[Communication]
@@ -161,7 +174,7 @@ class Rank:
     contention: DeviceContention
     host: HostActivity
     replay: Replay | None
-    """Replay of the unedited window; None if it was not asked for."""
+    """Replay of the unedited window; None if it was not asked for, or where events are missing."""
     kernels_only_window: KernelsOnly
     """Clipped to the window."""
     kernels_only_capture: KernelsOnly

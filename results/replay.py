@@ -67,7 +67,8 @@ class Gain:
     assumptions: list[str]
     """On `ceiling` and `none` the first one says why."""
     key: str = ""
-    """Key of its prediction; empty for several changes together, or none."""
+    """Key of its prediction, of an upper bound that of which this is a part; empty for several changes
+    together, or none."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -99,6 +100,9 @@ class Prediction:
     """False if it changes what training computes (a narrower type)."""
     reason: str
     """Why there is no figure (the change does not apply), or an upper bound only; empty otherwise."""
+    left_out: str = ""
+    """Why it is none of the things to do: the configuration forbids it, no setting makes just this change, or
+    the time may be chance. Empty where it is, if it gains anything."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,8 +126,8 @@ class GainOfSet:
 
 @dataclass(frozen=True, kw_only=True)
 class Combined:
-    """Changes whose whole band is a gain, simulated together; without those that change what training
-    computes."""
+    """Changes whose whole band is a gain, simulated together; without trifles, those that change what
+    training computes, and those that are left out (`Prediction.left_out`)."""
 
     accepted: list[str]
     """Keys of the predictions. Of changes that exclude each other, the one with the largest gain."""

@@ -20,6 +20,8 @@ class Distribution:
     max_ns: int
     variation_frac: float
     """Coefficient of variation: standard deviation by mean."""
+    mean_ns: int | None = None
+    """Shares and gains are of the mean. None in a diagnosis of an earlier version."""
 
 
 @dataclass(frozen=True, kw_only=True)

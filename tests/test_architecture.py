@@ -13,20 +13,15 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 
+ROW = re.compile(r"^\| `(\w+)/` \| .* \| ([^|]*) \|$", re.MULTILINE)
 MAY_IMPORT = {
-    "profiling": set(),
-    "results": set(),
-    "knobs": {"results"},
-    "traces": {"profiling"},
-    "trainer": {"profiling", "knobs"},
-    "analyzers": {"traces", "results", "profiling"},
-    "simulator": {"traces", "analyzers", "results", "profiling"},
-    "rules": {"analyzers", "simulator", "knobs", "results"},
-    "reports": {"results"},
+    room: set(re.findall(r"`(\w+)`", below))
+    for room, below in ROW.findall((ROOT / "CONTRIBUTING.md").read_text())
+    if room != "tests"
 }
-"""DESIGN section 1: what a room may import of ours, besides itself; profiling lies below all of them."""
+"""The table of CONTRIBUTING: what a room may import of ours, besides itself."""
 
-ROOMS = [room for room in MAY_IMPORT if (ROOT / room).is_dir()]
+ROOMS = sorted(MAY_IMPORT)
 MAX_LINES = 350
 """About 300, with some room for a table or a data model that belongs together."""
 
@@ -50,6 +45,21 @@ def test_a_room_imports_only_what_lies_below_it(room: str) -> None:
     for file in (ROOT / room).rglob("*.py"):
         foreign = imports_of(file) - {room, "__version__"}
         assert foreign <= MAY_IMPORT[room], f"{file.relative_to(ROOT)} imports {sorted(foreign)}"
+
+
+def test_the_table_names_every_room() -> None:
+    package = ROOT / "src" / "perfdoc"
+    assert {link.name for link in package.iterdir() if link.is_symlink()} == set(ROOMS)
+    # In an order in which each may import only what other rows let it reach: data flows one way.
+    assert set(TopologicalSorter(MAY_IMPORT).static_order()) == set(ROOMS)
+
+
+def test_only_readers_know_the_format() -> None:
+    for room in ("analyzers", "rules", "reports"):
+        for file in (ROOT / room).rglob("*.py"):
+            found = re.search(r"trace\.format\b|[\"'](kineto|nsys-\w+)[\"']", file.read_text())
+            # It hands the name on to the report's list of inputs.
+            assert not found or file.name == "measure.py", f"{file.relative_to(ROOT)} asks for the format"
 
 
 def test_no_rule_imports_a_rule() -> None:

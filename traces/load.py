@@ -48,9 +48,10 @@ def find_captures(paths: Sequence[str]) -> list[Path]:
         _require_readable(capture)
     tools = {tool_of(p): p for p in reversed(captures)}
     if len(tools) > 1:
+        one, other = sorted(tools, reverse=True)[:2]
         raise TraceError(
-            tools[KINETO],
-            f"is a {KINETO} trace, but {tools[NSYS]} is a {NSYS} one: they cannot be mixed in one analysis.",
+            tools[one],
+            f"is a {one} trace, but {tools[other]} is a {other} one: they cannot be mixed in one analysis.",
             "Analyse them one after the other.",
         )
     return captures
@@ -195,7 +196,8 @@ def read_trace(path: Path) -> Trace:
         return read_nsys_parquet(path)
     if path.suffix == ".nsys-rep":
         return read_nsys_rep(path)
-    return read_nsys_sqlite(path) if tool_of(path) == NSYS else read_kineto(path)
+    readers = {NSYS: read_nsys_sqlite, KINETO: read_kineto}
+    return readers[tool_of(path)](path)
 
 
 def content_sha256(path: Path) -> str:

@@ -313,7 +313,11 @@ class Trace(Lookups):
     operators: Operators = field(default_factory=Operators.empty)
     python_calls: Operators = field(default_factory=Operators.empty)
     """Python functions of the program itself, where its stacks were recorded (PyTorch's with_stack)."""
+    python_calls_reason: str = "Python stacks are not read from captures of this format"
+    """Why there are none, where there are none."""
     payloads: Payloads = field(default_factory=Payloads.empty)
+    peers_are_global: bool = False
+    """Whether `payloads.peer` is a rank of the job (PyTorch), not one within the communicator (NCCL)."""
     groups: Sequence[Group] = ()
     world_size: int | None = None
     capabilities: Mapping[str, Capability] = field(default_factory=dict)

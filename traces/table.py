@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 I64: TypeAlias = NDArray[np.int64]
 I32: TypeAlias = NDArray[np.int32]
@@ -59,12 +56,6 @@ class Table:
     def take(self, rows: NDArray[Any] | slice) -> Self:
         """The rows that a boolean mask, an index array or a slice selects."""
         return type(self)(**{f.name: getattr(self, f.name)[rows] for f in fields(self)})
-
-    def to_pandas(self) -> pd.DataFrame:
-        """The table as a pandas frame (imported only here: it costs start-up time)."""
-        import pandas as pd
-
-        return pd.DataFrame({f.name: getattr(self, f.name) for f in fields(self)})
 
 
 class Rows:

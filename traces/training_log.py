@@ -12,30 +12,32 @@ What each prints (a launcher may put words before every line):
 
 from __future__ import annotations
 
-import itertools
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
-from typing import Literal
 
 from perfdoc.traces.errors import TraceError
+from perfdoc.traces.log_lines import Lines, LogStep, StepLine, TrainingLog
 from perfdoc.traces.regular_file import require_regular
-
-Dialect = Literal["megatron-lm", "megatron-bridge", "nemo"]
 
 MAX_LINE = 20_000
 """Longer lines are cut: a progress bar that never ends its line is no step."""
-MAX_STEPS = 2_000_000
 _MAX_STEP_S = 86_400.0
 _MAX_TFLOPS = 1e6
 
 _NUMBER = r"([0-9]{1,12}(?:\.[0-9]{0,9})?(?:[eE][+-]?[0-9]{1,2})?)"
-_MEGATRON_STEP = re.compile(r"iteration\s{1,20}([0-9]{1,12})/\s{0,20}[0-9]{1,12}\s?\|")
+_WHOLE_NUMBER = re.compile(_NUMBER)
+_WORD = r"(?:\x1b\[[0-9;]{0,12}m)?([^\s|\x1b]{0,40})"
+"""What stands where a number should; a terminal's colour may stand before and after it."""
+_MEGATRON_STEP = re.compile(r"iteration\s{1,20}([0-9]{1,12})/\s{0,20}([0-9]{1,12})\s?\|")
 _NEMO_STEP = re.compile(r"global_step:\s?([0-9]{1,12})\b")
-_NEMO_ITERATION = re.compile(r"iteration\s([0-9]{1,12})/[0-9]{1,12}\s\|")
-_MEGATRON_TIME = re.compile(rf"elapsed time per iteration \(ms\):\s{{0,5}}{_NUMBER}")
-_NEMO_TIME = re.compile(rf"train_step_timing in s:\s{{0,5}}{_NUMBER}")
+_NEMO_ITERATION = re.compile(r"iteration\s([0-9]{1,12})/([0-9]{1,12})\s\|")
+_MEGATRON_TIME = re.compile(rf"elapsed time per iteration \(ms\):\s{{0,5}}{_WORD}")
+_NEMO_TIME = re.compile(rf"train_step_timing in s:\s{{0,5}}{_WORD}")
+_SAMPLES = re.compile(r"consumed[ _]samples:\s{0,20}([0-9]{1,15})\b")
+_PLANNED_END = re.compile(r"exiting program (?:at iteration [0-9]|after [0-9.]{1,20} minutes)")
+"""Of --exit-interval and --exit-duration-in-mins, by Megatron."""
 _MEGATRON_TFLOPS = re.compile(rf"throughput per GPU \(TFLOP/s/GPU\):\s{{0,5}}{_NUMBER}")
 _BRIDGE_TFLOPS = re.compile(rf"GPU utilization:\s{{0,5}}{_NUMBER}\s{{0,2}}MODEL_TFLOP/s/GPU")
 _NEMO_TFLOPS = re.compile(rf"TFLOPS_per_GPU:\s{{0,5}}{_NUMBER}")
@@ -43,67 +45,27 @@ _MEGATRON_BATCH = re.compile(r"global batch size:\s{0,20}([0-9]{1,9})\b")
 _NEMO_BATCH = re.compile(r"global_batch_size:\s{0,5}([0-9]{1,9})\b")
 
 
-@dataclass(frozen=True, kw_only=True)
-class LogStep:
-    """What a log says of a step, or of the steps since the one before."""
-
-    step: int
-    duration_ns: int
-    """Of one step; the mean where a line stands for several."""
-    tflops_per_gpu: float | None
-    """As the trainer counts them; conventions differ, so compare within one trainer only."""
-    global_batch_size: int | None
-    """Sequences."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class TrainingLog:
-    """The steps of a log by number, each once: after a restart the later line of a step counts."""
-
-    path: Path
-    dialect: Dialect
-    steps: tuple[LogStep, ...]
-
-    @property
-    def interval(self) -> int:
-        """How many steps a line stands for (the usual distance of two lines' numbers)."""
-        numbers = [s.step for s in self.steps]
-        distances = sorted(b - a for a, b in itertools.pairwise(numbers))
-        return distances[len(distances) // 2] if distances else 1
-
-
 def read_training_log(path: Path) -> TrainingLog:
-    """Read a log of any of the three trainers. Raises TraceError where it holds no steps."""
-    steps: dict[int, LogStep] = {}
-    dialect: Dialect | None = None
+    """Read a log of any of the three trainers.
+
+    Raises TraceError where it holds no steps, UnreadableStepsError where none of them has a time.
+    """
+    found = Lines(path)
     utilization: float | None = None
-    for line in _lines(path):
-        if (bridge := _BRIDGE_TFLOPS.search(line)) is not None:
-            dialect, utilization = "megatron-bridge", _possible_tflops(bridge)
-        found = _megatron(line)
-        if found is not None:
-            if utilization is not None and found.tflops_per_gpu is None:
-                found = LogStep(
-                    step=found.step,
-                    duration_ns=found.duration_ns,
-                    tflops_per_gpu=utilization,
-                    global_batch_size=found.global_batch_size,
-                )
+    bridge = False
+    for text in _lines(path):
+        if (rate := _BRIDGE_TFLOPS.search(text)) is not None:
+            bridge, utilization = True, _possible_tflops(rate)
+        line = _megatron(text) or _nemo(text)
+        if line is None:
+            found.ended_as_planned |= _PLANNED_END.search(text) is not None
+            continue
+        if line.trainer == "megatron":
+            if line.step is not None and utilization is not None and line.step.tflops_per_gpu is None:
+                line = replace(line, step=replace(line.step, tflops_per_gpu=utilization))
             utilization = None
-            dialect = dialect or "megatron-lm"
-        elif (found := _nemo(line)) is not None:
-            dialect = dialect or "nemo"
-        if found is not None:
-            steps[found.step] = found
-            if len(steps) > MAX_STEPS:
-                raise TraceError(path, f"holds more than {MAX_STEPS:,} steps.", "Cut the log.")
-    if dialect is None or not steps:
-        raise TraceError(
-            path,
-            "holds no step times of Megatron-LM, Megatron-Bridge or NeMo.",
-            "Give the log of the rank that prints `iteration …` lines (Megatron's last rank, NeMo's first).",
-        )
-    return TrainingLog(path=path, dialect=dialect, steps=tuple(steps[n] for n in sorted(steps)))
+        found.add(line)
+    return found.log("megatron-bridge" if bridge else None)
 
 
 def _lines(path: Path) -> Iterator[str]:
@@ -118,26 +80,50 @@ def _lines(path: Path) -> Iterator[str]:
             yield from raw.decode("utf-8", "replace").split("\r")
 
 
-def _megatron(line: str) -> LogStep | None:
-    time = _MEGATRON_TIME.search(line)
+def _megatron(line: str) -> StepLine | None:
     step = _MEGATRON_STEP.search(line)
-    if time is None or step is None:
+    time = _MEGATRON_TIME.search(line)
+    samples = _SAMPLES.search(line)
+    if step is None or (time is None and samples is None):
         return None
-    return _step(step[1], float(time[1]) / 1e3, _MEGATRON_TFLOPS.search(line), _MEGATRON_BATCH.search(line))
+    if _NEMO_TIME.search(line) is not None or _NEMO_STEP.search(line) is not None:
+        return None
+    rate, batch = _MEGATRON_TFLOPS.search(line), _MEGATRON_BATCH.search(line)
+    return StepLine(
+        trainer="megatron",
+        number=int(step[1]),
+        total=int(step[2]),
+        samples=int(samples[1]) if samples is not None else None,
+        step=_step(step[1], _seconds(time, 1e3), rate, batch),
+    )
 
 
-def _nemo(line: str) -> LogStep | None:
+def _nemo(line: str) -> StepLine | None:
     time = _NEMO_TIME.search(line)
-    step = _NEMO_STEP.search(line) or _NEMO_ITERATION.search(line)
-    if time is None or step is None:
+    step, of = _NEMO_STEP.search(line), _NEMO_ITERATION.search(line)
+    if (number := step or of) is None or (time is None and (step is None or of is None)):
         return None
-    return _step(step[1], float(time[1]), _NEMO_TFLOPS.search(line), _NEMO_BATCH.search(line))
+    samples = _SAMPLES.search(line)
+    return StepLine(
+        trainer="nemo",
+        number=int(number[1]),
+        total=int(of[2]) if of is not None else None,
+        samples=int(samples[1]) if samples is not None else None,
+        step=_step(number[1], _seconds(time, 1.0), _NEMO_TFLOPS.search(line), _NEMO_BATCH.search(line)),
+    )
+
+
+def _seconds(found: re.Match[str] | None, of_a_second: float) -> float | None:
+    """None where what stands there is no number: nan, -5.0, a torn line."""
+    if found is None or _WHOLE_NUMBER.fullmatch(found[1]) is None:
+        return None
+    return float(found[1]) / of_a_second
 
 
 def _step(
-    number: str, seconds: float, tflops: re.Match[str] | None, batch: re.Match[str] | None
+    number: str, seconds: float | None, tflops: re.Match[str] | None, batch: re.Match[str] | None
 ) -> LogStep | None:
-    if not 0 < seconds < _MAX_STEP_S:
+    if seconds is None or not 0 < seconds < _MAX_STEP_S:
         return None
     return LogStep(
         step=int(number),

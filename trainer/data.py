@@ -124,7 +124,7 @@ def writing_alone(cache: Path) -> Iterator[bool]:
         yield held
 
 
-def _as_told(error: Exception, indices: Path) -> Exception:
+def _with_remedy(error: Exception, indices: Path) -> Exception:
     """What to raise for a failed build: a ValueError in one line where a file is at fault."""
     cause = error.__cause__
     if not isinstance(cause, OSError):  # which the builder wraps in advice of many lines
@@ -207,10 +207,10 @@ def build_corpus(config: Config, tokenizer: Tokenizer) -> Corpus:
         except Exception as error:
             if first:
                 drop_torn(indices, alone=alone)
-            told = _as_told(error, indices)
-            if told is error:
+            explained = _with_remedy(error, indices)
+            if explained is error:
                 raise
-            raise told from error
+            raise explained from error
     return Corpus(train=train, valid=valid)
 
 

@@ -68,7 +68,7 @@ def report(error: Exception, rank: int, out: Path | None) -> NoReturn:
     elif isinstance(error, ValueError):  # every rank finds the same mistake
         if launch.is_first_to_say(message) if launch is not None else rank == 0:
             sys.stderr.write(f"perfdoc: {message}\n")
-    elif launch is None or launch.is_first_to_say(_told_once(error, message)):
+    elif launch is None or launch.is_first_to_say(_identity(error, message)):
         kind = "" if isinstance(error, OSError) else f"{type(error).__name__}: "
         sys.stderr.write(f"perfdoc: rank {rank}: {kind}{message}\n")
     if os.environ.get("PERFDOC_DEBUG"):
@@ -81,7 +81,7 @@ def report(error: Exception, rank: int, out: Path | None) -> NoReturn:
     os._exit(_exit_code(error, consequence=consequence))
 
 
-def _told_once(error: Exception, message: str) -> str:
+def _identity(error: Exception, message: str) -> str:
     """What no second rank is to say again: a disk is full for all of them, each with a file of its own."""
     full = isinstance(error, OSError) and error.errno == errno.ENOSPC
     return os.strerror(errno.ENOSPC) if full else message

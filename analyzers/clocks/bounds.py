@@ -89,7 +89,7 @@ def meetings(collective: I64, cluster: I64, start_ns: I64, end_ns: I64, end_is_e
     exact = np.ones(len(first), bool)
     np.logical_and.at(exact, key, end_is_exact)
     a, b = _pairs(collective[first])
-    told = exact[a] & exact[b]
+    both_exact = exact[a] & exact[b]
     return Meetings(
         moments=Moments.joined(
             [
@@ -97,9 +97,9 @@ def meetings(collective: I64, cluster: I64, start_ns: I64, end_ns: I64, end_is_e
                 for x, y in ((a, b), (b, a))
             ]
         ),
-        one=who[a][told],
-        other=who[b][told],
-        behind_ns=(mean[b] - mean[a])[told],
+        one=who[a][both_exact],
+        other=who[b][both_exact],
+        behind_ns=(mean[b] - mean[a])[both_exact],
     )
 
 

@@ -119,8 +119,8 @@ class Closeness:
 def group_resolutions(
     matches: Matches, ends: Ends, end_ns: I64, closeness: Closeness
 ) -> tuple[int | None, ...]:
-    """What arrivals at the collectives of each group are told apart by; None where its members' clocks are
-    not compared.
+    """Smallest resolvable difference of arrivals at the collectives of each group; None where its
+    members' clocks are not compared.
 
     What the ends of the group itself differ by, where it has enough of them in one cluster; else no less than
     what its members' clocks may be apart. end_ns: of each row of `ends`, aligned.

@@ -153,7 +153,7 @@ class Line:
     offset_ns: float
     offset_error_ns: float
     drift: float | None
-    """ns per ns; 0 where it is not told from 0, None where there is too little to say."""
+    """ns per ns; 0 where it is within its error, None where there are too few pairs."""
     drift_error: float
 
 

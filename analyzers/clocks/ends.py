@@ -141,12 +141,12 @@ def pairs_of_clocks(ends: Ends, clock: I64, end_ns: I64) -> list[PairOfClocks]:
 
 def drift_edges(pairs: Sequence[PairOfClocks]) -> Edges:
     """Of the pairs whose ends cover enough time; ns per ns."""
-    told = [p for p in pairs if len(p) >= FEWEST_FOR_OFFSET and p.line.drift is not None]
+    measured = [p for p in pairs if len(p) >= FEWEST_FOR_OFFSET and p.line.drift is not None]
     return Edges(
-        source=np.array([p.source for p in told], np.int64),
-        target=np.array([p.target for p in told], np.int64),
-        difference=np.array([p.line.drift for p in told], np.float64),
-        error=np.array([p.line.drift_error for p in told], np.float64),
+        source=np.array([p.source for p in measured], np.int64),
+        target=np.array([p.target for p in measured], np.int64),
+        difference=np.array([p.line.drift for p in measured], np.float64),
+        error=np.array([p.line.drift_error for p in measured], np.float64),
     )
 
 

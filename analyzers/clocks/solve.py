@@ -62,7 +62,7 @@ def violating(ends: Ends, start_ns: I64, end_ns: I64, strict: Bool) -> set[int]:
     """Groups of which too many collectives were left by someone before someone else came.
 
     By more than clocks that were aligned through the best group can be off; for `strict` groups, whose ranks
-    were never told, that group does not count.
+    were never known, that group does not count.
     """
     if not len(end_ns):
         return set()
@@ -143,13 +143,13 @@ def solve_clusters(ends: Ends, clock: I64, has_utc: Bool, rank_of: I64) -> Solut
     fixed = references(cluster, rank_of)
     has_drift = np.zeros(clocks, bool)
     for _ in range(2):
-        told = drift_edges(pairs)
-        drift_cluster, _ = components(told, clocks)
+        drifts = drift_edges(pairs)
+        drift_cluster, _ = components(drifts, clocks)
         # A clock that no drift was measured against stands still with itself only.
         together = np.bincount(drift_cluster, minlength=clocks)[drift_cluster] > 1
         has_drift = np.isin(drift_cluster, drift_cluster[fixed]) & together
         # Clocks whose drift is known against one another only are lined up with one another all the same.
-        drift = solve(told, clocks, references(drift_cluster, rank_of))
+        drift = solve(drifts, clocks, references(drift_cluster, rank_of))
         offset += solve(offset_edges(pairs, drift), clocks, fixed)
         if np.abs(offset).max(initial=0) <= _SMALL_OFFSET_NS:
             break

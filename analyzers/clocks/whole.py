@@ -1,4 +1,4 @@
-"""All clocks on as few times as can be told: the clusters that ends tie, joined by what bounds them."""
+"""All clocks on as few time bases as possible: the clusters that ends tie, joined by what bounds them."""
 
 from __future__ import annotations
 

@@ -112,21 +112,21 @@ def _created(view: DeviceView) -> list[CallGroup]:
     The own rank counts from NCCL's calls only: Kineto's `Rank` of a broadcast is the root's.
     """
     trace, payloads = view.trace, view.trace.payloads
-    told = np.flatnonzero((payloads.group_size > 0) | (payloads.rank >= 0))
-    by_call = payloads.range[told] >= 0
-    mine = np.zeros(len(told), bool)
+    stating = np.flatnonzero((payloads.group_size > 0) | (payloads.rank >= 0))
+    by_call = payloads.range[stating] >= 0
+    mine = np.zeros(len(stating), bool)
     threads, device = trace.threads_of(view.device.process), view.activity.device
-    mine[by_call] = np.isin(trace.ranges.thread[payloads.range[told[by_call]]], threads)
-    mine[~by_call] = trace.kernels.device[payloads.kernel[told[~by_call]]] == device
-    told, by_call = told[mine], by_call[mine]
-    # A few hundred groups at most, though every kernel may tell of its own again.
+    mine[by_call] = np.isin(trace.ranges.thread[payloads.range[stating[by_call]]], threads)
+    mine[~by_call] = trace.kernels.device[payloads.kernel[stating[~by_call]]] == device
+    stating, by_call = stating[mine], by_call[mine]
+    # A few hundred groups at most, though every kernel may state its own again.
     columns = (payloads.communicator, payloads.group_name, payloads.group_description, payloads.group_size)
-    numbers = [c[told].astype(np.int64) for c in columns] + [np.where(by_call, payloads.rank[told], -1)]
+    numbers = [c[stating].astype(np.int64) for c in columns] + [np.where(by_call, payloads.rank[stating], -1)]
     first, _ = row_keys(*numbers)
     sizes: dict[tuple[int, str, str], set[int]] = defaultdict(set)
     ranks: dict[tuple[int, str, str], set[int]] = defaultdict(set)
     for i in first.tolist():
-        row = told[i]
+        row = stating[i]
         key = (
             int(payloads.communicator[row]),
             trace.strings[payloads.group_name[row]],

@@ -54,9 +54,9 @@ def find_payloads(trace: Trace, activity: Activity) -> CommPayloads:
         payload = np.where(payload >= 0, payload, in_call)
         known = payload >= 0
         communicator[known] = trace.payloads.communicator[payload[known]]
-        told = known & (comm.kernel >= 0)
-        size[told] = trace.payloads.bytes[payload[told]]
-        alike[told] = True
+        with_kernel = known & (comm.kernel >= 0)
+        size[with_kernel] = trace.payloads.bytes[payload[with_kernel]]
+        alike[with_kernel] = True
         _add_groups(trace, activity, payload, communicator, size, alike)
     return CommPayloads(payload=payload, communicator=communicator, bytes=size, of_one_operation=alike)
 

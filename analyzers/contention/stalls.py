@@ -44,9 +44,9 @@ class Waits:
         self._event_calls, self._other_calls = self._calls(_EVENT_WAIT, _OTHER_WAIT)
 
     def until_ns(self, stream: I64, after_ns: I64, before_ns: I64) -> I64:
-        """When everything was over that a stream was told to wait for in (after, before) of the host's time.
+        """End of everything that a stream had to wait for, by calls in (after, before) of the host's time.
 
-        0 where it was told nothing, UNKNOWN (-1) where that cannot be said. A call names no stream, so any
+        0 if there was no such call, UNKNOWN (-1) if that is not known. A call names no stream, so any
         call of the process in that time counts, unless the capture has the edges that say whose it was.
         """
         found = np.zeros(len(stream), np.int64)
@@ -60,23 +60,23 @@ class Waits:
         return found
 
     def _resolved(self, stream: int, after_ns: int, before_ns: int) -> int:
-        told = self._waits_of(stream)
+        known = self._waits_of(stream)
         rows = np.flatnonzero(self._edges.wait_stream == stream)
         times = self._edges.wait_ns[rows]
         rows = rows[(times > after_ns) & (times < before_ns)]
-        if len(rows) < int(((told > after_ns) & (told < before_ns)).sum()):
+        if len(rows) < int(((known > after_ns) & (known < before_ns)).sum()):
             return UNKNOWN  # one that is paired with no record
         return max((self._awaited_end(row) for row in rows.tolist()), key=_unknown_first, default=0)
 
     def _awaited_end(self, edge: int) -> int:
-        """End of the last activity before the record; UNKNOWN where the recording stream itself was told to
+        """End of the last activity before the record; UNKNOWN where the recording stream itself had to
         wait in between."""
         source, record_ns = int(self._edges.record_stream[edge]), int(self._edges.record_ns[edge])
         launches, ends = self._lane(source)
         at = int(np.searchsorted(launches, record_ns, "left")) - 1
         since = int(launches[at]) if at >= 0 else -1
-        told = self._waits_of(source)
-        if ((told > since) & (told < record_ns)).any():
+        known = self._waits_of(source)
+        if ((known > since) & (known < record_ns)).any():
             return UNKNOWN
         return int(ends[at]) if at >= 0 else 0
 
@@ -90,17 +90,17 @@ class Waits:
         return self._lanes[stream]
 
     def _waits_of(self, stream: int) -> I64:
-        if stream not in self._told:
+        if stream not in self._known_waits:
             waits, times = self._wait_rows
-            self._told[stream] = times[waits == stream]
-        return self._told[stream]
+            self._known_waits[stream] = times[waits == stream]
+        return self._known_waits[stream]
 
     @cached_property
     def _lanes(self) -> dict[int, tuple[I64, I64]]:
         return {}
 
     @cached_property
-    def _told(self) -> dict[int, I64]:
+    def _known_waits(self) -> dict[int, I64]:
         return {}
 
     @cached_property

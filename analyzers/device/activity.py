@@ -8,7 +8,7 @@ In a group of one rank such a copy moves nothing between ranks.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,6 +17,7 @@ from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.device.launches import Launches, innermost
 from perfdoc.analyzers.kernel_class.classify import KernelKind, KernelKinds
+from perfdoc.results import ranks
 from perfdoc.traces import CopyKind, Trace
 from perfdoc.traces.table import I32, U64, Bool
 
@@ -45,7 +46,7 @@ def communicating_copies(trace: Trace, rows: I64, launches: Launches) -> Bool:
     return found
 
 
-DIMENSIONS = ("dp", "tp", "cp", "ep", "pp", "other", "unknown")
+DIMENSIONS = ranks.DIMENSIONS
 UNKNOWN_DIMENSION = DIMENSIONS.index("unknown")
 
 EVIDENCE = ("communicator", "group_description", "range", "structure", "none")
@@ -135,6 +136,12 @@ class Activity:
         """Indices of the threads that launched the device's work, ascending; -1 among them where some launch
         is unknown."""
         return np.flatnonzero(np.bincount(self.launch_thread + 1)) - 1
+
+
+def without_launches(activity: Activity) -> Activity:
+    """The same, of a file that holds only part of the events: what launched its work is not known."""
+    unknown = np.full(len(activity.start_ns), -1, np.int64)
+    return replace(activity, launch_start_ns=unknown, launch_end_ns=unknown, launch_thread=unknown)
 
 
 def device_activity(trace: Trace, device: int, kinds: KernelKinds, launches: Launches) -> Activity | None:

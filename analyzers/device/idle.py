@@ -18,10 +18,11 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.results import ranks
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool
 
-IDLE_CAUSES = ("host", "gc", "data", "dependency", "launch_latency", "unexplained")
+IDLE_CAUSES = ranks.IDLE_CAUSES
 
 LAUNCH_LATENCY_MAX_NS = 20_000
 """Queued work starts within a few microseconds of the device being free; a CUDA graph's first kernel, or

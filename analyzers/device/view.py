@@ -11,6 +11,7 @@ from perfdoc.analyzers.device.launches import Launches
 from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
+from perfdoc.results.events import NO_EVENTS, EventCounts
 from perfdoc.traces import Device, Trace
 from perfdoc.traces.job_facts import JobFacts
 
@@ -32,6 +33,8 @@ class DeviceView:
     launches: Launches
     known: KnownRanges
     facts: JobFacts
+    events: EventCounts = NO_EVENTS
+    """What of the events of its process is missing from the file."""
 
     @property
     def device(self) -> Device:

@@ -12,6 +12,8 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
+from perfdoc.results.capture_parts import Period, RangeProposal, StartUp
+from perfdoc.results.figures import per_cent
 from perfdoc.traces import RangeKind, Trace
 
 
@@ -54,15 +56,29 @@ class Window:
     reason: str
     given: bool = False
     """Whether the user asked for the whole capture; a window of kind `user` is given anyhow."""
+    start_up: StartUp | None = None
+    """These three of a window that fell back to the capture, see `capture_parts`."""
+    period: Period | None = None
+    proposals: Sequence[RangeProposal] = ()
 
     @property
     def duration_ns(self) -> int:
         """Length."""
         return self.end_ns - self.start_ns
 
+    @property
+    def is_start_up(self) -> str:
+        """Why nothing is promised of the window: start-up is part of it. Empty where it is none."""
+        if self.start_up is None or self.start_up.left_out:
+            return ""
+        part = (self.start_up.end_ns - self.start_up.start_ns) / self.duration_ns
+        return f"{per_cent(part)} of the window is start-up, which runs once"
 
-def find_window(trace: Trace, activity: Activity, request: WindowRequest, known: KnownRanges) -> Window:
-    """The window of one device.
+
+def find_window(
+    trace: Trace, activity: Activity, request: WindowRequest, known: KnownRanges, *, host_time: bool = False
+) -> Window:
+    """The window of one device. host_time: steps go by the host's clock, since work is missing from the file.
 
     Raises ValueError where the user's request matches nothing.
     """
@@ -89,7 +105,7 @@ def find_window(trace: Trace, activity: Activity, request: WindowRequest, known:
             raise ValueError(f"no range of process {process} matches {request.step_pattern.pattern!r}")
         return _capture(activity, "no range in the capture names a step")
     outer = _outermost(trace, rows)
-    steps = _host_steps(trace, outer) if activity.on_host else _tile(trace, activity, outer)
+    steps = _host_steps(trace, outer) if activity.on_host or host_time else _tile(trace, activity, outer)
     if not steps:
         return _capture(activity, "no activity could be matched to a launch inside the step ranges")
     return Window(
@@ -174,7 +190,7 @@ def _tile(trace: Trace, activity: Activity, rows: I64) -> list[Step]:
 
 
 def _host_steps(trace: Trace, rows: I64) -> list[Step]:
-    """Steps of a CPU rank: from range to range, the last to its own end."""
+    """Steps of a CPU rank, or without the device's time: from range to range, the last to its own end."""
     starts = trace.ranges.start_ns[rows].tolist()
     return _steps(trace, rows, starts, [*starts[1:], int(trace.ranges.end_ns[rows[-1]])])
 

@@ -5,6 +5,7 @@ Each part has a state of its own. The parts share one look at the CUDA calls and
 
 from __future__ import annotations
 
+from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.device.host_state import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.blocking_calls import alloc_calls, sync_calls
@@ -13,7 +14,7 @@ from perfdoc.analyzers.host.idle import by_thread, host_idle, split_host_idle
 from perfdoc.analyzers.host.launching import graph_coverage, launch_queue
 from perfdoc.analyzers.host.small_kernels import small_kernels
 from perfdoc.analyzers.host.steps import HostSteps, data_pauses, gc_pauses, host_steps
-from perfdoc.results.host import AllocCalls, HostActivity, HostSplit, SyncCalls
+from perfdoc.results.host import AllocCalls, HostActivity, HostPauses, HostSplit, SyncCalls
 from perfdoc.results.quality import MEASURED
 
 
@@ -21,6 +22,8 @@ def host_activity(view: DeviceView) -> tuple[HostActivity, HostSteps]:
     """What the capture shows of the host of one device; and its steps, for comparing ranks."""
     idle = host_idle(view)
     gc, data = gc_pauses(view, idle.gc_ns), data_pauses(view, idle.data_ns)
+    if view.events.partial:
+        gc = data = HostPauses.missing(view.events.partial, REMEDY)
     gc_known = gc.state == "measured"
     queue, small, graphs = launch_queue(view, idle), small_kernels(view, idle), graph_coverage(view)
     missing = launches_missing(view)

@@ -15,10 +15,6 @@ from perfdoc.results.host import CallGroup
 from perfdoc.traces import Operators, RangeKind, Ranges, Trace
 
 MAX_GROUPS = 20
-_NO_STACKS = {
-    "kineto": "the capture has no Python stacks: record with torch.profiler.profile(with_stack=True)",
-}
-_NOT_READ = "Python stacks of Nsight captures are not read; the range stands in for the call site"
 _NOT_THERE = "no function of the program was open at these calls"
 
 _DIGITS = re.compile(r"\d+")
@@ -107,9 +103,7 @@ def costliest_site(trace: Trace, groups: Sequence[CallGroup]) -> tuple[str | Non
     site = next((g.call_site for g in groups if g.call_site is not None), None)
     if site is not None or not groups:
         return site, "" if site is not None else "there are no such calls"
-    if len(trace.python_calls):
-        return None, _NOT_THERE
-    return None, _NO_STACKS.get(trace.format, _NOT_READ)
+    return None, _NOT_THERE if len(trace.python_calls) else trace.python_calls_reason
 
 
 def _open_at(table: Ranges | Operators, rows: I64, time_ns: I64, thread: I64) -> I64:

@@ -13,7 +13,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernels.part_names import PARTS, Phase
-from perfdoc.analyzers.kernels.spans import Lane, Said
+from perfdoc.analyzers.kernels.spans import Lane, SpanContext
 from perfdoc.traces.table import Bool
 
 PHASES = ("forward", "recompute", "backward", "optimizer", "unknown")
@@ -64,16 +64,16 @@ class Attribution:
     """Of these those inside a backward: recomputed, which no range said."""
 
 
-def said_of_launches(view: DeviceView, lanes: Mapping[int, Lane], rows: I64) -> Said:
+def said_of_launches(view: DeviceView, lanes: Mapping[int, Lane], rows: I64) -> SpanContext:
     """What the ranges around the launch of each kernel say."""
     api = view.trace.api_calls
     launch = view.launches.kernels[rows]
     known = launch >= 0
     if not len(api) or not known.any():
-        return Said.nothing(len(rows))
+        return SpanContext.nothing(len(rows))
     time = np.where(known, api.start_ns[np.maximum(launch, 0)], -1)
     thread = np.where(known, api.thread[np.maximum(launch, 0)], -1)
-    columns = {name: column.copy() for name, column in vars(Said.nothing(len(rows))).items()}
+    columns = {name: column.copy() for name, column in vars(SpanContext.nothing(len(rows))).items()}
     for t, lane in lanes.items():
         mine = np.flatnonzero(thread == t)
         for name, column in vars(lane.at(time[mine])).items():
@@ -83,13 +83,13 @@ def said_of_launches(view: DeviceView, lanes: Mapping[int, Lane], rows: I64) -> 
             others = np.flatnonzero(known & (thread != t))
             during = others[lane.waits_at(time[others])]
             columns["phase"][during] = _IN_BACKWARD[columns["phase"][during]]
-    return Said(**columns)
+    return SpanContext(**columns)
 
 
-def attribute(view: DeviceView, said: Said, rows: I64, classes: I64) -> Attribution:
+def attribute(view: DeviceView, context: SpanContext, rows: I64, classes: I64) -> Attribution:
     """Decide for every kernel; classes: its KernelClass."""
-    part, evidence = _parts(view, said, classes)
-    phase = np.where(said.phase == Phase.NONE, UNKNOWN_PHASE, said.phase)
+    part, evidence = _parts(view, context, classes)
+    phase = np.where(context.phase == Phase.NONE, UNKNOWN_PHASE, context.phase)
     named = _named_phase(view, rows)
     forward = (named == Phase.FORWARD) & _of(classes, _SHOWS_DIRECTION)
     again = forward & (phase == Phase.BACKWARD)
@@ -108,21 +108,21 @@ def _of(classes: I64, wanted: Sequence[KernelClass]) -> Bool:
     return table[classes]
 
 
-def _parts(view: DeviceView, said: Said, classes: I64) -> tuple[I64, I64]:
+def _parts(view: DeviceView, context: SpanContext, classes: I64) -> tuple[I64, I64]:
     of_class = np.full(len(KernelClass), PARTS.index("unknown"), np.int64)
     for kernel_class, name in _PART_OF_CLASS.items():
         of_class[kernel_class] = PARTS.index(name)
     by_name = of_class[classes]
     # Communication is no part of the layer that it is launched in.
-    own = (classes == KernelClass.COMMUNICATION) | (said.part < 0)
-    part = np.where(own, by_name, said.part)
+    own = (classes == KernelClass.COMMUNICATION) | (context.part < 0)
+    part = np.where(own, by_name, context.part)
     mlp, moe = PARTS.index("mlp"), PARTS.index("moe")
     model = view.facts.model
     if model is not None and model.experts and model.expert_layers in (None, model.layers):
         part = np.where(part == mlp, moe, part)
     part = np.where((part == mlp) & (classes == KernelClass.MOE_ROUTING), moe, part)
     weak = np.where(part == PARTS.index("unknown"), EVIDENCE.index("none"), EVIDENCE.index("kernel_name"))
-    strong = np.where(said.by_sequence, EVIDENCE.index("sequence"), EVIDENCE.index("range"))
+    strong = np.where(context.by_sequence, EVIDENCE.index("sequence"), EVIDENCE.index("range"))
     return part, np.where(own, weak, strong)
 
 
@@ -141,13 +141,13 @@ def _named_phase(view: DeviceView, rows: I64) -> I64:
     return by_name[names]
 
 
-AT_LEAST = "lower bound: only kernels and operators that compute no gradient are told from the backward pass"
+AT_LEAST = "lower bound: only kernels and operators that are recognised as forward are counted"
 
 
 def recomputed(
     view: DeviceView,
     lanes: Mapping[int, Lane],
-    said: Said,
+    context: SpanContext,
     found: Attribution,
     duration_ns: I64,
     is_comm: Bool,
@@ -160,7 +160,7 @@ def recomputed(
     """
     again = (found.phase == Phase.RECOMPUTE) & ~is_comm
     if again.any():
-        partly = (again & (said.by_operator | found.again_by_name)).any()
+        partly = (again & (context.by_operator | found.again_by_name)).any()
         return exact_sum(duration_ns[again]), AT_LEAST if partly else ""
     if view.facts.recompute == "none":
         return 0, f"off: {view.facts.sources.get('recompute', 'as given')}"
@@ -172,7 +172,7 @@ def recomputed(
     if "operator" in forms:
         return 0, "no forward operator runs inside a backward pass"
     # A recomputation of attention alone runs no range of its layer.
-    if "range" in forms and (found.forward_by_name & (said.phase == Phase.FORWARD)).any():
+    if "range" in forms and (found.forward_by_name & (context.phase == Phase.FORWARD)).any():
         return (
             0,
             "no forward of a layer and no forward kernel of attention or a norm runs inside a backward pass",

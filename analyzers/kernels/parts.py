@@ -49,9 +49,9 @@ def kernel_parts(view: DeviceView) -> KernelPartsAnalysis:
             "Capture graphs by node: nsys --cuda-graph-trace=node.",
         )
     lanes = find_lanes(view)
-    said = said_of_launches(view, lanes, rows)
+    context = said_of_launches(view, lanes, rows)
     classes = np.array([k.kernel_class for k in view.kinds.kinds], np.int64)[view.kinds.kind[rows]]
-    found = attribute(view, said, rows, classes)
+    found = attribute(view, context, rows, classes)
     is_comm = classes == KernelClass.COMMUNICATION
     parts = _rows(found, duration)
     total, computing = exact_sum(duration), exact_sum(duration[~is_comm])
@@ -60,10 +60,10 @@ def kernel_parts(view: DeviceView) -> KernelPartsAnalysis:
     is_gemm = classes == KernelClass.GEMM
     of_experts = np.isin(found.part, [PARTS.index("moe"), PARTS.index("moe_experts")])
     grouped = is_gemm & (_grouped(view, rows, is_gemm) | of_experts)
-    in_core = is_gemm & said.core & ~grouped
+    in_core = is_gemm & context.core & ~grouped
     linear = is_gemm & ~grouped & ~in_core
     attention = (classes == KernelClass.ATTENTION) | in_core
-    recompute_ns, recompute_reason = recomputed(view, lanes, said, found, duration, is_comm)
+    recompute_ns, recompute_reason = recomputed(view, lanes, context, found, duration, is_comm)
     return KernelPartsAnalysis(
         state="measured",
         reason="" if lanes else "no range names a part of the model: parts come from kernel names alone",
@@ -75,7 +75,7 @@ def kernel_parts(view: DeviceView) -> KernelPartsAnalysis:
         linear_ns=exact_sum(duration[linear]),
         linear_frac=exact_sum(duration[linear]) / total if total else None,
         linear_window_frac=_window_frac(view, rows[linear]),
-        linear_reason="" if said.core.any() or attention.any() else _MAY_HIDE_ATTENTION,
+        linear_reason="" if context.core.any() or attention.any() else _MAY_HIDE_ATTENTION,
         grouped_linear_ns=exact_sum(duration[grouped]),
         grouped_linear_frac=exact_sum(duration[grouped]) / total if total else None,
         attention_ns=exact_sum(duration[attention]),
@@ -85,7 +85,7 @@ def kernel_parts(view: DeviceView) -> KernelPartsAnalysis:
         recompute_reason=recompute_reason,
         padding_frac=None,
         padding_reason="a capture does not say how many tokens of a batch are padding",
-        unfused=find_unfused(view, rows, duration, said.accumulates),
+        unfused=find_unfused(view, rows, duration, context.accumulates),
     )
 
 

@@ -27,34 +27,34 @@ _SEQUENCE = ", seq = "
 
 
 @dataclass(frozen=True, kw_only=True)
-class Said:
-    """What the spans around each of some instants say; one entry an instant."""
+class SpanContext:
+    """What the spans around each of some instants mean; one entry an instant."""
 
     part: I64
     """Index into PARTS; NO_PART (-1)."""
     core: Bool
     """In the core of attention (queries, keys, values)."""
     by_sequence: Bool
-    """Told by the forward operator whose gradient this is."""
+    """From the forward operator whose gradient this is."""
     phase: I64
     """Phase."""
     by_operator: Bool
-    """The phase is told by an operator, which speaks for itself alone and not for what runs beside it."""
+    """The phase comes from an operator; it holds for its own kernels, not for what runs beside it."""
     accumulates: Bool
     """Autograd adds a gradient to the one that is there."""
 
     @staticmethod
-    def nothing(count: int) -> Said:
+    def nothing(count: int) -> SpanContext:
         """Of so many instants nothing is known."""
         no, none = np.zeros(count, bool), np.full(count, -1, np.int64)
-        return Said(part=none, core=no, by_sequence=no, phase=none, by_operator=no, accumulates=no)
+        return SpanContext(part=none, core=no, by_sequence=no, phase=none, by_operator=no, accumulates=no)
 
-    def take(self, at: I64) -> Said:
+    def take(self, at: I64) -> SpanContext:
         """The entries at some positions; nothing where the position is -1."""
         if not len(self.part):
-            return Said.nothing(len(at))
+            return SpanContext.nothing(len(at))
         there, at = at >= 0, np.maximum(at, 0)
-        return Said(
+        return SpanContext(
             part=np.where(there, self.part[at], NO_PART),
             core=self.core[at] & there,
             by_sequence=self.by_sequence[at] & there,
@@ -72,7 +72,7 @@ class Lane:
     meaning: I64
     """Of each span in the order of `nesting`: index into the meanings."""
     sequence: I64
-    said: Said
+    context: SpanContext
     """Of each span, those around it included."""
     in_backward: Bool
     """Of each span: whether a backward pass lies around it, autograd's own nodes aside. The thread that is in
@@ -80,9 +80,9 @@ class Lane:
     layer_forward: frozenset[str]
     """Meaning.in_layer of the spans that are forward and no recomputation."""
 
-    def at(self, time_ns: I64) -> Said:
-        """What is said at each time."""
-        return self.said.take(self.nesting.at(time_ns))
+    def at(self, time_ns: I64) -> SpanContext:
+        """What the spans around each time mean."""
+        return self.context.take(self.nesting.at(time_ns))
 
     def waits_at(self, time_ns: I64) -> Bool:
         """Whether the thread is in a backward pass at each time."""
@@ -110,11 +110,11 @@ def find_lanes(view: DeviceView) -> dict[int, Lane]:
         nesting = nest(start[mine], end[mine])
         rows = mine[nesting.row]
         lanes[t] = _lane(meanings, nesting, meaning[rows], sequence[rows], np.full(len(rows), -1))
-    told = _parts_by_sequence(list(lanes.values()))
-    if told is None:
+    forward_part = _parts_by_sequence(list(lanes.values()))
+    if forward_part is None:
         return lanes
     return {
-        t: _lane(meanings, lane.nesting, lane.meaning, lane.sequence, told.of(lane))
+        t: _lane(meanings, lane.nesting, lane.meaning, lane.sequence, forward_part.of(lane))
         for t, lane in lanes.items()
     }
 
@@ -128,7 +128,7 @@ def _spans(view: DeviceView) -> tuple[I64, I64, I64, I64]:
     no = np.empty(0, np.int64)
     in_ranges = in_operators = no
     if len(ranges):
-        # One that never closed reaches to the end of the capture for want of a better end.
+        # One that never closed reaches to the end of the capture.
         nested = (ranges.thread >= 0) & (ranges.kind == RangeKind.PUSH_POP) & ~ranges.never_closed
         in_ranges = np.flatnonzero(of_process[ranges.thread] & nested)
     if len(operators):
@@ -171,10 +171,12 @@ def _sequences(strings: Sequence[str], names: I64) -> I64:
     return found
 
 
-def _lane(meanings: Sequence[Meaning], nesting: Nesting, meaning: I64, sequence: I64, told: I64) -> Lane:
+def _lane(
+    meanings: Sequence[Meaning], nesting: Nesting, meaning: I64, sequence: I64, forward_part: I64
+) -> Lane:
     """Hand down from outer to inner what each span says.
 
-    told: by span a code of (part, core) that its sequence number tells; -1 nothing.
+    forward_part: by span the code of (part, core) of the forward operator with its sequence number; -1 none.
     """
     parts = [_code(m.part, m.core) if m.part is not None else -1 for m in meanings]
     own_part = np.array(parts, np.int64)[meaning]
@@ -183,9 +185,9 @@ def _lane(meanings: Sequence[Meaning], nesting: Nesting, meaning: I64, sequence:
     node = np.array([m.autograd for m in meanings], bool)[meaning]
     accumulates = np.array([m.accumulates for m in meanings], bool)[meaning]
     pass_ = np.array([m.phase is Phase.BACKWARD and not m.autograd for m in meanings], bool)[meaning]
-    by_sequence = (own_part < 0) & (told >= 0)
+    by_sequence = (own_part < 0) & (forward_part >= 0)
     by_operator = np.array([m.in_layer == "operator" for m in meanings], bool)[meaning]
-    part = np.where(by_sequence, told, own_part)
+    part = np.where(by_sequence, forward_part, own_part)
     phase = own_phase.copy()
     for level in nesting.levels[1:]:
         around = nesting.parent[level]
@@ -208,7 +210,7 @@ def _lane(meanings: Sequence[Meaning], nesting: Nesting, meaning: I64, sequence:
         nesting=nesting,
         meaning=meaning,
         sequence=sequence,
-        said=Said(
+        context=SpanContext(
             part=np.where(part >= 0, part // 2, NO_PART),
             core=(part >= 0) & (part % 2 == 1),
             by_sequence=by_sequence,
@@ -229,7 +231,7 @@ def _code(part: str, core: bool) -> int:
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Told:
+class _ForwardParts:
     """What the forward operator of each sequence number is part of."""
 
     sequence: I64
@@ -239,22 +241,22 @@ class _Told:
     def of(self, lane: Lane) -> I64:
         """For each span of a lane in a backward, the code of its forward operator's part; -1 unknown."""
         at = np.minimum(np.searchsorted(self.sequence, lane.sequence), len(self.sequence) - 1)
-        known = (self.sequence[at] == lane.sequence) & (lane.said.phase == Phase.BACKWARD)
+        known = (self.sequence[at] == lane.sequence) & (lane.context.phase == Phase.BACKWARD)
         return np.where(known, self.code[at], -1)
 
 
-def _parts_by_sequence(lanes: Sequence[Lane]) -> _Told | None:
-    """None where nothing is told, or where several threads number their operators: each counts for itself."""
+def _parts_by_sequence(lanes: Sequence[Lane]) -> _ForwardParts | None:
+    """None where no operator is numbered, or where several threads number theirs: each counts for itself."""
     forward: list[Mapping[str, I64]] = []
     for lane in lanes:
-        numbered = (lane.sequence >= 0) & (lane.said.phase != Phase.BACKWARD)
+        numbered = (lane.sequence >= 0) & (lane.context.phase != Phase.BACKWARD)
         if numbered.any():
-            here = np.flatnonzero(numbered & (lane.said.part >= 0))
-            code = lane.said.part[here] * 2 + lane.said.core[here]
+            here = np.flatnonzero(numbered & (lane.context.part >= 0))
+            code = lane.context.part[here] * 2 + lane.context.core[here]
             forward.append({"sequence": lane.sequence[here], "code": code})
     if len(forward) != 1 or not len(forward[0]["sequence"]):
         return None
     # Of several operators with one number (composite ones pass it on) the last made the node.
     sequence, code = forward[0]["sequence"][::-1], forward[0]["code"][::-1]
     unique, first = np.unique(sequence, return_index=True)
-    return _Told(sequence=unique, code=code[first])
+    return _ForwardParts(sequence=unique, code=code[first])

@@ -98,7 +98,7 @@ def collective_calls(view: DeviceView) -> CollectiveCalls:
         bytes=rows.bytes,
         sequence=rows.sequence,
         peer=np.where(rows.peer < 2**31, rows.peer, -1).astype(np.int32),
-        has_global_peers=activity.on_host or trace.format == "kineto",
+        has_global_peers=activity.on_host or trace.peers_are_global,
         lane=_lanes(rows.stream),
         step=_steps(view, rows),
         in_window=(rows.start_ns >= window.start_ns) & (rows.start_ns < window.end_ns),

@@ -115,7 +115,7 @@ def _problem(ranks: Sequence[CollectiveCalls], members: Sequence[Member]) -> Pro
 _SIZE_DIFFERS = frozenset({"all_to_all", "send_recv", "gather", "scatter", "dispatch", "combine", "unknown"})
 """Operations whose message may have another size on every rank."""
 _KINDS = {"all_to_all": "send_recv"}
-"""PyTorch's all-to-all runs send/receive kernels; one that no range names is told by its partners."""
+"""PyTorch's all-to-all runs send/receive kernels; one that no range names is recognised by its partners."""
 _NO_COMMUNICATION = "peer_copy"
 MAX_GROUPS = 16_384
 """Groups of a job that are matched. A rank has tens; a hostile trace has one for each call."""

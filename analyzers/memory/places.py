@@ -138,7 +138,7 @@ def _no_growth(reason: str) -> MemoryGrowth:
 MAX_SITES = 20
 MAX_NAME = 120
 _MAX_STACKS = 5000
-"""Stacks that are told apart, those with the most bytes first; the rest is one site."""
+"""Stacks that are kept apart, those with the most bytes first; the rest is one site."""
 
 BEFORE_RECORDING, WITHOUT_STACK, OTHERS = "(allocated before the recording)", "(no stack)", "(others)"
 

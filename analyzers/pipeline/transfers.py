@@ -73,13 +73,13 @@ def pair_messages(ranks: Sequence[PipelineRank], windows: Sequence[Sequence[int]
     numbered = np.bincount(key, sides.number < 0, count) == 0
     each = [np.bincount(key[mask], minlength=count) for mask in (sides.sends, ~sides.sends)]
     # Without numbers the n-th is the n-th, unless one is missing.
-    told = (numbered | (each[0] == each[1]))[key]
+    can_pair = (numbered | (each[0] == each[1]))[key]
     nth = occurrence(key, sides.sends.astype(np.int64))
     number = np.where(numbered[key], sides.number, nth)
     # A number that comes again, as of several chunks of one message: the n-th is the n-th.
     again = occurrence(key, sides.sends.astype(np.int64), number)
     _, message = row_keys(key, number, again)
-    sent, received = (_row_of(message, told & mask) for mask in (sides.sends, ~sides.sends))
+    sent, received = (_row_of(message, can_pair & mask) for mask in (sides.sends, ~sides.sends))
     whole = np.flatnonzero((sent >= 0) & (received >= 0))
     a, b = sent[whole], received[whole]
     pairs = Pairs(
@@ -157,7 +157,7 @@ def _stage_of(peer: int, others: set[int], pp: int) -> int | None:
 
 def common_steps(ranks: Sequence[PipelineRank]) -> list[tuple[str, list[int]]]:
     """(name, index on each rank) of the steps in which every rank has a phase. Names that come again (the
-    steps of several epochs) are told apart by how often they came before."""
+    steps of several epochs) are distinguished by how often they came before."""
     keys = []
     for rank in ranks:
         count: dict[str, int] = {}

@@ -40,7 +40,7 @@ class Arrivals:
     """By collective: when it was complete is known on all its ranks, and every given rank of its group is in
     it."""
     has_order: Bool
-    """By collective: who came last can be told, the clocks' residual aside: its ranks' clocks were compared,
+    """By collective: who came last is known, the clocks' residual aside: its ranks' clocks were compared,
     nobody could leave before all had come, and every given rank of its group is in it."""
     step: I64
     """By collective: the number of the step, -1 unknown."""
@@ -128,22 +128,22 @@ class Lateness:
 
 
 def lateness(matches: Matches, times: Arrivals, resolution_ns: Sequence[int | None]) -> Lateness:
-    """Look at every collective in the window whose order of arrival can be told.
+    """Look at every collective in the window whose order of arrival is resolved.
 
     resolution_ns: by group; None where its members are not compared.
     """
     of_group = np.array([-1 if r is None else r for r in resolution_ns], np.int64)
     looked = np.flatnonzero(times.in_window & times.has_order & (of_group[matches.group] >= 0))
     own = of_group[matches.group[looked]]
-    told = (times.last_ns - times.first_ns)[looked] > own
-    collective = looked[told]
+    is_resolved = (times.last_ns - times.first_ns)[looked] > own
+    collective = looked[is_resolved]
     count = matches.count[collective]
     first = np.concatenate(([0], np.cumsum(count)[:-1])) if len(count) else count
     of = np.repeat(np.arange(len(collective)), count)
     row = matches.first[collective][of] + np.arange(len(of)) - first[of]
     start = times.start_ns[row] - times.first_ns[collective][of]
     last = (times.last_ns - times.first_ns)[collective][of]
-    resolution = own[told][of]
+    resolution = own[is_resolved][of]
 
     comes_last = start >= last - resolution
     together = np.bincount(of, comes_last, len(collective))[of]
@@ -159,9 +159,9 @@ def lateness(matches: Matches, times: Arrivals, resolution_ns: Sequence[int | No
     return Lateness(
         collective=looked,
         resolution_ns=own,
-        is_resolved=told,
+        is_resolved=is_resolved,
         row=row,
-        of=np.flatnonzero(told)[of],
+        of=np.flatnonzero(is_resolved)[of],
         is_late=comes_last & is_minority,
         chance=np.where(is_minority, together / ranks, 0.0),
         caused_ns=np.where(comes_last, total / np.maximum(together, 1), 0.0),

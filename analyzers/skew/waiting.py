@@ -1,6 +1,6 @@
 """Transfer and wait of every rank, and the stragglers that cause the wait.
 
-Transfer and wait need no common clock; who came last does, so it is told only where the ranks' arrivals lie
+Transfer and wait need no common clock; who came last does, so it is given only where the ranks' arrivals lie
 further apart than matched ends do after the clocks were aligned (the residual).
 """
 
@@ -102,11 +102,11 @@ def _matched_by(matches: Matches) -> dict[str, int]:
 
 
 def _waits(matches: Matches, times: Arrivals) -> list[RankWait]:
-    told = (times.in_window & times.has_durations)[matches.collective]
-    member = matches.member[told].astype(np.int64)
-    dimension = matches.dimension[matches.collective[told]].astype(np.int64)
+    has_wait = (times.in_window & times.has_durations)[matches.collective]
+    member = matches.member[has_wait].astype(np.int64)
+    dimension = matches.dimension[matches.collective[has_wait]].astype(np.int64)
     key = member * len(DIMENSIONS) + dimension
-    own, wait = times.own_ns[told], times.wait_ns[told]
+    own, wait = times.own_ns[has_wait], times.wait_ns[has_wait]
     order = np.argsort(key, kind="stable")
     present, first = np.unique(key[order], return_index=True)
     rows = []
@@ -128,10 +128,10 @@ def _waits(matches: Matches, times: Arrivals) -> list[RankWait]:
 
 
 def _largest_spreads(matches: Matches, times: Arrivals, late: Lateness) -> list[Spread]:
-    told = late.collective[late.is_resolved]
-    spread = times.last_ns[told] - times.first_ns[told]
+    resolved = late.collective[late.is_resolved]
+    spread = times.last_ns[resolved] - times.first_ns[resolved]
     rows = []
-    for i in told[np.argsort(-spread, kind="stable")[:LARGEST_SPREADS]].tolist():
+    for i in resolved[np.argsort(-spread, kind="stable")[:LARGEST_SPREADS]].tolist():
         mine = slice(int(matches.first[i]), int(matches.first[i + 1]))
         start = times.start_ns[mine]
         came = matches.member[mine][np.argsort(start, kind="stable")]

@@ -46,6 +46,7 @@ def distribution(times_ns: I64) -> Distribution | None:
         min_ns=int(times_ns.min()),
         max_ns=int(times_ns.max()),
         variation_frac=float(times_ns.std()) / mean if mean else 0.0,
+        mean_ns=round(mean),
     )
 
 

@@ -226,8 +226,8 @@ def _as_nsys_says(nsys: Path) -> Path | None:
             )
         except (OSError, subprocess.TimeoutExpired):
             return None
-    told = [line for line in done.stdout.splitlines() if line.startswith("perfdoc:")]
-    for entry in told[0].removeprefix("perfdoc:").split(os.pathsep) if told else ():
+    listed = [line for line in done.stdout.splitlines() if line.startswith("perfdoc:")]
+    for entry in listed[0].removeprefix("perfdoc:").split(os.pathsep) if listed else ():
         if entry and (Path(entry) / "nsys_recipe").is_dir():
             return Path(entry) / "nsys_recipe"
     return None

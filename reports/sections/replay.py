@@ -75,8 +75,9 @@ def _how_well(diagnosis: Diagnosis, found: ReplayAnalysis, replays: Sequence[Rep
     )
     if job is not None:
         yield f"The ranks were not replayed together: {job.reason}."
-    if withheld := sum(not r.predicts for r in replays):
-        yield f"For {figures.plural(withheld, 'rank')} the replay error is too large to predict from."
+    if withheld := [r.withheld for r in replays if not r.predicts]:
+        such_as = "" if len(set(withheld)) == 1 else "for example, "
+        yield f"No changes are predicted for {figures.plural(len(withheld), 'rank')}: {such_as}{withheld[0]}."
 
 
 def _by_construction(diagnosis: Diagnosis) -> Iterator[str]:
@@ -133,7 +134,11 @@ def _by_rank(job: Replay) -> Grid:
 
 def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
     gains = diagnosis.analyses.gains
-    known = [p for p in gains.predictions if p.gain.method != "none"]
+    # What a rule proposes all the same has its row in the ranking.
+    ranked = {row.key for row in diagnosis.opportunities}
+    none = {p.key for p in gains.predictions if p.gain.method == "none"}
+    out = none | {p.key for p in gains.predictions if p.left_out and p.key not in ranked}
+    known = [p for p in gains.predictions if p.key not in out]
     known.sort(key=lambda p: -(p.mid_ns if p.mid_ns is not None else -1))
     if known:
         rows = [
@@ -153,12 +158,12 @@ def _predictions(diagnosis: Diagnosis) -> Iterator[Grid]:
             align="lrrrrl",
             rows=rows,
         )
-    if rest := [p for p in gains.predictions if p.gain.method == "none"]:
+    if rest := [p for p in gains.predictions if p.key in out]:
         yield Grid(
             caption="Changes that do not apply here",
-            head=["change", "why"],
-            align="ll",
-            rows=[[word(p.change), word(p.reason)] for p in rest],
+            head=["change", "would save", "why not"],
+            align="lrl",
+            rows=[[word(p.change), _saved(p.mid_ns), word(p.left_out or p.reason)] for p in rest],
         )
 
 

@@ -7,6 +7,7 @@ from functools import partial
 
 from perfdoc.reports.charts.steps import steps_picture
 from perfdoc.reports.leaves import LEAVES
+from perfdoc.reports.middle import beside
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, time, word
 from perfdoc.results import Diagnosis, StepTimes, figures
 from perfdoc.results.names import prose, shorten
@@ -50,8 +51,8 @@ def _length(times: StepTimes) -> Iterator[str]:
     if spread is None:
         return
     said = (
-        f"Step time {figures.duration(spread.median_ns)}: median of "
-        f"{figures.plural(spread.count, f'{what} step')}"
+        f"Step time {figures.duration(spread.median_ns)}{beside(spread.median_ns, spread.mean_ns)}: "
+        f"median of {figures.plural(spread.count, f'{what} step')}"
     )
     if spread.count > 2:
         low, high = figures.duration(spread.p10_ns), figures.duration(spread.p90_ns)
@@ -115,15 +116,28 @@ def _leaf(step: OutlierStep) -> str:
 def _distributions(kinds: list[tuple[str, Distribution]], ranks: int) -> Grid:
     return Grid(
         caption="Time of a step: median of its ranks" if ranks > 1 else "",
-        head=["steps", "count", "median", "10th percentile", "90th", "shortest", "longest", "deviation"],
-        align="lrrrrrrr",
+        head=[
+            "steps",
+            "count",
+            "median",
+            "mean",
+            "10th percentile",
+            "90th",
+            "shortest",
+            "longest",
+            "deviation",
+        ],
+        align="lrrrrrrrr",
         rows=[
             [
                 word(words),
                 count(spread.count),
                 *(
                     time(ns)
-                    for ns in (spread.median_ns, spread.p10_ns, spread.p90_ns, spread.min_ns, spread.max_ns)
+                    for ns in (
+                        *(spread.median_ns, spread.mean_ns),
+                        *(spread.p10_ns, spread.p90_ns, spread.min_ns, spread.max_ns),
+                    )
                 ),
                 share(spread.variation_frac),
             ]

@@ -36,7 +36,9 @@ META = Meta(
     needs=(
         GPUS,
         GPU_MODEL,
-        applies("GPUs in NVL72 racks", lambda case: _domain(case) == RACK, "the GPUs are not in NVL72 racks"),
+        applies(
+            "GPUs in NVL72 racks", lambda case: _domain(case) == RACK_GPUS, "the GPUs are not in NVL72 racks"
+        ),
         Need(words="ranks placed TP innermost, PP outermost", missing=_placed_otherwise),
         known(
             "the sizes of the parallel groups",
@@ -48,9 +50,9 @@ META = Meta(
     advice=("nvl72_confine", "nvl72_64", "nvl72_dp_only"),
 )
 
-RACK = 72
+RACK_GPUS = 72
 """GPUs of one NVLink domain."""
-TAKEN = 64
+USED_GPUS = 64
 """GPUs of a rack that groups of 2, 4, 8 … divide evenly."""
 _MAX_RANKS = 1 << 16
 
@@ -60,12 +62,12 @@ def evaluate(case: Case) -> Verdict:
     that fits into one rack over two. A rack of 72 holds one and an eighth blocks of TP 4 x DP 16."""
     blocks, world = given(_blocks(case)), given(_world(case))
     evidence = [Evidence(label="ranks", value=f"{world:,}")]
-    if world <= RACK:
+    if world <= RACK_GPUS:
         return Verdict(state="passes", reason="all ranks fit into one rack", evidence=evidence)
     if not any(n > 1 for kind, n in _degrees(case).items() if kind != "dp"):
         reason = "data parallelism alone uses the rack's bandwidth with any placement"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    cut = {kind: n for kind, block in blocks.items() if (n := _cut(block, world, RACK))}
+    cut = {kind: n for kind, block in blocks.items() if (n := _cut(block, world, RACK_GPUS))}
     if not cut:
         return Verdict(state="passes", evidence=evidence)
     for kind, n in cut.items():
@@ -129,13 +131,13 @@ def _cut(block: int, world: int, rack: int) -> int:
 
 
 def _remedy(blocks: Mapping[str, int]) -> str:
-    fits = [size for size in blocks.values() if size <= RACK]
-    if all(TAKEN % size == 0 for size in fits):
+    fits = [size for size in blocks.values() if size <= RACK_GPUS]
+    if all(USED_GPUS % size == 0 for size in fits):
         return (
-            f"Use {TAKEN} GPUs per rack (16 of 18 trays), which these groups divide evenly, and leave 8 "
-            f"idle; or choose TP x DP to divide {RACK}."
+            f"Use {USED_GPUS} GPUs per rack (16 of 18 trays), which these groups divide evenly, and leave 8 "
+            f"idle; or choose TP x DP to divide {RACK_GPUS}."
         )
     return (
-        f"Choose TP, CP and DP so that TP x CP x DP divides {RACK}, or {TAKEN} with 8 idle GPUs per rack; "
-        "otherwise pad groups with idle ranks."
+        f"Choose TP, CP and DP so that TP x CP x DP divides {RACK_GPUS}, or {USED_GPUS} with 8 idle GPUs per "
+        "rack; otherwise pad groups with idle ranks."
     )

@@ -13,7 +13,7 @@ from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.capture import LAUNCHES, why_start_up_counts
+from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_start_up_counts
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.graphs import graph_advice, why_no_room
 from perfdoc.rules.facts.idle import MIN_HOST_FRAC
@@ -27,7 +27,7 @@ META = Meta(
     sources=("seed 000", "seed 001", "seed 003"),
     topic="host_overhead",
     time=("idle.host",),
-    needs=(GPUS, LAUNCHES, WINDOW),
+    needs=(GPUS, LAUNCHES, AFTER_START_UP, WINDOW),
     advice=(
         "host_symptom_flops",
         "host_symptom_small",

@@ -28,7 +28,7 @@ META = Meta(
 
 MIN_FRAC = 0.05
 """Of the window, mean over ranks."""
-MOST_FRAC = 0.5
+NO_STEPS_MIN_FRAC = 0.5
 """The same for a problem in a window without steps, which includes start-up loads."""
 _START_UP = "The window is the whole capture: weights loaded once at the start count. "
 _KINDS = 3
@@ -47,7 +47,7 @@ _DEVICE = (
 
 def evaluate(case: Case) -> Verdict:
     """Fires if exposed copies take `MIN_FRAC` of the window; as information if that is the whole capture,
-    start-up included, and they take less than `MOST_FRAC` of it."""
+    start-up included, and they take less than `NO_STEPS_MIN_FRAC` of it."""
     missing = [c.capabilities["copies"] for c in case.captures if not c.capabilities["copies"].available]
     share = given(case.share(lambda r: r.ledger.exposed_memcpy_ns))
     if missing and share < MIN_FRAC:
@@ -64,7 +64,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         worst=worst_instance(case, "exposed_memcpy"),
-        level="information" if whole and share < MOST_FRAC else "problem",
+        level="information" if whole and share < NO_STEPS_MIN_FRAC else "problem",
         reason="the device copies while no kernel runs",
         evidence=evidence,
         remedy="" if advice else hand,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import bubble
-from perfdoc.rules.facts.bubble import PER_STAGE, PIPELINE, ideal_frac
+from perfdoc.rules.facts.bubble import PER_STAGE, PIPELINE
 from perfdoc.rules.facts.degrees import PP, VPP
 from perfdoc.rules.facts.micro_batches import OTHERWISE, few, more, wanted
 
@@ -38,7 +39,7 @@ META = Meta(
     advice=("pp_m_rule", "pp_bubble_formula"),
 )
 
-MOST = 8
+MAX_PER_STAGE = 8
 """Micro-batches per stage beyond which the guides see no benefit."""
 
 
@@ -46,7 +47,7 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, below `bubble.PER_STAGE` micro-batches per stage, each counted per chunk. If the
     bubble was measured, PD301 covers it."""
     pp, micro_batches, vpp = given(case.degree(PP)), given(case.micro_batches), given(_chunks(case))
-    ideal = ideal_frac(pp=pp, vpp=vpp, micro_batches=micro_batches)
+    ideal = ideal_bubble_frac(pp=pp, vpp=vpp, micro_batches=micro_batches)
     evidence = [
         Evidence(label="micro-batches of a step", value=str(micro_batches)),
         Evidence(label="stages x chunks", value=f"{pp} x {vpp}"),
@@ -64,7 +65,7 @@ def evaluate(case: Case) -> Verdict:
         worst=bubble(case),
         level="information",
         reason=f"{micro_batches} micro-batches for {pp} stages{chunks}: the guides advise {least} to "
-        f"{least * MOST // PER_STAGE}",
+        f"{least * MAX_PER_STAGE // PER_STAGE}",
         evidence=evidence,
         advice=advice,
         remedy="" if advice else OTHERWISE,

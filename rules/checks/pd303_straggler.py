@@ -49,7 +49,8 @@ _NAMELESS = {
 
 def evaluate(case: Case) -> Verdict:
     """Fires if a rank joins last more often than by chance, at a cost of `MIN_FRAC`; not if that is the
-    order in which pipeline stages end, nor if the rank itself only waited for others."""
+    order in which pipeline stages end, nor if the rank itself only waited for others. As information if it
+    computes no longer than the others: the order of hosts may be another one in the next run."""
     found = case.job.skew
     late = [s for s in found.stragglers if _loss_frac(case, s) >= MIN_FRAC]
     culprits = [s for s in late if s.cause != "waiting" and not _by_schedule(case, s)]
@@ -69,6 +70,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         worst=late_rank(case, worst),
+        level="problem" if worst.cause == "compute" else "information",
         reason=f"{worst.name} joins last in {_collectives(worst.dimension)}",
         evidence=[
             Evidence(label="joins last in", value=f"{per_cent(worst.recurrence_frac, 0)} of them"),
@@ -115,7 +117,10 @@ def _excused(case: Case, straggler: Straggler) -> str:
 
 
 def _prediction(case: Case, straggler: Straggler) -> Prediction | None:
-    """The prediction without this rank's lateness; each dimension is replayed for one rank only."""
+    """The prediction with this rank computing as fast as its group; each dimension is replayed for one rank
+    only. None where it is late for another cause, which that does not take away."""
+    if straggler.cause != "compute":
+        return None
     found = case.prediction(f"without_straggler_{straggler.dimension}")
     ours = found is not None and found.change.startswith(f"{straggler.name} as fast as ")
     return found if ours and found is not None and found.mid_ns is not None else None

@@ -44,11 +44,11 @@ META = Meta(
 
 MIN_FRAC = 0.03
 """Of the step: waiting because mean stage times differ."""
-EVEN_ENOUGH = 1.02
+EVEN_RATIO = 1.02
 """Longest stage over the mean, since whole layers cannot be split evenly."""
-A_LAYER = 1.0
+MIN_LAYERS = 1.0
 """Slowest less fastest stage, in layers: below this, moving a layer makes the fastest the slowest."""
-MOSTLY_FRAC = 0.5
+ONE_CAUSE_FRAC = 0.5
 """Of the slowest stage's time above the mean."""
 _MTP_MAX = 8
 
@@ -82,7 +82,7 @@ def evaluate(case: Case) -> Verdict:
     at_end = found.slowest_stage in (0, (found.pp or 0) - 1)
     where = "first" if found.slowest_stage == 0 else "last" if at_end else "a middle"
     advice = _split(case) if at_end else []
-    whole = at_end and not advice and apart is not None and apart < A_LAYER
+    whole = at_end and not advice and apart is not None and apart < MIN_LAYERS
     vain = at_end and not advice and not whole and _moves_in_vain(case)
     why = "; no split of whole layers is more even" if whole else _VAIN if vain else ""
     reason = f"{'the ' if at_end else ''}{where} stage{_HOLDS.get(where, '')} takes longer than the others"
@@ -137,7 +137,7 @@ def _host_cause(case: Case, stage: int) -> str | None:
         if sorted(idle) == list(range(len(own))):
             means = [sum(idle[s]) / len(idle[s]) for s in range(len(own))]
             lost[words] = means[stage] - sum(means) / len(means)
-    if beyond <= 0 or not lost or sum(lost.values()) < MOSTLY_FRAC * beyond:
+    if beyond <= 0 or not lost or sum(lost.values()) < ONE_CAUSE_FRAC * beyond:
         return None
     return max(lost, key=lambda words: lost[words])
 
@@ -161,7 +161,7 @@ def _some_replicas_only(case: Case, stage: int) -> bool:
         if row.steps:
             best[row.stage] = min(best.get(row.stage, math.inf), row.own_ns / row.steps)
     several = sum(row.stage == stage and row.steps > 0 for row in case.job.pipeline.stages) > 1
-    return several and stage in best and best[stage] <= EVEN_ENOUGH * sum(best.values()) / len(best)
+    return several and stage in best and best[stage] <= EVEN_RATIO * sum(best.values()) / len(best)
 
 
 _WORDS = (
@@ -195,7 +195,7 @@ def _split(case: Case) -> list[Advice]:
     if counts == layers:
         return []
     gain = predicted(case, "even_stages")
-    if uneven > EVEN_ENOUGH:
+    if uneven > EVEN_RATIO:
         # The replay moves whole layers too, though it may count them differently.
         whole = predicted(case, "balanced_layers")
         gain = at_most(

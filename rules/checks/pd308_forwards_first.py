@@ -33,13 +33,13 @@ META = Meta(
     advice=("pp_1f1b",),
 )
 
-IN_FLIGHT = 3
+IN_FLIGHT_RATIO = 3
 """Times the number of stages: 1F1B has no more forward passes in flight, per chunk if interleaved."""
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires if on every rank all forward passes of each step run before its first backward pass, and are more
-    than 1F1B would have in flight: `IN_FLIGHT` x stages x chunks."""
+    than 1F1B would have in flight: `IN_FLIGHT_RATIO` the number of stages x chunks."""
     pp, ranks = given(case.job.pipeline.pp), [r.pipeline.passes for r in case.ranks]
     chunks = case.job.pipeline.vpp or 1
     least = min(_forwards_first(p) for p in ranks)
@@ -47,7 +47,7 @@ def evaluate(case: Case) -> Verdict:
         Evidence(label="forward passes before the first backward pass, least of all ranks", value=str(least))
     ]
     forwards = min(_forwards(p) for p in ranks)
-    if forwards <= IN_FLIGHT * pp * chunks and least == forwards:
+    if forwards <= IN_FLIGHT_RATIO * pp * chunks and least == forwards:
         return Verdict(state="skipped", reason="too few micro-batches to distinguish the schedules")
     if least < forwards:
         return Verdict(state="passes", evidence=evidence)

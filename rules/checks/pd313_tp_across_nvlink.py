@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none
@@ -9,7 +10,6 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import WINDOW, given, several
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.bubble import ideal_frac
 from perfdoc.rules.facts.degrees import (
     NVLINK,
     PP,
@@ -102,7 +102,8 @@ def _advice(case: Case, tp: int, domain: int, share: float) -> list[Advice]:
     if layers % (stages * vpp) or case.dp is None or not batch_divides(case, case.dp):
         return []
     bubbles = [
-        ideal_frac(pp=p, vpp=vpp if p > 1 else 1, micro_batches=case.micro_batches or 1) for p in (pp, stages)
+        ideal_bubble_frac(pp=p, vpp=vpp if p > 1 else 1, micro_batches=case.micro_batches or 1)
+        for p in (pp, stages)
     ]
     if bubbles[1] - bubbles[0] >= share:
         return []

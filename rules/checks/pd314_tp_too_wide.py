@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.formula import Degrees
+from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none
@@ -10,7 +11,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, WINDOW, several
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.bubble import ideal_frac, overlapped_messages
+from perfdoc.rules.facts.bubble import overlapped_messages
 from perfdoc.rules.facts.degrees import (
     CP,
     PP,
@@ -131,7 +132,7 @@ def _with_stages(case: Case, now: Degrees) -> list[Advice]:
     ):
         return []
     chunks = 2 if layers % 4 == 0 and micro_batches % 2 == 0 else 1
-    bubble = ideal_frac(pp=2, vpp=chunks, micro_batches=micro_batches)
+    bubble = ideal_bubble_frac(pp=2, vpp=chunks, micro_batches=micro_batches)
     if bubble >= exposed / 2:
         return []
     why = f"TP {now.tp // 2} x PP 2 instead of TP {now.tp}: the bubble of {micro_batches} micro-batches is "

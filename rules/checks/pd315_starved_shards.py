@@ -24,7 +24,7 @@ from perfdoc.rules.facts.smaller_mapping import splits_too_far
 def _few_ranks(case: Case) -> Missing | None:
     now = degrees_of(case)
     count = 1 if now is None else now.tp * now.cp
-    return not_applicable(f"a layer's tensors are split over {count} ranks") if count < LARGE else None
+    return not_applicable(f"a layer's tensors are split over {count} ranks") if count < MIN_RANKS else None
 
 
 META = Meta(
@@ -45,12 +45,12 @@ META = Meta(
     advice=("pm_large_tp_cp_starves",),
 )
 
-LARGE = 8
+MIN_RANKS = 8
 """TP x CP from which small shards are a suspect."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, if each layer's tensors are split over `LARGE` ranks or more and the device is
+    """Fires, as information, if each layer's tensors are split over `MIN_RANKS` or more and the device is
     launch-bound for `idle.MIN_HOST_FRAC` of the window, with kernels shorter than the launch interval, if
     known."""
     now, share = given(degrees_of(case)), given(case.share(lambda r: r.ledger.idle_ns["host"]))

@@ -70,7 +70,7 @@ MAX_PARAMETERS = 20_000_000_000
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, if exposed TP and PP communication takes `exposed.MIN_FRAC` of the time in a
-    model of at most `MAX_PARAMETERS`, with `MIN_TOKENS` tokens of a micro-batch per GPU and sequences longer
+    model of at most `MAX_PARAMETERS`, with `MIN_TOKENS` of a micro-batch per GPU and sequences longer
     than the hidden size, that is not estimated to exceed `memory_need.FIT_FRAC` of the device."""
     now, shape, share = given(degrees_of(case)), given(case.job.facts.model), given(case.share(_cost_ns))
     sequence, hidden = given(sequence_of(case)), given(hidden_size_of(case))

@@ -90,7 +90,7 @@ def _sorting_ns(rank: RankMeasurement) -> int | None:
 
 
 def _ceiling(case: Case, of: object, what: str) -> Gain | None:
-    """None where no rank shows any of it: then it was not told apart."""
+    """None where no rank shows any of it: then it was not measured apart."""
     times = [of(rank) for rank in case.ranks]  # type: ignore[operator]
     if None in times or not any(times):
         return None

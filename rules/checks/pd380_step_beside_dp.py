@@ -32,18 +32,18 @@ META = Meta(
     advice=("scale_few_microbatches",),
 )
 
-FEW = 2
+MAX_MICRO_BATCHES = 2
 """Micro-batches of a step on each pipeline: global batch / (micro-batch x DP)."""
 MIN_FRAC = 0.5
 """Of the window, mean over ranks: DP transfer, hidden or not."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, where a step has `FEW` micro-batches or fewer and DP communication, waiting for
-    late ranks left out, runs for `MIN_FRAC` of the window."""
+    """Fires, as information, where a step has `MAX_MICRO_BATCHES` micro-batches or fewer and DP
+    communication, waiting for late ranks left out, runs for `MIN_FRAC` of the window."""
     count = given(case.micro_batches)
     evidence = [Evidence(label="micro-batches of a step", value=str(count))]
-    if count > FEW:
+    if count > MAX_MICRO_BATCHES:
         return Verdict(state="passes", evidence=evidence)
     share, exposed = case.share(_dp_ns(case)), case.share(exposed_ns("dp"))
     if not seen(case, "dp") or share is None or exposed is None:

@@ -23,7 +23,7 @@ from perfdoc.rules.facts.recomputation import is_needless
 
 def _short(case: Case) -> Missing | None:
     length = sequence_of(case) or 0
-    return not_applicable(f"sequences of {length:,} tokens are not long") if length < LONG else None
+    return not_applicable(f"sequences of {length:,} tokens are not long") if length < MIN_TOKENS else None
 
 
 META = Meta(
@@ -40,7 +40,7 @@ META = Meta(
     advice=("ls_problem", "cp_ssm"),
 )
 
-LONG = 8192
+MIN_TOKENS = 8192
 """Tokens of a sequence from which on guides see a use for context parallelism."""
 MIN_FRAC = 0.05
 """Of the window, mean over ranks: kernels that compute a forward pass again."""
@@ -51,7 +51,7 @@ _STATE_SPACE = re.compile(r"(?i)chunk_scan|chunk_state|selective_scan|state_pass
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information, for sequences of `LONG` tokens or more where recomputation takes `MIN_FRAC` of
+    """Fires, as information, for sequences of `MIN_TOKENS` or more where recomputation takes `MIN_FRAC` of
     the window, unless it is known to be needless as the job is (PD504). What more context parallelism costs
     was not measured."""
     length = given(sequence_of(case))

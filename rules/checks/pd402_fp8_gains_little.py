@@ -21,7 +21,7 @@ META = Meta(
     advice=("host_symptom_fp8", "lp_low_gain_host_bound", "lp_low_gain_share"),
 )
 
-LEAST_SPEED_UP = 1.2
+MIN_SPEED_UP_RATIO = 1.2
 """What the guides expect of FP8 at least."""
 MIN_HOST_FRAC = 0.05
 """Of the window, idle, launch-bound."""
@@ -29,7 +29,7 @@ MIN_HOST_FRAC = 0.05
 
 def evaluate(case: Case) -> Verdict:
     """Fires where the job multiplies in FP8 and either the host keeps the device waiting or the GEMMs
-    cannot have made the step `LEAST_SPEED_UP` times as fast."""
+    cannot have made the step `MIN_SPEED_UP_RATIO` as fast."""
     host, share = given(case.share(lambda r: r.ledger.idle_ns["host"])), given(linear_share(case))
     # In 16 bits the same GEMMs would have taken PEAK_RATIO times as long, at most.
     most = 1 + share * (PEAK_RATIO - 1)
@@ -38,7 +38,7 @@ def evaluate(case: Case) -> Verdict:
         Evidence(label="FP8 made the step faster by a factor of", value=f"{most:.2f} at most"),
         Evidence(label="idle, launch-bound", value=per_cent(host)),
     ]
-    waits, small = host >= MIN_HOST_FRAC, most < LEAST_SPEED_UP
+    waits, small = host >= MIN_HOST_FRAC, most < MIN_SPEED_UP_RATIO
     if not waits and not small:
         return Verdict(state="passes", evidence=evidence)
     if waits:

@@ -16,7 +16,7 @@ def _sizes(case: Case) -> list[int]:
     return [size for room in rooms(case) if (size := _outside_bytes(room)) is not None]
 
 
-def _untold(case: Case) -> Missing | None:
+def _no_failure(case: Case) -> Missing | None:
     if _sizes(case):
         return None
     if rooms(case) and not any(r.failed for r in rooms(case)):
@@ -33,7 +33,10 @@ META = Meta(
     topic="memory",
     needs=(
         GPUS,
-        Need(words="a memory snapshot with an allocation that failed, and the GPU's memory", missing=_untold),
+        Need(
+            words="a memory snapshot with an allocation that failed, and the GPU's memory",
+            missing=_no_failure,
+        ),
     ),
     advice=("mem_nvls_off",),
 )

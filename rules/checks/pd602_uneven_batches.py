@@ -17,7 +17,7 @@ from perfdoc.rules.facts.model_memory import micro_batch_of, pp_of
 _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 
 
-def _untold(case: Case) -> Missing | None:
+def _unknown(case: Case) -> Missing | None:
     uneven, why_not = _unevenness(case)
     if uneven is not None or case.number(_SIZE) is not None:
         return None
@@ -33,7 +33,7 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="packing",
     needs=(
-        Need(words="compute of several ranks, step by step, or whether samples are packed", missing=_untold),
+        Need(words="compute of several ranks, step by step, or whether samples are packed", missing=_unknown),
     ),
     advice=("pack_enable", "pack_padding", "pack_dp_variance"),
 )
@@ -42,7 +42,7 @@ MIN_FRAC = 0.05
 """Of a rank's compute in a step: what the busiest rank of the step has above the mean, its own median over
 steps taken off; median over steps."""
 MIN_STEPS = 4
-"""Common to all ranks: with fewer, a step's chance is not told from its batch."""
+"""Common to all ranks: with fewer, chance and the batch cannot be separated."""
 
 
 def evaluate(case: Case) -> Verdict:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.needs import WINDOW
+from perfdoc.rules.engine.needs import ALL_WORK, WINDOW
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 
@@ -16,11 +16,13 @@ META = Meta(
     "perfdoc itself misses something.",
     sources=("DESIGN section 3",),
     topic="capture",
-    needs=(WINDOW,),
+    needs=(WINDOW, ALL_WORK),
 )
 
 MAX_UNEXPLAINED_FRAC = 0.02
 """Of the window: more than this is a defect to look into."""
+_VERIFY = "Capture again: leaf idle.unexplained falls below the threshold."
+_FALSE_ALARM = "A job that does nothing for a while: the window includes a pause outside the training loop."
 
 
 def evaluate(case: Case) -> Verdict:
@@ -47,7 +49,9 @@ def evaluate(case: Case) -> Verdict:
             worst=worst_instance(case, "idle.unexplained"),
             reason="launches are not in the capture, so idle time has no cause",
             evidence=evidence,
-            remedy=f"Capture the CUDA API too: {remedy}",
+            remedy=remedy if rank.events.partial else f"Capture the CUDA API too: {remedy}",
+            verify=_VERIFY,
+            false_alarm=_FALSE_ALARM,
         )
     return Verdict(
         state="fires",
@@ -57,4 +61,6 @@ def evaluate(case: Case) -> Verdict:
         remedy="Look at the gaps on the timeline: either the launch of what ran next is not in the capture, "
         "or it was queued and started late. On Windows and WSL the driver submits work in batches, which "
         "looks like the latter: measure on Linux.",
+        verify=_VERIFY,
+        false_alarm=_FALSE_ALARM,
     )

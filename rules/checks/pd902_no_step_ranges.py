@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+from perfdoc.analyzers.device.window import Window
+from perfdoc.results.capture_parts import Period
+from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.needs import ALL_WORK
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import OWN_WINDOW
 
@@ -14,7 +20,7 @@ META = Meta(
     "time nor MFU can be given.",
     sources=("DESIGN section 3",),
     topic="capture",
-    needs=(OWN_WINDOW,),
+    needs=(OWN_WINDOW, ALL_WORK),
 )
 
 
@@ -25,10 +31,43 @@ def evaluate(case: Case) -> Verdict:
     evidence = [Evidence(label="ranks without steps", value=f"{len(without)} of {len(ranks)}")]
     if not without:
         return Verdict(state="passes", evidence=evidence)
+    window = without[0].window
+    evidence += [
+        Evidence(
+            label=f"ranges that could be steps ({per_cent(p.launches_frac)} of launches)",
+            value=f"{' + '.join(p.names)}, {p.count:,} times" if p.count > 1 else " + ".join(p.names),
+        )
+        for p in window.proposals
+    ]
+    if window.period is not None:
+        evidence.append(
+            Evidence(label="period, inferred from the kernel sequence", value=_words(window.period))
+        )
     return Verdict(
         state="fires",
-        reason=without[0].window.reason,
+        reason=window.reason,
         evidence=evidence,
-        remedy='Wrap each step: torch.cuda.nvtx.range_push(f"step {n}") … range_pop(), or call '
-        "profiler.step(); or name your own ranges with --step-range REGEX.",
+        remedy=" ".join([*_what_is_there(window), _WRAP]),
+        verify="Analyse again: the report gives a step time and the number of steps.",
+        false_alarm="A program without steps, such as inference: pass --window.",
     )
+
+
+_WRAP = (
+    'Wrap each step: torch.cuda.nvtx.range_push(f"step {n}") … range_pop(), or call profiler.step(); or name '
+    "your own ranges with --step-range REGEX."
+)
+
+
+def _words(period: Period) -> str:
+    what = "with the optimizer" if period.optimizer else "a step, micro-batch or layer"
+    return f"{period.repeats:,} times {period.kernels:,} kernels, {brief(period.mean_ns)} each; {what}"
+
+
+def _what_is_there(window: Window) -> Iterator[str]:
+    """Before new ranges: those of the capture, and what repeats in it."""
+    for p in window.proposals:
+        yield f"Use the ranges that are there: {p.option}."
+    if window.period is not None and not window.proposals:
+        start, end = window.period.start_ns, window.period.end_ns
+        yield f"Analyse whole periods: --window {start}ns,{end}ns."

@@ -46,4 +46,6 @@ def evaluate(case: Case) -> Verdict:
         evidence=[*evidence, Evidence(label="largest", value=largest.name)],
         remedy="If one of these kernels communicates, the figures for communication are too low: report its "
         "name, or add a pattern to analyzers/kernel_class/patterns.py.",
+        verify="Analyze again: the share of class other falls.",
+        false_alarm="Compute kernels of your own: the class changes no leaf of the ledger.",
     )

@@ -28,9 +28,9 @@ def _on(case: Case) -> list[tuple[str, Value]]:
     return on
 
 
-def _nothing_told(case: Case) -> Missing | None:
-    told = rooms(case) or _on(case) or out_of_memory(case)[0] or any(case.setting(k)[0] for k in _SAVERS)
-    return None if told else skipped("whether settings save memory is not known")
+def _nothing_known(case: Case) -> Missing | None:
+    known = rooms(case) or _on(case) or out_of_memory(case)[0] or any(case.setting(k)[0] for k in _SAVERS)
+    return None if known else skipped("whether settings save memory is not known")
 
 
 META = Meta(
@@ -44,7 +44,7 @@ META = Meta(
         GPUS,
         Need(
             words="a memory snapshot, a failed allocation, or a setting that saves memory",
-            missing=_nothing_told,
+            missing=_nothing_known,
         ),
     ),
     advice=("prof_mem",),

@@ -37,12 +37,11 @@ def worth_frac(case: Case, *keys: str) -> float:
 
 
 def at_most(gain: Gain | None, why: str) -> Gain | None:
-    """The upper bound of advice that covers only part of a predicted change: the prediction's upper end."""
+    """The upper bound of advice that covers only part of a predicted change: the prediction's upper end. It
+    keeps the key, since all of the change is not to be had."""
     if gain is None or gain.high_ms is None:
         return None
-    return replace(
-        gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[why, *gain.assumptions], key=""
-    )
+    return replace(gain, low_ms=0.0, mid_ms=None, method="ceiling", assumptions=[why, *gain.assumptions])
 
 
 def kept_gain(verdict: Verdict, allowed: Collection[str]) -> Gain | None:

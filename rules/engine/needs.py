@@ -157,6 +157,15 @@ ONE_RANK = "one rank only"
 
 
 GPUS = applies("GPUs", lambda case: not case.on_host, "the ranks train on the CPU")
+
+
+def _not_all_work(case: Case) -> Missing | None:
+    why = next((r.events.work_missing for r in case.ranks if r.events.work_missing), "")
+    return skipped(why) if why else None
+
+
+ALL_WORK = Need(words="all that the devices ran", missing=_not_all_work)
+"""Of a subsampled file no share of the window is known."""
 WINDOW = known(
     "a window that is not empty", lambda case: case.share(lambda _: 0), reason="every window is empty"
 )

@@ -1,52 +1,121 @@
 """The pages of docs/rules, from the rules' own files: `python -m perfdoc.rules.engine.pages docs/rules`.
 
 One page a rule, an index, and the coverage of the guides' advice. Only perfdoc's own rules have pages.
+Examples are read from examples.json in that folder, which `python -m tests.rules.examples` writes.
 """
 
 from __future__ import annotations
 
-import ast
 import importlib
+import json
 import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
+from perfdoc.knobs.knob import DIALECT_TITLES, DIALECTS
+from perfdoc.knobs.load import catalogue
 from perfdoc.rules.advice.entries import TOPICS, Entry, entries, title_of
 from perfdoc.rules.engine import registry
+from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.needs import needs_in_words
 from perfdoc.rules.engine.rule import Meta, Rule
+from perfdoc.rules.engine.thresholds import thresholds_of, with_unit
 
 _GENERATED = "<!-- Made by `make docs` from the rules' own files: change those. -->\n\n"
+EXAMPLES = "examples.json"
+_FRAMEWORKS = tuple(d for d in DIALECTS if d not in ("env", "perfdoc"))
+
+Example = Mapping[str, Any]
+"""What a rule says of its planted case, as tests/rules/examples.py records it."""
 
 
-def pages() -> Mapping[str, str]:
-    """File name → text of every page."""
+def pages(examples: Mapping[str, Example]) -> Mapping[str, str]:
+    """File name → text of every page. examples: by code."""
     rules = registry.own_rules()
-    found = {f"{rule.meta.code}.md": rule_page(rule) for rule in rules}
+    found = {f"{rule.meta.code}.md": rule_page(rule, examples.get(rule.meta.code, {})) for rule in rules}
     found["README.md"] = index_page(rules)
     found["coverage.md"] = coverage_page(rules)
     return found
 
 
-def rule_page(rule: Rule) -> str:
-    """What a rule is, when it fires, and what it rests on."""
+def rule_page(rule: Rule, example: Example) -> str:
+    """What a rule means, an example of it firing, what to set, how to verify, and what it rests on."""
     meta = rule.meta
-    source = sys.modules[rule.evaluate.__module__]
-    text = Path(str(source.__file__)).read_text(encoding="utf-8")
-    fires = _with_values(_sentence(rule.evaluate.__doc__ or ""))
-    parts = [f"{_GENERATED}# {meta.code}: {meta.title}", meta.why, fires]
-    parts.append(f"Status: {meta.status}.")
+    module = sys.modules[rule.evaluate.__module__]
+    fires = _with_values(_sentence(rule.evaluate.__doc__ or ""), module)
+    parts = [f"{_GENERATED}# {meta.code}: {meta.title}", meta.why, fires, f"Status: {meta.status}."]
+    parts += _example(example)
+    parts.append(_settings(advisable(rule)))
+    parts += [
+        f"## {title}\n\n{example[key]}"
+        for key, title in (("verify", "How to verify"), ("false_alarm", "When it is a false alarm"))
+        if example.get(key)
+    ]
     parts.append(_needs(meta))
-    if limits := list(_constants(text)):
-        rows = [f"| `{name}` | {value} | {_cell(doc)} |" for name, value, doc in limits]
-        parts.append("\n".join(["## Thresholds\n", "| name | value | what |", "|---|---|---|", *rows]))
+    text = Path(str(module.__file__)).read_text(encoding="utf-8")
+    if limits := [*thresholds_of(module, text)]:
+        rows = [f"| {one.name} | {_cell(one.value)} | {_cell(one.what)} |" for one in limits]
+        parts.append(
+            "\n".join(["## Thresholds\n", "| threshold | value | of what |", "|---|---|---|", *rows])
+        )
     if meta.advice:
         says = [f"- `{id}`: {entries()[id].says}" for id in meta.advice]
         parts.append("\n".join(["## What the guides advise\n", *says]))
     if meta.sources:
         parts.append("\n".join(["## Sources\n", *(f"- {_cell(title_of(one))}" for one in meta.sources)]))
     return "\n\n".join(p for p in parts if p) + "\n"
+
+
+def _example(example: Example) -> Iterator[str]:
+    if not example:
+        return
+    yield f"## Example\n\nPlanted: {example['planted']}"
+    yield " ".join(
+        p
+        for p in (f"Reported as {_LEVELS[example['level']]}:", _ended(example["reason"]), example["gain"])
+        if p
+    )
+    if example["evidence"]:
+        rows = [f"| {_cell(label)} | {_cell(value)} |" for label, value in example["evidence"]]
+        yield "\n".join(["| evidence | value |", "|---|---|", *rows])
+    pieces = [f"- `{_cell(piece['change'])}`: {_cell(piece['why'])}" for piece in example["advice"]]
+    if pieces:
+        yield "\n".join(["Advice:\n", *pieces])
+    if example["remedy"]:
+        yield f"What to do: {example['remedy']}"
+
+
+_LEVELS = {"problem": "a problem", "information": "information"}
+
+
+def _ended(text: str) -> str:
+    return text if not text or text.endswith(".") else f"{text}."
+
+
+def _settings(knobs: Sequence[str]) -> str:
+    """A row a knob: its name in each framework."""
+    if not knobs:
+        return "## What to set\n\nNo setting; the report says what to do in words."
+    titles = [DIALECT_TITLES[d] for d in _FRAMEWORKS]
+    rows = [f"| {' | '.join(['knob', *titles])} |", "|---" * (1 + len(titles)) + "|"]
+    rows += [f"| {' | '.join([f'`{knob}`', *_spelled(knob)])} |" for knob in knobs]
+    said = (
+        "Settings that it advises, or weighs first, by framework. `perfdoc knobs ID` shows their ranges and "
+    )
+    said += "defaults."
+    return "\n".join(["## What to set\n", f"{said}\n", *rows])
+
+
+def _spelled(knob: str) -> Iterator[str]:
+    found = catalogue()[knob]
+    variable = found.spelled("env")
+    for dialect in _FRAMEWORKS:
+        spelled = variable or found.spelled(dialect)
+        shown = spelled if dialect == "megatron_lm" and not variable else spelled[:1]
+        yield " or ".join(f"`{s.name}`{' (off)' if s.means is False else ''}" for s in shown) or "none"
 
 
 def _needs(meta: Meta) -> str:
@@ -60,7 +129,10 @@ def _needs(meta: Meta) -> str:
 def index_page(rules: Sequence[Rule]) -> str:
     """Every rule, topic by topic."""
     text = [f"{_GENERATED}# Rules\n"]
-    text.append("What became of every piece of the guides' advice: [coverage](coverage.md).\n")
+    text.append(
+        "Each page: what the rule means, an example that fires, what to set per framework, how to verify, "
+        "when it is a false alarm. See also the [coverage](coverage.md) of the guides' advice.\n"
+    )
     for topic, title in TOPICS.items():
         if of_topic := [r.meta for r in rules if r.meta.topic == topic]:
             text.append(f"## {title}\n")
@@ -73,7 +145,7 @@ def coverage_page(rules: Sequence[Rule]) -> str:
     deciding = rules_by_entry(rules)
     known = entries().values()
     decided = sum(bool(deciding.get(e.id)) for e in known)
-    text = [f"{_GENERATED}# What became of the guides' advice\n"]
+    text = [f"{_GENERATED}# Coverage of the guides' advice\n"]
     text.append(f"{decided} of {len(known)} entries are decided by a rule; the others say why not.\n")
     for topic, title in TOPICS.items():
         if of_topic := [e for e in known if e.topic == topic]:
@@ -98,31 +170,14 @@ def _row(entry: Entry, codes: Sequence[str]) -> str:
     return f"| `{entry.id}` | {_cell(entry.says)} | {links or 'none: ' + _cell(entry.undecided)} |"
 
 
-def _constants(text: str) -> Iterator[tuple[str, str, str]]:
-    """Public constants of a module (name, value, docstring): a rule's thresholds."""
-    body = ast.parse(text).body
-    for at, node in enumerate(body):
-        if not isinstance(node, ast.Assign) or not isinstance(node.targets[0], ast.Name):
-            continue
-        name = node.targets[0].id
-        if not re.fullmatch(r"[A-Z][A-Z0-9_]+", name) or name == "META":
-            continue
-        after = body[at + 1] if at + 1 < len(body) else None
-        doc = ""
-        if isinstance(after, ast.Expr) and isinstance(after.value, ast.Constant):
-            doc = str(after.value.value)
-        yield name, f"`{_cell(ast.unparse(node.value))}`", doc
+def _with_values(text: str, module: ModuleType) -> str:
+    """Thresholds by value: `MIN_FRAC` of the rule's own module, `exposed.MIN_FRAC` of a fact."""
 
+    def value(found: re.Match[str]) -> str:
+        home = module if found[1] is None else importlib.import_module(f"perfdoc.rules.facts.{found[1]}")
+        return with_unit(found[2], getattr(home, found[2]))
 
-def _with_values(text: str) -> str:
-    """Thresholds that a rule takes from another file of the room as values: the page has no row for them."""
-    return re.sub(r"`(\w+)\.([A-Z][A-Z_]+)`", lambda found: _value_of(found[1], found[2]), text)
-
-
-def _value_of(module: str, name: str) -> str:
-    """`exposed`, `MIN_FRAC` → "5 %"."""
-    value = getattr(importlib.import_module(f"perfdoc.rules.facts.{module}"), name)
-    return f"{100 * value:g} %" if name.endswith("_FRAC") else f"{value:,}"
+    return re.sub(r"`(?:(\w+)\.)?([A-Z][A-Z_]+[A-Z])`", value, text)
 
 
 def _sentence(text: str) -> str:
@@ -135,7 +190,8 @@ def _cell(text: str) -> str:
 
 def write(folder: Path) -> None:
     """Make the folder hold these pages and no others."""
-    made = pages()
+    known = folder / EXAMPLES
+    made = pages(json.loads(known.read_text(encoding="utf-8")) if known.exists() else {})
     folder.mkdir(parents=True, exist_ok=True)
     for stale in folder.glob("*.md"):
         if stale.name not in made:

@@ -6,17 +6,21 @@ import importlib
 import pkgutil
 import re
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
 from typing import get_args
 
 import perfdoc.rules.checks
+from perfdoc.results.ranking import Opportunity
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advise import proposed
+from perfdoc.rules.engine.bounds import not_below_predictions
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import kept_gain
-from perfdoc.rules.engine.needs import Need, first_missing
+from perfdoc.rules.engine.needs import ALL_WORK, Need, first_missing
+from perfdoc.rules.engine.ranking import ranked
 from perfdoc.rules.engine.related import Applied, related
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
 
@@ -80,12 +84,30 @@ def _foreign_rule(entry: EntryPoint, taken: frozenset[str]) -> Rule:
     return Rule(meta=meta, evaluate=lambda _: Verdict(state="error", reason=reason))
 
 
-def run_rules(case: Case, rules: Sequence[Rule] | None = None) -> list[RuleResult]:
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What all rules say of a case, and what there is to do."""
+
+    results: list[RuleResult]
+    opportunities: list[Opportunity]
+
+
+def judge(case: Case, rules: Sequence[Rule] | None = None) -> Judged:
     """Apply every rule; one that raises, or returns no verdict, becomes an `error` row, never a crash.
 
-    Those that fire are then related, see `related`.
+    Those that fire are then related, see `related`, and ranked with the predictions, see `ranked`.
     """
-    return related(case, [applied(rule, case) for rule in (all_rules() if rules is None else rules)])
+    found = [
+        not_below_predictions(case, applied(rule, case)) for rule in (all_rules() if rules is None else rules)
+    ]
+    results = related(case, found)
+    times = {one.result.code: one.time for one in found}
+    return Judged(results=results, opportunities=ranked(case, results, times))
+
+
+def run_rules(case: Case, rules: Sequence[Rule] | None = None) -> list[RuleResult]:
+    """The results alone."""
+    return judge(case, rules).results
 
 
 def applied(rule: Rule, case: Case) -> Applied:
@@ -97,7 +119,11 @@ def applied(rule: Rule, case: Case) -> Applied:
         evidence = list(verdict.evidence)
         advice = proposed(case, verdict.advice) if verdict.state == "fires" else []
         allowed = {piece.knob for piece in advice if not piece.forbidden}
-        gain = kept_gain(verdict, allowed) if verdict.state == "fires" else None
+        gain = (
+            kept_gain(verdict, allowed)
+            if verdict.state == "fires" and not any(r.withheld for r in case.ranks)
+            else None
+        )
         remedy = verdict.remedy if allowed or not verdict.advice else _in_words(verdict)
         unit, share = case.unit, _share(gain, case)
     except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
@@ -125,7 +151,8 @@ def applied(rule: Rule, case: Case) -> Applied:
 
 def verdict_of(rule: Rule, case: Case) -> Verdict:
     """The rule's verdict, or the first need that the case does not meet."""
-    missing = first_missing(case, rule.meta.needs)
+    needs = (ALL_WORK, *rule.meta.needs) if rule.meta.time else rule.meta.needs
+    missing = first_missing(case, needs)
     return rule.evaluate(case) if missing is None else Verdict(state=missing.state, reason=missing.reason)
 
 

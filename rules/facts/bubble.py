@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.memory.formula import Degrees
+from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
@@ -17,20 +18,12 @@ MIN_FRAC = 0.05
 """Of the step: a smaller bubble is no finding."""
 
 
-def ideal_frac(*, pp: int, vpp: int, micro_batches: int) -> float:
-    """Bubble of equal stages, of the step: b / (1 + b) with b = (pp - 1) / (vpp x micro-batches).
-
-    pp=4, vpp=1, 8 micro-batches: 3 / 11.
-    """
-    return (pp - 1) / (vpp * micro_batches + pp - 1)
-
-
 def bubble_at(case: Case, at: Degrees) -> float:
     """Bubble of equal stages, of the step, under other degrees and the same global batch; 1 if a pipeline
     gets no micro-batch, or it is unknown."""
     batch, each = case.number("global_batch_size"), case.number("micro_batch_size")
     micro_batches = (batch or 0) // ((each or 1) * at.dp)
-    return ideal_frac(pp=at.pp, vpp=at.vpp, micro_batches=micro_batches) if micro_batches else 1.0
+    return ideal_bubble_frac(pp=at.pp, vpp=at.vpp, micro_batches=micro_batches) if micro_batches else 1.0
 
 
 def bubble_grows(case: Case, now: Degrees, then: Degrees) -> float:

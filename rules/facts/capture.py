@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.needs import Need, applies, capability, skipped
+from perfdoc.rules.engine.needs import Missing, Need, applies, capability, skipped
 
 _HIDDEN = (
     "CUDA graphs were traced as a whole, which hides their kernels: nsys --cuda-graph-trace=node shows them"
@@ -28,13 +29,25 @@ def fused_attention_runs(case: Case) -> bool:
 
 
 def why_start_up_counts(case: Case) -> str:
-    """Why shares of the window are not shares of training: no steps are known and the window was not given.
-    Empty if they are."""
-    if any(r.window.kind == "capture" and not r.window.given for r in case.ranks):
+    """Why shares of the window are not shares of training: no steps are known, the window was not given, and
+    nothing shows that it is without start-up. Empty if they are."""
+    if any(r.window.kind == "capture" and not r.window.given and not _repeats(r) for r in case.ranks):
         return "the window is the whole capture, start-up included: steps are not known (see PD902)"
     return ""
 
 
+def _repeats(rank: RankMeasurement) -> bool:
+    """Whether the window begins after start-up, or is one sequence of kernels again and again."""
+    start_up, period = rank.window.start_up, rank.window.period
+    return start_up.left_out if start_up is not None else period is not None
+
+
+def _start_up(case: Case) -> Missing | None:
+    why = next((r.window.is_start_up for r in case.ranks if r.window.is_start_up), "")
+    return skipped(why) if why else None
+
+
+AFTER_START_UP = Need(words="a window that is no start-up", missing=_start_up)
 LAUNCHES = capability("launch_correlation", "the launch of each kernel")
 STEADY = Need(
     words="steps, or a given window",

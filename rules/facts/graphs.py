@@ -64,6 +64,25 @@ def why_no_room(case: Case) -> str:
     return f"CUDA graphs need about {gib(need)}; {gib(room.spare_bytes)} are available."
 
 
+def why_no_graphs(case: Case) -> str:
+    """Why whole layers cannot be put into graphs here; empty where they can, or it is not known."""
+    if room := why_no_room(case):
+        return room
+    known, now = case.setting("cuda_graph_impl")
+    if known and now != "none":
+        return "set already: cuda_graph_impl"
+    if _shapes_change(case):
+        return "shapes change from step to step, and a graph has one"
+    if case.is_set_to("recompute_granularity", "full"):
+        return "megatron-core refuses full recomputation inside a graph"
+    return "experts have dynamic input shapes and stay outside the graphs" if static_scope(case) else ""
+
+
+def _shapes_change(case: Case) -> bool:
+    pack = case.number("sequence_packing_size")
+    return case.configuration.dialect == "verl" or (pack is not None and pack <= 0)
+
+
 def capturable(case: Case) -> tuple[str, ...] | None:
     """The scope that can be captured: () for whole layers; None if none is known to be.
 
@@ -71,8 +90,7 @@ def capturable(case: Case) -> tuple[str, ...] | None:
     recomputed (megatron-core refuses full recomputation, and selective with dropout, inside a graph), and
     expert inputs must have one shape.
     """
-    pack = case.number("sequence_packing_size")
-    if case.configuration.dialect == "verl" or (pack is not None and pack <= 0):
+    if _shapes_change(case):
         return None
     if not case.is_set_to("recompute_granularity", None):
         return None

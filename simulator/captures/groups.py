@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Protocol
 
+from perfdoc.profiling.marks import format_group_mark
+
 
 class Sizes(Protocol):
     """Sizes of a job's parallel groups, wherever they are written down."""
@@ -40,10 +42,7 @@ class Group:
 
     def mark(self) -> str:
         """The mark by which perfdoc's trainer ties the communicator to the group."""
-        return (
-            f"perfdoc.group group={self.description} pg={self.stream} ranks={_listed(self.ranks)} "
-            f"communicator=0x{self.communicator:016x}"
-        )
+        return format_group_mark(self.description, self.ranks, self.communicator, name=str(self.stream))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,20 +137,3 @@ def _key(spec: Sizes, kind: str, rank: int) -> tuple[int, ...]:
         "other": (p.context, p.data),
         "edp": (p.tensor, replica % spec.ep, p.stage),
     }[kind]
-
-
-def _listed(ranks: tuple[int, ...]) -> str:
-    """`0-1,4-5`, or `0-6/2` for three and more at one distance."""
-    parts, at = [], 0
-    while at < len(ranks):
-        end = at + 1
-        distance = ranks[end] - ranks[at] if end < len(ranks) else 0
-        while distance > 0 and end + 1 < len(ranks) and ranks[end + 1] - ranks[end] == distance:
-            end += 1
-        if distance > 0 and (end - at >= 2 or distance == 1):
-            parts.append(f"{ranks[at]}-{ranks[end]}" + (f"/{distance}" if distance > 1 else ""))
-            at = end + 1
-        else:
-            parts.append(str(ranks[at]))
-            at += 1
-    return ",".join(parts)

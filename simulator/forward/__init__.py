@@ -1,1 +1,1 @@
-"""The forward half: a training step laid out from a model and a layout, with faults, and its exact answer."""
+"""A training step simulated from a model and a layout, with faults, and its exact answer."""

@@ -1,4 +1,4 @@
-"""The exact answer of one rank: every nanosecond of its window, from the times that were laid.
+"""The exact answer of one rank: every nanosecond of its window, from the simulated times.
 
 No analyzer is asked. The definitions are those of docs/ledger.md; who waited for what, and of which group a
 communication is, is known and not inferred.
@@ -14,12 +14,12 @@ from numpy.typing import NDArray
 
 from perfdoc.simulator.captures.device import DEFAULT_STREAM
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.forward.laying import LaidRank
+from perfdoc.simulator.forward.simulation import SimulatedRank
 from perfdoc.simulator.forward.tape import OpKind
 
 _NEVER = np.iinfo(np.int64).max
 _SHORT_GAP_NS = 20_000
-"""A longer gap with work queued would be unexplained; none is laid."""
+"""A longer gap with work queued would be unexplained; none is simulated."""
 Bool = NDArray[np.bool_]
 
 
@@ -53,9 +53,9 @@ class _Rows:
     """Pairs: (row that waits, row that is awaited)."""
 
 
-def rank_ledger(laid: LaidRank) -> RankLedger:
+def rank_ledger(simulated: SimulatedRank) -> RankLedger:
     """Account for a rank's window, from its first activity to its last."""
-    rows = _rows(laid)
+    rows = _rows(simulated)
     begin, finish = int(rows.start_ns.min()), int(rows.end_ns.max())
     computes, copies = rows.kind == OpKind.COMPUTE, rows.kind == OpKind.COPY
     communicates = rows.kind == OpKind.COMMUNICATION
@@ -80,31 +80,33 @@ def rank_ledger(laid: LaidRank) -> RankLedger:
     return RankLedger(
         window_start_ns=begin,
         window_end_ns=finish,
-        step_start_ns=tuple(int(s) for s in laid.start_ns[:, 0]),
+        step_start_ns=tuple(int(s) for s in simulated.start_ns[:, 0]),
         compute_ns=int(length[in_compute].sum()),
         exposed_comm_ns={n: ns for n, ns in exposed.items() if ns},
         exposed_memcpy_ns=int(length[in_copy & ~in_compute & (present == 0)].sum()),
-        idle_ns=_idle(laid, rows, cuts, in_compute | in_copy | (present > 0)),
+        idle_ns=_idle(simulated, rows, cuts, in_compute | in_copy | (present > 0)),
         comm_ns={n: int(length[by_name[n]].sum()) for n in names},
     )
 
 
-def _rows(laid: LaidRank) -> _Rows:
-    tape, steps = laid.work.tape, len(laid.start_ns)
+def _rows(simulated: SimulatedRank) -> _Rows:
+    tape, steps = simulated.work.tape, len(simulated.start_ns)
     n = len(tape.ops)
     segment = np.array([o.segment for o in tape.ops])
     call, back = (np.array([getattr(o, name) for o in tape.ops]) for name in ("call_ns", "returned_ns"))
     waits = np.array(tape.waits, np.int64).reshape(-1, 2)
-    groups = laid.work.groups
+    groups = simulated.work.groups
     names = np.array([groups[o.group].dimension if o.group else "" for o in tape.ops], object)
     return _Rows(
-        start_ns=laid.start_ns.ravel(),
-        end_ns=laid.end_ns.ravel(),
+        start_ns=simulated.start_ns.ravel(),
+        end_ns=simulated.end_ns.ravel(),
         stream=np.tile([o.stream for o in tape.ops], steps),
         kind=np.tile([int(o.kind) for o in tape.ops], steps),
         dimension=np.tile(names, steps),
-        call_ns=np.concatenate([laid.host_ns(s, segment, call) for s in range(steps)]),
-        returned_ns=np.concatenate([laid.host_ns(s, segment, call) + (back - call) for s in range(steps)]),
+        call_ns=np.concatenate([simulated.host_ns(s, segment, call) for s in range(steps)]),
+        returned_ns=np.concatenate(
+            [simulated.host_ns(s, segment, call) + (back - call) for s in range(steps)]
+        ),
         awaited=np.concatenate([s * n + waits for s in range(steps)]),
     )
 
@@ -162,7 +164,7 @@ def _owners(rows: _Rows, since: I64, start_ns: I64, end_ns: I64) -> list[str]:
     return [str(d) for d in rows.dimension[found]]
 
 
-def _idle(laid: LaidRank, rows: _Rows, cuts: I64, busy: Bool) -> dict[str, int]:
+def _idle(simulated: SimulatedRank, rows: _Rows, cuts: I64, busy: Bool) -> dict[str, int]:
     """Nothing ran: the host's until the call that launches what follows returns, else the device's."""
     edge = np.diff(np.concatenate([[True], busy, [True]]).astype(np.int8))
     starts, ends = cuts[np.flatnonzero(edge == -1)], cuts[np.flatnonzero(edge == 1)]
@@ -178,10 +180,10 @@ def _idle(laid: LaidRank, rows: _Rows, cuts: I64, busy: Bool) -> dict[str, int]:
     left = host_end - starts
     for cause in ("gc", "data"):
         inside = np.zeros(len(starts), np.int64)
-        for step, pauses in enumerate(laid.work.pauses):
+        for step, pauses in enumerate(simulated.work.pauses):
             for at, pause in enumerate(pauses):
                 if pause.name.startswith(f"perfdoc.{cause}"):
-                    a, b = pause_span(laid, step, at)
+                    a, b = pause_span(simulated, step, at)
                     inside += np.maximum(np.minimum(host_end, b) - np.maximum(starts, a), 0)
         found[cause] = int(inside.sum())
         left = left - inside
@@ -193,12 +195,12 @@ PAUSE_MARGIN_NS = 500
 """Between a pause's bounds and the range that shows it."""
 
 
-def pause_span(laid: LaidRank, step: int, number: int) -> tuple[int, int]:
+def pause_span(simulated: SimulatedRank, step: int, number: int) -> tuple[int, int]:
     """True time of the range of a pause."""
-    pauses = laid.work.pauses[step]
+    pauses = simulated.work.pauses[step]
     pause = pauses[number]
     earlier = sum(
         p.takes_ns for p in pauses[:number] if p.segment == pause.segment and p.at_ns <= pause.at_ns
     )
-    begin = int(laid.segment_ns[step][pause.segment]) + pause.at_ns + earlier
+    begin = int(simulated.segment_ns[step][pause.segment]) + pause.at_ns + earlier
     return begin + PAUSE_MARGIN_NS, begin + pause.takes_ns - PAUSE_MARGIN_NS

@@ -11,8 +11,8 @@ import numpy as np
 
 from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.simulator.forward.answer import rank_ledger
-from perfdoc.simulator.forward.job import Laying, SimulatedJob
-from perfdoc.simulator.forward.laying import LaidRank, Matched
+from perfdoc.simulator.forward.job import SimulatedJob, Simulation
+from perfdoc.simulator.forward.simulation import Matched, SimulatedRank
 
 NOTE = (
     "Durations follow from rooflines with stated efficiencies (simulator/forward/hardware.py); no absolute "
@@ -22,20 +22,23 @@ NOTE = (
 
 def answer_of(job: SimulatedJob, files: Mapping[int, str], clocks: Sequence[Clock]) -> dict[str, Any]:
     """The sidecar's content. `files`: name of the capture of each rank that has one."""
-    laying = job.laying
+    simulation = job.simulation
     return {
         "note": NOTE,
         "model": job.shape.name,
         "gpu": job.gpu.name,
         "steps": job.steps,
-        "layout": asdict(laying.setting.layout),
-        "makespan_ns": laying.makespan_ns,
+        "layout": asdict(simulation.setting.layout),
+        "makespan_ns": simulation.makespan_ns,
         "without_faults_ns": job.sound_ns,
         "faults": [asdict(c) for c in job.costs],
-        "communicators": _communicators(laying),
-        "waits": _waits(laying),
+        "communicators": _communicators(simulation),
+        "waits": _waits(simulation),
         "pipelines": _pipelines(job),
-        "ranks": [_rank(laid, files.get(laid.work.rank), clocks[laid.work.rank]) for laid in laying.ranks],
+        "ranks": [
+            _rank(simulated, files.get(simulated.work.rank), clocks[simulated.work.rank])
+            for simulated in simulation.ranks
+        ],
     }
 
 
@@ -49,39 +52,41 @@ def answer_text(answer: Mapping[str, Any]) -> str:
 def facts_text(job: SimulatedJob) -> str:
     """The job's facts and settings for `perfdoc analyze --config`, the settings as the trainer spells
     them."""
-    setting = job.laying.setting
-    lay, shared = setting.layout, setting.layout.dp * setting.layout.cp
+    setting = job.simulation.setting
+    layout, shared = setting.layout, setting.layout.dp * setting.layout.cp
     sections: dict[str, dict[str, object]] = {
         "": {
             "model": job.shape.name,
             "num_layers": job.shape.layers,
-            "world_size": lay.world_size,
-            "vpp": lay.vpp,
-            "micro_batches": lay.passes,
-            "seq_length": lay.seq,
+            "world_size": layout.world_size,
+            "vpp": layout.vpp,
+            "micro_batches": layout.passes,
+            "seq_length": layout.seq,
             "dtype": "bf16",
         },
         "parallel": {
-            "tensor_model_parallel_size": lay.tp,
-            "sequence_parallel": lay.sp and lay.tp > 1,
-            "pipeline_model_parallel_size": lay.pp,
-            "virtual_pipeline_model_parallel_size": lay.vpp if lay.vpp > 1 else None,
-            "context_parallel_size": lay.cp,
+            "tensor_model_parallel_size": layout.tp,
+            "sequence_parallel": layout.sp and layout.tp > 1,
+            "pipeline_model_parallel_size": layout.pp,
+            "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
+            "context_parallel_size": layout.cp,
             "cp_comm_type": "p2p",
-            "expert_model_parallel_size": lay.ep,
-            "data_parallel_size": lay.dp,
+            "expert_model_parallel_size": layout.ep,
+            "data_parallel_size": layout.dp,
         },
         "overlap": {
-            "overlap_grad_reduce": lay.overlap_grad_reduce and shared > 1,
-            "overlap_param_gather": lay.overlap_param_gather and lay.distributed_optimizer and shared > 1,
-            "bucket_size": lay.bucket_parameters,
-            "overlap_p2p_comm": lay.vpp > 1,
+            "overlap_grad_reduce": layout.overlap_grad_reduce and shared > 1,
+            "overlap_param_gather": layout.overlap_param_gather
+            and layout.distributed_optimizer
+            and shared > 1,
+            "bucket_size": layout.bucket_parameters,
+            "overlap_p2p_comm": layout.vpp > 1,
         },
-        "optimizer": {"use_distributed_optimizer": lay.distributed_optimizer},
+        "optimizer": {"use_distributed_optimizer": layout.distributed_optimizer},
         "precision": {"grad_reduce_in_fp32": setting.faults.fp32_reduce},
         "training": {
-            "micro_batch_size": lay.mbs,
-            "global_batch_size": lay.passes * lay.mbs * lay.dp,
+            "micro_batch_size": layout.mbs,
+            "global_batch_size": layout.passes * layout.mbs * layout.dp,
         },
     }
     lines = []
@@ -97,11 +102,11 @@ def _yaml(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _rank(laid: LaidRank, file: str | None, clock: Clock) -> dict[str, Any]:
-    ledger = rank_ledger(laid)
+def _rank(simulated: SimulatedRank, file: str | None, clock: Clock) -> dict[str, Any]:
+    ledger = rank_ledger(simulated)
     return {
-        "rank": laid.work.rank,
-        "stage": laid.work.stage,
+        "rank": simulated.work.rank,
+        "stage": simulated.work.stage,
         "file": file,
         "clock": asdict(clock),
         "window_start_ns": ledger.window_start_ns,
@@ -117,10 +122,10 @@ def _rank(laid: LaidRank, file: str | None, clock: Clock) -> dict[str, Any]:
     }
 
 
-def _communicators(laying: Laying) -> list[dict[str, Any]]:
+def _communicators(simulation: Simulation) -> list[dict[str, Any]]:
     found: dict[int, dict[str, Any]] = {}
-    for laid in laying.ranks:
-        for group in laid.work.groups.values():
+    for simulated in simulation.ranks:
+        for group in simulated.work.groups.values():
             found[group.communicator] = {
                 "communicator": f"0x{group.communicator:016x}",
                 "dimension": group.dimension,
@@ -130,10 +135,10 @@ def _communicators(laying: Laying) -> list[dict[str, Any]]:
     return list(found.values())
 
 
-def _waits(laying: Laying) -> dict[str, dict[str, dict[str, int]]]:
+def _waits(simulation: Simulation) -> dict[str, dict[str, dict[str, int]]]:
     """By dimension: what each rank waited for others in matched collectives, and what it alone caused."""
     found: dict[str, dict[str, dict[str, int]]] = {}
-    for key, matched in laying.matched.items():
+    for key, matched in simulation.matched.items():
         dimension = "dp" if key == "edp" else key
         of = found.setdefault(dimension, {"waited_ns": {}, "caused_ns": {}})
         for m in matched:
@@ -158,14 +163,14 @@ def _pipelines(job: SimulatedJob) -> list[dict[str, Any]]:
     """
     if job.instant_ns is None:
         return []
-    lay = job.laying.setting.layout
+    layout = job.simulation.setting.layout
     found = []
     for step in range(job.steps):
-        for ranks in sorted({laid.work.groups["pp"].ranks for laid in job.laying.ranks}):
-            start, end, own = _window(job.laying, ranks, step)
+        for ranks in sorted({simulated.work.groups["pp"].ranks for simulated in job.simulation.ranks}):
+            start, end, own = _window(job.simulation, ranks, step)
             instant_start, instant_end, _ = _window(job.instant_ns, ranks, step)
             transfer = (end - start) - (instant_end - instant_start)
-            ideal = (lay.pp - 1) * sum(own.values()) // (lay.pp * lay.vpp * lay.passes)
+            ideal = (layout.pp - 1) * sum(own.values()) // (layout.pp * layout.vpp * layout.passes)
             stages = []
             for rank in ranks:
                 idle = end - start - own[rank]
@@ -186,17 +191,17 @@ def _pipelines(job: SimulatedJob) -> list[dict[str, Any]]:
     return found
 
 
-def _window(laying: Laying, ranks: Sequence[int], step: int) -> tuple[int, int, dict[int, int]]:
+def _window(simulation: Simulation, ranks: Sequence[int], step: int) -> tuple[int, int, dict[int, int]]:
     """(start of the first pass, end of the last, time in passes by rank)."""
     spans: dict[int, list[tuple[int, int]]] = {}
     for rank in ranks:
-        laid = laying.ranks[rank]
+        simulated = simulation.ranks[rank]
         # Parameters and gradients travel beside passes.
-        mine = np.array([op.group not in ("dp", "edp") for op in laid.work.tape.ops])
-        start = np.where(mine, laid.start_ns[step], np.iinfo(np.int64).max)
-        end = np.where(mine, laid.end_ns[step], 0)
+        mine = np.array([op.group not in ("dp", "edp") for op in simulated.work.tape.ops])
+        start = np.where(mine, simulated.start_ns[step], np.iinfo(np.int64).max)
+        end = np.where(mine, simulated.end_ns[step], 0)
         spans[rank] = [
-            (int(start[a:b].min()), int(end[a:b].max())) for _, _, _, a, b in laid.work.tape.passes
+            (int(start[a:b].min()), int(end[a:b].max())) for _, _, _, a, b in simulated.work.tape.passes
         ]
     every = [s for of in spans.values() for s in of]
     own = {rank: sum(b - a for a, b in of) for rank, of in spans.items()}

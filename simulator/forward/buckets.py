@@ -30,8 +30,8 @@ class Setting:
 
         ValueError where a fault would leave a stage without layers.
         """
-        lay, moved = self.layout, self.faults.moved_layers
-        places = [(stage, chunk) for chunk in range(lay.vpp) for stage in range(lay.pp)]
+        layout, moved = self.layout, self.faults.moved_layers
+        places = [(stage, chunk) for chunk in range(layout.vpp) for stage in range(layout.pp)]
         each, rest = divmod(self.shape.layers, len(places))
         counts = [each + (i < rest) for i in range(len(places))]
         counts[0] -= moved
@@ -84,30 +84,30 @@ class StageBuckets:
     def _buckets(self, chunk: int) -> list[tuple[int, str, int]]:
         """(place of the layer whose backward pass completes it, group, parameters) in backward order."""
         layers, found = self.layers[chunk], []
-        shape, lay = self.setting.shape, self.layout
-        table = table_parameters(shape, tp=lay.tp)
-        for group in ("dp", "edp") if lay.ep > 1 else ("dp",):
+        shape, layout = self.setting.shape, self.layout
+        table = table_parameters(shape, tp=layout.tp)
+        for group in ("dp", "edp") if layout.ep > 1 else ("dp",):
             held = table if group == "dp" and self._is_last(chunk) else 0
             for at in reversed(range(len(layers))):
                 of_layer = self.work.parameters(layers[at])
                 # Without expert parallelism experts are reduced with everything else.
-                held += sum(of_layer) if lay.ep == 1 else of_layer[group == "edp"]
+                held += sum(of_layer) if layout.ep == 1 else of_layer[group == "edp"]
                 if at == 0 and group == "dp" and self._is_first(chunk):
                     held += table
-                while held >= lay.bucket_parameters:
-                    found.append((at, group, lay.bucket_parameters))
-                    held -= lay.bucket_parameters
+                while held >= layout.bucket_parameters:
+                    found.append((at, group, layout.bucket_parameters))
+                    held -= layout.bucket_parameters
                 if at == 0 and held:
                     found.append((0, group, held))
-        ranks = {"dp": lay.dp * lay.cp, "edp": lay.dp * lay.cp // lay.ep}
+        ranks = {"dp": layout.dp * layout.cp, "edp": layout.dp * layout.cp // layout.ep}
         found = [b for b in found if ranks[b[1]] > 1]
         return sorted(found, key=lambda b: -b[0])
 
     def _reduce_bucket(self, group: str, parameters: int) -> None:
-        lay = self.layout
-        ranks = lay.dp * lay.cp // (lay.ep if group == "edp" else 1)
+        layout = self.layout
+        ranks = layout.dp * layout.cp // (layout.ep if group == "edp" else 1)
         size = parameters * (4 if self.setting.faults.fp32_reduce else BF16)
-        operation = "reduce_scatter" if lay.distributed_optimizer else "all_reduce"
+        operation = "reduce_scatter" if layout.distributed_optimizer else "all_reduce"
         if operation == "reduce_scatter":
             size = max(1, size // ranks)
         dtype = "f32" if self.setting.faults.fp32_reduce else "bf16"
@@ -142,8 +142,8 @@ class StageBuckets:
                 self._gather_bucket(group, parameters, (chunk, number))
 
     def _gather_bucket(self, group: str, parameters: int, key: tuple[int, int]) -> None:
-        lay = self.layout
-        ranks = lay.dp * lay.cp // (lay.ep if group == "edp" else 1)
+        layout = self.layout
+        ranks = layout.dp * layout.cp // (layout.ep if group == "edp" else 1)
         size = max(1, parameters * BF16 // ranks)
         ns = self.work.group_ns(group, "all_gather", size)
         self.gathers[key] = self.tape.communicate(group, "all_gather", size, ns)
@@ -168,22 +168,22 @@ class StageBuckets:
 
     def _optimizer(self) -> None:
         """Gradients reduced where that did not run beside the backward pass, their norm, the update."""
-        tape, lay, gpu = self.tape, self.layout, self.setting.gpu
-        if not lay.overlap_grad_reduce:
+        tape, layout, gpu = self.tape, self.layout, self.setting.gpu
+        if not layout.overlap_grad_reduce:
             for chunk in sorted(self.buckets, reverse=True):
                 for _, group, parameters in self.buckets[chunk]:
                     self._reduce_bucket(group, parameters)
         for op in _last_by_stream(self.reductions, tape):
             tape.wait(op)
         whole = sum(sum(self.work.parameters(layer)) for r in self.layers.values() for layer in r)
-        mine = whole // (lay.dp * lay.cp if lay.distributed_optimizer else 1)
+        mine = whole // (layout.dp * layout.cp if layout.distributed_optimizer else 1)
         tape.compute(k.L2_NORM, gpu.moving_ns(mine * 4))
-        if lay.tp * lay.pp > 1:
+        if layout.tp * layout.pp > 1:
             tape.wait(tape.communicate("other", "all_reduce", 4, self.work.group_ns("other", "all_reduce", 4),
                                        dtype="f32"))  # fmt: skip
         for _ in range(_OPTIMIZER_KERNELS):
             tape.compute(k.ADAM, gpu.moving_ns(mine * 28 / _OPTIMIZER_KERNELS))
-        if self._reduces and lay.distributed_optimizer and not lay.overlap_param_gather:
+        if self._reduces and layout.distributed_optimizer and not layout.overlap_param_gather:
             self._gather_all()
             for op in _last_by_stream(list(self.gathers.values()), tape):
                 tape.wait(op)

@@ -1,4 +1,4 @@
-"""A simulated job: laid out with its faults, and what each fault costs.
+"""A simulated job with its faults, and what each fault costs.
 
 job = simulate(shape, Layout(tp=2, pp=2, dp=2), faults=parse_faults(["gc=200"]))
 job.answer.ranks[3].exposed_comm_ns["tp"]
@@ -17,9 +17,9 @@ from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.buckets import Setting
 from perfdoc.simulator.forward.faults import FAULTS, Faults, Job, Planted, planted_in
 from perfdoc.simulator.forward.hardware import GPUS, Gpu
-from perfdoc.simulator.forward.laying import LaidRank, Matched, Pause, RankWork, lay_out
 from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.program import DATA_NS, StageProgram
+from perfdoc.simulator.forward.simulation import Matched, Pause, RankWork, SimulatedRank, simulate_ranks
 from perfdoc.simulator.forward.tape import BETWEEN_NS, OpKind, Tape
 from perfdoc.traces.known_models import ModelShape
 
@@ -28,11 +28,11 @@ _ROUNDS = 8
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laying:
-    """A job that was laid out."""
+class Simulation:
+    """When every operation of a job ran."""
 
     setting: Setting
-    ranks: Sequence[LaidRank]
+    ranks: Sequence[SimulatedRank]
     matched: Mapping[str, Sequence[Matched]]
 
     @property
@@ -51,20 +51,22 @@ def crossing(layout: Layout, gpu: Gpu) -> dict[str, bool]:
     return found
 
 
-def lay_job(shape: ModelShape, job: Job, gpu: Gpu, steps: int, *, instant_messages: bool = False) -> Laying:
-    """Lay a job out. ValueError, one line, where the model cannot be spread so."""
+def simulate_job(
+    shape: ModelShape, job: Job, gpu: Gpu, steps: int, *, instant_messages: bool = False
+) -> Simulation:
+    """Simulate a job once. ValueError, one line, where the model cannot be split so."""
     job.layout.check(shape)
     setting = Setting(
         shape=shape, layout=job.layout, faults=job.faults, gpu=gpu, crosses_nodes=crossing(job.layout, gpu)
     )
     setting.layers()
-    tapes = [StageProgram(setting, stage).lay() for stage in range(job.layout.pp)]
+    tapes = [StageProgram(setting, stage).record() for stage in range(job.layout.pp)]
     durations = [_durations(tape, steps, instant=instant_messages) for tape in tapes]
     works = [_rank_work(setting, rank, tapes, durations, steps) for rank in range(job.layout.world_size)]
-    ranks, matched = lay_out(works)
+    ranks, matched = simulate_ranks(works)
     if job.faults.norm_factor > 1:
         ranks, matched = _with_slow_norms(works, ranks, matched, job.faults.norm_factor)
-    return Laying(setting=setting, ranks=ranks, matched=matched)
+    return Simulation(setting=setting, ranks=ranks, matched=matched)
 
 
 def _durations(tape: Tape, steps: int, *, instant: bool) -> I64:
@@ -104,13 +106,13 @@ def _rank_work(
 
 
 def _with_slow_norms(
-    works: Sequence[RankWork], ranks: list[LaidRank], matched: Mapping[str, list[Matched]], factor: float
-) -> tuple[list[LaidRank], Mapping[str, list[Matched]]]:
-    """Lay out again until the norms that take longer are those that begin beside communication."""
+    works: Sequence[RankWork], ranks: list[SimulatedRank], matched: Mapping[str, list[Matched]], factor: float
+) -> tuple[list[SimulatedRank], Mapping[str, list[Matched]]]:
+    """Simulate again until the norms that take longer are those that begin beside communication."""
     alone = [w.duration_ns for w in works]
     slow: list[object] = []
     for _ in range(_ROUNDS):
-        found = [_beside(laid) for laid in ranks]
+        found = [_beside(simulated) for simulated in ranks]
         if slow and all(np.array_equal(a, b) for a, b in zip(slow, found, strict=True)):  # type: ignore[arg-type]
             break
         slow = list(found)
@@ -125,18 +127,23 @@ def _with_slow_norms(
             )
             for w, base, mask in zip(works, alone, found, strict=True)
         ]
-        ranks, matched = lay_out(works)
+        ranks, matched = simulate_ranks(works)
     return ranks, matched
 
 
-def _beside(laid: LaidRank) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
+def _beside(simulated: SimulatedRank) -> np.ndarray[tuple[int, int], np.dtype[np.bool_]]:
     """(steps, operations): norms that begin while communication runs."""
-    tape = laid.work.tape
+    tape = simulated.work.tape
     norm = {i for kernel, i in tape.kernels.items() if kernel.name.startswith("rmsnorm")}
     is_norm = np.array([op.kernel in norm for op in tape.ops])
     communicates = np.array([bool(op.group) for op in tape.ops])
-    begins, ends = np.sort(laid.start_ns[:, communicates], None), np.sort(laid.end_ns[:, communicates], None)
-    resident = np.searchsorted(begins, laid.start_ns, "right") > np.searchsorted(ends, laid.start_ns, "right")
+    begins, ends = (
+        np.sort(simulated.start_ns[:, communicates], None),
+        np.sort(simulated.end_ns[:, communicates], None),
+    )
+    resident = np.searchsorted(begins, simulated.start_ns, "right") > np.searchsorted(
+        ends, simulated.start_ns, "right"
+    )
     return is_norm & resident
 
 
@@ -153,9 +160,9 @@ class FaultCost:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedJob:
-    """A job, laid out, and what its faults cost."""
+    """A simulated job and what its faults cost."""
 
-    laying: Laying
+    simulation: Simulation
     shape: ModelShape
     gpu: Gpu
     steps: int
@@ -163,8 +170,8 @@ class SimulatedJob:
     costs: tuple[FaultCost, ...]
     sound_ns: int
     """Makespan without any fault."""
-    instant_ns: Laying | None = None
-    """Laid out with messages between stages that take no time; None without a pipeline."""
+    instant_ns: Simulation | None = None
+    """Simulated with messages between stages that take no time; None without a pipeline."""
 
 
 def simulate(
@@ -175,36 +182,40 @@ def simulate(
     gpu: Gpu = GPUS["h100"],
     steps: int = 2,
 ) -> SimulatedJob:
-    """Lay a job out with all faults, and once more without each. ValueError, one line."""
+    """Simulate a job with all faults, and once more without each. ValueError, one line."""
     if steps < 1:
         raise ValueError("--steps: at least 1.")
     job = planted_in(layout, planted)
-    laying = lay_job(shape, job, gpu, steps)
-    sound = lay_job(shape, Job(layout=layout), gpu, steps).makespan_ns if planted else laying.makespan_ns
+    simulation = simulate_job(shape, job, gpu, steps)
+    sound = (
+        simulate_job(shape, Job(layout=layout), gpu, steps).makespan_ns if planted else simulation.makespan_ns
+    )
     costs = []
     for fault in planted:
         others = [p for p in planted if p is not fault]
-        without = sound if not others else lay_job(shape, planted_in(layout, others), gpu, steps).makespan_ns
+        without = (
+            sound if not others else simulate_job(shape, planted_in(layout, others), gpu, steps).makespan_ns
+        )
         row = FAULTS[fault.name]
         costs.append(
             FaultCost(
                 name=fault.name,
                 value=fault.value,
-                cost_ns=laying.makespan_ns - without,
+                cost_ns=simulation.makespan_ns - without,
                 shows_in=row.shows_in,
                 edit=row.edit,
             )
         )
     return SimulatedJob(
-        laying=laying,
+        simulation=simulation,
         shape=shape,
         gpu=gpu,
         steps=steps,
         planted=tuple(planted),
         costs=tuple(costs),
         sound_ns=sound,
-        instant_ns=lay_job(shape, job, gpu, steps, instant_messages=True) if job.layout.pp > 1 else None,
+        instant_ns=simulate_job(shape, job, gpu, steps, instant_messages=True) if job.layout.pp > 1 else None,
     )
 
 
-__all__ = ["FaultCost", "Faults", "Laying", "SimulatedJob", "crossing", "lay_job", "simulate"]
+__all__ = ["FaultCost", "Faults", "SimulatedJob", "Simulation", "crossing", "simulate", "simulate_job"]

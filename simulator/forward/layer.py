@@ -16,7 +16,7 @@ BF16 = 2
 
 @dataclass
 class LayerWork:
-    """Lays layers onto a tape. Sizes are those of one micro-batch on one rank."""
+    """Records layers on a tape. Sizes are those of one micro-batch on one rank."""
 
     tape: Tape
     shape: ModelShape
@@ -27,23 +27,28 @@ class LayerWork:
     """By group: whether its ranks lie on several nodes."""
 
     def __post_init__(self) -> None:
-        s, lay = self.shape, self.layout
+        s, layout = self.shape, self.layout
         self.names = k.KernelNames(
             sm_count=self.gpu.sm_count,
             arch=self.gpu.compute_capability[0] * 10,
         )
-        self.tokens = lay.seq * lay.mbs // lay.cp
+        self.tokens = layout.seq * layout.mbs // layout.cp
         self.hidden = s.hidden_size
-        self.heads_width = s.attention_heads * s.kv_channels // lay.tp
-        self.kv_width = max(s.query_groups // lay.tp, 1) * s.kv_channels
+        self.heads_width = s.attention_heads * s.kv_channels // layout.tp
+        self.kv_width = max(s.query_groups // layout.tp, 1) * s.kv_channels
         self.activation_bytes = self.tokens * self.hidden * BF16
-        self.part_bytes = self.activation_bytes // lay.tp if lay.sp else self.activation_bytes
+        self.part_bytes = self.activation_bytes // layout.tp if layout.sp else self.activation_bytes
 
     def group_ns(self, group: str, operation: str, size_bytes: int) -> int:
         """Duration of a collective over a group."""
-        lay = self.layout
-        ranks = {"dp": lay.dp * lay.cp, "edp": lay.dp * lay.cp // lay.ep, "other": lay.tp * lay.pp, "pp": 2}
-        size = ranks[group] if group in ranks else getattr(lay, group)
+        layout = self.layout
+        ranks = {
+            "dp": layout.dp * layout.cp,
+            "edp": layout.dp * layout.cp // layout.ep,
+            "other": layout.tp * layout.pp,
+            "pp": 2,
+        }
+        size = ranks[group] if group in ranks else getattr(layout, group)
         return self.gpu.collective_ns(operation, size_bytes, size, crosses_nodes=self.crosses_nodes[group])
 
     # Tensor parallelism.
@@ -80,15 +85,15 @@ class LayerWork:
     def _attend(self, *, backward: bool) -> None:
         """Fused attention, in as many parts as there are context-parallel ranks, with keys and values
         going round beside all parts but the first."""
-        lay = self.layout
+        layout = self.layout
         factor = 2.5 if backward else 1.0
-        whole = 2.0 * lay.seq * lay.seq * lay.mbs * self.heads_width / lay.cp * factor
+        whole = 2.0 * layout.seq * layout.seq * layout.mbs * self.heads_width / layout.cp * factor
         kernel = self.names.attention(backward=backward, blocks=self.tokens // 128 * self.heads_width // 128)
-        part_ns = self.gpu.attention_ns(whole / lay.cp, backward=backward)
+        part_ns = self.gpu.attention_ns(whole / layout.cp, backward=backward)
         size = self.tokens * self.kv_width * 2 * BF16 * (2 if backward else 1)
-        for part in range(lay.cp):
+        for part in range(layout.cp):
             ring = None
-            if part < lay.cp - 1:
+            if part < layout.cp - 1:
                 ring = self.tape.communicate(
                     "cp",
                     "send_recv",
@@ -96,10 +101,10 @@ class LayerWork:
                     self.group_ns("cp", "send_recv", size),
                     peers=(("ncclSend", 1), ("ncclRecv", -1)),
                 )
-            if not lay.overlap_cp:
+            if not layout.overlap_cp:
                 self.tape.wait(ring)
             self.tape.compute(kernel, part_ns)
-            if lay.overlap_cp:
+            if layout.overlap_cp:
                 self.tape.wait(ring)
 
     def _attention_forward(self) -> None:
@@ -166,12 +171,12 @@ class LayerWork:
 
     def _experts(self, *, backward: bool) -> None:
         """Tokens to their experts and back, in two halves: one travels while the other computes."""
-        s, lay = self.shape, self.layout
-        tokens = self.tokens // lay.tp if lay.sp else self.tokens
+        s, layout = self.shape, self.layout
+        tokens = self.tokens // layout.tp if layout.sp else self.tokens
         visits = tokens * (s.experts_per_token or 1)
         width = s.expert_ffn_hidden_size or s.ffn_hidden_size
         gates = (2 if s.gated_mlp else 1) * (2 if backward else 1)
-        local = max(1, (s.experts or 1) // lay.ep)
+        local = max(1, (s.experts or 1) // layout.ep)
         self._norm(backward=backward)
         router = self.names.plain("fused_topk_with_score_function_forward_kernel", blocks=tokens // 4 or 1)
         self.tape.compute(router, self.gpu.moving_ns(tokens * (s.experts or 1) * 4))
@@ -179,14 +184,14 @@ class LayerWork:
         back = self.names.plain("_unpermute_kernel", blocks=tokens)
         moving = self.gpu.moving_ns(2 * visits * self.hidden * BF16)
         self.tape.compute(permute, moving)
-        halves = 2 if lay.overlap_ep and lay.ep > 1 else 1
+        halves = 2 if layout.overlap_ep and layout.ep > 1 else 1
         part = visits // halves
 
         def exchange() -> int | None:
-            if lay.ep == 1:
+            if layout.ep == 1:
                 return None
-            size = part * self.hidden * BF16 // lay.ep
-            around = [*range(1, lay.ep)]
+            size = part * self.hidden * BF16 // layout.ep
+            around = [*range(1, layout.ep)]
             peers = [(name, peer) for peer in around for name in ("ncclSend", "ncclRecv")]
             ns = self.group_ns("ep", "all_to_all", size)
             return self.tape.communicate("ep", "all_to_all", size, ns, peers=peers)
@@ -214,8 +219,8 @@ class LayerWork:
         if has_experts(self.shape, layer):
             self._experts(backward=backward)
             if self.shape.shared_expert_ffn_hidden_size:
-                lay = self._mlp_backward if backward else self._mlp_forward
-                lay(self.shape.shared_expert_ffn_hidden_size // self.layout.tp)
+                mlp = self._mlp_backward if backward else self._mlp_forward
+                mlp(self.shape.shared_expert_ffn_hidden_size // self.layout.tp)
             return
         width = self.shape.ffn_hidden_size // self.layout.tp
         if backward:
@@ -225,10 +230,10 @@ class LayerWork:
 
     def forward(self, layer: int) -> None:
         """All of a layer's forward pass."""
-        for module, lay in (("self_attention", self._attention_forward), ("mlp", None)):
+        for module, attention in (("self_attention", self._attention_forward), ("mlp", None)):
             begin = self.tape.open()
-            if lay is not None:
-                lay()
+            if attention is not None:
+                attention()
             else:
                 self._mlp(layer, backward=False)
             self.tape.close(f"perfdoc.forward layer={layer} module={module}", begin)

@@ -28,5 +28,5 @@ def demo_job() -> SimulatedJob:
 def write_demo(folder: Path, *, force: bool = False) -> SimulatedJob:
     """Write it as `perfdoc simulate` does. CaptureError where it is there, unless `force`."""
     job = demo_job()
-    write_job(job, folder, ranks=range(job.laying.setting.layout.world_size), force=force)
+    write_job(job, folder, ranks=range(job.simulation.setting.layout.world_size), force=force)
     return job

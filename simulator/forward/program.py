@@ -14,7 +14,7 @@ _MESSAGE_STREAMS = {(True, True): 40, (False, True): 41, (True, False): 42, (Fal
 
 
 class StageProgram(StageBuckets):
-    """Lays the step of one stage."""
+    """Records the step of one stage on a tape."""
 
     def __init__(self, setting: Setting, stage: int) -> None:
         super().__init__(setting, stage)
@@ -24,17 +24,17 @@ class StageProgram(StageBuckets):
         self.sent: list[int] = []
         self._starved = 2 if setting.faults.launch_ns else 0
 
-    def lay(self) -> Tape:
+    def record(self) -> Tape:
         """The whole step."""
-        tape, lay = self.tape, self.layout
-        tape.copy(lay.seq * lay.mbs * 16 // lay.cp * 4, 38_009)
+        tape, layout = self.tape, self.layout
+        tape.copy(layout.seq * layout.mbs * 16 // layout.cp * 4, 38_009)
         if self._gathers_ahead:
             self._gather_first()
-        order, warm = order_of(pp=lay.pp, vpp=lay.vpp, stage=self.stage, micro_batches=lay.passes)
-        if lay.pp == 1:
+        order, warm = order_of(pp=layout.pp, vpp=layout.vpp, stage=self.stage, micro_batches=layout.passes)
+        if layout.pp == 1:
             for what in order:
                 self._pass(what)
-        elif lay.vpp == 1:
+        elif layout.vpp == 1:
             self._blocking(order, warm)
         else:
             self._overlapped(order, warm)

@@ -24,7 +24,7 @@ from perfdoc.simulator.captures.timeline import Clock, Timeline, TimelineBuilder
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.answer import pause_span
 from perfdoc.simulator.forward.hardware import Gpu
-from perfdoc.simulator.forward.laying import LaidRank
+from perfdoc.simulator.forward.simulation import SimulatedRank
 from perfdoc.simulator.forward.tape import CallKind, HostRange
 
 GENERATION = "2026.3"
@@ -50,10 +50,10 @@ def local_times(clock: Clock, true_ns: I64) -> I64:
 
 
 def write_rank(
-    laid: LaidRank, gpu: Gpu, world_size: int, path: Path, *, clock: Clock, force: bool = False
+    simulated: SimulatedRank, gpu: Gpu, world_size: int, path: Path, *, clock: Clock, force: bool = False
 ) -> Path:
     """Write one rank. CaptureError where it is there, unless `force`."""
-    timeline = _frame(laid, gpu, world_size, clock)
+    timeline = _frame(simulated, gpu, world_size, clock)
     rows: dict[str, Mapping[str, Any]] = dict(export_rows(timeline, GENERATION, DEFAULT_OPTIONS))
     strings = rows["StringIds"]
     known = dict(zip(strings["value"], strings["id"], strict=True))
@@ -61,7 +61,7 @@ def write_rank(
     def string(text: str) -> int:
         return int(known.setdefault(text, len(known)))
 
-    rows.update(_bulk(laid, clock, gpu, string))
+    rows.update(_bulk(simulated, clock, gpu, string))
     rows["StringIds"] = {"id": list(known.values()), "value": list(known)}
     schema = tables(GENERATION)
     with whole_file(Path(path), replace=force) as part:
@@ -82,9 +82,9 @@ def write_rank(
 # What is small: the process, its marks, its ranges.
 
 
-def _frame(laid: LaidRank, gpu: Gpu, world_size: int, clock: Clock) -> Timeline:
+def _frame(simulated: SimulatedRank, gpu: Gpu, world_size: int, clock: Clock) -> Timeline:
     """A timeline of everything but the bulk, with one kernel on each stream so that streams are known."""
-    work = laid.work
+    work = simulated.work
     origin = UTC_ZERO_NS + clock.session_start_ns + clock.utc_error_ns
     builder = TimelineBuilder(utc_origin_ns=origin)
     process = builder.process(pid=FIRST_PID + work.rank, rank=work.rank)
@@ -96,37 +96,39 @@ def _frame(laid: LaidRank, gpu: Gpu, world_size: int, clock: Clock) -> Timeline:
         memory_bytes=gpu.memory_bytes,
         compute_capability=gpu.compute_capability,
     )
-    _introduce(thread, laid, world_size, clock, work.rank % gpu.per_node)
-    for step in range(len(laid.start_ns)):
-        _ranges(thread, laid, step, clock)
+    _introduce(thread, simulated, world_size, clock, work.rank % gpu.per_node)
+    for step in range(len(simulated.start_ns)):
+        _ranges(thread, simulated, step, clock)
     for stream in sorted({op.stream for op in work.tape.ops}):
         device.kernel("x", 0, 1, stream=stream)
     return builder.build()
 
 
-def _introduce(thread: ThreadBuilder, laid: LaidRank, world_size: int, clock: Clock, device: int) -> None:
+def _introduce(
+    thread: ThreadBuilder, simulated: SimulatedRank, world_size: int, clock: Clock, device: int
+) -> None:
     """Communicators made, and the trainer's marks of rank and groups."""
-    first = clock.local(int(laid.segment_ns[0, 0]))
-    for number, group in enumerate(laid.work.groups.values()):
+    first = clock.local(int(simulated.segment_ns[0, 0]))
+    for number, group in enumerate(simulated.work.groups.values()):
         begin = first - 900_000 + number * 80_000
         payload = NcclPayload(
             communicator=group.communicator,
             ranks=len(group.ranks),
-            rank=group.ranks.index(laid.work.rank),
+            rank=group.ranks.index(simulated.work.rank),
             device=device,
         )
         thread.range("ncclCommInitRankConfig", begin, begin + 70_000, domain=_DOMAIN, payload=payload)
-    thread.mark(f"perfdoc.rank {laid.work.rank} world={world_size} device=cuda", first - 100_000)
-    for group in laid.work.groups.values():
+    thread.mark(f"perfdoc.rank {simulated.work.rank} world={world_size} device=cuda", first - 100_000)
+    for group in simulated.work.groups.values():
         thread.mark(group.mark(), first - 100_000)
 
 
-def _ranges(thread: ThreadBuilder, laid: LaidRank, step: int, clock: Clock) -> None:
-    work = laid.work
+def _ranges(thread: ThreadBuilder, simulated: SimulatedRank, step: int, clock: Clock) -> None:
+    work = simulated.work
     ranges = work.tape.ranges
     places = np.array([(*r.begin, *r.end) for r in ranges], np.int64).reshape(-1, 4)
-    begins = local_times(clock, laid.host_ns(step, places[:, 0], places[:, 1]))
-    ends = local_times(clock, laid.host_ns(step, places[:, 2], places[:, 3]))
+    begins = local_times(clock, simulated.host_ns(step, places[:, 0], places[:, 1]))
+    ends = local_times(clock, simulated.host_ns(step, places[:, 2], places[:, 3]))
     for r, begin, end in zip(ranges, begins.tolist(), ends.tolist(), strict=True):
         if r.group:
             thread.range(
@@ -135,9 +137,12 @@ def _ranges(thread: ThreadBuilder, laid: LaidRank, step: int, clock: Clock) -> N
         else:
             thread.range(r.name, begin, end)
     for number, pause in enumerate(work.pauses[step]):
-        begin, end = (clock.local(t) for t in pause_span(laid, step, number))
+        begin, end = (clock.local(t) for t in pause_span(simulated, step, number))
         thread.range(pause.name, begin, end)
-    begin, end = clock.local(int(laid.segment_ns[step, 0])), clock.local(int(laid.segment_ns[step, -1]))
+    begin, end = (
+        clock.local(int(simulated.segment_ns[step, 0])),
+        clock.local(int(simulated.segment_ns[step, -1])),
+    )
     thread.range(f"perfdoc.step {step}", begin, end)
 
 
@@ -153,25 +158,25 @@ def _payload(r: HostRange, group: Group, rank: int) -> NcclPayload | None:
 # What is large.
 
 
-def _bulk(laid: LaidRank, clock: Clock, gpu: Gpu, string: Any) -> dict[str, Columns]:
-    tape, steps = laid.work.tape, len(laid.start_ns)
+def _bulk(simulated: SimulatedRank, clock: Clock, gpu: Gpu, string: Any) -> dict[str, Columns]:
+    tape, steps = simulated.work.tape, len(simulated.start_ns)
     ops, calls = tape.ops, tape.calls
     n, m = len(ops), len(calls)
     call = np.array([c[:7] for c in calls], np.int64)
     of_op = np.zeros(n, np.int64)
     launching = np.isin(call[:, 0], (CallKind.LAUNCH, CallKind.COPY))
     of_op[call[launching, 4]] = np.flatnonzero(launching)
-    starts = np.concatenate([laid.host_ns(s, call[:, 1], call[:, 2]) for s in range(steps)])
+    starts = np.concatenate([simulated.host_ns(s, call[:, 1], call[:, 2]) for s in range(steps)])
     ends = starts + np.tile(call[:, 3] - call[:, 2], steps)
     synchronizes = np.tile(call[:, 0] == CallKind.SYNCHRONIZE, steps)
-    ends[synchronizes] = laid.segment_ns[:, 1:].ravel()
+    ends[synchronizes] = simulated.segment_ns[:, 1:].ravel()
     starts, ends = local_times(clock, starts), local_times(clock, ends)
     correlation = 1 + np.arange(steps * m)
-    pid = FIRST_PID + laid.work.rank
+    pid = FIRST_PID + simulated.work.rank
     names = np.array(
         [string(f"{x}_v{API_VERSIONS[x]}" if x in API_VERSIONS else x) for x in _CALL_NAMES.values()]
     )
-    place = {"deviceId": laid.work.rank % gpu.per_node, "contextId": 1, "globalPid": global_pid(pid)}
+    place = {"deviceId": simulated.work.rank % gpu.per_node, "contextId": 1, "globalPid": global_pid(pid)}
     runtime = {
         "start": starts,
         "end": ends,
@@ -181,20 +186,20 @@ def _bulk(laid: LaidRank, clock: Clock, gpu: Gpu, string: Any) -> dict[str, Colu
         "nameId": np.tile(names[call[:, 0]], steps),
         "returnValue": 0,
     }
-    start, end = local_times(clock, laid.start_ns), local_times(clock, laid.end_ns)
+    start, end = local_times(clock, simulated.start_ns), local_times(clock, simulated.end_ns)
     op_correlation = correlation.reshape(steps, m)[:, of_op]
     return {
         "CUPTI_ACTIVITY_KIND_RUNTIME": runtime,
-        **_kernels(laid, start, end, op_correlation, place, string),
-        **_events(laid, call, starts, ends, correlation, end, place),
+        **_kernels(simulated, start, end, op_correlation, place, string),
+        **_events(simulated, call, starts, ends, correlation, end, place),
     }
 
 
 def _kernels(
-    laid: LaidRank, start: I64, end: I64, correlation: I64, place: Columns, string: Any
+    simulated: SimulatedRank, start: I64, end: I64, correlation: I64, place: Columns, string: Any
 ) -> dict[str, Columns]:
-    ops, steps = laid.work.tape.ops, len(start)
-    kinds = list(laid.work.tape.kernels)
+    ops, steps = simulated.work.tape.ops, len(start)
+    kinds = list(simulated.work.tape.kernels)
     index = np.array([o.kernel for o in ops], np.int64)
     stream = np.array([o.stream for o in ops], np.int64)
     is_kernel = index >= 0
@@ -230,10 +235,10 @@ def _kernels(
 
 
 def _events(
-    laid: LaidRank, call: I64, starts: I64, ends: I64, correlation: I64, op_end: I64, place: Columns
+    simulated: SimulatedRank, call: I64, starts: I64, ends: I64, correlation: I64, op_end: I64, place: Columns
 ) -> dict[str, Columns]:
     """Records, and the waits of streams and of the host."""
-    steps, records = len(op_end), laid.work.tape.records
+    steps, records = len(op_end), simulated.work.tape.records
 
     def of(kind: CallKind) -> tuple[I64, I64, I64]:
         """(position in the tape's calls, position in all calls, step) of the calls of a kind."""

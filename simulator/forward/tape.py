@@ -1,7 +1,7 @@
 """One step of one pipeline stage as the host lays it: operations in launch order, and the calls around them.
 
 Host times are offsets in a segment: from one point at which the host waits for the device to the next. All
-ranks of a stage run the same tape; what a fault does to one rank is put on top of it when it is laid out.
+ranks of a stage run the same tape; what a fault does to one rank is added when it is simulated.
 """
 
 from __future__ import annotations

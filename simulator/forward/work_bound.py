@@ -10,8 +10,8 @@ from perfdoc.traces.known_models import ModelShape
 
 OPERATIONS_MAX = 10_000_000
 """Operations on all ranks in all steps: about 11 GB of memory."""
-ALL_LAYINGS_MAX = 40_000_000
-"""Over all layings, one after the other: some ten minutes."""
+ALL_SIMULATIONS_MAX = 40_000_000
+"""Over all simulations, one after the other: some ten minutes."""
 _OF_A_LAYER = 32
 """About fourteen forward and eighteen backward."""
 _OF_A_PASS = 8
@@ -19,17 +19,17 @@ _OF_A_PASS = 8
 
 
 def check_work(shape: ModelShape, layout: Layout, planted: Sequence[Planted], steps: int) -> None:
-    """ValueError, one line, where it would be too much: a job is laid out with its faults, without any, and
+    """ValueError, one line, where it would be too much: a job is simulated with its faults, without any, and
     without each; one with stages once more."""
     faulty = planted_in(layout, planted).layout
     # One that cannot be is refused for that, and none is so large that counting it takes long.
     for some in (layout, faulty):
         some.check(shape)
     counts = [operations(shape, some, steps) for some in (faulty, layout)]
-    layings = 2 + (len(planted) if len(planted) > 1 else 0) + (faulty.pp > 1)
+    simulations = 2 + (len(planted) if len(planted) > 1 else 0) + (faulty.pp > 1)
     for count, most, what in (
         (max(counts), OPERATIONS_MAX, "operations"),
-        (max(counts) * layings, ALL_LAYINGS_MAX, f"operations in {layings} layings"),
+        (max(counts) * simulations, ALL_SIMULATIONS_MAX, f"operations in {simulations} simulations"),
     ):
         if count > most:
             raise ValueError(

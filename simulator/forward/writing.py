@@ -15,9 +15,6 @@ from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.rows import write_rank
 from perfdoc.simulator.forward.snapshot import write_fragmented
 
-_SESSION_GAP_NS = 3_000_000
-"""Sessions open so far apart, at most; the first work begins a millisecond after the last of them."""
-
 
 def clocks_of(world_size: int, error_ns: int) -> list[Clock]:
     """Clocks whose UTC times are wrong by up to `error_ns` either way, evenly spread over ranks."""
@@ -105,18 +102,18 @@ def _write(
     clock_error_ns: int,
     progress: Callable[[int, int], None] | None,
 ) -> int:
-    world = job.laying.setting.layout.world_size
+    world = job.simulation.setting.layout.world_size
     clocks = clocks_of(world, clock_error_ns)
     files, size = {}, 0
     for number, rank in enumerate(ranks):
         name = f"traces/rank{rank}.sqlite"
-        path = write_rank(job.laying.ranks[rank], job.gpu, world, folder / name, clock=clocks[rank])
+        path = write_rank(job.simulation.ranks[rank], job.gpu, world, folder / name, clock=clocks[rank])
         files[rank] = name
         size += path.stat().st_size
         if progress is not None:
             progress(number + 1, len(ranks))
     answer = answer_of(job, files, clocks)
-    if job.laying.setting.faults.fragmentation:
+    if job.simulation.setting.faults.fragmentation:
         written = write_fragmented(folder / "memory" / "rank0.pickle", device_bytes=job.gpu.memory_bytes)
         answer["fragmentation"] = asdict(written)
     for name, text in (("answer.json", answer_text(answer)), ("job.yaml", facts_text(job))):

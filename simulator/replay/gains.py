@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
 
+from perfdoc.results.ranking import is_trifle
 from perfdoc.results.replay import Combined, Gain, GainOfSet, GainsAnalysis, Prediction, Replay
 from perfdoc.simulator.replay.basis import AsOften, Basis
 from perfdoc.simulator.replay.proposals import Proposal, proposals
@@ -14,7 +15,13 @@ from perfdoc.simulator.replay.proposals import Proposal, proposals
 _MS = 1e6
 _EACH_ALONE = "each rank was replayed alone: waits for other ranks stay as measured; the band spans the ranks"
 
-_BY_CHANCE = "the rank is late within noise: not part of any set of changes"
+_BY_CHANCE = (
+    "the rank is late within noise, or not because it computes longer: not part of any set of changes"
+)
+_NO_SETTING = "no setting makes just this change: an upper bound for those that come near it"
+
+WhyNot = Callable[[str, Sequence[Mapping[str, bool | int | str | None]]], str]
+"""(key, ways to set it) -> why the job cannot have a change; empty where nothing is known against it."""
 
 _SET_CHANGES = 4
 """Of so many changes every set is simulated: 2^4 - 1 sets, of which those of one change are known already."""
@@ -39,11 +46,16 @@ class Gains:
         return self.analysis.predictions
 
 
-def predict_all(bases: Sequence[Basis], stragglers: Collection[tuple[str, str]] = ()) -> Gains:
+def predict_all(
+    bases: Sequence[Basis],
+    stragglers: Collection[tuple[str, str]] = (),
+    why_not: WhyNot = lambda _key, _ways: "",
+) -> Gains:
     """Every proposal on the basis of a job, or on each of several ranks where they could not be joined.
 
-    stragglers: (name, dimension) of ranks that others wait for beyond chance. That another rank computes as
-    fast as its peers is predicted as well, and is in no set: the next run may have another one late.
+    stragglers: (name, dimension) of ranks that others wait for beyond chance, since they compute longer. That
+    another rank computes as fast as its peers is predicted as well, and is in no set: the next run may have
+    another one late. why_not: asked of every change; one that the job cannot have is predicted and in no set.
     """
     if not bases:
         raise ValueError("predict_all: nothing to predict from")
@@ -61,7 +73,12 @@ def predict_all(bases: Sequence[Basis], stragglers: Collection[tuple[str, str]] 
     predictions = [_prediction(said[key], found[key], bases) for key in keys]
     by_chance = {key for key in keys if said[key].late and said[key].late not in stragglers}
     predictions = [_by_chance(p) if p.key in by_chance else p for p in predictions]
-    promised = [p for p in predictions if p.key not in by_chance]
+    reasons = {
+        key: _NO_SETTING if p.bound else _BY_CHANCE if key in by_chance else why_not(key, p.ways)
+        for key, p in said.items()
+    }
+    predictions = [replace(p, left_out=reasons[p.key]) for p in predictions]
+    promised = [p for p in predictions if not p.left_out]
     return Gains(
         analysis=GainsAnalysis(state="measured", reason="", remedy="", predictions=predictions),
         combined=_combined(promised, said, bases, tried),
@@ -141,15 +158,15 @@ def _combined(
 ) -> Combined:
     best: dict[str, Prediction] = {}
     for p in predictions:
-        usable = p.exact and not said[p.key].bound and p.gain.method == "replay"
-        if usable and (p.low_ns or 0) > 0:
+        usable = p.exact and p.gain.method == "replay" and (p.low_ns or 0) > 0
+        if usable and not is_trifle(p.mid_ns or 0, p.step_ns, p.replay_error_frac):
             family = said[p.key].family
             if family not in best or (p.mid_ns or 0) > (best[family].mid_ns or 0):
                 best[family] = p
     accepted = [p.key for p in predictions if p in best.values()]
     if not accepted:
         withheld = [b.replay.withheld for b in bases if not b.replay.predicts]
-        none = "no change gains at the lower end of its band"
+        none = "no change gains at the lower end of its band, more than a trifle"
         reason = f"predictions are withheld: {withheld[0]}" if withheld else none
         return Combined(accepted=[], gain=None, replay_error_frac=_worst(bases), reason=reason)
 

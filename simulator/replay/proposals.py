@@ -78,6 +78,18 @@ def change_title(key: str, tried_with: str = "") -> str:
     return before + tried_with + after if hole else before
 
 
+_GRADIENTS, _WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
+_GRAPHS: tuple[Mapping[str, bool | str], ...] = (
+    {"cuda_graph_impl": "local"},
+    {"cuda_graph_impl": "local", "use_te_rng_tracker": True},
+)
+_OVERLAPS: Mapping[str, tuple[Mapping[str, bool], ...]] = MappingProxyType(
+    {
+        "dp": ({_WEIGHTS: True, _GRADIENTS: True}, {_GRADIENTS: True}),
+        "tp": ({"tp_comm_overlap": True}, {"tp_comm_overlap": True, "sequence_parallel": True}),
+        "ep": ({"overlap_moe_expert_parallel_comm": True},),
+    }
+)
 _LARGER, _SMALLER = 4.0, 0.25
 """Buckets, as a multiple of the usual size."""
 _FP8_FACTOR = 0.65
@@ -105,6 +117,9 @@ class Proposal:
     """Its parameters, as its title shows them."""
     late: tuple[str, str] | None = None
     """(name, dimension) of the rank that it takes the lateness of."""
+    ways: tuple[Mapping[str, bool | int | str | None], ...] = ()
+    """Settings that make it, by canonical id, the switch first, then what it needs; any will do. Empty where
+    none is known."""
 
     @property
     def change(self) -> str:
@@ -126,7 +141,7 @@ def proposals(rebuilt: Rebuilt) -> list[Proposal]:
 def _of_host() -> Iterator[Proposal]:
     for what in ("gc", "data"):
         yield Proposal(key=f"without_{what}", family=what, edit=without_host_time(what))
-    yield Proposal(key="without_launches", family="launches", edit=without_launches())
+    yield Proposal(key="without_launches", family="launches", edit=without_launches(), ways=_GRAPHS)
 
 
 def _of_kernels(rebuilt: Rebuilt) -> Iterator[Proposal]:
@@ -134,7 +149,12 @@ def _of_kernels(rebuilt: Rebuilt) -> Iterator[Proposal]:
     fp8 = scaled_kernels(KernelClass.GEMM, _FP8_FACTOR, uncertainty_frac=_FP8_UNCERTAINTY_FRAC)
     reason = _no_fp8(rebuilt)
     yield Proposal(
-        key="fp8_gemm", family="precision", edit=None if reason else fp8, reason=reason, exact=False
+        key="fp8_gemm",
+        family="precision",
+        edit=None if reason else fp8,
+        reason=reason,
+        exact=False,
+        ways=({"fp8": "hybrid"},),
     )
 
 
@@ -151,12 +171,13 @@ def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
     """Overlap of what there is; buckets and bytes of gradients and weights."""
     ours = rebuilt.graph.kind == TaskKind.COMMUNICATION
     ours &= rebuilt.dimension == DIMENSIONS.index("dp")
-    yield Proposal(key="overlapped_dp", family="overlap", edit=overlapped("dp"))
+    yield Proposal(key="overlapped_dp", family="overlap", edit=overlapped("dp"), ways=_OVERLAPS["dp"])
     present = np.unique(rebuilt.dimension[rebuilt.graph.kind == TaskKind.COMMUNICATION])
     for dimension in ("tp", "cp", "ep"):
         if DIMENSIONS.index(dimension) in present:
             key = f"overlapped_{dimension}"
-            yield Proposal(key=key, family=f"overlap_{dimension}", edit=overlapped(dimension))
+            ways = _OVERLAPS.get(dimension, ())
+            yield Proposal(key=key, family=f"overlap_{dimension}", edit=overlapped(dimension), ways=ways)
             if dimension == "tp":
                 yield Proposal(key="without_queueing_tp", family="overlap_tp", edit=without_queueing("tp"))
     size = rebuilt.bytes[ours & (rebuilt.bytes > 0)]
@@ -172,7 +193,11 @@ def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
             ("dp_half_bytes", "dp_bytes", half, ""),
         ]
     for key, family, edit, tried_with in edits:
-        yield Proposal(key=key, family=family, edit=edit, exact=family != "dp_bytes", tried_with=tried_with)
+        bytes_of = family == "dp_bytes"
+        ways = ({"grad_reduce_in_fp32": False},) if bytes_of else ()
+        yield Proposal(
+            key=key, family=family, edit=edit, exact=not bytes_of, tried_with=tried_with, ways=ways
+        )
     if not edits:
         reason = "the capture shows no dp communication of known size"
         for key in ("buckets_x4", "buckets_x0.25", "dp_half_bytes"):
@@ -181,7 +206,12 @@ def _of_communication(rebuilt: Rebuilt) -> Iterator[Proposal]:
 
 def _of_layout(rebuilt: Rebuilt) -> Iterator[Proposal]:
     chunks = rebuilt.ranks[0].facts.vpp or 1
-    yield Proposal(key="without_recompute", family="recompute", edit=without_recompute())
+    yield Proposal(
+        key="without_recompute",
+        family="recompute",
+        edit=without_recompute(),
+        ways=({"recompute_granularity": None},),
+    )
     yield _virtual_stages("more_virtual_stages", 2 * chunks)
     if chunks > 1:
         fewer = chunks // 2 if chunks % 2 == 0 else 1
@@ -193,7 +223,9 @@ def _of_layout(rebuilt: Rebuilt) -> Iterator[Proposal]:
 
 def _virtual_stages(key: str, chunks: int) -> Proposal:
     tried_with = f", {chunks} per rank" if chunks > 1 else ", none"
-    return Proposal(key=key, family="schedule", edit=virtual_stages(chunks), tried_with=tried_with)
+    to = {_VPP: chunks if chunks > 1 else None}
+    ways = (to, {**to, "overlap_p2p_comm": True})
+    return Proposal(key=key, family="schedule", edit=virtual_stages(chunks), tried_with=tried_with, ways=ways)
 
 
 def _of_ranks(rebuilt: Rebuilt) -> Iterator[Proposal]:

@@ -23,7 +23,7 @@ from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.replay.basis import Basis, occasional
-from perfdoc.simulator.replay.gains import Gains, no_gains, predict_all
+from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains, predict_all
 from perfdoc.simulator.replay.rebuilt import Rebuilt
 from perfdoc.simulator.replay.unedited import KEPT_TASKS_MAX, KeptRank, not_replayed, replay_job
 from perfdoc.simulator.replay.unprofiled import NOT_LOGGED, FreeLengths, as_unprofiled
@@ -109,27 +109,31 @@ def replay_whole(
     *,
     free: FreeLengths = NOT_LOGGED,
     stragglers: Collection[tuple[str, str]] = (),
+    why_not: WhyNot = lambda _key, _ways: "",
     tasks_max: int = KEPT_TASKS_MAX,
 ) -> WholeReplay:
     """The job's replay where there are several ranks, and predictions from it; from each rank alone where the
     ranks cannot be joined. All arguments in the same order of ranks.
 
     free: what the step log says of steps without the profiler. stragglers: (name, dimension) of ranks that
-    others wait for beyond chance: without the lateness of any other rank nothing is promised.
+    others wait for beyond chance: without the lateness of any other rank nothing is promised. why_not: see
+    predict_all.
     """
     kept = [r.rebuilt for r in ranks if r.rebuilt is not None]
     job, joined = None, None
     if len(ranks) > 1:
         job, joined = _job(ranks, kept, calls, matches, clocks, tasks_max)
     if job is not None and joined is not None:
-        return WholeReplay(job=job, gains=predict_all([basis_of(joined, job, ledgers, free)], stragglers))
+        return WholeReplay(
+            job=job, gains=predict_all([basis_of(joined, job, ledgers, free)], stragglers, why_not)
+        )
     if len(kept) < len(ranks) or _tasks(kept) > tasks_max:
         return WholeReplay(job=job, gains=no_gains(*_why_none(ranks, tasks_max)))
     bases = [
         basis_of(rebuilt, r.replay, [ledger], free)
         for rebuilt, r, ledger in zip(kept, ranks, ledgers, strict=True)
     ]
-    return WholeReplay(job=job, gains=predict_all(bases, stragglers))
+    return WholeReplay(job=job, gains=predict_all(bases, stragglers, why_not))
 
 
 def basis_of(

@@ -62,7 +62,6 @@ def test_layout_at_the_peak(tmp_path: Path) -> None:
     assert layout.inactive_split_bytes == 21 * MIB
     assert layout.largest_free_block_bytes == 11 * MIB
     assert (layout.rounding_bytes, layout.pending_free_bytes, layout.cached_bytes) == (0, 0, 0)
-    assert layout.unused_frac == 21 / 40
 
 
 def test_sites_are_ranked_and_tell_nothing_private(tmp_path: Path) -> None:

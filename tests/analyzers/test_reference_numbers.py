@@ -141,7 +141,7 @@ BATCHED = {"gpt_fwd_bwd_rtx3070ti_sched": 62_454_729, "windows_rtx5000": 28_155_
 
 @pytest.mark.parametrize("name", [*sorted({name for name, _ in NSYS}), "cuda_graph_a100"])
 def test_hardly_any_idle_time_is_unexplained(shared_traces: Path, name: str) -> None:
-    for rank in measured(shared_traces / "nsys" / f"{name}.sqlite"):
+    for rank in measured(shared_traces / "nsys" / f"{name}.sqlite", WindowRequest(whole_capture=True)):
         unexplained_ns = rank.ledger.idle_ns["unexplained"]
         if name in BATCHED:
             assert unexplained_ns == BATCHED[name]

@@ -10,7 +10,7 @@ PROGRAM = """
 import os, signal, sys, threading, time
 from functools import partial
 from pathlib import Path
-from perfdoc.diagnose.measuring import _run
+from perfdoc.diagnose.measuring import WorkerLostError, _run
 
 class Large:
     '''Takes long to send, and says when it is about to be sent.'''
@@ -22,31 +22,39 @@ class Large:
         self.said.write_text(str(os.getpid()))
         return bytes, (bytes(400_000_000),)
 
-def interrupt(said):
+def strike(said, whom):
     while not (said.exists() and (worker := said.read_text())):
         time.sleep(0.001)
     # It sleeps where the pipe is full: in the middle of its result.
     while Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[0] != "S":
         time.sleep(0.0002)
-    os.kill(os.getpid(), signal.SIGINT)
+    if whom == "worker":
+        os.kill(int(worker), signal.SIGKILL)
+    else:
+        os.kill(os.getpid(), signal.SIGINT)
 
 if __name__ == "__main__":
     said = Path(sys.argv[1])
-    threading.Thread(target=interrupt, args=(said,), daemon=True).start()
+    threading.Thread(target=strike, args=(said, sys.argv[2]), daemon=True).start()
     try:
         _run([partial(Large, said) for _ in range(2)], 2)
     except KeyboardInterrupt:
         print("interrupted")
+    except WorkerLostError:
+        print("lost")
 """
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what a process does")
-def test_an_interrupt_while_a_worker_sends_its_result_ends_the_program(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("whom", "end"), [("parent", "interrupted\n"), ("worker", "lost\n")])
+def test_a_signal_while_a_worker_sends_its_result_ends_the_program(
+    tmp_path: Path, whom: str, end: str
+) -> None:
     program = tmp_path / "program.py"
     program.write_text(PROGRAM)
-    line = [sys.executable, str(program), str(tmp_path / "said")]
+    line = [sys.executable, str(program), str(tmp_path / "said"), whom]
     done = subprocess.run(line, capture_output=True, text=True, timeout=60)
-    assert (done.stdout, done.stderr, done.returncode) == ("interrupted\n", "", 0)
+    assert (done.stdout, done.stderr, done.returncode) == (end, "", 0)
 
 
 IMPORTING = """

@@ -273,7 +273,7 @@ def nsys_recipe(
     ("mode", "has_perfdoc"),
     some(
         itertools.product(["none", "concurrent", "dask-futures"], [True, False]),
-        [("none", False), ("concurrent", True)],
+        [("concurrent", False)],
     ),
 )
 def test_the_recipe_over_two_reports(

@@ -107,7 +107,7 @@ def test_only_the_ranks_asked_for_are_written(tmp_path: Path) -> None:
         (("llama3-8b", "--layout", "tp=8,pp=4,dp=128,micro_batches=1000"), "more than"),
         (("llama3-8b", "--layout", "dp=2,bucket=1"), "or larger buckets"),
         (("llama3-70b", "--layout", "dp=8", "--fault", "small_buckets=0.01"), "or larger buckets"),
-        (("llama3-8b", "--layout", "pp=4,micro_batches=4000", *MANY), "layings in all are more"),
+        (("llama3-8b", "--layout", "pp=4,micro_batches=4000", *MANY), "simulations in all are more"),
         (("llama3-8b", "--fault", "max_connections"), "needs tp above 1"),
         (("llama3-8b", "--layout", "tp=2,overlap_tp=off", "--fault", "max_connections"), "overlap_tp=on"),
         (("llama3-8b", "--layout", "tp=2", "--fault", "fp32_reduce"), "no gradients are exchanged"),

@@ -4,8 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.diagnose.verdict import verdict_of
+from perfdoc.diagnose.verdict import memory_verdict, verdict_of
 from tests.reports.build import ledger, rank
+from tests.reports.build_memory import GIB, device, memory
 
 
 @pytest.mark.parametrize(
@@ -61,3 +62,11 @@ def test_whole_graphs_may_hide_what_is_no_compute() -> None:
 
 def test_an_empty_window() -> None:
     assert verdict_of([rank(0, ledger())]) == "The window is empty: nothing ran in it."
+
+
+def test_a_job_that_runs_out_of_memory_is_told_so() -> None:
+    ranks = [rank(0, ledger(compute=100))]
+    assert verdict_of(ranks, 1) == f"{verdict_of(ranks)} 1 allocation failed: out of GPU memory."
+    assert verdict_of(ranks, 3).endswith("3 allocations failed: out of GPU memory.")
+    known = replace(memory(), devices=[device(0, 20 * GIB)])
+    assert memory_verdict(known, 2) == f"{memory_verdict(known)} 2 allocations failed: out of GPU memory."

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.export.nesting import MAX_LANES, Events, Laid, disjoint, nested
+from perfdoc.export.nesting import MAX_LANES, Events, Lanes, disjoint, nested
 
 SLICES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), max_size=24)
 
@@ -31,10 +31,10 @@ def played(lane: Events, start: np.ndarray, end: np.ndarray) -> list[int]:
     return done
 
 
-def check(laid: Laid, rows: list[tuple[int, int]]) -> None:
+def check(placed: Lanes, rows: list[tuple[int, int]]) -> None:
     start, end = columns(rows)
-    done = [row for lane in laid.lanes for row in played(lane, start, end)]
-    assert len(done) == len(set(done)) == len(rows) - laid.left_out
+    done = [row for lane in placed.lanes for row in played(lane, start, end)]
+    assert len(done) == len(set(done)) == len(rows) - placed.left_out
 
 
 @given(SLICES)
@@ -45,9 +45,9 @@ def test_every_slice_is_told_once_and_never_across(rows: list[tuple[int, int]]) 
 @given(SLICES)
 def test_lanes_hold_slices_that_do_not_meet(rows: list[tuple[int, int]]) -> None:
     start, end = columns(rows)
-    laid = disjoint(start, end)
-    check(laid, rows)
-    for lane in laid.lanes:
+    placed = disjoint(start, end)
+    check(placed, rows)
+    for lane in placed.lanes:
         order = lane.row[lane.is_begin]
         assert (start[order][1:] >= end[order][:-1]).all()
 
@@ -63,26 +63,26 @@ def inside(depth: int, start: int, length: int) -> list[tuple[int, int]]:
 
 def test_what_nests_needs_one_lane() -> None:
     rows = [*inside(4, 0, 64), *inside(3, 64, 10), (64, 10)]
-    laid = nested(*columns(rows))
-    assert (len(laid.lanes), laid.left_out) == (1, 0)
-    check(laid, rows)
+    placed = nested(*columns(rows))
+    assert (len(placed.lanes), placed.left_out) == (1, 0)
+    check(placed, rows)
 
 
 def test_only_what_crosses_leaves_the_first_lane() -> None:
     # [0, 10) and [5, 15) cross; [20, 30) holds [22, 25).
     rows = [(0, 10), (5, 10), (20, 10), (22, 3)]
-    laid = nested(*columns(rows))
-    assert [sorted(set(lane.row.tolist())) for lane in laid.lanes] == [[2, 3], [0], [1]]
+    placed = nested(*columns(rows))
+    assert [sorted(set(lane.row.tolist())) for lane in placed.lanes] == [[2, 3], [0], [1]]
 
 
 def test_a_long_chain_of_crossings_ends() -> None:
     rows = [(i, 2) for i in range(1_000)]
-    laid = nested(*columns(rows))
-    assert (len(laid.lanes), laid.left_out) == (2, 0)
-    check(laid, rows)
+    placed = nested(*columns(rows))
+    assert (len(placed.lanes), placed.left_out) == (2, 0)
+    check(placed, rows)
 
 
 def test_too_many_at_once_are_counted() -> None:
     rows = [(0, 100 + i % 2) for i in range(MAX_LANES + 5)]
-    laid = disjoint(*columns(rows))
-    assert (len(laid.lanes), laid.left_out) == (MAX_LANES, 5)
+    placed = disjoint(*columns(rows))
+    assert (len(placed.lanes), placed.left_out) == (MAX_LANES, 5)

@@ -37,7 +37,7 @@ def megatron_log(path: Path, ms: float, *, batch: int = 128, late_batch: int | N
     """A log of Megatron-LM of 30 steps: a slow one, then `ms` with a wobble; the last ten may be of another
     batch."""
     lines = [
-        f" iteration {i:8d}/ 100 | elapsed time per iteration (ms): "
+        f" iteration {i:8d}/ 30 | elapsed time per iteration (ms): "
         f"{ms * (3 if i == 1 else 1) + i % 3:.1f} | throughput per GPU (TFLOP/s/GPU): 400.0 | "
         f"global batch size: {late_batch if late_batch and i > 20 else batch} | lm loss: 1.0 |"
         for i in range(1, 31)

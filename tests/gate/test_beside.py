@@ -137,7 +137,8 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     assert code == 1, out
     assert out.startswith("FAIL: A step of the fastest quarter takes 70.5")
     assert "5.0 % slower than the old runs' 67.1" in out
-    assert "1 of 64 cases" in out
+    # Four tests of six pairs (step, mean, late part, stalls): 1 of 64 each.
+    assert "up to 6.2 % of cases" in out
     assert "6 pairs of equal runs" in out
     assert "first in every pair" not in out
     assert not (tmp_path / "perfdoc-baselines").exists()

@@ -138,6 +138,8 @@ def test_a_loss_that_drowns_in_the_step_is_told_by_its_part(tmp_path: Path, make
     assert (code, found["verdict"]) == (3, "inconclusive"), out
     assert [(c["name"], c["state"]) for c in found["checks"]] == [
         ("step_time", "inconclusive"),
+        ("mean_step", "inconclusive"),
+        ("late_part", "pass"),
         ("parts", "pass"),
     ]
     late = [make_run(f"late{i}", ms, data_ms=4.2) for i, ms in enumerate((82, 60, 63))]
@@ -147,10 +149,10 @@ def test_a_loss_that_drowns_in_the_step_is_told_by_its_part(tmp_path: Path, make
     assert found["summary"].startswith(
         f"{DATA} grew from 1.000 ms to 4.200 ms, by 5.1 % of a step; the limit is 2.0 %"
     )
-    assert found["grown"][0] == {"part": DATA, "before_ns": MS, "after_ns": round(4.2 * MS)}
+    assert found["grown"][0] == {"part": f"{DATA}, mean", "before_ns": MS, "after_ns": round(4.2 * MS)}
 
 
 def test_parts_are_not_asked_where_the_step_is_told(tmp_path: Path, make_run: MakeRun) -> None:
     record(tmp_path, make_run)
     _, _, found = check(tmp_path, make_run("same", 100, parts={"compute": 60, "exposed_comm.dp": 40}))
-    assert [c["name"] for c in found["checks"]] == ["step_time"]
+    assert [c["name"] for c in found["checks"]] == ["step_time", "mean_step", "late_part"]

@@ -84,4 +84,4 @@ def test_profiled_steps_name_the_leaf(tmp_path: Path) -> None:
     slow = gate(tmp_path, "check", run(tmp_path, "slow", delay_ms=37.5), "--practical", "0.5")
     assert slow.returncode == 1, slow.stdout
     first = slow.stdout.splitlines()[0]
-    assert "In profiled steps idle.data by" in first, slow.stdout
+    assert "Growth in profiled steps: idle.data +" in first, slow.stdout

@@ -112,14 +112,15 @@ def test_the_command(tmp_path: Path, make_run: MakeRun) -> None:
     times = (98, 99, 100, 101, 102)
     days = [make_run(f"d{i}", ms, utc=utc) for i, (ms, utc) in enumerate(zip(times, DAYS, strict=True))]
     assert gate(tmp_path, "record", *days)[0] == 0
-    # 5 % more: beyond 3.747 * 1.58 % * sqrt(8/15) = 4.3 %, within the 6.5 % of a day that all three share.
-    hour = [make_run(f"n{i}", 105 + i / 100, utc=utc) for i, utc in enumerate(HOUR)]
+    # The step has 3 of the 8 shares of 1 %: t(0.99625, 4) = 4.99. 6 % more: beyond 4.99 * 1.58 % * sqrt(8/15)
+    # = 5.8 %, within the 4.99 * 1.58 % * sqrt(6/5) = 8.7 % of a day that all three share.
+    hour = [make_run(f"n{i}", 106 + i / 100, utc=utc) for i, utc in enumerate(HOUR)]
     code, out, _ = gate(tmp_path, "check", *hour)
-    assert (code, "the limit is 6.5 %" in out) == (3, True), out
+    assert (code, "the limit is 8.7 %" in out) == (3, True), out
     assert "other hours too, or old ones in turn" in out
     # What is no loss by that limit joins the baseline too.
-    later = [make_run(f"l{i}", 105 + i / 100, utc=f"2026-11-25T09:0{i}:00Z") for i in range(3)]
-    others = [make_run(f"o{i}", 105 + i / 100, utc=f"2026-11-2{i}T20:00:00Z") for i in range(3)]
+    later = [make_run(f"l{i}", 106 + i / 100, utc=f"2026-11-25T09:0{i}:00Z") for i in range(3)]
+    others = [make_run(f"o{i}", 106 + i / 100, utc=f"2026-11-2{i}T20:00:00Z") for i in range(3)]
     assert gate(tmp_path, "check", *others)[0] == 1
     assert gate(tmp_path, "record", *others)[0] == 2
     code, _, err = gate(tmp_path, "record", *later)

@@ -1,4 +1,8 @@
-"""In which order a pipeline stage runs the passes of its micro-batches, and what each pass waits for."""
+"""The planted jobs' own 1F1B: every pass has a slot on its stage, and a place on the way through the model.
+
+The simulator builds the order as lists (`perfdoc.simulator.forward.schedule`); this reckons it by index, and
+`tests/simulator/test_schedule.py` holds both against megatron-core.
+"""
 
 from __future__ import annotations
 
@@ -15,36 +19,39 @@ class Pass:
 
 
 def order_of(*, pp: int, vpp: int, stage: int, micro_batches: int) -> tuple[list[Pass], int]:
-    """The passes of a stage in order, and how many forwards come before the first backward's turn.
-
-    1F1B, interleaved where vpp is above 1 (Narayanan et al. 2021, arXiv 2104.04473): micro-batches go
-    through a chunk in groups of pp, and a stage warms up with 2 (pp - stage - 1) + (vpp - 1) pp forwards
-    (without interleaving with pp - stage - 1).
-    """
-    forwards = [
-        Pass(forward=True, micro_batch=first + i, chunk=chunk)
-        for first in range(0, micro_batches, pp if vpp > 1 else 1)
-        for chunk in range(vpp)
-        for i in range(min(pp if vpp > 1 else 1, micro_batches - first))
-    ]
-    backwards = [Pass(forward=False, micro_batch=f.micro_batch, chunk=vpp - 1 - f.chunk) for f in forwards]
-    warm = pp - stage - 1 if vpp == 1 else 2 * (pp - stage - 1) + (vpp - 1) * pp
-    warm = min(warm, len(forwards))
-    order = forwards[:warm]
-    for i in range(len(forwards) - warm):
-        order += [forwards[warm + i], backwards[i]]
-    return order + backwards[len(forwards) - warm :], warm
+    """The passes of a stage in order, and how many forwards come before the first backward's turn."""
+    group = pp if vpp > 1 else 1
+    count = micro_batches * vpp
+    stages_behind = pp - 1 - stage
+    warm = min(count, stages_behind if vpp == 1 else 2 * stages_behind + group * (vpp - 1))
+    slots: dict[int, Pass] = {}
+    for micro_batch in range(micro_batches):
+        for chunk in range(vpp):
+            begun = micro_batch - micro_batch % group
+            together = min(group, micro_batches - begun)
+            index = begun * vpp + chunk * together + micro_batch % group
+            # Beyond the warm-up, forwards and backwards take turns; then backwards are left.
+            slots[index if index < warm else 2 * index - warm] = Pass(
+                forward=True, micro_batch=micro_batch, chunk=chunk
+            )
+            slots[index + min(index + 1 + warm, count)] = Pass(
+                forward=False, micro_batch=micro_batch, chunk=vpp - 1 - chunk
+            )
+    return [slots[slot] for slot in range(2 * count)], warm
 
 
 def source_of(step: Pass, *, pp: int, vpp: int, stage: int) -> int | None:
     """The stage whose output the pass waits for; None where it needs none, or its own."""
-    if step.forward:
-        return stage - 1 if stage > 0 else pp - 1 if step.chunk > 0 else None
-    return stage + 1 if stage < pp - 1 else 0 if step.chunk < vpp - 1 else None
+    return _neighbour(step, -1 if step.forward else 1, pp=pp, vpp=vpp, stage=stage)
 
 
 def target_of(step: Pass, *, pp: int, vpp: int, stage: int) -> int | None:
     """The stage that waits for the pass's output; None where no other does."""
-    if step.forward:
-        return stage + 1 if stage < pp - 1 else 0 if step.chunk < vpp - 1 else None
-    return stage - 1 if stage > 0 else pp - 1 if step.chunk > 0 else None
+    return _neighbour(step, 1 if step.forward else -1, pp=pp, vpp=vpp, stage=stage)
+
+
+def _neighbour(step: Pass, way: int, *, pp: int, vpp: int, stage: int) -> int | None:
+    """The stage before or after, counting pp * vpp virtual stages through the model."""
+    virtual = step.chunk * pp + stage + way
+    other = virtual % pp
+    return other if 0 <= virtual < pp * vpp and other != stage else None

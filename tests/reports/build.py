@@ -71,6 +71,9 @@ def window(duration_ns: int, steps: int = 0, start_ns: int = 1_000) -> Window:
         steps=steps,
         step_list=step_list,
         reason="ranges named perfdoc.step" if steps else "no range names a step",
+        start_up=None,
+        period=None,
+        proposals=[],
     )
 
 

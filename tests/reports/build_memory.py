@@ -79,6 +79,7 @@ def replay() -> Replay:
         measured_ns=100,
         replayed_ns=101,
         error_frac=0.01,
+        predicts=True,
         critical_path={"compute": 80, "communication.dp": 20, "host": 1},
     )
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from perfdoc.reports.advice import by_gain, gain_words, lines_of, rough
+from perfdoc.reports.advice import gain_words, lines_of, rough
 from perfdoc.results import Gain
 from tests.reports.build import rule
 
@@ -49,19 +49,3 @@ def test_assumptions_are_said() -> None:
     assert found["assuming"] == "a graph; a stream"
     assert "in this window" in found["gain"]
     assert "assuming" not in dict(lines_of(rule("fires")))
-
-
-def test_the_largest_share_comes_first() -> None:
-    small = replace(rule("fires", "PD1"), gain=REPLAYED, gain_frac=0.1)
-    large = replace(rule("fires", "PD2"), gain=replace(REPLAYED, mid_ms=10.0), gain_frac=0.2)
-    at_most = replace(
-        rule("fires", "PD3"), gain=replace(REPLAYED, mid_ms=None, method="ceiling"), gain_frac=0.9
-    )
-    none = rule("fires", "PD0")
-    assert [r.code for r in by_gain([none, at_most, small, large])] == ["PD2", "PD1", "PD3", "PD0"]
-
-
-def test_problems_come_before_what_only_informs() -> None:
-    informs = replace(rule("fires", "PD1"), gain=REPLAYED, gain_frac=0.9, level="information")
-    problem = replace(rule("fires", "PD2"), level="problem")
-    assert [r.code for r in by_gain([informs, problem])] == ["PD2", "PD1"]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from perfdoc.analyzers.device.window import WindowRequest
@@ -12,9 +13,10 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.replay import Gain, GainsAnalysis, Prediction
 from perfdoc.results.rules import RuleResult
+from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.registry import own_rules, run_rules
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
@@ -68,7 +70,14 @@ def result(code: str, case: Case) -> RuleResult:
     """What one rule says of a case."""
     (found,) = [r for r in run_rules(case) if r.code == code]
     assert found.state != "error", found.reason
+    assert {a.knob for a in found.advice} <= _advisable().get(code, set()), "its page leaves out a knob"
     return found
+
+
+@cache
+def _advisable() -> Mapping[str, Collection[str]]:
+    """Code → knobs that its page lists."""
+    return {rule.meta.code: set(advisable(rule)) for rule in own_rules()}
 
 
 def step_with_gap(gap_us: int, range_name: str = "", *, step: str = "perfdoc.step") -> TimelineBuilder:

@@ -10,13 +10,10 @@ from pathlib import Path
 import msgspec
 
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.analyzers.job import measure_job
-from perfdoc.analyzers.memory.job import job_memory
 from perfdoc.diagnose.asked import Work, memory_files
 from perfdoc.diagnose.job import job_configuration
 from perfdoc.diagnose.measuring import measure_all
-from perfdoc.diagnose.ranks import rank_of
-from perfdoc.diagnose.replays import replays_of
+from perfdoc.diagnose.whole_case import whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.rules.engine.case import Case
@@ -42,7 +39,7 @@ def simulated_case(shape: str, layout: str, *faults: str, known: bool = True) ->
 
 def _case(folder: Path, shape: ModelShape, layout: str, faults: tuple[str, ...], known: bool) -> Case:
     job = simulate(shape, parse_layout(f"seq=4096,{layout}"), planted=parse_faults(faults), steps=2)
-    write_job(job, folder, ranks=range(job.laying.setting.layout.world_size))
+    write_job(job, folder, ranks=range(job.simulation.setting.layout.world_size))
     config = folder / "job.yaml"
     return measured_case([str(folder / "traces")], given_facts((), config) if known else None, config)
 
@@ -59,20 +56,10 @@ def measured_case(paths: list[str], given: JobFacts | None = None, config: Path 
     )
     measurements = measure_all(work, 1)
     found = measurements.captures
-    job = measure_job(found)
-    measured = [(i, m) for i, capture in enumerate(found) for m in capture.ranks]
-    ranks = [
-        rank_of(m, device, i, label)
-        for (i, m), device, label in zip(measured, job.devices, job.labels, strict=True)
-    ]
-    facts = common_facts([c.facts for c in found])
-    return Case(
-        captures=found,
-        job=job,
-        gains=replays_of(found, ranks, job).gains,
-        memory=job_memory(measurements.memory),
-        configuration=job_configuration(facts, config if given is not None else None),
+    configuration = job_configuration(
+        common_facts([c.facts for c in found]), config if given is not None else None
     )
+    return whole_case(found, measurements.memory, configuration).case
 
 
 def with_settings(case: Case, configuration: Configuration) -> Case:

@@ -10,7 +10,7 @@ import pytest
 
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.knobs.knob import Value
-from perfdoc.rules.checks.pd383_long_sequence_recompute import LONG, MIN_FRAC
+from perfdoc.rules.checks.pd383_long_sequence_recompute import MIN_FRAC, MIN_TOKENS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.context_parallel import two_levels
 from perfdoc.rules.facts.tp_against_cp import TIMES
@@ -164,7 +164,7 @@ def test_pd122(exposed: Case, settings: dict[str, Value], state: str, to: int | 
 
 
 FULL: dict[str, Value] = {
-    "seq_length": LONG,
+    "seq_length": MIN_TOKENS,
     "recompute_granularity": "full",
     "recompute_method": "uniform",
     "recompute_num_layers": 1,
@@ -184,7 +184,7 @@ def recomputing(case: Case, us: float | None) -> Case:
         ({}, 1000 * MIN_FRAC, "fires", {"context_parallel_size": 2, **SELECTIVE}),
         ({}, 1000 * MIN_FRAC - 1, "passes", {}),
         ({}, None, "skipped", {}),
-        ({"seq_length": LONG - 1}, 100, "not_applicable", {}),
+        ({"seq_length": MIN_TOKENS - 1}, 100, "not_applicable", {}),
         ({"data_parallel_size": 7}, 100, "fires", {}),
         ({"context_parallel_size": 4096}, 100, "fires", {}),  # 8192 / (2 x 8192)
         ({**SELECTIVE}, 100, "fires", {"context_parallel_size": 2}),

@@ -83,6 +83,11 @@ def test_pd303_names_the_late_rank(tmp_path: Path) -> None:
         assert (found.state, found.reason) == ("fires", "rank 2 joins last in DP collectives")
         assert found.gain is not None
         assert (found.gain.method, found.gain.mid_ms) == (method, mid)
+    # Late for another cause, which computing as fast as the others does not take away.
+    (straggler, *_) = case.job.skew.stragglers
+    skew = replace(case.job.skew, stragglers=[replace(straggler, cause="other")])
+    found = result("PD303", _without_rank(replace(case, job=replace(case.job, skew=skew)), 2))
+    assert (found.state, found.level, found.gain and found.gain.method) == ("fires", "information", "ceiling")
     # Even ranks of one clock: nobody comes last, to collectives of which too few are told apart.
     even = result("PD303", planted(tmp_path, JobSpec(dp=4, micro_batches=2)))
     assert (even.state, even.evidence) == ("skipped", [])

@@ -257,20 +257,21 @@ def test_pd314_threshold(tp2: Case) -> None:
     assert result("PD314", under(tp2, {**NOW, TP: 1, SP: False})).state == "not_applicable"
 
 
-def test_pd315_starved(tp2: Case) -> None:
-    def idle(case: Case, frac: float) -> Case:
-        ranks = []
-        for r in case.ranks:
-            ns = -(-round(r.ledger.window_ns * frac * 1000) // 1000)
-            more = ns - r.ledger.idle_ns["host"]
-            ledger = replace(
-                r.ledger,
-                idle_ns={**r.ledger.idle_ns, "host": ns},
-                compute_ns=r.ledger.compute_ns - more,
-            )
-            ranks.append(replace(r, ledger=ledger))
-        return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
+def idle(case: Case, frac: float) -> Case:
+    ranks = []
+    for r in case.ranks:
+        ns = -(-round(r.ledger.window_ns * frac * 1000) // 1000)
+        more = ns - r.ledger.idle_ns["host"]
+        ledger = replace(
+            r.ledger,
+            idle_ns={**r.ledger.idle_ns, "host": ns},
+            compute_ns=r.ledger.compute_ns - more,
+        )
+        ranks.append(replace(r, ledger=ledger))
+    return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
 
+
+def test_pd315_starved(tp2: Case) -> None:
     settings = {**NOW, TP: 8, "data_parallel_size": 1}
     tp2 = with_exposed(tp2, "tp", 0.0)
     wide = under(tp2, settings, model=SMALL)

@@ -10,6 +10,8 @@ import pytest
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import DIALECTS
+from perfdoc.results.capture_parts import StartUp
+from perfdoc.results.events import NO_EVENTS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Need, given, needs_in_words, not_applicable, skipped
 from perfdoc.rules.engine.registry import own_rules, run_rules
@@ -68,7 +70,7 @@ def test_a_case_without_anything_is_too_little_for_every_rule() -> None:
         state, reason, was_called = asked(rule, EMPTY)
         assert was_called or (state in ("skipped", "not_applicable") and reason), rule.meta.code
         called |= {rule.meta.code} if was_called else set()
-    assert called == JUDGES_NOTHING
+    assert called == JUDGES_NOTHING, "META.needs of the others does not say what must be measured"
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +79,7 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     folder = tmp_path_factory.mktemp("needs")
     whole = case_of(folder, step_with_communication(100))
     unlaunched = case_of(folder, with_gap(10, launched=False))
-    captures = [EMPTY, whole, unlaunched, *(lacking(whole, i) for i in range(6))]
+    captures = [EMPTY, whole, unlaunched, *(lacking(whole, i) for i in range(8))]
     settings = [Configuration()]
     for seed in range(60):
         dice = random.Random(seed)
@@ -92,6 +94,18 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     return found
 
 
+START_UP = StartUp(
+    start_ns=0,
+    end_ns=1,
+    compute_ns=0,
+    loading_ns=1,
+    allocation_ns=0,
+    communicator_ns=0,
+    work_frac=0.9,
+    left_out=False,
+)
+
+
 def lacking(case: Case, which: int) -> Case:
     """A case whose ranks lack one thing."""
 
@@ -104,6 +118,8 @@ def lacking(case: Case, which: int) -> Case:
             replace(rank, window=replace(rank.window, kind="user")),
             replace(rank, window=replace(rank.window, kind="capture")),
             replace(rank, kernel_times=[]),
+            replace(rank, window=replace(rank.window, start_up=START_UP)),
+            replace(rank, events=replace(NO_EVENTS, work_missing="x")),
         )[which]
 
     return replace(case, captures=[replace(c, ranks=[without(r) for r in c.ranks]) for c in case.captures])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -9,15 +10,65 @@ import pytest
 import yaml
 
 from perfdoc.rules.advice.entries import TOPICS, entries
+from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.pages import pages, rules_by_entry
 from perfdoc.rules.engine.registry import own_rules
+from perfdoc.rules.engine.thresholds import in_words, with_unit
+from tests.rules.examples import examples, recorded, run
 
 ROOT = Path(__file__).resolve().parents[2]
+EXAMPLES = json.loads((ROOT / "docs" / "rules" / "examples.json").read_text(encoding="utf-8"))
 
 
 def test_the_pages_are_as_the_rules_are() -> None:
     written = {f.name: f.read_text(encoding="utf-8") for f in (ROOT / "docs" / "rules").glob("*.md")}
-    assert written == dict(pages()), "docs/rules is stale: make docs"
+    assert written == dict(pages(EXAMPLES)), "docs/rules is stale: make docs"
+
+
+def test_every_rule_has_an_example() -> None:
+    assert set(examples()) == set(EXAMPLES) == {r.meta.code for r in own_rules()}, "make docs"
+
+
+@pytest.mark.parametrize("code", sorted(EXAMPLES))
+def test_an_example_fires_as_its_page_says(code: str, tmp_path: Path) -> None:
+    one = examples()[code]
+    found = run(one, tmp_path)
+    assert found.state == "fires", found.reason
+    assert recorded(one, found) == EXAMPLES[code], "docs/rules is stale: make docs"
+
+
+def test_pages_say_what_to_set_how_to_verify_and_when_not_to_believe() -> None:
+    made = pages(EXAMPLES)
+    for code in EXAMPLES:
+        text = made[f"{code}.md"]
+        for heading in ("Example", "What to set", "How to verify", "When it is a false alarm"):
+            assert f"## {heading}\n" in text, (code, heading)
+    row = next(line for line in made["PD202.md"].splitlines() if line.startswith("| `manual_gc` |"))
+    assert ("`--manual-gc`" in row, "TrainingConfig" in row or "train.manual_gc" in row) == (True, True)
+
+
+def test_thresholds_have_words_and_units() -> None:
+    for name, value, words, shown in (
+        ("MIN_FRAC", 0.005, "minimum share", "0.5 %"),
+        ("MIN_BYTES", 4 << 30, "minimum", "4 GiB"),
+        ("MIN_SPEED_UP_RATIO", 1.2, "minimum speed up", "1.2 times"),
+        ("MAX_PARAMETERS", 20_000_000_000, "maximum parameters", "20,000,000,000 parameters"),
+        ("WAIT_NS", 1_500, "wait", "1.500 µs"),
+    ):
+        assert (in_words(name), with_unit(name, value)) == (words, shown)
+    raw = re.compile(r"^\| `?[A-Z][A-Z_]+`? \|", re.MULTILINE)
+    sections = {name: text.partition("## Thresholds")[2] for name, text in pages(EXAMPLES).items()}
+    assert [name for name, text in sections.items() if raw.search(text)] == []
+
+
+def test_knobs_are_found_where_a_rule_names_them() -> None:
+    """By a constant, by a pattern, in a table, and in functions of rules/facts that it calls."""
+    found = {rule.meta.code: advisable(rule) for rule in own_rules()}
+    assert found["PD202"] == ["manual_gc", "manual_gc_interval"]
+    assert found["PD110"] == ["nvte_fwd_layernorm_sm_margin", "nvte_bwd_layernorm_sm_margin"]
+    assert "persist_layer_norm" in found["PD404"]
+    assert "num_layers_in_first_pipeline_stage" in found["PD305"]
+    assert found["PD303"] == []
 
 
 def test_an_entry_is_decided_or_says_why_not() -> None:
@@ -41,7 +92,7 @@ def test_every_entry_of_the_guides_is_there() -> None:
 
 def test_a_page_needs_no_look_into_the_source() -> None:
     """Guides by title, thresholds of other files by value; `exposed.MIN_FRAC` is 0.05."""
-    made = dict(pages())
+    made = dict(pages(EXAMPLES))
     assert [name for name, text in made.items() if "seed 0" in text or "DESIGN" in text] == []
     assert [name for name, text in made.items() if re.search(r"`\w+\.[A-Z][A-Z_]+`", text)] == []
     assert "Fires at 5 % of the window" in made["PD342.md"]

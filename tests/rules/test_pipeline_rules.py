@@ -9,12 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from perfdoc.analyzers.pipeline.layout import ideal_bubble_frac
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd305_uneven_stages
 from perfdoc.rules.checks import pd307_exposed_stage_messages as pd307
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import bubble, interleaving
-from perfdoc.rules.facts.bubble import PER_STAGE, ideal_frac
+from perfdoc.rules.facts.bubble import PER_STAGE
 from perfdoc.rules.facts.stage_split import as_settings, balanced, layers_by_stage
 from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, predicting, result, settings_of
@@ -320,18 +321,19 @@ def test_pd307_planted_messages(folder: Path) -> None:
     assert "with any overlap_p2p_comm" in result("PD307", slow).remedy
 
 
+def sorted_passes(case: Case) -> Case:
+    ranks = []
+    for rank in case.ranks:
+        passes = rank.pipeline.passes
+        order = np.lexsort((~passes.is_forward, passes.step))
+        passes = replace(passes, is_forward=passes.is_forward[order])
+        ranks.append(replace(rank, pipeline=replace(rank.pipeline, passes=passes)))
+    return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
+
+
 def test_pd308_tells_gpipe_from_1f1b(even: Case) -> None:
     """Eight micro-batches are too few for four stages (12 may fly); for one they are not."""
     assert result("PD308", even).state == "passes"  # the last stage turns at once
-
-    def sorted_passes(case: Case) -> Case:
-        ranks = []
-        for rank in case.ranks:
-            passes = rank.pipeline.passes
-            order = np.lexsort((~passes.is_forward, passes.step))
-            passes = replace(passes, is_forward=passes.is_forward[order])
-            ranks.append(replace(rank, pipeline=replace(rank.pipeline, passes=passes)))
-        return replace(case, captures=[replace(case.captures[0], ranks=ranks)])
 
     gpipe = sorted_passes(even)
     assert result("PD308", gpipe).state == "skipped"
@@ -341,5 +343,5 @@ def test_pd308_tells_gpipe_from_1f1b(even: Case) -> None:
 
 
 def test_ideal_bubble() -> None:
-    assert ideal_frac(pp=4, vpp=1, micro_batches=8) == 3 / 11
-    assert ideal_frac(pp=1, vpp=1, micro_batches=8) == 0
+    assert ideal_bubble_frac(pp=4, vpp=1, micro_batches=8) == 3 / 11
+    assert ideal_bubble_frac(pp=1, vpp=1, micro_batches=8) == 0

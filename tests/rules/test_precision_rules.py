@@ -108,7 +108,7 @@ def test_the_host_comes_before_fp8(measured: Measured) -> None:
 
 def test_fp8_that_can_gain_little(measured: Measured) -> None:
     # Products of 200 of 1,000 us took 400 us in 16 bits at most: 1.2 times as fast.
-    assert pd402_fp8_gains_little.LEAST_SPEED_UP == 1.2
+    assert pd402_fp8_gains_little.MIN_SPEED_UP_RATIO == 1.2
     assert result("PD402", given(measured(GEMM, 200), **FP8)).state == "passes"
     small = result("PD402", given(measured(GEMM, 199), **FP8))
     assert (small.state, small.level, "small part" in small.reason) == ("fires", "information", True)

@@ -15,16 +15,16 @@ from tests.rules.cases import evidence_of, result
 from tests.rules.laid import remembering
 
 
-def case_of(folder: Path, name: str) -> Case:
+def case_of(folder: Path, name: str, *, whole: bool = False) -> Case:
     path = folder / name
     if not path.exists():
         pytest.skip(f"{name} is not among the shared traces")
-    return Case.of([measure_capture(path, WindowRequest())])
+    return Case.of([measure_capture(path, WindowRequest(whole_capture=whole))])
 
 
 def test_attention_and_norms_written_by_hand(shared_traces: Path) -> None:
     """A transformer of a course's exercise: softmax of its own, RMS norms of six kernels each."""
-    case = case_of(shared_traces, "nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite")
+    case = case_of(shared_traces, "nsys/gpt_fwd_bwd_rtx3070ti_sched.sqlite", whole=True)
     attention, unfused = result("PD405", case), result("PD404", case)
     assert (attention.state, evidence_of(attention)[0]) == ("fires", "5.7 %")
     assert (unfused.state, evidence_of(unfused)[:2]) == ("fires", ["1.4 %", "1.3 %"])

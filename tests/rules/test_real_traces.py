@@ -6,9 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.reports.advice import by_gain
 from perfdoc.results.rules import RuleResult
-from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.registry import Judged, judge
 from tests.rules.simulated_cases import measured_case
 
 ONE_GPU = (
@@ -19,11 +18,16 @@ ONE_GPU = (
 )
 
 
+def judged(path: Path) -> Judged:
+    """What the rules say of a trace; nothing throws."""
+    found = judge(measured_case([str(path)]))
+    assert [f"{r.code}: {r.reason}" for r in found.results if r.state == "error"] == []
+    return found
+
+
 def fired(path: Path) -> list[RuleResult]:
-    """What fires in a trace; nothing throws."""
-    found = run_rules(measured_case([str(path)]))
-    assert [f"{r.code}: {r.reason}" for r in found if r.state == "error"] == []
-    return [r for r in found if r.state == "fires"]
+    """What fires in a trace."""
+    return [r for r in judged(path).results if r.state == "fires"]
 
 
 @pytest.mark.parametrize("name", ONE_GPU)
@@ -35,10 +39,10 @@ def test_no_communication_is_blamed_on_one_gpu(shared_traces: Path, name: str) -
 
 def test_the_host_comes_first_where_the_gpus_wait_for_it(shared_traces: Path) -> None:
     # 2.3 % of the time kernels run; what remains is copies from the host and waiting for it.
-    found = fired(shared_traces / "nsys" / "host_bound_2gpu_h100.sqlite")
-    first = by_gain(found)[0]
-    assert first.code.startswith("PD2")
-    assert not [r.code for r in found if r.code.startswith("PD1")]
+    found = judged(shared_traces / "nsys" / "host_bound_2gpu_h100.sqlite").opportunities
+    assert found[0].codes[0].startswith("PD2")
+    assert (found[-1].codes, found[-1].kind) == (["PD902"], "capture")
+    assert not [code for row in found for code in row.codes if code.startswith("PD1")]
 
 
 def test_a_job_that_waits_for_its_data_is_told_so(shared_traces: Path) -> None:

@@ -17,7 +17,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.waits import RankWait
 from perfdoc.rules.checks.pd101_exposed_dp import HIDDEN_FRAC, WORTH_FRAC
-from perfdoc.rules.checks.pd380_step_beside_dp import FEW, MIN_FRAC
+from perfdoc.rules.checks.pd380_step_beside_dp import MAX_MICRO_BATCHES, MIN_FRAC
 from perfdoc.rules.checks.pd382_low_mfu import LOW_MFU
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
@@ -175,9 +175,9 @@ def test_pd380(tmp_path_factory: pytest.TempPathFactory) -> None:
     """500 of 1,000 us are DP communication, 499 are not enough."""
     half = round(1000 * MIN_FRAC)
     for us, count, state in (
-        (half - 100, FEW, "fires"),
-        (half - 101, FEW, "passes"),
-        (half - 100, FEW + 1, "passes"),
+        (half - 100, MAX_MICRO_BATCHES, "fires"),
+        (half - 101, MAX_MICRO_BATCHES, "passes"),
+        (half - 100, MAX_MICRO_BATCHES + 1, "passes"),
         (half - 100, None, "skipped"),
     ):
         case = communicating(tmp_path_factory.mktemp("few"), "dp", 100, hidden_us=us)

@@ -89,7 +89,7 @@ def loaded(case: Case, *layers: float) -> Case:
     ],
 )
 def test_less_than_a_layer_cannot_be_spread(layers: tuple[float, ...], level: str) -> None:
-    assert pd305_uneven_stages.A_LAYER == 1
+    assert pd305_uneven_stages.MIN_LAYERS == 1
     found = result("PD305", loaded(simulated_case("dense", LAYOUT), *layers))
     assert evidence_of(found)[-1] == f"about {max(layers):.2g}"
     assert (found.state, found.level) == ("fires", level)

@@ -35,10 +35,10 @@ def simulated(layout: str, *faults: str, shape: ModelShape = DENSE, steps: int =
 
 def written(job: SimulatedJob, folder: Path, *, clock: Clock | None = None) -> list[Path]:
     """Every rank's capture."""
-    world = job.laying.setting.layout.world_size
+    world = job.simulation.setting.layout.world_size
     return [
-        write_rank(laid, job.gpu, world, folder / f"rank{r}.sqlite", clock=clock or Clock())
-        for r, laid in enumerate(job.laying.ranks)
+        write_rank(timed, job.gpu, world, folder / f"rank{r}.sqlite", clock=clock or Clock())
+        for r, timed in enumerate(job.simulation.ranks)
     ]
 
 
@@ -56,7 +56,7 @@ def present(leaves: object) -> Mapping[str, int]:
 
 def facts_of(job: SimulatedJob) -> JobFacts:
     """The layout, as a user gives it."""
-    lay = job.laying.setting.layout
+    lay = job.simulation.setting.layout
     sizes = {key: getattr(lay, key) for key in ("world_size", "tp", "cp", "dp", "pp", "ep", "vpp")}
     return JobFacts(**sizes, micro_batches=lay.passes, model=job.shape)
 

@@ -46,7 +46,7 @@ def test_the_band_of_all_holds_what_all_cost(
 ) -> None:
     job = simulated(layout, *faults)
     found, rebuilt = replayed(job, tmp_path)
-    cost = (job.laying.makespan_ns - simulated(layout).laying.makespan_ns) / 2e6
+    cost = (job.simulation.makespan_ns - simulated(layout).simulation.makespan_ns) / 2e6
     gain = predict(rebuilt, found, edits)
     assert gain.low_ms is not None
     assert gain.high_ms is not None

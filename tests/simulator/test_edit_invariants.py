@@ -44,8 +44,8 @@ SHIFTS = ("more_virtual_stages", "fewer_virtual_stages", "even_stages")
 @pytest.fixture(scope="module", params=JOBS)
 def job(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[Replay, Rebuilt]:
     layout, faults = JOBS[request.param]
-    laid = simulated(layout, *faults, shape=MOE if "ep=" in layout else DENSE)
-    return replayed(laid, tmp_path_factory.mktemp(request.param))
+    job = simulated(layout, *faults, shape=MOE if "ep=" in layout else DENSE)
+    return replayed(job, tmp_path_factory.mktemp(request.param))
 
 
 def applied(rebuilt: Rebuilt) -> list[tuple[Proposal, Rebuilt]]:
@@ -133,9 +133,9 @@ def test_changes_to_what_is_there_change_nothing(job: tuple[Replay, Rebuilt]) ->
 
 
 def test_gains_do_not_hang_on_the_order_of_captures(tmp_path: Path) -> None:
-    laid = simulated("tp=2,pp=2,dp=2,seq=2048", "gc=20", "late_rank=3:1.3")
-    facts = facts_of(laid)
-    views = [v for path in written(laid, tmp_path) for v in views_of(read_trace(path), facts)]
+    job = simulated("tp=2,pp=2,dp=2,seq=2048", "gc=20", "late_rank=3:1.3")
+    facts = facts_of(job)
+    views = [v for path in written(job, tmp_path) for v in views_of(read_trace(path), facts)]
     found = []
     for order in (views, views[::-1], [*views[3:], *views[:3]]):
         replay, rebuilt = job_of(order, facts)

@@ -152,14 +152,14 @@ def test_rows_are_shuffled_by_seed_and_whole(tmp_path: Path) -> None:
         d.kernel("k", i, i + 3 * i + 1)
     timeline = t.build()
     sql = "SELECT start, end, correlationId FROM CUPTI_ACTIVITY_KIND_KERNEL ORDER BY rowid"
-    laid = fetch(write_nsys_sqlite(timeline, tmp_path / "a.sqlite", shuffle_seed=None), sql)
+    in_order = fetch(write_nsys_sqlite(timeline, tmp_path / "a.sqlite", shuffle_seed=None), sql)
     mixed = fetch(write_nsys_sqlite(timeline, tmp_path / "b.sqlite", shuffle_seed=3), sql)
     again = fetch(write_nsys_sqlite(timeline, tmp_path / "c.sqlite", shuffle_seed=3), sql)
     other = fetch(write_nsys_sqlite(timeline, tmp_path / "d.sqlite", shuffle_seed=4), sql)
-    assert laid == [(i, 4 * i + 1, i + 1) for i in range(50)]
-    assert mixed == again != laid
+    assert in_order == [(i, 4 * i + 1, i + 1) for i in range(50)]
+    assert mixed == again != in_order
     assert other != mixed
-    assert sorted(mixed) == laid
+    assert sorted(mixed) == in_order
 
 
 def test_graph_launches_are_rows_of_their_own(tmp_path: Path) -> None:

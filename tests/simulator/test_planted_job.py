@@ -38,7 +38,7 @@ JOBS: dict[str, JobSpec] = {
 }
 
 
-AGAIN = {"tp2_pp2_dp2", "pp4_vpp2_dp2", "cp2_ep2_pp2", "clocks"}
+AGAIN = {"tp2_pp2_dp2", "pp4_vpp2_dp2", "cp2_ep2_pp2", "clocks", "late", "slow messages"}
 """What these plant is in others as well."""
 
 

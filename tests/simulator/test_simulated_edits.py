@@ -12,7 +12,7 @@ import pytest
 
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.forward.faults import Faults, Job
-from perfdoc.simulator.forward.job import SimulatedJob, lay_job
+from perfdoc.simulator.forward.job import SimulatedJob, simulate_job
 from perfdoc.simulator.forward.program import DATA_NS
 from perfdoc.simulator.replay.edits import (
     Edit,
@@ -72,7 +72,10 @@ AGAIN = {
     ("small_buckets=2", "tp=2,pp=2,vpp=2,dp=2,overlap_grad_reduce=off"),
     ("no_overlap=dp", DATA),
     ("no_overlap=dp", MIXED),
+    ("no_overlap=dp", "tp=2,pp=2,vpp=2,dp=2"),
     ("no_overlap=tp", "tp=4,sp=off"),
+    ("uneven_stages=1", "pp=2,vpp=2,tp=2"),
+    ("virtual_stages=4", "pp=2"),
     ("no_overlap=dp", "dp=8,ep=4"),
     ("small_buckets=4", "dp=8,ep=4"),
 }
@@ -116,7 +119,7 @@ def test_faults_together_are_recovered_by_their_edits_together(tmp_path: Path) -
     job = simulated(MIXED, "late_rank=3:1.4", "gc=40", "norm_spin=8")
     edits = [without_straggler(3, "tp"), without_host_time("gc"), norms_alone()]
     _, saved = recovered(job, edits, tmp_path)
-    assert saved == pytest.approx(job.laying.makespan_ns - job.sound_ns, rel=0.02)
+    assert saved == pytest.approx(job.simulation.makespan_ns - job.sound_ns, rel=0.02)
 
 
 def test_larger_buckets_collect_no_garbage(tmp_path: Path) -> None:
@@ -131,10 +134,10 @@ def test_one_bucket_of_everything_is_cut_before_it_is_overlapped(tmp_path: Path)
     """Without overlap Megatron has one bucket a chunk. Against a job with usual buckets, laid out apart."""
     whole = "tp=2,dp=4,bucket=9000000000,overlap_grad_reduce=off,overlap_param_gather=off"
     _, rebuilt = replayed(simulated(whole), tmp_path / "now")
-    wanted = simulated("tp=2,dp=4").laying.makespan_ns
+    wanted = simulated("tp=2,dp=4").simulation.makespan_ns
     before = rebuilt.span(schedule(rebuilt.graph).end_ns)
     edited = overlapped("dp").apply(rebuilt)
-    cost = simulated(whole).laying.makespan_ns - wanted
+    cost = simulated(whole).simulation.makespan_ns - wanted
     assert cost > 5_000_000
     assert before - edited.span(schedule(edited.graph).end_ns) == pytest.approx(cost, rel=0.02)
 
@@ -147,12 +150,14 @@ def test_layers_are_spread_by_what_stages_take(tmp_path: Path) -> None:
     edited = balanced_layers().apply(rebuilt)
     saved = rebuilt.span(schedule(rebuilt.graph).end_ns) - edited.span(schedule(edited.graph).end_ns)
 
-    def laid(moved: int) -> int:
+    def cost_ns(moved: int) -> int:
         faults = Faults(moved_layers=moved)
-        laying = lay_job(DENSE, Job(layout=job.laying.setting.layout, faults=faults), job.gpu, job.steps)
-        return job.laying.makespan_ns - laying.makespan_ns
+        simulation = simulate_job(
+            DENSE, Job(layout=job.simulation.setting.layout, faults=faults), job.gpu, job.steps
+        )
+        return job.simulation.makespan_ns - simulation.makespan_ns
 
-    gains = {moved: laid(moved) for moved in (0, -1, -2)}
+    gains = {moved: cost_ns(moved) for moved in (0, -1, -2)}
     assert gains[-1] > 5_000_000
     assert gains[-1] == max(gains.values())
     assert saved == pytest.approx(gains[-1], rel=0.02)

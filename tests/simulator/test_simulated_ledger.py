@@ -35,17 +35,17 @@ ALL = (
 def check(layout: str, *faults: str, moe: bool = False, folder: Path) -> None:
     """Every rank's ledger, window and dimensions."""
     job = simulated(layout, *faults, shape=MOE if moe else DENSE)
-    for path, laid in zip(written(job, folder), job.laying.ranks, strict=True):
-        found, truth = measured(path), rank_ledger(laid)
+    for path, timed in zip(written(job, folder), job.simulation.ranks, strict=True):
+        found, truth = measured(path), rank_ledger(timed)
         window, ledger = found.window, found.ledger
-        assert (window.kind, found.device.rank) == ("steps", laid.work.rank)
+        assert (window.kind, found.device.rank) == ("steps", timed.work.rank)
         assert tuple(s.start_ns for s in window.steps) == truth.step_start_ns
         assert (window.start_ns, window.end_ns) == (truth.window_start_ns, truth.window_end_ns)
         assert ledger.compute_ns == truth.compute_ns
         assert present(ledger.exposed_comm_ns) == truth.exposed_comm_ns
         assert ledger.exposed_memcpy_ns == truth.exposed_memcpy_ns
         assert present(ledger.idle_ns) == truth.idle_ns
-        dimensions = {g.dimension for g in laid.work.groups.values()}
+        dimensions = {g.dimension for g in timed.work.groups.values()}
         assert {c.dimension for c in found.communication} == dimensions
         assert {c.evidence for c in found.communication} <= {"communicator"}
         for dimension, ns in truth.comm_ns.items():
@@ -77,19 +77,19 @@ def test_a_clock_that_is_wrong_moves_the_window_and_nothing_else(tmp_path: Path)
     job = simulated("tp=2")
     (path, _) = written(job, tmp_path, clock=Clock(utc_error_ns=70_000))
     ledger = measured(path).ledger
-    assert ledger.compute_ns == rank_ledger(job.laying.ranks[0]).compute_ns
+    assert ledger.compute_ns == rank_ledger(job.simulation.ranks[0]).compute_ns
 
 
 def test_the_answer_equals_a_count_of_every_nanosecond() -> None:
     """One byte per nanosecond and rank: 1 communication, 2 copy, 4 computation."""
-    for laid in simulated("tp=2,pp=2,vpp=2,dp=2,micro_batches=2", "late_rank=1").laying.ranks:
-        truth = rank_ledger(laid)
+    for timed in simulated("tp=2,pp=2,vpp=2,dp=2,micro_batches=2", "late_rank=1").simulation.ranks:
+        truth = rank_ledger(timed)
         begin = truth.window_start_ns
         marks = np.zeros(truth.window_end_ns - begin, np.uint8)
         bits = {OpKind.COMMUNICATION: 1, OpKind.COPY: 2, OpKind.COMPUTE: 4}
         for step in range(2):
-            for i, op in enumerate(laid.work.tape.ops):
-                marks[laid.start_ns[step, i] - begin : laid.end_ns[step, i] - begin] |= bits[op.kind]
+            for i, op in enumerate(timed.work.tape.ops):
+                marks[timed.start_ns[step, i] - begin : timed.end_ns[step, i] - begin] |= bits[op.kind]
         count = counts(marks)
         assert truth.compute_ns == count[4:].sum()
         assert sum(truth.exposed_comm_ns.values()) == count[1] + count[3]
@@ -98,35 +98,35 @@ def test_the_answer_equals_a_count_of_every_nanosecond() -> None:
 
 
 def test_streams_run_in_order_and_after_their_launches() -> None:
-    for laid in simulated("tp=2,pp=2,vpp=2", "norm_spin", "gc").laying.ranks:
-        ops = laid.work.tape.ops
+    for timed in simulated("tp=2,pp=2,vpp=2", "norm_spin", "gc").simulation.ranks:
+        ops = timed.work.tape.ops
         segment, call = (np.array([getattr(o, n) for o in ops]) for n in ("segment", "call_ns"))
         for step in range(2):
-            assert (laid.start_ns[step] > laid.host_ns(step, segment, call)).all()
+            assert (timed.start_ns[step] > timed.host_ns(step, segment, call)).all()
             for stream in {o.stream for o in ops}:
                 mine = [i for i, o in enumerate(ops) if o.stream == stream]
-                assert (laid.start_ns[step, mine[1:]] >= laid.end_ns[step, mine[:-1]]).all()
-            for waiting, awaited in laid.work.tape.waits:
-                assert laid.start_ns[step, waiting] >= laid.end_ns[step, awaited]
+                assert (timed.start_ns[step, mine[1:]] >= timed.end_ns[step, mine[:-1]]).all()
+            for waiting, awaited in timed.work.tape.waits:
+                assert timed.start_ns[step, waiting] >= timed.end_ns[step, awaited]
 
 
 @pytest.mark.parametrize("layout", ["tp=2,pp=4,micro_batches=6", "tp=2,pp=2,vpp=2,dp=2"])
 def test_a_pass_begins_when_the_one_that_it_needs_has_ended(layout: str) -> None:
     """Forward passes need the chunk before theirs, backward passes the chunk behind it."""
     job = simulated(layout, "late_rank=1:1.3")
-    lay = job.laying.setting.layout
-    for ranks in {laid.work.groups["pp"].ranks for laid in job.laying.ranks}:
+    lay = job.simulation.setting.layout
+    for ranks in {timed.work.groups["pp"].ranks for timed in job.simulation.ranks}:
         for step in range(2):
             spans: dict[tuple[bool, int, int], tuple[int, int]] = {}
             for stage, rank in enumerate(ranks):
-                laid = job.laying.ranks[rank]
-                for forward, micro_batch, chunk, first, end in laid.work.tape.passes:
+                timed = job.simulation.ranks[rank]
+                for forward, micro_batch, chunk, first, end in timed.work.tape.passes:
                     # Gradients may still be reduced when a pass is over.
-                    ops = laid.work.tape.ops
+                    ops = timed.work.tape.ops
                     work = [i for i in range(first, end) if ops[i].group != "dp"]
                     spans[forward, micro_batch, chunk * lay.pp + stage] = (
-                        int(laid.start_ns[step, work].min()),
-                        int(laid.end_ns[step, work].max()),
+                        int(timed.start_ns[step, work].min()),
+                        int(timed.end_ns[step, work].max()),
                     )
             last = lay.pp * lay.vpp - 1
             assert len(spans) == 2 * lay.passes * (last + 1)

@@ -61,7 +61,7 @@ def test_the_ends_of_the_model_stay_in_one_chunk(layout: str, fault: str, tmp_pa
 
     now = faulty("")
     _, rebuilt = replayed(now, tmp_path)
-    gained = now.laying.makespan_ns - faulty(",vpp=2").laying.makespan_ns
+    gained = now.simulation.makespan_ns - faulty(",vpp=2").simulation.makespan_ns
     saved = length(rebuilt) - length(virtual_stages(2).apply(rebuilt))
     assert gained > 10_000_000
     assert saved == pytest.approx(gained, rel=0.2)

@@ -12,7 +12,7 @@ import pytest
 from perfdoc.results.replay import Gain
 from perfdoc.simulator.engine import EdgeKind, TaskKind
 from perfdoc.simulator.forward.faults import parse_faults, planted_in
-from perfdoc.simulator.forward.job import lay_job
+from perfdoc.simulator.forward.job import simulate_job
 from perfdoc.simulator.forward.layout import parse_layout
 from perfdoc.simulator.replay.edits import Edit, overlapped, rebucketed, without_queueing
 from perfdoc.simulator.replay.edits.rewiring import arrivals
@@ -40,7 +40,7 @@ def cost_ms(layout: str, fault: str, others: Sequence[str]) -> float:
     """Per step, of one fault beside others, by jobs laid out apart."""
     lay = parse_layout(f"seq=4096,{layout}")
     with_it, without = (
-        lay_job(DENSE, planted_in(lay, parse_faults(f)), simulated("dp=2").gpu, 2).makespan_ns
+        simulate_job(DENSE, planted_in(lay, parse_faults(f)), simulated("dp=2").gpu, 2).makespan_ns
         for f in ([fault, *others], others)
     )
     return (with_it - without) / 2e6

@@ -176,7 +176,7 @@ def test_a_corpus_is_built_under_the_lock(tmp_path: Path) -> None:
         assert run.stdout is not None
         assert run.stdout.readline() == "begins\n"
         with pytest.raises(subprocess.TimeoutExpired):
-            run.wait(timeout=5)
+            run.wait(timeout=2)
         assert [file.name for file in indices.iterdir()] == ["being_written.npy"]
     assert run.wait(timeout=120) == 0
     run.stdout.close()

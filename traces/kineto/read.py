@@ -133,6 +133,7 @@ def _unknown(like: I64) -> I64:
 
 
 _SUFFIXES = (".json", ".json.gz")
+_NO_STACKS = "the capture has no Python stacks: record with torch.profiler.profile(with_stack=True)"
 
 
 def is_kineto_name(path: Path) -> bool:
@@ -187,7 +188,9 @@ def read_kineto(path: Path) -> Trace:
         ranges=annotations,
         operators=operators,
         python_calls=frames,
+        python_calls_reason=_NO_STACKS,
         payloads=rows.payloads.table(),
+        peers_are_global=True,
         groups=(*ranks.groups, *(g for g in rows.payloads.groups.values() if g.name not in listed)),
         world_size=ranks.world_size,
         capabilities=dict.fromkeys(CAPABILITIES, Capability(available=False)),

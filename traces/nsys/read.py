@@ -25,6 +25,7 @@ from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
 from perfdoc.traces.nsys.source import NsysSource, ParquetSource, SqliteSource
 from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
+_NO_STACKS = "Python stacks of Nsight captures are not read; the range stands in for the call site"
 _FIRST_ROWS = 65_536
 """Nearly every export has a launch among its first rows, which spares the look at all of them."""
 
@@ -197,6 +198,7 @@ def read_nsys(source: NsysSource) -> Trace:
         syncs=syncs,
         event_records=records,
         ranges=nvtx.ranges,
+        python_calls_reason=_NO_STACKS,
         payloads=payloads,
         capabilities=capabilities,
         notes=notes,

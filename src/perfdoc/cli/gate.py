@@ -79,6 +79,14 @@ Statistic = Annotated[
 Peak = Annotated[
     float | None, typer.Option(min=0.001, help="Dense peak of one device in TFLOP/s, for MFU, where unknown.")
 ]
+Incomplete = Annotated[
+    float,
+    typer.Option(
+        min=0,
+        max=1,
+        help="Share of a run's steps that may be unreadable, missing or cut off at its end; they are noted.",
+    ),
+]
 Ignore = Annotated[
     list[str] | None,
     typer.Option(help="A fact that may differ from the baseline's, such as 'versions.*'; may be repeated."),
@@ -92,6 +100,7 @@ def record(
     label: Label = "",
     commit: Commit = None,
     peak_tflops: Peak = None,
+    incomplete: Incomplete = 0.0,
     practical: Practical = 0.02,
     statistic: Statistic = StatisticName.MEDIAN,
     debug: Debug = False,
@@ -101,7 +110,7 @@ def record(
     from perfdoc.results.figures import plural
 
     with _one_line(debug):
-        read = _read(runs, label, _commit(commit), peak_tflops)
+        read = _read(runs, label, _commit(commit), peak_tflops, incomplete)
         path, new = recorded(baselines, read, practical, statistic.value)
         _write(path, new)
         say(f"{path}: {plural(len(new.runs), 'run')}, {len(read)} of them new")
@@ -115,6 +124,7 @@ def promote(
     label: Label = "",
     commit: Commit = None,
     peak_tflops: Peak = None,
+    incomplete: Incomplete = 0.0,
     ignore: Ignore = None,
     few: Annotated[
         bool,
@@ -130,7 +140,7 @@ def promote(
     with _one_line(debug):
         if not reason.strip():
             fail("--reason is empty: say why the new level is right.")
-        read = _read(runs, label, _commit(commit), peak_tflops)
+        read = _read(runs, label, _commit(commit), peak_tflops, incomplete)
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         old_path, path, new = replaced(baselines, read, ignore or (), encodable(reason.strip()), now, few=few)
         _write(path, new)
@@ -147,6 +157,7 @@ def check(
     label: Label = "",
     commit: Commit = None,
     peak_tflops: Peak = None,
+    incomplete: Incomplete = 0.0,
     ignore: Ignore = None,
     floor: Annotated[
         list[str] | None,
@@ -178,9 +189,11 @@ def check(
     debug: Debug = False,
 ) -> None:
     """Compare runs with their baseline. Exit code 0 fine, 1 slower or a limit broken, 3 inconclusive."""
+    from perfdoc.compare.damage import DamagedRunError
     from perfdoc.compare.floors import parse_floor
     from perfdoc.compare.gate.check import check_beside, check_runs
     from perfdoc.compare.gate.render import RENDERINGS, check_targets
+    from perfdoc.compare.gate.result import unreadable
 
     with _one_line(debug):
         files = [(json_file, "json"), (junit_file, "junit")]
@@ -189,11 +202,20 @@ def check(
             raise ValueError(f"{json_file}: is named by --json and by --junit. Give each a file of its own.")
         check_targets(list(targets), inputs=[*runs, *(beside or ()), baselines], force=force)
         floors = [parse_floor(text) for text in floor or ()]
-        read = _read(runs, label, _commit(commit), peak_tflops)
-        if beside:
+        read, old = [], []
+        try:
+            read = _read(runs, label, _commit(commit), peak_tflops, incomplete)
+            # The job's commit is not that of old code.
+            old = _read(beside, label, None, peak_tflops, incomplete) if beside else []
+            broken = None
+        except DamagedRunError as error:
+            broken = error
+        if broken is not None:
+            result = unreadable(str(broken))
+        elif old:
             result = check_beside(
                 read,
-                _read(beside, label, None, peak_tflops),  # the job's commit is not that of old code
+                old,
                 ignored=ignore or (),
                 floors=floors,
                 practical_frac=practical,
@@ -220,6 +242,8 @@ def check(
 def _exit_code(result: Result, inconclusive: Inconclusive) -> int:
     if result.exit_code != 3 or inconclusive is Inconclusive.EXIT_3:
         return result.exit_code
+    if result.verdict == "unreadable":  # Nobody measured anything that could be let pass.
+        return 1 if inconclusive is Inconclusive.FAIL else 3
     return 1 if inconclusive is Inconclusive.FAIL else 0
 
 
@@ -227,7 +251,9 @@ def _commit(given: str | None) -> str | None:
     return given or os.environ.get("GITHUB_SHA") or os.environ.get("CI_COMMIT_SHA")
 
 
-def _read(runs: Sequence[Path], label: str, commit: str | None, peak_tflops: float | None) -> list[Run]:
+def _read(
+    runs: Sequence[Path], label: str, commit: str | None, peak_tflops: float | None, incomplete: float
+) -> list[Run]:
     """All runs; they must be runs of one thing. Raises TraceError."""
     from perfdoc.compare.facts import differences
     from perfdoc.compare.figures import twice
@@ -239,7 +265,10 @@ def _read(runs: Sequence[Path], label: str, commit: str | None, peak_tflops: flo
 
     if len({p.resolve() for p in runs}) < len(runs):
         raise ValueError("a run is given twice: it counts once.")
-    read = [read_run(p, label=label, commit=commit, peak_tflops=peak_tflops) for p in runs]
+    read = [
+        read_run(p, label=label, commit=commit, peak_tflops=peak_tflops, incomplete_frac=incomplete)
+        for p in runs
+    ]
     for path, run in zip(runs[1:], read[1:], strict=True):
         if differ := differences(read[0].facts, run.facts):
             names = ", ".join(list(differ)[:5])
@@ -280,11 +309,12 @@ def _step_summary(markdown: str) -> None:
 
 @contextmanager
 def _one_line(debug: bool) -> Iterator[None]:
-    """A user's mistake is one line and exit code 2; with --debug its traceback."""
+    """A user's mistake is one line and exit code 2, a damaged run one and 3; with --debug its traceback."""
+    from perfdoc.compare.damage import DamagedRunError
 
     try:
         yield
     except ValueError as error:  # TraceError is one
         if debug:
             raise
-        fail(str(error))
+        fail(str(error), code=3 if isinstance(error, DamagedRunError) else 2)

@@ -41,7 +41,7 @@ def say(message: str) -> None:
     typer.echo(f"perfdoc: {shorten(message, PROSE_LIMIT)}", err=True)
 
 
-def fail(message: str) -> NoReturn:
-    """One line on stderr and exit code 2."""
+def fail(message: str, code: int = EXIT_BAD_INPUT) -> NoReturn:
+    """One line on stderr, and the exit code of a user's mistake unless another is given."""
     say(message)
-    raise typer.Exit(EXIT_BAD_INPUT)
+    raise typer.Exit(code)

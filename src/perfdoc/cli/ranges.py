@@ -14,24 +14,23 @@ from perfdoc.cli.messages import Debug, fail
 def list_ranges(
     path: Annotated[Path, typer.Argument(help="A capture; a folder or run directory shows its first.")],
     most: Annotated[int, typer.Option(min=1, help="Names to show.")] = 40,
+    each: Annotated[bool, typer.Option("--each", help="Numbered names one by one.")] = False,
     debug: Debug = False,
 ) -> None:
-    """List the names of the ranges in a capture, the longest in total first."""
+    """List the names of the ranges in a capture, the longest in total first (numbers as #)."""
     from perfdoc.traces import TraceError
 
     try:
-        _print_ranges(path, most)
+        _print_ranges(path, most, each)
     except TraceError as error:
         if debug:
             raise
         fail(str(error))
 
 
-def _print_ranges(path: Path, most: int) -> None:
+def _print_ranges(path: Path, most: int, each: bool) -> None:
     """Names with count and total host time; of several captures, those of the first. Raises TraceError."""
-    import numpy as np
-
-    from perfdoc.analyzers.kernels.totals import sum_by
+    from perfdoc.analyzers.device.range_groups import each_name, range_groups
     from perfdoc.results.figures import duration
     from perfdoc.results.names import shorten
     from perfdoc.traces.load import find_captures, read_trace
@@ -41,20 +40,14 @@ def _print_ranges(path: Path, most: int) -> None:
         first = f"{shorten(captures[0].name, 200)}, the first of {len(captures):,} captures"
         sys.stderr.write(f"perfdoc: these are the ranges of {first}\n")
     trace = read_trace(captures[0])
-    name = trace.ranges.name.astype(np.int64)
-    count = np.bincount(name, minlength=len(trace.strings))
-    total = sum_by(name, trace.ranges.end_ns - trace.ranges.start_ns, len(trace.strings))
-    used = np.flatnonzero(count)
-    if not len(used):
+    found = each_name(trace) if each else range_groups(trace)
+    if not found:
         sys.stderr.write(
             f"perfdoc: {shorten(captures[0].name, 200)} holds no ranges: open some (torch.cuda.nvtx, "
             "torch.profiler.record_function, profiler.step()), and trace them (nsys: --trace=cuda,nvtx).\n"
         )
-    order = used[np.argsort(-total[used], kind="stable")][:most]
     sys.stdout.write(f"{'count':>9}  {'total':>12}  name\n")
-    for i in order.tolist():
-        sys.stdout.write(
-            f"{int(count[i]):>9,}  {duration(int(total[i])):>12}  {shorten(trace.strings[i], 100)}\n"
-        )
-    if len(used) > most:
-        sys.stdout.write(f"… and {len(used) - most:,} more names (--most)\n")
+    for group in found[:most]:
+        sys.stdout.write(f"{group.count:>9,}  {duration(group.total_ns):>12}  {shorten(group.name, 100)}\n")
+    if len(found) > most:
+        sys.stdout.write(f"… and {len(found) - most:,} more names (--most)\n")

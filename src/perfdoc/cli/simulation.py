@@ -1,4 +1,4 @@
-"""What `perfdoc simulate` does: check what was asked for, lay the job out, write it, say what it is."""
+"""What `perfdoc simulate` does: check what was asked for, simulate the job, write it, say what it is."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def run(request: Request) -> SimulatedJob:
         raise SimulateError(f"{out}: cannot be written: {error.strerror or error}.") from error
     except sqlite3.Error as error:  # a full disk, above all
         raise SimulateError(f"{out}: cannot be written: {error}.") from error
-    sys.stdout.write(_told(job, request, len(ranks), size, time.monotonic() - begin))
+    sys.stdout.write(_summary(job, request, len(ranks), size, time.monotonic() - begin))
     return job
 
 
@@ -110,8 +110,8 @@ def _named(name: str, table: Mapping[str, T], option: str, what: str) -> T:
 def said_of(job: SimulatedJob, output: Path, written: str = "") -> list[str]:
     """Lines about a job that was written to `output`: how long it is, what its faults cost, what to do."""
     said = [
-        f"{plural(job.laying.setting.layout.world_size, 'rank')}, {plural(job.steps, 'step')}: "
-        f"{duration(job.laying.makespan_ns)} in all, {duration(job.sound_ns)} without faults",
+        f"{plural(job.simulation.setting.layout.world_size, 'rank')}, {plural(job.steps, 'step')}: "
+        f"{duration(job.simulation.makespan_ns)} in all, {duration(job.sound_ns)} without faults",
         *(f"{c.name}={c.value}: costs {duration(c.cost_ns)}; see {c.shows_in}" for c in job.costs),
         written or f"wrote {output} and its known answer {output / 'answer.json'}",
         f"next: perfdoc analyze {output} --config {output / 'job.yaml'}",
@@ -119,6 +119,6 @@ def said_of(job: SimulatedJob, output: Path, written: str = "") -> list[str]:
     return [shorten(line, PROSE_LIMIT) for line in said]  # a path may hold anything
 
 
-def _told(job: SimulatedJob, request: Request, ranks: int, size: int, took: float) -> str:
+def _summary(job: SimulatedJob, request: Request, ranks: int, size: int, took: float) -> str:
     written = f"wrote {plural(ranks, 'capture')}, {size / 1e6:,.1f} MB, to {request.output} ({took:.1f} s)"
     return "\n".join(said_of(job, request.output, written)) + "\n"

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from perfdoc.compare.significance import noise_frac, slower_by_order, spread_of
+from perfdoc.compare.significance import MOST_BY_CHANCE, noise_frac, slower_by_order, spread_of
 from perfdoc.results.figures import per_cent
 
 PRACTICAL_FRAC = 0.02
@@ -23,7 +23,8 @@ MIN_HISTORY = 3
 MOST_RUNS = 20
 """More on a side are not asked for, nor kept."""
 MAX_NOISE_FRAC = 0.03
-"""More noise than this, and than the practical limit, hides what the gate is there to see."""
+"""More noise than this, and than the practical limit, hides what the gate is there to see. It is that of one
+test: sharing the chance of a false alarm among several makes the limit wider, not the machine noisier."""
 
 
 class Verdict(StrEnum):
@@ -53,15 +54,19 @@ class Decision:
 
 
 def decide(
-    baseline_ns: Sequence[int],
-    new_ns: Sequence[int],
+    baseline_ns: Sequence[float],
+    new_ns: Sequence[float],
     practical_frac: float = PRACTICAL_FRAC,
     *,
     shared_noise_frac: float = 0.0,
+    chance: float = MOST_BY_CHANCE,
+    one_test_shared_frac: float | None = None,
 ) -> Decision:
-    """Compare run medians; both sequences are non-empty.
+    """Compare a figure of runs, such as their medians; both sequences are non-empty.
 
-    shared_noise_frac: no less noise than this, which runs that share a session make (`session`).
+    shared_noise_frac: no less noise than this, which runs that share a session make (`session`). chance: of
+    equal runs to fail. one_test_shared_frac: shared_noise_frac with the chance of a single test, by which
+    too much noise is told (MAX_NOISE_FRAC), where that is another.
 
     >>> decide([100, 101, 99, 100, 100], [104]).verdict
     <Verdict.FAIL: 'fail'>
@@ -85,22 +90,31 @@ def decide(
             f"record {MIN_HISTORY} or more",
         )
     spread, new_spread = spread_of(baseline_ns, base), spread_of(new_ns, base)
-    own_noise = noise_frac(spread, n - 1, n, k, new_spread_frac=new_spread)
+    own_noise = noise_frac(spread, n - 1, n, k, new_spread_frac=new_spread, confidence=1 - chance)
     noise = max(own_noise, shared_noise_frac)
+    one_test = max(
+        noise_frac(spread, n - 1, n, k, new_spread_frac=new_spread),
+        shared_noise_frac if one_test_shared_frac is None else one_test_shared_frac,
+    )
 
     def noisy(bearable: float) -> str:
-        remedy = _remedy(n, max(spread, new_spread), k, bearable, of_session=shared_noise_frac > own_noise)
+        remedy = "make new runs in other hours too, or old ones in turn with them (--beside)"
+        if shared_noise_frac <= own_noise:
+            remedy = _remedy(n, max(spread, new_spread), k, bearable)
         return f"scatter hides {per_cent(practical_frac)}: {per_cent(noise)} may be noise; {remedy}"
 
     return judged(
         slower_frac=slower,
         noise_frac=noise,
+        one_test_noise_frac=one_test,
         practical_frac=practical_frac,
         spread_frac=spread,
         baseline_runs=n,
         new_runs=k,
         in_order=lambda: (
-            slower_by_order(baseline_ns, new_ns) if slower > 0 else slower_by_order(new_ns, baseline_ns)
+            slower_by_order(baseline_ns, new_ns, chance)
+            if slower > 0
+            else slower_by_order(new_ns, baseline_ns, chance)
         ),
         reasons=Reasons(
             slower="slower by more than noise and the practical limit",
@@ -129,6 +143,7 @@ def judged(
     *,
     slower_frac: float,
     noise_frac: float,
+    one_test_noise_frac: float,
     practical_frac: float,
     spread_frac: float,
     baseline_runs: int,
@@ -138,6 +153,8 @@ def judged(
 ) -> Decision:
     """The verdict on a difference: beyond noise and the practical limit, and by the order of the runs too.
 
+    one_test_noise_frac: the noise with the chance of a single test, which says whether the machine is quiet
+    enough; how many tests are made says nothing of that.
     in_order: whether the order agrees with the sign of slower_frac; asked only where the difference is beyond
     the limit.
     """
@@ -149,7 +166,7 @@ def judged(
             verdict, reason = Verdict.FAIL, reasons.slower
         else:
             verdict, reason = Verdict.IMPROVED, reasons.faster
-    elif noise_frac > bearable:
+    elif one_test_noise_frac > bearable:
         verdict, reason = Verdict.INCONCLUSIVE, reasons.noisy(bearable)
     else:
         verdict, reason = Verdict.PASS, reasons.within
@@ -165,20 +182,16 @@ def judged(
     )
 
 
-def _remedy(n: int, spread: float, k: int, bearable: float, *, of_session: bool) -> str:
-    """How many new runs would do at this spread, or how many on both sides; up to MOST_RUNS.
+def _remedy(n: int, spread: float, k: int, bearable: float) -> str:
+    """How many new runs would do at this spread, or how many on both sides; up to MOST_RUNS."""
 
-    of_session: most of the noise is what the new runs share.
-    """
-    if of_session:
-        return "make new runs in other hours too, or old ones in turn with them (--beside)"
+    def noise(baseline_runs: int, new_runs: int) -> float:
+        return noise_frac(spread, baseline_runs - 1, baseline_runs, new_runs)
+
     ways = (
-        ("new runs", ((r, noise_frac(spread, n - 1, n, r)) for r in range(k + 1, MOST_RUNS + 1))),
-        (
-            "runs on either side",
-            ((r, noise_frac(spread, r - 1, r, r)) for r in range(max(n, k) + 1, MOST_RUNS + 1)),
-        ),
+        ("new runs", ((r, noise(n, r)) for r in range(k + 1, MOST_RUNS + 1))),
+        ("runs on either side", ((r, noise(r, r)) for r in range(max(n, k) + 1, MOST_RUNS + 1))),
     )
-    enough = [(next((r for r, noise in tried if noise <= bearable), None), what) for what, tried in ways]
+    enough = [(next((r for r, of in tried if of <= bearable), None), what) for what, tried in ways]
     said = [f"{runs} {what}" for runs, what in enough if runs is not None]
     return f"{' or '.join(said)} would do, or a quieter machine" if said else "measure on a quieter machine"

@@ -9,6 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 import numpy as np
 
+from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.figures import MIN_WARMUP_STEPS, warmup_steps
 
 MIN_STEADY_STEPS = 5
@@ -45,6 +46,20 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     baselines of before it was kept."""
     mad_step_ns: Annotated[int, msgspec.Meta(ge=0, le=MAX_STEP_NS)]
     """Median absolute deviation of the same."""
+    mean_step_ns: StepNs | None = None
+    """Of the same but for stalls, on the rank where it is longest, as the figures up to late_ratio are (see
+    perfdoc.compare.cost). They are null in baselines of before they were kept."""
+    whole_mean_step_ns: StepNs | None = None
+    """With the stalls."""
+    left_out_steps: Count = 0
+    """Stalls: steps that the mean leaves out."""
+    left_out_ns: Count = 0
+    """What they took together."""
+    p95_step_ns: StepNs | None = None
+    """Null also where the steps are too few."""
+    p99_step_ns: StepNs | None = None
+    late_ratio: Annotated[float, msgspec.Meta(gt=0, le=1e15)] | None = None
+    """Mean of the last third of the steps by that of the first."""
     steps: Count
     """How many they are; lines of a log that stand for several steps count once."""
     warmup_steps: Count
@@ -61,11 +76,18 @@ class RunFigures(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Where a step goes, mean over ranks: leaves of the ledger of the profiled steps."""
     logged_ns: dict[str, Count] = {}
     """Medians of the parts of a step that the log of the same steps holds (LOGGED), on the worst rank."""
+    logged_mean_ns: dict[str, Count] = {}
+    """Means of the same parts over the steps that `mean_step_ns` is of."""
 
     @property
     def logged_parts_ns(self) -> dict[str, int]:
         """`logged_ns` by the words for its names."""
         return {LOGGED.get(name, name): ns for name, ns in self.logged_ns.items()}
+
+    @property
+    def logged_mean_parts_ns(self) -> dict[str, int]:
+        """`logged_mean_ns` by the words for its names."""
+        return {f"{LOGGED.get(name, name)}, mean": ns for name, ns in self.logged_mean_ns.items()}
 
     def step_ns(self, statistic: Statistic) -> int | None:
         """The figure that counts; None where this run does not say it."""
@@ -111,7 +133,7 @@ class TooFewStepsError(ValueError):
     """A run without enough steps."""
 
 
-def steady(times_ns: Sequence[int]) -> dict[str, Any]:
+def steady(times_ns: Sequence[int] | I64) -> dict[str, Any]:
     """The fields of RunFigures that follow from the unprofiled step times, in their order.
 
     Raises TooFewStepsError where the warm-up cannot be told, or little is left after it.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +14,8 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job, read_logged_steps
+from perfdoc.compare.cost import cost_of, kept
+from perfdoc.compare.damage import DamagedRunError, of_a_directory, of_a_log, require_whole
 from perfdoc.compare.facts import Facts, facts_of, fingerprint
 from perfdoc.compare.figures import RunFigures, TooFewStepsError, digest_of, steady
 from perfdoc.compare.stored import MAX_DIAGNOSIS_BYTES, REPORT, content_of, decoded
@@ -23,8 +25,9 @@ from perfdoc.profiling.logs import read_lines
 from perfdoc.profiling.manifest import Manifest
 from perfdoc.profiling.memory import MemorySample
 from perfdoc.profiling.run_directory import RunDirectory
-from perfdoc.results.figures import duration
+from perfdoc.results.figures import duration, plural
 from perfdoc.traces import TraceError
+from perfdoc.traces.log_lines import UnreadableStepsError
 from perfdoc.traces.training_log import read_training_log
 
 
@@ -80,15 +83,28 @@ class Run:
     """What a reader of the result should know, a line each."""
 
 
-def read_run(path: Path, *, label: str, commit: str | None, peak_tflops: float | None) -> Run:
+def read_run(
+    path: Path,
+    *,
+    label: str,
+    commit: str | None,
+    peak_tflops: float | None,
+    incomplete_frac: float = 0.0,
+) -> Run:
     """Read a run directory or a log.
 
     label: the user's word for the machine and the job, part of the facts; a log knows neither. peak_tflops:
-    dense peak of one device, where the run does not say it.
-    Raises TraceError where it cannot be read or has too few steps.
+    dense peak of one device, where the run does not say it. incomplete_frac: share of the steps that may be
+    gone, which is noted.
+    Raises TraceError where it cannot be read or has too few steps, DamagedRunError where more is gone.
     """
     try:
-        run = _directory(path, peak_tflops) if path.is_dir() else _log(path, peak_tflops)
+        if path.is_dir():
+            run = _directory(path, peak_tflops, incomplete_frac)
+        else:
+            run = _log(path, peak_tflops, incomplete_frac)
+    except UnreadableStepsError as error:
+        raise DamagedRunError(error.path, error.what, error.remedy) from error
     except TooFewStepsError as error:
         raise TraceError(
             path, f"has {error}.", "Train longer: 30 steps or more give a stable median."
@@ -105,27 +121,33 @@ def read_run(path: Path, *, label: str, commit: str | None, peak_tflops: float |
     return Run(figures=figures, facts=facts, world_size=run.world_size, notes=run.notes)
 
 
-def _directory(path: Path, peak_tflops: float | None) -> Run:
+def _directory(path: Path, peak_tflops: float | None, incomplete_frac: float) -> Run:
     directory = RunDirectory.open(path)
     manifest = directory.manifest()
     if manifest.status not in ("finished", "stopped"):
         raise TraceError(path, f"is of a run that {_how(manifest.status)}.", "Give a finished run.")
-    job = of_the_job(read_logged_steps(path))
+    ranks = read_logged_steps(path)
+    job = of_the_job(ranks)
     if job is None:
         raise TraceError(path, "holds no step log.", "Give a run directory of `perfdoc run`.")
+    let = require_whole(path, of_a_directory(directory, manifest), incomplete_frac)
     counted = steady(job.duration_ns[job.unprofiled].tolist())
     seconds = counted["median_step_ns"] / 1e9
     world, tokens = manifest.layout.world_size, manifest.batch.tokens_per_step
     flops = manifest.flops.per_step
     peak = peak_tflops * 1e12 if peak_tflops else manifest.hardware.peak_flops_per_second
     mfu_frac, notes = mfu(flops / seconds / world if flops else None, peak)
+    steady_steps = job.of(np.flatnonzero(job.unprofiled)[counted["warmup_steps"] :])
+    of_ranks = [r.duration_ns[np.searchsorted(r.step, steady_steps.step)] for r in ranks.values()]
     return Run(
         figures=RunFigures(
             source=encodable(path.resolve().name),
             digest=digest_of(job.step.tolist(), job.duration_ns.tolist(), manifest.created_utc),
             utc=manifest.created_utc,
             **counted,
-            logged_ns=_logged(job, counted["warmup_steps"]),
+            **cost_of(np.array(of_ranks)),
+            logged_ns=_logged(steady_steps, np.median),
+            logged_mean_ns=_logged(steady_steps.of(kept(steady_steps.duration_ns)), np.mean),
             mfu_frac=mfu_frac,
             tokens_per_s_per_gpu=tokens / seconds / world if tokens else None,
             peak_memory_bytes=_peak_memory(directory, manifest),
@@ -133,15 +155,14 @@ def _directory(path: Path, peak_tflops: float | None) -> Run:
         ),
         facts=facts_of(manifest),
         world_size=world,
-        notes=notes,
+        notes=[*let, *notes],
     )
 
 
-def _logged(job: LoggedSteps, warmup: int) -> dict[str, int]:
-    """Medians over the steady steps of the parts that their log holds; none where a step does not say it."""
-    parts = {"data": job.data_ns, "garbage": job.garbage_ns}
-    steady_ns = {name: times[job.unprofiled][warmup:] for name, times in parts.items()}
-    return {name: round(float(np.median(t))) for name, t in steady_ns.items() if (t >= 0).all()}
+def _logged(steps: LoggedSteps, figure: Callable[[I64], np.floating[Any]]) -> dict[str, int]:
+    """The figure of each part of a step that the log holds; none where a step does not say it."""
+    parts = {"data": steps.data_ns, "garbage": steps.garbage_ns}
+    return {name: round(float(figure(times))) for name, times in parts.items() if (times >= 0).all()}
 
 
 def _how(status: str) -> str:
@@ -213,18 +234,23 @@ def _leaves(ledger: Mapping[str, int | dict[str, int]]) -> list[tuple[str, int]]
     return found
 
 
-def _log(path: Path, peak_tflops: float | None) -> Run:
+def _log(path: Path, peak_tflops: float | None, incomplete_frac: float) -> Run:
     log = read_training_log(path)
+    let = require_whole(path, of_a_log(log), incomplete_frac)
     counted = steady([s.duration_ns for s in log.steps])
-    kept = log.steps[counted["warmup_steps"] :]
-    tflops = [s.tflops_per_gpu for s in kept if s.tflops_per_gpu]
+    kept_steps = log.steps[counted["warmup_steps"] :]
+    tflops = [s.tflops_per_gpu for s in kept_steps if s.tflops_per_gpu]
     typical = statistics.median(tflops) if tflops else None
-    batches = sorted({s.global_batch_size for s in kept if s.global_batch_size is not None})
+    batches = sorted({s.global_batch_size for s in kept_steps if s.global_batch_size is not None})
     if len(batches) > 1:
         what = f"changes its global batch size within the steady steps, from {batches[0]} to {batches[-1]}."
         raise TraceError(path, what, "Give a log of steps after the ramp-up.")
-    notes = ["a log has few facts: only --label, trainer and batch size are compared"]
-    rounded = _rounding_ns([s.duration_ns for s in kept])
+    notes = [*let, "a log has few facts: only --label, trainer and batch size are compared"]
+    if log.restarts:
+        notes.append(f"{path.name} goes back {plural(log.restarts, 'time')}, as after a restart")
+    if 0 < len(tflops) < len(kept_steps):
+        notes.append(f"{len(tflops):,} of {len(kept_steps):,} lines of {path.name} say a throughput")
+    rounded = _rounding_ns([s.duration_ns for s in kept_steps])
     if rounded > MIN_LOG_DIGITS_FRAC * counted["median_step_ns"]:
         notes.append(f"the log rounds step times to {duration(rounded)}")
     mfu_frac, more = mfu(typical * 1e12 if typical else None, peak_tflops * 1e12 if peak_tflops else None)
@@ -233,6 +259,7 @@ def _log(path: Path, peak_tflops: float | None) -> Run:
             source=encodable(path.name),
             digest=digest_of([s.step for s in log.steps], [s.duration_ns for s in log.steps], None),
             **counted,
+            **cost_of(np.array([[s.duration_ns for s in kept_steps]], np.int64)),
             tflops_per_gpu=typical,
             mfu_frac=mfu_frac,
         ),

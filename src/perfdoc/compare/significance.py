@@ -40,6 +40,7 @@ import numpy as np
 import numpy.typing as npt
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.results.figures import per_cent
 
 F64: TypeAlias = npt.NDArray[np.float64]
 CONFIDENCE = 0.99
@@ -137,6 +138,7 @@ def _drawn_medians(times_ns: I64) -> F64:
 
 
 MOST_BY_CHANCE = 0.01
+_MOST_NAMED = 99
 
 
 def slower_by_order(baseline: Sequence[float], new: Sequence[float], most: float = MOST_BY_CHANCE) -> bool:
@@ -155,19 +157,32 @@ def slower_by_order(baseline: Sequence[float], new: Sequence[float], most: float
     return as_clear <= max(most * ways, 1)
 
 
-def few_orders(baseline_runs: int, new_runs: int) -> list[str]:
-    """A note where even the clearest order of so many runs comes by chance in more than 1 % of cases.
+def by_order_alone(ways: int, chances: Sequence[float]) -> float:
+    """What orders alone allow of false alarms, of all tests together: of each the clearest of so many ways.
+
+    >>> by_order_alone(1000, [0.005, 0.005]), by_order_alone(50, [0.005, 0.005])
+    (0.01, 0.04)
+    """
+    return sum(max(math.floor(chance * ways), 1) for chance in chances) / ways
+
+
+def few_orders(baseline_runs: int, new_runs: int, chances: Sequence[float] = (MOST_BY_CHANCE,)) -> list[str]:
+    """A note where orders of so many runs allow more than 1 % of false alarms. chances: of each test.
 
     >>> few_orders(7, 3)
     []
     """
-    ways = math.comb(baseline_runs + new_runs, new_runs)
-    if ways * MOST_BY_CHANCE >= 1:
+
+    def allowed(new: int) -> float:
+        return by_order_alone(math.comb(baseline_runs + new, new), chances)
+
+    if (most := allowed(new_runs)) <= MOST_BY_CHANCE:
         return []
-    enough = next(k for k in count(new_runs) if math.comb(baseline_runs + k, k) * MOST_BY_CHANCE >= 1)
+    enough = next((k for k in range(new_runs, _MOST_NAMED + 1) if allowed(k) <= MOST_BY_CHANCE), None)
     return [
-        f"false alarms in up to 1 of {ways} cases if scatter is not normal: so often all new runs of "
-        f"{baseline_runs} and {new_runs} equal ones are slower; at most 1 % with {enough} new runs"
+        f"false alarms in up to {per_cent(most)} of cases if scatter is not normal: so often all new runs of "
+        f"{baseline_runs} and {new_runs} equal ones may be slower"
+        + (f"; at most 1 % with {enough} new runs" if enough else "")
     ]
 
 
@@ -196,18 +211,18 @@ def slower_in_pairs(changes: Sequence[float], most: float = MOST_BY_CHANCE) -> b
     return as_clear <= max(most * (1 << n), 1)
 
 
-def few_pairs(pairs: int) -> list[str]:
-    """A note where even the clearest outcome of so many pairs comes by chance in more than 1 % of cases.
+def few_pairs(pairs: int, chances: Sequence[float] = (MOST_BY_CHANCE,)) -> list[str]:
+    """A note where the signs of so many pairs allow more than 1 % of false alarms. chances: of each test.
 
     >>> few_pairs(7)
     []
     """
-    ways, enough = 2**pairs, math.ceil(-math.log2(MOST_BY_CHANCE))
-    if pairs >= enough:
+    if (most := by_order_alone(2**pairs, chances)) <= MOST_BY_CHANCE:
         return []
+    enough = next(n for n in count(pairs) if by_order_alone(2**n, chances) <= MOST_BY_CHANCE)
     return [
-        f"false alarms in up to 1 of {ways} cases if scatter is not normal: so often the new run is slower "
-        f"in all of {pairs} pairs of equal runs; at most 1 % with {enough} pairs"
+        f"false alarms in up to {per_cent(most)} of cases if scatter is not normal: so often the new run may "
+        f"be slower in all of {pairs} pairs of equal runs; at most 1 % with {enough} pairs"
     ]
 
 

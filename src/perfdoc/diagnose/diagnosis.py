@@ -8,20 +8,20 @@ from pathlib import Path
 
 from perfdoc import __version__
 from perfdoc import results as d
-from perfdoc.analyzers.job import JobMeasurement, measure_job
+from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.analyzers.memory.job import RankMemory, job_memory
-from perfdoc.diagnose.contradictions import contradictions, without
+from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.measuring import Found
 from perfdoc.diagnose.quality import contradiction_notes, quality_of
-from perfdoc.diagnose.ranks import host_gaps_of, kernels_of, rank_of, with_headroom
-from perfdoc.diagnose.replays import ReplayTopic, replays_of
+from perfdoc.diagnose.ranks import host_gaps_of, kernels_of
+from perfdoc.diagnose.replays import ReplayTopic
 from perfdoc.diagnose.verdict import contradicted_words, memory_verdict, verdict_of
+from perfdoc.diagnose.whole_case import whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
-from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.engine.registry import judge
+from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.job_facts import common_facts
 
@@ -56,31 +56,14 @@ def diagnose(
     no GPU activity; they are no ranks, and the quality section says so. memory: by rank. configuration: what
     is known of the job's settings.
     """
-    settings = configuration or Configuration()
-    given, job = (captures, settings), measure_job(captures)
-    contradicted = contradictions(captures, job.facts, settings)
-    as_given = job
-    if contradicted:
-        facts, settings = without(job.facts, settings, contradicted)
-        captures = [replace(c, facts=facts) for c in captures]
-        job = measure_job(captures)
-    measured = [(i, m) for i, capture in enumerate(captures) for m in capture.ranks]
-    ranks = [
-        rank_of(m, device, i, label)
-        for (i, m), device, label in zip(measured, job.devices, job.labels, strict=True)
-    ]
-    ranks.sort(key=lambda r: (r.rank is None, r.rank or 0))
-    of_memory = job_memory(memory)
-    remembered = with_headroom(of_memory, ranks)
-    replayed = replays_of(captures, ranks, job)
-    case = Case(captures=captures, job=job, gains=replayed.gains, memory=of_memory, configuration=settings)
-    if contradicted:
-        before = replace(case, captures=given[0], job=as_given, configuration=given[1])
-        case = replace(case, contradicted=contradicted, as_given=before)
+    whole = whole_case(captures, memory, configuration or Configuration())
+    case, job = whole.case, whole.case.job
+    judged, (failed, _) = judge(case), out_of_memory(case)
+    ranks = sorted(whole.ranks, key=lambda r: (r.rank is None, r.rank or 0))
     return d.Diagnosis(
         perfdoc_version=__version__,
-        verdict=(verdict_of(ranks) if ranks else memory_verdict(remembered))
-        + contradicted_words(contradicted),
+        verdict=(verdict_of(ranks, failed) if ranks else memory_verdict(whole.memory, failed))
+        + contradicted_words(case.contradicted),
         inputs=[
             d.Input(
                 path=encodable(str(c.path)),
@@ -102,7 +85,7 @@ def diagnose(
             for m in memory
             for p, digest in m.sha256.items()
         ],
-        quality=contradiction_notes(contradicted) + quality_of(captures, silent, ranks, job),
+        quality=contradiction_notes(case.contradicted) + quality_of(captures, silent, ranks, job),
         capabilities=[
             d.CapabilityRow(input=i, name=n, available=x.available, reason=x.reason, remedy=x.remedy)
             for i, c in enumerate(captures)
@@ -111,11 +94,12 @@ def diagnose(
         ],
         ranks=ranks,
         mfu=job.mfu,
-        analyses=_analyses(captures, ranks, job, remembered, replayed),
-        rules=run_rules(case),
-        combined=replayed.combined,
+        analyses=_analyses(captures, ranks, job, whole.memory, whole.replayed),
+        rules=judged.results,
+        opportunities=judged.opportunities,
+        combined=whole.replayed.combined,
         timeline=_timeline(job, ranks),
-        job=job_of(job, case.configuration, contradicted),
+        job=job_of(job, case.configuration, case.contradicted),
     )
 
 

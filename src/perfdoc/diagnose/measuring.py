@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.context import SpawnContext, SpawnProcess
@@ -26,6 +27,8 @@ from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.load import Ahead
 
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | RankMemory
+_LOST = "a worker process died, perhaps out of memory. Try fewer: --jobs 1."
+_LOOK_S = 0.5
 _QUIET_S = 1.0
 """A word about progress this often at most."""
 
@@ -104,15 +107,28 @@ def _run(tasks: Sequence[Callable[[], _Result]], workers: int, of: str = "") -> 
                 futures = [pool.submit(task) for task in tasks]
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
-            return list(_progress((f.result() for f in futures), len(tasks), of))
+            return list(_progress((_result(f, context.workers) for f in futures), len(tasks), of))
         except BrokenProcessPool as error:
-            raise WorkerLostError(
-                "a worker process died, perhaps out of memory. Try fewer: --jobs 1."
-            ) from error
+            raise WorkerLostError(_LOST) from error
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             context.end()
             raise
+
+
+def _result(future: Future[_Result], workers: Sequence[SpawnProcess]) -> _Result:
+    """Wait for a result, and see by itself whether a worker is gone.
+
+    One that was killed while it sent a result left a part of it: the executor waits for the rest for ever.
+    """
+    while True:
+        try:
+            return future.result(timeout=_LOOK_S)
+        except TimeoutError:
+            if future.done():
+                raise
+            if any(w.exitcode is not None for w in workers):
+                raise WorkerLostError(_LOST) from None
 
 
 def _begin_worker() -> None:

@@ -30,6 +30,7 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
         pid=m.device.process,
         input=input_index,
         gpu=d.Gpu(name=m.device.gpu_name, sm_count=m.device.sm_count, memory_bytes=m.device.memory_bytes),
+        events=m.events,
         window=d.Window(
             kind=w.kind,
             start_ns=w.start_ns,
@@ -40,6 +41,9 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
                 d.Step(name=s.name, start_ns=s.start_ns, duration_ns=s.end_ns - s.start_ns) for s in w.steps
             ],
             reason=w.reason,
+            start_up=w.start_up,
+            period=w.period,
+            proposals=list(w.proposals),
         ),
         ledger_ns=d.Ledger(
             compute=ledger.compute_ns,
@@ -63,6 +67,11 @@ def host_gaps_of(ranks: Sequence[d.Rank]) -> d.HostGapsAnalysis:
     A capture that names no garbage collection or data loading has that time in its leaf `host`; its 0 is no
     measurement and is not counted as one.
     """
+    if partial := next((r.events.partial for r in ranks if r.events.partial), ""):
+        unknown = dict.fromkeys(d.IDLE_CAUSES)
+        return d.HostGapsAnalysis(
+            state="not_measured", reason=partial, host_frac=None, causes=unknown, causes_reasons={}
+        )
     causes: dict[str, int | None] = {}
     reasons: dict[str, str] = {}
     for cause in d.IDLE_CAUSES:

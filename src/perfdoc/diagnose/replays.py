@@ -7,15 +7,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfdoc import results as d
+from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
-from perfdoc.simulator.replay.gains import Gains, no_gains
+from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
 
 _LEAVE_OUT = "Leave --no-replay out."
+_LATER = "Capture later steps, or give the part that counts: --window START,END."
 _NOT_RUN = "the windows were not replayed"
 
 
@@ -30,10 +32,14 @@ class ReplayTopic:
 
 
 def replays_of(
-    captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank], job: JobMeasurement
+    captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank], job: JobMeasurement, why_not: WhyNot
 ) -> ReplayTopic:
-    """Join the ranks and predict from them. ranks: the published ones, in the order of the captures."""
+    """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
+    asked of every change whether the job can have it."""
     measured = [r for capture in captures for r in capture.ranks]
+    if partial := next((r.events.partial for r in measured if r.events.partial), ""):
+        gains = no_gains(partial, REMEDY)
+        return ReplayTopic(replay=_nothing(partial, REMEDY), gains=gains, combined=gains.combined)
     kept = [
         _named(r.also, device.rank, label)
         for r, device, label in zip(measured, job.devices, job.labels, strict=True)
@@ -52,19 +58,24 @@ def replays_of(
         job.clocks,
         [r.ledger for r in measured],
         free=free_lengths(read_logged_steps(job.facts.run_directory)),
-        stragglers=_late(job),
+        stragglers=late_by_compute(job),
+        why_not=why_not,
     )
-    return ReplayTopic(replay=_replay(ranks, whole), gains=whole.gains, combined=whole.gains.combined)
+    gains = whole.gains
+    if start_up := next((r.window.is_start_up for r in measured if r.window.is_start_up), ""):
+        gains = no_gains(start_up, _LATER)
+    return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined)
 
 
-def _late(job: JobMeasurement) -> list[tuple[str, str]]:
-    """Ranks that are late of themselves: not because they waited for others, nor by the order in which stages
-    of a pipeline end, which groups of unknown dimension may join."""
+def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:
+    """Ranks that are late because they compute longer, which is what the replay takes away: not because of
+    their host, nor because they waited for others, nor by the order in which stages of a pipeline end, which
+    groups of unknown dimension may join."""
     pipeline = (job.facts.pp or job.pipeline.pp or 1) > 1
     return [
         (s.name, s.dimension)
         for s in job.skew.stragglers
-        if s.cause != "waiting" and not (pipeline and s.dimension == "unknown")
+        if s.cause == "compute" and not (pipeline and s.dimension == "unknown")
     ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.results import IDLE_CAUSES, MemoryAnalysis, Rank
 from perfdoc.results.contradictions import Contradiction, in_words
-from perfdoc.results.figures import partition, share, size
+from perfdoc.results.figures import brief, partition, plural, share, size
 
 _WORDS = {
     "host": "launch-bound",
@@ -29,16 +29,24 @@ def contradicted_words(found: Sequence[Contradiction]) -> str:
     return f" The settings given are not this run's: {in_words(found[:2])}{' …' if len(found) > 2 else ''}."
 
 
-def verdict_of(ranks: Sequence[Rank]) -> str:
+def verdict_of(ranks: Sequence[Rank], failed_allocations: int = 0) -> str:
     """Summed over all ranks' windows; the largest loss is named first. If CUDA graphs were traced as a
-    whole, a second sentence says what they may hide."""
-    return f"{_where_it_went(ranks)}{_hidden_in_graphs(ranks)}"
+    whole, a second sentence says what they may hide. A job that runs out of memory is told so, whatever its
+    time goes into."""
+    where = f"{_where_it_went(ranks)}{_start_up(ranks)}{_hidden_in_graphs(ranks)}"
+    return f"{where}{_out_of_memory(failed_allocations)}"
+
+
+def _out_of_memory(failed: int) -> str:
+    return f" {plural(failed, 'allocation')} failed: out of GPU memory." if failed else ""
 
 
 def _where_it_went(ranks: Sequence[Rank]) -> str:
     window = sum(r.window.duration_ns for r in ranks)
     if not window:
         return "The window is empty: nothing ran in it."
+    if missing := next((r.events.work_missing for r in ranks if r.events.work_missing), ""):
+        return f"{missing[0].upper()}{missing[1:]} in it. How long the GPU was idle is not known."
     idle = {c: sum(getattr(r.ledger_ns.idle, c) for r in ranks) for c in IDLE_CAUSES}
     cause = max(idle, key=lambda c: idle[c])
     on_host = all(r.gpu.name == "CPU" for r in ranks)
@@ -65,6 +73,31 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
 
 
+def _start_up(ranks: Sequence[Rank]) -> str:
+    """With the space before it: the part of the capture that runs once; nothing where none was seen."""
+    found = [(r.window.start_up, r.window) for r in ranks if r.window.start_up is not None]
+    if not found:
+        return ""
+    start_up, window = max(found, key=lambda f: f[0].end_ns - f[0].start_ns)
+    whole_ns = start_up.end_ns - start_up.start_ns
+    parts = {
+        "making communicators": start_up.communicator_ns,
+        "loading code": start_up.loading_ns,
+        "allocations": start_up.allocation_ns,
+    }
+    named = ", ".join(f"{what} {brief(ns)}" for what, ns in parts.items() if ns)
+    computes = f"the GPU computes for {share(start_up.compute_ns / whole_ns)} of it"
+    if start_up.left_out:
+        return f" Start-up before it, {brief(whole_ns)} ({named}), is left out: {computes}."
+    of = share(whole_ns / window.duration_ns)
+    rest = (
+        f"{brief(window.end_ns - start_up.end_ns)} follow"
+        if window.end_ns > start_up.end_ns
+        else "nothing follows"
+    )
+    return f" {of} of that is start-up ({named}), which runs once; {rest}. No gain is predicted."
+
+
 def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
     """With the space before it; nothing where the kernels of graphs were seen."""
     graphs = [r.host.graphs for r in ranks if r.host.graphs.whole_graphs]
@@ -78,12 +111,14 @@ def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
     )
 
 
-def memory_verdict(memory: MemoryAnalysis) -> str:
-    """The sentence of a diagnosis of memory alone: the device with the highest peak."""
+def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:
+    """The sentence of a diagnosis of memory alone: the device with the highest peak; and whether it was
+    enough."""
     peaks = [m for m in memory.devices if m.peak_allocated_bytes is not None]
     if not peaks:
         return f"Nothing was measured: {memory.reason}"
     top = max(peaks, key=lambda m: m.peak_allocated_bytes or 0)
     reserved = f", {size(top.peak_reserved_bytes)} reserved" if top.peak_reserved_bytes else ""
     where = f"GPU {top.device}" if top.rank is None else f"rank {top.rank}"
-    return f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
+    peak = f"Peak memory of {where}: {size(top.peak_allocated_bytes)} allocated{reserved}."
+    return f"{peak}{_out_of_memory(failed_allocations)}"

@@ -15,7 +15,7 @@ _ROUNDS = 4
 
 @dataclass(frozen=True, kw_only=True)
 class Events:
-    """Beginnings and ends in the order in which they are told."""
+    """Beginnings and ends in the order in which they are written."""
 
     row: I64
     """Which slice."""
@@ -23,21 +23,21 @@ class Events:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Laid:
-    """Slices on tracks."""
+class Lanes:
+    """Slices on lanes."""
 
     lanes: list[Events]
     left_out: int
     """Slices for which there was no lane."""
 
 
-def nested(start_ns: I64, end_ns: I64) -> Laid:
+def nested(start_ns: I64, end_ns: I64) -> Lanes:
     """Slices that mostly lie inside one another: the first lane nests, those that cross others go to lanes of
     their own, in each of which no two meet. Slices are not empty."""
     rows = np.arange(len(start_ns))
     crossing = np.empty(0, np.int64)
     for _ in range(_ROUNDS):
-        events = _told(start_ns, end_ns, rows)
+        events = _ordered(start_ns, end_ns, rows)
         bad = _mismatched(events, len(start_ns))
         if not len(bad):
             break
@@ -45,17 +45,17 @@ def nested(start_ns: I64, end_ns: I64) -> Laid:
         rows = np.setdiff1d(rows, bad)
     else:
         crossing, rows = np.arange(len(start_ns)), rows[:0]
-        events = _told(start_ns, end_ns, rows)
+        events = _ordered(start_ns, end_ns, rows)
     apart = disjoint(start_ns, end_ns, np.sort(crossing))
-    return Laid(lanes=[*([events] if len(rows) else []), *apart.lanes], left_out=apart.left_out)
+    return Lanes(lanes=[*([events] if len(rows) else []), *apart.lanes], left_out=apart.left_out)
 
 
-def disjoint(start_ns: I64, end_ns: I64, rows: I64 | None = None) -> Laid:
+def disjoint(start_ns: I64, end_ns: I64, rows: I64 | None = None) -> Lanes:
     """Slices on as many lanes as it takes for no two to overlap on one, at most MAX_LANES."""
     row = np.arange(len(start_ns)) if rows is None else rows
     row = row[np.lexsort((end_ns[row], start_ns[row]))]
     if not len(row):
-        return Laid(lanes=[], left_out=0)
+        return Lanes(lanes=[], left_out=0)
     start, end = start_ns[row], end_ns[row]
     lane = np.zeros(len(row), np.int64)
     # Those that meet no other are on the first lane; the rest, mostly few, one by one.
@@ -65,7 +65,7 @@ def disjoint(start_ns: I64, end_ns: I64, rows: I64 | None = None) -> Laid:
     lane[meeting] = _first_fit(start[meeting].tolist(), end[meeting].tolist())
     order = np.flatnonzero(lane >= 0)[np.argsort(lane[lane >= 0], kind="stable")]
     parts = np.split(row[order], np.flatnonzero(np.diff(lane[order])) + 1)
-    return Laid(
+    return Lanes(
         lanes=[Events(row=np.repeat(p, 2), is_begin=np.tile([True, False], len(p))) for p in parts if len(p)],
         left_out=int(np.count_nonzero(lane < 0)),
     )
@@ -85,7 +85,7 @@ def _first_fit(start: list[int], end: list[int]) -> list[int]:
     return found
 
 
-def _told(start_ns: I64, end_ns: I64, rows: I64) -> Events:
+def _ordered(start_ns: I64, end_ns: I64, rows: I64) -> Events:
     """In order of time. At one moment ends come first, the inner before the outer; then beginnings, the
     longer first."""
     n = len(rows)

@@ -60,7 +60,7 @@ class _DeviceWriter:
     def __init__(self, out: PerfettoFile, sequence: int, view: DeviceView, clock: Clock) -> None:
         self._out, self._sequence, self._view, self._clock = out, sequence, view, clock
         self._names = Names(of_trace=view.trace.strings, own=own_names(view))
-        self._told = np.zeros(len(self._names), bool)
+        self._written = np.zeros(len(self._names), bool)
         self._name_width = protobuf.width_of(len(self._names))
         self._places = self._slices = self._left_out = 0
         self._process = sequence << _TRACK_BITS
@@ -100,13 +100,13 @@ class _DeviceWriter:
             self._out.put(packets.counters(time[a : a + _ROWS], counter.value[a : a + _ROWS]).tobytes())
 
     def _track(self, track: Track) -> None:
-        self._tell_names(track.text)
+        self._write_names(track.text)
         start, end = self._clock(track.start_ns), self._clock(track.end_ns)
         empty = np.flatnonzero(end <= start)
         some = np.flatnonzero(end > start)
-        laid = (nested if track.kind == "nested" else disjoint)(start[some], end[some])
-        self._left_out += laid.left_out
-        lanes = laid.lanes or [Events(row=some, is_begin=some > 0)]
+        placed = (nested if track.kind == "nested" else disjoint)(start[some], end[some])
+        self._left_out += placed.left_out
+        lanes = placed.lanes or [Events(row=some, is_begin=some > 0)]
         for at, lane in enumerate(lanes):
             number = self._describe(track.name if at == 0 else f"{track.name} (overlapping {at})")
             packets = self._encoder(number, int(end.max(initial=0)))
@@ -129,12 +129,12 @@ class _DeviceWriter:
         data[ends] = packets.rows(protobuf.END, time_ns[ends], name[ends], category[ends])
         return data.tobytes()
 
-    def _tell_names(self, used: I64) -> None:
+    def _write_names(self, used: I64) -> None:
         """Names before the first slice that has them."""
-        wanted = np.zeros(len(self._told), bool)
+        wanted = np.zeros(len(self._written), bool)
         wanted[used] = True
-        fresh = np.flatnonzero(wanted & ~self._told).tolist()
-        self._told[fresh] = True
+        fresh = np.flatnonzero(wanted & ~self._written).tolist()
+        self._written[fresh] = True
         for a in range(0, len(fresh), _NAMES):
             names = [(i + 1, self._names.text(i)) for i in fresh[a : a + _NAMES]]
             self._out.put(protobuf.packet(self._sequence, protobuf.interned(names)))

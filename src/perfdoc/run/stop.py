@@ -49,8 +49,8 @@ def _stop(number: int, frame: FrameType | None) -> None:
 def _must_wait(number: int, frame: FrameType | None) -> bool:
     """Whether this is no place to raise in.
 
-    What is raised within an import may be lost there: compiled modules clear errors that they do not expect. And
-    where this thread blocks the signal another one may have got it.
+    What is raised within an import may be lost there: compiled modules clear errors that they do not expect.
+    And where this thread blocks the signal another one may have got it.
     """
     if number in signal.pthread_sigmask(signal.SIG_BLOCK, ()):
         return True

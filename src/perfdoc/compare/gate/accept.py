@@ -14,13 +14,13 @@ from perfdoc.compare.baseline_files import (
     refuse_known,
     with_runs,
 )
-from perfdoc.compare.decision import LOW_HISTORY_FRAC, MIN_HISTORY, PRACTICAL_FRAC, Verdict, decide
+from perfdoc.compare.decision import LOW_HISTORY_FRAC, MIN_HISTORY, PRACTICAL_FRAC
 from perfdoc.compare.facts import differences
 from perfdoc.compare.figures import Statistic
 from perfdoc.compare.gate.check import step_times
-from perfdoc.compare.gate.drift import drift
+from perfdoc.compare.gate.judge import drifted_mean
+from perfdoc.compare.gate.measures import Family, told
 from perfdoc.compare.gate.result import change
-from perfdoc.compare.gate.sessions import shared_noise_frac
 from perfdoc.compare.runs import Run
 from perfdoc.results.figures import per_cent
 from perfdoc.traces import TraceError
@@ -43,16 +43,20 @@ def recorded(
         return _free(file_for(folder, facts)), with_runs(None, facts, figures)
     path, old = found
     refuse_known(path, old, figures, "it is recorded already; one run counts once")
-    known, new = (step_times(path, side, statistic) for side in (old.runs, figures))
-    shared = shared_noise_frac(old.runs, known, figures, new)
-    decision = decide(known, new, practical_frac, shared_noise_frac=shared)
-    if decision.verdict in (Verdict.FAIL, Verdict.IMPROVED):
-        what = f"does not take these runs: they are {change(decision.slower_frac)} its own, beyond the limit"
-        remedy = "A new level is for perfdoc gate promote --reason WHY RUN…"
-        if len(known) < MIN_HISTORY:
-            remedy = "A larger --practical takes runs of a noisy machine; a new level is for promote."
-        raise TraceError(path, f"{what} of {per_cent(decision.limit_frac)}.", remedy)
-    drifted = drift(known, new, practical_frac, shared_noise_frac=shared)
+    step_times(path, old.runs, statistic)
+    family = Family.of(old.runs, figures, statistic, with_drift=True)
+    for judged in told(family, old.runs, figures, practical_frac):
+        if judged.fails or judged.improved:
+            decision = judged.decision
+            what = (
+                f"does not take these runs: {judged.measure.name} is {change(decision.slower_frac)} its own, "
+                f"beyond the limit of {per_cent(decision.limit_frac)}."
+            )
+            remedy = "A new level is for perfdoc gate promote --reason WHY RUN…"
+            if len(old.runs) < MIN_HISTORY:
+                remedy = "A larger --practical takes runs of a noisy machine; a new level is for promote."
+            raise TraceError(path, what, remedy)
+    drifted = drifted_mean(family, old.runs, figures, practical_frac)
     if drifted is not None and drifted.beyond:
         what = (
             f"does not take these runs: they are {change(drifted.slower_frac)} its first "

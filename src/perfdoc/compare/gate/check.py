@@ -6,25 +6,20 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfdoc.compare.baseline_files import Baseline, find, nearest, read_baselines, refuse_known
-from perfdoc.compare.decision import Decision, Verdict, decide
 from perfdoc.compare.facts import Facts, differences
 from perfdoc.compare.figures import RunFigures, Statistic, twice
 from perfdoc.compare.floors import Floor, Level, check_floors
-from perfdoc.compare.gate.drift import drift, promoted_since
-from perfdoc.compare.gate.parts import growth, where_inconclusive
+from perfdoc.compare.gate.drift import promoted_since
+from perfdoc.compare.gate.judge import against_baseline, in_pairs
 from perfdoc.compare.gate.result import (
-    Check,
     Difference,
     Result,
     compared,
-    drift_check,
     floor_check,
     incomparable,
-    parts_check,
 )
-from perfdoc.compare.gate.sessions import decide_pairs, in_turn, same_place, shared_noise_frac, together
+from perfdoc.compare.gate.sessions import in_turn, same_place, together
 from perfdoc.compare.runs import Run
-from perfdoc.compare.significance import few_orders, few_pairs
 from perfdoc.profiling.environment import encodable
 from perfdoc.traces import TraceError
 
@@ -63,27 +58,19 @@ def check_runs(
     refuse_known(path, baseline, figures, "a run is not compared with itself")
     old = baseline.runs
     notes += together(old)
-    known, new = step_times(path, old, statistic), step_times(path, figures, statistic)
+    step_times(path, old, statistic)
     notes += promoted_since(baseline.promotions, [r.median_step_ns for r in figures], practical_frac)
-    shared = shared_noise_frac(old, known, figures, new)
-    drifted = None
-    if drift_level != "off":
-        drifted = drift(known, new, practical_frac, shared_noise_frac=shared)
-    decision = decide(known, new, practical_frac, shared_noise_frac=shared)
-    if decision.verdict is Verdict.FAIL:
-        notes += few_orders(len(known), len(new))
+    judged = against_baseline(
+        old, figures, practical_frac, statistic, None if drift_level == "off" else drift_level
+    )
     return compared(
-        decision,
-        [
-            *_by_parts(decision, old, figures, practical_frac),
-            *([drift_check(drifted, drift_level, old)] if drifted else []),
-            *map(floor_check, limits),
-        ],
-        growth(old, figures),
+        [*judged.checks, *map(floor_check, limits)],
+        judged.grown,
+        improved=judged.improved,
         baseline=encodable(path.name),
         baseline_runs=old,
         runs=figures,
-        notes=notes,
+        notes=[*notes, *judged.notes],
         statistic=statistic,
     )
 
@@ -109,18 +96,15 @@ def check_beside(
     notes += _let(beside[0].facts, runs[0].facts, "the runs beside")
     pairs = in_turn(old, new)
     notes += same_place(pairs)
-    sides = (step_times(Path(old[0].source), side, statistic) for side in zip(*pairs, strict=True))
-    decision = decide_pairs(list(zip(*sides, strict=True)), practical_frac)
-    if decision.verdict is Verdict.FAIL:
-        notes += few_pairs(len(pairs))
+    found = in_pairs(pairs, practical_frac, statistic)
     return compared(
-        decision,
-        [*_by_parts(decision, old, new, practical_frac), *limits],
-        growth(old, new),
+        [*found.checks, *limits],
+        found.grown,
+        improved=found.improved,
         baseline=None,
         baseline_runs=old,
         runs=new,
-        notes=notes,
+        notes=[*notes, *found.notes],
         statistic=statistic,
     )
 
@@ -133,14 +117,6 @@ def step_times(path: Path, runs: Sequence[RunFigures], statistic: Statistic) -> 
         what = f"holds runs from before --statistic {statistic} existed."
         raise TraceError(path, what, "Record a new baseline, or compare by --statistic median.")
     return known
-
-
-def _by_parts(
-    decision: Decision, old: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
-) -> list[Check]:
-    """What parts say where the step as a whole cannot be told."""
-    told = where_inconclusive(decision, old, new, practical_frac)
-    return [parts_check(told, practical_frac)] if told else []
 
 
 def _why_not(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from perfdoc.compare.baseline_files import ANCHOR_RUNS, Promotion
 from perfdoc.compare.decision import MIN_HISTORY, PRACTICAL_FRAC
-from perfdoc.compare.significance import noise_frac, slower_by_order, spread_of
+from perfdoc.compare.significance import MOST_BY_CHANCE, noise_frac, slower_by_order, spread_of
 from perfdoc.results.figures import per_cent, plural
 
 MIN_RUNS = ANCHOR_RUNS + MIN_HISTORY
@@ -31,18 +31,22 @@ class Drift:
     later_runs: int
     beyond: bool
     """Whether small losses have added up to one that counts."""
+    says: str = "A step"
+    """Which figure of a run."""
 
 
 def drift(
-    baseline_ns: Sequence[int],
-    new_ns: Sequence[int],
+    baseline_ns: Sequence[float],
+    new_ns: Sequence[float],
     practical_frac: float = PRACTICAL_FRAC,
     *,
     shared_noise_frac: float = 0.0,
+    chance: float = MOST_BY_CHANCE,
+    says: str = "A step",
 ) -> Drift | None:
     """None where the level is young. baseline_ns: run medians, oldest first.
 
-    shared_noise_frac: no less noise than this, as for `decide`.
+    shared_noise_frac and chance: as for `decide`. says: which figure of a run it is.
 
     Ten runs that rise by 0.5 % each, from 100 to 104.5, then one of 105: against the first five, 101 in the
     mean, that is 4.0 % slower.
@@ -57,14 +61,15 @@ def drift(
     first = statistics.fmean(baseline_ns[:ANCHOR_RUNS])
     slower = statistics.fmean(new_ns) / first - 1
     spreads = spread_of(baseline_ns, first), spread_of(new_ns, first)
-    noise = noise_frac(spreads[0], n - 1, ANCHOR_RUNS, k, new_spread_frac=spreads[1])
+    noise = noise_frac(spreads[0], n - 1, ANCHOR_RUNS, k, new_spread_frac=spreads[1], confidence=1 - chance)
     limit = max(practical_frac, noise, shared_noise_frac)
     return Drift(
         slower_frac=slower,
         limit_frac=limit,
         first_runs=ANCHOR_RUNS,
         later_runs=n - ANCHOR_RUNS,
-        beyond=slower > limit and slower_by_order(baseline_ns[:ANCHOR_RUNS], new_ns),
+        beyond=slower > limit and slower_by_order(baseline_ns[:ANCHOR_RUNS], new_ns, chance),
+        says=says,
     )
 
 

@@ -17,7 +17,7 @@ import msgspec
 from perfdoc.compare.decision import MIN_HISTORY, Decision, Verdict
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.sessions import shared_noise_frac
-from perfdoc.compare.significance import CONFIDENCE, MOST_BY_CHANCE, noise_frac, slower_by_order, spread_of
+from perfdoc.compare.significance import MOST_BY_CHANCE, noise_frac, slower_by_order, spread_of
 
 MIN_GROWTH_FRAC = 0.002
 """A part that grew by less than this of a step is not named."""
@@ -42,11 +42,14 @@ def growth(baseline: Sequence[RunFigures], new: Sequence[RunFigures]) -> list[Gr
 
     Empty where either side has neither ledger nor step log: nothing is said of the cause then.
     """
+    before: Sequence[Mapping[str, int]]
+    after: Sequence[Mapping[str, int]]
     before, after = ([r.parts_ns for r in side if r.parts_ns] for side in (baseline, new))
     steps = [sum(parts.values()) for parts in before]
-    if not before or not after:
-        before, after = ([p for r in side if (p := r.logged_parts_ns)] for side in (baseline, new))
-        steps = [r.median_step_ns for r in baseline]
+    for split in (_MEANS, _MEDIANS):
+        if not before or not after:
+            before, after = ([p for r in side if (p := split.parts(r))] for side in (baseline, new))
+            steps = [split.step_ns(r) for r in baseline]
     if not before or not after:
         return []
     step = statistics.fmean(steps)
@@ -91,18 +94,23 @@ class _Split:
     step_ns: Callable[[RunFigures], int]
 
 
+_MEDIANS = _Split(parts=lambda r: r.logged_parts_ns, step_ns=lambda r: r.median_step_ns)
+_MEANS = _Split(parts=lambda r: r.logged_mean_parts_ns, step_ns=lambda r: r.mean_step_ns or r.median_step_ns)
 _SPLITS = (
-    _Split(
-        parts=lambda r: r.logged_parts_ns,
-        step_ns=lambda r: r.median_step_ns,
-    ),
+    _MEDIANS,
+    _MEANS,
     _Split(parts=lambda r: r.parts_ns, step_ns=lambda r: sum(r.parts_ns.values())),
 )
-"""The log of unprofiled steps, and the ledger of profiled ones."""
+"""The log of unprofiled steps twice, as a wait in some of the steps is in no median; the ledger of profiled
+ones."""
 
 
 def where_inconclusive(
-    decision: Decision, baseline: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
+    decision: Decision,
+    baseline: Sequence[RunFigures],
+    new: Sequence[RunFigures],
+    practical_frac: float,
+    chance: float = MOST_BY_CHANCE,
 ) -> PartsTold | None:
     """What parts say where the step cannot be told; None where it can, or where it looks quicker.
 
@@ -113,13 +121,18 @@ def where_inconclusive(
         return None
     if decision.slower_frac < -(decision.noise_frac or 0.0) / 2:
         return None
-    return told_by_parts(baseline, new, practical_frac)
+    return told_by_parts(baseline, new, practical_frac, chance)
 
 
 def told_by_parts(
-    baseline: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
+    baseline: Sequence[RunFigures],
+    new: Sequence[RunFigures],
+    practical_frac: float,
+    chance: float = MOST_BY_CHANCE,
 ) -> PartsTold | None:
     """None where there are too few baseline runs, or no parts that all runs have.
+
+    chance: of equal runs to fail by any part.
 
     Parts that shrank beyond their noise are set against those that grew: where the sum is no loss beyond the
     practical limit, time has only moved from one part to another, and nothing is said.
@@ -135,7 +148,7 @@ def told_by_parts(
         return None
     grew: list[PartChange] = []
     for split, of_split in zip(_SPLITS, names, strict=True):
-        changed = _changed(split, of_split, baseline, new, looked_at)
+        changed = _changed(split, of_split, baseline, new, chance / looked_at)
         if sum(p.grew_frac for p in changed) > practical_frac:
             grew += [p for p in changed if p.grew_frac > practical_frac]
     return PartsTold(looked_at=looked_at, grew=sorted(grew, key=lambda p: (-p.grew_frac, p.name)))
@@ -152,13 +165,13 @@ def _changed(
     names: Sequence[str],
     baseline: Sequence[RunFigures],
     new: Sequence[RunFigures],
-    looked_at: int,
+    chance: float,
 ) -> list[PartChange]:
     """Parts that changed beyond noise, either way."""
     if not names or (step := statistics.fmean(map(split.step_ns, baseline))) <= 0:
         return []
     n, k, changed = len(baseline), len(new), []
-    confidence = 1 - (1 - CONFIDENCE) / looked_at
+    confidence = 1 - chance
     for name in names:
         old, now = ([split.parts(run).get(name, 0) for run in side] for side in (baseline, new))
         before, after = statistics.fmean(old), statistics.fmean(now)
@@ -168,7 +181,7 @@ def _changed(
             shared_noise_frac(baseline, old, new, now, of_ns=step, confidence=confidence),
         )
         slower, quicker = (now, old) if after > before else (old, now)
-        clear = slower_by_order(quicker, slower, MOST_BY_CHANCE / looked_at)
+        clear = slower_by_order(quicker, slower, chance)
         if clear and abs(after - before) > noise * step:
             changed.append(
                 PartChange(

@@ -7,17 +7,14 @@ from typing import Literal
 
 import msgspec
 
-from perfdoc.compare.decision import Decision, Verdict
 from perfdoc.compare.facts import Fact
-from perfdoc.compare.figures import LOGGED, RunFigures, Statistic
+from perfdoc.compare.figures import RunFigures, Statistic
 from perfdoc.compare.floors import KINDS, FloorResult, Level
 from perfdoc.compare.gate.drift import Drift
 from perfdoc.compare.gate.parts import Grown, PartsTold
 from perfdoc.results.figures import duration, per_cent, plural
 
 State = Literal["pass", "warn", "fail", "inconclusive"]
-
-_A_STEP: dict[Statistic, str] = {"median": "A step takes", "quickest": "A step of the fastest quarter takes"}
 
 EXIT_CODES: dict[State, int] = {"pass": 0, "warn": 0, "fail": 1, "inconclusive": 3}
 
@@ -46,7 +43,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome of `perfdoc gate check`."""
 
     schema_version: Literal[1] = 1
-    verdict: Literal["pass", "improved", "fail", "inconclusive", "incomparable"]
+    verdict: Literal["pass", "improved", "fail", "inconclusive", "incomparable", "unreadable"]
     exit_code: int
     summary: str
     """One sentence for a reader in a hurry."""
@@ -65,31 +62,28 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compared(
-    decision: Decision,
-    others: Sequence[Check],
+    checks: Sequence[Check],
     grown: Sequence[Grown],
     *,
+    improved: bool,
     baseline: str | None,
     baseline_runs: Sequence[RunFigures],
     runs: Sequence[RunFigures],
     notes: Sequence[str],
     statistic: Statistic = "median",
 ) -> Result:
-    """The result of a comparison and of what was checked besides: parts, drift and limits.
+    """The result of a comparison: of steps, the first of the checks, and of parts, drift and limits.
 
     baseline: the name of its file; None for runs beside one another.
     """
-    whose = "the baseline's" if baseline is not None else "the old runs'"
-    checks = [_step_time(decision, baseline_runs, runs, grown, statistic, whose), *others]
     state = _worst(checks)
-    verdict = _verdict(decision, state)
+    gained: Literal["pass", "improved"] = "improved" if improved else "pass"
     decisive = state if state in ("fail", "inconclusive") else checks[0].state
-    summary = next(c.message for c in checks if c.state == decisive)
     return Result(
-        verdict=verdict,
+        verdict=state if state in ("fail", "inconclusive") else gained,
         exit_code=EXIT_CODES[state],
-        summary=summary,
-        checks=checks,
+        summary=next(c.message for c in checks if c.state == decisive),
+        checks=list(checks),
         grown=list(grown),
         statistic=statistic,
         baseline=baseline,
@@ -97,6 +91,12 @@ def compared(
         runs=list(runs),
         notes=list(notes),
     )
+
+
+def unreadable(why: str) -> Result:
+    """The result where a run cannot be judged because too much of it is gone."""
+    check = Check(name="runs", state="inconclusive", message=why)
+    return Result(verdict="unreadable", exit_code=EXIT_CODES["inconclusive"], summary=why, checks=[check])
 
 
 def incomparable(
@@ -128,48 +128,6 @@ def _worst(checks: Sequence[Check]) -> State:
     return next(state for state in order if any(c.state == state for c in checks))
 
 
-def _verdict(
-    decision: Decision, state: State
-) -> Literal["pass", "improved", "fail", "inconclusive", "incomparable"]:
-    if state in ("fail", "inconclusive"):
-        return state
-    return "improved" if decision.verdict is Verdict.IMPROVED else "pass"
-
-
-def _step_time(
-    decision: Decision,
-    baseline: Sequence[RunFigures],
-    runs: Sequence[RunFigures],
-    grown: Sequence[Grown],
-    statistic: Statistic,
-    whose: str,
-) -> Check:
-    before, after = _mean_ns(baseline, statistic), _mean_ns(runs, statistic)
-    mfu = _mfu(baseline, runs) if statistic == "median" else ""
-    message = (
-        f"{_A_STEP[statistic]} {duration(after)}, {change(decision.slower_frac)} {whose} "
-        f"{duration(before)}{mfu}; the limit is {per_cent(decision.limit_frac)} "
-        f"({_count(decision.new_runs)} against {decision.baseline_runs}): {decision.reason}."
-    )
-    if decision.verdict is Verdict.FAIL:
-        message += _where(grown)
-    elif decision.verdict is Verdict.IMPROVED:
-        message += " To keep the gain: perfdoc gate promote --reason WHY RUN…"
-    state: dict[Verdict, State] = {
-        Verdict.PASS: "pass",
-        Verdict.IMPROVED: "pass",
-        Verdict.FAIL: "fail",
-        Verdict.INCONCLUSIVE: "inconclusive",
-    }
-    return Check(
-        name="step_time",
-        state=state[decision.verdict],
-        message=message,
-        value=decision.slower_frac,
-        limit=decision.limit_frac,
-    )
-
-
 def change(slower_frac: float) -> str:
     """A difference in words: 5.0 % slower than, 3.1 % faster than, no slower than."""
     shown = per_cent(abs(slower_frac))
@@ -180,28 +138,6 @@ def change(slower_frac: float) -> str:
 
 def _count(runs: int) -> str:
     return plural(runs, "run")
-
-
-def _mean_ns(runs: Sequence[RunFigures], statistic: Statistic) -> int:
-    return round(sum(r.step_ns(statistic) or 0 for r in runs) / len(runs))
-
-
-def _mfu(baseline: Sequence[RunFigures], runs: Sequence[RunFigures]) -> str:
-    before = [r.mfu_frac for r in baseline if r.mfu_frac is not None]
-    after = [r.mfu_frac for r in runs if r.mfu_frac is not None]
-    if len(before) < len(baseline) or len(after) < len(runs):
-        return ""
-    return f" (MFU {per_cent(sum(after) / len(after))}, was {per_cent(sum(before) / len(before))})"
-
-
-def _where(grown: Sequence[Grown]) -> str:
-    """The parts that explain most of the growth."""
-    worse = [g for g in grown if g.after_ns > g.before_ns][:2]
-    if not worse:
-        return " Which part of the step grew is unknown."
-    parts = ", ".join(f"{g.part} +{duration(g.after_ns - g.before_ns)}" for g in worse)
-    where = "unprofiled" if all(g.part in LOGGED.values() for g in worse) else "profiled"
-    return f" Growth in {where} steps: {parts}."
 
 
 def parts_check(told: PartsTold, practical_frac: float) -> Check:
@@ -224,7 +160,7 @@ def drift_check(found: Drift, level: Level, baseline: Sequence[RunFigures]) -> C
     """The check against the first runs of the level."""
     since = next((f" (from {when})" for r in baseline[:1] if (when := r.utc or r.commit)), "")
     message = (
-        f"A step is {change(found.slower_frac)} in the first {_count(found.first_runs)} of this "
+        f"{found.says} is {change(found.slower_frac)} in the first {_count(found.first_runs)} of this "
         f"level{since}; the limit is {per_cent(found.limit_frac)}"
     )
     bad: State = "warn" if level == "warn" else "fail"

@@ -27,7 +27,13 @@ from datetime import UTC, datetime, timedelta
 
 from perfdoc.compare.decision import MOST_RUNS, PRACTICAL_FRAC, Decision, Reasons, judged
 from perfdoc.compare.figures import RunFigures
-from perfdoc.compare.significance import CONFIDENCE, MIN_SPREAD_FRAC, slower_in_pairs, student_t
+from perfdoc.compare.significance import (
+    CONFIDENCE,
+    MIN_SPREAD_FRAC,
+    MOST_BY_CHANCE,
+    slower_in_pairs,
+    student_t,
+)
 from perfdoc.results.figures import per_cent
 
 SESSION = timedelta(hours=1)
@@ -65,9 +71,9 @@ def sessions(runs: Sequence[RunFigures]) -> list[int]:
 
 def shared_noise_frac(
     baseline: Sequence[RunFigures],
-    baseline_ns: Sequence[int],
+    baseline_ns: Sequence[float],
     new: Sequence[RunFigures],
-    new_ns: Sequence[int],
+    new_ns: Sequence[float],
     *,
     of_ns: float | None = None,
     confidence: float = CONFIDENCE,
@@ -161,8 +167,13 @@ def same_place(pairs: Sequence[tuple[RunFigures, RunFigures]]) -> list[str]:
     return []
 
 
-def decide_pairs(pairs_ns: Sequence[tuple[int, int]], practical_frac: float = PRACTICAL_FRAC) -> Decision:
-    """Compare pairs (old, new) of step times; two pairs or more.
+def decide_pairs(
+    pairs_ns: Sequence[tuple[float, float]],
+    practical_frac: float = PRACTICAL_FRAC,
+    *,
+    chance: float = MOST_BY_CHANCE,
+) -> Decision:
+    """Compare pairs (old, new) of step times; two pairs or more. chance: of equal runs to fail.
 
     The mean of the logarithms of n ratios, of standard deviation s, is beyond noise above t(0.99, n - 1) * s
     / sqrt(n); of a ratio no less than sqrt(2) * 0.2 % is believed.
@@ -174,21 +185,25 @@ def decide_pairs(pairs_ns: Sequence[tuple[int, int]], practical_frac: float = PR
     ratios = [math.log(new / old) for old, new in pairs_ns]
     spread = statistics.stdev(ratios)
     slower = math.expm1(statistics.fmean(ratios))
-    noise = _noise_frac(spread, n)
+    noise = _noise_frac(spread, n, chance)
 
     def noisy(bearable: float) -> str:
-        enough = next((r for r in range(n + 1, MOST_RUNS + 1) if _noise_frac(spread, r) <= bearable), None)
+        enough = next(
+            (r for r in range(n + 1, MOST_RUNS + 1) if _noise_frac(spread, r, MOST_BY_CHANCE) <= bearable),
+            None,
+        )
         more = f"{enough} pairs would do" if enough else "make longer runs, or measure on a quieter machine"
         return f"scatter of pairs: {per_cent(noise)} may be noise; {more}"
 
     return judged(
         slower_frac=slower,
         noise_frac=noise,
+        one_test_noise_frac=_noise_frac(spread, n, MOST_BY_CHANCE),
         practical_frac=practical_frac,
         spread_frac=spread,
         baseline_runs=n,
         new_runs=n,
-        in_order=lambda: slower_in_pairs(ratios if slower > 0 else [-r for r in ratios]),
+        in_order=lambda: slower_in_pairs(ratios if slower > 0 else [-r for r in ratios], chance),
         reasons=Reasons(
             slower="slower in pairs by more than noise and the practical limit",
             faster="faster in pairs by more than noise",
@@ -199,6 +214,6 @@ def decide_pairs(pairs_ns: Sequence[tuple[int, int]], practical_frac: float = PR
     )
 
 
-def _noise_frac(spread: float, pairs: int) -> float:
+def _noise_frac(spread: float, pairs: int, chance: float) -> float:
     believed = max(spread, math.sqrt(2) * MIN_SPREAD_FRAC)
-    return math.expm1(min(student_t(pairs - 1) * believed / math.sqrt(pairs), 100.0))
+    return math.expm1(min(student_t(pairs - 1, 1 - chance) * believed / math.sqrt(pairs), 100.0))

@@ -150,7 +150,7 @@ def _gained(predicted: Predicted, low: float, high: float) -> Outcome:
     if low > predicted.high_ms:
         return Outcome(verdict="larger", reason="more than was predicted")
     if predicted.method == "ceiling":
-        return Outcome(verdict="confirmed", reason="steps are shorter, as the ceiling allows")
+        return Outcome(verdict="confirmed", reason="steps are shorter, within the upper bound")
     if high < (predicted.low_ms or 0.0):
         return Outcome(verdict="smaller", reason="less than was predicted")
     reason = "the measured interval and the predicted band meet"

@@ -75,7 +75,7 @@ def predicted_text(predicted: Predicted) -> str:
     if predicted.method == "none" or predicted.high_ms is None:
         return "nothing said of how much"
     if predicted.method == "ceiling":
-        return f"at most {predicted.high_ms:.3g} ms a step saved (a ceiling)"
+        return f"at most {predicted.high_ms:.3g} ms a step saved (upper bound)"
     low = predicted.low_ms or 0.0
     if predicted.mid_ms is None:
         return f"{low:.3g} to {predicted.high_ms:.3g} ms a step saved"

@@ -1,4 +1,4 @@
-"""Lays the tapes of all ranks and steps out in time, with the one discrete-event engine."""
+"""Simulates the tapes of all ranks and steps with the discrete-event engine: when each operation ran."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class RankWork:
 
 
 @dataclass(frozen=True, kw_only=True)
-class LaidRank:
+class SimulatedRank:
     """When everything of a rank ran; true time, (steps, operations) unless said otherwise."""
 
     work: RankWork
@@ -116,7 +116,7 @@ class _Lines:
         self.source, self.target, self.lag, self.kind = np.array(rows, np.int64).T
 
 
-def lay_out(works: Sequence[RankWork]) -> tuple[list[LaidRank], Mapping[str, list[Matched]]]:
+def simulate_ranks(works: Sequence[RankWork]) -> tuple[list[SimulatedRank], Mapping[str, list[Matched]]]:
     """Times of everything, by rank; and who arrived when at what (by group key)."""
     tapes = {id(w.tape): w.tape for w in works}
     lines = {key: _Lines(tape) for key, tape in tapes.items()}
@@ -162,13 +162,13 @@ def lay_out(works: Sequence[RankWork]) -> tuple[list[LaidRank], Mapping[str, lis
     zero, together = np.zeros(len(ready), np.int64), np.full(len(ready), EdgeKind.COLLECTIVE)
     parts += [(ready, meeting, zero, together), (meeting, work_task, zero, together)]
     start, end = _run(parts, duration, kind, rank, resource)
-    laid = []
+    simulated = []
     for r, work in enumerate(works):
         line = lines[id(work.tape)]
         n = line.count
         tasks = base[r][:, None] + np.arange(line.size)
-        laid.append(
-            LaidRank(
+        simulated.append(
+            SimulatedRank(
                 work=work,
                 start_ns=start[tasks[:, :n]],
                 met_ns=start[tasks[:, n : 2 * n]],
@@ -176,7 +176,7 @@ def lay_out(works: Sequence[RankWork]) -> tuple[list[LaidRank], Mapping[str, lis
                 segment_ns=start[tasks[:, 2 * n :]],
             )
         )
-    return laid, meetings.matched(start)
+    return simulated, meetings.matched(start)
 
 
 def _run(

@@ -1,0 +1,171 @@
+"""Whether a capture holds all that its devices ran: calls whose work is not in it, work whose call is not.
+
+A subsampled or filtered file shows idle time where kernels were left out. What tells: a call that launches
+work long enough before the last activity has a row of that work under its correlation id, and a kernel that
+starts long enough after the first launch has a row of its launch. Long enough: longer than any work of the
+process stood in the queue, so that the ends of a capture accuse nobody (host_bound_2gpu_h100 runs 439 ms
+ahead: half of its kernels have no launch in the file, and none is missing).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.device.launches import Launches
+from perfdoc.results.events import NO_EVENTS, EventCounts
+from perfdoc.results.figures import per_cent
+from perfdoc.traces import Capability, Copies, GraphLaunches, Kernels, Note, Trace
+from perfdoc.traces.table import Bool
+
+MIN_COUNTED = 20
+"""Of fewer calls or kernels no share is taken."""
+MAX_MISSING_FRAC = 0.05
+"""Figures may be as far off: as much as the replay may (DESIGN section 3)."""
+SAMPLED_FRAC = 0.5
+"""With so few launches left the file was sampled, and kernels most likely with them."""
+
+_LAUNCH = re.compile(r"^(cuda|cu|hip)(Ext)?(Module)?Launch(Cooperative)?Kernel")
+# Sets are left out: those of 0 bytes leave no row (21 of 22 in bert_small_forward_h100).
+_COPY = re.compile(r"^(cuda|cu|hip)Memcpy")
+_RECORDING = re.compile(r"^(cuda|cu|hip)Stream(Begin|End)Capture")
+
+REMEDY = (
+    "Give the whole file: neither filtered nor subsampled. If it is whole, capture fewer steps at a time."
+)
+
+
+def event_counts(trace: Trace, launches: Launches) -> dict[int, EventCounts]:
+    """What does not correspond, by process that used a device."""
+    return {process: _counts(trace, launches, process) for process in {d.process for d in trace.devices}}
+
+
+def _counts(trace: Trace, launches: Launches, process: int) -> EventCounts:
+    api = trace.api_calls
+    own = np.isin(api.thread, trace.threads_of(process)) & (api.correlation >= 0)
+    launching = np.flatnonzero(own & _named(trace, own, _LAUNCH))
+    if not len(launching):
+        return NO_EVENTS
+    devices = [i for i, d in enumerate(trace.devices) if d.process == process]
+    work: tuple[tuple[Kernels | Copies | GraphLaunches, I64], ...] = (
+        (trace.kernels, launches.kernels),
+        (trace.copies, launches.copies),
+        (trace.graph_launches, launches.graph_launches),
+    )
+    mine = [np.isin(table.device, devices) & (table.correlation >= 0) for table, _ in work]
+    of_work = [(t.start_ns[m], t.correlation[m], row[m]) for (t, row), m in zip(work, mine, strict=True)]
+    start, ids, call = (np.concatenate(parts) for parts in zip(*of_work, strict=True))
+    if not len(start):
+        return NO_EVENTS
+    # Queued at most; of work whose call is known.
+    queued_ns = int((start[call >= 0] - api.start_ns[call[call >= 0]]).max(initial=0))
+    last_ns, first_ns = int(start.max()), int(api.start_ns[launching].min())
+    recording = _recording(trace, own)
+
+    def calls_without_work(rows: I64) -> tuple[int, int]:
+        """Calls that count, and those of them whose work is not there."""
+        rows, matched = _outermost(trace, rows, np.isin(api.correlation[rows], ids))
+        begin, number = api.start_ns[rows], api.correlation[rows]
+        counts = (begin + queued_ns < last_ns) & (recording.covered_within(begin, begin + 1) == 0)
+        counts &= (number >= ids.min()) & (number <= ids.max())  # else the ids do not refer to one another
+        return int(counts.sum()), int((counts & ~matched).sum())
+
+    kernel = mine[0]
+    number = trace.kernels.correlation[kernel]
+    late = trace.kernels.start_ns[kernel] > first_ns + queued_ns
+    late &= (number >= api.correlation[launching].min()) & (number <= api.correlation[launching].max())
+    counted, without = calls_without_work(launching)
+    copies, copies_without = calls_without_work(np.flatnonzero(own & _named(trace, own, _COPY)))
+    kernels, alone = int(late.sum()), int((late & (launches.kernels[kernel] < 0)).sum())
+    launches_missing = _missing(alone, kernels, "kernels", "launch call")
+    return EventCounts(
+        launches=counted,
+        launches_without_work=without,
+        copy_calls=copies,
+        copy_calls_without_work=copies_without,
+        kernels=kernels,
+        kernels_without_launch=alone,
+        work_missing=_missing(without, counted, "kernel launches", "kernel")
+        or _missing(copies_without, copies, "copy calls", "copy")
+        or (launches_missing if counted < MIN_COUNTED and alone > SAMPLED_FRAC * kernels else ""),
+        launches_missing=launches_missing,
+    )
+
+
+def _missing(without: int, of: int, what: str, other: str) -> str:
+    if of < MIN_COUNTED or without <= MAX_MISSING_FRAC * of:
+        return ""
+    return (
+        f"the file holds only part of the events: {per_cent(without / of)} of {of:,} {what} have no {other}"
+    )
+
+
+def _named(trace: Trace, own: Bool, pattern: re.Pattern[str]) -> Bool:
+    """Calls of these whose name matches."""
+    names = np.unique(trace.api_calls.name[own]).tolist()
+    return np.isin(trace.api_calls.name, [i for i in names if pattern.search(trace.strings[i])])
+
+
+def _outermost(trace: Trace, rows: I64, matched: Bool) -> tuple[I64, Bool]:
+    """Calls that lie in no other one of their thread, such as a driver call inside a runtime call; and
+    whether work is known of the call or of one inside it."""
+    api = trace.api_calls
+    order = np.lexsort((-api.end_ns[rows], api.start_ns[rows], api.thread[rows]))
+    rows, matched = rows[order], matched[order]
+    outer = np.ones(len(rows), bool)
+    thread, reach = -1, -1
+    bounds = zip(api.thread[rows].tolist(), api.end_ns[rows].tolist(), strict=True)
+    for i, (of, end) in enumerate(bounds):
+        outer[i] = of != thread or end > reach
+        thread, reach = of, end if outer[i] else reach
+    if not len(rows):
+        return rows, matched
+    heads = np.flatnonzero(outer)
+    return rows[heads], np.logical_or.reduceat(matched, heads)
+
+
+def _recording(trace: Trace, own: Bool) -> Intervals:
+    """Stretches in which calls are recorded into a CUDA graph: they launch nothing."""
+    api = trace.api_calls
+    rows = np.flatnonzero(own & _named(trace, own, _RECORDING))
+    rows = rows[np.argsort(api.start_ns[rows], kind="stable")]
+    begin = np.array(["Begin" in name for name in trace.names(api.name[rows])], bool)
+    first = int(api.start_ns[own].min())
+    starts, ends, opened = [], [], [first] if len(rows) and not begin[0] else []
+    for starts_here, at in zip(begin.tolist(), api.start_ns[rows].tolist(), strict=True):
+        if starts_here:
+            opened.append(at)
+        elif opened:
+            starts.append(opened.pop())
+            ends.append(at)
+    starts += opened  # never ended: to the end of the capture
+    ends += [int(api.end_ns[own].max())] * len(opened)
+    return union(np.array(starts, np.int64), np.array(ends, np.int64))
+
+
+def limited(capabilities: Mapping[str, Capability], counts: Sequence[EventCounts]) -> dict[str, Capability]:
+    """Capabilities of a capture: without all launches and all work nothing can be said of launches."""
+    why = next((c.partial for c in counts if c.partial), "")
+    if not why:
+        return dict(capabilities)
+    return {**capabilities, "launch_correlation": Capability(available=False, reason=why, remedy=REMEDY)}
+
+
+def partial_notes(counts: Sequence[EventCounts]) -> list[Note]:
+    """What a reader of the figures must know of a file that holds a part of the events."""
+    work = next((c.work_missing for c in counts if c.work_missing), "")
+    calls = next((c.launches_missing for c in counts if c.launches_missing), "")
+    if not work and not calls:
+        return []
+    lost = "Idle time and all shares of the window are unknown" if work else "Causes of idle time are unknown"
+    said = work or calls
+    return [
+        Note(
+            code="partial-capture",
+            message=f"{said[0].upper()}{said[1:]} in it. {lost}, and no gain is predicted.",
+            remedy=REMEDY,
+        )
+    ]

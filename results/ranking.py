@@ -1,0 +1,45 @@
+"""What there is to do, in one order: findings of rules and simulated changes together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from perfdoc.results.replay import Gain
+
+TRIFLE_FRAC = 0.005
+"""Of the step (or window): less is no reason to change anything."""
+
+OpportunityKind = Literal["predicted", "bound", "unmeasured", "trifle", "capture"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Opportunity:
+    """One thing to do: a rule's finding, a simulated change, or both where the one is the cure of the other.
+
+    In the order of the list: predictions by their size and findings without one by their upper bound,
+    problems without a figure, information without one, trifles, what is wrong with the capture.
+    """
+
+    kind: OpportunityKind
+    """predicted: by replay. bound: `gain.high_ms` is an upper bound, not predicted. unmeasured: no figure.
+    trifle: under 0.5 % of the step, or no more than the replay's error. capture: better input, not speed."""
+    codes: list[str]
+    """Rules that fire on it, the one whose finding it is first; empty where no rule proposes the change."""
+    key: str
+    """Of the prediction; empty without one."""
+    gain: Gain | None
+    gain_per: Literal["step", "window"]
+    gain_frac: float | None
+    """The gain (or its upper bound) over the mean step, or window, of the longest rank."""
+    exact: bool = True
+    """False if it changes what training computes (a narrower type)."""
+
+
+def is_trifle(part: float, of: float | None, error_frac: float | None = None) -> bool:
+    """Whether a gain is too small to speak of: under TRIFLE_FRAC of the step, or within the replay's error.
+
+    >>> is_trifle(0.13, 1200.0), is_trifle(12.0, 1200.0), is_trifle(12.0, 1200.0, -0.02)
+    (True, False, True)
+    """
+    return bool(of) and part < max(TRIFLE_FRAC, abs(error_frac or 0.0)) * (of or 0.0)

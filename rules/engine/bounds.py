@@ -1,0 +1,62 @@
+"""Upper bounds of rules that predictions of the same change do not contradict.
+
+A rule's bound is what the ranks' ledgers hold, mean over ranks. A change may gain more, since what a late
+rank makes others wait goes too: where its prediction is higher, the bound was none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from types import MappingProxyType
+
+from perfdoc.results.replay import Gain
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.ranking import TIME_OF
+from perfdoc.rules.engine.related import Applied
+from perfdoc.rules.facts.bubble import bubble_ceiling, late_peer_ceiling, transfer_ceiling
+from perfdoc.rules.facts.exposed import ceiling_of_transfer
+
+_WHOLE: Mapping[str, Callable[[Case], Gain | None]] = MappingProxyType(
+    {
+        "idle.host": lambda case: ceiling(case, lambda r: r.ledger.idle_ns["host"], ""),
+        "idle.gc": lambda case: ceiling(case, lambda r: r.ledger.idle_ns["gc"], ""),
+        "idle.data": lambda case: ceiling(case, lambda r: r.ledger.idle_ns["data"], ""),
+        "exposed_comm.dp": lambda case: ceiling_of_transfer(case, "dp"),
+        "exposed_comm.tp": lambda case: ceiling_of_transfer(case, "tp"),
+        "exposed_comm.cp": lambda case: ceiling_of_transfer(case, "cp"),
+        "exposed_comm.ep": lambda case: ceiling_of_transfer(case, "ep"),
+        "pipeline.bubble": bubble_ceiling,
+        "pipeline.late_peer": late_peer_ceiling,
+        "pipeline.transfer": transfer_ceiling,
+    }
+)
+"""Bound of all of a time: only one that is as much is about everything that the prediction is about."""
+_AS_MUCH = 0.99
+
+
+def not_below_predictions(case: Case, applied: Applied) -> Applied:
+    """The same, with an upper bound of at least what replaying a cure of the same time says."""
+    result = applied.result
+    gain = result.gain
+    if result.state != "fires" or gain is None or gain.method != "ceiling" or gain.high_ms is None:
+        return applied
+    same = [
+        p
+        for p in case.gains.predictions
+        if TIME_OF.get(p.key) in applied.time and not p.left_out and (p.gain.high_ms or 0.0) > gain.high_ms
+    ]
+    wholes = [whole.high_ms or 0.0 for time in applied.time if (whole := _whole(case, time)) is not None]
+    if not same or not wholes or gain.high_ms < _AS_MUCH * sum(wholes):
+        return applied
+    most = max(same, key=lambda p: p.gain.high_ms or 0.0)
+    high_ms, unit = most.gain.high_ms or 0.0, case.predicted_unit_ms
+    why = f"as much as {most.change} may save, with what it takes away elsewhere"
+    raised = replace(gain, high_ms=high_ms, assumptions=[*gain.assumptions, why])
+    share = high_ms / unit if unit else result.gain_frac
+    return replace(applied, result=replace(result, gain=raised, gain_frac=share))
+
+
+def _whole(case: Case, time: str) -> Gain | None:
+    return _WHOLE[time](case) if time in _WHOLE else None

@@ -1,0 +1,46 @@
+"""Whether a job can have a simulated change, as far as its settings are known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from perfdoc.knobs.check import check
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.graphs import why_no_graphs
+
+
+def why_not(case: Case, key: str, ways: Sequence[Mapping[str, Value]]) -> str:
+    """Why a change cannot be made; empty where it can, or nothing is known that speaks against it.
+
+    key: of its prediction. ways: settings that make it, any of which will do. case: without predictions yet.
+    """
+    if key == "without_launches" and (reason := why_no_graphs(case)):
+        return reason
+    if key == "fp8_gemm" and case.setting("fp8")[1] is not None:
+        return "set already: fp8"
+    if key == "dp_half_bytes" and case.job.facts.dtype == "fp32":
+        return "gradients are of the weights' type, fp32"
+    if key.startswith("buckets_") and (reason := _why_no_buckets(case)):
+        return reason
+    reasons = [_against(case, way) for way in ways]
+    return "" if not all(reasons) else next(iter(reasons), "")
+
+
+def _why_no_buckets(case: Case) -> str:
+    """Megatron-core makes one bucket of all gradients unless they overlap, and of those of later stages."""
+    if case.is_set_to("overlap_grad_reduce", False):
+        return "bucket_size has no effect without overlap_grad_reduce"
+    if (case.degree("pipeline_model_parallel_size") or 1) > 1:
+        return "with pipeline stages bucket_size has no effect on most of them"
+    return ""
+
+
+def _against(case: Case, way: Mapping[str, Value]) -> str:
+    """The first knob is the switch, the others are what it needs."""
+    first = next(iter(way))
+    otherwise = any(known and now != way[knob] for knob in way for known, now in (case.setting(knob),))
+    if case.is_set_to(first, way[first]) and not otherwise:
+        return f"set already: {first}"
+    found = check(case.configuration, way)
+    return f"this configuration forbids it: {found[0].words}" if found else ""

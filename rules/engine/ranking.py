@@ -1,0 +1,162 @@
+"""One ranking of all that can be done: findings of rules and simulated changes, by what they gain.
+
+A change that a rule proposes is one row with its finding. So is a change that no rule proposes and that takes
+away most of what a rule found: the finding is then known by more than its upper bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from perfdoc.results import DIMENSIONS
+from perfdoc.results.ranking import Opportunity, OpportunityKind, is_trifle
+from perfdoc.results.replay import Gain, Prediction
+from perfdoc.results.rules import RuleResult
+from perfdoc.rules.engine.case import Case
+
+TIME_OF: Mapping[str, str] = MappingProxyType(
+    {
+        "without_launches": "idle.host",
+        "without_gc": "idle.gc",
+        "without_data": "idle.data",
+        "overlapped_dp": "exposed_comm.dp",
+        "buckets_x4": "exposed_comm.dp",
+        "buckets_x0.25": "exposed_comm.dp",
+        "dp_half_bytes": "exposed_comm.dp",
+        "overlapped_tp": "exposed_comm.tp",
+        "without_queueing_tp": "exposed_comm.tp",
+        "overlapped_cp": "exposed_comm.cp",
+        "overlapped_ep": "exposed_comm.ep",
+        "more_virtual_stages": "pipeline.bubble",
+        "fewer_virtual_stages": "pipeline.transfer",
+        "even_stages": "pipeline.late_peer",
+        "even_layers": "pipeline.late_peer",
+        "balanced_layers": "pipeline.late_peer",
+        **{f"without_straggler_{d}": "waits" for d in DIMENSIONS},
+    }
+)
+"""The time that a simulated change takes away, as `Meta.time` names it; a change of kernels has none."""
+
+_COVERS_FRAC = 0.5
+"""Of a finding's upper bound: a prediction of as much speaks for the finding; of less, most of what was found
+has another cure, and keeps its place by its bound."""
+_ORDER: Mapping[OpportunityKind, int] = MappingProxyType(
+    {"predicted": 0, "bound": 0, "unmeasured": 1, "trifle": 3, "capture": 4}
+)
+_INFORMS = 2
+
+
+def ranked(
+    case: Case, results: Sequence[RuleResult], times: Mapping[str, Sequence[str]]
+) -> list[Opportunity]:
+    """Every rule that fires and every predicted gain that the job can have, in one order.
+
+    times: by code, what the rule's gain reduces.
+    """
+    firing = sorted((r for r in results if r.state == "fires"), key=lambda r: (r.level != "problem", r.code))
+    rows = _of_rules(firing, case)
+    for prediction in _free(firing, case):
+        at = _same_time(prediction, rows, times)
+        if at is None:
+            rows.append(_row([], prediction.gain, case, prediction, _share(prediction)))
+        else:
+            rows[at] = _row(rows[at].codes, prediction.gain, case, prediction, _share(prediction))
+    levels = {r.code: r.level for r in firing}
+
+    def place(row: Opportunity) -> tuple[int, float, float, list[str]]:
+        informs = row.kind == "unmeasured" and levels[row.codes[0]] != "problem"
+        most = 0.0 if row.gain is None else _most_ms(row.gain)
+        return (_INFORMS if informs else _ORDER[row.kind]), -(row.gain_frac or 0.0), -most, row.codes
+
+    return sorted(rows, key=place)
+
+
+def _of_rules(firing: Sequence[RuleResult], case: Case) -> list[Opportunity]:
+    """A row for each finding; one for all findings whose cure is the same simulated change."""
+    rows: list[Opportunity] = []
+    at: dict[str, int] = {}
+    for rule in firing:
+        gain = rule.gain
+        key = gain.key if gain is not None and gain.method == "replay" else ""
+        if key and key in at:
+            rows[at[key]] = replace(rows[at[key]], codes=[*rows[at[key]].codes, rule.code])
+            continue
+        if key:
+            at[key] = len(rows)
+        rows.append(_row([rule.code], gain, case, case.prediction(key) if key else None, rule.gain_frac))
+    return rows
+
+
+def _free(firing: Sequence[RuleResult], case: Case) -> list[Prediction]:
+    """Predicted gains that no rule proposes and none forbids or knows to be had in part only, the largest
+    first."""
+    proposed = {r.gain.key for r in firing if r.gain is not None and r.gain.key}
+    pieces = [(a.gain, a.forbidden) for r in firing for a in r.advice if a.gain is not None]
+    allowed = {gain.key for gain, forbidden in pieces if not forbidden and gain.method == "replay"}
+    refused = {gain.key for gain, _ in pieces} - allowed
+    found = [
+        p
+        for p in case.gains.predictions
+        if p.gain.method == "replay"
+        and (p.gain.mid_ms or 0.0) > 0
+        and not p.left_out
+        and p.key not in proposed | refused
+    ]
+    return sorted(found, key=lambda p: -(p.gain.mid_ms or 0.0))
+
+
+def _same_time(
+    prediction: Prediction, rows: Sequence[Opportunity], times: Mapping[str, Sequence[str]]
+) -> int | None:
+    """The finding that has no prediction and of whose time this takes away most."""
+    time = TIME_OF.get(prediction.key)
+    for at, row in enumerate(rows):
+        bound = not row.key and row.codes and row.gain is not None and row.gain.method == "ceiling"
+        if bound and time is not None and time in times.get(row.codes[0], ()) and _covers(prediction, row):
+            return at
+    return None
+
+
+def _covers(prediction: Prediction, row: Opportunity) -> bool:
+    """By their shares: with a step log the prediction is of another step than the bound."""
+    mine, bound = _share(prediction), row.gain_frac
+    if mine is None or bound is None:
+        mine, bound = prediction.gain.mid_ms or 0.0, 0.0 if row.gain is None else _most_ms(row.gain)
+    return mine >= _COVERS_FRAC * bound
+
+
+def _row(
+    codes: list[str], gain: Gain | None, case: Case, prediction: Prediction | None, share: float | None
+) -> Opportunity:
+    error = None if prediction is None else prediction.replay_error_frac
+    return Opportunity(
+        kind=_kind(codes, gain, share, error),
+        codes=codes,
+        key="" if prediction is None else prediction.key,
+        gain=gain,
+        gain_per=case.unit,
+        gain_frac=share,
+        exact=prediction is None or prediction.exact,
+    )
+
+
+def _kind(
+    codes: Sequence[str], gain: Gain | None, share: float | None, error: float | None
+) -> OpportunityKind:
+    if codes and codes[0].startswith("PD9"):
+        return "capture"
+    if gain is None or gain.method == "none" or gain.high_ms is None:
+        return "unmeasured"
+    if _most_ms(gain) <= 0 or (share is not None and is_trifle(share, 1.0, error)):
+        return "trifle"
+    return "predicted" if gain.method == "replay" else "bound"
+
+
+def _most_ms(gain: Gain) -> float:
+    return (gain.mid_ms if gain.method == "replay" else gain.high_ms) or 0.0
+
+
+def _share(prediction: Prediction) -> float | None:
+    return (prediction.gain.mid_ms or 0.0) * 1e6 / prediction.step_ns if prediction.step_ns else None

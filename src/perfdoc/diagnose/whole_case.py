@@ -1,0 +1,66 @@
+"""The case that rules are asked about: everything measured, predicted and known of the job."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from perfdoc import results as d
+from perfdoc.analyzers.job import measure_job
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.memory.job import RankMemory, job_memory
+from perfdoc.diagnose.contradictions import contradictions, without
+from perfdoc.diagnose.ranks import rank_of, with_headroom
+from perfdoc.diagnose.replays import ReplayTopic, replays_of
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.possible import why_not
+from perfdoc.simulator.replay.gains import no_gains
+
+
+@dataclass(frozen=True, kw_only=True)
+class WholeCase:
+    """A case, and what of it is published as it is."""
+
+    case: Case
+    ranks: list[d.Rank]
+    """In the order of the captures."""
+    replayed: ReplayTopic
+    memory: d.MemoryAnalysis
+
+
+def whole_case(
+    captures: Sequence[CaptureMeasurement], memory: Sequence[RankMemory], configuration: Configuration
+) -> WholeCase:
+    """Match the ranks, replay them, and predict what this configuration can have.
+
+    Settings that contradict the captures count as unknown.
+    """
+    job = measure_job(captures)
+    as_given = (captures, job, configuration)
+    contradicted = contradictions(captures, job.facts, configuration)
+    if contradicted:
+        facts, configuration = without(job.facts, configuration, contradicted)
+        captures = [replace(c, facts=facts) for c in captures]
+        job = measure_job(captures)
+    measured = [(i, m) for i, capture in enumerate(captures) for m in capture.ranks]
+    ranks = [
+        rank_of(m, device, i, label)
+        for (i, m), device, label in zip(measured, job.devices, job.labels, strict=True)
+    ]
+    remembered = with_headroom(job_memory(memory), ranks)
+    case = Case(
+        captures=captures,
+        job=job,
+        gains=no_gains("not replayed yet", ""),
+        memory=remembered,
+        configuration=configuration,
+    )
+    replayed = replays_of(captures, ranks, job, partial(why_not, case))
+    case = replace(case, gains=replayed.gains)
+    if contradicted:
+        given_captures, given_job, given = as_given
+        before = replace(case, captures=given_captures, job=given_job, configuration=given)
+        case = replace(case, contradicted=contradicted, as_given=before)
+    return WholeCase(case=case, ranks=ranks, replayed=replayed, memory=remembered)

@@ -1,0 +1,199 @@
+"""Captures without step ranges: start-up, the period of what follows, and ranges that could be steps."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from perfdoc.analyzers.device.period import MIN_KERNELS, repetition
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture, measure_trace
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.results import Diagnosis
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.simulator.replay.unedited import replay_and_keep
+from perfdoc.traces.load import read_trace
+from tests.analyzers.tiny import GEMM, trace_of
+
+MS = 1_000_000
+US = 1_000
+
+
+class Job:
+    """A process that starts up, then runs passes of 40 kernels, each 60 us long and launched every 100 us."""
+
+    def __init__(self) -> None:
+        self.builder = TimelineBuilder()
+        self.process = self.builder.process()
+        self.thread, self.device = self.process.thread(), self.process.device()
+
+    def kernel(self, at: int, name: str = GEMM, *, threads: int = 128) -> None:
+        launch = (self.thread, at, at + 3 * US)
+        self.device.kernel(name, at + 5 * US, at + 65 * US, launch=launch, block=(threads, 1, 1))
+
+    def passes(self, begin: int, count: int, *, kernels: int = 40) -> int:
+        """Kernels of their own shapes, in the same order in every pass; where the last one ends."""
+        for i in range(count * kernels):
+            self.kernel(begin + 100 * i * US, threads=32 * (1 + i % kernels))
+        return begin + 100 * count * kernels * US
+
+    def starts_up(self, until: int, call: str = "cuLibraryLoadData") -> None:
+        """From 0 on a kernel every 10 ms, and before each a call of 5 ms."""
+        for at in range(0, until, 10 * MS):
+            self.kernel(at)
+            self.thread.api(call, at + 2 * MS, at + 7 * MS)
+
+    def measured(self, folder: Path, request: WindowRequest | None = None) -> RankMeasurement:
+        (found,), _ = measure_trace(trace_of(self.builder, folder), request or WindowRequest())
+        return found
+
+    def diagnosed(self, folder: Path) -> Diagnosis:
+        path = write_nsys_sqlite(self.builder.build(), folder / "job.sqlite")
+        return diagnose([measure_capture(path, WindowRequest(), also=replay_and_keep)])
+
+
+@pytest.mark.parametrize(
+    "call", ["cuLibraryLoadData", "cuModuleLoadDataEx", "cudaMalloc_v3020", "cuMemCreate"]
+)
+def test_start_up_is_left_out_where_most_work_follows(tmp_path: Path, call: str) -> None:
+    job = Job()
+    job.starts_up(200 * MS, call)
+    job.passes(200 * MS, 5)
+    found = job.measured(tmp_path)
+    start_up = found.window.start_up
+    assert start_up is not None
+    # 20 calls of 5 ms; 95 % of them have passed with the 19th, which ends at 187 ms.
+    assert (start_up.start_ns, start_up.end_ns, start_up.left_out) == (5 * US, 187 * MS, True)
+    assert start_up.loading_ns + start_up.allocation_ns == 100 * MS
+    assert start_up.compute_ns == 19 * 60 * US
+    # The next kernel starts at 190.005 ms; 20 of 220 kernels run before it.
+    assert (found.window.start_ns, found.window.kind) == (190 * MS + 5 * US, "capture")
+    assert found.withheld == ""
+
+
+def test_a_capture_of_start_up_promises_nothing(tmp_path: Path) -> None:
+    job = Job()
+    job.starts_up(200 * MS)
+    found = job.diagnosed(tmp_path)
+    (rank,) = found.ranks
+    assert rank.window.start_up is not None
+    assert (rank.window.start_up.left_out, rank.window.start_ns) == (False, 5 * US)
+    assert "start-up" in found.verdict
+    assert found.analyses.gains.state == "not_measured"
+    assert "start-up" in found.analyses.gains.reason
+    assert [r.code for r in found.rules if r.gain is not None] == []
+    pd201 = next(r for r in found.rules if r.code == "PD201")
+    assert (pd201.state, "start-up" in pd201.reason) == ("skipped", True)
+
+
+def test_communicators_are_start_up(tmp_path: Path) -> None:
+    job = Job()
+    job.kernel(0)
+    job.thread.range("ncclCommInitRankConfig", 1 * MS, 101 * MS)
+    job.passes(110 * MS, 4)
+    start_up = job.measured(tmp_path).window.start_up
+    assert start_up is not None
+    assert (start_up.end_ns, start_up.communicator_ns) == (101 * MS, 100 * MS)
+
+
+def test_one_late_buffer_does_not_stretch_start_up(tmp_path: Path) -> None:
+    job = Job()
+    job.starts_up(100 * MS)
+    end = job.passes(100 * MS, 10)
+    job.thread.api("cudaMalloc", end - 2 * MS, end - 2 * MS + 100 * US)
+    start_up = job.measured(tmp_path).window.start_up
+    assert start_up is not None
+    assert start_up.end_ns == 97 * MS
+
+
+def test_memory_that_comes_and_goes_is_no_start_up(tmp_path: Path) -> None:
+    job = Job()
+    for i in range(50):
+        at = 10 * i * MS
+        job.kernel(at)
+        job.thread.api("cudaMalloc_v3020", at + 1 * MS, at + 3 * MS)
+        job.thread.api("cudaFree_v3020", at + 4 * MS, at + 6 * MS)
+    assert job.measured(tmp_path).window.start_up is None
+
+
+@pytest.mark.parametrize("call", ["cudaMallocAsync", "cudaFree", "cudaEventCreate", "cudaHostUnregister"])
+def test_other_calls_are_no_start_up(tmp_path: Path, call: str) -> None:
+    job = Job()
+    job.starts_up(200 * MS, call)
+    job.passes(200 * MS, 5)
+    assert job.measured(tmp_path).window.start_up is None
+
+
+def test_what_the_user_gives_stays_as_it_is(tmp_path: Path) -> None:
+    job = Job()
+    job.starts_up(200 * MS)
+    end = job.passes(200 * MS, 5)
+    for request in (WindowRequest(whole_capture=True), WindowRequest(bounds_ns=(0, end))):
+        window = job.measured(tmp_path, request).window
+        assert (window.start_up, window.period, list(window.proposals)) == (None, None, [])
+    job.thread.range("step 0", 0, 100 * MS)
+    assert job.measured(tmp_path).window.start_up is None
+
+
+def test_the_period_is_that_of_the_passes(tmp_path: Path) -> None:
+    job = Job()
+    job.passes(0, 6)
+    found = job.measured(tmp_path)
+    period = found.window.period
+    assert period is not None
+    # 6 x 40 kernels, one every 100 us; the last pass ends with its last kernel, 35 us before a seventh began.
+    assert (period.kernels, period.repeats, period.start_ns) == (40, 6, 5 * US)
+    assert period.end_ns == 5 * US + 240 * 100 * US - 40 * US
+    assert not period.optimizer
+
+
+def sequence(*parts: np.ndarray) -> np.ndarray:
+    return np.concatenate(parts).astype(np.int64)
+
+
+BLOCK = np.arange(30)
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (np.tile(BLOCK, 4), (0, 30, 4)),
+        (sequence([90, 91], np.tile(BLOCK, 5), [92]), (2, 30, 5)),
+        # Steps of three equal layers and a head: the layers repeat within a step, the whole over steps.
+        (np.tile(sequence(np.tile(BLOCK, 3), np.arange(50, 60)), 4), (0, 100, 4)),
+        # One kernel of 100 differs from step to step, as where tokens are routed.
+        (sequence(*(sequence(np.arange(99), [200 + i]) for i in range(5))), (0, 100, 5)),
+        (np.tile(BLOCK, 2), None),  # twice is not enough
+        (np.tile(np.arange(MIN_KERNELS - 1), 20), (0, 38, 10)),  # so short that two of them are one
+        # The layers of one backward pass are not the job: forward and optimizer are 40 % of the kernels.
+        (sequence(np.arange(100, 180), np.tile(BLOCK, 4)), None),
+        (np.arange(500), None),
+        (np.random.default_rng(1).integers(0, 12, 3_000), None),
+    ],
+)
+def test_what_repeats_in_a_sequence(code: np.ndarray, expected: tuple[int, int, int] | None) -> None:
+    assert repetition(code.astype(np.int64)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "kernels", "repeats"),
+    [("ddp_nccl_metadata_a100_rank0of2", 893, 3), ("dlrm_layernorm_a100_rank3of8", 1_383, 6)],
+)
+def test_the_period_of_real_captures_is_their_step(
+    shared_traces: Path, name: str, kernels: int, repeats: int
+) -> None:
+    """Both have step ranges. Without: the same number of steps, of the same mean within 1 %."""
+    trace = read_trace(shared_traces / "kineto" / f"{name}.json.gz")
+    (known,), _ = measure_trace(trace, WindowRequest())
+    names = [s.replace("ProfilerStep", "part ") for s in trace.strings]
+    (found,), _ = measure_trace(replace(trace, strings=names), WindowRequest())
+    period = found.window.period
+    assert period is not None
+    assert (period.kernels, period.repeats, period.optimizer) == (kernels, repeats, True)
+    mean_ns = known.window.duration_ns / len(known.window.steps)
+    assert (len(known.window.steps), period.mean_ns) == (repeats, pytest.approx(mean_ns, rel=0.01))

@@ -1,0 +1,228 @@
+"""Files that hold only part of the events, and whole captures that look alike."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.device.event_counts import event_counts
+from perfdoc.analyzers.device.launches import find_launches
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.reports.headline import outlook, share_figures
+from perfdoc.results import Diagnosis
+from perfdoc.results.events import EventCounts
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.simulator.replay.unedited import replay_and_keep
+from tests.analyzers.tiny import GEMM, trace_of
+
+US = 1_000
+COUNT = 200
+"""Kernels of 60 us, launched every 100 us and started 5 us after their launch."""
+
+
+def laid(
+    *,
+    kernel: Callable[[int], bool] = lambda i: True,
+    launch: Callable[[int], bool] = lambda i: True,
+    queued_us: int = 5,
+    steps: bool = False,
+) -> TimelineBuilder:
+    """The job above, of which only some kernels and some launches are in the file."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(COUNT):
+        at = 100 * i * US
+        if steps and i % 50 == 0:
+            thread.range(f"step {i // 50}", at, at + 4_990 * US)
+        number = process.next_correlation()
+        if launch(i):
+            thread.api("cudaLaunchKernel", at, at + 3 * US, correlation=number)
+        if kernel(i):
+            begin = at + queued_us * US
+            device.kernel(GEMM, begin, begin + 60 * US, correlation=number)
+    return builder
+
+
+def counted(builder: TimelineBuilder, folder: Path) -> EventCounts:
+    trace = trace_of(builder, folder)
+    (found,) = event_counts(trace, find_launches(trace)).values()
+    return found
+
+
+def diagnosed(builder: TimelineBuilder, folder: Path) -> Diagnosis:
+    path = write_nsys_sqlite(builder.build(), folder / "part.sqlite")
+    return diagnose([measure_capture(path, WindowRequest(), also=replay_and_keep)])
+
+
+def test_a_whole_capture_lacks_nothing(tmp_path: Path) -> None:
+    found = counted(laid(), tmp_path)
+    # The last launch is as far from the last kernel as any is from its own; the first kernel the same.
+    assert (found.launches, found.launches_without_work) == (COUNT - 1, 0)
+    assert (found.kernels, found.kernels_without_launch) == (COUNT - 1, 0)
+    assert found.partial == ""
+
+
+def test_kernels_that_were_left_out_are_missed(tmp_path: Path) -> None:
+    found = counted(laid(kernel=lambda i: i % 10 == 9), tmp_path)
+    # Of launches 9 to 198 each that ends in 9 has its kernel; those before the first id refer to nothing.
+    assert (found.launches, found.launches_without_work) == (190, 171)
+    assert (found.kernels, found.kernels_without_launch) == (20, 0)
+    assert "90.0 % of 190 kernel launches" in found.work_missing
+    assert found.launches_missing == ""
+
+
+def test_launches_that_were_left_out_leave_idle_time_as_it_is(tmp_path: Path) -> None:
+    found = counted(laid(launch=lambda i: i % 5 == 0), tmp_path)
+    assert (found.launches, found.launches_without_work) == (40, 0)
+    # Kernels 1 to 195: 39 of them have their launch.
+    assert (found.kernels, found.kernels_without_launch) == (195, 156)
+    assert found.work_missing == ""
+    assert "80.0 % of 195 kernels" in found.launches_missing
+
+
+def test_of_few_launches_that_are_left_nobody_knows_whether_kernels_are_missing(tmp_path: Path) -> None:
+    found = counted(laid(launch=lambda i: i % 20 == 0), tmp_path)
+    assert found.launches == 10
+    assert found.work_missing == found.launches_missing != ""
+
+
+@pytest.mark.parametrize(
+    ("kernel", "launch"),
+    [
+        (lambda i: i % 7 == 0, lambda i: i % 5 == 0),  # each table sampled by itself
+        (lambda i: i % 2 == 0, lambda i: i % 2 == 1),  # not one id in both
+        (lambda i: not 80 <= i < 110, lambda i: True),  # records dropped in the middle
+        (lambda i: i % 12 != 0, lambda i: True),  # kernels of one name filtered out
+    ],
+)
+def test_other_ways_to_lose_events(
+    tmp_path: Path, kernel: Callable[[int], bool], launch: Callable[[int], bool]
+) -> None:
+    assert counted(laid(kernel=kernel, launch=launch), tmp_path).work_missing
+
+
+@pytest.mark.parametrize(
+    ("kernel", "launch", "queued_us"),
+    [
+        (lambda i: i < 120, lambda i: i >= 80, 4_000),  # a slice of a job whose host runs 40 kernels ahead
+        (lambda i: i < 100, lambda i: True, 5),  # the file ends with its first 100 kernels
+        (lambda i: True, lambda i: i < 100, 5),  # or with its first 100 calls
+        (lambda i: True, lambda i: i >= 60, 5),  # calls are recorded from the middle on
+        (lambda i: i % 50 != 7, lambda i: i % 50 != 9, 5),  # 2 % are lost
+        (lambda i: i < 15, lambda i: i % 10 == 0 or i > 100, 5),  # too few to tell
+    ],
+)
+def test_whole_stretches_and_trifles_are_not_accused(
+    tmp_path: Path, kernel: Callable[[int], bool], launch: Callable[[int], bool], queued_us: int
+) -> None:
+    assert counted(laid(kernel=kernel, launch=launch, queued_us=queued_us), tmp_path).partial == ""
+
+
+def test_ids_that_refer_to_nothing_tell_nothing(tmp_path: Path) -> None:
+    """Renumbered by a converter: kernels 1 to 200, calls 1001 to 1200."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    calls, device = process.thread(), process.device()
+    for i in range(COUNT):
+        device.kernel(GEMM, (100 * i + 5) * US, (100 * i + 65) * US, correlation=1 + i)
+        calls.api("cudaLaunchKernel", 100 * i * US, (100 * i + 3) * US, correlation=1001 + i)
+    assert counted(builder, tmp_path).partial == ""
+
+
+def test_calls_recorded_into_a_graph_launch_nothing(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    device.kernel(GEMM, 10, 20, launch=(thread, 0, 5))
+    thread.api("cudaStreamBeginCapture_v10000", 100, 110)
+    for i in range(100):
+        thread.api("cudaLaunchKernel_v7000", 200 + 10 * i, 205 + 10 * i)
+    thread.api("cudaStreamEndCapture_v10000", 2_000, 2_010)
+    for i in range(30):
+        at = 3_000 + 100 * i
+        device.kernel(GEMM, at + 10, at + 90, launch=(thread, at, at + 5))
+    found = counted(builder, tmp_path)
+    assert (found.launches_without_work, found.partial) == (0, "")
+
+
+def test_a_driver_call_inside_a_runtime_call_is_one_launch(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(50):
+        at = 100 * i
+        thread.api("cudaLaunchKernelExC_v11060", at, at + 8)  # with an id of its own
+        number = thread.api("cuLaunchKernelEx", at + 2, at + 6)
+        device.kernel(GEMM, at + 20, at + 90, correlation=number)
+    found = counted(builder, tmp_path)
+    assert (found.launches, found.launches_without_work) == (49, 0)
+
+
+@pytest.mark.parametrize(
+    ("call", "missing"), [("cudaMemcpyAsync_v3020", True), ("cudaMemsetAsync_v3020", False)]
+)
+def test_copies_that_were_left_out_are_missed(tmp_path: Path, call: str, missing: bool) -> None:
+    """Sets are not: one of 0 bytes leaves no row."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(50):
+        at = 100 * i
+        device.kernel(GEMM, at + 20, at + 50, launch=(thread, at, at + 5))
+        thread.api(call, at + 10, at + 12)
+    assert ("49 copy calls" in counted(builder, tmp_path).work_missing) is missing
+
+
+def test_processes_are_judged_apart(tmp_path: Path) -> None:
+    builder = laid()
+    other = builder.process(pid=2000)
+    thread, device = other.thread(), other.device(ordinal=1)
+    for i in range(40):
+        thread.api("cudaLaunchKernel", 100 * i, 100 * i + 3)
+        if i % 2:
+            device.kernel(GEMM, 100 * i + 5, 100 * i + 60, correlation=i + 1)
+    trace = trace_of(builder, tmp_path)
+    found = event_counts(trace, find_launches(trace))
+    assert (found[1000].partial, bool(found[2000].partial)) == ("", True)
+
+
+def test_nothing_is_promised_of_a_part_of_the_events(tmp_path: Path) -> None:
+    """Whole: 4 steps of 5 ms, 60 of 100 us busy. Of a tenth of the kernels that would be 94 % idle."""
+    found = diagnosed(laid(kernel=lambda i: i % 10 == 9, steps=True), tmp_path)
+    assert "part of the events" in found.verdict
+    assert "not known" in found.verdict
+    assert {f.value for f in share_figures(found)} == {"unknown"}
+    (rank,) = found.ranks
+    assert rank.ledger_ns.total == rank.window.duration_ns
+    assert rank.ledger_ns.idle.total == rank.ledger_ns.idle.unexplained
+    # By the host's ranges: the first kernel that is left would begin steps 905 us late.
+    assert [s.duration_ns for s in rank.window.step_list] == [5_000 * US] * 3 + [4_990 * US]
+    for analysis in (found.analyses.gains, found.analyses.replay, found.analyses.host_gaps):
+        assert analysis.state == "not_measured"
+        assert "part of the events" in analysis.reason
+    assert found.analyses.host_gaps.host_frac is None
+    assert outlook(found) == ""
+    rules = {r.code: r for r in found.rules}
+    assert (rules["PD201"].state, rules["PD901"].state) == ("skipped", "skipped")
+    assert "part of the events" in rules["PD201"].reason
+    assert [r.code for r in found.rules if r.gain is not None] == []
+    (note,) = [q for q in found.quality if q.code == "partial-capture"]
+    assert note.remedy
+
+
+def test_without_launches_idle_time_stays_and_its_causes_go(tmp_path: Path) -> None:
+    found = diagnosed(laid(launch=lambda i: i % 5 == 0), tmp_path)
+    (rank,) = found.ranks
+    # 200 kernels of 60 us from 5 us on, every 100 us: 199 gaps of 40 us.
+    assert (rank.ledger_ns.compute, rank.ledger_ns.idle.unexplained) == (12_000 * US, 7_960 * US)
+    assert "39.9 % idle" in found.verdict
+    assert found.analyses.gains.state == "not_measured"
+    rules = {r.code: r for r in found.rules}
+    assert (rules["PD201"].state, rules["PD901"].state) == ("skipped", "fires")
+    assert "80.0 % of 195 kernels" in rules["PD201"].reason

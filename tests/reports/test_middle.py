@@ -1,0 +1,83 @@
+"""Median and mean of steps: where they are apart both are shown, and what a gain is a share of is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from perfdoc.analyzers.steps.figures import distribution
+from perfdoc.reports.headline import headline, outlook
+from perfdoc.reports.markdown import render_markdown
+from perfdoc.reports.sections import sections_of
+from perfdoc.reports.text import render_text
+from perfdoc.results import Diagnosis, Step
+from tests.reports import build
+from tests.reports.build_choices import gain, with_choices
+from tests.reports.build_job import spread
+
+MS = 1_000_000
+
+
+def stepping(*steps_ms: float) -> Diagnosis:
+    """One rank with steps of these lengths, and a combined gain of 2 ms per step of the mean length."""
+    made = with_choices(build.one_rank())
+    steps = [
+        Step(name=f"step {i}", start_ns=i * 10**9, duration_ns=round(ms * MS))
+        for i, ms in enumerate(steps_ms)
+    ]
+    (rank,) = made.ranks
+    mean_ns = round(sum(steps_ms) / len(steps_ms) * MS)
+    predictions = [replace(p, step_ns=mean_ns) for p in made.analyses.gains.predictions]
+    assert made.combined is not None
+    return replace(
+        made,
+        ranks=[replace(rank, window=replace(rank.window, step_list=steps))],
+        analyses=replace(made.analyses, gains=replace(made.analyses.gains, predictions=predictions)),
+        combined=replace(made.combined, gain=gain(2.0)),
+    )
+
+
+def step_time(made: Diagnosis) -> tuple[str, list[str]]:
+    (figure,) = [f for f in headline(made) if f.label == "Step time"]
+    return figure.value, figure.notes
+
+
+def test_a_mean_far_from_the_median_stands_beside_it_everywhere() -> None:
+    """Nine steps of 10 ms and one of 110: the median is 10, the mean 20, of which 2 ms are a tenth."""
+    made = stepping(*[10.0] * 9, 110.0)
+    value, notes = step_time(made)
+    assert (value, notes[1]) == ("10.000 ms", "mean 20.000 ms (shares are of it)")
+    assert "10.0 % of the mean step (20 ms), predicted" in outlook(made)
+    for page in (render_text(made), render_markdown(made)):
+        assert "mean 20.000 ms" in " ".join(page.split())
+        assert "of the mean step" in " ".join(page.split())
+
+
+def test_within_a_few_per_cent_one_figure_stands_for_both() -> None:
+    value, notes = step_time(stepping(10.0, 10.0, 10.3))
+    assert (value, [n for n in notes if "mean" in n]) == ("10.000 ms", [])
+    assert "of the step, predicted" in outlook(stepping(10.0, 10.0, 10.3))
+
+
+def test_gains_of_another_step_than_those_shown_say_of_which() -> None:
+    """The log knows that steps without the profiler take 8 ms; those of the window 10."""
+    made = stepping(10.0, 10.0)
+    gains = made.analyses.gains
+    free = [replace(p, step_ns=8 * MS) for p in gains.predictions]
+    made = replace(made, analyses=replace(made.analyses, gains=replace(gains, predictions=free)))
+    assert "25.0 % of the replayed step (8 ms)" in outlook(made)
+    times = replace(made.analyses.step_times, unprofiled=spread(40, 8 * MS))
+    logged = replace(made, analyses=replace(made.analyses, step_times=times))
+    assert "25.0 % of the unprofiled step (8 ms)" in outlook(logged)
+
+
+def test_step_times_say_the_mean_of_steps() -> None:
+    spread = distribution(np.array([10, 10, 10, 50], np.int64) * MS)
+    assert spread is not None
+    assert (spread.median_ns, spread.mean_ns) == (10 * MS, 20 * MS)
+    made = build.one_rank()
+    times = replace(made.analyses.step_times, state="measured", analysed=spread)
+    found = sections_of(replace(made, analyses=replace(made.analyses, step_times=times)))
+    (section,) = [s for s in found if s.key == "step-times"]
+    assert section.sentences[0].startswith("Step time 10.000 ms (mean 20.000 ms): median of 4")

@@ -1,0 +1,132 @@
+"""The one ranking in every rendering: order, rows without a rule, bounds, trifles, information."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from perfdoc.reports.headline import outlook
+from perfdoc.reports.html import render_html
+from perfdoc.reports.markdown import render_markdown
+from perfdoc.reports.opportunities import opportunities, trifles
+from perfdoc.reports.ranking import in_order, ranking
+from perfdoc.reports.sections import sections_of
+from perfdoc.reports.sections.section import Grid
+from perfdoc.reports.text import render_text
+from perfdoc.results import Diagnosis, Opportunity, from_json, to_json
+from perfdoc.results.ranking import OpportunityKind
+from tests.reports import build
+from tests.reports.build_choices import ceiling, gain, with_choices
+from tests.reports.build_memory import with_memory_and_replay
+from tests.reports.page import Page
+
+
+def row(
+    kind: OpportunityKind, codes: list[str], key: str = "", ms: float = 0.0, **changes: object
+) -> Opportunity:
+    gains = {"predicted": gain(ms, key=key), "bound": ceiling(ms), "trifle": gain(ms, key=key)}
+    return replace(
+        Opportunity(
+            kind=kind,
+            codes=codes,
+            key=key,
+            gain=gains.get(kind),
+            gain_per="step",
+            gain_frac=ms / 154.48 if kind in gains else None,
+        ),
+        **changes,  # type: ignore[arg-type]
+    )
+
+
+def ranked() -> Diagnosis:
+    """PD501 is known by a bound that is most of the step, though it informs; no rule proposes norms."""
+    made = with_choices(build.one_rank())
+    rules = [replace(r, level="information") if r.code == "PD501" else r for r in made.rules]
+    order = [
+        row("bound", ["PD501"], ms=100.0),
+        row("predicted", ["PD203"], "without_data", ms=10.0),
+        row("predicted", [], "norms_alone", ms=5.0, exact=False),
+        row("unmeasured", ["PD301"]),
+        row("trifle", ["PD202"], "without_gc", ms=0.2),
+        row("capture", ["PD902"]),
+    ]
+    return replace(made, rules=rules, opportunities=order)
+
+
+MADE = ranked()
+
+
+def test_every_report_has_the_order_of_the_ranking() -> None:
+    assert from_json(to_json(MADE)).opportunities == MADE.opportunities
+    firing = [r for r in MADE.rules if r.state == "fires"]
+    assert [r.code for r in in_order(MADE, firing)] == ["PD501", "PD203", "PD301", "PD202", "PD902"]
+    assert [(o.code, o.gain) for o in opportunities(MADE)] == [
+        *(("PD501", "≤ 100 ms"), ("PD203", "10 ms"), ("", "5 ms"), ("PD301", "—"))
+    ]
+    for page in (render_text(MADE), render_markdown(MADE)):
+        table = page[page.index("What to do") : page.index("Without") if "Without" in page else None]
+        places = [table.index(said) for said in ("PD501", "PD203", "norms alone", "PD301")]
+        assert places == sorted(places)
+        assert table.index("Trifles") > table.index("PD301")
+
+
+def test_the_first_of_the_ranking_is_in_the_headline_as_what_it_is() -> None:
+    assert "Fragmented memory (PD501), at most 100 ms, 64.7 % of the step" in outlook(MADE)
+    alone = replace(MADE, combined=None, opportunities=MADE.opportunities[2:])
+    assert outlook(alone).endswith("norms alone, \N{MINUS SIGN}5 ms, 3.2 % of the step, predicted; changes "
+                                   "what training computes.")  # fmt: skip
+    for lead in ("trifle", "capture", "unmeasured"):
+        rest = [o for o in MADE.opportunities if o.kind == lead]
+        assert outlook(replace(MADE, combined=None, opportunities=rest)) == ""
+    # What was simulated gains, though it is not promised together with anything: not "no predicted gain".
+    assert MADE.combined is not None
+    none = replace(MADE.combined, accepted=[], gain=None)
+    said = outlook(replace(MADE, combined=none, opportunities=MADE.opportunities[2:]))
+    assert said.startswith("Largest single change")
+    assert outlook(replace(MADE, combined=none)).startswith("No predicted gain")
+    leads = replace(MADE, opportunities=MADE.opportunities[1:])
+    assert "Largest" not in outlook(leads), "the first is among what is promised together"
+
+
+def test_the_page_shows_changes_that_no_rule_proposes_and_names_trifles() -> None:
+    page = Page(render_html(MADE))
+    shown = page.by_id("opportunity-3").text
+    assert "Norms alone." in shown
+    assert "changes what training computes" in shown
+    assert "without gc (200 µs)" in trifles(MADE)
+    assert trifles(MADE) in page.text.replace("\xa0", " ")
+    assert "PD501" not in page.by_id("information").text
+
+
+def test_a_finding_that_a_simulated_change_speaks_for_shows_the_change() -> None:
+    """No setting of PD301's is what was simulated: its row says what was, not its own first remedy."""
+    rows = [row("predicted", ["PD301"], "norms_alone", ms=5.0)]
+    (first, *_) = opportunities(replace(MADE, opportunities=rows))
+    assert (first.code, first.action, first.gain) == ("PD301", "Norms alone.", "5 ms")
+
+
+def test_a_diagnosis_that_ranked_nothing_is_ranked_by_its_rules() -> None:
+    found = ranking(replace(MADE, opportunities=[]))
+    assert [(r.row.kind, r.rules[0].code) for r in found] == [
+        *(("predicted", "PD203"), ("bound", "PD501"), ("predicted", "PD202")),
+        *(("unmeasured", "PD301"), ("capture", "PD902")),
+    ]
+    assert [r.leads for r in found] == [True, True, True, True, False]
+
+
+def test_what_is_left_out_is_told_with_its_reason() -> None:
+    gains = MADE.analyses.gains
+    out = [
+        replace(p, left_out="set already: norms") if p.key == "norms_alone" else p for p in gains.predictions
+    ]
+    made = with_memory_and_replay(MADE)
+    made = replace(made, analyses=replace(made.analyses, gains=replace(gains, predictions=out)))
+    # What a rule proposes all the same has a row, and is not apart.
+    assert "norms alone" in [r[0].text for r in _grids(made)[-1].rows]
+    predicted, apart = _grids(replace(made, opportunities=[]))[-2:]
+    assert ["norms alone", "1.000 ms", "set already: norms"] in [[c.text for c in r] for r in apart.rows]
+    assert "norms alone" not in [r[0].text for r in predicted.rows]
+
+
+def _grids(made: Diagnosis) -> list[Grid]:
+    (section,) = [s for s in sections_of(made) if s.key == "path"]
+    return section.grids

@@ -1,0 +1,115 @@
+"""What speaks against a simulated change in a configuration, and the case that rules are asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.analyzers.memory.job import RankMemory
+from perfdoc.diagnose.replays import late_by_compute
+from perfdoc.diagnose.whole_case import whole_case
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.knob import Value
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.possible import why_not
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.replay import proposals
+from tests.analyzers.memory_planted import GIB, a_step, one
+from tests.planted.job import planted_job
+from tests.planted.spec import JobSpec, Late
+from tests.rules.cases import case_of, result, step_with_gap
+from tests.rules.planted_cases import planted_case
+
+GRAPHS, OVERLAPS = proposals._GRAPHS, proposals._OVERLAPS
+PP, VPP = "pipeline_model_parallel_size", "virtual_pipeline_model_parallel_size"
+TWO_CHUNKS = ({VPP: 2}, {VPP: 2, "overlap_p2p_comm": True})
+DP, WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory: pytest.TempPathFactory) -> Case:
+    return case_of(tmp_path_factory.mktemp("plain"), step_with_gap(100))
+
+
+@pytest.mark.parametrize(
+    ("key", "ways", "settings", "words"),
+    [
+        ("without_launches", GRAPHS, {}, ""),
+        ("without_launches", GRAPHS, {"cuda_graph_impl": "none", "use_te_rng_tracker": False}, ""),
+        ("without_launches", GRAPHS, {"cuda_graph_impl": "transformer_engine"}, "set already"),
+        ("without_launches", GRAPHS, {"recompute_granularity": "full"}, "recomputation"),
+        ("without_launches", GRAPHS, {"num_moe_experts": 8, "moe_expert_capacity_factor": None}, "experts"),
+        ("without_launches", GRAPHS, {"num_moe_experts": None}, ""),
+        ("overlapped_dp", OVERLAPS["dp"], {}, ""),
+        ("overlapped_dp", OVERLAPS["dp"], {DP: True}, ""),
+        ("overlapped_dp", OVERLAPS["dp"], {DP: True, WEIGHTS: False}, ""),
+        ("overlapped_dp", OVERLAPS["dp"], {DP: True, WEIGHTS: True}, "set already"),
+        ("overlapped_tp", OVERLAPS["tp"], {"tensor_model_parallel_size": 2, "sequence_parallel": False}, ""),
+        ("overlapped_tp", OVERLAPS["tp"], {"tp_comm_overlap": True}, "set already"),
+        ("overlapped_tp", OVERLAPS["tp"], {"tensor_model_parallel_size": 1}, "forbids"),
+        ("dp_half_bytes", ({"grad_reduce_in_fp32": False},), {"grad_reduce_in_fp32": False}, "set already"),
+        ("fp8_gemm", ({"fp8": "hybrid"},), {"fp8": "e4m3"}, "set already"),
+        ("buckets_x4", (), {DP: False}, "no effect"),
+        ("buckets_x0.25", (), {PP: 2}, "no effect"),
+        ("buckets_x4", (), {DP: True, PP: 1}, ""),
+        ("more_virtual_stages", TWO_CHUNKS, {PP: 2, "overlap_p2p_comm": False}, ""),
+        ("more_virtual_stages", TWO_CHUNKS, {PP: 1}, "forbids"),
+        ("without_gc", (), {"manual_gc": True}, ""),
+    ],
+)
+def test_settings_that_speak_against_a_change(
+    plain: Case, key: str, ways: tuple[Mapping[str, Value], ...], settings: dict[str, Value], words: str
+) -> None:
+    """Unknown settings speak against nothing."""
+    known = replace(plain, configuration=Configuration(values=settings, dialect="megatron_lm"))
+    reason = why_not(known, key, ways)
+    assert words in reason
+    assert bool(reason) == bool(words)
+
+
+def test_gradients_of_wide_weights_cannot_be_halved(plain: Case) -> None:
+    way = ({"grad_reduce_in_fp32": False},)
+    for dtype, possible in (("fp32", False), ("bf16", True), (None, True)):
+        facts = replace(plain.job.facts, dtype=dtype)
+        case = replace(plain, job=replace(plain.job, facts=facts))
+        assert (why_not(case, "dp_half_bytes", way) == "") == possible
+
+
+def test_rules_see_the_headroom_of_snapshots(tmp_path: Path) -> None:
+    """Stage 0 has reserved 23.5 of its GPU's 24 GiB, stage 1 10 of them, as captures and snapshots say
+    together: PD306 fires, which no snapshot alone could tell."""
+    job = planted_job(JobSpec(pp=2, micro_batches=2, steps=2))
+    captures = [
+        measure_capture(write_nsys_sqlite(t, tmp_path / f"rank{i}.sqlite"), WindowRequest())
+        for i, t in enumerate(job.timelines)
+    ]
+    sized = [
+        replace(c, ranks=[replace(r, device=replace(r.device, memory_bytes=24 * GIB)) for r in c.ranks])
+        for c in captures
+    ]
+    device = one(a_step(), tmp_path, device_total_bytes=None)
+    remembered = [
+        RankMemory(
+            devices=[replace(device, rank=rank, headroom_bytes=None, peak_reserved_bytes=peak, oom_events=0)],
+            process=None,
+            sha256={},
+        )
+        for rank, peak in ((0, 47 * GIB // 2), (1, 10 * GIB))
+    ]
+    case = whole_case(sized, remembered, Configuration()).case
+    assert case.memory is not None
+    assert [d.headroom_bytes for d in case.memory.devices] == [GIB // 2, 14 * GIB]
+    assert result("PD306", case).state == "fires"
+
+
+def test_only_who_computes_longer_is_promised_to_compute_as_fast(tmp_path: Path) -> None:
+    case = planted_case(tmp_path, JobSpec(dp=4, micro_batches=2, late=Late(rank=2, extra_ns=1_000_000)))
+    (late, *_) = case.job.skew.stragglers
+    for cause, named in (("compute", [(late.name, "dp")]), ("other", []), ("waiting", [])):
+        skew = replace(case.job.skew, stragglers=[replace(late, cause=cause)])  # type: ignore[arg-type]
+        assert late_by_compute(replace(case.job, skew=skew)) == named
