@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+
+import numpy as np
 
 from perfdoc.analyzers.communication.dimensions import attribute_dimensions
 from perfdoc.analyzers.device.activity import device_activity, without_launches
@@ -13,13 +16,14 @@ from perfdoc.analyzers.device.capture_parts import in_parts
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.event_counts import event_counts, limited, partial_notes
 from perfdoc.analyzers.device.launches import find_launches
-from perfdoc.analyzers.device.range_names import find_known_ranges
+from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_matching
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
-from perfdoc.analyzers.kernel_class.classify import classify_kernels
+from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
 from perfdoc.results.events import NO_EVENTS
+from perfdoc.results.names import shorten
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
 from perfdoc.traces.load import Ahead
@@ -53,17 +57,19 @@ def measure_capture(
     given: JobFacts | None = None,
     also: Also | None = None,
     ahead: Ahead | None = None,
+    comm_kernel: re.Pattern[str] | None = None,
 ) -> CaptureMeasurement:
     """Read and measure one capture.
 
     given: what the user says of the job; it goes before what lies beside the capture. also: one more analysis
-    of each device, of a room above. ahead: the same capture, if it is being read already.
+    of each device, of a room above. ahead: the same capture, if it is being read already. comm_kernel: names
+    of kernels that are communication, whatever else they look like.
     Raises TraceError where it cannot be read, holds no GPU activity, or has nothing that the request names.
     """
     ahead = ahead or Ahead(path)
     trace = with_run_facts(ahead.trace.result())
     facts = _facts(trace, given or JobFacts())
-    ranks, notes = measure_trace(trace, request, facts, also)
+    ranks, notes = measure_trace(trace, request, facts, also, comm_kernel)
     return CaptureMeasurement(
         path=path,
         sha256=ahead.sha256.result(),
@@ -85,10 +91,11 @@ def measure_or_explain(
     given: JobFacts | None = None,
     also: Also | None = None,
     ahead: Ahead | None = None,
+    comm_kernel: re.Pattern[str] | None = None,
 ) -> CaptureMeasurement | NoGpuActivityError:
     """As measure_capture, but a capture without GPU activity is an answer, not the end of the others."""
     try:
-        return measure_capture(path, request, given, also, ahead)
+        return measure_capture(path, request, given, also, ahead, comm_kernel)
     except NoGpuActivityError as error:
         return error
 
@@ -107,7 +114,11 @@ def _facts(trace: Trace, given: JobFacts) -> JobFacts:
 
 
 def measure_trace(
-    trace: Trace, request: WindowRequest, facts: JobFacts | None = None, also: Also | None = None
+    trace: Trace,
+    request: WindowRequest,
+    facts: JobFacts | None = None,
+    also: Also | None = None,
+    comm_kernel: re.Pattern[str] | None = None,
 ) -> tuple[list[RankMeasurement], list[Note]]:
     """Measure every device of a trace that ran kernels or CUDA graphs, and every rank marked as a CPU rank.
 
@@ -116,11 +127,11 @@ def measure_trace(
     marks = marked_ranks(trace)
     trace = with_marked_ranks(trace, marks)
     on_cpu = {process for process, mark in marks.items() if mark.device == "cpu"}
-    kinds = classify_kernels(trace)
+    kinds = classify_kernels(trace, comm_kernel)
     launches = find_launches(trace)
     events = event_counts(trace, launches)
     trace = replace(trace, capabilities=limited(trace.capabilities, list(events.values())))
-    known = find_known_ranges(trace)
+    known = find_known_ranges(trace, request.data_pattern)
     devices = trace.devices
     order = sorted(range(len(devices)), key=lambda i: (devices[i].ordinal, devices[i].process))
 
@@ -180,6 +191,17 @@ def measure_trace(
             "Look at --window capture first.",
         )
     notes = [r for r in results if isinstance(r, Note)] + partial_notes([r.events for r in ranks])
+    if comm_kernel is not None:
+        notes.append(_given_communication(kinds, comm_kernel))
+    if request.data_pattern is not None and not len(ranges_matching(trace, request.data_pattern.search)):
+        # No error: in a job of many ranks some may load nothing.
+        notes.append(
+            Note(
+                code="no-data-range",
+                message=f"No range matches --data-range {request.data_pattern.pattern!r}.",
+                remedy="See the names with: perfdoc ranges TRACE",
+            )
+        )
     if (pending := sum(estimated.values())) > 0:
         notes.append(
             Note(
@@ -190,6 +212,24 @@ def measure_trace(
             )
         )
     return ranks, notes
+
+
+def _given_communication(kinds: KernelKinds, comm_kernel: re.Pattern[str]) -> Note:
+    """What the user's word changed, so that nobody takes it for measured."""
+    given = np.array([kind.transport == GIVEN for kind in kinds.kinds], bool)
+    count = int(np.count_nonzero(given[kinds.kind])) if len(kinds.kind) else 0
+    what = f"--comm-kernel {shorten(comm_kernel.pattern, 200)!r}"
+    if not count:
+        return Note(
+            code="comm-kernel-matches-none",
+            message=f"{what} changes no kernel: none has such a name that was not communication already.",
+            remedy="The names are in the report's table of kernels and in PD903.",
+        )
+    return Note(
+        code="comm-kernel-given",
+        message=f"{count:,} kernels count as communication because {what} says so.",
+        remedy="",
+    )
 
 
 def _where(trace: Trace) -> str:

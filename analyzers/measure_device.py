@@ -16,6 +16,7 @@ from perfdoc.analyzers.host.steps import HostSteps
 from perfdoc.analyzers.instances.device import Instance, device_instances
 from perfdoc.analyzers.instances.rough import NO_OUTLINE, Outline, outline
 from perfdoc.analyzers.kernels.parts import kernel_parts
+from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.kernels.totals import NamedTime, kernel_times, kernels_only
 from perfdoc.analyzers.ledger.steps import StepLedgers, step_ledgers
 from perfdoc.analyzers.ledger.window import Ledger, build_ledger
@@ -24,6 +25,7 @@ from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
 from perfdoc.results.events import EventCounts
+from perfdoc.results.kernels import SuspectedCommunication
 from perfdoc.results.ranks import Communication, KernelsOnly
 from perfdoc.traces import Device
 
@@ -47,6 +49,7 @@ class RankMeasurement:
     copies: Sequence[CopyTime]
     kernel_times: Sequence[NamedTime]
     kernel_parts: KernelPartsAnalysis
+    suspected: SuspectedCommunication
     contention: DeviceContention
     host: HostActivity
     host_steps: HostSteps
@@ -90,6 +93,7 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         copies=copy_times(view),
         kernel_times=kernel_times(trace, activity, view.kinds, a, b),
         kernel_parts=kernel_parts(view),
+        suspected=suspected_communication(view),
         contention=contention,
         host=host,
         host_steps=steps,

@@ -3,7 +3,7 @@
     python benchmarks/replay.py [--kernels 2000000] [--pairs 3]
 
 Reading and sorting the capture is what `perfdoc analyze` does anyway and is not counted. Scan and replay are
-interleaved and the ratio is taken pair by pair. The bar is twice that of DESIGN section 7 for the analysis.
+interleaved and the ratio is taken pair by pair. The bar is twice that of the analysis (docs/performance.md).
 """
 
 from __future__ import annotations

@@ -50,9 +50,9 @@ _DIMENSION_WORDS = {
     "unknown": ("??", "dimension unknown"),
 }
 _IDLE_WORDS = {
-    "host": ("H", "host", "launch-bound, next kernel launched too late"),
+    "host": ("H", "host", "next kernel launched too late"),
     "gc": ("GC", "garbage collection", "garbage collection on the host"),
-    "data": ("DA", "data", "data-loader stall"),
+    "data": ("DA", "data", "waited for the next batch"),
     "dependency": ("DE", "dependency", "waited for another stream"),
     "launch_latency": ("LL", "launch latency", "gap between queued kernels"),
     "unexplained": ("UN", "unexplained", "cause unknown"),

@@ -15,7 +15,13 @@ from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
 from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, Job, Mfu, Target, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
-from perfdoc.results.kernels import KernelClass, KernelPartsAnalysis, KernelsAnalysis, TopKernel
+from perfdoc.results.kernels import (
+    KernelClass,
+    KernelPartsAnalysis,
+    KernelsAnalysis,
+    SuspectedCommunication,
+    TopKernel,
+)
 from perfdoc.results.layout import laid_out
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.quality import CapabilityRow, Input, NotMeasured, Quality, State
@@ -100,6 +106,7 @@ __all__ = [
     "State",
     "Step",
     "StepTimes",
+    "SuspectedCommunication",
     "Target",
     "Timeline",
     "TimelineRank",

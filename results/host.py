@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from perfdoc.results.quality import Measured, State
 
@@ -41,11 +41,32 @@ class CallIdle:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ThreadWait:
+    """What the launching thread waited in while the device idled."""
+
+    kind: str
+    """`gil`, `lock`, `io`, `write`, `sleep`, or `other`: no call of the capture tells."""
+    call: str | None
+    """Of the C library; None where none was recorded."""
+    idle_ns: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class HostSplit(Measured):
     """idle.host by what the launching thread did; the first seven sum to host_ns exactly."""
 
     python_ns: int | None
-    """In no CUDA call: Python and the framework."""
+    """In no CUDA call: Python, the framework, or waiting."""
+    computing_ns: int | None = None
+    """Of python_ns: the thread was on a CPU. None without scheduling events."""
+    waiting_ns: int | None = None
+    """Of python_ns: off the CPU, in a system call that waits, or for the interpreter's lock. None where the
+    capture has nothing of the thread's state; what both leave of python_ns is unknown."""
+    between_steps_ns: int | None = None
+    """Of python_ns, less waiting_ns: in pauses of at least 1 ms of idle time between the last call of a step
+    and the first of the next. None without steps."""
+    waits: list[ThreadWait] = field(default_factory=list)
+    """waiting_ns by call, the largest first; a call inside another one counts in both."""
     synchronising_ns: int | None
     """In a call that waits for the device. The device mostly runs meanwhile; the cost of a wait comes after
     it, see SyncCalls.idle_caused_ns."""
@@ -142,11 +163,24 @@ class HostPauses(Measured):
     idle_ns: int | None
     """What of it the device idled for: the ledger's idle.gc or idle.data."""
     steps_with: int | None
-    """Steps in which one began; None where the window has no steps."""
+    """Steps in which one began, or that one between steps held up; None where the window has no steps."""
     worst_ns: int | None
     worst_name: str | None
     worst_step: str | None
-    """Name of the step in which the longest began; None outside of all steps."""
+    """Name of the step in which the longest began or that it held up; None outside of all steps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataPauses(HostPauses):
+    """Waits for data; idle_ns by evidence, strongest first."""
+
+    idle_range_ns: int | None = None
+    """A range names the loader."""
+    idle_thread_ns: int | None = None
+    """No range does: the launching thread waited, between one step's last CUDA call and the next one's
+    first."""
+    idle_position_ns: int | None = None
+    """Nothing but that place and the length of the pause tells: likely a wait for data, not certainly."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,7 +255,7 @@ class HostActivity(Measured):
     sync_calls: SyncCalls
     alloc_calls: AllocCalls
     gc: HostPauses
-    data: HostPauses
+    data: DataPauses
     small_kernels: SmallKernels
     graphs: GraphCoverage
 

@@ -54,6 +54,36 @@ class KernelsAnalysis:
 
 
 @dataclass(frozen=True, kw_only=True)
+class SuspectedKernel:
+    """Kernels of one name and one stream that may be communication."""
+
+    name: str
+    short_name: str
+    """Namespaces and function, without arguments and template parameters."""
+    stream: int
+    count: int
+    total_ns: int
+    """Sum of durations clipped to the window."""
+    blocks: int
+    """Median of thread blocks a launch."""
+    spread: float | None
+    """Ninth over first decile of the durations of equal launches; None with too few of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SuspectedCommunication:
+    """Kernels of unknown class that look like communication. They count as compute until --comm-kernel names
+    them."""
+
+    kernels: list[SuspectedKernel]
+    """By falling time; of very many those of most time. Empty where nothing is suspected."""
+    total_ns: int
+    """Union of their time in the window."""
+    alone_ns: int
+    """The part of it with no other compute: exposed communication, if they are communication."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class PartTime:
     """Kernels of one part of the model in one direction."""
 

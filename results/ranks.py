@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 from perfdoc.results.capture_parts import Period, RangeProposal, StartUp
 from perfdoc.results.contention import DeviceContention
 from perfdoc.results.events import EventCounts
 from perfdoc.results.host import HostActivity
-from perfdoc.results.kernels import KernelPartsAnalysis
+from perfdoc.results.kernels import KernelPartsAnalysis, SuspectedCommunication
 from perfdoc.results.replay import Replay
 
 
@@ -126,6 +126,17 @@ class KernelsOnly:
 
 
 @dataclass(frozen=True, kw_only=True)
+class MessageSizes:
+    """Operations of one communication row by message size."""
+
+    most_bytes: int | None
+    """Upper bound of the class; None for the class of the largest."""
+    count: int
+    exposed_ns: int
+    """Union: classes that overlap in time count it twice."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class Communication:
     """One row of the communication table: unions inside the window; hidden + exposed = total."""
 
@@ -149,6 +160,8 @@ class Communication:
     group: str
     """Process-group description, else its name, else the communicator id; empty where none is known. Of
     very many groups those that communicate least share rows, which say how many they are."""
+    sizes: list[MessageSizes] = field(default_factory=list)
+    """By ascending size, of the operations whose size is known."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -179,3 +192,5 @@ class Rank:
     """Clipped to the window."""
     kernels_only_capture: KernelsOnly
     """The whole capture, whatever the window."""
+    suspected: SuspectedCommunication | None = None
+    """None in a file of an earlier version, which did not look."""

@@ -47,6 +47,12 @@ def options_of(words: list[str]) -> set[str] | None:
     return {opt for p in command.params for opt in (*p.opts, *p.secondary_opts)} | {"--help"}
 
 
+def test_command_lines_are_found() -> None:
+    found = [" ".join(words) for words in written_commands((ROOT / "README.md").read_text(encoding="utf-8"))]
+    assert len(found) > 25
+    assert "knobs bucket_size" in found
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda p: p.name)
 def test_commands_and_options_exist(page: Path) -> None:
     for words in written_commands(page.read_text(encoding="utf-8")):

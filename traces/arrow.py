@@ -10,7 +10,7 @@ from perfdoc.traces.table import I64, Bool
 
 
 def to_int64(column: pa.ChunkedArray, default: int) -> I64:
-    """An Arrow column of any integer type as int64, NULL replaced by `default`.
+    """An Arrow column of any integer type, or of booleans, as int64, NULL replaced by `default`.
 
     Unsigned 64-bit ids keep their bits. Raises ValueError where the column does not hold integers.
     """
@@ -22,6 +22,8 @@ def to_int64(column: pa.ChunkedArray, default: int) -> I64:
         if pa.types.is_null(chunk.type):
             part[:] = default
             continue
+        if pa.types.is_boolean(chunk.type):
+            chunk = pc.cast(chunk, pa.int8())
         if not pa.types.is_integer(chunk.type):
             raise ValueError(f"holds {chunk.type}, not integers")
         dtype = np.dtype(

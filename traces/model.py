@@ -16,6 +16,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from perfdoc.traces.lookups import Lookups
+from perfdoc.traces.os_tables import OsCalls, ThreadStates
 from perfdoc.traces.table import I8, I32, I64, U64, Bool, Table
 
 UNKNOWN = -1
@@ -266,6 +267,7 @@ CAPABILITIES = (
     "group_descriptions",
     "gpu_identity",
     "utc_clock",
+    "thread_states",
 )
 """Keys of Trace.capabilities; every reader fills all of them."""
 
@@ -313,6 +315,8 @@ class Trace(Lookups):
     operators: Operators = field(default_factory=Operators.empty)
     python_calls: Operators = field(default_factory=Operators.empty)
     """Python functions of the program itself, where its stacks were recorded (PyTorch's with_stack)."""
+    thread_states: ThreadStates = field(default_factory=ThreadStates.empty)
+    os_calls: OsCalls = field(default_factory=OsCalls.empty)
     python_calls_reason: str = "Python stacks are not read from captures of this format"
     """Why there are none, where there are none."""
     payloads: Payloads = field(default_factory=Payloads.empty)

@@ -2,8 +2,9 @@
 
 Every dimension has the collectives that it uses and the group sizes that the layout gives it. One that has a
 single rank cannot communicate. What remains of a communicator's candidates over all that it did is its
-dimension, if one remains; two that remain are unknown. Without a layout only transports speak that serve one
-dimension alone (DeepEP: experts; Transformer Engine's user buffers: tensor parallelism).
+dimension, if one remains; two that remain are unknown. Without a layout only what serves one dimension alone
+speaks (dispatch and combine, and the libraries for them: experts; Transformer Engine's user buffers: tensor
+parallelism).
 
 Strongest evidence first: `communicator` (NCCL's communicator id, which a group mark of the trainer ties to a
 process group), `group_description` (PyTorch's process-group description on the kernel), `range` (the
@@ -28,6 +29,8 @@ from perfdoc.analyzers.communication.payloads import CommPayloads, find_payloads
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity, Communication
 from perfdoc.analyzers.device.launches import Launches, innermost_at_launch
 from perfdoc.analyzers.device.range_names import KnownRanges, dimension_of_group
+from perfdoc.analyzers.kernel_class.classify import KernelKind
+from perfdoc.analyzers.kernel_class.experts import DEDICATED_TRANSPORTS
 from perfdoc.traces import Trace
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.job_facts import JobFacts
@@ -49,8 +52,10 @@ _USES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Dimensions that use a collective. PyTorch's all-to-all runs as send/receive kernels."""
 
-_SERVES = MappingProxyType({"deepep": "ep", "hybridep": "ep", "userbuffers": "tp"})
-"""Transports that exist for one dimension."""
+_SERVES = MappingProxyType({"userbuffers": "tp", **dict.fromkeys(DEDICATED_TRANSPORTS, "ep")})
+"""Transports that exist for one dimension. DeepEP also has send/receive kernels, for pipelines."""
+_TOKENS = frozenset(("dispatch", "combine"))
+"""Collectives that exist for experts alone, whichever library runs them."""
 
 _MAX_GROUP = 1 << 20
 
@@ -77,10 +82,17 @@ def _by_kind(comm: Communication, facts: JobFacts) -> I64:
     alive = _several_ranks(facts)
     table = []
     for kind in comm.kinds:
-        served = _SERVES.get(kind.transport) if kind is not None else None
+        served = _served(kind)
         uses = (served,) if served else _USES.get(kind.collective, ()) if kind is not None else ()
         table.append(_mask(uses) & (_ALL if served else alive))
     return np.array(table, np.int64)[comm.kind] if table else np.zeros(len(comm.kind), np.int64)
+
+
+def _served(kind: KernelKind | None) -> str | None:
+    """The one dimension that a communication can be of, whatever the layout; None where there are several."""
+    if kind is None or (kind.collective == "send_recv" and kind.transport != "userbuffers"):
+        return None
+    return "ep" if kind.collective in _TOKENS else _SERVES.get(kind.transport)
 
 
 def _by_size(group_size: I64, facts: JobFacts) -> I64:

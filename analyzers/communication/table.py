@@ -9,6 +9,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.communication.bandwidth import bus_bandwidth_gbps, group_sizes
+from perfdoc.analyzers.communication.sizes import message_sizes
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, PEER_COPY, Activity, Communication
 from perfdoc.analyzers.matching.rows import operation_of
 from perfdoc.results.ranks import Communication as CommunicationRow
@@ -74,6 +75,7 @@ def communication_table(
                     comm.end_ns[mine] - comm.start_ns[mine],
                 ),
                 evidence=EVIDENCE[evidence],
+                sizes=message_sizes(comm, mine, compute, start_ns, end_ns),
             )
         )
     return sorted(rows, key=lambda r: (-r.exposed_ns, -r.total_ns, r.transport, r.collective, r.group))

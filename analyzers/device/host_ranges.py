@@ -11,12 +11,9 @@ from perfdoc.traces import RangeKind
 
 
 def host_intervals(view: DeviceView) -> dict[str, Intervals]:
-    """`gc` and `data`; no nanosecond in both.
-
-    Collection holds the interpreter lock, so any thread's counts; loading only where it holds up launches.
-    """
-    gc = _union_of(view, view.known.gc, _threads(view))
-    return {"gc": gc, "data": _union_of(view, view.known.data, view.activity.launching_threads) - gc}
+    """`gc` and `data`, inferred stalls included; no nanosecond in both."""
+    inputs = view.idle_inputs
+    return {"gc": inputs.gc, "data": inputs.gc_or_data - inputs.gc}
 
 
 def optimizer_starts(view: DeviceView) -> I64:

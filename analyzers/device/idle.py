@@ -3,7 +3,8 @@
 For each gap, the activity that ends it (the next one) and the call that launched it decide:
 
 - launched after the device ran dry: `host` up to the launch, and while the launching call itself runs;
-- of that host time, what lies in garbage-collection ranges is `gc`, in data-loading ranges `data`;
+- of that host time, what lies in garbage-collection ranges is `gc`, in data-loading ranges, or in stalls
+  where steps meet (see stalls), `data`;
 - the rest, with the work already queued: `launch_latency` where it is short, or `dependency` where it is
   short and another stream was the last to run, so that this one waited for it;
 - longer than that, or without a known launch: `unexplained`.
@@ -11,13 +12,14 @@ For each gap, the activity that ends it (the next one) and the call that launche
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.analyzers.device.stalls import NO_STALLS, Stalls
 from perfdoc.results import ranks
 from perfdoc.traces import RangeKind, Trace
 from perfdoc.traces.table import Bool
@@ -35,10 +37,17 @@ class IdleInputs:
 
     gc: Intervals
     gc_or_data: Intervals
+    """Stalls that no range names included."""
+    stalls: Stalls = NO_STALLS
+
+
+def with_stalls(inputs: IdleInputs, stalls: Stalls) -> IdleInputs:
+    """Waits for data that no range names, added."""
+    return replace(inputs, gc_or_data=inputs.gc_or_data | stalls.both, stalls=stalls)
 
 
 def idle_inputs(trace: Trace, activity: Activity, known: KnownRanges) -> IdleInputs:
-    """Collect the known host ranges of a device's process."""
+    """Collect the known host ranges of a device's process: what ranges name, without inferred stalls."""
     mine = trace.threads_of(trace.devices[activity.device].process)
     # Collection holds the interpreter lock, so any thread's counts; loading only where it holds up launches.
     gc = _union_of(trace, known.gc, mine)

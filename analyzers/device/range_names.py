@@ -98,23 +98,40 @@ STEP_PATTERNS: tuple[tuple[str, str], ...] = (
 )
 """(where the form comes from, pattern on the whole name); the first that occurs wins."""
 
+_BATCH = r"(mini|micro|global)?[ _-]?(data|batch(es)?|samples?)"
+_WHOSE = r"(next|new|train(ing)?|val|valid|validation|eval|test)[ _-]"
+_ENDS = r"(?![a-z0-9])(?![ _-]?(size|parallel|norm|ptr|type|index|dim|shape|sampler|placement))"
 DATA_PATTERN = (
     rf"^{re.escape(vocabulary.DATA)}\b"
-    r"|^enumerate\(DataLoader\)#"
-    r"|^DataLoader"
-    r"|(?i:^data[ _-]?load(er|ing)?\b)"
-    r"|(?i:^(batch[ _-]generator|get[ _]batch)\b)"
+    # PyTorch, Lightning, TorchRec, Megatron-LM, DALI, TensorFlow, Ray.
+    r"|^enumerate\(DataLoader\)#|^DataLoader"
+    r"|\b_?(Base|SingleProcess|MultiProcessing)DataLoaderIter\b|\b_?(next|try_get|get)_data$"
+    r"|(?i:\b(train_|val_|test_)?dataloader_next\b|\b(train|val|test)_next$|\b(fetch_next|get)_train_batch\b)"
+    r"|(?i:^batch[ _-]generator\b|^get_batch_samples\b|^batch_input\b)"
+    r"|(?i:\bDALI\w{0,64}Iterator\b|^\[?DALI\]?.*\b(share_?outputs|outputs|__next__|next)\b)"
+    r"|\bIteratorGetNext\b|\biter_(torch_)?batches\b"
+    # What people write themselves.
+    r"|(?i:^(## ?)?(data|input|batch)[ _-]?(load(er|ing)?|fetch(er|ing)?|wait(ing)?|read(ing)?|io|stall)\b)"
+    # TorchRec's `## wait_for_batch ##` waits for a copy that was made ahead.
+    rf"|(?i:^((## ?)?(get|fetch(ing)?|load(ing)?|read(ing)?|next)|wait(ing)?([ _-](for|on))?)[ _-]({_WHOSE})*"
+    rf"{_BATCH}{_ENDS})"
+    r"|(?i:\bnext ?\(\w{0,64}(load|data|iter|batch)\w{0,64}\))"
 )
-"""Ranges in which the training thread waits for a batch (PyTorch, Megatron-LM, common forms)."""
+"""Ranges in which the training thread waits for a batch."""
 
 GC_PATTERN = rf"^{re.escape(vocabulary.GC)}\b|(?i:^(python[ _-]?)?gc(\.collect)?$)|(?i:^garbage[ _-]collect)"
 """Ranges of Python's garbage collector."""
 
+LOCK_WAIT_PATTERN = r"(?i)^wait(ing)? for (the )?gil$"
+LOCK_HELD_PATTERN = r"(?i)^holding (the )?gil$"
+"""Ranges of Nsight's --trace=python-gil."""
+
 # Words of which a matching name holds at least one, in lower case. Half a million distinct names (PyTorch's
 # emit_nvtx numbers every operator) are thinned out by them before any pattern is tried.
 _STEP_HINTS = ("step", "iter")
-_DATA_HINTS = (vocabulary.DATA, "dataloader", "data", "batch")
+_DATA_HINTS = (vocabulary.DATA, "data", "batch", "sample", "dali", "next", "input")
 _GC_HINTS = (vocabulary.GC, "gc", "garbage")
+_LOCK_HINTS = ("gil",)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,6 +142,10 @@ class KnownRanges:
     """(where the form comes from, rows), for every form of STEP_PATTERNS that occurs, in that order."""
     data: I64
     gc: I64
+    lock_waits: I64
+    """Waits for the interpreter's lock."""
+    lock_held: I64
+    """Times in which a thread had it."""
     comm: I64
     """Ranges whose name tells the dimension of communication launched in them."""
     comm_dimension: I64
@@ -133,8 +154,8 @@ class KnownRanges:
     """Dimension by NCCL communicator id, from group marks inside the capture."""
 
 
-def find_known_ranges(trace: Trace) -> KnownRanges:
-    """Look for every known form of name."""
+def find_known_ranges(trace: Trace, data_pattern: re.Pattern[str] | None = None) -> KnownRanges:
+    """Look for every known form of name. data_pattern: what the user says names data loading, beside them."""
     used = trace.range_names
     lowered = [(i, trace.strings[i], trace.strings[i].lower()) for i in used.tolist()]
 
@@ -153,10 +174,15 @@ def find_known_ranges(trace: Trace) -> KnownRanges:
     comm = _rows_named(trace, list(dimension_of))
     comm = comm[trace.ranges.kind[comm] != RangeKind.MARK]
     steps = [(source, find(form, _STEP_HINTS)) for source, form in STEP_PATTERNS]
+    data = find(DATA_PATTERN, _DATA_HINTS)
+    if data_pattern is not None:
+        data = np.union1d(data, ranges_matching(trace, data_pattern.search))
     return KnownRanges(
         steps=[(source, rows) for source, rows in steps if len(rows)],
-        data=find(DATA_PATTERN, _DATA_HINTS),
+        data=data,
         gc=find(GC_PATTERN, _GC_HINTS),
+        lock_waits=find(LOCK_WAIT_PATTERN, _LOCK_HINTS),
+        lock_held=find(LOCK_HELD_PATTERN, _LOCK_HINTS),
         comm=comm,
         comm_dimension=table[trace.ranges.name[comm]],
         communicators=_communicators(trace.strings[i] for i in used.tolist()),

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_inputs
+from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_inputs, with_stalls
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.analyzers.device.stalls import find_stalls
 from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
 from perfdoc.results.events import NO_EVENTS, EventCounts
@@ -49,4 +50,7 @@ class DeviceView:
     @cached_property
     def idle_inputs(self) -> IdleInputs:
         """What the device's host was doing."""
-        return idle_inputs(self.trace, self.activity, self.known)
+        named = idle_inputs(self.trace, self.activity, self.known)
+        return with_stalls(
+            named, find_stalls(self.trace, self.activity, self.window, self.known, named.gc_or_data)
+        )

@@ -19,7 +19,7 @@ from perfdoc.traces import RangeKind, Trace
 
 @dataclass(frozen=True, kw_only=True)
 class WindowRequest:
-    """At most one of these is set; none of them: the steps, else the whole capture."""
+    """At most one of the first four is set; none of them: the steps, else the whole capture."""
 
     bounds_ns: tuple[int, int] | None = None
     range_pattern: re.Pattern[str] | None = None
@@ -27,6 +27,8 @@ class WindowRequest:
     step_pattern: re.Pattern[str] | None = None
     """Names of step ranges, in place of the known forms."""
     whole_capture: bool = False
+    data_pattern: re.Pattern[str] | None = None
+    """Names of ranges in which training waits for data, beside the known forms."""
 
 
 @dataclass(frozen=True, kw_only=True)

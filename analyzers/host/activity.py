@@ -10,20 +10,22 @@ from perfdoc.analyzers.device.host_state import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.blocking_calls import alloc_calls, sync_calls
 from perfdoc.analyzers.host.calls import host_calls
-from perfdoc.analyzers.host.idle import by_thread, host_idle, split_host_idle
+from perfdoc.analyzers.host.idle import by_thread, host_idle
 from perfdoc.analyzers.host.launching import graph_coverage, launch_queue
 from perfdoc.analyzers.host.small_kernels import small_kernels
+from perfdoc.analyzers.host.split import split_host_idle
 from perfdoc.analyzers.host.steps import HostSteps, data_pauses, gc_pauses, host_steps
-from perfdoc.results.host import AllocCalls, HostActivity, HostPauses, HostSplit, SyncCalls
+from perfdoc.results.host import AllocCalls, DataPauses, HostActivity, HostPauses, HostSplit, SyncCalls
 from perfdoc.results.quality import MEASURED
 
 
 def host_activity(view: DeviceView) -> tuple[HostActivity, HostSteps]:
     """What the capture shows of the host of one device; and its steps, for comparing ranks."""
     idle = host_idle(view)
-    gc, data = gc_pauses(view, idle.gc_ns), data_pauses(view, idle.data_ns)
+    gc, data = gc_pauses(view, idle), data_pauses(view, idle)
     if view.events.partial:
-        gc = data = HostPauses.missing(view.events.partial, REMEDY)
+        gc = HostPauses.missing(view.events.partial, REMEDY)
+        data = DataPauses.missing(view.events.partial, REMEDY)
     gc_known = gc.state == "measured"
     queue, small, graphs = launch_queue(view, idle), small_kernels(view, idle), graph_coverage(view)
     missing = launches_missing(view)
@@ -48,7 +50,7 @@ def host_activity(view: DeviceView) -> tuple[HostActivity, HostSteps]:
     found = HostActivity(
         **MEASURED,
         launch_queue=queue,
-        idle_split=split_host_idle(idle, calls, threads, view.trace.strings),
+        idle_split=split_host_idle(view, idle, calls, threads),
         sync_calls=sync_calls(view, idle, calls, threads),
         alloc_calls=alloc_calls(view, calls, threads),
         gc=gc,

@@ -1,7 +1,7 @@
-"""The ledger's idle.host, gap by gap: which threads were to blame, and what they did meanwhile.
+"""The ledger's idle.host, gap by gap, and which threads were to blame.
 
 These are the very nanoseconds of `idle.host`: the host part of every gap (see
-`perfdoc.analyzers.device.idle.find_gaps`), less garbage-collection and data-loading ranges.
+`perfdoc.analyzers.device.idle.find_gaps`), less garbage collection and waits for data.
 """
 
 from __future__ import annotations
@@ -13,10 +13,8 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.host.calls import CallKind, HostCalls, plain_name
+from perfdoc.analyzers.host.calls import CallKind, HostCalls
 from perfdoc.analyzers.kernels.totals import sum_by
-from perfdoc.results.host import CallIdle, HostSplit
-from perfdoc.results.quality import MEASURED
 from perfdoc.traces.table import I8
 
 BLOCKING = (CallKind.ALLOCATION, CallKind.SYNCHRONISING, CallKind.MODULE_LOAD)
@@ -47,6 +45,10 @@ class HostIdle:
     """The ledger's idle.gc."""
     data_ns: int
     """The ledger's idle.data."""
+    stalled_thread_ns: int
+    """Of data_ns, what no range names: the thread waited where steps meet."""
+    stalled_position_ns: int
+    """The same where only the place tells."""
     piece_start_ns: I64
     piece_end_ns: I64
     piece_gap: I64
@@ -79,6 +81,8 @@ def host_idle(view: DeviceView) -> HostIdle:
         starved_ns=int((end - start).sum()),
         gc_ns=gc_ns,
         data_ns=int((end - start).sum()) - pieces.total_ns - gc_ns,
+        stalled_thread_ns=int(inputs.stalls.thread.covered_within(start, end).sum()),
+        stalled_position_ns=int(inputs.stalls.position.covered_within(start, end).sum()),
         piece_start_ns=pieces.start_ns,
         piece_end_ns=pieces.end_ns,
         piece_gap=gap,
@@ -153,47 +157,3 @@ def _grouped(thread: I64, threads: Sequence[int]) -> dict[int, I64]:
     first = np.searchsorted(thread[order], threads, "left").tolist()
     last = np.searchsorted(thread[order], threads, "right").tolist()
     return {t: order[a:b] for t, a, b in zip(threads, first, last, strict=True)}
-
-
-MAX_CALLS = 12
-
-
-def split_host_idle(
-    idle: HostIdle, calls: HostCalls, threads: Sequence[ThreadIdle], strings: Sequence[str]
-) -> HostSplit:
-    """Partition the host idle of one device."""
-    inside_ns = np.zeros(len(calls.start_ns), np.int64)
-    by_kind = np.zeros(len(CallKind), np.int64)
-    for thread in threads:
-        mine = calls.of_thread(thread.thread)
-        inside_ns[mine] = thread.inside_ns(calls.start_ns[mine], calls.end_ns[mine])
-        idled = mine.start + np.flatnonzero(inside_ns[mine])
-        by_kind += thread.kinds_ns(calls.start_ns[idled], calls.end_ns[idled], calls.kind[idled])
-    python_ns = idle.total_ns - int(by_kind.sum())
-    assert python_ns >= 0, (idle.total_ns, by_kind)
-    return HostSplit(
-        **MEASURED,
-        python_ns=python_ns,
-        synchronising_ns=int(by_kind[CallKind.SYNCHRONISING]),
-        allocation_ns=int(by_kind[CallKind.ALLOCATION]),
-        module_load_ns=int(by_kind[CallKind.MODULE_LOAD]),
-        launch_ns=int(by_kind[CallKind.LAUNCH]),
-        stream_allocation_ns=int(by_kind[CallKind.STREAM_ALLOCATION]),
-        other_call_ns=int(by_kind[CallKind.OTHER]),
-        host_ns=idle.total_ns,
-        calls=_by_call(calls, inside_ns, strings),
-    )
-
-
-def _by_call(calls: HostCalls, inside_ns: I64, strings: Sequence[str]) -> list[CallIdle]:
-    idled = np.flatnonzero(inside_ns)
-    names, code = np.unique(calls.name[idled], return_inverse=True)
-    total = sum_by(code, inside_ns[idled], len(names)).tolist()
-    count = np.bincount(code, minlength=len(names)).tolist()
-    found: dict[str, tuple[int, int]] = {}
-    for i, n, ns in zip(names.tolist(), count, total, strict=True):
-        name = plain_name(strings[i])
-        before = found.get(name, (0, 0))
-        found[name] = before[0] + n, before[1] + ns
-    ranked = sorted(found.items(), key=lambda item: (-item[1][1], item[0]))[:MAX_CALLS]
-    return [CallIdle(call=name, count=n, idle_ns=ns) for name, (n, ns) in ranked]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.host_state import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, host_bounds, step_at
+from perfdoc.analyzers.host.idle import HostIdle
 from perfdoc.profiling import vocabulary
-from perfdoc.results.host import HostPauses
+from perfdoc.results.host import DataPauses, HostPauses
 from perfdoc.results.quality import MEASURED, Measured
 from perfdoc.traces import RangeKind
 
@@ -22,22 +23,32 @@ _HOW = {
         "Put a range named `gc` around collections (gc.callbacks sees each of them); `perfdoc run` does.",
     ),
     "data": (
-        "No range in the capture names data loading.",
-        "Put a range named `data_loading` around the call that fetches a batch; PyTorch's DataLoader has its "
-        "own in PyTorch traces.",
+        "No range in the capture names data loading, and no pauses between steps look like it.",
+        "Put a range named `data_loading` around the call that fetches a batch, or name the one that is "
+        "there with --data-range; PyTorch's DataLoader has its own in PyTorch traces.",
     ),
 }
 
 
-def gc_pauses(view: DeviceView, idle_ns: int) -> HostPauses:
+def gc_pauses(view: DeviceView, idle: HostIdle) -> HostPauses:
     """Garbage collections of the device's process, on any thread: each holds the interpreter's lock."""
     mine = view.trace.threads_of(view.device.process)
-    return _pauses(view, "gc", view.known.gc, mine, idle_ns)
+    found = _pauses(view, view.known.gc, mine, EMPTY, idle.gc_ns)
+    return HostPauses.missing(*_HOW["gc"]) if found is None else found
 
 
-def data_pauses(view: DeviceView, idle_ns: int) -> HostPauses:
-    """Waits for the next batch on the threads that launch the device's work."""
-    return _pauses(view, "data", view.known.data, view.activity.launching_threads, idle_ns)
+def data_pauses(view: DeviceView, idle: HostIdle) -> DataPauses:
+    """Waits for the next batch on the threads that launch the device's work, inferred ones included."""
+    stalled = view.idle_inputs.stalls.stalled
+    found = _pauses(view, view.known.data, view.activity.launching_threads, stalled, idle.data_ns)
+    if found is None:
+        return DataPauses.missing(*_HOW["data"])
+    return DataPauses(
+        **{f.name: getattr(found, f.name) for f in fields(HostPauses)},
+        idle_range_ns=idle.data_ns - idle.stalled_thread_ns - idle.stalled_position_ns,
+        idle_thread_ns=idle.stalled_thread_ns,
+        idle_position_ns=idle.stalled_position_ns,
+    )
 
 
 def pause_rows(view: DeviceView, rows: I64, threads: I64) -> I64:
@@ -47,19 +58,23 @@ def pause_rows(view: DeviceView, rows: I64, threads: I64) -> I64:
     return found
 
 
-def _pauses(view: DeviceView, what: str, rows: I64, threads: I64, idle_ns: int) -> HostPauses:
+def _pauses(
+    view: DeviceView, rows: I64, threads: I64, inferred: Intervals, idle_ns: int
+) -> HostPauses | None:
+    """Named pauses (rows of Trace.ranges) and inferred ones; None where the capture would show neither."""
     ranges = view.trace.ranges
     rows = pause_rows(view, rows, threads)
-    if not len(rows) and not _marked_by_perfdoc(view):
-        return HostPauses.missing(*_HOW[what])
     low, high = host_bounds(view.window)
-    covered = union(ranges.start_ns[rows], ranges.end_ns[rows]).clip(low, high)
+    inferred = inferred.clip(low, high)
+    if not len(rows) and not len(inferred) and not _marked_by_perfdoc(view):
+        return None
+    covered = union(ranges.start_ns[rows], ranges.end_ns[rows]).clip(low, high) | inferred
     rows = rows[(ranges.start_ns[rows] < high) & (ranges.end_ns[rows] > low)]
     rows = _outermost(ranges.start_ns, ranges.end_ns, rows)
-    steps = step_at(view.window, ranges.start_ns[rows])
+    steps = np.append(step_at(view.window, ranges.start_ns[rows]), _held_up(view, inferred))
     found = HostPauses(
         **MEASURED,
-        count=len(rows),
+        count=len(rows) + len(inferred),
         total_ns=covered.total_ns,
         idle_ns=idle_ns,
         steps_with=len(np.unique(steps[steps >= 0])) if view.window.steps else None,
@@ -67,23 +82,26 @@ def _pauses(view: DeviceView, what: str, rows: I64, threads: I64, idle_ns: int) 
         worst_name=None,
         worst_step=None,
     )
-    if not len(rows):
+    if not len(steps):
         return found
-    worst = int(np.argmax(np.minimum(ranges.end_ns[rows], high) - np.maximum(ranges.start_ns[rows], low)))
-    return _with_worst(view, found, rows[worst], int(steps[worst]), (low, high))
-
-
-def _with_worst(
-    view: DeviceView, found: HostPauses, row: int, step: int, bounds: tuple[int, int]
-) -> HostPauses:
-    ranges = view.trace.ranges
-    start, end = int(ranges.start_ns[row]), int(ranges.end_ns[row])
+    start = np.append(ranges.start_ns[rows], inferred.start_ns)
+    end = np.append(ranges.end_ns[rows], inferred.end_ns)
+    length = np.minimum(end, high) - np.maximum(start, low)
+    worst = int(np.argmax(length))
+    step = int(steps[worst])
     return replace(
         found,
-        worst_ns=min(end, bounds[1]) - max(start, bounds[0]),
-        worst_name=view.trace.strings[ranges.name[row]],
+        worst_ns=int(length[worst]),
+        worst_name=view.trace.strings[ranges.name[rows[worst]]] if worst < len(rows) else None,
         worst_step=view.window.steps[step].name if step >= 0 else None,
     )
+
+
+def _held_up(view: DeviceView, pauses: Intervals) -> I64:
+    """Index of the step before whose work each pause between steps ended."""
+    ends = np.array([s.host_end_ns for s in view.window.steps], np.int64)
+    at: I64 = np.searchsorted(ends, pauses.end_ns, "left")
+    return np.where(at < len(ends), at, -1)
 
 
 def _marked_by_perfdoc(view: DeviceView) -> bool:

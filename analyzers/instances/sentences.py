@@ -26,11 +26,11 @@ def of_spot(spot: Spot, late: str = "", behind_ns: int = 0) -> str:
 
 def _idle(cause: str, name: str) -> str:
     if cause == "host":
-        return f": launch-bound, the next kernel was not launched yet{f' ({name})' if name else ''}."
+        return f": the next kernel was not launched yet{f' ({name})' if name else ''}."
     if cause == "gc":
         return " during garbage collection on the host."
     if cause == "data":
-        return f" in a data-loader stall ({name})."
+        return f" in a data-loader stall ({name})." if name else " between two steps: no CUDA call is made."
     return ": the next kernel was queued, or its launch is unknown."
 
 

@@ -12,7 +12,7 @@ from functools import cache
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64, Intervals, union
+from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.device.view import DeviceView
@@ -134,9 +134,10 @@ def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
         length = np.where(gaps.short, 0, end - handed)
         worst = worst_of(length, length.__getitem__)
         yield _spot("idle.unexplained", handed, end, worst, lambda _: "")
-    for cause, rows in (("gc", view.known.gc), ("data", view.known.data)):
+    stalled = view.idle_inputs.stalls.stalled
+    for cause, rows, inferred in (("gc", view.known.gc, EMPTY), ("data", view.known.data, stalled)):
         if _matters(ledger, f"idle.{cause}", ledger.idle_ns[cause]):
-            yield _pause(view, cause, rows)
+            yield _pause(view, cause, rows, inferred)
 
 
 def _clipped(times: I64, low: int, high: int) -> I64:
@@ -167,20 +168,24 @@ def _spot(
     return Spot(key=key, start_ns=int(start[at]), end_ns=int(end[at]), cost_ns=cost, name=name(at))
 
 
-def _pause(view: DeviceView, cause: str, rows: I64) -> Spot | None:
-    """The collection, or the wait for data, in which the device idled longest."""
+def _pause(view: DeviceView, cause: str, rows: I64, inferred: Intervals) -> Spot | None:
+    """The collection, or the wait for data, in which the device idled longest; inferred ones have no name."""
     ranges, activity, window = view.trace.ranges, view.activity, view.window
     threads = view.trace.threads_of(view.device.process) if cause == "gc" else activity.launching_threads
     rows = rows[np.isin(ranges.thread[rows], threads) & (ranges.kind[rows] != RangeKind.MARK)]
-    start = np.clip(ranges.start_ns[rows], window.start_ns, window.end_ns)
-    end = np.clip(ranges.end_ns[rows], window.start_ns, window.end_ns)
+    start = np.clip(np.append(ranges.start_ns[rows], inferred.start_ns), window.start_ns, window.end_ns)
+    end = np.clip(np.append(ranges.end_ns[rows], inferred.end_ns), window.start_ns, window.end_ns)
 
     def lost(some: I64) -> I64:
         found: I64 = end[some] - start[some] - activity.busy.covered_within(start[some], end[some])
         return found
 
     worst = worst_of(end - start, lost)
-    return _spot(f"idle.{cause}", start, end, worst, lambda at: view.trace.strings[ranges.name[rows[at]]])
+
+    def name(at: int) -> str:
+        return view.trace.strings[ranges.name[rows[at]]] if at < len(rows) else ""
+
+    return _spot(f"idle.{cause}", start, end, worst, name)
 
 
 def _copy(view: DeviceView) -> Spot | None:

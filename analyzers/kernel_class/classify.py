@@ -1,12 +1,13 @@
 """What each kernel of a trace is: its class, and for communication the transport and the collective.
 
-The tables are in kernel_patterns and collective_names. A name is looked at once however many kernels
+The tables are in `patterns`, `collectives` and `experts`. A name is looked at once however many kernels
 carry it, and only the rows whose words it holds are tried (rules). NCCL's algorithm and
 protocol are not here on purpose: its kernel names do not prove them.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -14,7 +15,7 @@ from functools import cached_property, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.analyzers.kernel_class.collectives import COLLECTIVES, ELEMENT_TYPES, REDUCING
+from perfdoc.analyzers.kernel_class.collectives import COLLECTIVES, ELEMENT_TYPES, REDUCING, collective_in
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT, qualified_name
 from perfdoc.analyzers.kernel_class.patterns import RULES
 from perfdoc.analyzers.kernel_class.rules import KernelClass, KernelRule, WordIndex, required_words
@@ -22,6 +23,9 @@ from perfdoc.traces.model import Trace
 
 __all__ = ["KernelClass", "KernelKind", "KernelKinds", "classify", "classify_kernels"]
 
+
+GIVEN = "given"
+"""Transport of kernels that --comm-kernel names."""
 
 _INDEX = WordIndex(required_words(rule.name.pattern) for rule in RULES)
 
@@ -33,7 +37,7 @@ class KernelKind:
     kernel_class: KernelClass
     transport: str = ""
     """For communication: nccl, nccl_symmetric, rccl, deepep, hybridep, nvshmem, userbuffers, multimem,
-    custom_all_reduce, symmetric_memory, ...; empty otherwise."""
+    custom_all_reduce, symmetric_memory, given (by the user), ...; empty otherwise."""
     collective: str = ""
     """For communication: all_reduce, all_gather, reduce_scatter, broadcast, reduce, send_recv,
     all_to_all, dispatch, combine, or sync (barriers and exchanges of counts); empty where the name does
@@ -80,8 +84,11 @@ def classify(name: str, full_name: str) -> KernelKind:
     return _classify(name[:MAX_TEXT], full_name[:MAX_TEXT])
 
 
-def classify_kernels(trace: Trace) -> KernelKinds:
-    """The kind of every kernel of a trace, in time linear in kernels and strings, one look per name."""
+def classify_kernels(trace: Trace, comm_kernel: re.Pattern[str] | None = None) -> KernelKinds:
+    """The kind of every kernel of a trace, in time linear in kernels and strings, one look per name.
+
+    comm_kernel: names that are communication because the user says so.
+    """
     kernels, strings = trace.kernels, trace.strings
     full = kernels.full_name
     if len(full) and int(full.min()) <= 0:
@@ -96,12 +103,23 @@ def classify_kernels(trace: Trace) -> KernelKinds:
     kinds: dict[KernelKind, int] = {}
     for text in np.flatnonzero(used).tolist():
         short = int(short_of[text])
-        found = classify(
-            strings[short] if short >= 0 else "",
-            strings[text] if text < len(strings) else "",
-        )
+        name = strings[short] if short >= 0 else ""
+        full_name = strings[text] if text < len(strings) else ""
+        found = classify(name, full_name)
+        if comm_kernel is not None and comm_kernel.search((full_name or name)[:MAX_TEXT]) is not None:
+            found = as_communication(found, name, full_name)
         kind_of[text] = kinds.setdefault(found, len(kinds))
     return KernelKinds(kinds=tuple(kinds), kind=kind_of[full])
+
+
+def as_communication(kind: KernelKind, name: str, full_name: str) -> KernelKind:
+    """The kind of a kernel that the user calls communication: what is known of it stays."""
+    if kind.kernel_class is KernelClass.COMMUNICATION:
+        return kind
+    said = collective_in(qualified_name(name[:MAX_TEXT], full_name[:MAX_TEXT]))
+    return KernelKind(
+        kernel_class=KernelClass.COMMUNICATION, transport=GIVEN, collective=said, label="comm_kernel"
+    )
 
 
 @lru_cache(maxsize=8192)

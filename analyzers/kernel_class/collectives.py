@@ -1,17 +1,20 @@
 """The rows of the kernel table that recognise communication, and the words for collectives.
 
-Sources: NCCL's and RCCL's device kernels of every naming generation, PyTorch's symmetric memory,
-DeepEP, HybridEP, NVSHMEM, Transformer Engine's user buffers, and the all-reduces of inference engines.
+Sources: NCCL's and RCCL's device kernels of every naming generation, PyTorch's symmetric memory, NVSHMEM,
+Transformer Engine's user buffers, and the all-reduces of inference engines. The exchange of experts is in
+`experts`.
 A name says neither NCCL's algorithm nor its protocol (one kernel runs several of them), so neither is
 read here.
 """
 
 from __future__ import annotations
 
+import re
+
+from perfdoc.analyzers.kernel_class.experts import EXPERT_EXCHANGE
 from perfdoc.analyzers.kernel_class.rules import KernelClass, KernelRule, rule
 
 _COMM = KernelClass.COMMUNICATION
-_MOE = KernelClass.MOE_ROUTING
 
 COLLECTIVES = {
     "allreduce": "all_reduce",
@@ -74,6 +77,21 @@ _ANY = (
 )
 _AT = r"(?:^|::)"
 
+_SAID = re.compile(
+    rf"(?:{_ANY})|(?i:(?P<word>dispatch|combine|broadcast|send_?recv|barrier|notify))",
+)
+_MEANT = {"notify": "sync"}
+
+
+def collective_in(name: str) -> str:
+    """The collective that a word in the name of a communication kernel tells; empty where none does."""
+    found = _SAID.search(name)
+    if found is None:
+        return ""
+    spelling = (found["collective"] or found["word"]).lower().replace("_", "")
+    return COLLECTIVES.get(spelling) or _MEANT.get(spelling, "")
+
+
 NAMED_COMMUNICATION: tuple[KernelRule, ...] = (
     # NCCL and RCCL. Symbols are camel case after the prefix: ncclify_something is a user's own.
     rule(
@@ -112,60 +130,8 @@ NAMED_COMMUNICATION: tuple[KernelRule, ...] = (
     ),
     rule("nccl", _COMM, _AT + r"nccl(?:Dev)?Kernel_(?P<collective>[A-Z][A-Za-z]*)", transport="nccl"),
     rule("nccl_other", _COMM, _AT + r"nccl[A-Z]\w*$", transport="nccl"),
+    *EXPERT_EXCHANGE,
     rule("msccl", _COMM, _AT + r"mscclKernel|(?:^|::)mscclpp::", transport="msccl"),
-    # DeepEP: bare words, known by their namespace only; what stays on the rank is routing.
-    rule(
-        "deepep",
-        _COMM,
-        r"\bdeep_ep::(?:\w+::)*(?:hybrid_)?(?P<collective>dispatch|combine)(?:_impl)?$",
-        transport="deepep",
-    ),
-    rule(
-        "deepep_sync",
-        _COMM,
-        r"\bdeep_ep::(?:\w+::)*\w*(?:notify|barrier|clean_low_latency_buffer)\w*$",
-        transport="deepep",
-        collective="sync",
-    ),
-    rule(
-        "deepep_pipeline",
-        _COMM,
-        r"\bdeep_ep::(?:\w+::)*pp_(?:send|recv)",
-        transport="deepep",
-        collective="send_recv",
-    ),
-    rule("deepep_fetch", _COMM, r"\bdeep_ep::(?:\w+::)*engram_fetch", transport="deepep"),
-    rule("deepep_packing", _MOE, r"\bdeep_ep::"),
-    rule("deepep_short", _COMM, r"^hybrid_(?P<collective>dispatch|combine)_impl$", transport="deepep"),
-    rule("deepep_short_packing", _MOE, r"^(?:dispatch_copy|combine_reduce)_epilogue_impl$"),
-    rule(
-        "hybridep",
-        _COMM,
-        r"\bhybrid_ep::(?:\w+::)*(?P<collective>dispatch|combine)_kernel",
-        transport="hybridep",
-    ),
-    rule(
-        "hybridep_entry",
-        _COMM,
-        r"^\w*(?P<collective>dispatch|combine)_kernel\w*$",
-        r"\bhybrid_ep::",
-        transport="hybridep",
-    ),
-    rule(
-        "hybridep_sync",
-        _COMM,
-        r"\bhybrid_ep::(?:\w+::)*(?:device_sync|rdma_sync|update_expected_value)",
-        transport="hybridep",
-        collective="sync",
-    ),
-    rule(
-        "hybridep_gather",
-        _COMM,
-        r"\bhybrid_ep::(?:\w+::)*ag_nvl_kernel|^ag_nvl_kernel$",
-        transport="hybridep",
-        collective="all_gather",
-    ),
-    rule("hybridep_packing", _MOE, r"\bhybrid_ep::"),
     # One-sided libraries. Their team reduction gives every rank the result.
     rule(
         "nvshmem_reduction",
@@ -240,6 +206,20 @@ NAMED_COMMUNICATION: tuple[KernelRule, ...] = (
         collective="sync",
     ),
     rule(
+        "barrier_of_all_ranks",
+        _COMM,
+        r"(?:^|::|_)barrier_all(?:_|$)",
+        transport="custom",
+        collective="sync",
+    ),
+    rule(
+        "lamport_reduce",
+        _COMM,
+        r"reduce\w*_lamport",
+        transport="custom_all_reduce",
+        collective="all_reduce",
+    ),
+    rule(
         "cross_device_reduce",
         _COMM,
         _AT + r"cross_device_reduce_",
@@ -252,20 +232,6 @@ NAMED_COMMUNICATION: tuple[KernelRule, ...] = (
         r"\btrtllm_(?:mnnvl_)?allreduce\w*::(?:\w+::)*(?:one|two)_?[sS]hot",
         transport="custom_all_reduce",
         collective="all_reduce",
-    ),
-    rule(
-        "moe_all_to_all_prepare",
-        _COMM,
-        _AT + r"moe(?:A2A|_a2a_)[Pp]repare",
-        transport="custom",
-        collective="sync",
-    ),
-    rule(
-        "moe_all_to_all",
-        _COMM,
-        _AT + r"(?i:moe_?a2a|a2a|ep)_?(?P<collective>[Dd]ispatch|[Cc]ombine)"
-        r"(?=_send|_recv|Intra|Inter|_?[Kk]ern)",
-        transport="custom",
     ),
 )
 """Communication that its name proves. First match wins."""

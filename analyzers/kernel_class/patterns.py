@@ -123,7 +123,8 @@ LIBRARIES: tuple[KernelRule, ...] = (
         K.MOE_ROUTING,
         r"(?i)(?<![a-z])moe(?![a-z])|(?-i:moe[A-Z]|Moe|MoE)|expert|topk_?gating|grouped_topk|expand_?input_?rows"
         r"|routing_?(?:indices|map|histogram|renorm)|row_id_map|sort_chunks|chunk_sort_map"
-        r"|(?:^|::)_?(?:un)?permute_(?:kernel|with_mask)|topk_with_score|aux_loss|restripe_prob|multihot",
+        r"|(?:^|::)_?(?:un)?permute_(?:kernel|with_mask)|topk_with_score|aux_loss|restripe_prob|multihot"
+        r"|top2_sum_gate|get_fused_mapping|(?:expand_to|reduce)_fused_",
     ),
     rule(
         "norm",
@@ -174,7 +175,7 @@ FRAMEWORK: tuple[KernelRule, ...] = (
     rule(
         "sort",
         K.SORT,
-        r"(?i)\bcub::(?:\w+::)*device\w+$|(?<!arg)top_?k|radix|sort|(?<![a-z])scan(?![a-z])|scan_(?:inner|outer)"
+        r"(?i)\b(?:cub|at_cuda_detail)::(?:\w+::)*device\w+$|(?<!arg)top_?k|radix|sort|(?<![a-z])scan(?![a-z])|scan_(?:inner|outer)"
         r"|cumsum|cumprod|searchsorted|histogram|unique|nonzero|write_indices|flag_kernel",
     ),
     rule(

@@ -18,7 +18,6 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.ledger.window import exposed_pieces
 from perfdoc.analyzers.timeline.segments import NOTHING, Layer, Pieces, Segments, layer_of, paint, segments_of
-from perfdoc.traces import RangeKind
 
 COMPUTE_CODES = (*(k.name.lower() for k in KernelClass), "cuda_graph")
 """Codes of the compute track: the kernel classes, and CUDA graphs traced as a whole."""
@@ -158,16 +157,10 @@ def host_track(view: DeviceView, start_ns: int, end_ns: int, among: I64 | None =
         mine = rows[kind == of_kind]
         layers.append(layer_of(union(api.start_ns[mine], api.end_ns[mine]), of_kind))
     layers += [
-        layer_of(_ranges(view, view.known.data, threads), HOST_CODES.index("data")),
+        layer_of(view.idle_inputs.gc_or_data, HOST_CODES.index("data")),
         layer_of(view.idle_inputs.gc, HOST_CODES.index("gc")),
     ]
     return _counted(paint(layers, start_ns, end_ns), api.start_ns[rows])
-
-
-def _ranges(view: DeviceView, rows: I64, threads: I64) -> Intervals:
-    ranges = view.trace.ranges
-    rows = rows[np.isin(ranges.thread[rows], threads) & (ranges.kind[rows] != RangeKind.MARK)]
-    return union(ranges.start_ns[rows], ranges.end_ns[rows])
 
 
 def _counted(pieces: Pieces, began_ns: I64) -> Segments:

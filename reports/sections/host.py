@@ -24,7 +24,9 @@ _WORTH_A_TABLE = 0.005
 """Share of the windows. Less idle time than this is not divided by cause."""
 
 _SPLIT: tuple[tuple[str, Callable[[HostSplit], int | None]], ...] = (
-    ("in Python or the framework, outside CUDA calls", lambda split: split.python_ns),
+    ("in Python or the framework, outside CUDA calls", lambda split: _python_ns(split)),
+    ("waiting for something else, off the CPU", lambda split: split.waiting_ns),
+    ("between steps, without a CUDA call", lambda split: split.between_steps_ns),
     ("blocked in a synchronising call", lambda split: split.synchronising_ns),
     ("allocating or freeing memory", lambda split: split.allocation_ns),
     ("loading CUDA modules", lambda split: split.module_load_ns),
@@ -32,6 +34,13 @@ _SPLIT: tuple[tuple[str, Callable[[HostSplit], int | None]], ...] = (
     ("in stream-ordered allocation", lambda split: split.stream_allocation_ns),
     ("in another CUDA call", lambda split: split.other_call_ns),
 )
+
+
+def _python_ns(split: HostSplit) -> int | None:
+    """Outside CUDA calls, less what is known better."""
+    if split.python_ns is None:
+        return None
+    return split.python_ns - (split.waiting_ns or 0) - (split.between_steps_ns or 0)
 
 
 def build(diagnosis: Diagnosis) -> Section | None:
@@ -63,9 +72,16 @@ def _causes(ranks: Sequence[Rank]) -> list[tuple[str, Total]]:
     rows = [(words, total_of(ranks, partial(_split, part=part))) for words, part in _SPLIT]
     rows += [
         ("in garbage collection", total_of(ranks, lambda rank: rank.host.gc.idle_ns)),
-        ("waiting for data", total_of(ranks, lambda rank: rank.host.data.idle_ns)),
+        ("waiting for data", total_of(ranks, _data_ns)),
+        ("likely waiting for data", total_of(ranks, lambda rank: rank.host.data.idle_position_ns)),
     ]
     return sorted((row for row in rows if row[1].sum_ns), key=lambda row: -row[1].sum_ns)
+
+
+def _data_ns(rank: Rank) -> int | None:
+    """What is known to be a wait for data, by a range or by the thread's state."""
+    data = rank.host.data
+    return None if data.idle_ns is None else data.idle_ns - (data.idle_position_ns or 0)
 
 
 def _late(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) -> Iterator[str]:
@@ -79,10 +95,10 @@ def _late(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) -> Iterato
     part, length = figures.share(frac(total.sum_ns, window)), figures.duration(total.sum_ns)
     devices = devices_of(queued)
     if total.sum_ns < _WORTH_A_TABLE * window:
-        yield f"Not launch-bound: {devices} waited for the host {part} of the time ({length})."
+        yield f"Not held up by the host: {devices} waited for it {part} of the time ({length})."
         return
     said = (
-        f"Launch-bound {part} of the time ({length}{worst_of(total)}): {devices} idled until the host "
+        f"Waiting for the host {part} of the time ({length}{worst_of(total)}): {devices} idled until it "
         "launched the next kernel"
     )
     if len(causes) > 1:

@@ -1,4 +1,4 @@
-"""PD201: launch-bound idle time."""
+"""PD201: idle time before kernels that the host launched too late."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
@@ -16,14 +17,15 @@ from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_start_up_counts
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.graphs import graph_advice, why_no_room
-from perfdoc.rules.facts.idle import MIN_HOST_FRAC
+from perfdoc.rules.facts.idle import MIN_HOST_FRAC, between_steps_ns, launching_ns, waiting_ns
 from perfdoc.rules.facts.micro_batches import fits_doubled, larger
 from perfdoc.rules.facts.model_memory import cp_of, tp_of
 
 META = Meta(
     code="PD201",
-    title="Launch-bound device",
-    why="The device idles because the next kernel is launched too late, while Python and the driver work.",
+    title="Device waits for its host",
+    why="The device idles because the next kernel is launched too late, while the host launches slowly, "
+    "waits, or works on something else.",
     sources=("seed 000", "seed 001", "seed 003"),
     topic="host_overhead",
     time=("idle.host",),
@@ -42,22 +44,43 @@ META = Meta(
 MOST_FRAC = 0.5
 """The same for a window without steps: a smaller share may be start-up."""
 _LARGER = "more work per launch, fewer launches"
+_SHOWN = 3
+_WAITS = "the launching thread waits for something other than the device, off the CPU"
+_BETWEEN = "the host works between steps for long without a CUDA call"
+_FIND_WAIT = (
+    "Find what the thread waits for: a batch, a lock that another thread holds (Python's included), a file, "
+    "the network, or a free core. Fewer launches do not help. nsys --trace=osrt,python-gil names the wait; a "
+    "range around the call that fetches a batch (or --data-range) tells whether it is data."
+)
+_FIND_WORK = (
+    "Find what Python does there: loading in the training process, logging, metrics, a checkpoint. Fewer "
+    "launches do not help. Put ranges around these calls, or name the one that fetches a batch with "
+    "--data-range."
+)
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires if the device is launch-bound for `idle.MIN_HOST_FRAC` of the window; if that is the whole
-    capture, start-up included, only from `MOST_FRAC` on and as information."""
+    """Fires if late launches leave the device idle for `idle.MIN_HOST_FRAC` of the window; if that is the
+    whole capture, start-up included, only from `MOST_FRAC` on and as information. Where the host waits or
+    works between steps instead, it says so and advises nothing about launches."""
     start_up = why_start_up_counts(case)
     share = given(case.share(lambda r: r.ledger.idle_ns["host"]))
     if start_up and share < MOST_FRAC:
         return Verdict(state="skipped", reason=start_up)
-    evidence = time_evidence(case, "launch-bound idle time", share, lambda r: r.ledger.idle_ns["host"])
+    evidence = time_evidence(case, "idle before late launches", share, lambda r: r.ledger.idle_ns["host"])
+    evidence += _not_launched(case)
     if max(share, worth_frac(case, "without_launches")) < MIN_HOST_FRAC:
         return Verdict(state="passes", evidence=evidence)
     if case.job.mfu.value is not None:
         evidence.append(Evidence(label="MFU", value=per_cent(case.job.mfu.value)))
     evidence += _small_kernels(case)
+    launching = given(case.share(launching_ns))
+    if launching < MIN_HOST_FRAC and launching < share / 2:
+        return _not_launching(case, share, evidence, start_up)
+    limit = ceiling(case, launching_ns, "all idle time that launching causes")
     gain = predicted(case, "without_launches")
+    if launching < share:  # the replay takes these waits away too
+        gain = _within(gain, limit)
     part = at_most(gain, "predicted for whole layers in graphs; here experts stay outside the graphs")
     return Verdict(
         state="fires",
@@ -65,13 +88,64 @@ def evaluate(case: Case) -> Verdict:
         level="information" if start_up else "problem",
         reason="kernels are launched too late" + (f"; {start_up}" if start_up else ""),
         evidence=evidence,
-        remedy=_remedy(case),
+        remedy=" ".join([_remedy(case), *_beside_launching(case)]),
         advice=[*graph_advice(case, gain, part), *larger(case, _LARGER)],
-        gain=ceiling(case, lambda r: r.ledger.idle_ns["host"], "all launch-bound idle time"),
+        gain=limit,
         verify="Run again: idle.host in the ledger falls, and launch-queue depth stays above 0.",
         false_alarm="A capture with Python stacks or --cuda-memory-usage slows the host; compare profiled "
         "with unprofiled steps.",
     )
+
+
+def _within(gain: Gain | None, limit: Gain | None) -> Gain | None:
+    """A prediction, unless it takes away more than launching causes: then that, as an upper bound."""
+    if gain is None or limit is None:
+        return gain
+    return limit if (gain.mid_ms or 0.0) > (limit.high_ms or 0.0) else gain
+
+
+def _not_launched(case: Case) -> Iterator[Evidence]:
+    """What of it fewer launches would not change."""
+    for label, of in (
+        ("of it the launching thread waited (a lock, input or output)", waiting_ns),
+        ("of it in pauses between steps without a CUDA call", between_steps_ns),
+    ):
+        if part := case.share(of):
+            yield Evidence(label=label, value=per_cent(part))
+
+
+def _not_launching(case: Case, share: float, evidence: list[Evidence], start_up: str) -> Verdict:
+    """The host is late, and not by launching: no larger micro-batch, no CUDA graphs."""
+    waits = (case.share(waiting_ns) or 0.0) >= share / 2
+    return Verdict(
+        state="fires",
+        worst=worst_instance(case, "idle.host"),
+        level="information" if start_up else "problem",
+        reason=(_WAITS if waits else _BETWEEN) + (f"; {start_up}" if start_up else ""),
+        evidence=[*evidence, *_waits(case)],
+        remedy=_FIND_WAIT if waits else _FIND_WORK,
+        gain=ceiling(case, lambda r: r.ledger.idle_ns["host"], "all idle time before late launches"),
+        verify="Run again: idle.host in the ledger falls.",
+        false_alarm="Another program on the same cores: a thread that is ready to run and has no core is off "
+        "the CPU too."
+        if waits
+        else "",
+    )
+
+
+def _beside_launching(case: Case) -> Iterator[str]:
+    """What to do about the rest, where that is worth it."""
+    for of, words in ((waiting_ns, _FIND_WAIT), (between_steps_ns, _FIND_WORK)):
+        if (part := case.share(of) or 0.0) >= MIN_HOST_FRAC:
+            yield f"Beside launching, {per_cent(part)} of the window: {words[:1].lower()}{words[1:]}"
+
+
+def _waits(case: Case) -> Iterator[Evidence]:
+    """The calls that the worst rank waited in longest."""
+    if case.ranks:
+        split = max(case.ranks, key=waiting_ns).host.idle_split
+        for wait in split.waits[:_SHOWN]:
+            yield Evidence(label=f"waited in {wait.call or 'no known call'}", value=brief(wait.idle_ns))
 
 
 def _before_small_ns(rank: RankMeasurement) -> int:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.host import DataPauses
 from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
@@ -20,7 +24,7 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
     time=("idle.data",),
-    needs=(on_some_rank("traced data loading", lambda r: r.host.data), WINDOW),
+    needs=(on_some_rank("data loading that the capture shows", lambda r: r.host.data), WINDOW),
 )
 
 MIN_FRAC = 0.01
@@ -36,10 +40,38 @@ _MANY = (
 )
 
 
+_EVIDENCE: tuple[tuple[str, str, Callable[[DataPauses], int | None]], ...] = (
+    ("range", "a range names the loader", lambda d: d.idle_range_ns),
+    ("thread", "the launching thread waited between steps", lambda d: d.idle_thread_ns),
+    ("position", "only the place between steps tells", lambda d: d.idle_position_ns),
+)
+"""Strongest first."""
+_REASONS = {
+    "range": "batches arrive too late",
+    "thread": "the launching thread waits between steps, as it does for batches that arrive too late",
+    "position": "likely batches arrive too late: long pauses between steps, without a CUDA call",
+}
+_FIRST_STEPS = "The window holds the first steps of a run, which fill caches."
+_FALSE_ALARMS = {
+    "range": _FIRST_STEPS,
+    "thread": "The thread waits for something else in every step: another process, a barrier on the CPU, a "
+    "lock.",
+    "position": "Anything else that Python does after every step: logging, metrics, a scheduler.",
+}
+_SETTLE = {
+    "range": "",
+    "thread": "To be sure, put a range around the call that fetches a batch, or name it with --data-range.",
+    "position": "To be sure, put a range around the call that fetches a batch (or name it with "
+    "--data-range), or capture with nsys --cpuctxsw=process-tree.",
+}
+
+
 def evaluate(case: Case) -> Verdict:
-    """Fires if data-loader stalls take `MIN_FRAC` of the window."""
+    """Fires if data-loader stalls take `MIN_FRAC` of the window, those between steps that no range names
+    included; says how they are known."""
     share = given(case.share(lambda r: r.ledger.idle_ns["data"]))
     evidence = time_evidence(case, "data-loader stalls", share, lambda r: r.ledger.idle_ns["data"])
+    evidence += _how_known(case)
     if max(share, worth_frac(case, "without_data")) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     known, now = case.setting("dataloader_num_workers")
@@ -53,16 +85,47 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         worst=worst_instance(case, "idle.data"),
-        reason="batches arrive too late",
+        reason=_REASONS[_strength(case)],
         evidence=evidence,
-        remedy="" if advice else _MANY if known and now else _NONE,
+        remedy=_remedy(case, "" if advice else _MANY if known and now else _NONE),
         advice=advice,
         otherwise=_NONE,
         gain=(None if known else predicted(case, "without_data"))
         or ceiling(case, lambda r: r.ledger.idle_ns["data"], "all data-loader stalls"),
         verify="Run again: idle.data in the ledger falls.",
-        false_alarm="The window holds the first steps of a run, which fill caches.",
+        false_alarm=_FALSE_ALARMS[_strength(case)],
     )
+
+
+def _by_evidence(case: Case) -> dict[str, float]:
+    """Share of the window by evidence."""
+
+    def share(of: Callable[[DataPauses], int | None]) -> float:
+        return case.share(lambda rank: of(rank.host.data) or 0) or 0.0
+
+    return {key: share(of) for key, _, of in _EVIDENCE}
+
+
+def _strength(case: Case) -> str:
+    """The strongest evidence that, with all stronger, half of the stalls have."""
+    shares = _by_evidence(case)
+    so_far, half = 0.0, sum(shares.values()) / 2
+    for key, share in shares.items():
+        so_far += share
+        if so_far >= half:
+            return key
+    return "range"
+
+
+def _how_known(case: Case) -> list[Evidence]:
+    shares = _by_evidence(case)
+    if not shares["thread"] and not shares["position"]:
+        return []
+    return [Evidence(label=label, value=per_cent(shares[key])) for key, label, _ in _EVIDENCE if shares[key]]
+
+
+def _remedy(case: Case, words: str) -> str:
+    return " ".join(w for w in (words, _SETTLE[_strength(case)]) if w)
 
 
 def _with_workers(case: Case, now: int, to: int) -> Gain | None:

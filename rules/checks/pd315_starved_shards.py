@@ -16,7 +16,7 @@ from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.bubble import bubble_grows
 from perfdoc.rules.facts.capture import LAUNCHES
 from perfdoc.rules.facts.degrees import CP, DEGREES, TP, degrees_of, without_tensor_ranks
-from perfdoc.rules.facts.idle import MIN_HOST_FRAC
+from perfdoc.rules.facts.idle import MIN_HOST_FRAC, launching_ns
 from perfdoc.rules.facts.memory_need import fits
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
@@ -53,8 +53,8 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, if each layer's tensors are split over `MIN_RANKS` or more and the device is
     launch-bound for `idle.MIN_HOST_FRAC` of the window, with kernels shorter than the launch interval, if
     known."""
-    now, share = given(degrees_of(case)), given(case.share(lambda r: r.ledger.idle_ns["host"]))
-    evidence = time_evidence(case, "launch-bound idle time", share, lambda r: r.ledger.idle_ns["host"])
+    now, share = given(degrees_of(case)), given(case.share(launching_ns))
+    evidence = time_evidence(case, "launch-bound idle time", share, launching_ns)
     evidence.append(Evidence(label="ranks per layer, TP x CP", value=f"{now.tp} x {now.cp}"))
     medians = [r.host.small_kernels.median_kernel_ns for r in case.ranks]
     if known := [m for m in medians if m is not None]:
@@ -79,7 +79,7 @@ def evaluate(case: Case) -> Verdict:
         advice=all_or_none(case, _halved(case, knob, other)),
         remedy="Split tensors less, and use more stages or replicas instead; a larger micro-batch also "
         "enlarges each kernel, and CUDA graphs remove launches (PD201).",
-        gain=ceiling(case, lambda r: r.ledger.idle_ns["host"], "all launch-bound idle time"),
+        gain=ceiling(case, launching_ns, "all launch-bound idle time"),
         verify="Run again: idle.host falls and the median kernel grows.",
         false_alarm="A host that is slow for another reason: profiler, garbage collection, synchronising "
         "calls. Templates with TP 8 exist for models with a much larger hidden size.",

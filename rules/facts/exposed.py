@@ -73,7 +73,7 @@ def communication(dimension: str) -> Need:
             reason = (
                 f"{per_cent(unknown)} of the time is exposed communication of unknown dimension, {known} "
             )
-            return skipped(reason + name)
+            return skipped(f"{reason}{name}: see PD100")
         return None if there else not_applicable(f"no {name} communication was seen")
 
     return Need(words=f"{name} communication of known dimension", missing=missing)

@@ -296,6 +296,27 @@ class Operator:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class SchedulingEvent:
+    """A thread came onto a CPU, or left it (Nsight's context switches; Kineto does not record them)."""
+
+    at_ns: int
+    pid: int
+    tid: int
+    on_cpu: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class OsCall:
+    """A call into the C library (Nsight's OS-runtime trace; Kineto does not record it)."""
+
+    start_ns: int
+    end_ns: int
+    pid: int
+    tid: int
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class Diagnostic:
     """A message of the profiler about the capture. Severity: 1 info, 2 warning, 3 error."""
 

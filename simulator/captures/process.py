@@ -39,6 +39,8 @@ class ProcessBuilder:
         self.event_records: list[ev.EventRecord] = []
         self.synchronizations: list[ev.Synchronization] = []
         self.operators: list[ev.Operator] = []
+        self.scheduling: list[ev.SchedulingEvent] = []
+        self.os_calls: list[ev.OsCall] = []
         self._correlation = 0
         self._event = 0
 
@@ -174,6 +176,21 @@ class ThreadBuilder:
     def mark(self, name: str, at_ns: int, *, domain: str = "", payload: NcclPayload | None = None) -> None:
         """Add an instant."""
         self._annotate(name, whole("mark", "at_ns", at_ns), at_ns, domain, RangeKind.MARK, payload, None)
+
+    def off_cpu(self, start_ns: int, end_ns: int) -> None:
+        """The thread leaves its CPU at the start and is back at the end."""
+        for at, on_cpu in zip(span("off_cpu", start_ns, end_ns), (False, True), strict=True):
+            self.process.scheduling.append(
+                ev.SchedulingEvent(at_ns=at, pid=self.process.pid, tid=self.tid, on_cpu=on_cpu)
+            )
+
+    def os_call(self, name: str, start_ns: int, end_ns: int) -> None:
+        """Add a call into the C library, such as `poll`."""
+        start, end = span("os_call", start_ns, end_ns)
+        named = text("os_call", name)
+        self.process.os_calls.append(
+            ev.OsCall(start_ns=start, end_ns=end, pid=self.process.pid, tid=self.tid, name=named)
+        )
 
     def _annotate(
         self,

@@ -74,6 +74,8 @@ class Timeline:
     event_records: Sequence[ev.EventRecord]
     synchronizations: Sequence[ev.Synchronization]
     operators: Sequence[ev.Operator]
+    scheduling: Sequence[ev.SchedulingEvent] = ()
+    os_calls: Sequence[ev.OsCall] = ()
     diagnostics: Sequence[ev.Diagnostic]
 
     @property
@@ -132,5 +134,7 @@ class TimelineBuilder:
             event_records=tuple(r for p in parts for r in p.event_records),
             synchronizations=tuple(r for p in parts for r in p.synchronizations),
             operators=tuple(r for p in parts for r in p.operators),
+            scheduling=tuple(r for p in parts for r in p.scheduling),
+            os_calls=tuple(r for p in parts for r in p.os_calls),
             diagnostics=tuple(self._diagnostics),
         )

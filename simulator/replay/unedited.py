@@ -26,7 +26,7 @@ from perfdoc.simulator.replay.path import PathPart, path_parts
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
 
 ERROR_MAX_FRAC = 0.05
-"""DESIGN section 3: past it no prediction is made from the replay."""
+"""Past it no prediction is made from the replay."""
 CLOCKS_MAX_FRAC = 0.05
 """Ranks that no common ends tie may be that far apart, as a share of the window. It moves a rank's first
 tasks once, not each step: what waits for what rests on no clock, and the replay's error shows the rest."""

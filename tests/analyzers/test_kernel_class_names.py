@@ -53,6 +53,11 @@ def test_no_field_carries_nccl_algorithm_or_protocol() -> None:
         "void dispatch<int>(int*)",
         "void my_ns::combine<float>(float*)",
         "void request::dispatch_impl(deep_epoch::Queue*)",
+        "void scheduler::dispatch<int>(int*)",
+        "void my_step::combine<float>(float*)",  # ends in "step", not in "_ep"
+        "void attention::decode::combine<bf16>(x)",
+        "void (anonymous namespace)::dispatchKernel<16>(int*)",  # no argument of pplx-kernels
+        "void cdpsk::ep::DeviceScanKernel(x)",  # the namespace of a wrapped CUB
         "void combine(deep_ep::Config)",  # the namespace is in an argument, not the function's own
         "ncclify_my_tensor(float*)",
         "my_ncclKernel_copy(float*)",

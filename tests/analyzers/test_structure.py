@@ -58,6 +58,14 @@ def found(trace: Trace, facts: JobFacts) -> list[tuple[str, str]]:
         (ALL_REDUCE, [], None),
         # These serve one dimension, whatever the layout.
         (DEEP_EP, [], "ep"),
+        ("void dpsk::ep::internode::cached_notify<false>(int)", [], "ep"),
+        ("void uccl::internode::combine<false, 4>(int4*)", [], "ep"),
+        ("void vendor::moe::internode_ll::dispatch<true>(void*)", [], "ep"),
+        ("moeA2APrepareCombineKernel(int*)", [], "ep"),
+        # DeepEP's send and receive of pipeline stages is none of theirs; Mooncake runs any collective.
+        ("void deep_ep::elastic::pp_send_impl<4>(void*)", [], None),
+        ("void deep_ep::elastic::pp_send_impl<4>(void*)", ["dp=1", "tp=1", "cp=1", "pp=4", "ep=1"], "pp"),
+        ("mooncake::enqueueTaskKernel(c10d::OpType)", [], None),
         (HYBRID_EP, DATA_ONLY, "ep"),
         (USER_BUFFERS, [], "tp"),
         # NVSHMEM serves any: its exchange is the experts', if the layout has them.

@@ -153,6 +153,7 @@ def test_a_capture_is_never_replaced_by_its_own_analysis(demo: Path, tmp_path: P
         ("{demo}", "--window", "range:no such range"),
         ("{demo}", "--step-range", "no such step"),
         ("{demo}", "--step-range", "["),
+        ("{demo}", "--comm-kernel", "["),
         ("{demo}", "--step-range", "a", "--window", "1,2"),
         ("{demo}", "--fail-on", "PD000"),
         ("{demo}", "-o", "/proc/nowhere"),
@@ -172,6 +173,18 @@ def test_mistakes_end_with_2_a_line_and_nothing_written(
     if done.stderr.startswith("perfdoc: "):  # not the parser's own usage lines
         assert done.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
+
+
+def test_kernels_that_the_user_names_are_communication(demo: Path) -> None:
+    before, after = (
+        json.loads(perfdoc("analyze", demo, *words, "--json", "-", "--no-replay").stdout)
+        for words in ((), ("--comm-kernel", "nvjet"))
+    )
+    for then, now in zip(before["ranks"], after["ranks"], strict=True):
+        assert now["ledger_ns"]["compute"] < then["ledger_ns"]["compute"]
+        assert "given" in {row["transport"] for row in now["communication"]}
+    assert "comm-kernel-given" in {q["code"] for q in after["quality"]}
+    assert "comm-kernel-given" not in {q["code"] for q in before["quality"]}
 
 
 def test_window_and_capture(demo: Path) -> None:

@@ -111,6 +111,7 @@ def test_what_is_not_comparable_is_one_line(tmp_path: Path) -> None:
         ((demo, window), "not comparable"),
         ((demo, "nothing.sqlite"), "does not exist"),
         ((demo, demo, "--step-range", "("), "is not a regular expression"),
+        ((demo, demo, "--comm-kernel", "("), "is not a regular expression"),
         ((demo, demo, "--config-after", "nothing.yaml"), "nothing.yaml"),
     ):
         done = perfdoc("diff", *words, cwd=tmp_path)

@@ -5,8 +5,10 @@ from dataclasses import replace
 import pytest
 
 from perfdoc.diagnose.verdict import memory_verdict, verdict_of
+from perfdoc.results import SuspectedCommunication
 from tests.reports.build import ledger, rank
 from tests.reports.build_memory import GIB, device, memory
+from tests.reports.build_rank import kernels
 
 
 @pytest.mark.parametrize(
@@ -66,7 +68,29 @@ def test_an_empty_window() -> None:
 
 def test_a_job_that_runs_out_of_memory_is_told_so() -> None:
     ranks = [rank(0, ledger(compute=100))]
-    assert verdict_of(ranks, 1) == f"{verdict_of(ranks)} 1 allocation failed: out of GPU memory."
-    assert verdict_of(ranks, 3).endswith("3 allocations failed: out of GPU memory.")
+    assert verdict_of(ranks, None, 1) == f"{verdict_of(ranks)} 1 allocation failed: out of GPU memory."
+    assert verdict_of(ranks, None, 3).endswith("3 allocations failed: out of GPU memory.")
     known = replace(memory(), devices=[device(0, 20 * GIB)])
     assert memory_verdict(known, 2) == f"{memory_verdict(known)} 2 allocations failed: out of GPU memory."
+
+
+@pytest.mark.parametrize(
+    ("unknown", "suspected_ns", "words"),
+    [
+        (0.10, 900, []),
+        (None, 900, []),
+        (0.11, 0, ["11.0 % of kernel time", "unknown class", "--comm-kernel"]),
+        (0.465, 870, ["46.5 % of kernel time", "unknown class", "87.0 %", "PD903", "--comm-kernel"]),
+    ],
+)
+def test_much_time_of_unknown_class_is_said(
+    unknown: float | None, suspected_ns: int, words: list[str]
+) -> None:
+    found = replace(
+        rank(0, ledger(compute=1000)),
+        suspected=SuspectedCommunication(kernels=[], total_ns=suspected_ns, alone_ns=0),
+    )
+    first, *more = verdict_of([found], replace(kernels(), other_frac=unknown)).split(". ", 1)
+    assert first.rstrip(".") == "The GPU computes for all of the window"
+    assert bool(more) == bool(words)
+    assert all(word in more[0] for word in words)

@@ -15,10 +15,14 @@ from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_trace
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.redact.copying import redact
+from perfdoc.redact.nsys import copy_nsys
 from perfdoc.redact.texts import clean_blob
+from perfdoc.redact.words import Names
 from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import read_trace
+from tests.analyzers.loader_jobs import both, calling, job, off
 from tests.simulator.hand_laid import hand_laid_timeline, write_hand_laid
 
 SECRET = "hunter2secret"
@@ -270,3 +274,22 @@ def test_real_captures_keep_their_ledgers(shared_traces: Path, tmp_path: Path) -
     source = shared_traces / "kineto" / "ddp_nccl_metadata_a100_rank0of2.json.gz"
     (done,) = redact([source], tmp_path / "copy.json.gz", keep=None, force=False, verify=False)
     assert_same(source, done.path)
+
+
+def test_what_a_thread_did_stays(tmp_path: Path) -> None:
+    # Of the threads that made a call or opened a range; the name of a call is no secret.
+    builder = job(both(off, calling("poll")))
+    original = write_nsys_sqlite(builder.build(), tmp_path / "a.sqlite")
+    with sqlite3.connect(original) as db:
+        db.execute("INSERT INTO SCHED_EVENTS (start, cpu, isSchedIn, globalTid) VALUES (1, 0, 1, 77)")
+    db.close()
+    copy_nsys(original, tmp_path / "b.sqlite", Names())
+    before, after = (read_trace(tmp_path / f"{n}.sqlite") for n in "ab")
+    for table in ("thread_states", "os_calls"):
+        one, other = (getattr(t, table) for t in (before, after))
+        assert len(one) > 0
+        assert (one.start_ns == other.start_ns).all()
+    assert after.names(after.os_calls.name) == ["poll"] * 5
+    with sqlite3.connect(tmp_path / "b.sqlite") as db:
+        assert db.execute("SELECT COUNT(*) FROM SCHED_EVENTS WHERE globalTid = 77").fetchone() == (0,)
+    db.close()

@@ -13,6 +13,7 @@ from perfdoc.results import (
 from perfdoc.results.host import (
     AllocCalls,
     CallGroup,
+    DataPauses,
     GraphCoverage,
     HostPauses,
     HostSplit,
@@ -50,6 +51,10 @@ def host(n: int = 1) -> HostActivity:
         idle_split=HostSplit(
             **KNOWN,
             python_ns=40 * ms,
+            computing_ns=None,
+            waiting_ns=None,
+            between_steps_ns=None,
+            waits=[],
             synchronising_ns=20 * ms,
             allocation_ns=5 * ms,
             module_load_ns=0,
@@ -88,7 +93,12 @@ def host(n: int = 1) -> HostActivity:
             groups_left_out=0,
         ),
         gc=_pauses(2, 9 * ms, 6 * ms, 7 * ms, "gc", "perfdoc.step 4"),
-        data=_pauses(10, 11 * ms, 8 * ms, 2 * ms, "perfdoc.data", "perfdoc.step 5"),
+        data=DataPauses(
+            **vars(_pauses(10, 11 * ms, 8 * ms, 2 * ms, "perfdoc.data", "perfdoc.step 5")),
+            idle_range_ns=8 * ms,
+            idle_thread_ns=0,
+            idle_position_ns=0,
+        ),
         small_kernels=SmallKernels(
             **KNOWN,
             kernels=1_000,

@@ -9,7 +9,7 @@ import pytest
 from perfdoc.reports.gaps import Gap, gaps_of
 from perfdoc.results import Diagnosis, Gpu, HostActivity, KernelPartsAnalysis
 from perfdoc.results.headline import Job
-from perfdoc.results.host import HostPauses, LaunchQueue
+from perfdoc.results.host import DataPauses, HostPauses, LaunchQueue
 from perfdoc.results.step_times import LogAgreement, ProfilerOverhead, WarmUp
 from tests.reports import build, build_job, build_rank
 from tests.reports.fill import filled, missing
@@ -135,7 +135,7 @@ def _with_hosts(made: Diagnosis, hosts: dict[int, HostActivity]) -> Diagnosis:
 def test_what_single_ranks_miss_is_one_row_for_each_reason() -> None:
     base = build.analysed(build.many_ranks(512))
     no_pause = missing(HostPauses, "no range", "put one")
-    partly = replace(build_rank.host(), gc=no_pause, data=no_pause)
+    partly = replace(build_rank.host(), gc=no_pause, data=missing(DataPauses, "no range", "put one"))
     whole = missing(HostActivity, "no CUDA calls", "trace cuda")
     made = _with_hosts(base, {0: partly, 1: partly, 2: whole})
     rows = {(gap.what, gap.why, gap.remedy, gap.where) for gap in _gaps(made)}

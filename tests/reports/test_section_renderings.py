@@ -17,6 +17,7 @@ from tests.reports.read_sections import section, table
 def test_every_figure_of_every_table_is_in_all_renderings_that_show_it() -> None:
     two = build.analysed(build.two_ranks())
     page, text, short = Page(render_html(two)), render_text(two, width=400), render_markdown(two)
+    assert sum(len(found.grids) for found in sections_of(two)) > 10
     for found in sections_of(two):
         shown = page.by_id(found.key).text
         for at, grid in enumerate(found.grids):

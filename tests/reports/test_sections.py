@@ -86,7 +86,7 @@ def test_the_host() -> None:
     said = says(TWO, "host")
     # 84 + 168 of 182 ms; Python has 40 + 80 of that: 120 / 252.
     assert said.startswith(
-        "Launch-bound 138.5 % of the time (252.000 ms; most on rank 1: 168.000 ms): the GPUs idled"
+        "Waiting for the host 138.5 % of the time (252.000 ms; most on rank 1: 168.000 ms): the GPUs idled"
     )
     assert "for 47.6 % of that the host was in Python" in said
     assert "Launch-queue depth: median 3 to 6, 0 or 1 for 25.0 % to 50.0 % of the time" in said
@@ -154,7 +154,7 @@ def test_a_host_that_keeps_ahead_has_a_sentence_and_no_tables() -> None:
     found = section(replace(base, ranks=[replace(base.ranks[0], host=quiet)]), "host")
     # 0.1 of 100 ms.
     assert (
-        found.sentences[0] == "Not launch-bound: the GPU waited for the host 0.1 % of the time (100.000 µs)."
+        found.sentences[0] == "Not held up by the host: the GPU waited for it 0.1 % of the time (100.000 µs)."
     )
     assert found.sentences[1].startswith("Launch-queue depth: median 289")
     assert found.grids == []

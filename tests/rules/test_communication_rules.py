@@ -38,7 +38,7 @@ def test_pd101_without_dp_communication(tmp_path: Path) -> None:
     unknown = result("PD101", case_of(tmp_path, step_with_communication(80, name="")))
     assert unknown.state == "skipped"
     assert unknown.reason == (
-        "8.0 % of the time is exposed communication of unknown dimension, none is known to be DP"
+        "8.0 % of the time is exposed communication of unknown dimension, none is known to be DP: see PD100"
     )
 
 

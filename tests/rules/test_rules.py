@@ -90,6 +90,21 @@ def test_pd903_names_the_largest_unknown_kernel(tmp_path: Path) -> None:
     assert result("PD903", measured(tmp_path, graph)).state == "not_applicable"
 
 
+def test_pd903_names_what_looks_like_communication_and_the_option(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    device = builder.process().device()
+    device.kernel(GEMM, 0, 1000)
+    for i, duration in enumerate((10, 20, 30, 40, 50, 60)):
+        device.kernel("void zq::x.fer<8>(int*)", 100 * i, 100 * i + duration, stream=27, grid=(20, 1, 1))
+    fires = result("PD903", measured(tmp_path, builder))
+    assert (fires.state, fires.level) == ("fires", "information")
+    values = {e.label: e.value for e in fires.evidence}
+    assert values["suspected communication runs for"].startswith("21.0 %")
+    assert "stream 27, 20 blocks" in values["zq::x.fer"]
+    # A regular expression, quoted for the shell.
+    assert r"--comm-kernel 'zq::x\.fer'" in fires.remedy
+
+
 def test_a_rule_that_throws_is_an_error_row(tmp_path: Path) -> None:
     def broken(captures: Sequence[CaptureMeasurement]) -> Verdict:
         raise KeyError("oops")

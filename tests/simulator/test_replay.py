@@ -131,7 +131,7 @@ def test_backward_runs_on_another_thread_and_forward_goes_on_after_it(tmp_path: 
     ],
 )
 def test_the_unedited_replay_of_a_real_window_is_within_the_bar(shared_traces: Path, name: str) -> None:
-    """DESIGN section 7: 5 %. The path's parts sum to the replayed length."""
+    """5 %. The path's parts sum to the replayed length."""
     views = views_of(read_trace(shared_traces / name))
     assert views
     for view in views:

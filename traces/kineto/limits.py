@@ -41,6 +41,10 @@ _MISSING = {
         "The times are not tied to UTC: no baseTimeNanoseconds, and no epoch times.",
         "Keep the keys of the exported file when post-processing it.",
     ),
+    "thread_states": (
+        "PyTorch's profiler does not record whether a thread computed or waited.",
+        "Capture with nsys profile --cpuctxsw=process-tree --trace=cuda,nvtx,osrt …",
+    ),
 }
 
 
@@ -62,6 +66,7 @@ def capabilities(trace: Trace, *, launched_kernels: int) -> dict[str, Capability
         "group_descriptions": bool(descriptions - {"", "undefined"}),
         "gpu_identity": bool(trace.devices) and all(device.gpu_name for device in trace.devices),
         "utc_clock": trace.utc_origin_ns is not None,
+        "thread_states": len(trace.thread_states) > 0,
     }
     return {
         name: Capability(

@@ -10,7 +10,7 @@ import numpy as np
 from perfdoc.traces.arrow import distinct
 from perfdoc.traces.model import Device, Thread
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
-from perfdoc.traces.table import I32, I64, Strings
+from perfdoc.traces.table import I32, I64, Bool, Strings
 from perfdoc.traces.validate import check_devices
 
 
@@ -73,6 +73,11 @@ class Ids:
                 self.threads.append(Thread(process=int(process_of(gid)), tid=int(thread_of(gid))))
             index[i] = self._thread_index[gid]
         return index.take(code)
+
+    def known_threads(self, global_tids: I64) -> Bool:
+        """Which rows are of a thread that is in `threads` already."""
+        known: Bool = np.isin(global_tids, np.array(list(self._thread_index), np.int64))
+        return known
 
     def names_of(self, string_ids: I64) -> I32:
         """Index into `strings` for each row of StringIds references; 0 (the empty string) for NULL."""

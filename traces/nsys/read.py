@@ -22,6 +22,7 @@ from perfdoc.traces.nsys import host as nsys_host
 from perfdoc.traces.nsys.ids import Ids
 from perfdoc.traces.nsys.meta import find_secrets, identify_gpus, read_meta, read_warnings
 from perfdoc.traces.nsys.payload import PAYLOAD_COLUMNS, read_payloads
+from perfdoc.traces.nsys.scheduling import read_scheduling
 from perfdoc.traces.nsys.source import NsysSource, ParquetSource, SqliteSource
 from perfdoc.traces.validate import check_activity, host_rows_that_fit, left_out_note
 
@@ -109,10 +110,11 @@ def read_nsys(source: NsysSource) -> Trace:
     records = nsys_host.read_event_records(source, ids)
     syncs, bad_syncs = host_rows_that_fit(nsys_host.read_syncs(source))
     payloads = read_payloads(source, nvtx.ranges, nvtx.source_row, ids.strings)
+    states, os_calls, unreadable = read_scheduling(source, ids)
     ids.name_threads()
     devices = identify_gpus(source, ids.devices)
 
-    notes = read_warnings(source) + find_secrets(source)
+    notes = read_warnings(source) + find_secrets(source) + unreadable
     notes += left_out_note(bad_calls + bad_syncs + nvtx.impossible_times)
     if nvtx.open_ranges:
         notes.append(
@@ -174,6 +176,11 @@ def read_nsys(source: NsysSource) -> Trace:
         "utc_clock": _have(
             meta.utc_origin_ns is not None, "no UTC start time in the export", "nsys 2022 or later"
         ),
+        "thread_states": _have(
+            len(states) > 0 or len(os_calls) > 0,
+            "whether a thread computed or waited was not traced",
+            "nsys profile --cpuctxsw=process-tree --trace=cuda,nvtx,osrt …",
+        ),
     }
     if in_graphs:
         notes.append(
@@ -198,6 +205,8 @@ def read_nsys(source: NsysSource) -> Trace:
         syncs=syncs,
         event_records=records,
         ranges=nvtx.ranges,
+        thread_states=states,
+        os_calls=os_calls,
         python_calls_reason=_NO_STACKS,
         payloads=payloads,
         capabilities=capabilities,

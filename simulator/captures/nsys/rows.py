@@ -18,6 +18,7 @@ from perfdoc.simulator.captures.nsys.export import (
     global_tid,
 )
 from perfdoc.simulator.captures.nsys.nvtx import nvtx_rows
+from perfdoc.simulator.captures.nsys.scheduling import scheduling_rows
 from perfdoc.simulator.captures.nsys.schemas import GENERATIONS, tables
 from perfdoc.simulator.captures.timeline import Timeline
 
@@ -141,6 +142,7 @@ def export_rows(timeline: Timeline, generation: str, options: ExportOptions) -> 
         **device_rows(timeline, generation, strings, options),
         **nvtx_rows(timeline, generation, options, strings),
         **target_rows(timeline, generation, strings),
+        **scheduling_rows(timeline, strings),
     }
     found["StringIds"] = [{"id": i, "value": text} for text, i in strings.ids.items()]
     for table, values in ENUM_ROWS.items():

@@ -147,6 +147,17 @@ _TABLES: dict[str, tuple[str, str, str]] = {
         "",
         "start! end! eventClass! globalTid:u correlationId nameId:u! returnValue! callchainId",
     ),
+    "SCHED_EVENTS": (
+        "2021",
+        "",
+        "start! cpu! isSchedIn:b! globalTid:u threadState@2025.1 threadBlock@2025.1",
+    ),
+    "OSRT_API": (
+        "2021",
+        "",
+        "start! end! eventClass! globalTid:u nameId:u! returnValue! nestingLevel callchainId! "
+        "argumentsId@2026.2",
+    ),
     "NVTX_EVENTS": (
         "2021",
         "",

@@ -60,6 +60,8 @@ class Options:
         json_file: str | None,
         window: str | None,
         step_range: str | None,
+        data_range: str | None = None,
+        comm_kernel: str | None = None,
         settings: Sequence[str] = (),
         config: Path | None = None,
         fail_on: str | None,
@@ -72,7 +74,14 @@ class Options:
     ) -> Options:
         """Check everything before any work is done. Raises UserError."""
         work = asked_work(
-            paths, window=window, step_range=step_range, settings=settings, config=config, replay=replay
+            paths,
+            window=window,
+            step_range=step_range,
+            data_range=data_range,
+            comm_kernel=comm_kernel,
+            settings=settings,
+            config=config,
+            replay=replay,
         )
         try:
             nsys = nsys_to_check(work.captures) if cross_check else None

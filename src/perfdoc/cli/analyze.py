@@ -47,6 +47,16 @@ def analyze(
     step_range: Annotated[
         str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
     ] = None,
+    data_range: Annotated[
+        str | None,
+        typer.Option(help="Names of the ranges in which training waits for data (regular expression)."),
+    ] = None,
+    comm_kernel: Annotated[
+        str | None,
+        typer.Option(
+            help="Names of kernels that are communication, beside those known (regular expression)."
+        ),
+    ] = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(
@@ -91,6 +101,8 @@ def analyze(
             json_file=json_file,
             window=window,
             step_range=step_range,
+            data_range=data_range,
+            comm_kernel=comm_kernel,
             settings=settings or [],
             config=config,
             fail_on=fail_on,

@@ -49,6 +49,13 @@ def diff(
         str | None,
         typer.Option(help="Names of the ranges that are steps, on both sides (regular expression)."),
     ] = None,
+    data_range: Annotated[
+        str | None, typer.Option(help="Names of the ranges that wait for data, on both sides.")
+    ] = None,
+    comm_kernel: Annotated[
+        str | None,
+        typer.Option(help="Names of kernels that are communication, on both sides (regular expression)."),
+    ] = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
@@ -65,9 +72,10 @@ def diff(
         from perfdoc.compare.side import load
 
         at_once = jobs or os.cpu_count() or 1
+        patterns = {"step_range": step_range, "data_range": data_range, "comm_kernel": comm_kernel}
         found = compare(
-            load(before, config=config_before, step_range=step_range, jobs=at_once),
-            load(after, config=config_after, step_range=step_range, jobs=at_once),
+            load(before, config=config_before, jobs=at_once, **patterns),
+            load(after, config=config_after, jobs=at_once, **patterns),
         )
         _print_and_write(found, format_, output)
     except (ValueError, WorkerLostError) as error:  # TraceError and NotComparableError are ValueErrors

@@ -26,6 +26,9 @@ def export(
     step_range: Annotated[
         str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
     ] = None,
+    data_range: Annotated[
+        str | None, typer.Option(help="Names of the ranges that wait for data (regular expression).")
+    ] = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Facts of the job: --set tp=8 pp=4.")
     ] = None,
@@ -49,6 +52,7 @@ def export(
                 paths=paths,
                 output=output,
                 step_range=step_range,
+                data_range=data_range,
                 settings=settings or [],
                 config=config,
                 jobs=jobs,

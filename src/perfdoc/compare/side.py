@@ -115,19 +115,33 @@ def _diagnosis_alone_in(folder: Path) -> Path | None:
     return None
 
 
-def load(argument: str, *, config: Path | None, step_range: str | None, jobs: int) -> Loaded:
+def load(
+    argument: str,
+    *,
+    config: Path | None,
+    step_range: str | None,
+    jobs: int,
+    data_range: str | None = None,
+    comm_kernel: str | None = None,
+) -> Loaded:
     """Measure or read one side.
 
     argument: see captures_or_diagnosis. config: the job's settings, where no run directory has them.
-    step_range: names of the ranges that are steps (regular expression). jobs: files read at once.
+    step_range, data_range: names of the ranges that are steps, and that wait for data (regular expressions).
+    comm_kernel: names of kernels that are communication (regular expression). jobs: files read at once.
     Raises TraceError, ValueError, WorkerLostError.
     """
     found = captures_or_diagnosis(argument)
     given = facts_given((), config)
     if isinstance(found, Path):
         return _from_diagnosis(argument, found, given, config)
-    request = WindowRequest(step_pattern=pattern_of("--step-range", step_range))
-    measured = measure_all(Work(captures=found, memory=[], request=request, given=given, replay=False), jobs)
+    request = WindowRequest(
+        step_pattern=pattern_of("--step-range", step_range),
+        data_pattern=pattern_of("--data-range", data_range),
+    )
+    named = pattern_of("--comm-kernel", comm_kernel)
+    work = Work(captures=found, memory=[], request=request, given=given, comm_kernel=named, replay=False)
+    measured = measure_all(work, jobs)
     if not measured.captures:
         raise measured.silent[0]
     diagnosis, configuration = diagnosis_of(measured, config)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -28,6 +28,8 @@ class Work:
     request: WindowRequest
     given: JobFacts
     """What the user says of the job."""
+    comm_kernel: re.Pattern[str] | None = None
+    """Names of kernels that are communication because the user says so."""
     replay: bool
     """Whether each rank's window is replayed."""
 
@@ -44,6 +46,8 @@ def asked_work(
     *,
     window: str | None = None,
     step_range: str | None = None,
+    data_range: str | None = None,
+    comm_kernel: str | None = None,
     settings: Sequence[str] = (),
     config: Path | None = None,
     replay: bool = True,
@@ -56,6 +60,8 @@ def asked_work(
         if window
         else WindowRequest(step_pattern=pattern_of("--step-range", step_range))
     )
+    request = replace(request, data_pattern=pattern_of("--data-range", data_range))
+    named = pattern_of("--comm-kernel", comm_kernel)
     paths, words = split_settings(paths)
     try:
         given = facts_given([*settings, *words], config)
@@ -65,7 +71,9 @@ def asked_work(
     except ValueError as error:  # TraceError is one
         raise UserError(str(error)) from error
     memory = memory_files(snapshots, captures)
-    return Work(captures=captures, memory=memory, request=request, given=given, replay=replay)
+    return Work(
+        captures=captures, memory=memory, request=request, given=given, comm_kernel=named, replay=replay
+    )
 
 
 def facts_given(settings: Sequence[str], config: Path | None) -> JobFacts:

@@ -60,10 +60,11 @@ def diagnose(
     case, job = whole.case, whole.case.job
     judged, (failed, _) = judge(case), out_of_memory(case)
     ranks = sorted(whole.ranks, key=lambda r: (r.rank is None, r.rank or 0))
+    analyses = _analyses(captures, ranks, job, whole.memory, whole.replayed)
+    verdict = verdict_of(ranks, analyses.kernels, failed) if ranks else memory_verdict(whole.memory, failed)
     return d.Diagnosis(
         perfdoc_version=__version__,
-        verdict=(verdict_of(ranks, failed) if ranks else memory_verdict(whole.memory, failed))
-        + contradicted_words(case.contradicted),
+        verdict=verdict + contradicted_words(case.contradicted),
         inputs=[
             d.Input(
                 path=encodable(str(c.path)),
@@ -94,7 +95,7 @@ def diagnose(
         ],
         ranks=ranks,
         mfu=job.mfu,
-        analyses=_analyses(captures, ranks, job, whole.memory, whole.replayed),
+        analyses=analyses,
         rules=judged.results,
         opportunities=judged.opportunities,
         combined=whole.replayed.combined,

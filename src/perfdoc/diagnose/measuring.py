@@ -57,7 +57,8 @@ def measure_all(work: Work, jobs: int, ahead: Ahead | None = None, also: Also | 
     if also is None and work.replay:
         also = replaying(len(work.captures))
     tasks: list[Callable[[], _Result]] = [
-        partial(measure_or_explain, path, work.request, work.given, also, ahead) for path in work.captures
+        partial(measure_or_explain, path, work.request, work.given, also, ahead, work.comm_kernel)
+        for path in work.captures
     ]
     tasks += [partial(measure_rank_memory, files) for files in work.memory]
     workers = 1 if ahead is not None else min(jobs, len(tasks))

@@ -52,6 +52,7 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
             idle=d.Idle(**ledger.idle_ns),
         ),
         kernel_parts=m.kernel_parts,
+        suspected=m.suspected,
         contention=m.contention,
         host=m.host,
         communication=m.communication,

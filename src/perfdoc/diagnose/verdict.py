@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from perfdoc.results import IDLE_CAUSES, MemoryAnalysis, Rank
+from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank
 from perfdoc.results.contradictions import Contradiction, in_words
 from perfdoc.results.figures import brief, partition, plural, share, size
 
@@ -22,6 +22,10 @@ _WORTH_A_CAUSE = 0.001
 """Of the window: of less idle time, which is printed as <0.1 %, no cause is named."""
 
 
+_MUCH_UNKNOWN = 0.10
+"""Of kernel time: with more of unknown class, the share of compute is in doubt."""
+
+
 def contradicted_words(found: Sequence[Contradiction]) -> str:
     """A sentence behind the verdict where the settings are not those of the captures."""
     if not found:
@@ -29,12 +33,16 @@ def contradicted_words(found: Sequence[Contradiction]) -> str:
     return f" The settings given are not this run's: {in_words(found[:2])}{' …' if len(found) > 2 else ''}."
 
 
-def verdict_of(ranks: Sequence[Rank], failed_allocations: int = 0) -> str:
-    """Summed over all ranks' windows; the largest loss is named first. If CUDA graphs were traced as a
-    whole, a second sentence says what they may hide. A job that runs out of memory is told so, whatever its
-    time goes into."""
+def verdict_of(
+    ranks: Sequence[Rank], kernels: KernelsAnalysis | None = None, failed_allocations: int = 0
+) -> str:
+    """Summed over all ranks' windows; the largest loss is named first.
+
+    If CUDA graphs were traced as a whole, or much kernel time is of unknown class, another sentence says
+    what may be hidden. A job that runs out of memory is told so, whatever its time goes into.
+    """
     where = f"{_where_it_went(ranks)}{_start_up(ranks)}{_hidden_in_graphs(ranks)}"
-    return f"{where}{_out_of_memory(failed_allocations)}"
+    return f"{where}{_of_unknown_class(ranks, kernels)}{_out_of_memory(failed_allocations)}"
 
 
 def _out_of_memory(failed: int) -> str:
@@ -67,7 +75,7 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     if not losses:
         return f"The {what} {verb} for all of the {scope}."
     most = "" if 2 * idle[cause] >= times["idle"] else "largest cause: "
-    why = f" ({most}{_WORDS['python' if on_host and cause == 'host' else cause]})"
+    why = f" ({most}{_cause(cause, ranks, on_host=on_host)})"
     names = {"idle": f"idle{why if times['idle'] >= _WORTH_A_CAUSE * window else ''}"}
     parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
@@ -98,6 +106,27 @@ def _start_up(ranks: Sequence[Rank]) -> str:
     return f" {of} of that is start-up ({named}), which runs once; {rest}. No gain is predicted."
 
 
+def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool) -> str:
+    """The cause in words, no surer than its evidence."""
+    if cause == "host" and on_host:
+        return _WORDS["python"]
+    if cause == "host":
+        host_ns = sum(r.ledger_ns.idle.host for r in ranks)
+        waiting, between = (
+            sum(getattr(r.host.idle_split, part) or 0 for r in ranks)
+            for part in ("waiting_ns", "between_steps_ns")
+        )
+        if 2 * waiting >= host_ns:
+            return "the host waits"
+        if 2 * (waiting + between) >= host_ns:
+            return "the host works between steps"
+    if cause == "data" and 2 * sum(r.host.data.idle_position_ns or 0 for r in ranks) > sum(
+        r.ledger_ns.idle.data for r in ranks
+    ):
+        return f"likely {_WORDS['data']}"
+    return _WORDS[cause]
+
+
 def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
     """With the space before it; nothing where the kernels of graphs were seen."""
     graphs = [r.host.graphs for r in ranks if r.host.graphs.whole_graphs]
@@ -109,6 +138,20 @@ def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:
         f" {inside} of kernel time is CUDA graphs traced as a whole: communication and idle time inside them "
         "are not visible and count as compute."
     )
+
+
+def _of_unknown_class(ranks: Sequence[Rank], kernels: KernelsAnalysis | None) -> str:
+    """With the space before it; nothing where nearly all kernels are of a known class."""
+    unknown = None if kernels is None else kernels.other_frac
+    if unknown is None or unknown <= _MUCH_UNKNOWN:
+        return ""
+    window = sum(r.window.duration_ns for r in ranks)
+    suspected = sum(r.suspected.total_ns for r in ranks if r.suspected is not None)
+    said = f" {share(unknown)} of kernel time is of unknown class and counts as compute"
+    if not suspected or not window:
+        return f"{said}: name what communicates with --comm-kernel."
+    of = share(suspected / window)
+    return f"{said}; kernels that look like communication run for {of} of the time: see PD903, --comm-kernel."
 
 
 def memory_verdict(memory: MemoryAnalysis, failed_allocations: int = 0) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
-from perfdoc.diagnose.asked import Work, split_settings
+from perfdoc.diagnose.asked import Work, pattern_of, split_settings
 from perfdoc.diagnose.measuring import WorkerLostError, measure_all
 from perfdoc.export.writer import Clock, PerfettoFile, Written
 from perfdoc.profiling.whole_file import may_write, whole_file
@@ -42,6 +41,7 @@ class Request:
     paths: Sequence[str]
     output: Path
     step_range: str | None = None
+    data_range: str | None = None
     settings: Sequence[str] = ()
     config: Path | None = None
     jobs: int | None = None
@@ -82,12 +82,11 @@ def run(request: Request, say: Callable[[str], None]) -> None:
 
 def _asked(request: Request, words: Sequence[str]) -> tuple[WindowRequest, JobFacts]:
     try:
-        pattern = None if request.step_range is None else re.compile(request.step_range)
-        return WindowRequest(step_pattern=pattern), given_facts([*request.settings, *words], request.config)
-    except re.error as error:
-        raise ExportError(
-            f"--step-range {request.step_range!r}: is not a regular expression: {error}."
-        ) from error
+        window = WindowRequest(
+            step_pattern=pattern_of("--step-range", request.step_range),
+            data_pattern=pattern_of("--data-range", request.data_range),
+        )
+        return window, given_facts([*request.settings, *words], request.config)
     except ValueError as error:
         raise ExportError(str(error)) from error
 

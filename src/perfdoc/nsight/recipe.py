@@ -69,6 +69,14 @@ class Perfdoc(recipe.Recipe):  # type: ignore[misc]
             "--step-range", metavar="REGEX", help="Names of the ranges that are training steps"
         )
         parser.add_recipe_argument(
+            "--data-range", metavar="REGEX", help="Names of the ranges in which training waits for data"
+        )
+        parser.add_recipe_argument(
+            "--comm-kernel",
+            metavar="REGEX",
+            help="Names of kernels that are communication, beside those known",
+        )
+        parser.add_recipe_argument(
             "--set", nargs="+", metavar="KEY=VALUE", help="Facts of the job, such as tp=8 pp=4 dtype=bf16"
         )
         parser.add_recipe_argument("--config", metavar="FILE", help="A YAML or JSON file with such facts")
@@ -77,7 +85,9 @@ class Perfdoc(recipe.Recipe):  # type: ignore[misc]
 
 def _options(arguments: Any) -> list[str]:
     config = arguments.config and os.path.abspath(arguments.config)  # noqa: PTH100
-    given = [("--window", arguments.window), ("--step-range", arguments.step_range), ("--config", config)]
+    given = [("--window", arguments.window), ("--step-range", arguments.step_range)]
+    given += [("--data-range", arguments.data_range), ("--comm-kernel", arguments.comm_kernel)]
+    given += [("--config", config)]
     given += [("--set", setting) for setting in arguments.set or ()]
     return [f"{option}={value}" for option, value in given if value is not None]
 

@@ -37,6 +37,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     one = steps.add_parser("measure")
     one.add_argument("--window")
     one.add_argument("--step-range")
+    one.add_argument("--data-range")
+    one.add_argument("--comm-kernel")
     one.add_argument("--set", action="append", default=[])
     one.add_argument("--config", type=Path)
     one.add_argument("report")
@@ -50,6 +52,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 [given.report],
                 window=given.window,
                 step_range=given.step_range,
+                data_range=given.data_range,
+                comm_kernel=given.comm_kernel,
                 settings=given.set,
                 config=given.config,
             )
@@ -68,7 +72,7 @@ def measure(work: Work) -> bytes:
     # Pickled like what a worker process of `perfdoc analyze` returns: it goes to a process of ours only.
     return _HEAD + pickle.dumps(
         # How many reports there are is not known here.
-        measure_or_explain(report, work.request, work.given, replaying(_REPORTS))
+        measure_or_explain(report, work.request, work.given, replaying(_REPORTS), None, work.comm_kernel)
     )
 
 

@@ -49,6 +49,8 @@ NUMBERS: Mapping[str, tuple[str, ...]] = MappingProxyType(
             *(*_TIMES, "eventType", "rangeId", "category", "color", "globalTid", "endGlobalTid", "textId"),
             "domainId",
         ),
+        "SCHED_EVENTS": ("start", "isSchedIn", "globalTid"),
+        "OSRT_API": (*_TIMES, "globalTid", "nameId"),
         "NVTX_PAYLOAD_SCHEMA_ENTRIES": ("domainId", "schemaId", "idx", "type", "offset"),
         "ThreadNames": ("nameId", "priority", "globalTid"),
         "TARGET_INFO_GPU": (
@@ -80,6 +82,7 @@ CODE_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "CUPTI_ACTIVITY_KIND_KERNEL": ("demangledName", "shortName", "mangledName"),
         "CUPTI_ACTIVITY_KIND_RUNTIME": ("nameId",),
+        "OSRT_API": ("nameId",),
     }
 )
 """Columns that refer to StringIds for the name of a kernel or of a call."""
@@ -89,8 +92,9 @@ RANGE_NAMES: Mapping[str, tuple[str, ...]] = MappingProxyType(
 )
 """Columns that refer to StringIds for a name that people wrote."""
 
-THREADS = ("ThreadNames", "globalTid")
-"""Names are copied of threads that did something in the copy: an export lists the whole machine's."""
+OF_THREADS = ("ThreadNames", "SCHED_EVENTS", "OSRT_API")
+"""Copied of those threads alone that did something in the copy: an export lists the whole machine's."""
+_THREAD = "globalTid"
 ACTIVE: Mapping[str, str] = MappingProxyType(
     {"CUPTI_ACTIVITY_KIND_RUNTIME": "globalTid", "NVTX_EVENTS": "globalTid"}
 )
@@ -165,8 +169,8 @@ def _copy_table(file: SqliteFile, connection: sqlite3.Connection, table: str, na
     fields = known_fields(file) if _BLOB[1] in texts else {}
     rows = file.connection.execute(f'SELECT {_decoded(columns)} FROM "{table}" ORDER BY {file.row_id(table)}')
     clean: Iterable[list[object]] = _clean_rows(rows, table, len(numbers), texts, names, fields)
-    if table == THREADS[0] and THREADS[1] in columns:
-        active, at = _referred(file, {t: (c,) for t, c in ACTIVE.items()}), columns.index(THREADS[1])
+    if table in OF_THREADS and _THREAD in columns:
+        active, at = _referred(file, {t: (c,) for t, c in ACTIVE.items()}), columns.index(_THREAD)
         clean = (row for row in clean if row[at] in active)
     cursor = connection.executemany(
         f'INSERT INTO "{table}" ({listed}) VALUES ({", ".join("?" * len(columns))})', clean

@@ -1,0 +1,220 @@
+"""Waits for the next batch that no range names: long pauses of the launching thread where steps meet.
+
+The place is between the last CUDA call of a step's range and the first of the next one's. A pause there is a
+stretch in which no thread that launches the device's work makes a CUDA call, and that no range names
+otherwise. Evidence, strongest first:
+
+- `range`: a range names the loader (not found here, see range_names);
+- `thread`: the thread was off the CPU, or in a system call that waits, for most of the pause. What was
+  written to a file or sent is left out: a checkpoint or a log;
+- `position`: nothing is known of the thread, and the pause is far longer than any inside the steps.
+
+Where the thread is known to compute, or runs operators, nothing is found: that may be loading in the
+training process, or anything else that Python does between steps. Nor where such pauses do not come back:
+one may be a checkpoint or an evaluation. Nor where more than a little work is launched between two steps: an
+evaluation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.device.range_names import KnownRanges
+from perfdoc.analyzers.device.threads import thread_times
+from perfdoc.analyzers.device.window import Step, Window
+from perfdoc.traces import RangeKind, Trace
+
+PAUSE_NS = 1_000_000
+"""Between steps Python makes a CUDA call every few microseconds to some hundred."""
+MIN_THREAD_FRAC = 0.01
+"""Of the median step: what a blocked thread must cost in a pause to count."""
+MIN_POSITION_NS, MIN_POSITION_FRAC = 5_000_000, 0.1
+"""The same where only the position is known: logging and schedulers take milliseconds too."""
+LONGER_THAN_INSIDE = 3
+"""And by how much longer than the longest pause inside a step: a slow host is slow everywhere."""
+MIN_PLACES, MIN_PLACES_FRAC = 2, 0.1
+"""Of the places where steps meet: with as many as ten workers that are too slow, one step in ten waits."""
+QUIET_FRAC = 0.2
+"""Kernels launched between two step ranges, as a share of those of a step: an evaluation launches more."""
+MOST = 0.5
+"""Of a pause, for a state of the thread to be that of the pause."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Stalls:
+    """Inferred waits for data, on the host's time; disjoint."""
+
+    thread: Intervals = EMPTY
+    position: Intervals = EMPTY
+    pauses: Intervals = EMPTY
+    """Every pause where steps meet in which the device idles for PAUSE_NS, whatever the host did in it; what
+    ranges name left out."""
+
+    @cached_property
+    def both(self) -> Intervals:
+        """Every inferred wait."""
+        return self.thread | self.position
+
+    @cached_property
+    def stalled(self) -> Intervals:
+        """The pauses that hold one: a thread that waits wakes up now and then."""
+        held = self.both.covered_within(self.pauses.start_ns, self.pauses.end_ns) > 0
+        return Intervals(self.pauses.start_ns[held], self.pauses.end_ns[held])
+
+
+NO_STALLS = Stalls()
+
+
+def find_stalls(
+    trace: Trace, activity: Activity, window: Window, known: KnownRanges, named: Intervals
+) -> Stalls:
+    """Look for them on one device. named: collections of garbage and loading that ranges name."""
+    steps = window.steps
+    threads = activity.launching_threads[activity.launching_threads >= 0]
+    if activity.on_host or len(steps) < 2 or not len(threads):
+        return NO_STALLS
+    rows = trace.calls_of(threads)
+    rows = rows[np.argsort(trace.api_calls.start_ns[rows], kind="stable")]
+    start = trace.api_calls.start_ns[rows]
+    calls = union(start, trace.api_calls.end_ns[rows])
+    places = _places(activity, steps, calls) if len(calls) else EMPTY
+    if not len(places):
+        return NO_STALLS
+    pauses = places - (calls | _named_otherwise(trace, known, threads, steps, places) | named)
+    long = _idle_ns(activity, pauses) >= PAUSE_NS
+    pauses = Intervals(pauses.start_ns[long], pauses.end_ns[long])
+    if not len(pauses):
+        return NO_STALLS
+    following = np.minimum(np.searchsorted(start, pauses.end_ns, "left"), len(start) - 1)
+    thread = trace.api_calls.thread[rows[following]].astype(np.int64)
+    waits, unknown = _by_evidence(trace, known, pauses, thread, _operators(trace, threads, pauses))
+    found = Stalls(thread=waits, position=unknown, pauses=pauses)
+    return _judged(activity, steps, calls, places, found)
+
+
+def _places(activity: Activity, steps: Sequence[Step], calls: Intervals) -> Intervals:
+    """Where steps meet, on the host's time; without those where much is launched between the ranges."""
+    begin, finish = _bounds(steps)
+    last = np.searchsorted(calls.start_ns, finish[:-1], "left") - 1
+    first = np.searchsorted(calls.start_ns, begin[1:], "left")
+    launched = activity.launch_start_ns[activity.is_compute & (activity.launch_start_ns >= 0)]
+    launched = np.sort(launched, kind="stable")  # nearly in order already
+    at_begin, at_finish = (np.searchsorted(launched, t, "left") for t in (begin, finish))
+    inside = np.median(at_finish - at_begin)
+    quiet = at_begin[1:] - at_finish[:-1] <= QUIET_FRAC * inside
+    kept = np.flatnonzero(quiet & (last >= 0) & (first < len(calls)))
+    return union(calls.end_ns[last[kept]], calls.start_ns[first[kept]])
+
+
+def _bounds(steps: Sequence[Step]) -> tuple[I64, I64]:
+    """Start and end of each step's range on the host; none reaches into the next one."""
+    begin = np.array([s.host_start_ns for s in steps], np.int64)
+    finish = np.array([s.host_end_ns for s in steps], np.int64)
+    finish[:-1] = np.minimum(finish[:-1], begin[1:])
+    return begin, finish
+
+
+def _operators(trace: Trace, threads: I64, pauses: Intervals) -> Intervals:
+    """Framework operators on these threads that reach into the pauses."""
+    found = trace.operators
+    rows = np.flatnonzero(np.isin(found.thread, threads))
+    rows = rows[pauses.covered_within(found.start_ns[rows], found.end_ns[rows]) > 0]
+    return union(found.start_ns[rows], found.end_ns[rows])
+
+
+def _named_otherwise(
+    trace: Trace, known: KnownRanges, threads: I64, steps: Sequence[Step], places: Intervals
+) -> Intervals:
+    """Ranges that say what is done where steps meet: those that end there, and lie there for the most part.
+
+    One that also holds a step's work, or more than one step, says nothing of the pause.
+    """
+    ranges = trace.ranges
+    rows = trace.ranges_of(threads)
+    rows = rows[(ranges.kind[rows] != RangeKind.MARK) & ~ranges.never_closed[rows]]
+    rows = np.setdiff1d(
+        rows, np.append(known.lock_waits, known.lock_held)
+    )  # they say nothing of what is done
+    start, end = ranges.start_ns[rows], ranges.end_ns[rows]
+    inside = places.covered_within(start, end)
+    at = np.searchsorted(places.start_ns, end, "left") - 1
+    ends_there = (at >= 0) & (end <= places.end_ns[np.maximum(at, 0)])
+    begin, finish = (
+        np.array([getattr(s, n) for s in steps], np.int64) for n in ("host_start_ns", "host_end_ns")
+    )
+    is_step = np.isin(start, begin) & np.isin(end, finish)
+    kept = ends_there & (inside > 0) & (inside >= MOST * (end - start)) & ~is_step
+    return union(start[kept], end[kept])
+
+
+def _longest_inside_ns(steps: Sequence[Step], calls: Intervals) -> float:
+    """The longest pause between two calls inside a step's range, median over steps."""
+    begin, finish = _bounds(steps)
+    start, end = calls.end_ns[:-1], calls.start_ns[1:]
+    step = np.searchsorted(begin, start, "right") - 1
+    inside = (step >= 0) & (end <= finish[np.maximum(step, 0)])
+    longest = np.zeros(len(steps), np.int64)
+    np.maximum.at(longest, step[inside], (end - start)[inside])
+    return float(np.median(longest))
+
+
+def _idle_ns(activity: Activity, times: Intervals) -> I64:
+    """How long the device idles in each."""
+    idle: I64 = times.end_ns - times.start_ns - activity.busy.covered_within(times.start_ns, times.end_ns)
+    return idle
+
+
+def _inside(times: Intervals, of: Intervals) -> Intervals:
+    return of - (of - times)
+
+
+def _by_evidence(
+    trace: Trace, known: KnownRanges, pauses: Intervals, thread: I64, operators: Intervals
+) -> tuple[Intervals, Intervals]:
+    """Waits in pauses of threads that wait, and pauses of threads of which nothing is known."""
+    waits, unknown = EMPTY, np.zeros(len(pauses), bool)
+    for of in np.unique(thread).tolist():
+        times = thread_times(trace, known, of)
+        mine = np.flatnonzero(thread == of)
+        start, end = pauses.start_ns[mine], pauses.end_ns[mine]
+        most = MOST * (end - start)
+        computes = times.computing | operators
+        waiting, computing = (t.covered_within(start, end) for t in (times.waiting, computes))
+        waits_for_others = times.waiting - times.inside("write", "gil")
+        may_be_data = waits_for_others.covered_within(start, end) >= most
+        waits = waits | _inside(waits_for_others, Intervals(start[may_be_data], end[may_be_data]))
+        unknown[mine] = (waiting < most) & (computing < most)
+    return waits, Intervals(pauses.start_ns[unknown], pauses.end_ns[unknown]) - operators
+
+
+def _judged(
+    activity: Activity, steps: Sequence[Step], calls: Intervals, places: Intervals, found: Stalls
+) -> Stalls:
+    """What costs enough, in places enough, of what the evidence shows."""
+    step_ns = float(np.median([s.end_ns - s.start_ns for s in steps]))
+    least = {
+        "thread": max(PAUSE_NS, MIN_THREAD_FRAC * step_ns),
+        "position": max(
+            MIN_POSITION_NS,
+            MIN_POSITION_FRAC * step_ns,
+            LONGER_THAN_INSIDE * _longest_inside_ns(steps, calls),
+        ),
+    }
+    kept: dict[str, Intervals] = {}
+    stalled = np.zeros(len(places), bool)
+    for evidence, least_ns in least.items():
+        times: Intervals = getattr(found, evidence)
+        idle = _idle_ns(activity, times)
+        at = np.searchsorted(places.start_ns, times.start_ns, "right") - 1
+        costly = np.bincount(at, idle, len(places)) >= least_ns
+        kept[evidence] = Intervals(times.start_ns[costly[at]], times.end_ns[costly[at]])
+        stalled |= costly
+    if np.count_nonzero(stalled) < max(MIN_PLACES, MIN_PLACES_FRAC * (len(steps) - 1)):
+        return Stalls(pauses=found.pauses)
+    return Stalls(pauses=found.pauses, **kept)

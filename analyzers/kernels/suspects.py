@@ -1,0 +1,164 @@
+"""Kernels of unknown class that look like communication.
+
+Three things together, none of which proves it: they run on a stream on which hardly anything known computes,
+while another stream computes; they occupy few blocks, as what waits for a network does; and equal launches of
+one of them take very different times (what computes takes as long as its grid asks), or its name says that it
+moves something. Whoever shares its stream and its few blocks is suspected with it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
+from perfdoc.analyzers.base.rows import kept, row_keys
+from perfdoc.analyzers.device.view import DeviceView
+from perfdoc.analyzers.kernel_class.classify import KernelClass
+from perfdoc.analyzers.kernel_class.names import qualified_name
+from perfdoc.results.kernels import SuspectedCommunication, SuspectedKernel
+
+OWN_STREAM_FRAC = 0.10
+"""Of a stream's kernel time: with more known compute on it, it is no stream of communication. Casts before a
+dispatch share its stream."""
+FEW_BLOCKS = 48
+"""Where the number of SMs is not known; else half of them. DeepEP takes 20 to 24 blocks, NCCL up to 32."""
+SPREAD = 2.0
+"""Ninth over first decile of the durations of equal launches."""
+MIN_LAUNCHES = 5
+"""Of one name with one grid, for its spread to say anything."""
+MIN_SHARE = 0.05
+"""Of the suspects' time on a stream: a kernel with less does not make the others suspected."""
+MAX_NAMES = 16
+"""Kernels that are named, those of most time."""
+
+_MOVES = re.compile(
+    r"(?i)dispatch|combine|notify|(?<![a-z])(?:send|recv|comm|put|get|signal|exchange|broadcast)(?![a-z])"
+    r"|p2p|rdma|ibgda|nvlink|peer|(?:intra|inter)_?node|barrier|a2a|all_?(?:to|gather|reduce)|collective"
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Launches:
+    """Kernels of unknown class in the window that occupy few blocks, on streams of their own."""
+
+    rows: I64
+    """Of Trace.kernels."""
+    start_ns: I64
+    end_ns: I64
+    stream: I64
+    name: I64
+    blocks: I64
+    threads: I64
+
+
+def suspected_communication(view: DeviceView) -> SuspectedCommunication:
+    """What of the unknown kernels of one device may be communication, inside the window."""
+    a, b = view.window.start_ns, view.window.end_ns
+    found = _candidates(view)
+    kernels: list[SuspectedKernel] = []
+    chosen: list[I64] = []
+    for stream in np.unique(found.stream).tolist():
+        mine = np.flatnonzero(found.stream == stream)
+        named = _by_name(view, found, mine, stream)
+        time = sum(k.total_ns for k in named)
+        if any(_tells(k) and k.total_ns >= MIN_SHARE * time for k in named):
+            kernels += named
+            chosen.append(mine)
+    if not chosen:
+        return SuspectedCommunication(kernels=[], total_ns=0, alone_ns=0)
+    at = np.concatenate(chosen)
+    covered = union(found.start_ns[at], found.end_ns[at]).clip(a, b)
+    return SuspectedCommunication(
+        kernels=sorted(kernels, key=lambda k: (-k.total_ns, k.name))[:MAX_NAMES],
+        total_ns=covered.total_ns,
+        alone_ns=covered.total_ns - _other_compute(view, found.rows[at]).clip(a, b).overlap_ns(covered),
+    )
+
+
+def _candidates(view: DeviceView) -> _Launches:
+    trace, window = view.trace, view.window
+    rows = view.activity.kernel_rows
+    k = trace.kernels
+    inside = (k.start_ns[rows] < window.end_ns) & (k.end_ns[rows] > window.start_ns)
+    (rows,) = kept(inside, rows)
+    code = view.kinds.class_code[rows]
+    unknown = code == KernelClass.OTHER
+    computes = ~unknown & (code != KernelClass.COMMUNICATION)
+    own: list[int] = []
+    if unknown.any() and computes.any():
+        duration = k.end_ns[rows] - k.start_ns[rows]
+        own = [
+            s
+            for s in np.unique(k.stream[rows[unknown]]).tolist()
+            if _known_frac(k.stream[rows] == s, computes, duration) <= OWN_STREAM_FRAC
+        ]
+    blocks = k.grid_blocks[rows]
+    sms = view.device.sm_count
+    few = sms // 2 if sms else FEW_BLOCKS
+    rows = rows[unknown & np.isin(k.stream[rows], own) & (blocks > 0) & (blocks <= few)]
+    return _Launches(
+        rows=rows,
+        start_ns=k.start_ns[rows],
+        end_ns=k.end_ns[rows],
+        stream=k.stream[rows],
+        name=k.full_name[rows].astype(np.int64),
+        blocks=k.grid_blocks[rows],
+        threads=k.block_threads[rows],
+    )
+
+
+def _known_frac(mine: np.ndarray, computes: np.ndarray, duration: I64) -> float:
+    """Known compute's share of a stream's kernel time."""
+    return exact_sum(duration[mine & computes]) / max(1, exact_sum(duration[mine]))
+
+
+def _by_name(view: DeviceView, found: _Launches, mine: I64, stream: int) -> list[SuspectedKernel]:
+    a, b = view.window.start_ns, view.window.end_ns
+    strings = view.trace.strings
+    kernels = []
+    for name in np.unique(found.name[mine]).tolist():
+        at = mine[found.name[mine] == name]
+        clipped = np.minimum(found.end_ns[at], b) - np.maximum(found.start_ns[at], a)
+        text = strings[name] if name >= 0 else ""
+        kernels.append(
+            SuspectedKernel(
+                name=text,
+                short_name=qualified_name(text, text),
+                stream=stream,
+                count=len(at),
+                total_ns=exact_sum(clipped),
+                blocks=int(np.median(found.blocks[at])),
+                spread=_spread(found, at),
+            )
+        )
+    return kernels
+
+
+def _spread(found: _Launches, at: I64) -> float | None:
+    """Ninth over first decile of durations within the launch shape of most time; None with few launches."""
+    duration = found.end_ns[at] - found.start_ns[at]
+    _, shape = row_keys(found.blocks[at], found.threads[at])
+    time = np.bincount(shape, weights=duration)
+    equal = np.sort(duration[shape == int(np.argmax(time))])
+    if len(equal) < MIN_LAUNCHES:
+        return None
+    low, high = np.quantile(equal, (0.1, 0.9)).tolist()
+    return float(high / max(low, 1.0))
+
+
+def _tells(kernel: SuspectedKernel) -> bool:
+    return (kernel.spread or 0.0) >= SPREAD or _MOVES.search(kernel.short_name) is not None
+
+
+def _other_compute(view: DeviceView, suspects: I64) -> Intervals:
+    """Everything that computes on the device but these rows of Trace.kernels."""
+    trace, activity = view.trace, view.activity
+    rows = activity.kernel_rows[~activity.kernel_is_comm]
+    rows = rows[~np.isin(rows, suspects)]
+    graphs = trace.graph_launches
+    mine = graphs.device == activity.device
+    kernels = union(trace.kernels.start_ns[rows], trace.kernels.end_ns[rows])
+    return kernels | union(graphs.start_ns[mine], graphs.end_ns[mine])

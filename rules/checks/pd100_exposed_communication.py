@@ -1,0 +1,166 @@
+"""PD100: exposed communication that no rule about one dimension judges."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import time_evidence
+from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import WINDOW, applies, given
+from perfdoc.rules.engine.rule import Level, Meta, Verdict
+from perfdoc.rules.engine.worst import worst_exposed
+from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns, transfer_ns
+from perfdoc.rules.facts.messages import Messages, message_evidence, messages
+
+META = Meta(
+    code="PD100",
+    title="Exposed communication",
+    why="Communication beside no compute lengthens the step, whichever parallelism it serves. The collective "
+    "and the size of its messages tell what hides it; the dimension, where it is known, tells the setting.",
+    sources=("DESIGN section 3",),
+    topic="comm_overlap",
+    time=("exposed_comm.unknown", "exposed_comm.other"),
+    needs=(
+        WINDOW,
+        applies(
+            "communication",
+            lambda case: any(rank.communication for rank in case.ranks),
+            "no communication was seen",
+        ),
+    ),
+)
+
+LARGE_FRAC = 0.15
+"""Of the window, of unknown dimension: a problem however much else is hidden, and even if it is pipeline
+messages, since a sound pipeline keeps its bubble below."""
+LITTLE_HIDDEN_FRAC = 0.25
+"""Of a collective: with a smaller hidden share it counts as not overlapped."""
+MOST_SHOWN = 3
+"""Collectives in the evidence."""
+MIN_PART_FRAC = 0.1
+"""Of the most exposed collective's time: with less, a collective is neither shown nor advised about."""
+_OWN_RULES = {"dp": "PD101", "tp": "PD111", "cp": "PD120", "ep": "PD342", "pp": "PD307"}
+_NAMELESS = ("unknown", "other")
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires at `exposed.MIN_FRAC` of the window, summed over dimensions without a rule or below its limit.
+
+    A problem if the dimension is unknown and the collectives are hardly hidden, or the share is large; else
+    information: of a known dimension below its own threshold, send/recv, which may be a pipeline's bubble, or
+    a large share that is waiting for late ranks.
+    """
+    shares = {d: case.share(exposed_ns(d)) or 0.0 for d in (*_OWN_RULES, *_NAMELESS)}
+    judged = [d for d in _OWN_RULES if shares[d] >= MIN_FRAC]
+    left = [d for d in shares if d not in judged]
+    share = given(case.share(_of(left)))
+    evidence = time_evidence(case, "exposed communication", share, _of(left))
+    elsewhere = f"the rest is judged by {', '.join(_OWN_RULES[d] for d in judged)}" if judged else ""
+    if share < MIN_FRAC:
+        return Verdict(state="passes", reason=elsewhere, evidence=evidence)
+    transfer = case.share(_transfers(case, left)) or 0.0
+    if transfer < share:
+        evidence.append(Evidence(label="waiting for late ranks", value=per_cent(share - transfer)))
+    if transfer < MIN_FRAC and share < LARGE_FRAC:
+        return Verdict(state="passes", reason=f"{_WAITING}, see PD303", evidence=evidence)
+    found = [m for m in messages(case, left) if m.exposed_ns]
+    shown = [m for m in found if m.exposed_ns >= MIN_PART_FRAC * found[0].exposed_ns][:MOST_SHOWN]
+    unknown = shares["unknown"]
+    about = _NAMELESS if unknown >= MIN_FRAC else left
+    if 0 < unknown < share:
+        evidence.append(Evidence(label="of unknown dimension", value=per_cent(unknown)))
+    return Verdict(
+        state="fires",
+        level=_level(case),
+        reason=_WAITING if transfer < MIN_FRAC else _reason(found, elsewhere),
+        evidence=[*evidence, *message_evidence(case, shown)],
+        remedy=_LATE
+        if transfer < MIN_FRAC
+        else " ".join([*_remedies(case, shown), *([_REFINE] if unknown >= MIN_FRAC else [])]),
+        gain=ceiling(case, _transfers(case, about), _UP_TO) if transfer >= MIN_FRAC else None,
+        time=tuple(f"exposed_comm.{d}" for d in about),
+        worst=worst_exposed(case, *left),
+        verify="Run again: exposed communication in the ledger and the step time fall by the same amount.",
+        false_alarm="A late rank, if ranks were not compared: then the wait is exposed, not the transfer. "
+        "Send/recv of a pipeline waits for its bubble. Broadcasts of start-up are no part of a step.",
+    )
+
+
+def _of(dimensions: Collection[str]) -> Callable[[RankMeasurement], int]:
+    return lambda rank: sum(rank.ledger.exposed_comm_ns[d] for d in dimensions)
+
+
+def _transfers(case: Case, dimensions: Collection[str]) -> Callable[[RankMeasurement], int]:
+    of = [transfer_ns(case, d) for d in dimensions]
+    return lambda rank: sum(one(rank) for one in of)
+
+
+def _level(case: Case) -> Level:
+    unknown = case.share(transfer_ns(case, "unknown")) or 0.0
+    if unknown >= LARGE_FRAC:
+        return "problem"
+    collectives = [m for m in messages(case, ("unknown",)) if m.collective != "send_recv"]
+    exposed = sum(m.exposed_ns for m in collectives)
+    total = sum(m.total_ns for m in collectives)
+    window = case.unit_ms
+    if unknown < MIN_FRAC or not total or not window or exposed < MIN_FRAC * window * 1e6:
+        return "information"
+    return "problem" if 1 - exposed / total < LITTLE_HIDDEN_FRAC else "information"
+
+
+def _reason(found: Sequence[Messages], elsewhere: str) -> str:
+    first = found[0]
+    many = f", many small messages ({first.count:,.0f})" if first.are_many_small else ""
+    return f"not hidden by compute, mostly {first.words}{many}{f'; {elsewhere}' if elsewhere else ''}"
+
+
+def _remedies(case: Case, found: Sequence[Messages]) -> list[str]:
+    """What hides or shortens each collective, whichever dimension it serves."""
+    parts = [
+        f"The {m.count:,.0f} {m.words} operations a {case.unit} are mostly small and cost their latency: "
+        "send them as few large ones (gradients in buckets: DDP's bucket_cap_mb, Megatron's bucket_size; "
+        "several tensors in one call or one flat tensor)."
+        for m in found
+        if m.are_many_small
+    ]
+    kinds = {m.collective for m in found}
+    parts += [text for of, text in _OVERLAPS if kinds & of]
+    return parts
+
+
+_OVERLAPS = (
+    (
+        frozenset(("all_reduce", "reduce_scatter", "all_gather", "reduce", "")),
+        "If it is not done already, launch each collective as soon as its input is ready, on a stream of its "
+        "own, and wait for it only where its result is used: gradients during the backward pass "
+        "(overlap_grad_reduce; DDP's and FSDP's own), weights before the layer that needs them "
+        "(overlap_param_gather; FSDP's prefetch), tensor parallelism inside its GEMMs (tp_comm_overlap).",
+    ),
+    (
+        frozenset(("all_to_all", "dispatch", "combine")),
+        "Let another micro-batch's compute, or a shared expert's, run beside the exchange of tokens.",
+    ),
+    (
+        frozenset(("send_recv",)),
+        "Send/recv: if these are pipeline messages, their wait is the bubble, and more micro-batches or "
+        "virtual stages shrink it; if they are an all-to-all or a ring, let compute run beside them.",
+    ),
+    (
+        frozenset(("broadcast",)),
+        "A broadcast of weights belongs to start-up: analyse the steps alone (--step-range, --window).",
+    ),
+)
+_WAITING = "the exposed time is waiting for late ranks"
+_LATE = (
+    "No overlap shortens a wait. Look at what makes ranks late: PD303 if it is one rank, PD206 if it is "
+    "the hosts' jitter, else the skew section; what the late ranks wait for themselves (PD201) holds up all."
+)
+_UP_TO = "all of this exposed communication except waiting for late ranks"
+_REFINE = (
+    "To learn whose it is, give the job's layout (--set tp=… pp=… cp=… ep=… dp=…, or --config), or capture "
+    "with PyTorch's group descriptions: the rule about its dimension then names the setting."
+)

@@ -1,0 +1,126 @@
+"""PD203 and PD201 where a device waits for its host between steps, or in them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfdoc.knobs.knob import Value
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.process import ThreadBuilder
+from tests.analyzers.loader_jobs import Between, both, calling, job, off, on, silent
+from tests.command import perfdoc
+from tests.rules.cases import case_of, evidence_of, result, settings_of
+
+ROOM: dict[str, Value] = {
+    "micro_batch_size": 1,
+    "global_batch_size": 8,
+    "cuda_graph_impl": "none",
+    "recompute_granularity": None,
+    "num_moe_experts": None,
+    "dataloader_num_workers": 0,
+}
+"""Settings with which PD201 advises graphs, and PD203 workers."""
+
+
+@pytest.mark.parametrize(
+    ("between", "words", "share"),
+    [
+        (off, "the launching thread waits between steps", "77"),
+        (silent, "likely", "77"),
+        (calling("poll"), "the launching thread waits between steps", "77"),
+    ],
+)
+def test_a_stall_is_the_loaders(tmp_path: Path, between: Between, words: str, share: str) -> None:
+    # 80 ms of idle to 20 of work, five times, and the last work: 400 / 520 = 76.9 %.
+    case = case_of(tmp_path, job(between), settings=ROOM)
+    found = result("PD203", case)
+    assert (found.state, found.level, words in found.reason) == ("fires", "problem", True)
+    assert evidence_of(found)[0] == "76.9 %"
+    assert settings_of(found) == {"dataloader_num_workers": 2}
+    assert "--data-range" in found.remedy
+    # What is left to the host, microseconds of each pause, fires nothing.
+    host = result("PD201", case)
+    assert (host.state, settings_of(host)) == ("passes", {})
+
+
+def test_a_named_loader_is_told_without_doubt(tmp_path: Path) -> None:
+    def named(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
+        thread.range("next_batch", start, end)
+
+    found = result("PD203", case_of(tmp_path, job(both(off, named))))
+    assert (found.state, found.reason) == ("fires", "batches arrive too late")
+    assert "--data-range" not in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("between", "inside", "words"),
+    [
+        (on, False, "between steps"),
+        (off, True, "waits"),
+        (both(off, calling("pthread_mutex_lock")), True, "waits"),
+        (both(off, calling("fsync")), False, "waits"),
+    ],
+)
+def test_no_larger_micro_batch_where_the_host_does_something_else(
+    tmp_path: Path, between: Between, words: str, *, inside: bool
+) -> None:
+    case = case_of(tmp_path, job(between, inside=inside), settings=ROOM)
+    found = result("PD201", case)
+    assert (found.state, words in found.reason) == ("fires", True)
+    assert settings_of(found) == {}
+    assert "micro-batch" not in found.remedy
+    assert result("PD203", case).state == "skipped"
+
+
+def test_a_host_that_computes_in_its_steps_is_launch_bound(tmp_path: Path) -> None:
+    found = result("PD201", case_of(tmp_path, job(on, inside=True), settings=ROOM))
+    assert (found.state, "micro-batch" in found.remedy) == ("fires", True)
+    assert "cuda_graph_impl" in settings_of(found)
+
+
+def test_waits_are_named(tmp_path: Path) -> None:
+    between = both(off, calling("pthread_mutex_lock"))
+    found = result("PD201", case_of(tmp_path, job(between, inside=True)))
+    assert any("pthread_mutex_lock" in e.label for e in found.evidence)
+
+
+def test_a_larger_micro_batch_is_no_advice_to_shards_of_a_stalled_job(tmp_path: Path) -> None:
+    wide: dict[str, Value] = {"tensor_model_parallel_size": 8, "context_parallel_size": 1}
+    found = result("PD315", case_of(tmp_path, job(off, inside=True), settings=wide))
+    assert found.state != "fires"
+
+
+def test_the_whole_way(tmp_path: Path) -> None:
+    """The name of a range that the user alone knows; the replay without the stalls."""
+
+    def named(thread: ThreadBuilder, step: int, start: int, end: int) -> None:
+        thread.range("gimme", start, end)
+
+    path = write_nsys_sqlite(job(both(off, named)).build(), tmp_path / "x.sqlite")
+    told = {}
+    for words in ((), ("--data-range", "^gimme$"), ("--data-range", "nothing")):
+        done = perfdoc("analyze", path, "--json", "-", *words, cwd=tmp_path)
+        assert done.returncode == 0, done.stderr
+        told[words] = json.loads(done.stdout)
+    rules = {w: {r["code"]: r for r in d["rules"]} for w, d in told.items()}
+    fires = {w: [c for c in ("PD201", "PD203") if r[c]["state"] == "fires"] for w, r in rules.items()}
+    assert list(fires.values()) == [["PD201"], ["PD203"], ["PD201"]]
+    codes = [[q["code"] for q in d["quality"]] for d in told.values()]
+    assert ["no-data-range" in c for c in codes] == [False, False, True]
+    assert "micro-batch" not in rules[()]["PD201"]["remedy"]
+
+
+def test_what_the_stall_costs_is_what_the_replay_takes_away(tmp_path: Path) -> None:
+    path = write_nsys_sqlite(job(off).build(), tmp_path / "x.sqlite")
+    done = perfdoc("analyze", path, "--json", "-", cwd=tmp_path)
+    found = json.loads(done.stdout)
+    (rule,) = [r for r in found["rules"] if r["code"] == "PD203"]
+    # Five stalls of 79.94 ms over six steps: 66.6 ms a step.
+    assert rule["gain"]["method"] == "replay"
+    assert rule["gain"]["mid_ms"] == pytest.approx(5 * 79.94 / 6, rel=0.02)
+    assert "data-loader stall" in found["verdict"]
+    assert "likely" not in found["verdict"]
+    assert found["ranks"][0]["host"]["data"]["idle_thread_ns"] == 5 * 79_940_000

@@ -1,0 +1,166 @@
+"""PD100: exposed communication whose dimension nobody knows, by collective and message size."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.results.ranks import MessageSizes
+from perfdoc.results.waits import RankWait
+from perfdoc.rules.engine.case import Case
+from perfdoc.simulator.captures.events import Collective
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from tests.analyzers.tiny import ALL_REDUCE, GEMM
+from tests.rules.cases import STEP_US, US, case_of, result, step_with_communication
+from tests.rules.communicating import communicating, with_exposed, with_rows
+
+SEND_RECV = "ncclDevKernel_SendRecv(ncclDevKernelArgsStorage<4096ul>)"
+MIB = 1 << 20
+
+
+def unknown(folder: Path, exposed_us: int, *, name: str = ALL_REDUCE, each_us: int = 0) -> Case:
+    """Two steps of 1 ms: a product, then communication without a range's name beside nothing, in pieces of so
+    much (0: one)."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(2):
+        at = i * STEP_US * US
+        end = at + STEP_US * US
+        thread.range(f"perfdoc.step {i}", at, end)
+        device.kernel(GEMM, at, end - exposed_us * US, launch=(thread, at + 1, at + 2))
+        each = each_us or exposed_us
+        for n in range(exposed_us // each):
+            begin = end - exposed_us * US + n * each * US
+            device.kernel(name, begin, begin + each * US, stream=20, launch=(thread, at + 4, at + 5))
+    return case_of(folder, builder)
+
+
+def sized(case: Case, total_bytes: int, sizes: list[tuple[int | None, int, int]]) -> Case:
+    """The same with messages of these classes: upper bound, count and exposed us over both steps."""
+    made = [MessageSizes(most_bytes=most, count=n, exposed_ns=us * US) for most, n, us in sizes]
+    return with_rows(case, bytes=total_bytes, count=sum(n for _, n, _ in sizes), sizes=made)
+
+
+@pytest.mark.parametrize(
+    ("exposed_us", "state", "level"),
+    [(49, "passes", None), (50, "fires", "problem"), (370, "fires", "problem")],
+)
+def test_it_fires_without_a_dimension(tmp_path: Path, exposed_us: int, state: str, level: str | None) -> None:
+    found = result("PD100", unknown(tmp_path, exposed_us))
+    assert found.state == state
+    if level is not None:
+        assert found.level == level
+        assert found.gain is not None
+        assert found.gain.high_ms == exposed_us / 1000
+        values = {e.label: e.value for e in found.evidence}
+        assert values["all-reduce"] == f"1 a step, {exposed_us} µs exposed, 0 % hidden"
+        # Advice that holds for any dimension, and how to learn the dimension.
+        assert "If it is not done already" in found.remedy
+        assert "--set" in found.remedy
+
+
+def test_what_is_mostly_hidden_is_information(tmp_path: Path) -> None:
+    # 50 of 150 us exposed.
+    found = result("PD100", case_of(tmp_path, step_with_communication(50, name="")))
+    assert (found.state, found.level) == ("fires", "information")
+    assert {e.label: e.value for e in found.evidence}["all-reduce"].endswith("67 % hidden")
+
+
+@pytest.mark.parametrize(("exposed_us", "level"), [(140, "information"), (150, "problem")])
+def test_send_and_receive_may_be_a_bubble(tmp_path: Path, exposed_us: int, level: str) -> None:
+    found = result("PD100", unknown(tmp_path, exposed_us, name=SEND_RECV))
+    assert (found.state, found.level) == ("fires", level)
+    assert "bubble" in found.remedy
+    assert "overlap_grad_reduce" not in found.remedy
+
+
+def test_a_known_dimension_is_left_to_its_own_rule(tmp_path: Path) -> None:
+    case = communicating(tmp_path, "tp", 80)
+    assert result("PD111", case).state == "fires"
+    found = result("PD100", case)
+    assert (found.state, found.reason) == ("passes", "the rest is judged by PD111")
+
+
+def test_dimensions_below_their_limits_add_up(tmp_path: Path) -> None:
+    case = with_exposed(communicating(tmp_path, "tp", 40), dp=30)
+    assert [result(code, case).state for code in ("PD101", "PD111")] != ["fires", "fires"]
+    found = result("PD100", case)
+    assert (found.state, found.level) == ("fires", "information")
+    assert found.evidence[0].value == "7.0 %"
+    assert "--set" not in found.remedy
+
+
+@pytest.mark.parametrize(
+    ("sizes", "many"),
+    [
+        ([(MIB, 808, 400)], True),
+        # Two of three are large; and few; and many small ones that cost nothing.
+        ([(MIB, 202, 100), (None, 606, 300)], False),
+        ([(MIB, 80, 400)], False),
+        ([(MIB, 808, 40), (None, 8, 360)], False),
+    ],
+)
+def test_many_small_messages_are_named(
+    tmp_path: Path, sizes: list[tuple[int | None, int, int]], many: bool
+) -> None:
+    # Both steps together: 404 all-reduces a step.
+    found = result("PD100", sized(unknown(tmp_path, 200), 808 * MIB, sizes))
+    assert ("many small" in found.reason) == many
+    assert ("bucket_cap_mb" in found.remedy) == many
+    by_size = {e.label: e.value for e in found.evidence}["all-reduce, by message size"]
+    assert by_size.count(": ") == len(sizes)
+    if many:
+        assert "404" in found.remedy
+        assert by_size == "404 up to 1.0 MiB: 200 µs"
+
+
+def test_many_short_ones_of_unknown_size(tmp_path: Path) -> None:
+    found = result("PD100", unknown(tmp_path, 200, each_us=2))
+    assert "many small messages (100)" in found.reason
+    assert "many small" not in result("PD100", unknown(tmp_path, 200, each_us=5)).reason  # 40 a step
+
+
+def late(case: Case, wait_us: int) -> Case:
+    """The same, of which so much of both steps was waiting for a late rank."""
+    wait = RankWait(
+        rank=None, name=case.job.labels[0], dimension="unknown", collectives=2,
+        own_ns=800_000, transfer_ns=800_000 - wait_us * US, wait_ns=wait_us * US,
+    )  # fmt: skip
+    return replace(case, job=replace(case.job, skew=replace(case.job.skew, state="measured", waits=[wait])))
+
+
+def test_waiting_for_late_ranks_is_told_and_not_advised_against(tmp_path: Path) -> None:
+    small = result("PD100", late(unknown(tmp_path, 100), 120))
+    assert (small.state, "PD303" in small.reason) == ("passes", True)
+    # 400 of 1,000 us, 390 of them waiting: no overlap helps, and nobody should learn of it from silence.
+    large = result("PD100", late(unknown(tmp_path, 400), 780))
+    assert (large.state, large.level, large.gain) == ("fires", "information", None)
+    assert "waiting for late ranks" in large.reason
+    assert {e.label: e.value for e in large.evidence}["waiting for late ranks"] == "39.0 %"
+
+
+def test_sizes_are_measured_by_class(tmp_path: Path) -> None:
+    """Kineto tells each message's elements: 2 bytes each."""
+    builder = TimelineBuilder()
+    process = builder.process(rank=0)
+    device = process.device()
+    device.kernel(GEMM, 0, 1000)
+    for i, elements in enumerate((1 << 15, (1 << 15) + 1, 1 << 19, 1 << 24)):
+        sent = Collective(operation="allreduce", dtype="BFloat16", in_elements=elements, ranks=(0, 1))
+        device.kernel(ALL_REDUCE, 900 + 1000 * i, 1500 + 1000 * i, stream=20, collective=sent)
+    timeline = builder.build()
+    write_kineto(timeline, tmp_path / "rank0.json", process.pid)
+    (rank,) = measure_capture(tmp_path / "rank0.json", WindowRequest()).ranks
+    (row,) = rank.communication
+    # 64 KiB; 64 KiB + 2 and 1 MiB; 32 MiB. The first runs for 100 of its 600 ns beside the product.
+    assert [(s.most_bytes, s.count, s.exposed_ns) for s in row.sizes] == [
+        (1 << 16, 1, 500),
+        (1 << 20, 2, 1200),
+        (None, 1, 600),
+    ]
