@@ -50,7 +50,7 @@ def sized(case: Case, total_bytes: int, sizes: list[tuple[int | None, int, int]]
 
 @example("PD100")
 def unhidden_reductions(folder: Path) -> Case:
-    """Steps of 1 ms that end with 100 all-reduces of 2 µs beside no compute; nothing tells what they serve."""
+    """Steps of 1 ms that end with 100 all-reduces of 2 µs beside no compute; of unknown dimension."""
     return unknown(folder, 200, each_us=2)
 
 
