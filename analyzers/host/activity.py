@@ -15,7 +15,7 @@ from perfdoc.analyzers.host.launching import graph_coverage, launch_queue
 from perfdoc.analyzers.host.small_kernels import small_kernels
 from perfdoc.analyzers.host.split import split_host_idle
 from perfdoc.analyzers.host.steps import HostSteps, data_pauses, gc_pauses, host_steps
-from perfdoc.results.host import AllocCalls, HostActivity, HostPauses, HostSplit, SyncCalls
+from perfdoc.results.host import AllocCalls, DataPauses, HostActivity, HostPauses, HostSplit, SyncCalls
 from perfdoc.results.quality import MEASURED
 
 
@@ -24,7 +24,8 @@ def host_activity(view: DeviceView) -> tuple[HostActivity, HostSteps]:
     idle = host_idle(view)
     gc, data = gc_pauses(view, idle), data_pauses(view, idle)
     if view.events.partial:
-        gc = data = HostPauses.missing(view.events.partial, REMEDY)
+        gc = HostPauses.missing(view.events.partial, REMEDY)
+        data = DataPauses.missing(view.events.partial, REMEDY)
     gc_known = gc.state == "measured"
     queue, small, graphs = launch_queue(view, idle), small_kernels(view, idle), graph_coverage(view)
     missing = launches_missing(view)
