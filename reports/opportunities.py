@@ -101,9 +101,9 @@ def trifles(diagnosis: Diagnosis) -> str:
 
 
 def informing(diagnosis: Diagnosis) -> list[RuleResult]:
-    """Rules that inform, without a figure."""
-    rows = [r for r in ranking(diagnosis) if not r.leads and r.row.kind != "trifle"]
-    return [rule for row in rows for rule in row.rules]
+    """Rules that fire and have no row of their own among the things to do."""
+    rows = ranking(diagnosis)
+    return [rule for row in rows for rule in (row.rules[1:] if row.leads else row.rules)]
 
 
 def _shown(ranked: Ranked, anchor: str, choice: int | None) -> Shown:

@@ -61,6 +61,9 @@ class SuspectedKernel:
     short_name: str
     """Namespaces and function, without arguments and template parameters."""
     stream: int
+    own_stream: bool
+    """Whether hardly anything known computes on its stream, and something does on another: without that the
+    suspicion is weaker."""
     count: int
     total_ns: int
     """Sum of durations clipped to the window."""

@@ -98,8 +98,8 @@ def _together(groups: Sequence[_Group], launched: I64) -> list[RangeProposal]:
     if share < TILES_FRAC:
         return []
     # Of sets that hold as much, the finest: a range around others is no part of a step.
-    good = [some for some, of in zip(sets, shares, strict=True) if of >= share - _PART_FRAC]
-    taken = sorted(max(good, key=lambda some: len(some)), key=lambda g: int(g.begin[0]))
+    good = [(len(some), i) for i, some in enumerate(sets) if shares[i] >= share - _PART_FRAC]
+    taken = sorted(sets[max(good)[1]], key=lambda g: int(g.begin[0]))
     first = taken[0]
     several = first.count > 1
     option = _option("--step-range", [first]) if several else _option("--window", taken)

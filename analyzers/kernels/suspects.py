@@ -4,6 +4,9 @@ Three things together, none of which proves it: they run on a stream on which ha
 while another stream computes; they occupy few blocks, as what waits for a network does; and equal launches of
 one of them take very different times (what computes takes as long as its grid asks), or its name says that it
 moves something. Whoever shares its stream and its few blocks is suspected with it.
+
+On a stream that computes, as where collectives have none of their own, a kernel must show more: more equal
+launches that differ more. It is suspected alone.
 """
 
 from __future__ import annotations
@@ -29,6 +32,10 @@ SPREAD = 2.0
 """Ninth over first decile of the durations of equal launches."""
 MIN_LAUNCHES = 5
 """Of one name with one grid, for its spread to say anything."""
+SHARED_SPREAD, SHARED_LAUNCHES = 3.0, 10
+"""The same on a stream that computes: NCCL's kernels on one differ three-fold and more."""
+SHARED_MEAN_NS = 50_000
+"""Of its duration there: small kernels of one block differ as much, and cost nothing."""
 MIN_SHARE = 0.05
 """Of the suspects' time on a stream: a kernel with less does not make the others suspected."""
 MAX_NAMES = 16
@@ -42,13 +49,15 @@ _MOVES = re.compile(
 
 @dataclass(frozen=True, kw_only=True)
 class _Launches:
-    """Kernels of unknown class in the window that occupy few blocks, on streams of their own."""
+    """Kernels of unknown class in the window that occupy few blocks."""
 
     rows: I64
     """Of Trace.kernels."""
     start_ns: I64
     end_ns: I64
     stream: I64
+    own: frozenset[int]
+    """Streams on which hardly anything known computes, while another does."""
     name: I64
     blocks: I64
     threads: I64
@@ -61,12 +70,14 @@ def suspected_communication(view: DeviceView) -> SuspectedCommunication:
     kernels: list[SuspectedKernel] = []
     chosen: list[I64] = []
     for stream in np.unique(found.stream).tolist():
-        mine = np.flatnonzero(found.stream == stream)
-        named = _by_name(view, found, mine, stream)
-        time = sum(k.total_ns for k in named)
-        if any(_tells(k) and k.total_ns >= MIN_SHARE * time for k in named):
-            kernels += named
-            chosen.append(mine)
+        named = _by_name(view, found, np.flatnonzero(found.stream == stream), stream)
+        time = sum(k.total_ns for k, _ in named)
+        if stream not in found.own:
+            named = [(k, at) for k, at in named if _tells_on_compute(k)]
+        elif not any(_tells(k) and k.total_ns >= MIN_SHARE * time for k, _ in named):
+            named = []
+        kernels += [k for k, _ in named]
+        chosen += [at for _, at in named]
     if not chosen:
         return SuspectedCommunication(kernels=[], total_ns=0, alone_ns=0)
     at = np.concatenate(chosen)
@@ -87,23 +98,24 @@ def _candidates(view: DeviceView) -> _Launches:
     code = view.kinds.class_code[rows]
     unknown = code == KernelClass.OTHER
     computes = ~unknown & (code != KernelClass.COMMUNICATION)
-    own: list[int] = []
-    if unknown.any() and computes.any():
-        duration = k.end_ns[rows] - k.start_ns[rows]
-        own = [
-            s
-            for s in np.unique(k.stream[rows[unknown]]).tolist()
-            if _known_frac(k.stream[rows] == s, computes, duration) <= OWN_STREAM_FRAC
-        ]
+    stream = k.stream[rows]
+    duration = k.end_ns[rows] - k.start_ns[rows]
+    own = frozenset(
+        s
+        for s in np.unique(stream[unknown]).tolist()
+        if (computes & (stream != s)).any()
+        and _known_frac(stream == s, computes, duration) <= OWN_STREAM_FRAC
+    )
     blocks = k.grid_blocks[rows]
     sms = view.device.sm_count
     few = sms // 2 if sms else FEW_BLOCKS
-    rows = rows[unknown & np.isin(k.stream[rows], own) & (blocks > 0) & (blocks <= few)]
+    rows = rows[unknown & computes.any() & (blocks > 0) & (blocks <= few)]
     return _Launches(
         rows=rows,
         start_ns=k.start_ns[rows],
         end_ns=k.end_ns[rows],
         stream=k.stream[rows],
+        own=own,
         name=k.full_name[rows].astype(np.int64),
         blocks=k.grid_blocks[rows],
         threads=k.block_threads[rows],
@@ -115,7 +127,8 @@ def _known_frac(mine: np.ndarray, computes: np.ndarray, duration: I64) -> float:
     return exact_sum(duration[mine & computes]) / max(1, exact_sum(duration[mine]))
 
 
-def _by_name(view: DeviceView, found: _Launches, mine: I64, stream: int) -> list[SuspectedKernel]:
+def _by_name(view: DeviceView, found: _Launches, mine: I64, stream: int) -> list[tuple[SuspectedKernel, I64]]:
+    """Kernels of one stream by name, with their launches."""
     a, b = view.window.start_ns, view.window.end_ns
     strings = view.trace.strings
     kernels = []
@@ -123,17 +136,17 @@ def _by_name(view: DeviceView, found: _Launches, mine: I64, stream: int) -> list
         at = mine[found.name[mine] == name]
         clipped = np.minimum(found.end_ns[at], b) - np.maximum(found.start_ns[at], a)
         text = strings[name] if name >= 0 else ""
-        kernels.append(
-            SuspectedKernel(
-                name=text,
-                short_name=qualified_name(text, text),
-                stream=stream,
-                count=len(at),
-                total_ns=exact_sum(clipped),
-                blocks=int(np.median(found.blocks[at])),
-                spread=_spread(found, at),
-            )
+        kernel = SuspectedKernel(
+            name=text,
+            short_name=qualified_name(text, text),
+            stream=stream,
+            own_stream=stream in found.own,
+            count=len(at),
+            total_ns=exact_sum(clipped),
+            blocks=int(np.median(found.blocks[at])),
+            spread=_spread(found, at),
         )
+        kernels.append((kernel, at))
     return kernels
 
 
@@ -151,6 +164,11 @@ def _spread(found: _Launches, at: I64) -> float | None:
 
 def _tells(kernel: SuspectedKernel) -> bool:
     return (kernel.spread or 0.0) >= SPREAD or _MOVES.search(kernel.short_name) is not None
+
+
+def _tells_on_compute(kernel: SuspectedKernel) -> bool:
+    long = kernel.total_ns >= SHARED_MEAN_NS * kernel.count
+    return long and kernel.count >= SHARED_LAUNCHES and (kernel.spread or 0.0) >= SHARED_SPREAD
 
 
 def _other_compute(view: DeviceView, suspects: I64) -> Intervals:

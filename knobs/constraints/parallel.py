@@ -191,10 +191,7 @@ PARALLEL: tuple[Constraint, ...] = (
         broken=lambda v: (
             "a2a+p2p" in _cp_types(v)
             and v.cp > 1
-            and (
-                not v.items("hierarchical_context_parallel_sizes")
-                or math.prod(int(str(n)) for n in v.items("hierarchical_context_parallel_sizes")) != v.cp
-            )
+            and math.prod(int(str(n)) for n in v.items("hierarchical_context_parallel_sizes")) != v.cp
         ),
         rule="cp_comm_type a2a+p2p needs hierarchical_context_parallel_sizes whose product is "
         "context_parallel_size",

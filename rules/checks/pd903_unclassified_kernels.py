@@ -95,7 +95,8 @@ def _name(kernel: SuspectedKernel) -> str:
 
 def _marks(kernel: SuspectedKernel) -> str:
     """What makes it look like communication."""
-    parts = [f"stream {kernel.stream}", plural(kernel.blocks, "block")]
+    stream = f"stream {kernel.stream}{'' if kernel.own_stream else ' (computes too)'}"
+    parts = [stream, plural(kernel.blocks, "block")]
     if kernel.spread is not None:
         parts.append(f"equal launches differ {kernel.spread:.1f}-fold")
     return ", ".join([f"{kernel.count:,} launches", *parts])

@@ -94,6 +94,31 @@ def test_without_one_of_the_marks_nothing_is(tmp_path: Path, lay: Callable[[Devi
     assert (found.kernels, found.total_ns, found.alone_ns) == ([], 0, 0)
 
 
+@pytest.mark.parametrize(
+    ("durations_us", "suspected_too"),
+    [
+        (tuple(range(15, 165, 15)), True),  # deciles 28.5 and 136.5 us: 4.8-fold, mean 82.5 us
+        (tuple(range(6, 66, 6)), False),  # as far apart, mean 33 us
+        (tuple(range(60, 110, 5)), False),  # 1.6-fold
+        (tuple(range(15, 150, 15)), False),  # nine launches
+    ],
+)
+def test_on_a_stream_that_computes_more_is_asked(
+    tmp_path: Path, durations_us: tuple[int, ...], suspected_too: bool
+) -> None:
+    def lay(device: DeviceBuilder) -> None:
+        at = 1000
+        for us in durations_us:
+            device.kernel(XFER, at * US, (at + us) * US, stream=7, grid=(20, 1, 1))
+            device.kernel(GEMM, (at + us) * US, (at + us + 9) * US, stream=7)
+            at += 200
+        device.kernel("void zq::dispatch(int*)", at * US, (at + 60) * US, stream=7, grid=(20, 1, 1))
+
+    found = suspected(tmp_path, lay)
+    assert [(k.short_name, k.own_stream) for k in found.kernels] == [("zq::xfer", False)] * suspected_too
+    assert found.alone_ns == found.total_ns == sum(durations_us) * US * suspected_too
+
+
 def test_casts_before_a_dispatch_share_its_stream(tmp_path: Path) -> None:
     def lay(device: DeviceBuilder) -> None:
         exchange(device)

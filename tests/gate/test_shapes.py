@@ -91,6 +91,18 @@ def test_equal_runs_pass_and_one_new_run_shows_a_loss(recorded: Path, tmp_path: 
     assert check(recorded, one)[0] == 1
 
 
+def test_limits_hold_for_the_mean_too(recorded: Path, tmp_path: Path) -> None:
+    """Medians of 100 ms, 40 TFLOP/s a line; means of 180 ms."""
+    new = log_of(tmp_path / "new.log", times_ms(300, some(0.4, 3)))
+    new.write_text(new.read_text().replace(" | global", " | throughput per GPU (TFLOP/s/GPU): 40.0 | global"))
+    floors = ("--floor", "step_time_max_ms=150", "--floor", "tflops_per_gpu_min=30")
+    _, states, found = check(recorded, new, *floors)
+    assert (states["step_time_max_ms"], states["tflops_per_gpu_min"]) == ("fail", "fail")
+    values = {c["name"]: c["value"] for c in found["checks"]}
+    assert values["step_time_max_ms"] == pytest.approx(180, rel=0.05)
+    assert values["tflops_per_gpu_min"] == pytest.approx(40 / 1.8, rel=0.05)
+
+
 def test_the_record_takes_no_run_whose_mean_is_another(recorded: Path, tmp_path: Path) -> None:
     slow = [log_of(tmp_path / f"new{i}.log", times_ms(i + 50, some(0.4, 3))) for i in range(3)]
     code, _, err = gate(recorded, "record", *slow)
@@ -110,6 +122,11 @@ def stalled(at: int) -> Shape:
     return lambda times: np.where(np.arange(len(times)) == at, 5000.0, times)
 
 
+def hang(times: F64) -> F64:
+    """One step of three seconds."""
+    return np.where(np.arange(len(times)) == 70, 3000.0, times)
+
+
 def test_a_stall_is_left_out_and_told_and_one_in_each_run_fails(recorded: Path, tmp_path: Path) -> None:
     hung = [log_of(tmp_path / f"hung{i}.log", times_ms(400 + i, stalled(30 + i))) for i in range(3)]
     well = [log_of(tmp_path / f"well{i}.log", times_ms(410 + i)) for i in range(2)]
@@ -121,6 +138,14 @@ def test_a_stall_is_left_out_and_told_and_one_in_each_run_fails(recorded: Path, 
     assert (code, states["mean_step"], states["stalls"]) == (1, "pass", "fail"), found["summary"]
     code, states, found = check(recorded, hung[0])
     assert (code, states["stalls"]) == (3, "inconclusive"), found["summary"]
+    # One of five old runs has hung too: its scatter hides how much each new one lost, not that all did.
+    (other := tmp_path / "other").mkdir()
+    old = [log_of(other / f"{i}.log", times_ms(430 + i, hang if i == 1 else None)) for i in range(5)]
+    assert gate(other, "record", *old)[0] == 0
+    code, states, found = check(other, *hung)
+    assert (code, states["stalls"]) == (3, "inconclusive"), found["summary"]
+    code, states, found = check(other, hung[0], *well)
+    assert (code, states["stalls"]) == (0, "pass"), found["summary"]
     # Two of 120 steps are more than one in a hundred: that is how this run is, and nothing is left out.
     often = [
         log_of(tmp_path / f"often{i}.log", times_ms(420 + i, lambda t: stalled(40)(stalled(80)(t))))

@@ -94,7 +94,11 @@ def test_the_page_shows_changes_that_no_rule_proposes_and_names_trifles() -> Non
     assert "changes what training computes" in shown
     assert "without gc (200 µs)" in trifles(MADE)
     assert trifles(MADE) in page.text.replace("\xa0", " ")
-    assert "PD501" not in page.by_id("information").text
+    # Every rule that fires is on the page once: what is too small, or found by two rules, is folded.
+    folded = page.by_id("information").text
+    assert [code for code in ("PD501", "PD203", "PD202", "PD902") if code in folded] == ["PD202", "PD902"]
+    both = row("predicted", ["PD203", "PD501"], "without_data", ms=10.0)
+    assert "PD501" in Page(render_html(replace(MADE, opportunities=[both]))).by_id("information").text
 
 
 def test_a_finding_that_a_simulated_change_speaks_for_shows_the_change() -> None:

@@ -6,7 +6,6 @@ from pathlib import Path
 
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
-from tests.rules.cases import case_of, step_with_communication
 from tests.rules.communicating import GB200, LLAMA_8B, communicating, having, of_job, with_rows
 from tests.rules.examples import example
 from tests.rules.simulated_cases import simulated_case, with_settings
@@ -29,12 +28,6 @@ NODES: dict[str, Value] = {
     "nccl_ub": False,
     "use_sharp": False,
 }
-
-
-@example("PD100")
-def unknown_dimension(folder: Path) -> Case:
-    """steps of 1 ms with 50 µs of an exposed all-reduce that no range names."""
-    return case_of(folder, step_with_communication(50, name=""))
 
 
 @example("PD101")

@@ -110,7 +110,7 @@ def test_a_rule_that_throws_is_an_error_row(tmp_path: Path) -> None:
         raise KeyError("oops")
 
     meta = Meta(code="PD999", title="Broken", why="", sources=())
-    (row,) = run_rules(measured(tmp_path, with_gap(1)), [Rule(meta=meta, evaluate=broken)])
+    (row,) = run_rules(Case.of(measured(tmp_path, with_gap(1))), [Rule(meta=meta, evaluate=broken)])
     assert (row.state, row.reason) == ("error", "KeyError: 'oops'")
 
 

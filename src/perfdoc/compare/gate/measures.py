@@ -16,7 +16,7 @@ from perfdoc.compare.decision import MIN_HISTORY, Decision, Verdict, decide
 from perfdoc.compare.figures import RunFigures, Statistic
 from perfdoc.compare.gate.drift import MIN_RUNS
 from perfdoc.compare.gate.sessions import decide_pairs, shared_noise_frac
-from perfdoc.compare.significance import MOST_BY_CHANCE
+from perfdoc.compare.significance import MOST_BY_CHANCE, slower_by_order
 
 PARTS, DRIFT = "parts", "drift"
 
@@ -36,6 +36,9 @@ class Measure:
     decides: bool = False
     """Whether the gate has no answer where this one is inconclusive."""
     is_ratio: bool = False
+    open_by_order: bool = False
+    """Whether there is no answer where it is beyond its practical limit and all new runs are the slower ones,
+    though scatter explains as much: what scatters by chance events does so by much."""
     least_old: int = MIN_HISTORY
     least_new: int = 1
     """With fewer new runs a loss is told and fails nothing."""
@@ -81,6 +84,7 @@ _BESIDES = (
         of=lambda r: r.whole_mean_step_ns,
         share=1,
         least_new=3,
+        open_by_order=True,
     ),
 )
 
@@ -140,6 +144,8 @@ class Told:
     before: float
     """Means over runs."""
     after: float
+    within_noise_in_order: bool
+    """Beyond the practical limit, all new runs slower, and no more than scatter explains."""
 
     @property
     def fails(self) -> bool:
@@ -151,6 +157,8 @@ class Told:
         """Whether the gate has no answer because of it."""
         if self.decision.verdict is Verdict.FAIL:
             return not self.fails
+        if self.measure.open_by_order and self.within_noise_in_order:
+            return True
         return self.measure.decides and self.decision.verdict is Verdict.INCONCLUSIVE
 
     @property
@@ -177,7 +185,7 @@ def told(
             one_test_shared_frac=shared_noise_frac(old, before, new, after),
         )
 
-    return _each(family, old, new, judge)
+    return _each(family, old, new, judge, practical_frac)
 
 
 def told_in_pairs(
@@ -190,7 +198,7 @@ def told_in_pairs(
         pairs = list(zip(before, after, strict=True))
         return decide_pairs(pairs, practical, chance=family.chance[measure.name])
 
-    return _each(family, [a for a, _ in pairs], [b for _, b in pairs], judge)
+    return _each(family, [a for a, _ in pairs], [b for _, b in pairs], judge, practical_frac)
 
 
 def _each(
@@ -198,14 +206,19 @@ def _each(
     old: Sequence[RunFigures],
     new: Sequence[RunFigures],
     judge: Callable[[Measure, list[float], list[float]], Decision],
+    practical_frac: float,
 ) -> list[Told]:
     found = []
     for measure in family.measures:
         before, after = ([v for run in side if (v := measure.of(run)) is not None] for side in (old, new))
+        decision = judge(measure, before, after)
         found.append(
             Told(
                 measure=measure,
-                decision=judge(measure, before, after),
+                decision=decision,
+                within_noise_in_order=decision.verdict is not Verdict.FAIL
+                and decision.slower_frac > practical_frac * measure.practical_times
+                and slower_by_order(before, after, family.chance[measure.name]),
                 before=statistics.fmean(before),
                 after=statistics.fmean(after),
             )

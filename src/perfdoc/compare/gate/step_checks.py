@@ -67,6 +67,8 @@ def _check(
         message += where(grown)
     elif decision.verdict is Verdict.FAIL:
         message += f" Of fewer than {measure.least_new} new runs it may be chance: add new runs."
+    elif told.measure.open_by_order and told.is_open:
+        message += " Scatter explains as much, but all new runs are slower by it: add new runs."
     elif told.improved:
         message += " To keep the gain: perfdoc gate promote --reason WHY RUN…"
     state: State = "fail" if told.fails else "inconclusive" if told.is_open else "pass"
