@@ -122,9 +122,9 @@ class Straggler:
     cause: LateCause
     """At least half of the lateness: longer compute; waiting for another rank in another dimension, so that
     it only passes the delay on; neither (idle: host, data, garbage collection)."""
-    borne_out: bool
+    borne_out: bool | None = None
     """Each quarter of its collectives shows it again, by half of its median lateness or more. Else it is of
-    one stretch of the capture."""
+    one stretch of the capture. None: not looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)
