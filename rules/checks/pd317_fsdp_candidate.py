@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.formula import Degrees, parameters_of, sharded_bytes
-from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.figures import brief, gib, per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
@@ -92,6 +92,7 @@ def evaluate(case: Case) -> Verdict:
             reason = "the activations of a whole micro-batch may not fit"
             return Verdict(state="passes", reason=reason, evidence=evidence)
     fitting = parameters <= MAX_PARAMETERS and tokens >= MIN_TOKENS and sequence > hidden
+    evidence += _hiding(case, now, parameters)
     if share < MIN_FRAC or not fitting:
         reason = "" if fitting else "the model is not small, or its sequences are not long"
         return Verdict(state="passes", reason=reason, evidence=evidence)
@@ -118,6 +119,25 @@ _OTHERWISE = (
     "Try FSDP instead of tensor and pipeline parallelism, with a global batch that divides over all ranks; a "
     "guide finds megatron-core's faster than PyTorch's."
 )
+
+
+_NETWORK_BYTES_NS = 50
+"""Of one network card of 400 Gb/s: a GPU's share between nodes."""
+
+
+def _hiding(case: Case, now: Degrees, parameters: int) -> list[Evidence]:
+    """What FSDP would send in a step, weights gathered twice and gradients reduced in 2 bytes for each
+    micro-batch, beside the compute that could hide it."""
+    then = now.with_model_parallel(tp=1, pp=1)
+    batch = None if then is None else batch_of(case, then)
+    compute_ms = case.per_step_ms(lambda rank: rank.ledger.compute_ns)
+    if batch is None or compute_ms is None:
+        return []
+    sent_ns = round(3 * 2 * parameters * batch.micro_batches / _NETWORK_BYTES_NS)
+    return [
+        Evidence(label="FSDP's own traffic in a step, at 50 GB/s", value=brief(sent_ns)),
+        Evidence(label="compute in a step, mean over ranks", value=brief(round(compute_ms * 1e6))),
+    ]
 
 
 def _need_bytes(case: Case, now: Degrees) -> int | None:

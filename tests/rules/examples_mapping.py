@@ -12,7 +12,7 @@ from tests.planted.spec import JobSpec
 from tests.rules.examples import example
 from tests.rules.planted_cases import LLAMA, planted_case, shaped, under, with_exposed
 from tests.rules.simulated_cases import simulated_case
-from tests.rules.test_mapping_memory_rules import BIG, STAGES, TENSOR, remembering
+from tests.rules.test_mapping_memory_rules import BIG, EVEN_SPLIT, STAGES, TENSOR, remembering
 from tests.rules.test_mapping_rules import CP, NOW, PP, SMALL, SP, TP, VPP, idle
 from tests.rules.test_pipeline_rules import EVEN, sorted_passes, unmeasured, with_pipeline
 
@@ -71,9 +71,12 @@ def a_heavy_last_stage(folder: Path) -> Case:
 @example("PD306")
 def a_full_first_stage(folder: Path) -> Case:
     """job of 2 stages with memory snapshots: ranks of the first stage reserve 1,000 and 900 MiB of 1,111,
-    those of the last 700 and 600."""
+    those of the last 700 and 600; given: 16 layers."""
     device = one(a_step(), folder, device_total_bytes=100 * MIB)
-    return remembering(two_stages(folder), device, (1000, 111), (900, 211), (700, 411), (600, 511))
+    settings = {**NOW, TP: 1, SP: False, PP: 2, "num_layers": 16, **EVEN_SPLIT}
+    return remembering(
+        under(two_stages(folder), settings), device, (1000, 111), (900, 211), (700, 411), (600, 511)
+    )
 
 
 @example("PD307")

@@ -206,7 +206,9 @@ def test_pd317_fsdp(slow: Case) -> None:
     }
     assert settings_of(found) == to
     # 18 / 4 bytes a parameter and two layers whole; activations 9.9 GiB, logits 11.7.
-    assert evidence_of(found)[1:] == ["2.8 billion", "8,192", "34.8 GiB"]
+    assert evidence_of(found)[1:4] == ["2.8 billion", "8,192", "34.8 GiB"]
+    # Over four ranks, 64 sequences are 16 micro-batches: 16 x 6 bytes of 2.8 billion parameters at 50 GB/s.
+    assert evidence_of(found)[4] == "5.37 s"
 
 
 def test_pd317_is_for_what_does_not_fit_without(slow: Case) -> None:

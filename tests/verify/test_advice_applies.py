@@ -42,6 +42,7 @@ JOBS: Mapping[str, Sequence[str]] = {
     "PD301": _STAGES,
     "PD304": _CHUNKS,
     "PD305": _STAGES,
+    "PD306": ("pipeline_model_parallel_size=2",),
     "PD307": _CHUNKS,
     "PD317": (_QUEUES,),
     "PD318": (_QUEUES, "use_torch_fsdp2=true", *_FSDP2),
