@@ -123,8 +123,8 @@ class Straggler:
     """At least half of the lateness: longer compute; waiting for another rank in another dimension, so that
     it only passes the delay on; neither (idle: host, data, garbage collection)."""
     borne_out: bool | None = None
-    """Each quarter of its collectives shows it again, by half of its median lateness or more. Else it is of
-    one stretch of the capture. None: not looked at."""
+    """In each quarter of its collectives it is last with at least twice the odds of chance. Else it is of one
+    stretch of the capture. None: not looked at."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -27,9 +27,7 @@ _ODDS_RATIO = 2.0
 bias is significant, and matters to nobody."""
 _BLOCKS = 4
 """Parts of the capture, each with as many of the collectives. Of two equal ranks one and the same is later in
-all four in one capture of eight, and by as much in fewer."""
-_AGAIN_FRAC = 0.5
-"""Of its median lateness: so much is seen again in each part."""
+all four in one capture of eight."""
 _EXPLAINS_FRAC = 0.5
 """Of its lateness; what makes up this share is named as the cause."""
 
@@ -104,10 +102,7 @@ class _Habit:
     @property
     def odds_ratio(self) -> float:
         """Odds of coming last over those of chance."""
-        q, p = self.recurrence_frac, self.chance_frac
-        if p <= 0 or q >= 1:
-            return math.inf if q > 0 else 0.0
-        return q * (1 - p) / ((1 - q) * p)
+        return _odds_ratio(self.recurrence_frac, self.chance_frac)
 
     def probability(self, ranks: int) -> float:
         """That chance alone makes any of so many ranks come last so often: the exact binomial, for each rank.
@@ -184,10 +179,15 @@ def _is_borne_out(times: Arrivals, late: Lateness, rows: I64) -> bool:
     a rank that lost its core for one step was last in hundreds of them."""
     collective = late.collective[late.of[rows]]
     in_time = rows[np.argsort(times.first_ns[collective], kind="stable")]
-    behind = late.behind_ns[in_time]
-    typical = float(np.median(behind))
-    again = [float(np.median(part)) for part in np.array_split(behind, _BLOCKS)]
-    return typical > 0 and min(again) >= _AGAIN_FRAC * typical
+    parts = np.array_split(in_time, _BLOCKS)
+    return all(_odds_ratio(late.is_late[p].mean(), late.chance[p].mean()) >= _ODDS_RATIO for p in parts)
+
+
+def _odds_ratio(often: float, chance: float) -> float:
+    """Odds of coming last over those of chance."""
+    if chance <= 0 or often >= 1:
+        return math.inf if often > 0 else 0.0
+    return often * (1 - chance) / ((1 - often) * chance)
 
 
 def _latest(late: Lateness, rows: I64) -> int | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.memory.formula import Degrees, parameters_of, sharded_bytes
 from perfdoc.results.figures import brief, gib, per_cent
@@ -24,6 +26,7 @@ from perfdoc.rules.facts.degrees import (
 )
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.facts.fsdp import megatron_fsdp, several_queues, torch_fsdp2
+from perfdoc.rules.facts.links import usual_link
 from perfdoc.rules.facts.memory_need import FIT_FRAC, batch_of, device_bytes
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
@@ -72,7 +75,8 @@ MAX_PARAMETERS = 20_000_000_000
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, if exposed TP and PP communication takes `exposed.MIN_FRAC` of the time in a
     model of at most `MAX_PARAMETERS`, with `MIN_TOKENS` of a micro-batch per GPU and sequences longer
-    than the hidden size, that is not estimated to exceed `memory_need.FIT_FRAC` of the device."""
+    than the hidden size, whose traffic the measured compute can hide, and that is not estimated to exceed
+    `memory_need.FIT_FRAC` of the device."""
     now, shape, share = given(degrees_of(case)), given(case.job.facts.model), given(case.share(_cost_ns))
     sequence, hidden = given(sequence_of(case)), given(hidden_size_of(case))
     size = given(case.number("micro_batch_size"))
@@ -92,9 +96,14 @@ def evaluate(case: Case) -> Verdict:
             reason = "the activations of a whole micro-batch may not fit"
             return Verdict(state="passes", reason=reason, evidence=evidence)
     fitting = parameters <= MAX_PARAMETERS and tokens >= MIN_TOKENS and sequence > hidden
-    evidence += _hiding(case, now, parameters)
+    traffic = _traffic(case, now, parameters)
+    if traffic is not None:
+        evidence += traffic.evidence
     if share < MIN_FRAC or not fitting:
         reason = "" if fitting else "the model is not small, or its sequences are not long"
+        return Verdict(state="passes", reason=reason, evidence=evidence)
+    if traffic is not None and not traffic.is_hidden:
+        reason = "FSDP's own traffic takes longer than the compute that would have to hide it"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     if splits_too_far(case):
         reason = "the model fits on fewer ranks: see PD310"
@@ -121,23 +130,40 @@ _OTHERWISE = (
 )
 
 
-_NETWORK_BYTES_NS = 50
-"""Of one network card of 400 Gb/s: a GPU's share between nodes."""
+@dataclass(frozen=True, kw_only=True)
+class _Traffic:
+    """What FSDP would send in a step, and the compute beside it."""
+
+    sent_ns: int
+    compute_ns: int
+    gbps: float
+
+    @property
+    def is_hidden(self) -> bool:
+        """Whether compute can hide it."""
+        return self.sent_ns <= self.compute_ns
+
+    @property
+    def evidence(self) -> list[Evidence]:
+        """Both."""
+        return [
+            Evidence(
+                label=f"FSDP's own traffic in a step, at {self.gbps:.0f} GB/s", value=brief(self.sent_ns)
+            ),
+            Evidence(label="compute in a step, mean over ranks", value=brief(self.compute_ns)),
+        ]
 
 
-def _hiding(case: Case, now: Degrees, parameters: int) -> list[Evidence]:
-    """What FSDP would send in a step, weights gathered twice and gradients reduced in 2 bytes for each
-    micro-batch, beside the compute that could hide it."""
-    then = now.with_model_parallel(tp=1, pp=1)
+def _traffic(case: Case, now: Degrees, parameters: int) -> _Traffic | None:
+    """Weights gathered twice and gradients reduced for each micro-batch, in 2 bytes. None where the batch or
+    the steps are not known, nor the links."""
+    then, link = now.with_model_parallel(tp=1, pp=1), usual_link(case, now.world, 1)
     batch = None if then is None else batch_of(case, then)
     compute_ms = case.per_step_ms(lambda rank: rank.ledger.compute_ns)
-    if batch is None or compute_ms is None:
-        return []
-    sent_ns = round(3 * 2 * parameters * batch.micro_batches / _NETWORK_BYTES_NS)
-    return [
-        Evidence(label="FSDP's own traffic in a step, at 50 GB/s", value=brief(sent_ns)),
-        Evidence(label="compute in a step, mean over ranks", value=brief(round(compute_ms * 1e6))),
-    ]
+    if batch is None or compute_ms is None or link is None:
+        return None
+    sent_ns = round(3 * 2 * parameters * batch.micro_batches / link.gbps)
+    return _Traffic(sent_ns=sent_ns, compute_ns=round(compute_ms * 1e6), gbps=link.gbps)
 
 
 def _need_bytes(case: Case, now: Degrees) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 from perfdoc.knobs.knob import Value
@@ -10,9 +9,9 @@ from perfdoc.rules.engine.case import Case
 from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.planted.spec import JobSpec
 from tests.rules.examples import example
-from tests.rules.planted_cases import LLAMA, planted_case, shaped, under, with_exposed
+from tests.rules.planted_cases import planted_case, under, with_exposed
 from tests.rules.simulated_cases import simulated_case
-from tests.rules.test_mapping_memory_rules import BIG, EVEN_SPLIT, STAGES, TENSOR, remembering
+from tests.rules.test_mapping_memory_rules import BIG, EVEN_SPLIT, STAGES, TENSOR, remembering, small_and_long
 from tests.rules.test_mapping_rules import CP, NOW, PP, SMALL, SP, TP, VPP, idle
 from tests.rules.test_pipeline_rules import EVEN, sorted_passes, unmeasured, with_pipeline
 
@@ -150,12 +149,9 @@ def context_ranks_for_short_sequences(folder: Path) -> Case:
 
 @example("PD317")
 def a_small_model_with_long_sequences(folder: Path) -> Case:
-    """job with TP=2 on GPUs of 56 GiB, a model of 2.8 billion parameters and sequences of 8,192 tokens; 5
-    % of the window is exposed TP communication."""
-    case = with_exposed(with_exposed(two_stages(folder), "pp", 0.0), "tp", 0.05)
-    ranks = [replace(r, device=replace(r.device, memory_bytes=56 << 30)) for r in case.ranks]
-    case = replace(case, captures=[replace(case.captures[0], ranks=ranks)])
-    return under(case, NOW, model=shaped(LLAMA, layers=8))
+    """job with TP=2 on GPUs of 56 GiB, a model of 2.8 billion parameters and sequences of 8,192 tokens,
+    in steps of 10 s; 5 % of the window is exposed TP communication."""
+    return small_and_long(two_stages(folder))
 
 
 @example("PD318")

@@ -71,6 +71,21 @@ def with_exposed(case: Case, dimension: str, frac: float) -> Case:
     return replace(case, captures=captures)
 
 
+def with_compute(case: Case, step_ns: int) -> Case:
+    """The same with so much more compute in each step, and windows longer by that."""
+
+    def changed(rank: RankMeasurement) -> RankMeasurement:
+        more = step_ns * len(rank.window.steps)
+        ledger = rank.ledger
+        return replace(
+            rank,
+            ledger=replace(ledger, compute_ns=ledger.compute_ns + more, window_ns=ledger.window_ns + more),
+        )
+
+    captures = [replace(c, ranks=[changed(r) for r in c.ranks]) for c in case.captures]
+    return replace(case, captures=captures)
+
+
 def shaped(shape: ModelShape, **changes: int | None) -> ModelShape:
     """Another shape; its number of parameters is then not known."""
     return msgspec.structs.replace(shape, **{"parameters": None, **changes})

@@ -16,7 +16,16 @@ from perfdoc.rules.facts.exposed import MIN_FRAC
 from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, result, settings_of
-from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, shaped, under, with_exposed
+from tests.rules.planted_cases import (
+    LLAMA,
+    MIXTRAL,
+    on,
+    planted_case,
+    shaped,
+    under,
+    with_compute,
+    with_exposed,
+)
 from tests.rules.test_mapping_rules import CP, NOW, PP, SP, TP, VPP
 
 EP = "expert_model_parallel_size"
@@ -183,14 +192,19 @@ def test_pd311_comes_last(
     assert result("PD311", job).state == "skipped"
 
 
-@pytest.fixture(scope="module")
-def slow(job: Case) -> Case:
+def small_and_long(job: Case, step_ms: int = 10_000) -> Case:
     """A small model on four ranks, with 8,192 tokens in a micro-batch; 5 % exposed. GPUs of 56 GiB, which do
-    not hold it whole."""
-    case = with_exposed(with_exposed(job, "pp", 0.0), "tp", MIN_FRAC)
+    not hold it whole. In each step so much more compute."""
+    longer = with_compute(job, step_ms * 1_000_000)
+    case = with_exposed(with_exposed(longer, "pp", 0.0), "tp", MIN_FRAC)
     ranks = [replace(r, device=replace(r.device, memory_bytes=56 << 30)) for r in case.ranks]
     case = replace(case, captures=[replace(case.captures[0], ranks=ranks)])
     return under(case, NOW, model=shaped(LLAMA, layers=8))
+
+
+@pytest.fixture(scope="module")
+def slow(job: Case) -> Case:
+    return small_and_long(job)
 
 
 def test_pd317_fsdp(slow: Case) -> None:
@@ -207,8 +221,23 @@ def test_pd317_fsdp(slow: Case) -> None:
     assert settings_of(found) == to
     # 18 / 4 bytes a parameter and two layers whole; activations 9.9 GiB, logits 11.7.
     assert evidence_of(found)[1:4] == ["2.8 billion", "8,192", "34.8 GiB"]
-    # Over four ranks, 64 sequences are 16 micro-batches: 16 x 6 bytes of 2.8 billion parameters at 50 GB/s.
-    assert evidence_of(found)[4] == "5.37 s"
+
+
+@pytest.mark.parametrize(
+    ("dp", "sent", "step_ms"),
+    [
+        # 64 sequences over four ranks of a node: 16 micro-batches x 6 bytes x 2.8 billion at 450 GB/s.
+        (2, "596 ms", 640),
+        # Over 16 ranks four; through the eight cards of a node, 400 GB/s.
+        (8, "168 ms", 190),
+    ],
+)
+def test_pd317_traffic_is_hidden_or_not(job: Case, dp: int, sent: str, step_ms: int) -> None:
+    for more, hidden in ((step_ms, True), (step_ms * 3 // 4, False)):
+        case = small_and_long(job, more)
+        found = result("PD317", under(case, {**NOW, "data_parallel_size": dp}, model=case.job.facts.model))
+        assert (evidence_of(found)[4], "traffic" in found.reason) == (sent, not hidden)
+        assert found.state == ("fires" if hidden and dp == 2 else "passes")  # 16 ranks are more than it needs
 
 
 def test_pd317_is_for_what_does_not_fit_without(slow: Case) -> None:

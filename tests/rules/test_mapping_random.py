@@ -15,7 +15,7 @@ from perfdoc.rules.engine.registry import own_rules, verdict_of
 from perfdoc.rules.facts.degrees import degrees_of
 from tests.amount import tries
 from tests.planted.spec import JobSpec
-from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, under, with_exposed
+from tests.rules.planted_cases import LLAMA, MIXTRAL, on, planted_case, under, with_compute, with_exposed
 
 SEEDS = range(tries(250, 2000))
 CHOICES: Mapping[str, tuple[Value, ...]] = {
@@ -82,6 +82,8 @@ def cases(tmp_path_factory: pytest.TempPathFactory) -> list[Case]:
     found = []
     for i, spec in enumerate(specs):
         case = planted_case(tmp_path_factory.mktemp(f"random{i}"), spec)
+        if spec.tp > 1:  # long steps, whose compute could hide FSDP's traffic
+            case = with_compute(case, 30_000_000_000)
         for dimension in ("tp", "cp", "dp", "ep"):
             case = with_exposed(case, dimension, 0.06)
         found.append(case)
