@@ -101,7 +101,7 @@ _WHERE = {
 
 def _would_repeat(case: Case, straggler: Straggler) -> bool:
     """Whether a second run of the same ranks can be expected to show it."""
-    lasting = straggler.cause == "compute" and straggler.borne_out
+    lasting = straggler.cause == "compute" and bool(straggler.borne_out)
     return lasting and _loss_frac(case, straggler) >= PROBLEM_FRAC
 
 
