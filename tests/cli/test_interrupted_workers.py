@@ -20,7 +20,7 @@ class Large:
 
     def __reduce__(self):
         self.said.write_text(str(os.getpid()))
-        return bytes, (bytes(400_000_000),)
+        return bytes, (bytes(60_000_000),)
 
 def strike(said, whom):
     while not (said.exists() and (worker := said.read_text())):

@@ -95,6 +95,7 @@ def test_real_traces(browser: Browser, shared_traces: Path, tmp_path: Path, trac
     _check(browser, tmp_path / "out", tmp_path)
 
 
+@pytest.mark.slow
 def test_a_job_of_16_ranks(browser: Browser, tmp_path: Path) -> None:
     job = planted_job(JobSpec(tp=2, pp=2, dp=4, micro_batches=2, steps=2, data_ns=2_150_000))
     paths = job.write(tmp_path / "traces")

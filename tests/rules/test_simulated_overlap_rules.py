@@ -7,6 +7,7 @@ import pytest
 from perfdoc.simulator.forward.faults import parse_faults
 from perfdoc.simulator.forward.job import simulate
 from perfdoc.simulator.forward.layout import parse_layout
+from tests.amount import some
 from tests.rules.cases import result, settings_of
 from tests.rules.simulated_cases import SHAPES, simulated_case
 
@@ -15,12 +16,15 @@ STEPS = 2
 
 @pytest.mark.parametrize(
     ("code", "layout", "fault", "within"),
-    [
-        ("PD112", "tp=4", "max_connections", 0.02),
-        ("PD111", "tp=4", "no_overlap=tp", 0.02),
-        ("PD120", "cp=8,micro_batches=8", "exposed_cp", 0.05),
-        ("PD101", "dp=8,micro_batches=1", "no_overlap=dp", 0.2),
-    ],
+    some(
+        [
+            ("PD112", "tp=4", "max_connections", 0.02),
+            ("PD111", "tp=4", "no_overlap=tp", 0.02),
+            ("PD120", "cp=8,micro_batches=8", "exposed_cp", 0.05),
+            ("PD101", "dp=8,micro_batches=1", "no_overlap=dp", 0.2),
+        ],
+        lambda case: case[0] != "PD120",
+    ),
 )
 def test_the_gain_is_what_the_fault_costs(code: str, layout: str, fault: str, within: float) -> None:
     """The fault's cost is the difference of two jobs laid out apart; the rule sees the captures of one."""
