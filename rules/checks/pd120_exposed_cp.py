@@ -50,7 +50,8 @@ _BLOCKED = (
 )
 _REMEDIES = {
     "mixed": "cp_comm_type differs between layers: set p2p for the layers with exposed communication.",
-    "unknown": "Pass the job's configuration (--config FILE): cp_comm_type is not known.",
+    "unknown": "cp_comm_type is not known. A ring (p2p, the default) overlaps with attention, if it is not "
+    "set already; a2a and all_gather run before it.",
     "ring": "Attention is long enough to hide the ring: find what blocks it, such as "
     "CUDA_DEVICE_MAX_CONNECTIONS (PD112), or ranks with uneven pieces of a packed batch.",
     "unclear": "Attention time is not known, so neither is whether it could hide the transfer: add NVTX or "

@@ -72,10 +72,23 @@ def given(value: T | None) -> T:
     return value
 
 
-def known(words: str, *of: Callable[[Case], object], reason: str = "") -> Need:
+def known(words: str, *of: Callable[[Case], object], reason: str | Callable[[Case], str] = "") -> Need:
     """Values that are not None. reason: "… is not known" if not given."""
-    why = reason or f"{words} is not known"
-    return Need(words=words, missing=lambda case: skipped(why) if any(f(case) is None for f in of) else None)
+
+    def missing(case: Case) -> Missing | None:
+        if all(f(case) is not None for f in of):
+            return None
+        return skipped(reason(case) if callable(reason) else reason or f"{words} is not known")
+
+    return Need(words=words, missing=missing)
+
+
+def to_give(case: Case, *knobs: str) -> str:
+    """What to give for settings that are not known: the configuration, or what it lacks if it was given."""
+    lacking = [knob for knob in knobs if not case.setting(knob)[0]]
+    if not case.configuration.values:
+        return "give the job's configuration (--config FILE)"
+    return f"what was given does not say {', '.join(lacking) or 'them'} (--set, or --config)"
 
 
 def applies(words: str, holds: Callable[[Case], bool], otherwise: str) -> Need:

@@ -11,6 +11,7 @@ from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
+from perfdoc.diagnose.ranks import NO_TRACE
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.simulator.replay.unprofiled import free_lengths
@@ -47,9 +48,7 @@ def replays_of(
         if isinstance(r.also, KeptRank)
     ]
     if not measured:
-        return ReplayTopic(
-            replay=_nothing(NO_TRACE, _GIVE), gains=no_gains(NO_TRACE, _GIVE), combined=None
-        )
+        return ReplayTopic(replay=_nothing(NO_TRACE, _GIVE), gains=no_gains(NO_TRACE, _GIVE), combined=None)
     if not kept or len(kept) < len(measured):
         return ReplayTopic(
             replay=_nothing(_NOT_RUN, _LEAVE_OUT),
