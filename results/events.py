@@ -39,4 +39,4 @@ NO_EVENTS = EventCounts(
     work_missing="",
     launches_missing="",
 )
-"""Nothing to compare, as on a rank that trains on the CPU."""
+"""Nothing to compare, as on a rank that trains on the CPU, or in a diagnosis of an earlier version."""

@@ -7,7 +7,7 @@ from typing import Literal
 
 from perfdoc.results.capture_parts import Period, RangeProposal, StartUp
 from perfdoc.results.contention import DeviceContention
-from perfdoc.results.events import EventCounts
+from perfdoc.results.events import NO_EVENTS, EventCounts
 from perfdoc.results.host import HostActivity
 from perfdoc.results.kernels import KernelPartsAnalysis, SuspectedCommunication
 from perfdoc.results.replay import Replay
@@ -44,11 +44,11 @@ class Window:
     step_list: list[Step]
     reason: str
     """Why this kind of window was taken."""
-    start_up: StartUp | None
+    start_up: StartUp | None = None
     """None where none was seen, or the window was not the whole capture."""
-    period: Period | None
+    period: Period | None = None
     """The same; of what follows start-up."""
-    proposals: list[RangeProposal]
+    proposals: list[RangeProposal] = field(default_factory=list)
     """Ranges of the capture that could be steps, best first."""
 
 
@@ -179,7 +179,6 @@ class Rank:
     input: int
     """Index into Diagnosis.inputs."""
     gpu: Gpu
-    events: EventCounts
     window: Window
     ledger_ns: Ledger
     communication: list[Communication]
@@ -192,5 +191,6 @@ class Rank:
     """Clipped to the window."""
     kernels_only_capture: KernelsOnly
     """The whole capture, whatever the window."""
+    events: EventCounts = NO_EVENTS
     suspected: SuspectedCommunication | None = None
     """None in a file of an earlier version, which did not look."""

@@ -82,7 +82,7 @@ def test_standard_error_that_takes_nothing(demo: Path, tmp_path: Path, where: st
 
 def test_a_reader_that_leaves_early_ends_it_quietly(tmp_path: Path) -> None:
     path = long_list(tmp_path)
-    done = shell(f"PERFDOC ranges {path} --most 3000 | head -1")
+    done = shell(f"PERFDOC ranges {path} --each --most 3000 | head -1")
     assert (done.returncode, done.stderr) == (141, b"")
     assert done.stdout.startswith(b"    count")
     done = shell(f"(sleep 1; PERFDOC analyze {path} --json - --fail-on any) | true")
@@ -91,7 +91,7 @@ def test_a_reader_that_leaves_early_ends_it_quietly(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("encoding", some(["ascii", "latin-1"], ["ascii"]))
 def test_narrow_encodings_escape_what_they_cannot_say(demo: Path, tmp_path: Path, encoding: str) -> None:
-    done = shell(f"PERFDOC ranges {long_list(tmp_path)} --most 3", PYTHONIOENCODING=encoding)
+    done = shell(f"PERFDOC ranges {long_list(tmp_path)} --each --most 3", PYTHONIOENCODING=encoding)
     assert (done.returncode, done.stderr) == (0, b"")
     assert (b"\\xe9" if encoding == "ascii" else b"\xe9\n") in done.stdout
     assert b"\\u2026 and 2,997 more" in done.stdout

@@ -144,4 +144,4 @@ def test_gains_do_not_hang_on_the_order_of_captures(tmp_path: Path) -> None:
         figures = {p.key: (p.low_ns, p.mid_ns, p.high_ns) for p in gains.predictions}
         found.append((figures, gains.combined.accepted, gains.combined.gain))
     assert found[0] == found[1] == found[2]
-    assert len(found[0][1]) >= 3
+    assert len(found[0][1]) >= 2

@@ -44,22 +44,28 @@ def _combined(found: Diagnosis) -> Combined:
 
 
 def test_every_set_of_what_is_accepted_is_there_once(tmp_path: Path) -> None:
-    found = _of_demo(tmp_path)
-    both = _combined(found)
-    # One of the four steps collects, which may be chance: the band reaches down to none.
-    assert {"without_data", "norms_alone"} <= set(both.accepted)
-    assert "without_gc" not in both.accepted
+    _, rebuilt = replayed(simulated("dp=4", "slow_data=40", "gc=30"), tmp_path)
+    found = gains.predict_all([Basis(rebuilt=rebuilt, replay=replay(rebuilt), ledgers=[])])
+    both = found.combined
+    assert {"without_data", "without_gc"} <= set(both.accepted)
     sizes = range(1, len(both.accepted) + 1)
     assert [s.keys for s in both.sets] == [list(k) for n in sizes for k in combinations(both.accepted, n)]
     assert both.sets_reason == ""
     assert both.sets[-1].gain == both.gain
-    alone = {p.key: p.gain for p in found.analyses.gains.predictions}
+    alone = {p.key: p.gain for p in found.predictions}
     assert [s.gain for s in both.sets if len(s.keys) == 1] == [alone[key] for key in both.accepted]
-    # On the demonstration's one host thread pauses come one after the other: together, what both are.
-    mid = {tuple(s.keys): s.gain.mid_ms for s in both.sets}
-    assert mid["without_data", "norms_alone"] == pytest.approx(
-        alone["without_data"].mid_ms + alone["norms_alone"].mid_ms
+    # The hosts' pauses come one after the other: together, what both are.
+    mid = {tuple(sorted(s.keys)): s.gain.mid_ms for s in both.sets}
+    assert mid["without_data", "without_gc"] == pytest.approx(
+        (alone["without_data"].mid_ms or 0) + (alone["without_gc"].mid_ms or 0), rel=1e-3
     )
+
+
+def test_a_rule_names_its_prediction_and_trifles_are_in_no_set(tmp_path: Path) -> None:
+    found = _of_demo(tmp_path)
+    # One of the four steps collects, which may be chance: the band reaches down to none. Norms alone save
+    # 8 us of a step of 44 ms.
+    assert _combined(found).accepted == ["without_data"]
     # A rule's gain says which prediction it is, so that a reader's choice can be looked up.
     fires = {r.code: r.gain.key for r in found.rules if r.gain is not None and r.state == "fires"}
     assert fires["PD202"] == "without_gc"

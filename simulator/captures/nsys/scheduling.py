@@ -22,7 +22,7 @@ def scheduling_rows(timeline: Timeline, strings: Strings) -> dict[str, Rows]:
             {
                 **{"start": c.start_ns, "end": c.end_ns, "eventClass": _CLASS_OS_RUNTIME},
                 **{"globalTid": global_tid(c.pid, c.tid), "nameId": strings(c.name)},
-                **{"returnValue": 0, "nestingLevel": 0, "callchainId": 0},
+                **{"returnValue": 0, "nestingLevel": 0, "callchainId": 0, "argumentsId": 0},
             }
             for c in timeline.os_calls
         ],

@@ -156,7 +156,7 @@ _TABLES: dict[str, tuple[str, str, str]] = {
         "2021",
         "",
         "start! end! eventClass! globalTid:u nameId:u! returnValue! nestingLevel callchainId! "
-        "argumentsId@2026.2",
+        "argumentsId!@2026.2",
     ),
     "NVTX_EVENTS": (
         "2021",
