@@ -9,7 +9,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.needs import GPUS, WINDOW
+from perfdoc.rules.engine.needs import GPUS, WINDOW, to_give
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.context_parallel import covered_cp, transfer_over_attention, two_levels
@@ -83,7 +83,7 @@ def evaluate(case: Case) -> Verdict:
         reason="not hidden by attention",
         evidence=evidence,
         advice=advice,
-        remedy=_BLOCKED if blocked else "" if advice else _REMEDIES[_kind(scheme, ratio)],
+        remedy=_BLOCKED if blocked else "" if advice else _in_words(case, _kind(scheme, ratio)),
         otherwise=_REMEDIES["short"],
         gain=blocked or exposed,
         verify="Run again: exposed CP communication in the ledger falls, and attention time stays the same.",
@@ -112,6 +112,11 @@ def _kind(scheme: str | None, ratio: float | None) -> str:
     if scheme is None or scheme == "mixed":
         return scheme or "unknown"
     return "unclear" if ratio is None else "ring" if ratio <= 1.0 else "short"
+
+
+def _in_words(case: Case, kind: str) -> str:
+    give = f" To be sure, {to_give(case, _TYPE)}." if kind == "unknown" else ""
+    return f"{_REMEDIES[kind]}{give}"
 
 
 def _advice(case: Case, scheme: str, cp: int, ratio: float | None) -> Iterator[Advice]:

@@ -88,7 +88,7 @@ def to_give(case: Case, *knobs: str) -> str:
     lacking = [knob for knob in knobs if not case.setting(knob)[0]]
     if not case.configuration.values:
         return "give the job's configuration (--config FILE)"
-    return f"what was given does not say {', '.join(lacking) or 'them'} (--set, or --config)"
+    return f"add {', '.join(lacking)} to what was given" if lacking else "see what else the job sets"
 
 
 def applies(words: str, holds: Callable[[Case], bool], otherwise: str) -> Need:

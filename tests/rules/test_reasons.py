@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,12 +13,16 @@ from perfdoc.analyzers.device.window import NO_LAUNCHES, WindowRequest
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.knobs.configuration import Configuration
+from perfdoc.reports.sections.kernel_parts import _linear
 from perfdoc.rules.checks import pd204_exposed_copies as pd204
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.simulator.replay.proposals import _no_fp8
 from tests.analyzers.tiny import GEMM
+from tests.reports import build_rank
+from tests.reports.build import one_rank
 from tests.rules.cases import US, case_of, evidence_of, result
 from tests.rules.communicating import communicating, having
 from tests.rules.test_exposed_copies import copying
@@ -72,7 +77,8 @@ def test_pinned_copies_are_not_to_be_pinned(
 
 
 def test_kineto_names_the_host_memory(tmp_path: Path) -> None:
-    path = write_kineto(copying(50).build(), tmp_path / "rank0.json")
+    timeline = copying(50).build()
+    path = write_kineto(timeline, tmp_path / "rank0.json", timeline.processes[0].pid)
     for text, pinned in (("Pinned", 2), ("Pageable", 0), ("Unknown", None)):
         path.write_text(path.read_text().replace("HtoD (Pinned", f"HtoD ({text}"))
         (rank,) = measure_capture(path, WindowRequest()).ranks
@@ -94,6 +100,30 @@ def test_marked_steps_are_not_to_be_marked(tmp_path: Path) -> None:
     unmarked = TimelineBuilder()
     unmarked.process().device().kernel(GEMM, 0, 90 * US)
     assert "Wrap each step" in result("PD902", case_of(tmp_path, unmarked)).remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB has no FP8 GEMMs"),
+        ("Some New GPU", "FP8 support of these GPUs is unknown"),
+        ("NVIDIA H100 80GB HBM3", "dtype"),
+    ],
+)
+def test_gpus_without_fp8_are_known(name: str, words: str) -> None:
+    rank = SimpleNamespace(gpu_name=name, facts=SimpleNamespace(dtype=None))
+    assert words in _no_fp8(SimpleNamespace(ranks=[rank]))  # type: ignore[arg-type]
+
+
+def test_experts_gemms_count_for_a_faster_precision() -> None:
+    """An eighth of the window in linear layers and a quarter in experts' GEMMs are 37.5 % at most."""
+    (rank,) = one_rank().ranks
+    measured = build_rank.kernel_parts()
+    assert measured.linear_window_frac == 0.125
+    for grouped_ns, said in ((0, False), (rank.window.duration_ns // 4, True)):
+        parts = replace(measured, grouped_linear_ns=grouped_ns)
+        (words,) = _linear([replace(rank, kernel_parts=parts)])
+        assert ("experts' GEMMs at most 37.5 %" in words, "12.5 %" in words) == (said, True)
 
 
 def test_a_given_configuration_is_not_asked_for(tmp_path: Path) -> None:
