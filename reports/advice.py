@@ -43,9 +43,15 @@ def gain_words(gain: Gain | None, per: Literal["step", "window"] = "step") -> st
 
 
 def change_title(advice: Advice) -> str:
-    """`knob: now → then`."""
-    now = "" if advice.from_value is None else f"{shorten(advice.from_value, 48)} → "
-    return f"{shorten(advice.knob, 64)}: {now}{shorten(advice.to_value, 48)}"
+    """`knob: now → then`; `knob: then, if not set already` for advice that nobody knows to be new."""
+    change = shorten(advice.to_value, 48)
+    if advice.from_value is not None:
+        change = f"{shorten(advice.from_value, 48)} → {change}"
+    if advice.if_unset == [advice.knob]:
+        change += ", if not set already"
+    elif advice.if_unset:
+        change += f", if not set already: {shorten(', '.join(advice.if_unset), 96)}"
+    return f"{shorten(advice.knob, 64)}: {change}"
 
 
 def setting_words(advice: Advice) -> tuple[str, str]:

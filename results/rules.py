@@ -41,6 +41,9 @@ class Advice:
     """Of this piece, for the rule's `gain_per`; None where nothing was predicted for it."""
     together: list[str] = field(default_factory=list)
     """Other knobs of this rule's advice that the gain was predicted with."""
+    if_unset: list[str] = field(default_factory=list)
+    """Knobs of unknown present setting: this is advice only if they are not set already. Empty for advice
+    that rests on what is known."""
 
 
 @dataclass(frozen=True, kw_only=True)

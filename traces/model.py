@@ -95,6 +95,9 @@ class Copies(Table):
     """CopyKind."""
     bytes: I64
     """Bytes moved or set; -1 unknown."""
+    pinned: I8
+    """Whether the host memory of a copy between host and device is pinned (1) or pageable (0); -1 unknown,
+    or no such copy."""
     graph_node: I64
 
 

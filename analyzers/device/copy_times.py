@@ -24,6 +24,10 @@ class CopyTime:
     over kinds is not below the ledger's exposed_memcpy."""
     bytes: int | None
     """Of all of them; None where one does not say."""
+    total_ns: int
+    """Of all of them whole, as `bytes` is, one after the other."""
+    pinned: int | None
+    """Those from or to pinned host memory; None where one between host and device does not say."""
 
 
 def copy_times(view: DeviceView) -> list[CopyTime]:
@@ -43,13 +47,15 @@ def copy_times(view: DeviceView) -> list[CopyTime]:
     found = []
     for kind in np.unique(copies.kind[rows]).tolist():
         mine = copies.kind[rows] == kind
-        size = copies.bytes[rows[mine]]
+        size, pinned = copies.bytes[rows[mine]], copies.pinned[rows[mine]]
         found.append(
             CopyTime(
                 kind=CopyKind(kind).name.lower().replace("_", " "),
                 count=int(mine.sum()),
                 exposed_ns=exact_sum(exposed[mine]),
                 bytes=exact_sum(size) if (size >= 0).all() else None,
+                total_ns=exact_sum((copies.end_ns - copies.start_ns)[rows[mine]]),
+                pinned=int(pinned.sum()) if (pinned >= 0).all() else None,
             )
         )
     return sorted(found, key=lambda c: -c.exposed_ns)

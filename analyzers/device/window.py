@@ -16,6 +16,9 @@ from perfdoc.results.capture_parts import Period, RangeProposal, StartUp
 from perfdoc.results.figures import per_cent
 from perfdoc.traces import RangeKind, Trace
 
+NO_LAUNCHES = "no activity could be matched to a launch inside the step ranges"
+"""Why steps that are marked cannot be used."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class WindowRequest:
@@ -109,7 +112,7 @@ def find_window(
     outer = _outermost(trace, rows)
     steps = _host_steps(trace, outer) if activity.on_host or host_time else _tile(trace, activity, outer)
     if not steps:
-        return _capture(activity, "no activity could be matched to a launch inside the step ranges")
+        return _capture(activity, NO_LAUNCHES)
     return Window(
         kind="steps",
         start_ns=steps[0].start_ns,

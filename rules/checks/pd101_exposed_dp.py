@@ -64,7 +64,7 @@ def evaluate(case: Case) -> Verdict:
         return nothing
     overlaps = _overlaps(case)
     advice = [*overlaps, *_buckets(case), *_narrower_sums(case), *_narrower_weights(case)]
-    unadvised = _UNADVISED if case.configuration.values else _NO_CONFIGURATION
+    unadvised = _UNADVISED if all(case.setting(k)[0] for k in _RELEVANT) else _unknown(case)
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "dp"),
@@ -103,12 +103,14 @@ def _reason(case: Case, advice: Sequence[Advice]) -> str:
     return f"overlapped, but the compute{of} is too short to hide it"
 
 
-_NO_CONFIGURATION = "Pass the job's configuration (--config FILE): no setting can be advised without it."
-_UNADVISED = (
-    "No known setting would help. Waiting for a late rank counts too: see the skew section. More compute per "
-    "step, such as more micro-batches, hides more."
+_OTHERWISE = (
+    "Waiting for a late rank counts too: see the skew section. More compute per step, such as more "
+    "micro-batches, hides more."
 )
+_GIVE = "Give the job's configuration (--config FILE)"
+_UNADVISED = f"No known setting would help. {_OTHERWISE}"
 _GRADIENTS, _WEIGHTS = "overlap_grad_reduce", "overlap_param_gather"
+_RELEVANT = (_GRADIENTS, _WEIGHTS, "bucket_size", "grad_reduce_in_fp32")
 
 
 def _overlaps(case: Case) -> list[Advice]:
@@ -132,6 +134,13 @@ def _overlaps(case: Case) -> list[Advice]:
         together = (_GRADIENTS,) if both else ()
         found.append(advise(knob=_WEIGHTS, to=True, why=why, gain=gain, together=together))
     return found
+
+
+def _unknown(case: Case) -> str:
+    """What else may help depends on settings that are not known."""
+    names = ", ".join(k for k in _RELEVANT if not case.setting(k)[0])
+    how = "" if case.configuration.values else f" {_GIVE}."
+    return f"Not known, and worth a look: {names}.{how} {_OTHERWISE}"
 
 
 def _gathers(case: Case) -> bool:
@@ -197,6 +206,19 @@ def _buckets(case: Case) -> list[Advice]:
     ]
 
 
+def _better_buckets(case: Case) -> str:
+    """Which other buckets surely gain; empty for none."""
+    if _piped(case):
+        return ""
+    ways = (("buckets_x4", "fewer, larger"), ("buckets_x0.25", "earlier, smaller"))
+    found = [
+        (p.gain.mid_ms or 0.0, words)
+        for key, words in ways
+        if (p := case.prediction(key)) is not None and not p.left_out and (p.gain.low_ms or 0.0) > 0
+    ]
+    return max(found)[1] if found else ""
+
+
 def _sums_in_fp32(case: Case) -> bool:
     return case.is_set_to("grad_reduce_in_fp32", True) and case.job.facts.dtype not in (None, "fp32")
 
@@ -249,6 +271,8 @@ def _held_back(case: Case, overlaps: Sequence[Advice]) -> list[str]:
             "bucket_size stays: with a pipeline only the first chunk of the first stage uses it; elsewhere "
             "each chunk of layers is one bucket."
         )
+    if not known and (way := _better_buckets(case)):
+        found.append(f"The replay predicts a gain of {way} messages; bucket_size is not known.")
     if _sums_in_fp32(case) and _many(case) and not can_accumulate_in_fp32(case):
         found.append(
             f"A bf16 reduction over {summing_ranks(case)} ranks is not advised: along a ring it loses "

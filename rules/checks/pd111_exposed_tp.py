@@ -57,7 +57,7 @@ _BACKWARD = (
     "overlaps them by default, with CUDA_DEVICE_MAX_CONNECTIONS=1 up to Hopper (PD112). The gain is that of "
     "this alone."
 )
-_UNKNOWN = "Pass the job's configuration (--config FILE): whether tp_comm_overlap is on is not known."
+_UNKNOWN = "Whether tp_comm_overlap is on is not known: give the job's configuration (--config FILE)."
 _NOTHING = "Less tensor parallelism, or context parallelism for part of it, moves fewer bytes: see PD384."
 
 
@@ -78,9 +78,10 @@ def evaluate(case: Case) -> Verdict:
     advice = [*tp_overlap(case), *(_tuned(case) if on else ())]
     evidence += _over_gemms(case)
     queued = queues(case)
-    remedy = _FIXED if on else "" if advice else _why_not(case) if off else _UNKNOWN
+    remedy = _FIXED if on else "" if advice else _why_not(case)
     level = level_of(case, "tp", switched_off=off and bool(advice))
-    unordered = None if advice or queued else surely_saved(case, "overlapped_tp")
+    sure = advice and TP_OVERLAP not in case.assumed
+    unordered = None if sure or queued else surely_saved(case, "overlapped_tp")
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "tp"),
@@ -99,8 +100,12 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _why_not(case: Case) -> str:
-    """Why the overlap is off and not advised."""
-    return _MOVING if shapes_change(case) else _LOCAL
+    """Why the overlap is not advised."""
+    if shapes_change(case):
+        return _MOVING
+    if case.is_set_to("transformer_impl", "local"):
+        return _LOCAL
+    return _NOTHING if case.setting(TP_OVERLAP)[0] else _UNKNOWN
 
 
 def _tuned(case: Case) -> Iterator[Advice]:

@@ -29,6 +29,8 @@ def _no_queues(case: Case) -> Missing | None:
         return wants
     if case.setting(_KNOB)[0] or (wants.one and queues(case)):
         return None
+    if case.configuration.values:
+        return skipped("what was given does not say CUDA_DEVICE_MAX_CONNECTIONS, which the environment sets")
     return skipped("CUDA_DEVICE_MAX_CONNECTIONS is not known: pass the job's environment with --config")
 
 

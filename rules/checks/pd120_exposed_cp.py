@@ -9,7 +9,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.needs import GPUS, WINDOW
+from perfdoc.rules.engine.needs import GPUS, WINDOW, to_give
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.context_parallel import (
@@ -56,7 +56,8 @@ _BLOCKED = (
 )
 _REMEDIES = {
     "mixed": "cp_comm_type differs between layers: set p2p for the layers with exposed communication.",
-    "unknown": "Pass the job's configuration (--config FILE): cp_comm_type is not known.",
+    "unknown": "cp_comm_type is not known. A ring (p2p, the default) overlaps with attention, if it is not "
+    "set already; a2a and all_gather run before it.",
     "ring": "Attention is long enough to hide the ring: find what blocks it, such as "
     "CUDA_DEVICE_MAX_CONNECTIONS (PD112), or ranks with uneven pieces of a packed batch.",
     "unclear": "Attention time is not known, so neither is whether it could hide the transfer: add NVTX or "
@@ -91,7 +92,7 @@ def evaluate(case: Case) -> Verdict:
         reason="not hidden by attention",
         evidence=evidence,
         advice=advice,
-        remedy=_BLOCKED if blocked else "" if advice else _REMEDIES[_kind(scheme, ratio)],
+        remedy=_BLOCKED if blocked else "" if advice else _in_words(case, _kind(scheme, ratio)),
         otherwise=_REMEDIES["short"],
         gain=blocked or exposed,
         verify="Run again: exposed CP communication in the ledger falls, and attention time stays the same.",
@@ -120,6 +121,11 @@ def _kind(scheme: str | None, ratio: float | None) -> str:
     if scheme is None or scheme == "mixed":
         return scheme or "unknown"
     return "unclear" if ratio is None else "ring" if ratio <= 1.0 else "short"
+
+
+def _in_words(case: Case, kind: str) -> str:
+    give = f" To be sure, {to_give(case, _TYPE)}." if kind == "unknown" else ""
+    return f"{_REMEDIES[kind]}{give}"
 
 
 def _advice(case: Case, scheme: str, cp: int, ratio: float | None) -> Iterator[Advice]:

@@ -14,9 +14,9 @@ from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_start_up_counts
+from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_hidden, why_start_up_counts
 from perfdoc.rules.facts.degrees import uses_fsdp
-from perfdoc.rules.facts.graphs import graph_advice, why_no_room
+from perfdoc.rules.facts.graphs import graph_advice, why_no_graphs, why_no_room
 from perfdoc.rules.facts.idle import MIN_HOST_FRAC, between_steps_ns, launching_ns, waiting_ns
 from perfdoc.rules.facts.micro_batches import fits_doubled, larger
 from perfdoc.rules.facts.model_memory import cp_of, tp_of
@@ -44,6 +44,7 @@ META = Meta(
 MOST_FRAC = 0.5
 """The same for a window without steps: a smaller share may be start-up."""
 _LARGER = "more work per launch, fewer launches"
+_GRAPHS = "CUDA graphs launch a layer with one call, where they are not used already and shapes are static."
 _SHOWN = 3
 _WAITS = "the launching thread waits for something other than the device, off the CPU"
 _BETWEEN = "the host works between steps for long without a CUDA call"
@@ -191,6 +192,8 @@ def _remedy(case: Case) -> str:
             "Many kernels are shorter than their launches: fuse operators (PD404), and for fine-tuning pack "
             "short samples."
         )
+    if not case.setting("cuda_graph_impl")[0] and not why_hidden(case) and not why_no_graphs(case):
+        words.append(_GRAPHS)
     words += [no_room] if (no_room := why_no_room(case)) else []
     words.append("The host section lists the calls that wait for the device; remove those first.")
     return " ".join(words)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from perfdoc.analyzers.device.copy_times import CopyTime
 from perfdoc.results.figures import brief
 from perfdoc.results.rules import Advice, Evidence
@@ -31,13 +33,24 @@ MIN_FRAC = 0.05
 NO_STEPS_MIN_FRAC = 0.5
 """The same for a problem in a window without steps, which includes start-up loads."""
 _START_UP = "The window is the whole capture: weights loaded once at the start count. "
+_BETWEEN = ("host to device", "device to host")
 _KINDS = 3
 """Shown."""
 _OFFLOADED = "cpu_offloading_num_layers"
+MOSTLY_FRAC = 0.9
+"""Of the copies between host and device: with as many pinned already, pinning is no advice."""
+_KEEP = "Keep data on the device that is copied back and forth (offloaded state, metrics read each step). "
 _HOST = (
-    "Keep data on the device that is copied back and forth (offloaded state, metrics read each step). Copy "
-    "the rest from pinned memory (pin_memory=True) with non_blocking=True, on a separate stream, one batch "
-    "or layer ahead of its use."
+    f"{_KEEP}Copy the rest from pinned memory (pin_memory=True) with non_blocking=True, on a separate "
+    "stream, one batch or layer ahead of its use."
+)
+_PINNED = (
+    f"{_KEEP}Copy the rest with non_blocking=True on a separate stream, one batch or layer ahead of its use: "
+    "host memory is pinned already, so that the link is what takes the time."
+)
+_UNKNOWN_MEMORY = (
+    f"{_KEEP}Copy the rest with non_blocking=True, on a separate stream, one batch or layer ahead of its "
+    "use, from pinned memory (pin_memory=True) if it is not pinned already."
 )
 _DEVICE = (
     "Find what copies or clears whole tensors on the device (contiguous(), clone(), zero_grad without "
@@ -58,7 +71,7 @@ def evaluate(case: Case) -> Verdict:
     kinds = _over_ranks(case)
     evidence += [Evidence(label=f"{c.kind}, all ranks", value=_words(c)) for c in kinds[:_KINDS]]
     with_host = 2 * sum(c.exposed_ns for c in kinds if "host" in c.kind) >= sum(c.exposed_ns for c in kinds)
-    hand = _HOST if with_host else _DEVICE
+    hand = _from_host(kinds) if with_host else _DEVICE
     advice = _fewer_layers(case) if with_host else []
     whole = bool(why_start_up_counts(case))
     return Verdict(
@@ -75,6 +88,15 @@ def evaluate(case: Case) -> Verdict:
         false_alarm=(_START_UP if whole else "")
         + "The window includes model loading, a checkpoint or an evaluation.",
     )
+
+
+def _from_host(kinds: Sequence[CopyTime]) -> str:
+    """By what is known of the host memory of most of the copies."""
+    ours = [c for c in kinds if c.kind in _BETWEEN]
+    if not ours or any(c.pinned is None for c in ours):
+        return _UNKNOWN_MEMORY
+    pinned, count = sum(c.pinned or 0 for c in ours), sum(c.count for c in ours)
+    return _PINNED if pinned >= MOSTLY_FRAC * count else _HOST
 
 
 def _fewer_layers(case: Case) -> list[Advice]:
@@ -101,6 +123,8 @@ def _over_ranks(case: Case) -> list[CopyTime]:
             count=sum(c.count for c in some),
             exposed_ns=sum(c.exposed_ns for c in some),
             bytes=None if any(c.bytes is None for c in some) else sum(c.bytes or 0 for c in some),
+            total_ns=sum(c.total_ns for c in some),
+            pinned=None if any(c.pinned is None for c in some) else sum(c.pinned or 0 for c in some),
         )
         for kind, some in by_kind.items()
     ]
@@ -109,4 +133,6 @@ def _over_ranks(case: Case) -> list[CopyTime]:
 
 def _words(copies: CopyTime) -> str:
     size = "" if copies.bytes is None else f", {copies.bytes / 2**20:,.4g} MiB"
-    return f"{brief(copies.exposed_ns)} in {copies.count:,}{size}"
+    fast = f", {copies.bytes / copies.total_ns:,.3g} GB/s" if copies.bytes and copies.total_ns else ""
+    pinned = "" if copies.pinned is None or copies.kind not in _BETWEEN else f", {copies.pinned:,} pinned"
+    return f"{brief(copies.exposed_ns)} in {copies.count:,}{size}{fast}{pinned}"

@@ -56,19 +56,20 @@ ACTIVATIONS_FRAC = 0.5
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires, as information next to PD502, if memory runs out and no setting is left that costs no ranks. In
-    order: context parallelism, if activations are `ACTIVATIONS_FRAC` of the peak and the sequence is longer
-    than the hidden size; expert, then tensor parallelism inside the NVLink domain; the pipeline, with virtual
-    stages."""
+    """Fires, as information next to PD502, if memory runs out and no setting is left, or may be, that costs
+    no ranks. In order: context parallelism, if activations are `ACTIVATIONS_FRAC` of the peak and the
+    sequence is longer than the hidden size; expert, then tensor parallelism inside the NVLink domain; the
+    pipeline, with virtual stages."""
     short = shortage(case)
     if not short.is_one:
         return Verdict(state="passes", evidence=short.evidence)
     measured = [d for d in ([] if case.memory is None else case.memory.devices) if d.peak_reserved_bytes]
     if not measured:
         return Verdict(state="skipped", reason="no memory snapshot has the reserved memory")
-    if any(not p.forbidden for p in proposed(case, pieces(case, short.worst))):
-        reason = "settings that cost no ranks are left: see PD502"
-        return Verdict(state="passes", reason=reason, evidence=short.evidence)
+    for job, may in ((case, "are"), (case.if_unset, "may be")):
+        if any(not p.forbidden for p in proposed(job, pieces(job, short.worst))):
+            reason = f"settings that cost no ranks {may} left: see PD502"
+            return Verdict(state="passes", reason=reason, evidence=short.evidence)
     worst = max(measured, key=lambda d: (d.oom_events or 0, d.peak_reserved_bytes or 0))
     evidence = [
         *short.counts,
@@ -81,7 +82,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         level="information",
-        reason=f"{short.reason}, and no setting that costs no ranks is left",
+        reason=f"{short.reason}, and no setting that costs no ranks is known to be left",
         evidence=evidence,
         advice=advice,
         remedy=_FIRST if advice else f"{_OTHERWISE} {_FIRST}",

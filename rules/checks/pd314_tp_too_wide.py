@@ -16,13 +16,13 @@ from perfdoc.rules.facts.degrees import (
     CP,
     PP,
     TP,
-    UNKNOWN,
     VPP,
     degrees_of,
     hidden_size_of,
     layers_of,
     leaves_nvlink,
     sequence_of,
+    why_unknown,
 )
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged, transfer_ns
 from perfdoc.rules.facts.memory_need import too_large
@@ -67,7 +67,7 @@ def evaluate(case: Case) -> Verdict:
         return nothing
     now = degrees_of(case)
     if now is None:
-        return Verdict(state="skipped", reason=UNKNOWN)
+        return Verdict(state="skipped", reason=why_unknown(case))
     evidence.append(Evidence(label="ranks of a tensor-parallel group", value=str(now.tp)))
     if now.tp < MIN_TP:
         reason = f"a group of {now.tp} is small: whether the model fits one GPU, see PD310"

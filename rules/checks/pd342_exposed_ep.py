@@ -39,7 +39,7 @@ def evaluate(case: Case) -> Verdict:
         reason="exposed: no compute overlaps with it",
         evidence=evidence,
         advice=advice,
-        remedy="" if advice else _OTHERWISE if case.configuration.values else _NO_CONFIGURATION,
+        remedy="" if advice else _OTHERWISE if case.configuration.values else f"{_OTHERWISE} {_GIVE}",
         otherwise=_OTHERWISE,
         gain=ceiling_of_transfer(case, "ep"),
         verify="Run again: exposed EP communication in the ledger falls, and the step time by as much.",
@@ -48,9 +48,9 @@ def evaluate(case: Case) -> Verdict:
     )
 
 
-_NO_CONFIGURATION = "Give the job's configuration (--config FILE): without it no setting can be advised."
+_GIVE = "Give the job's configuration (--config FILE): it tells which overlap is not on yet."
 _OTHERWISE = (
-    "No setting that is known would hide it as the job is. Let the exchange run beside another micro-batch "
+    "Let the exchange run beside another micro-batch "
     "(with a pipeline that needs virtual stages; full recomputation forbids it), keep expert ranks inside "
     "the NVLink domain (PD343), or use fewer of them."
 )

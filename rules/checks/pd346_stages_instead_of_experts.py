@@ -17,11 +17,11 @@ from perfdoc.rules.facts.degrees import (
     EXPERTS,
     NOT_DENSE,
     PP,
-    UNKNOWN,
     batch_divides,
     degrees_of,
     experts_of,
     nvlink_domain,
+    why_unknown,
 )
 from perfdoc.rules.facts.memory_need import too_large
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
@@ -61,9 +61,8 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", evidence=evidence)
     domain = nvlink_domain(case)
     if now is None or domain is None:
-        reason = (
-            UNKNOWN if now is None else "it is not known how many GPUs reach one another over NVLink here"
-        )
+        unreached = "it is not known how many GPUs reach one another over NVLink here"
+        reason = why_unknown(case) if now is None else unreached
         return Verdict(state="skipped", reason=reason)
     then = _best(case, now, domain)
     if splits_too_far(case):

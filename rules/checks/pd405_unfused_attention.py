@@ -125,4 +125,5 @@ def _fused(case: Case) -> list[Advice]:
         to=True,
         why="one kernel for scale, mask and softmax; of use only where attention itself cannot be fused",
     )
-    return [backend, softmax] if case.setting(_SOFTMAX) == (True, False) else [backend]
+    off = case.is_set_to(_SOFTMAX, False) and _SOFTMAX not in case.assumed
+    return [backend, softmax] if off else [backend]

@@ -8,7 +8,7 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling, predicted
-from perfdoc.rules.engine.needs import given
+from perfdoc.rules.engine.needs import given, to_give
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import fused_attention_runs
 from perfdoc.rules.facts.memory_relief import (
@@ -49,7 +49,7 @@ def evaluate(case: Case) -> Verdict:
         reason = "memory does not hold one layer more"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     if kept is None:
-        why = "give the model's shape and the layout (--config)"
+        why = to_give(case, "num_layers", "pipeline_model_parallel_size", "micro_batch_size")
         if case.is_set_to(GRANULARITY, "selective"):
             why = "recompute fewer modules, and look at the peak again"
         elif not fused_attention_runs(case):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoc.analyzers.device.window import Window
+from perfdoc.analyzers.device.window import NO_LAUNCHES, Window
 from perfdoc.results.capture_parts import Period
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.rules import Evidence
@@ -47,7 +47,9 @@ def evaluate(case: Case) -> Verdict:
         state="fires",
         reason=window.reason,
         evidence=evidence,
-        remedy=" ".join([*_what_is_there(window), _WRAP]),
+        remedy=_launches(case)
+        if window.reason == NO_LAUNCHES
+        else " ".join([*_what_is_there(window), _WRAP]),
         verify="Analyse again: the report gives a step time and the number of steps.",
         false_alarm="A program without steps, such as inference: pass --window.",
     )
@@ -57,6 +59,13 @@ _WRAP = (
     'Wrap each step: torch.cuda.nvtx.range_push(f"step {n}") … range_pop(), or call profiler.step(); or name '
     "your own ranges with --step-range REGEX."
 )
+
+
+def _launches(case: Case) -> str:
+    """Steps are marked; what is missing is the launch of what ran in them."""
+    found = (c.capabilities["launch_correlation"] for c in case.captures)
+    why = next((c.remedy for c in found if not c.available and c.remedy), "")
+    return " ".join(w for w in ("The steps are marked: capture the launches of their kernels too.", why) if w)
 
 
 def _words(period: Period) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Literal
 
@@ -18,6 +18,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.replay import Prediction
+from perfdoc.rules.engine.unset import unset_switches
 from perfdoc.rules.facts.hardware import Gpu, gpu_of
 from perfdoc.simulator.replay.gains import Gains, no_gains
 
@@ -37,6 +38,8 @@ class Case:
     """What was given and the captures show otherwise; it is no longer among facts and settings."""
     as_given: Case | None = None
     """The case with it, to tell what a rule lacks for it; None where nothing is contradicted."""
+    assumed: frozenset[str] = frozenset()
+    """Unknown switches that are taken to be as nobody set them; see `if_unset`."""
 
     @classmethod
     def of(cls, captures: Sequence[CaptureMeasurement]) -> Case:
@@ -141,6 +144,16 @@ class Case:
         """A parallel degree, null read as 1; None if it is unknown."""
         known, value = self.setting(knob)
         return 1 if known and value is None else self.number(knob)
+
+    @cached_property
+    def if_unset(self) -> Case:
+        """The case if nobody set the switches that are unknown: what holds in it is advice for the case that
+        a switch is not set already. Itself where none is unknown."""
+        found = unset_switches(self.configuration, self.ranks)
+        if not found:
+            return self
+        configuration = self.configuration.with_changes(found)
+        return replace(self, configuration=configuration, assumed=frozenset(found))
 
     @cached_property
     def gpu(self) -> Gpu | None:

@@ -72,10 +72,23 @@ def given(value: T | None) -> T:
     return value
 
 
-def known(words: str, *of: Callable[[Case], object], reason: str = "") -> Need:
+def known(words: str, *of: Callable[[Case], object], reason: str | Callable[[Case], str] = "") -> Need:
     """Values that are not None. reason: "… is not known" if not given."""
-    why = reason or f"{words} is not known"
-    return Need(words=words, missing=lambda case: skipped(why) if any(f(case) is None for f in of) else None)
+
+    def missing(case: Case) -> Missing | None:
+        if all(f(case) is not None for f in of):
+            return None
+        return skipped(reason(case) if callable(reason) else reason or f"{words} is not known")
+
+    return Need(words=words, missing=missing)
+
+
+def to_give(case: Case, *knobs: str) -> str:
+    """What to give for settings that are not known: the configuration, or what it lacks if it was given."""
+    lacking = [knob for knob in knobs if not case.setting(knob)[0]]
+    if not case.configuration.values:
+        return "give the job's configuration (--config FILE)"
+    return f"add {', '.join(lacking)} to what was given" if lacking else "see what else the job sets"
 
 
 def applies(words: str, holds: Callable[[Case], bool], otherwise: str) -> Need:
@@ -136,7 +149,7 @@ def on_some_rank(words: str, of: Callable[[RankMeasurement], _Measured]) -> Need
         found = [of(rank) for rank in case.ranks]
         if any(f.state == "measured" for f in found):
             return None
-        return skipped(found[0].reason if found else "no ranks")
+        return skipped(found[0].reason if found else no_trace(case))
 
     return Need(words=words, missing=missing)
 
@@ -148,6 +161,8 @@ def over_ranks(words: str, of: Callable[[Case], _Measured]) -> Need:
         found = of(case)
         if found.state == "measured":
             return None
+        if why := no_trace(case):
+            return skipped(why)
         return not_applicable(found.reason or ONE_RANK) if len(case.ranks) < 2 else skipped(found.reason)
 
     return Need(words=words, missing=missing)
@@ -166,11 +181,22 @@ def _not_all_work(case: Case) -> Missing | None:
 
 ALL_WORK = Need(words="all that the devices ran", missing=_not_all_work)
 """Of a subsampled file no share of the window is known."""
-WINDOW = known(
-    "a window that is not empty", lambda case: case.share(lambda _: 0), reason="every window is empty"
-)
-GPU_MODEL = known(
-    "GPUs of one known model",
-    lambda case: case.gpu,
-    reason="the GPU model is not known",
-)
+
+
+def no_trace(case: Case) -> str:
+    """Why what a trace shows is missing: a memory snapshot alone was given. Empty with a trace."""
+    return "" if case.ranks else "no trace was given"
+
+
+def _empty(case: Case) -> Missing | None:
+    if case.share(lambda _: 0) is not None:
+        return None
+    return skipped(no_trace(case) or "every window is empty")
+
+
+def _gpu_unknown(case: Case) -> Missing | None:
+    return skipped(no_trace(case) or "the GPU model is not known") if case.gpu is None else None
+
+
+WINDOW = Need(words="a window that is not empty", missing=_empty)
+GPU_MODEL = Need(words="GPUs of one known model", missing=_gpu_unknown)

@@ -23,6 +23,7 @@ from perfdoc.rules.engine.needs import ALL_WORK, Need, first_missing
 from perfdoc.rules.engine.ranking import ranked
 from perfdoc.rules.engine.related import Applied, related
 from perfdoc.rules.engine.rule import Meta, Rule, State, Verdict
+from perfdoc.rules.engine.unknown import if_unset
 
 ENTRY_POINT_GROUP = "perfdoc.rules"
 """Other packages add rules by naming modules of theirs in this entry-point group."""
@@ -125,6 +126,9 @@ def applied(rule: Rule, case: Case) -> Applied:
             else None
         )
         remedy = verdict.remedy if allowed or not verdict.advice else _in_words(verdict)
+        if verdict.state == "fires" and (more := if_unset(rule, case, advice)) is not None:
+            advice = [*advice, *more.advice]
+            remedy = remedy if allowed else more.remedy
         unit, share = case.unit, _share(gain, case)
     except Exception as error:  # noqa: BLE001 - a rule may be anybody's; the others must still run
         verdict = Verdict(state="error", reason=f"{type(error).__name__}: {error}")

@@ -6,12 +6,11 @@ from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.needs import applies, known
+from perfdoc.rules.engine.needs import applies, known, to_give
 
 TP, PP, CP = "tensor_model_parallel_size", "pipeline_model_parallel_size", "context_parallel_size"
 VPP, EP = "virtual_pipeline_model_parallel_size", "expert_model_parallel_size"
 ETP = "expert_tensor_parallel_size"
-UNKNOWN = "the parallel degrees are not all known: give the job's configuration (--config FILE)"
 _RACK = 8
 """A larger domain spans several servers, so the ranks per server do not bound it."""
 
@@ -36,7 +35,13 @@ def degrees_of(case: Case) -> Degrees | None:
     return Degrees(tp=tp, pp=pp, cp=cp, dp=dp, vpp=vpp, ep=ep or 1, etp=etp or 1)
 
 
-DEGREES = known("all parallel degrees", degrees_of, reason=UNKNOWN)
+def why_unknown(case: Case) -> str:
+    """Which degrees lack, and what to give."""
+    experts = (EP,) if has_experts(case) else ()
+    return f"the parallel degrees are not all known: {to_give(case, TP, PP, CP, 'world_size', *experts)}"
+
+
+DEGREES = known("all parallel degrees", degrees_of, reason=why_unknown)
 
 
 def has_experts(case: Case) -> bool | None:

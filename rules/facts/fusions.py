@@ -52,7 +52,7 @@ def known_off(case: Case, knob: str) -> bool:
     megatron-core's default."""
     known, value = case.setting(knob)
     if known:
-        return value is False
+        return value is False and knob not in case.assumed
     configuration = case.configuration
     return (
         configuration.dialect == "verl"

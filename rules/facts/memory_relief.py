@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 
 from perfdoc.knobs.knob import Value
+from perfdoc.results.figures import gib
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
@@ -52,8 +53,10 @@ def _activations(case: Case, room: Room | None) -> Iterator[Advice]:
     if granularity == (True, None):
         if host_memory_suits(case):
             yield from _offload(case, room)
-        else:
+        elif cheap_modules(case):
             yield from _selective(case)
+        else:
+            yield from _full(case, room)
     elif granularity == (True, "selective"):
         yield from _full(case, room)
 
@@ -162,6 +165,8 @@ def words(case: Case, room: Room | None) -> str:
     activations, total = parts.get("activations", 0), sum(parts.values())
     if 2 * activations > total > 0:
         found.append("Activations are most of the peak.")
+        if not case.setting(GRANULARITY)[0] or GRANULARITY in case.assumed:
+            found.append(_RECOMPUTE)
         if _fsdp(case) and case.gpu is not None and not case.gpu.grace:
             found.append("FSDP does not shard them: recompute, or shorten the sequence per GPU.")
     if (pp_of(case) or 1) == 1 or case.is_set_to("pipeline_model_parallel_size", 1):
@@ -173,7 +178,30 @@ def words(case: Case, room: Room | None) -> str:
             "On Grace, activations can be offloaded to host memory (cpu_offloading, or by module with "
             "fine_grained_activation_offloading, which works with pipelines and recomputation)."
         )
-    return " ".join(found)
+    return " ".join([*found, *_large_request(room)])
+
+
+LARGE_BYTES = 1 << 30
+"""A request of as much is one large tensor, not the last drop."""
+_RECOMPUTE = (
+    "Recomputation frees most of them, where it is not on already: cheap modules first, then whole layers "
+    "(recompute_granularity selective, then full)."
+)
+
+
+def _large_request(room: Room | None) -> Iterator[str]:
+    """What to do about one large tensor, which was the first that did not fit."""
+    if room is None or not room.device.out_of_memory:
+        return
+    first = room.device.out_of_memory[0]
+    if first.requested_bytes < LARGE_BYTES:
+        return
+    where = f" in {first.function} ({first.file}:{first.line})" if first.function else ""
+    yield (
+        f"The request that failed is one tensor of {gib(first.requested_bytes)}{where}: make it "
+        "smaller there. A smaller micro-batch or a split of the sequence does; for logits a fused or "
+        "chunked loss, for attention scores fused attention."
+    )
 
 
 def _fsdp(case: Case) -> bool:

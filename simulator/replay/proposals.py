@@ -160,8 +160,10 @@ def _of_kernels(rebuilt: Rebuilt) -> Iterator[Proposal]:
 
 def _no_fp8(rebuilt: Rebuilt) -> str:
     """Why FP8 cannot be predicted here; empty where it can."""
-    if any(peak_flops(rank.gpu_name, "fp8") is None for rank in rebuilt.ranks):
-        return "FP8 support of these GPUs is unknown"
+    without = [rank.gpu_name for rank in rebuilt.ranks if peak_flops(rank.gpu_name, "fp8") is None]
+    if without:
+        known = next((name for name in without if peak_flops(name, "bf16") is not None), None)
+        return "FP8 support of these GPUs is unknown" if known is None else f"{known} has no FP8 GEMMs"
     if any(rank.facts.dtype not in ("bf16", "fp16") for rank in rebuilt.ranks):
         return "the current GEMM dtype is unknown: give it, such as --set dtype=bf16"
     return ""

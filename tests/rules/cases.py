@@ -119,8 +119,13 @@ def step_with_communication(exposed_us: int, *, name: str = "all-grads-sync") ->
 
 
 def settings_of(found: RuleResult) -> dict[str, Value]:
-    """What is advised and allowed."""
-    return {a.knob: value_of(a) for a in found.advice if not a.forbidden}
+    """What is advised by what is known, and allowed."""
+    return {a.knob: value_of(a) for a in found.advice if not a.forbidden and not a.if_unset}
+
+
+def if_unset(found: RuleResult) -> dict[str, Value]:
+    """What is advised in case that it is not set already."""
+    return {a.knob: value_of(a) for a in found.advice if a.if_unset}
 
 
 def evidence_of(found: RuleResult) -> Sequence[str]:

@@ -33,8 +33,8 @@ def copying(exposed_us: int, kind: str = "host_to_device") -> TimelineBuilder:
 def test_threshold_and_figures(tmp_path: Path) -> None:
     found = result("PD204", case_of(tmp_path, copying(50)))
     assert found.state == "fires", found.reason
-    # Hidden copies are no kind of the exposed ones; 2 copies of 1 MiB, 2 x 50 us.
-    assert evidence_of(found) == ["5.0 %", "50 µs", "100 µs in 2, 2 MiB"]
+    # Hidden copies are no kind of the exposed ones; 2 copies of 1 MiB, 2 x 50 us of 2 x 150.
+    assert evidence_of(found) == ["5.0 %", "50 µs", "100 µs in 2, 2 MiB, 6.99 GB/s"]
     assert found.evidence[-1].label == "host to device, all ranks"
     assert found.gain is not None
     assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05))

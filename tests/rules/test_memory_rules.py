@@ -16,7 +16,7 @@ from perfdoc.rules.checks import pd508_pending_frees, pd509_memory_outside_pytor
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts import shortage
 from tests.analyzers.tiny import GEMM
-from tests.rules.cases import case_of, evidence_of, result, settings_of
+from tests.rules.cases import case_of, evidence_of, if_unset, result, settings_of
 from tests.rules.laid import (
     GIB,
     dense,
@@ -61,7 +61,10 @@ def test_nobody_is_out_of_memory(tmp_path: Path, steps: Case) -> None:
 
 def test_out_of_memory_says_what_was_asked_for(tmp_path: Path, steps: Case) -> None:
     found = result("PD502", failed(tmp_path, given(steps)))
-    assert (found.state, found.level, found.advice) == ("fires", "problem", [])
+    assert (found.state, found.level, settings_of(found)) == ("fires", "problem", {})
+    assert "one tensor of 2.00 GiB in forward (model.py:30)" in found.remedy
+    assert if_unset(found)["recompute_granularity"] in ("selective", "full")
+    assert "recompute_granularity" in found.remedy
     assert "forward (model.py:30)" in found.evidence[2].label
     assert evidence_of(found)[:4] == ["1", "0", "2.00 GiB", "0.50 GiB"]
 
@@ -97,7 +100,8 @@ def test_states_before_activations_before_the_micro_batch(tmp_path: Path, steps:
 
 def test_modules_that_delayed_scaling_cannot_recompute(tmp_path: Path, steps: Case) -> None:
     settings: dict[str, Value] = {"recompute_granularity": None, "fp8": "hybrid", "fp8_recipe": "delayed"}
-    assert settings_of(result("PD502", failed(tmp_path, given(steps, **settings)))) == {}
+    whole = settings_of(result("PD502", failed(tmp_path, given(steps, **settings))))
+    assert (whole["recompute_granularity"], whole["recompute_modules"]) == ("full", None)
     settings = {**settings, "fp8_recipe": "tensorwise", "moe_grouped_gemm": True, "num_moe_experts": 8}
     found = settings_of(result("PD502", failed(tmp_path, given(steps, **settings))))
     assert found["recompute_modules"] == ("layernorm", "moe_act")

@@ -15,7 +15,15 @@ from perfdoc.rules.checks.pd113_slowed_gemms import USUAL_SM as TUNED_SM
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.hidden import LITTLE_HIDDEN_FRAC
 from perfdoc.rules.facts.work_queues import MANY
-from tests.rules.cases import case_of, predicting, result, settings_of, step_with_gap, with_predictions
+from tests.rules.cases import (
+    case_of,
+    if_unset,
+    predicting,
+    result,
+    settings_of,
+    step_with_gap,
+    with_predictions,
+)
 from tests.rules.communicating import B200, communicating, having, with_exposed, with_parts
 
 TP: dict[str, Value] = {
@@ -45,8 +53,9 @@ def test_pd111_threshold(tmp_path: Path) -> None:
 
 def test_pd111_is_a_problem_where_something_is_off(exposed: Case, tmp_path: Path) -> None:
     unknown = result("PD111", having(exposed))
-    assert (unknown.state, unknown.level, unknown.advice) == ("fires", "information", [])
-    assert "--config" in unknown.remedy
+    assert (unknown.state, unknown.level, settings_of(unknown)) == ("fires", "information", {})
+    assert if_unset(unknown) == {"sequence_parallel": True, "tp_comm_overlap": True}
+    assert "tp_comm_overlap" in unknown.remedy
     # Of 100 us exposed and 11 hidden 9.9 % are hidden; of 100 and 12 10.7 %.
     for hidden_us, level in ((11, "problem"), (12, "information")):
         assert (hidden_us / (100 + hidden_us) < LITTLE_HIDDEN_FRAC) == (level == "problem")

@@ -73,7 +73,8 @@ class EventRows:
             *("grid_blocks", "block_threads", "graph_node"),
         )
         self.copies = Rows(
-            "start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "bytes", "graph_node"
+            *("start_ns", "end_ns", "ordinal", "stream", "correlation", "kind", "bytes", "pinned"),
+            "graph_node",
         )
         self.api_calls = Rows("start_ns", "end_ns", "thread", "correlation", "name")
         self.syncs = Rows(
@@ -179,12 +180,14 @@ class EventRows:
         args = _decode(_COPY_ARGS, event)
         start, end, ordinal, stream, correlation = self._on_device(event, args)
         if event.cat in ("Memset", "gpu_memset"):
-            kind = CopyKind.MEMSET
+            kind, pinned = CopyKind.MEMSET, -1
         else:
             words = self._name(event)[:40].split(" ", 2)
+            ends = words[2] if len(words) > 2 else ""
+            pinned = 0 if "Pageable" in ends else 1 if "Pinned" in ends else -1
             kind = _COPY_KINDS.get(words[1] if len(words) > 1 else "", CopyKind.OTHER)
         moved, node = non_negative(args.bytes), positive(args.graph_node)
-        self.copies.add(start, end, ordinal, stream, correlation, kind, moved, node)
+        self.copies.add(start, end, ordinal, stream, correlation, kind, moved, pinned, node)
 
     def _api_call(self, event: Event) -> None:
         args = _decode(_LAUNCH_ARGS, event)

@@ -76,6 +76,7 @@ def read_copies(source: NsysSource, ids: Ids) -> Copies:
         wanted = {**_ACTIVITY, "bytes": UNKNOWN, "graphNodeId": NULL}
         if kind_column:
             wanted |= {kind_column: 0, "srcDeviceId": NULL, "dstDeviceId": NULL}
+            wanted |= {"srcKind": UNKNOWN, "dstKind": UNKNOWN}
         c = read_ints(source, table, wanted)
         parts.append(
             Copies(
@@ -88,6 +89,9 @@ def read_copies(source: NsysSource, ids: Ids) -> Copies:
                 if kind_column
                 else np.full(len(c["start"]), CopyKind.MEMSET, np.int8),
                 bytes=c["bytes"],
+                pinned=_pinned(c["srcKind"], c["dstKind"])
+                if kind_column
+                else np.full(len(c["start"]), UNKNOWN, np.int8),
                 graph_node=_zero_is_none(c["graphNodeId"]),
             )
         )
@@ -105,6 +109,17 @@ def read_graph_launches(source: NsysSource, ids: Ids) -> GraphLaunches:
         correlation=known_correlations(c["correlationId"]),
         graph=c["graphExecId"],
     )
+
+
+_PAGEABLE, _PINNED = 0, 1
+"""ENUM_CUDA_MEM_KIND."""
+
+
+def _pinned(source_kind: I64, target_kind: I64) -> I8:
+    """By the kinds of memory at both ends: pageable at either end is staged."""
+    pageable = (source_kind == _PAGEABLE) | (target_kind == _PAGEABLE)
+    pinned = (source_kind == _PINNED) | (target_kind == _PINNED)
+    return np.where(pageable, np.int8(0), np.where(pinned, np.int8(1), np.int8(UNKNOWN)))
 
 
 def _copy_kind(copy_kind: I64, source_device: I64, target_device: I64) -> I8:

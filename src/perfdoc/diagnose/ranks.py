@@ -86,7 +86,7 @@ def host_gaps_of(ranks: Sequence[d.Rank]) -> d.HostGapsAnalysis:
     late = sum(r.ledger_ns.idle.host + r.ledger_ns.idle.gc + r.ledger_ns.idle.data for r in ranks)
     return d.HostGapsAnalysis(
         state="measured" if window else "not_measured",
-        reason="" if window else "the window is empty",
+        reason="" if window else "the window is empty" if ranks else NO_TRACE,
         host_frac=late / window if window else None,
         causes=causes if window else dict.fromkeys(causes),
         causes_reasons=reasons if window else {},
@@ -99,6 +99,7 @@ def _shows(rank: d.Rank, cause: str) -> bool:
     return pause is None or pause.state == "measured"
 
 
+NO_TRACE = "no trace was given"
 TOP_KERNELS = 50
 """Kernel names in the diagnosis, by time."""
 
@@ -117,7 +118,9 @@ def kernels_of(captures: Sequence[CaptureMeasurement]) -> d.KernelsAnalysis:
         on_host = all(r.on_host for c in captures for r in c.ranks)
         return d.KernelsAnalysis(
             state="not_measured",
-            reason="the ranks train on the CPU, which runs no kernels"
+            reason=NO_TRACE
+            if not captures
+            else "the ranks train on the CPU, which runs no kernels"
             if on_host
             else "no kernel rows inside the window (whole CUDA graphs hide theirs)",
             classes=[],

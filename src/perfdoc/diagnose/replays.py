@@ -11,11 +11,13 @@ from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
+from perfdoc.diagnose.ranks import NO_TRACE
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
 
+_GIVE = "Give a trace of the run too."
 _LEAVE_OUT = "Leave --no-replay out."
 _LATER = "Capture later steps, or give the part that counts: --window START,END."
 _NOT_RUN = "the windows were not replayed"
@@ -45,6 +47,8 @@ def replays_of(
         for r, device, label in zip(measured, job.devices, job.labels, strict=True)
         if isinstance(r.also, KeptRank)
     ]
+    if not measured:
+        return ReplayTopic(replay=_nothing(NO_TRACE, _GIVE), gains=no_gains(NO_TRACE, _GIVE), combined=None)
     if not kept or len(kept) < len(measured):
         return ReplayTopic(
             replay=_nothing(_NOT_RUN, _LEAVE_OUT),

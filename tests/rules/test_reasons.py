@@ -1,0 +1,140 @@
+"""Reasons and remedies name what is missing, not what usually is."""
+
+from __future__ import annotations
+
+import sqlite3
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from perfdoc.analyzers.device.window import NO_LAUNCHES, WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.reports.sections.kernel_parts import _linear
+from perfdoc.rules.checks import pd204_exposed_copies as pd204
+from perfdoc.rules.engine.case import Case
+from perfdoc.simulator.captures.kineto import write_kineto
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.simulator.replay.proposals import _no_fp8
+from tests.analyzers.tiny import GEMM
+from tests.reports import build_rank
+from tests.reports.build import one_rank
+from tests.rules.cases import US, case_of, evidence_of, result
+from tests.rules.communicating import communicating, having
+from tests.rules.test_exposed_copies import copying
+
+PAGEABLE, PINNED, DEVICE = 0, 1, 2
+
+
+def test_a_snapshot_alone_is_no_job_on_the_cpu() -> None:
+    found = diagnose([])
+    said = [found.analyses.kernels, found.analyses.host_gaps, found.analyses.replay, found.analyses.gains]
+    assert {one.reason for one in said} == {"no trace was given"}
+    assert "no-replay" not in found.analyses.replay.remedy + found.analyses.gains.remedy
+    reasons = {rule.code: rule.reason for rule in found.rules}
+    for code in ("PD101", "PD112", "PD201", "PD202", "PD401"):
+        assert reasons[code] == "no trace was given", code
+
+
+def _kinds(path: Path, *kinds: tuple[int | None, int | None]) -> Path:
+    """The file with kinds of memory at both ends of its copies from the host, in their order."""
+    with sqlite3.connect(path) as db:
+        table = "CUPTI_ACTIVITY_KIND_MEMCPY"
+        rows = db.execute(f"SELECT rowid FROM {table} WHERE copyKind = 1 ORDER BY start").fetchall()
+        for (row,), (source, target) in zip(rows, kinds, strict=True):
+            db.execute(f"UPDATE {table} SET srcKind = ?, dstKind = ? WHERE rowid = ?", (source, target, row))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pinned", "advises", "states"),
+    [
+        (((PINNED, DEVICE), (PINNED, DEVICE)), 2, False, True),
+        (((PAGEABLE, DEVICE), (PAGEABLE, DEVICE)), 0, True, False),
+        (((PAGEABLE, DEVICE), (PINNED, DEVICE)), 1, True, False),
+        (((None, None), (PINNED, DEVICE)), None, True, False),
+    ],
+)
+def test_pinned_copies_are_not_to_be_pinned(
+    tmp_path: Path,
+    kinds: tuple[tuple[int | None, int | None], ...],
+    pinned: int | None,
+    advises: bool,
+    states: bool,
+) -> None:
+    """Two copies of 1 MiB in 150 us each, one after the other: 6.99 GB/s."""
+    path = _kinds(write_nsys_sqlite(copying(50).build(), tmp_path / "rank0.sqlite"), *kinds)
+    found = result("PD204", Case.of([measure_capture(path, WindowRequest())]))
+    assert ("pin_memory" in found.remedy, "pinned already, so" in found.remedy) == (advises, states)
+    words = "100 µs in 2, 2 MiB, 6.99 GB/s"
+    assert evidence_of(found)[-1] == (words if pinned is None else f"{words}, {pinned} pinned")
+    assert ("if it is not pinned already" in found.remedy) == (pinned is None)
+    assert pd204.MOSTLY_FRAC == 0.9
+
+
+def test_kineto_names_the_host_memory(tmp_path: Path) -> None:
+    timeline = copying(50).build()
+    path = write_kineto(timeline, tmp_path / "rank0.json", timeline.processes[0].pid)
+    for text, pinned in (("Pinned", 2), ("Pageable", 0), ("Unknown", None)):
+        path.write_text(path.read_text().replace("HtoD (Pinned", f"HtoD ({text}"))
+        (rank,) = measure_capture(path, WindowRequest()).ranks
+        (copies,) = [c for c in rank.copies if c.kind == "host to device"]
+        assert copies.pinned == pinned
+        path.write_text(path.read_text().replace(f"HtoD ({text}", "HtoD (Pinned"))
+
+
+def test_marked_steps_are_not_to_be_marked(tmp_path: Path) -> None:
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(2):
+        thread.range(f"ProfilerStep#{i}", i * 100 * US, (i + 1) * 100 * US)
+        device.kernel(GEMM, i * 100 * US, (i * 100 + 90) * US)
+    found = result("PD902", case_of(tmp_path, builder))
+    assert (found.state, found.reason) == ("fires", NO_LAUNCHES)
+    assert ("Wrap each step" in found.remedy, "launches" in found.remedy) == (False, True)
+    unmarked = TimelineBuilder()
+    unmarked.process().device().kernel(GEMM, 0, 90 * US)
+    assert "Wrap each step" in result("PD902", case_of(tmp_path, unmarked)).remedy
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("NVIDIA A100-SXM4-80GB", "NVIDIA A100-SXM4-80GB has no FP8 GEMMs"),
+        ("Some New GPU", "FP8 support of these GPUs is unknown"),
+        ("NVIDIA H100 80GB HBM3", "dtype"),
+    ],
+)
+def test_gpus_without_fp8_are_known(name: str, words: str) -> None:
+    rank = SimpleNamespace(gpu_name=name, facts=SimpleNamespace(dtype=None))
+    assert words in _no_fp8(SimpleNamespace(ranks=[rank]))  # type: ignore[arg-type]
+
+
+def test_experts_gemms_count_for_a_faster_precision() -> None:
+    """An eighth of the window in linear layers and a quarter in experts' GEMMs are 37.5 % at most."""
+    (rank,) = one_rank().ranks
+    measured = build_rank.kernel_parts()
+    assert measured.linear_window_frac == 0.125
+    for grouped_ns, said in ((0, False), (rank.window.duration_ns // 4, True)):
+        parts = replace(measured, grouped_linear_ns=grouped_ns)
+        (words,) = _linear([replace(rank, kernel_parts=parts)])
+        assert ("experts' GEMMs at most 37.5 %" in words, "12.5 %" in words) == (said, True)
+
+
+def test_a_given_configuration_is_not_asked_for(tmp_path: Path) -> None:
+    case = communicating(tmp_path, "dp", 100)
+    for code in ("PD310", "PD343", "PD315"):
+        bare = result(code, replace(case, configuration=Configuration()))
+        if bare.state == "skipped" and "degrees" in bare.reason:
+            assert "give the job's configuration" in bare.reason
+            given = result(code, having(case, {"tensor_model_parallel_size": 2}))
+            assert "give the job's configuration" not in given.reason
+            assert "context_parallel_size" in given.reason
+            assert "tensor_model_parallel_size" not in given.reason
+            return
+    raise AssertionError("no rule asked for degrees")
