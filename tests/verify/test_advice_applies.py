@@ -68,6 +68,7 @@ def _advised(code: str) -> dict[str, Value]:
     found: dict[str, Value] = {}
     for piece in EXAMPLES[code]["advice"]:
         knob, _, change = piece["change"].partition(": ")
+        change = change.removesuffix(", if not set already")
         value = read_value(catalogue()[knob], change.split(" → ")[-1])
         assert isinstance(value, str | int | float | bool | tuple | None), knob
         found[knob] = value
