@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 
 import numpy as np
 
@@ -40,13 +41,20 @@ REMEDY = (
 
 def event_counts(trace: Trace, launches: Launches) -> dict[int, EventCounts]:
     """What does not correspond, by process that used a device."""
-    return {process: _counts(trace, launches, process) for process in {d.process for d in trace.devices}}
+    names = np.unique(trace.api_calls.name).tolist()
+    launching, copying, recording = (_named(trace, names, p) for p in (_LAUNCH, _COPY, _RECORDING))
+    return {
+        process: _counts(trace, launches, process, launching, copying, recording)
+        for process in {d.process for d in trace.devices}
+    }
 
 
-def _counts(trace: Trace, launches: Launches, process: int) -> EventCounts:
+def _counts(
+    trace: Trace, launches: Launches, process: int, launch_calls: Bool, copy_calls: Bool, record_calls: Bool
+) -> EventCounts:
     api = trace.api_calls
     own = np.isin(api.thread, trace.threads_of(process)) & (api.correlation >= 0)
-    launching = np.flatnonzero(own & _named(trace, own, _LAUNCH))
+    launching = np.flatnonzero(own & launch_calls)
     if not len(launching):
         return NO_EVENTS
     devices = [i for i, d in enumerate(trace.devices) if d.process == process]
@@ -63,7 +71,7 @@ def _counts(trace: Trace, launches: Launches, process: int) -> EventCounts:
     # Queued at most; of work whose call is known.
     queued_ns = int((start[call >= 0] - api.start_ns[call[call >= 0]]).max(initial=0))
     last_ns, first_ns = int(start.max()), int(api.start_ns[launching].min())
-    recording = _recording(trace, own)
+    recording = _recording(trace, own, record_calls)
 
     def calls_without_work(rows: I64) -> tuple[int, int]:
         """Calls that count, and those of them whose work is not there."""
@@ -78,7 +86,7 @@ def _counts(trace: Trace, launches: Launches, process: int) -> EventCounts:
     late = trace.kernels.start_ns[kernel] > first_ns + queued_ns
     late &= (number >= api.correlation[launching].min()) & (number <= api.correlation[launching].max())
     counted, without = calls_without_work(launching)
-    copies, copies_without = calls_without_work(np.flatnonzero(own & _named(trace, own, _COPY)))
+    copies, copies_without = calls_without_work(np.flatnonzero(own & copy_calls))
     kernels, alone = int(late.sum()), int((late & (launches.kernels[kernel] < 0)).sum())
     launches_missing = _missing(alone, kernels, "kernels", "launch call")
     return EventCounts(
@@ -103,9 +111,8 @@ def _missing(without: int, of: int, what: str, other: str) -> str:
     )
 
 
-def _named(trace: Trace, own: Bool, pattern: re.Pattern[str]) -> Bool:
-    """Calls of these whose name matches."""
-    names = np.unique(trace.api_calls.name[own]).tolist()
+def _named(trace: Trace, names: Sequence[int], pattern: re.Pattern[str]) -> Bool:
+    """Calls whose name matches. names: those of all calls."""
     return np.isin(trace.api_calls.name, [i for i in names if pattern.search(trace.strings[i])])
 
 
@@ -115,22 +122,22 @@ def _outermost(trace: Trace, rows: I64, matched: Bool) -> tuple[I64, Bool]:
     api = trace.api_calls
     order = np.lexsort((-api.end_ns[rows], api.start_ns[rows], api.thread[rows]))
     rows, matched = rows[order], matched[order]
-    outer = np.ones(len(rows), bool)
-    thread, reach = -1, -1
-    bounds = zip(api.thread[rows].tolist(), api.end_ns[rows].tolist(), strict=True)
-    for i, (of, end) in enumerate(bounds):
-        outer[i] = of != thread or end > reach
-        thread, reach = of, end if outer[i] else reach
     if not len(rows):
         return rows, matched
+    end_ns, thread = api.end_ns[rows], api.thread[rows]
+    outer = np.ones(len(rows), bool)
+    firsts = np.flatnonzero(np.diff(thread, prepend=thread[0] - 1)).tolist()
+    for first, last in pairwise([*firsts, len(rows)]):
+        of_thread = end_ns[first:last]
+        outer[first + 1 : last] = of_thread[1:] > np.maximum.accumulate(of_thread)[:-1]
     heads = np.flatnonzero(outer)
     return rows[heads], np.logical_or.reduceat(matched, heads)
 
 
-def _recording(trace: Trace, own: Bool) -> Intervals:
+def _recording(trace: Trace, own: Bool, calls: Bool) -> Intervals:
     """Stretches in which calls are recorded into a CUDA graph: they launch nothing."""
     api = trace.api_calls
-    rows = np.flatnonzero(own & _named(trace, own, _RECORDING))
+    rows = np.flatnonzero(own & calls)
     rows = rows[np.argsort(api.start_ns[rows], kind="stable")]
     begin = np.array(["Begin" in name for name in trace.names(api.name[rows])], bool)
     first = int(api.start_ns[own].min())
