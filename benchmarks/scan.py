@@ -19,7 +19,15 @@ COLUMNS: Mapping[str, Sequence[str]] = {
         *("shortName", "demangledName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
     ),
     "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "globalTid", "correlationId", "nameId"),
-    "CUPTI_ACTIVITY_KIND_MEMCPY": (*_ACTIVITY, "bytes", "copyKind", "srcDeviceId", "dstDeviceId"),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": (
+        *_ACTIVITY,
+        "bytes",
+        "copyKind",
+        "srcKind",
+        "dstKind",
+        "srcDeviceId",
+        "dstDeviceId",
+    ),
     "NVTX_EVENTS": ("start", "end", "eventType", "text", "textId", "globalTid", "domainId", "jsonText"),
 }
 """analyze.py checks that perfdoc reads these columns and no others."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from perfdoc.traces.table import I32, I64
+from perfdoc.traces.table import I32, I64, Bool
 
 if TYPE_CHECKING:
     from perfdoc.traces.model import ApiCalls, Ranges, Thread
@@ -32,6 +33,10 @@ class Lookups:
     def call_names(self) -> I64:
         """Indices into `strings` of every name that a CUDA call has, ascending."""
         return self._used(self.api_calls.name)
+
+    def calls_named(self, pattern: re.Pattern[str]) -> Bool:
+        """Of each row of `api_calls`, whether its name matches."""
+        return np.isin(self.api_calls.name, [i for i in self.call_names if pattern.search(self.strings[i])])
 
     def _used(self, name: I32) -> I64:
         used = np.zeros(len(self.strings), bool)

@@ -41,8 +41,7 @@ REMEDY = (
 
 def event_counts(trace: Trace, launches: Launches) -> dict[int, EventCounts]:
     """What does not correspond, by process that used a device."""
-    names = np.unique(trace.api_calls.name).tolist()
-    launching, copying, recording = (_named(trace, names, p) for p in (_LAUNCH, _COPY, _RECORDING))
+    launching, copying, recording = (trace.calls_named(p) for p in (_LAUNCH, _COPY, _RECORDING))
     return {
         process: _counts(trace, launches, process, launching, copying, recording)
         for process in {d.process for d in trace.devices}
@@ -109,11 +108,6 @@ def _missing(without: int, of: int, what: str, other: str) -> str:
     return (
         f"the file holds only part of the events: {per_cent(without / of)} of {of:,} {what} have no {other}"
     )
-
-
-def _named(trace: Trace, names: Sequence[int], pattern: re.Pattern[str]) -> Bool:
-    """Calls whose name matches. names: those of all calls."""
-    return np.isin(trace.api_calls.name, [i for i in names if pattern.search(trace.strings[i])])
 
 
 def _outermost(trace: Trace, rows: I64, matched: Bool) -> tuple[I64, Bool]:

@@ -44,10 +44,7 @@ def find_start_up(trace: Trace, activity: Activity) -> StartUp | None:
     mine = np.isin(api.thread, threads)
 
     def calls(pattern: re.Pattern[str]) -> I64:
-        names = np.unique(api.name[mine]).tolist()
-        return np.flatnonzero(
-            mine & np.isin(api.name, [i for i in names if pattern.search(trace.strings[i])])
-        )
+        return np.flatnonzero(mine & trace.calls_named(pattern))
 
     def ranges(pattern: re.Pattern[str]) -> I64:
         names = [i for i in trace.range_names.tolist() if pattern.search(trace.strings[i])]

@@ -11,7 +11,7 @@ import pytest
 from perfdoc.compare.cost import cost_of
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.gate.judge import against_baseline, in_pairs
-from perfdoc.compare.gate.measures import DRIFT, PARTS, Family, told
+from perfdoc.compare.gate.measures import DRIFT, PARTS, Family, compare_runs
 from perfdoc.compare.significance import by_order_alone, student_t
 from tests.amount import tries
 from tests.gate.scatter import EXCHANGEABLE
@@ -61,7 +61,7 @@ def test_the_limit_is_that_of_the_share() -> None:
     old = [whole(i, [s] * 6) for i, s in enumerate(steps)]
     found = {
         t.measure.name: t
-        for t in told(Family.of(old, equal(3, 9), "median", with_drift=True), old, equal(3, 9), 0.02)
+        for t in compare_runs(Family.of(old, equal(3, 9), "median", with_drift=True), old, equal(3, 9), 0.02)
     }
     for name, share in (("step_time", 3), ("mean_step", 3), ("p95_step", 1)):
         assert found[name].decision.noise_frac == pytest.approx(

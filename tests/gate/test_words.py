@@ -10,7 +10,7 @@ import pytest
 from perfdoc.compare.decision import PRACTICAL_FRAC
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.floors import check_floors, parse_floor
-from perfdoc.compare.gate.measures import Family, told
+from perfdoc.compare.gate.measures import Family, compare_runs
 from perfdoc.compare.gate.render import as_github
 from perfdoc.compare.gate.result import Result, change, compared, floor_check, incomparable
 from perfdoc.compare.gate.step_checks import step_checks
@@ -22,7 +22,7 @@ def result(before_ms: Sequence[float], after_ms: float, *floors: str) -> Result:
         return [msgspec.structs.replace(run(i), median_step_ns=round(t * 1e6)) for i, t in enumerate(times)]
 
     old, new = runs(before_ms), runs([after_ms])
-    (found,) = told(Family.of(old, new, "median", with_drift=False), old, new, PRACTICAL_FRAC)
+    (found,) = compare_runs(Family.of(old, new, "median", with_drift=False), old, new, PRACTICAL_FRAC)
     step, mean = step_checks([found], old, new, [], whose="the baseline's", statistic="median")
     assert (mean.name, mean.state) == ("mean_step", "inconclusive")  # these runs do not say it
     return compared(

@@ -19,7 +19,7 @@ from perfdoc.compare.facts import differences
 from perfdoc.compare.figures import Statistic
 from perfdoc.compare.gate.check import step_times
 from perfdoc.compare.gate.judge import drifted_mean
-from perfdoc.compare.gate.measures import Family, told
+from perfdoc.compare.gate.measures import Family, compare_runs
 from perfdoc.compare.gate.result import change
 from perfdoc.compare.runs import Run
 from perfdoc.results.figures import per_cent
@@ -45,7 +45,7 @@ def recorded(
     refuse_known(path, old, figures, "it is recorded already; one run counts once")
     step_times(path, old.runs, statistic)
     family = Family.of(old.runs, figures, statistic, with_drift=True)
-    for judged in told(family, old.runs, figures, practical_frac):
+    for judged in compare_runs(family, old.runs, figures, practical_frac):
         if judged.fails or judged.improved:
             decision = judged.decision
             what = (

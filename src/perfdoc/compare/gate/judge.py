@@ -9,7 +9,7 @@ from perfdoc.compare.decision import PRACTICAL_FRAC
 from perfdoc.compare.figures import RunFigures, Statistic
 from perfdoc.compare.floors import Level
 from perfdoc.compare.gate.drift import Drift, drift
-from perfdoc.compare.gate.measures import DRIFT, MEAN, PARTS, Family, Told, told, told_in_pairs
+from perfdoc.compare.gate.measures import DRIFT, MEAN, PARTS, Compared, Family, compare_pairs, compare_runs
 from perfdoc.compare.gate.parts import Grown, growth, where_inconclusive
 from perfdoc.compare.gate.result import Check, drift_check, parts_check
 from perfdoc.compare.gate.sessions import shared_noise_frac
@@ -36,22 +36,14 @@ def against_baseline(
 ) -> Judgement:
     """New runs against those of a baseline. drift_level: None where drift does not matter."""
     family = Family.of(old, new, statistic, with_drift=drift_level is not None)
-    found, grown = told(family, old, new, practical_frac), growth(old, new)
+    found = compare_runs(family, old, new, practical_frac)
     drifted = drifted_mean(family, old, new, practical_frac)
-    fails = any(t.fails for t in found)
-    return Judgement(
-        checks=[
-            *step_checks(found, old, new, grown, whose="the baseline's", statistic=statistic),
-            *_by_parts(found, family, old, new, practical_frac),
-            *([drift_check(drifted, drift_level, old)] if drifted and drift_level else []),
-        ],
-        grown=grown,
-        improved=any(t.improved for t in found),
-        notes=[
-            *(few_orders(len(old), len(new), list(family.chance.values())) if fails else []),
-            *left_out_notes(new),
-        ],
-    )
+    return _judgement(
+        found, family, old, new, practical_frac, statistic,
+        whose="the baseline's",
+        drift=[drift_check(drifted, drift_level, old)] if drifted and drift_level else [],
+        few=few_orders(len(old), len(new), list(family.chance.values())),
+    )  # fmt: skip
 
 
 def in_pairs(
@@ -62,19 +54,37 @@ def in_pairs(
     """Pairs (old, new) of runs that were made in turn."""
     old, new = [a for a, _ in pairs], [b for _, b in pairs]
     family = Family.of(old, new, statistic, with_drift=False)
-    found, grown = told_in_pairs(family, pairs, practical_frac), growth(old, new)
-    fails = any(t.fails for t in found)
+    return _judgement(
+        compare_pairs(family, pairs, practical_frac), family, old, new, practical_frac, statistic,
+        whose="the old runs'",
+        drift=[],
+        few=few_pairs(len(pairs), list(family.chance.values())),
+    )  # fmt: skip
+
+
+def _judgement(
+    found: Sequence[Compared],
+    family: Family,
+    old: Sequence[RunFigures],
+    new: Sequence[RunFigures],
+    practical_frac: float,
+    statistic: Statistic,
+    *,
+    whose: str,
+    drift: Sequence[Check],
+    few: Sequence[str],
+) -> Judgement:
+    """few: what to say of so few runs, where they fail."""
+    grown = growth(old, new)
     return Judgement(
         checks=[
-            *step_checks(found, old, new, grown, whose="the old runs'", statistic=statistic),
+            *step_checks(found, old, new, grown, whose=whose, statistic=statistic),
             *_by_parts(found, family, old, new, practical_frac),
+            *drift,
         ],
         grown=grown,
-        improved=any(t.improved for t in found),
-        notes=[
-            *(few_pairs(len(pairs), list(family.chance.values())) if fails else []),
-            *left_out_notes(new),
-        ],
+        improved=any(c.improved for c in found),
+        notes=[*(few if any(c.fails for c in found) else []), *left_out_notes(new)],
     )
 
 
@@ -93,14 +103,14 @@ def drifted_mean(
 
 
 def _by_parts(
-    found: Sequence[Told],
+    found: Sequence[Compared],
     family: Family,
     old: Sequence[RunFigures],
     new: Sequence[RunFigures],
     practical_frac: float,
 ) -> list[Check]:
-    """What parts say where the step as a whole, or its mean, cannot be told."""
-    if PARTS not in family.chance or any(t.fails for t in found):
+    """What parts say where the step as a whole, or its mean, is inconclusive."""
+    if PARTS not in family.chance or any(c.fails for c in found):
         return []
     for judged in found:
         if not judged.measure.decides:

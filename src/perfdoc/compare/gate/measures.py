@@ -41,7 +41,7 @@ class Measure:
     though scatter explains as much: what scatters by chance events does so by much."""
     least_old: int = MIN_HISTORY
     least_new: int = 1
-    """With fewer new runs a loss is told and fails nothing."""
+    """With fewer new runs a loss is reported and fails nothing."""
 
 
 MEAN = Measure(
@@ -136,7 +136,7 @@ class Family:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
+class Compared:
     """One measure, and what came out."""
 
     measure: Measure
@@ -167,9 +167,9 @@ class Told:
         return self.decision.verdict is Verdict.IMPROVED and self.measure.decides
 
 
-def told(
+def compare_runs(
     family: Family, old: Sequence[RunFigures], new: Sequence[RunFigures], practical_frac: float
-) -> list[Told]:
+) -> list[Compared]:
     """Each measure of new runs against a baseline's."""
 
     def judge(measure: Measure, before: list[float], after: list[float]) -> Decision:
@@ -188,9 +188,9 @@ def told(
     return _each(family, old, new, judge, practical_frac)
 
 
-def told_in_pairs(
+def compare_pairs(
     family: Family, pairs: Sequence[tuple[RunFigures, RunFigures]], practical_frac: float
-) -> list[Told]:
+) -> list[Compared]:
     """Each measure of pairs (old, new)."""
 
     def judge(measure: Measure, before: list[float], after: list[float]) -> Decision:
@@ -207,13 +207,13 @@ def _each(
     new: Sequence[RunFigures],
     judge: Callable[[Measure, list[float], list[float]], Decision],
     practical_frac: float,
-) -> list[Told]:
+) -> list[Compared]:
     found = []
     for measure in family.measures:
         before, after = ([v for run in side if (v := measure.of(run)) is not None] for side in (old, new))
         decision = judge(measure, before, after)
         found.append(
-            Told(
+            Compared(
                 measure=measure,
                 decision=decision,
                 within_noise_in_order=decision.verdict is not Verdict.FAIL

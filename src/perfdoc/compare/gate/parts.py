@@ -78,7 +78,7 @@ class PartChange:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PartsTold:
+class PartsCompared:
     """What the parts of a step say."""
 
     looked_at: int
@@ -111,7 +111,7 @@ def where_inconclusive(
     new: Sequence[RunFigures],
     practical_frac: float,
     chance: float = MOST_BY_CHANCE,
-) -> PartsTold | None:
+) -> PartsCompared | None:
     """What parts say where the step cannot be told; None where it can, or where it looks quicker.
 
     Where a step looks quicker by more than half of its noise, the rest of it most likely became quicker: who
@@ -129,7 +129,7 @@ def told_by_parts(
     new: Sequence[RunFigures],
     practical_frac: float,
     chance: float = MOST_BY_CHANCE,
-) -> PartsTold | None:
+) -> PartsCompared | None:
     """None where there are too few baseline runs, or no parts that all runs have.
 
     chance: of equal runs to fail by any part.
@@ -151,7 +151,7 @@ def told_by_parts(
         changed = _changed(split, of_split, baseline, new, chance / looked_at)
         if sum(p.grew_frac for p in changed) > practical_frac:
             grew += [p for p in changed if p.grew_frac > practical_frac]
-    return PartsTold(looked_at=looked_at, grew=sorted(grew, key=lambda p: (-p.grew_frac, p.name)))
+    return PartsCompared(looked_at=looked_at, grew=sorted(grew, key=lambda p: (-p.grew_frac, p.name)))
 
 
 def _names(split: _Split, runs: Sequence[RunFigures]) -> list[str]:

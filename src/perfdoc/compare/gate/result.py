@@ -11,7 +11,7 @@ from perfdoc.compare.facts import Fact
 from perfdoc.compare.figures import RunFigures, Statistic
 from perfdoc.compare.floors import KINDS, FloorResult, Level
 from perfdoc.compare.gate.drift import Drift
-from perfdoc.compare.gate.parts import Grown, PartsTold
+from perfdoc.compare.gate.parts import Grown, PartsCompared
 from perfdoc.results.figures import duration, per_cent, plural
 
 State = Literal["pass", "warn", "fail", "inconclusive"]
@@ -140,13 +140,13 @@ def _count(runs: int) -> str:
     return plural(runs, "run")
 
 
-def parts_check(told: PartsTold, practical_frac: float) -> Check:
+def parts_check(parts: PartsCompared, practical_frac: float) -> Check:
     """The check of the parts of a step, where the step as a whole is inconclusive."""
-    if not told.grew:
+    if not parts.grew:
         limits = f"its own noise and {per_cent(practical_frac)} of a step"
-        message = f"{told.looked_at} parts of a step: none grew beyond {limits}."
+        message = f"{parts.looked_at} parts of a step: none grew beyond {limits}."
         return Check(name="parts", state="pass", message=message)
-    worst = told.grew[0]
+    worst = parts.grew[0]
     limit = max(practical_frac, worst.noise_frac)
     message = (
         f"{worst.name} grew from {duration(worst.before_ns)} to {duration(worst.after_ns)}, by "

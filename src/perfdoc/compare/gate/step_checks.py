@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from perfdoc.compare.decision import Verdict
 from perfdoc.compare.figures import LOGGED, RunFigures, Statistic
-from perfdoc.compare.gate.measures import MEAN, Told
+from perfdoc.compare.gate.measures import MEAN, Compared
 from perfdoc.compare.gate.parts import Grown
 from perfdoc.compare.gate.result import Check, State, change
 from perfdoc.results.figures import duration, per_cent, plural
@@ -16,7 +16,7 @@ _LONGER_WARMUP_FRAC = 0.1
 
 
 def step_checks(
-    found: Sequence[Told],
+    found: Sequence[Compared],
     old: Sequence[RunFigures],
     new: Sequence[RunFigures],
     grown: Sequence[Grown],
@@ -30,11 +30,11 @@ def step_checks(
     """
     stalls = any(run.left_out_steps for run in (*old, *new))
     checks = [
-        _check(told, old, new, grown, whose, statistic)
-        for told in found
-        if told.measure.name != "stalls" or stalls
+        _check(one, old, new, grown, whose, statistic)
+        for one in found
+        if one.measure.name != "stalls" or stalls
     ]
-    if MEAN.name not in {told.measure.name for told in found}:
+    if MEAN.name not in {one.measure.name for one in found}:
         message = (
             f"The mean step cannot be compared: {whose} runs are from before it was kept. Record them anew."
         )
@@ -43,17 +43,16 @@ def step_checks(
 
 
 def _check(
-    told: Told,
+    one: Compared,
     old: Sequence[RunFigures],
     new: Sequence[RunFigures],
     grown: Sequence[Grown],
     whose: str,
     statistic: Statistic,
 ) -> Check:
-    decision, measure = told.decision, told.measure
+    decision, measure = one.decision, one.measure
     before, after = (
-        f"{v:.3f} times as long" if measure.is_ratio else duration(round(v))
-        for v in (told.before, told.after)
+        f"{v:.3f} times as long" if measure.is_ratio else duration(round(v)) for v in (one.before, one.after)
     )
     mfu = _mfu(old, new) if measure.name == "step_time" and statistic == "median" else ""
     message = (
@@ -63,15 +62,15 @@ def _check(
     )
     if measure.name == "stalls" or (measure.name == MEAN.name and decision.verdict is Verdict.FAIL):
         message += _left_out(new)
-    if told.fails:
+    if one.fails:
         message += where(grown)
     elif decision.verdict is Verdict.FAIL:
         message += f" Of fewer than {measure.least_new} new runs it may be chance: add new runs."
-    elif told.measure.open_by_order and told.is_open:
+    elif one.measure.open_by_order and one.is_open:
         message += " Scatter explains as much, but all new runs are slower by it: add new runs."
-    elif told.improved:
+    elif one.improved:
         message += " To keep the gain: perfdoc gate promote --reason WHY RUN…"
-    state: State = "fail" if told.fails else "inconclusive" if told.is_open else "pass"
+    state: State = "fail" if one.fails else "inconclusive" if one.is_open else "pass"
     return Check(
         name=measure.name,
         state=state,
