@@ -64,7 +64,7 @@ def perfect_schedule(
     takes = {True: _by_chunk(forward, vpp), False: _by_chunk(backward, vpp)}
     if (vpp > 1 and micro_batches % pp) or 2 * pp * vpp * micro_batches > MOST_PASSES:
         return None
-    orders = [_order(pp, vpp, stage, micro_batches) for stage in range(pp)]
+    orders = [pass_order(pp, vpp, stage, micro_batches) for stage in range(pp)]
     done: dict[tuple[bool, int, int, int], float] = {}
     free = [0.0] * pp
     at = [0] * pp
@@ -75,7 +75,7 @@ def perfect_schedule(
         for stage in sorted(waiting):
             while at[stage] < len(orders[stage]):
                 is_forward, micro_batch, chunk = orders[stage][at[stage]]
-                source = _source(is_forward, micro_batch, chunk, stage, pp, vpp)
+                source = source_of(is_forward, micro_batch, chunk, stage, pp, vpp)
                 if source is not None and source not in done:
                     break
                 start = max(free[stage], 0.0 if source is None else done[source])
@@ -94,7 +94,7 @@ def _by_chunk(takes: Sequence[Takes], vpp: int) -> list[Sequence[float]]:
     return [t if isinstance(t, Sequence) else (t,) * vpp for t in takes]
 
 
-def _order(pp: int, vpp: int, stage: int, micro_batches: int) -> list[tuple[bool, int, int]]:
+def pass_order(pp: int, vpp: int, stage: int, micro_batches: int) -> list[tuple[bool, int, int]]:
     """(forward?, micro-batch, chunk) in the order in which a stage runs them."""
     group = pp if vpp > 1 else 1
     visits = [
@@ -110,7 +110,7 @@ def _order(pp: int, vpp: int, stage: int, micro_batches: int) -> list[tuple[bool
     return forwards[:warm] + steady + backwards[len(visits) - warm :]
 
 
-def _source(
+def source_of(
     is_forward: bool, micro_batch: int, chunk: int, stage: int, pp: int, vpp: int
 ) -> tuple[bool, int, int, int] | None:
     """The pass that must be done before: the chunk before on the way forward, behind on the way back."""

@@ -86,7 +86,7 @@ def pipeline_rank(view: DeviceView) -> PipelineRank:
     phase_start, phase_end, source = _phases(view, passes, messages, message_step)
     if not reason and (phase_start < 0).all():
         reason, remedy = "no step holds work of a pipeline stage", "Widen the window."
-    group, group_source = _group(view)
+    group, group_source = pipeline_group(view)
     phases = union(phase_start[phase_start >= 0], phase_end[phase_start >= 0])
     compute = view.activity.compute.clip(view.window.start_ns, view.window.end_ns) if not reason else EMPTY
     known = phase_start >= 0
@@ -208,7 +208,7 @@ def _idle(activity: Activity, messages: Messages, phase_start: I64, phase_end: I
     return np.where(phase_start >= 0, idle, 0)
 
 
-def _group(view: DeviceView) -> tuple[tuple[int, ...], str]:
+def pipeline_group(view: DeviceView) -> tuple[tuple[int, ...], str]:
     """The ranks of this device's pipeline, and who says so."""
     rank, trace = view.device.rank, view.trace
     marks = parse_group_marks(trace.strings[i] for i in trace.range_names.tolist())

@@ -1,0 +1,126 @@
+"""The settings of a job that its model can change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from perfdoc.simulator.job.rank import RankWork, Traffic, stage_of
+from perfdoc.traces.job_facts import JobFacts
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobSettings:
+    """Parallel degrees, batch and schedule of a job. World size is tp * cp * dp * pp."""
+
+    tp: int
+    cp: int
+    ep: int
+    dp: int
+    pp: int
+    vpp: int
+    """Model chunks on each stage; 1 without interleaving."""
+    micro_batches: int
+    """Of a step on each pipeline."""
+    mbs: int
+    """Sequences of a micro-batch; where that is unknown, 1 stands for the size as captured."""
+    messages_overlap: bool
+    """Whether send/recv between stages runs beside compute."""
+    layers: tuple[int, ...]
+    """Of each stage; 0 where they are unknown."""
+    recompute: str
+    """`none`, `selective` or `full`."""
+    sharded_optimizer: bool
+    overlap_reduce: bool
+    """Whether gradients are reduced beside the last backward."""
+    overlap_gather: bool
+    """Whether weights are gathered beside the first forward."""
+
+    @property
+    def world(self) -> int:
+        """Ranks."""
+        return self.tp * self.cp * self.dp * self.pp
+
+    @property
+    def replicas(self) -> int:
+        """Ranks that reduce a gradient together."""
+        return self.dp * self.cp
+
+    @property
+    def tokens(self) -> float:
+        """Of a micro-batch on a rank, in sequences: what most work is in proportion to."""
+        return self.mbs / self.cp
+
+
+def captured_settings(
+    ranks: Sequence[RankWork], facts: JobFacts, messages_overlap: bool | None
+) -> JobSettings:
+    """The settings that a job was captured with. ValueError, one line, naming what is unknown and how to
+    give it, or what the captures contradict.
+
+    facts: what is known beside the captures; what is not follows from them where it can. messages_overlap:
+    None where nobody says: with interleaving they do.
+    """
+    passes = {r.passes for r in ranks}
+    if len(passes) > 1:
+        raise ValueError(f"ranks show different numbers of forward passes: {sorted(passes)}")
+    forwards = passes.pop()
+    pp = facts.pp or next((len(r.group) for r in ranks if r.group), None)
+    if pp is None and not any(t.dimension == "pp" for r in ranks for t in r.traffic):
+        pp = 1
+    if pp is None:
+        raise ValueError("the number of pipeline stages is unknown: give --set pp=N")
+    vpp, count = facts.vpp or (1 if pp == 1 else None), facts.micro_batches
+    if vpp is None and count is None:
+        raise ValueError("virtual stages and micro-batches are unknown: give --set vpp=N (1 without)")
+    vpp = vpp or forwards // (count or 1)
+    count = count or forwards // vpp
+    if count * vpp != forwards:
+        raise ValueError(
+            f"the captures show {forwards} forward passes in a step, not {count} micro-batches x {vpp} chunks"
+        )
+    return JobSettings(
+        tp=facts.tp or 1,
+        cp=facts.cp or 1,
+        ep=facts.ep or 1,
+        dp=facts.dp or 1,
+        pp=pp,
+        vpp=vpp,
+        micro_batches=count,
+        mbs=facts.micro_batch_sequences or 1,
+        messages_overlap=vpp > 1 if messages_overlap is None else messages_overlap and vpp > 1,
+        layers=_layers(ranks, facts, pp),
+        recompute=facts.recompute or "none",
+        sharded_optimizer=_any(ranks, "reduce_scatter"),
+        overlap_reduce=_beside(ranks, ("reduce_scatter", "all_reduce")),
+        overlap_gather=_beside(ranks, ("all_gather",)),
+    )
+
+
+def spread_layers(layers: int, pp: int) -> tuple[int, ...]:
+    """As even as can be, the first stages longer; zeros where the number is unknown."""
+    each, rest = divmod(layers, pp)
+    return tuple(each + (i < rest) for i in range(pp))
+
+
+def _layers(ranks: Sequence[RankWork], facts: JobFacts, pp: int) -> tuple[int, ...]:
+    """By stage: as ranges name them, else as even as the model's layers divide; zeros where neither is
+    known."""
+    even = spread_layers(facts.model.layers if facts.model is not None else 0, pp)
+    named = {stage: len(r.layers) for r in ranks if r.layers and (stage := stage_of(r, pp)) is not None}
+    found = tuple(named.get(i, n) for i, n in enumerate(even))
+    return found if all(found) else (0,) * pp
+
+
+def _dp(ranks: Sequence[RankWork], collectives: Sequence[str]) -> list[Traffic]:
+    return [t for r in ranks for t in r.traffic if t.dimension == "dp" and t.collective in collectives]
+
+
+def _any(ranks: Sequence[RankWork], collective: str) -> bool:
+    return bool(_dp(ranks, (collective,)))
+
+
+def _beside(ranks: Sequence[RankWork], collectives: Sequence[str]) -> bool:
+    some = _dp(ranks, collectives)
+    whole = sum(t.per_step for t in some)
+    return bool(some) and sum(t.per_step * t.in_passes_frac for t in some) > whole / 2
