@@ -272,7 +272,7 @@ def _nothing_gained(diagnosis: Diagnosis) -> str:
     both, gains = diagnosis.combined, diagnosis.analyses.gains
     if both is None or both.accepted or both.gain is not None or gains.state != "measured":
         return ""
-    tried = [p for p in diagnosis.analyses.gains.predictions if p.gain.method == "replay"]
+    tried = [p for p in diagnosis.analyses.gains.predictions if p.gain.is_predicted]
     if not tried:
         return ""
     if len(tried) == 1:

@@ -121,7 +121,11 @@ def _shown(ranked: Ranked, anchor: str, choice: int | None) -> Shown:
         action=changes[:1].upper() + changes[1:],
         gain=figure,
         band=band,
-        method={"replay": "by replay", "ceiling": "upper bound"}.get(gain.method, "") if gain else "",
+        method={"replay": "by replay", "model": "by the job model", "ceiling": "upper bound"}.get(
+            gain.method, ""
+        )
+        if gain
+        else "",
         share=share(ranked.row.gain_frac) if ranked.row.gain_frac is not None and figure != UNKNOWN else "",
         confidence=confidence(gain),
         effort="" if rule is None else _effort(rule),

@@ -90,13 +90,13 @@ def _kind(rule: RuleResult) -> OpportunityKind:
         return "unmeasured"
     if rule.gain_frac is not None and is_trifle(rule.gain_frac, 1.0):
         return "trifle"
-    return "predicted" if gain.method == "replay" else "bound"
+    return "predicted" if gain.is_predicted else "bound"
 
 
 def _place(ranked: Ranked) -> tuple[int, float, float]:
     kind, gain = ranked.row.kind, ranked.row.gain
     order = {"unmeasured": 1 if ranked.leads else 2, "trifle": 3, "capture": 4}.get(kind, 0)
-    most = 0.0 if gain is None else (gain.mid_ms if gain.method == "replay" else gain.high_ms) or 0.0
+    most = 0.0 if gain is None else (gain.mid_ms if gain.is_predicted else gain.high_ms) or 0.0
     return order, -(ranked.row.gain_frac or 0.0), -most
 
 
@@ -110,7 +110,7 @@ def gain_figures(gain: Gain | None) -> tuple[str, str]:
     """(figure, band) of a gain; of an upper bound, the bound; of a loss, what it costs."""
     if gain is None or gain.high_ms is None:
         return UNKNOWN, ""
-    if gain.method != "replay" or gain.mid_ms is None or gain.low_ms is None:
+    if not gain.is_predicted or gain.mid_ms is None or gain.low_ms is None:
         return f"≤ {rough(gain.high_ms)}", ""
     if gain.mid_ms < 0:
         return f"costs {rough(-gain.mid_ms)}", f"{rough(-gain.high_ms)} to {rough(-gain.low_ms)}"

@@ -15,6 +15,7 @@ from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
 from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, Job, Mfu, Target, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
+from perfdoc.results.job_model import NO_JOB_MODEL, JobModelAnalysis, ModelledStage
 from perfdoc.results.kernels import (
     KernelClass,
     KernelPartsAnalysis,
@@ -59,6 +60,7 @@ SCHEMA_VERSION = "1.4"
 __all__ = [
     "DIMENSIONS",
     "IDLE_CAUSES",
+    "NO_JOB_MODEL",
     "SCHEMA_VERSION",
     "Advice",
     "Against",
@@ -83,6 +85,7 @@ __all__ = [
     "Idle",
     "Input",
     "Job",
+    "JobModelAnalysis",
     "KernelClass",
     "KernelPartsAnalysis",
     "KernelsAnalysis",
@@ -90,6 +93,7 @@ __all__ = [
     "Ledger",
     "MemoryAnalysis",
     "Mfu",
+    "ModelledStage",
     "NormContentionAnalysis",
     "NotMeasured",
     "Opportunity",
@@ -135,6 +139,8 @@ class Analyses:
     pipeline: PipelineAnalysis
     skew: SkewAnalysis
     memory: MemoryAnalysis
+    job_model: JobModelAnalysis = NO_JOB_MODEL
+    """Not measured in a diagnosis of a version that had none."""
 
 
 @dataclass(frozen=True, kw_only=True)

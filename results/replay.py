@@ -62,13 +62,19 @@ class Gain:
     mid_ms: float | None
     """None for an upper bound."""
     high_ms: float | None
-    method: Literal["replay", "ceiling", "none"]
-    """replay: simulated. ceiling: an upper bound, high_ms; not predicted. none: no figure."""
+    method: Literal["replay", "model", "ceiling", "none"]
+    """replay: simulated task by task. model: simulated pass by pass, with the model of the whole job.
+    ceiling: an upper bound, high_ms; not predicted. none: no figure."""
     assumptions: list[str]
     """On `ceiling` and `none` the first one says why."""
     key: str = ""
     """Key of its prediction, of an upper bound that of which this is a part; empty for several changes
     together, or none."""
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether it has a middle and a band: neither an upper bound nor no figure."""
+        return self.method in ("replay", "model")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,6 +109,8 @@ class Prediction:
     left_out: str = ""
     """Why it is none of the things to do: the configuration forbids it, no setting makes just this change, or
     the time may be chance. Empty where it is, if it gains anything."""
+    settings: dict[str, bool | int | str | None] = field(default_factory=dict)
+    """What to set, by canonical id; empty where no setting is known to make just this change."""
 
 
 @dataclass(frozen=True, kw_only=True)

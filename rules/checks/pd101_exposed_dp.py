@@ -153,7 +153,7 @@ def _gathers(case: Case) -> bool:
 
 def _overlap_costs(case: Case) -> bool:
     gain = predicted(case, "overlapped_dp")
-    return gain is not None and gain.method == "replay" and (gain.mid_ms or 0.0) < 0
+    return gain is not None and gain.is_predicted and (gain.mid_ms or 0.0) < 0
 
 
 def _piped(case: Case) -> bool:

@@ -62,7 +62,7 @@ def evaluate(case: Case) -> Verdict:
     assert isinstance(wants, Wanted), "needed"
     known, now = case.setting(_KNOB)
     replayed = predicted(case, QUEUES) if wants.one else None
-    gain = replayed if replayed is not None and replayed.method == "replay" else None
+    gain = replayed if replayed is not None and replayed.is_predicted else None
     value = "not known" if not known else "not set" if now is None else str(now)
     evidence = [Evidence(label="CUDA_DEVICE_MAX_CONNECTIONS", value=value)]
     if known and (now == 1) is wants.one:
@@ -104,7 +104,7 @@ def evaluate(case: Case) -> Verdict:
 def _none_queues(case: Case) -> bool:
     """Whether the windows were replayed and no TP collective was found queued; CP is not replayed."""
     found = case.prediction(QUEUES)
-    others = any(p.gain.method == "replay" for p in case.gains.predictions)
+    others = any(p.gain.is_predicted for p in case.gains.predictions)
     return found is not None and found.gain.method == "none" and others and case.degree(_CP) == 1
 
 

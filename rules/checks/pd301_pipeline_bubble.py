@@ -113,7 +113,7 @@ def _more(case: Case) -> list[Advice]:
 
 
 def _chunks(case: Case, vpp: int | None) -> list[Advice]:
-    """Twice the chunks, if layers divide and the predicted gain is positive."""
+    """As many chunks as the prediction is of, if layers divide and its gain is positive."""
     prediction = case.prediction("more_virtual_stages")
     if prediction is None or not (prediction.gain.low_ms or 0.0) > 0:
         return []
@@ -121,12 +121,12 @@ def _chunks(case: Case, vpp: int | None) -> list[Advice]:
     now = setting if known and isinstance(setting, int) else 1 if known else vpp or 1
     if now != (case.job.facts.vpp or 1):
         return []  # a different change than the replayed one
-    to = 2 * now
+    to = prediction.settings.get(VPP, 2 * now)
     layers, pp = layers_of(case), case.degree(PP)
-    if layers is None or pp is None or layers % (pp * to) or to > MAX_VPP:
+    if layers is None or pp is None or not isinstance(to, int) or layers % (pp * to) or to > MAX_VPP:
         return []
-    why = f"{to} chunks per stage instead of {now}: the pipeline fills in half the time"
-    costs = "twice the send/recv between stages, and some memory"
+    why = f"{to} chunks per stage instead of {now}: the pipeline fills in {now}/{to} of the time"
+    costs = f"{to / now:.3g} times the send/recv between stages, and some memory"
     first = overlapped_messages(case) if pp == 2 else []
     return [*first, advise(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
 

@@ -105,13 +105,13 @@ def evaluate(case: Case) -> Verdict:
 def _moves_in_vain(case: Case) -> bool:
     """Whether the most even split of whole layers has no predicted gain."""
     whole = predicted(case, "balanced_layers")
-    return whole is not None and whole.method == "replay" and (whole.mid_ms or 0.0) <= 0
+    return whole is not None and whole.is_predicted and (whole.mid_ms or 0.0) <= 0
 
 
 def _moved(case: Case) -> Gain | None:
     """The predicted gain of another split of whole layers; else the upper bound of even stages."""
     whole, even = predicted(case, "balanced_layers"), predicted(case, "even_stages")
-    if whole is not None and whole.method == "replay":
+    if whole is not None and whole.is_predicted:
         return whole
     ceilings = [
         late_peer_ceiling(case),
@@ -199,7 +199,7 @@ def _split(case: Case) -> list[Advice]:
         # The replay moves whole layers too, though it may count them differently.
         whole = predicted(case, "balanced_layers")
         gain = at_most(
-            gain if whole is None or whole.method != "replay" else whole,
+            gain if whole is None or not whole.is_predicted else whole,
             f"predicted for even stages; with whole layers the longest is {uneven:.3g} of the mean",
         )
     shown = [f"{a} to {b}" for a, b in zip(layers, counts, strict=True)]

@@ -19,7 +19,7 @@ def predicted(case: Case, *keys: str) -> Gain | None:
 def best_of(gains: Iterable[Gain]) -> Gain | None:
     """The largest prediction; without one the largest upper bound; else None."""
     found = list(gains)
-    replayed = [g for g in found if g.method == "replay"]
+    replayed = [g for g in found if g.is_predicted]
     if replayed:
         return max(replayed, key=lambda g: (g.mid_ms or 0.0, g.low_ms or 0.0))
     ceilings = [g for g in found if g.method == "ceiling"]

@@ -79,7 +79,7 @@ def _of_rules(firing: Sequence[RuleResult], case: Case) -> list[Opportunity]:
     at: dict[str, int] = {}
     for rule in firing:
         gain = rule.gain
-        key = gain.key if gain is not None and gain.method == "replay" else ""
+        key = gain.key if gain is not None and gain.is_predicted else ""
         if key and key in at:
             rows[at[key]] = replace(rows[at[key]], codes=[*rows[at[key]].codes, rule.code])
             continue
@@ -94,12 +94,12 @@ def _free(firing: Sequence[RuleResult], case: Case) -> list[Prediction]:
     first."""
     proposed = {r.gain.key for r in firing if r.gain is not None and r.gain.key}
     pieces = [(a.gain, a.forbidden) for r in firing for a in r.advice if a.gain is not None]
-    allowed = {gain.key for gain, forbidden in pieces if not forbidden and gain.method == "replay"}
+    allowed = {gain.key for gain, forbidden in pieces if not forbidden and gain.is_predicted}
     refused = {gain.key for gain, _ in pieces} - allowed
     found = [
         p
         for p in case.gains.predictions
-        if p.gain.method == "replay"
+        if p.gain.is_predicted
         and (p.gain.mid_ms or 0.0) > 0
         and not p.left_out
         and p.key not in proposed | refused
@@ -151,11 +151,11 @@ def _kind(
         return "unmeasured"
     if _most_ms(gain) <= 0 or (share is not None and is_trifle(share, 1.0, error)):
         return "trifle"
-    return "predicted" if gain.method == "replay" else "bound"
+    return "predicted" if gain.is_predicted else "bound"
 
 
 def _most_ms(gain: Gain) -> float:
-    return (gain.mid_ms if gain.method == "replay" else gain.high_ms) or 0.0
+    return (gain.mid_ms if gain.is_predicted else gain.high_ms) or 0.0
 
 
 def _share(prediction: Prediction) -> float | None:

@@ -169,6 +169,6 @@ def _in_words(verdict: Verdict) -> str:
 def _share(gain: Gain | None, case: Case) -> float | None:
     if gain is None:
         return None
-    replayed = gain.method == "replay"
+    replayed = gain.is_predicted
     most, unit = (gain.mid_ms, case.predicted_unit_ms) if replayed else (gain.high_ms, case.unit_ms)
     return None if most is None or unit is None else most / unit

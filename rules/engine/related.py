@@ -16,7 +16,7 @@ from perfdoc.results.rules import Related, RuleResult
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 
-_METHODS = {"replay": 0, "ceiling": 1, "none": 2}
+_METHODS = {"replay": 0, "model": 0, "ceiling": 1, "none": 2}
 """Gain methods, surest first."""
 
 
@@ -113,7 +113,7 @@ def _surest_first(result: RuleResult) -> tuple[int, float]:
     gain = result.gain
     if gain is None:
         return len(_METHODS), 0.0
-    most = gain.mid_ms if gain.method == "replay" else gain.high_ms
-    if gain.method == "replay" and (most or 0.0) <= 0:
+    most = gain.mid_ms if gain.is_predicted else gain.high_ms
+    if gain.is_predicted and (most or 0.0) <= 0:
         return _METHODS["none"], 0.0
     return _METHODS[gain.method], -(most or 0.0)

@@ -37,7 +37,7 @@ def level_of(case: Case, dimension: str, *, switched_off: bool) -> Level:
 def surely_saved(case: Case, key: str) -> Gain | None:
     """The predicted gain of a change, if even the lower end of its band is positive."""
     gain = predicted(case, key)
-    return gain if gain is not None and gain.method == "replay" and (gain.low_ms or 0.0) > 0 else None
+    return gain if gain is not None and gain.is_predicted and (gain.low_ms or 0.0) > 0 else None
 
 
 def queues(case: Case) -> bool:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 
 from perfdoc.results.replay import Gain
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import predicted
 from perfdoc.rules.engine.needs import Missing, Need, first_missing, given, not_applicable, skipped
 from perfdoc.rules.facts.bubble import PIPELINE
 from perfdoc.rules.facts.degrees import VPP
@@ -84,10 +83,10 @@ def costs_more_than_it_saves(case: Case) -> bool:
 
 
 def _replayed(case: Case, now: int, to: int) -> Gain | None:
-    """The predicted gain of exactly this number of chunks: the replay halves the job's."""
-    gain = predicted(case, "fewer_virtual_stages")
-    same = now == case.job.facts.vpp and 2 * to == now
-    return gain if same and gain is not None and gain.method == "replay" else None
+    """The predicted gain of exactly this number of chunks."""
+    found = case.prediction("fewer_virtual_stages")
+    same = found is not None and now == case.job.facts.vpp and found.settings.get(VPP) == to
+    return found.gain if same and found is not None and found.gain.is_predicted else None
 
 
 def _fewer(now: int) -> list[int]:

@@ -116,6 +116,7 @@ def _prediction(proposal: Proposal, gains: Sequence[Gain], bases: Sequence[Basis
         replay_error_frac=_worst(bases),
         exact=proposal.exact,
         reason="" if gain.method == "replay" else gain.assumptions[0],
+        settings=dict(proposal.ways[0]) if proposal.ways else {},
     )
 
 

@@ -21,6 +21,7 @@ from perfdoc.results.figures import brief, per_cent, signed_share
 from perfdoc.results.replay import RankReplay, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.engine.graph import I64
+from perfdoc.simulator.job.rank import RankWork, rank_work
 from perfdoc.simulator.replay.join import join_ranks
 from perfdoc.simulator.replay.path import PathPart, path_parts
 from perfdoc.simulator.replay.rebuilt import Rebuilt, rebuild_rank
@@ -178,6 +179,8 @@ class KeptRank:
     replay: Replay
     rebuilt: Rebuilt | None
     """None where it holds more tasks than may be kept, or nothing could be replayed."""
+    work: RankWork | None = None
+    """For the model of the job; None where no range shows passes of whole steps."""
 
 
 def replay_and_keep(view: DeviceView, *, keep_tasks: int = KEPT_TASKS_MAX) -> KeptRank:
@@ -187,5 +190,16 @@ def replay_and_keep(view: DeviceView, *, keep_tasks: int = KEPT_TASKS_MAX) -> Ke
     """
     rebuilt = rebuild_rank(view)
     found = replay(rebuilt)
-    keep = found.state == "measured" and len(rebuilt.start_ns) * len(view.trace.devices) <= keep_tasks
-    return KeptRank(replay=found, rebuilt=rebuilt if keep else None)
+    work = rank_work(view)
+    most = keep_tasks if work is None else max(keep_tasks, _of_first_pipeline(work))
+    keep = found.state == "measured" and len(rebuilt.start_ns) * len(view.trace.devices) <= most
+    return KeptRank(replay=found, rebuilt=rebuilt if keep else None, work=work)
+
+
+def _of_first_pipeline(work: RankWork) -> int:
+    """Tasks that a rank of a job with stages may hold, one for every stage: of too many ranks these stand for
+    the job. 0 for any other rank."""
+    pp = len(work.group) or work.facts.pp or 1
+    world = work.world_size or 0
+    first = pp > 1 and work.rank is not None and world % pp == 0 and work.rank % (world // pp or 1) == 0
+    return KEPT_TASKS_MAX // pp if first else 0

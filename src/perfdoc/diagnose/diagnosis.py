@@ -127,5 +127,6 @@ def _analyses(
         pipeline=job.pipeline,
         skew=job.skew,
         gains=replayed.gains.analysis,
+        job_model=replayed.modelled,
         memory=memory,
     )

@@ -7,11 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from perfdoc import results as d
+from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.job import JobMeasurement
+from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.ranks import NO_TRACE
+from perfdoc.simulator.job.analysis import ModelledJob, model_job
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.simulator.replay.unprofiled import free_lengths
@@ -31,13 +34,20 @@ class ReplayTopic:
     gains: Gains
     combined: d.Combined | None
     """None where nothing was replayed."""
+    modelled: d.JobModelAnalysis = d.NO_JOB_MODEL
 
 
 def replays_of(
-    captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank], job: JobMeasurement, why_not: WhyNot
+    captures: Sequence[CaptureMeasurement],
+    ranks: Sequence[d.Rank],
+    job: JobMeasurement,
+    why_not: WhyNot,
+    *,
+    messages_overlap: bool | None = None,
 ) -> ReplayTopic:
     """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
-    asked of every change whether the job can have it."""
+    asked of every change whether the job can have it. messages_overlap: whether send/recv between stages is
+    set to overlap; None unknown."""
     measured = [r for capture in captures for r in capture.ranks]
     if partial := next((r.events.partial for r in measured if r.events.partial), ""):
         gains = no_gains(partial, REMEDY)
@@ -55,20 +65,55 @@ def replays_of(
             gains=no_gains(_NOT_RUN, _LEAVE_OUT),
             combined=None,
         )
+    mine = _standing_for_all(kept)
+    matches, clocks = job.matches, job.clocks
+    if len(mine) < len(kept):
+        matches = match_collectives([measured[i].calls for i in mine], job.facts)
+        clocks = align_clocks(matches, [measured[i].calls for i in mine])
     whole = replay_whole(
-        kept,
-        [r.calls for r in measured],
-        job.matches,
-        job.clocks,
-        [r.ledger for r in measured],
+        [kept[i] for i in mine],
+        [measured[i].calls for i in mine],
+        matches,
+        clocks,
+        [measured[i].ledger for i in mine],
         free=free_lengths(read_logged_steps(job.facts.run_directory)),
         stragglers=late_by_compute(job),
         why_not=why_not,
     )
-    gains = whole.gains
+    gains, modelled = whole.gains, d.NO_JOB_MODEL
     if start_up := next((r.window.is_start_up for r in measured if r.window.is_start_up), ""):
         gains = no_gains(start_up, _LATER)
-    return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined)
+    else:
+        works = [k.work for k in kept if k.work is not None]
+        model = model_job(works, job.facts, messages_overlap=messages_overlap, why_not=why_not)
+        gains, modelled = _with_model(gains, model), model.analysis
+    return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined, modelled=modelled)
+
+
+def _standing_for_all(kept: Sequence[KeptRank]) -> list[int]:
+    """Indices of the ranks that are replayed together: all, or of more than can be the first pipeline's."""
+    whole = [i for i, k in enumerate(kept) if k.rebuilt is not None]
+    failed = any(k.replay.state != "measured" for k in kept)
+    return whole if whole and not failed else list(range(len(kept)))
+
+
+def _with_model(gains: Gains, model: ModelledJob) -> Gains:
+    """The predictions of the replay, and of the job's model where the replay has none of just this change."""
+    new = {p.key: p for p in model.predictions}
+    merged = []
+    for p in gains.predictions:
+        other = new.pop(p.key, None)
+        replayed = p.gain.method == "replay" and p.scope == "job" and other is not None
+        if other is None or (replayed and p.settings == other.settings):
+            merged.append(p)
+        else:
+            merged.append(other)
+    merged += new.values()
+    if gains.analysis.state != "measured" and merged:
+        analysis = replace(gains.analysis, state="measured", reason="", remedy="", predictions=merged)
+    else:
+        analysis = replace(gains.analysis, predictions=merged)
+    return replace(gains, analysis=analysis)
 
 
 def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:
@@ -85,6 +130,8 @@ def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:
 
 def _named(kept: KeptRank, rank: int | None, label: str) -> KeptRank:
     """With its rank as all captures together tell it."""
+    if kept.work is not None:
+        kept = replace(kept, work=replace(kept.work, rank=rank))
     if kept.rebuilt is None:
         return kept
     frames = tuple(replace(frame, rank=rank, name=label) for frame in kept.rebuilt.ranks)

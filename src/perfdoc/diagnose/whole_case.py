@@ -57,7 +57,10 @@ def whole_case(
         memory=remembered,
         configuration=configuration,
     )
-    replayed = replays_of(captures, ranks, job, partial(why_not, case))
+    known, overlap = case.setting("overlap_p2p_comm")
+    replayed = replays_of(
+        captures, ranks, job, partial(why_not, case), messages_overlap=overlap is True if known else None
+    )
     case = replace(case, gains=replayed.gains)
     if contradicted:
         given_captures, given_job, given = as_given

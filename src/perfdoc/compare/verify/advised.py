@@ -93,7 +93,7 @@ def step_ms(rules: Sequence[d.RuleResult]) -> float | None:
     """The step that gains were predicted from, in milliseconds: a gain by its share of it."""
     for rule in rules:
         if rule.gain is not None and rule.gain_frac and rule.gain_per == "step":
-            gain = rule.gain.mid_ms if rule.gain.method == "replay" else rule.gain.high_ms
+            gain = rule.gain.mid_ms if rule.gain.is_predicted else rule.gain.high_ms
             step = 0.0 if gain is None else gain / rule.gain_frac
             return step if 0 < step < math.inf else None
     return None
@@ -158,7 +158,7 @@ def _of_piece(piece: d.Advice, made: Collection[str]) -> d.Gain:
     gain = piece.gain
     assert gain is not None
     missing = [knob for knob in piece.together if knob not in made]
-    if not missing or gain.method != "replay":
+    if not missing or not gain.is_predicted:
         return gain
     why = f"predicted together with {', '.join(missing)}, which was left out"
     return replace(

@@ -161,6 +161,6 @@ def _gained(predicted: Predicted, low: float, high: float) -> Outcome:
 
 def _worth_seeing(predicted: Predicted, before_ms: float) -> float:
     """The least gain in milliseconds that was promised: a ceiling promises none."""
-    if predicted.method in ("replay", "bounds") and predicted.low_ms:
+    if predicted.method in ("replay", "model", "bounds") and predicted.low_ms:
         return predicted.low_ms
     return NOTHING_FRAC * before_ms

@@ -34,7 +34,7 @@ _Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**31)]
 class Predicted(msgspec.Struct, frozen=True, kw_only=True):
     """Milliseconds that a step was to save; null where nothing was said."""
 
-    method: Literal["replay", "ceiling", "bounds", "none"]
+    method: Literal["replay", "model", "ceiling", "bounds", "none"]
     """replay: simulated. ceiling: no more than high_ms. bounds: of several rules together, no less than the
     best of them and no more than all. none: nothing was predicted."""
     low_ms: _Ms | None

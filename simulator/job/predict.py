@@ -1,0 +1,119 @@
+"""What other settings would gain by the job's model, with a band."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from perfdoc.results.replay import Gain
+from perfdoc.simulator.job.model import JobModel, build_model
+from perfdoc.simulator.job.rank import RankWork
+from perfdoc.simulator.job.settings import JobSettings
+from perfdoc.traces.known_models import ModelShape
+
+ERROR_MAX_FRAC = 0.05
+"""Past it nothing is predicted from the model."""
+_MS = 1e6
+_SCHEDULE_FRAC = 0.10
+"""Of what another schedule changes: passes differ between micro-batches."""
+_COMPOSED_FRAC = 0.10
+"""More, where stages were composed."""
+_BATCH_FRAC = 0.4
+"""Of what another size of micro-batch changes: that kernels are in proportion to it is taken for granted."""
+_LAYOUT_FRAC = 0.5
+"""Of what other degrees of parallelism change: likewise, and the network as it was seen."""
+_NOISE_MIN_FRAC = 0.002
+
+
+@dataclass(frozen=True, kw_only=True)
+class Models:
+    """The job as it most likely is, and as it may be as well."""
+
+    model: JobModel
+    others: tuple[JobModel, ...]
+
+    @property
+    def withheld(self) -> str:
+        """Why nothing is predicted; empty where something is."""
+        error = self.model.error_frac
+        return f"the model's error is {error:+.1%}" if abs(error) > ERROR_MAX_FRAC else ""
+
+    def gain(self, new: JobSettings) -> Gain:
+        """What these settings save per step. ValueError, one line, where they cannot be modelled.
+
+        Band: what each kind of change may be off by (independent, so they add as squares), the same from the
+        other models, and the model's error or 0.2 % of the step, whichever is more.
+        """
+        model = self.model
+        parts = list(_parts(model, new))
+        half = math.hypot(*(frac * ns for frac, ns in parts)) if parts else 0.0
+        noise = max(abs(model.error_frac), _NOISE_MIN_FRAC) * model.measured_ns
+        mid = model.measured_ns - model.step_ns(new)
+        gains = [mid, *(m.measured_ns - m.step_ns(new) for m in self.others)]
+        return Gain(
+            low_ms=round((min(gains) - half - noise) / _MS, 3),
+            mid_ms=round(mid / _MS, 3),
+            high_ms=round((max(gains) + half + noise) / _MS, 3),
+            method="model",
+            assumptions=list(_assumptions(model, new)),
+        )
+
+
+def build_models(ranks: Sequence[RankWork], settings: JobSettings, shape: ModelShape | None) -> Models:
+    """The model, and those with what it leaves open decided otherwise. ValueError, one line."""
+    model = build_model(ranks, settings, shape)
+    others = []
+    if model.output_inferred is not None and shape is not None:
+        others.append(build_model(ranks, settings, shape, output=1.0))
+    if model.overhead_ns:
+        others.append(replace(model, overhead_ns=0.0))
+    if settings.pp > 1 and not settings.messages_overlap:
+        others.append(replace(model, message_ns=2 * model.message_ns))
+    return Models(model=model, others=tuple(others))
+
+
+def _parts(model: JobModel, new: JobSettings) -> Iterator[tuple[float, float]]:
+    """(share that it may be off by, ns that it changes) of each kind of change, one made after the other."""
+    base = model.settings
+    composed = any(s.origin == "composed" for s in model.stages)
+    schedule = _SCHEDULE_FRAC + (_COMPOSED_FRAC if composed else 0.0)
+    layout = replace(
+        base,
+        tp=new.tp,
+        cp=new.cp,
+        ep=new.ep,
+        dp=new.dp,
+        pp=new.pp,
+        vpp=base.vpp if new.pp == base.pp else new.vpp,
+        layers=base.layers if new.pp == base.pp else new.layers,
+        micro_batches=new.micro_batches if new.pp != base.pp or new.dp != base.dp else base.micro_batches,
+        messages_overlap=base.messages_overlap if new.pp == base.pp else new.messages_overlap,
+    )
+    batch = replace(layout, mbs=new.mbs, micro_batches=new.micro_batches)
+    at, unsure = model.measured_ns, 0.0
+    for frac, settings in ((_LAYOUT_FRAC, layout), (_BATCH_FRAC, batch), (schedule, new)):
+        try:
+            then = model.step_ns(settings)
+        except ValueError:  # of the settings between, which nobody asks for: the next change has both
+            unsure = max(unsure, frac)
+            continue
+        if then != at:
+            yield max(frac, unsure), abs(then - at)
+        at, unsure = then, 0.0
+
+
+def _assumptions(model: JobModel, new: JobSettings) -> Iterator[str]:
+    base = model.settings
+    composed = [i for i, s in enumerate(model.stages) if s.origin == "composed"]
+    if composed:
+        some = "stage" if len(composed) == 1 else "stages"
+        yield f"{some} {', '.join(map(str, composed))} of {base.pp} not captured: composed from the others"
+    if new.vpp > 1 and new.vpp != base.vpp:
+        yield "model chunks share a stage's layers evenly; embedding and output layer stay at the ends"
+        if new.messages_overlap:
+            yield "send/recv overlaps with compute (overlap_p2p_comm)"
+    if new.mbs != base.mbs:
+        yield "kernel time beyond 2 µs each is proportional to the micro-batch"
+    if (new.tp, new.cp, new.dp, new.pp) != (base.tp, base.cp, base.dp, base.pp):
+        yield "kernels keep their efficiency, groups their bandwidth"
