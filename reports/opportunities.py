@@ -22,6 +22,7 @@ DIALECT_TITLES = {
     "perfdoc": "perfdoc run",
 }
 """In the order of the page."""
+_METHODS = {"replay": "by replay", "model": "by the job model", "ceiling": "upper bound"}
 _SURE_FRAC, _LIKELY_FRAC = 0.25, 0.6
 """Half of the band by its middle."""
 _TRIFLES = 8

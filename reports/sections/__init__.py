@@ -8,6 +8,7 @@ from types import MappingProxyType
 from perfdoc.reports.sections import (
     contention,
     host,
+    job_model,
     kernel_parts,
     memory,
     mfu,
@@ -24,7 +25,14 @@ _Builder = Callable[[Diagnosis], Section | None]
 _PLACES: Mapping[str, tuple[_Builder, ...]] = MappingProxyType(
     {
         "time": (mfu.build,),
-        "communication": (host.build, contention.build, pipeline.build, skew.build, kernel_parts.build),
+        "communication": (
+            host.build,
+            contention.build,
+            pipeline.build,
+            job_model.build,
+            skew.build,
+            kernel_parts.build,
+        ),
         "kernels": (memory.build, replay.build, step_times.build),
     }
 )

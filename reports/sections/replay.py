@@ -11,7 +11,7 @@ from perfdoc.results import Diagnosis, Replay, ReplayAnalysis, figures
 from perfdoc.results.names import shorten
 
 _RANKS_MOST = 16
-_METHODS = {"ceiling": "upper bound"}
+_METHODS = {"ceiling": "upper bound", "model": "job model"}
 
 _WORDS = {
     "compute": "compute",

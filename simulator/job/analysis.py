@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -11,7 +11,7 @@ from perfdoc.results.replay import Gain, Prediction
 from perfdoc.simulator.job.model import JobModel
 from perfdoc.simulator.job.predict import Models, build_models
 from perfdoc.simulator.job.rank import RankWork
-from perfdoc.simulator.job.settings import JobSettings, captured_settings
+from perfdoc.simulator.job.settings import JobSettings, captured_settings, spread_layers
 from perfdoc.simulator.replay.proposals import change_title
 from perfdoc.traces.job_facts import JobFacts
 
@@ -92,44 +92,87 @@ def _analysis(model: JobModel, ranks: Sequence[RankWork]) -> JobModelAnalysis:
     )
 
 
+_Tried: TypeAlias = tuple[Gain, JobSettings, str]
+"""(gain, settings, why the job cannot have it)."""
+
+
 def _schedules(models: Models, ranks: int, why_not: WhyNot) -> list[Prediction]:
-    """The best number of chunks above the captured one, and the best below it."""
+    """The best number of chunks above the captured one, the best below it; and other splits of the layers."""
     base = models.model.settings
-    found = []
     if base.pp == 1:
         return []
+    found = []
     for key, chunks in (
         ("more_virtual_stages", range(base.vpp + 1, _VPP_MAX + 1)),
         ("fewer_virtual_stages", range(1, base.vpp)),
     ):
-        some = []
-        for vpp in chunks:
-            # Without chunks messages cannot overlap; with them megatron-core overlaps them by default.
-            overlap = vpp > 1 and (base.messages_overlap or base.vpp == 1)
-            new = replace(base, vpp=vpp, messages_overlap=overlap)
-            ways = _ways(new)
-            try:
-                some.append((models.gain(new), new, why_not(key, ways)))
-            except ValueError:
-                continue
-        allowed = [s for s in some if not s[2]] or some
+        some = [
+            t for vpp in chunks if (t := _tried(models, key, _with_chunks(base, vpp), why_not)) is not None
+        ]
+        allowed = [t for t in some if not t[2]] or some
         if allowed:
-            best = max(allowed, key=lambda s: s[0].mid_ms or 0.0)
-            found.append(_prediction(models, key, *best, ranks))
+            best = max(allowed, key=lambda t: t[0].mid_ms or 0.0)
+            chosen = best[1].vpp
+            tried_with = f", {chosen} per rank" if chosen > 1 else ", none"
+            found.append(_prediction(models, key, tried_with, best, ranks))
+    for key, layers in _splits(models.model):
+        tried = _tried(models, key, replace(base, layers=layers), why_not)
+        if tried is not None:
+            found.append(_prediction(models, key, "", tried, ranks))
     return found
 
 
-def _ways(new: JobSettings) -> list[dict[str, Value]]:
+def _with_chunks(base: JobSettings, vpp: int) -> JobSettings:
+    """Without chunks messages cannot overlap; with them megatron-core overlaps them by default."""
+    overlap = vpp > 1 and (base.messages_overlap or base.vpp == 1)
+    return replace(base, vpp=vpp, messages_overlap=overlap)
+
+
+def _tried(models: Models, key: str, new: JobSettings, why_not: WhyNot) -> _Tried | None:
+    try:
+        return models.gain(new), new, why_not(key, _ways(key, new))
+    except ValueError:
+        return None
+
+
+def _splits(model: JobModel) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """Other numbers of layers on the stages: as even as can be, and so that the slowest stage is as fast
+    as can be. Only where every stage was captured: what was composed is as even as the others."""
+    base = model.settings
+    if not all(base.layers) or base.vpp > 1 or any(s.origin == "composed" for s in model.stages):
+        return
+    even = spread_layers(sum(base.layers), base.pp)
+    if even != base.layers:
+        yield "even_layers", even
+    balanced = _balanced(model)
+    if balanced != base.layers:
+        yield "balanced_layers", balanced
+
+
+def _balanced(model: JobModel) -> tuple[int, ...]:
+    """One layer after the other, to the stage that then takes least."""
+    layer = [s.forward.length + s.backward.length for s in model.stages]
+    ends = [s.forward_ends.length + s.backward_ends.length for s in model.stages]
+    counts = [1] * len(layer)
+    for _ in range(sum(model.settings.layers) - len(layer)):
+        least = min(range(len(layer)), key=lambda i: (ends[i] + layer[i] * (counts[i] + 1), i))
+        counts[least] += 1
+    return tuple(counts)
+
+
+def _ways(key: str, new: JobSettings) -> list[dict[str, Value]]:
+    """Settings that make it; none is known that splits layers so in every framework."""
+    if key in ("even_layers", "balanced_layers"):
+        return []
     to: dict[str, Value] = {VPP: new.vpp if new.vpp > 1 else None}
     return [to, {**to, "overlap_p2p_comm": True}]
 
 
-def _prediction(
-    models: Models, key: str, gain: Gain, new: JobSettings, left_out: str, ranks: int
-) -> Prediction:
+def _prediction(models: Models, key: str, tried_with: str, tried: _Tried, ranks: int) -> Prediction:
+    gain, new, left_out = tried
     step_ns = round(models.model.measured_ns)
     low, mid, high = (round((ms or 0.0) * 1e6) for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
-    tried_with = f", {new.vpp} per rank" if new.vpp > 1 else ", none"
+    ways = _ways(key, new)
     return Prediction(
         key=key,
         change=change_title(key, tried_with),
@@ -147,5 +190,5 @@ def _prediction(
         exact=True,
         reason="",
         left_out=left_out,
-        settings=dict(_ways(new)[0]),
+        settings=dict(ways[0]) if ways else {},
     )
