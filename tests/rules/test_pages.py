@@ -78,6 +78,24 @@ def test_an_entry_is_decided_or_says_why_not() -> None:
     assert both == []
 
 
+def test_what_is_decided_in_part_says_what_lacks() -> None:
+    """In the coverage and on the page of each rule that decides it."""
+    deciding, made = rules_by_entry(own_rules()), pages(EXAMPLES)
+    partly = [e for e in entries().values() if e.lacks]
+    assert [e.id for e in partly if e.undecided or not deciding.get(e.id)] == []
+    rows = made["coverage.md"].splitlines()
+    for entry in partly:
+        (row,) = [r for r in rows if r.startswith(f"| `{entry.id}` |")]
+        shown = [row, *(made[f"{code}.md"] for code in deciding[entry.id])]
+        assert [text for text in shown if f"In part: {entry.lacks}" not in text] == [], entry.id
+    counts = re.search(
+        r"(\d+) of (\d+) entries .*: (\d+) as the guide says, (\d+) in part", made["coverage.md"]
+    )
+    assert counts is not None
+    whole = len(deciding) - len(partly)
+    assert [int(n) for n in counts.groups()] == [len(deciding), len(entries()), whole, len(partly)]
+
+
 def test_every_rule_has_a_topic_that_pages_know() -> None:
     assert {r.meta.topic for r in own_rules()} <= set(TOPICS)
 
