@@ -43,6 +43,13 @@ def layers_apart(case: Case) -> float | None:
     return (max(own) - min(own)) * layers / len(own) / min(own)
 
 
+def mixed_layers(case: Case) -> bool:
+    """Whether some layers are known to hold experts and others not, which take different times: what one
+    layer takes is then not known."""
+    model = case.job.facts.model
+    return model is not None and bool(model.experts) and 0 < (model.expert_layers or 0) < model.layers
+
+
 def layers_by_stage(case: Case, pp: int) -> list[int] | None:
     """The current distribution; None if the settings do not say, or there are virtual stages."""
     layers = layers_of(case)
