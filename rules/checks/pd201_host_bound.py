@@ -40,6 +40,7 @@ META = Meta(
         "host_cuda_graph_moe",
         "host_cuda_graph_mem",
         "fsdp_host_bound",
+        "scale_jitter",
     ),
 )
 

@@ -48,6 +48,7 @@ META = Meta(
         "moe_ep_purpose",
         "mlm_quick_mem",
         "mlm_ts_oom",
+        "pm_table_moe",
     ),
 )
 

@@ -98,9 +98,23 @@ def balanced(own_ns: Sequence[float], layers: Sequence[int]) -> tuple[list[int],
     return counts, max(load for load, _ in loads) * len(layers) / total if total else 1.0
 
 
+def _by_switches(case: Case, counts: Sequence[int]) -> dict[str, Value] | None:
+    """One layer less on the first stage, the last one, or both; None for any other distribution, and beside
+    sizes that are set."""
+    full = max(counts)
+    less = full - counts[0], full - counts[-1]
+    odd = set(counts[1:-1]) - {full} or set(less) - {0, 1} or not any(less)
+    if odd or min(counts) < 1 or any(case.setting(knob)[1] is not None for knob in (FIRST, LAST)):
+        return None
+    return {EMBEDDING: bool(less[0]), LOSS: bool(less[1])}
+
+
 def as_settings(case: Case, counts: Sequence[int], mtp_layers: int) -> dict[str, Value]:
-    """The settings for this distribution, conflicting ones switched off first: sizes of the end stages if the
-    others are equal, else a layout."""
+    """The settings for this distribution, conflicting ones switched off first: the switches that count
+    embedding and loss as layers if these give it, sizes of the end stages if the others are equal, else a
+    layout."""
+    if (switches := _by_switches(case, counts)) is not None:
+        return switches
     found: dict[str, Value] = {f: False for f in (EMBEDDING, LOSS) if case.is_set_to(f, True)}
     ends = {FIRST: counts[0], LAST: counts[-1]}
     set_now = {knob for knob in ends if case.setting(knob)[1] is not None}

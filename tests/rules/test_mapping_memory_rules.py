@@ -296,6 +296,16 @@ def test_pd318_fsdp_setup(job: Case, settings: dict[str, Value], state: str, to:
     assert (found.state, settings_of(found)) == (state, to)
 
 
+def test_nemo_selects_its_fsdp_by_one_setting(job: Case) -> None:
+    chosen = {"fsdp_strategy_nemo": "megatron", "data_parallel_sharding_strategy": "optim_grads_params"}
+    for now, state, to in (("pytorch", "fires", chosen), ("megatron", "passes", {})):
+        found = result("PD318", under(job, {"fsdp_strategy_nemo": now}, dialect="nemo"))
+        assert (found.state, settings_of(found)) == (state, to)
+    case = small_and_long(job)
+    nemo = result("PD317", under(case, NOW, model=case.job.facts.model, dialect="nemo"))
+    assert settings_of(nemo) == {SP: False, TP: 1, **chosen}
+
+
 def test_pd318_is_a_problem_where_it_shows(job: Case) -> None:
     settings = {"use_megatron_fsdp": True, "cuda_device_max_connections": 1}
     assert settings_of(result("PD112", under(job, settings))) == {"cuda_device_max_connections": 32}

@@ -282,6 +282,7 @@ def test_balanced_layers() -> None:
 
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
 LAYOUT, EMBEDDING = "pipeline_model_parallel_layout", "account_for_embedding_in_pipeline_split"
+LOSS = "account_for_loss_in_pipeline_split"
 
 
 @pytest.mark.parametrize(
@@ -291,7 +292,11 @@ LAYOUT, EMBEDDING = "pipeline_model_parallel_layout", "account_for_embedding_in_
         ([3, 5], {}, {LAST: 5}),
         ([3, 5], {FIRST: 4}, {FIRST: 3, LAST: 5}),  # what is set has to follow
         ([4, 4, 3], {FIRST: 3, LAST: 4}, {FIRST: 4, LAST: 3}),
-        ([4, 4, 3], {EMBEDDING: True}, {EMBEDDING: False, LAST: 3}),
+        # The guides' switches, where these give it: 11 + 1 and 10 + 2 layers over three stages.
+        ([4, 4, 3], {EMBEDDING: True}, {EMBEDDING: False, LOSS: True}),
+        ([3, 4, 3], {}, {EMBEDDING: True, LOSS: True}),
+        ([3, 4], {}, {EMBEDDING: True, LOSS: False}),
+        ([4, 4, 2], {EMBEDDING: True}, {EMBEDDING: False, LAST: 2}),
         ([3, 4, 5, 4], {FIRST: 4}, {FIRST: None, LAYOUT: "Ettt|tttt|ttttt|ttttmL"}),
     ],
 )
