@@ -108,12 +108,6 @@ def _scaled(gain: Gain | None, factor: float, said: str) -> Gain | None:
     return replace(gain, low_ms=low, mid_ms=mid, high_ms=high, assumptions=assumptions, key="")
 
 
-def _of_the_callback(case: Case, rarer: Advice) -> list[Advice]:
-    """NeMo's, if it is not known to collect as rarely."""
-    found = [rarer, advise(knob="manual_gc_interval_val", to=INTERVAL_STEPS, why="the same in validation")]
-    return [p for p in found if (now := case.number(p.knob)) is None or 0 < now < INTERVAL_STEPS]
-
-
 def _advice(case: Case, gain: Gain | None, *, logged: bool) -> list[Advice]:
     """Fewer collections, never more: an interval of 0 under manual_gc means never. logged: the prediction
     already excludes the collections that remain."""
@@ -140,3 +134,9 @@ def _advice(case: Case, gain: Gain | None, *, logged: bool) -> list[Advice]:
     if known and now == 0 and not case.setting("manual_gc")[0]:
         return []
     return [manual, rarer]
+
+
+def _of_the_callback(case: Case, rarer: Advice) -> list[Advice]:
+    """NeMo's, if it is not known to collect as rarely."""
+    found = [rarer, advise(knob="manual_gc_interval_val", to=INTERVAL_STEPS, why="the same in validation")]
+    return [p for p in found if (now := case.number(p.knob)) is None or 0 < now < INTERVAL_STEPS]
