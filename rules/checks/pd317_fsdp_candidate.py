@@ -62,10 +62,10 @@ def evaluate(case: Case) -> Verdict:
     model of at most `MAX_PARAMETERS`, with `MIN_TOKENS` of a micro-batch per GPU and sequences longer
     than the hidden size, whose traffic the measured compute can hide, and that is not estimated to exceed
     `memory_need.FIT_FRAC` of the device."""
-    now, shape, share = given(degrees_of(case)), given(case.job.facts.model), given(case.share(_cost_ns))
+    now, share = given(degrees_of(case)), given(case.share(_cost_ns))
     sequence, hidden = given(sequence_of(case)), given(hidden_size_of(case))
     size = given(case.number("micro_batch_size"))
-    parameters = parameters_in(shape)
+    parameters = given(parameters_in(case))
     tokens = sequence * size // now.cp
     evidence = [
         Evidence(label="exposed TP and PP communication, mean over ranks", value=per_cent(share)),

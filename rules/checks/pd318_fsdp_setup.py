@@ -45,11 +45,10 @@ def evaluate(case: Case) -> Verdict:
     if one_queue:
         advice.append(advise(knob=QUEUES, to=MANY, why="lets all-gathers overlap with compute"))
         reasons.append("all-gathers share one hardware queue with compute")
-    switched = case.is_set_to(TORCH, True)
-    if switched or case.is_set_to(NEMO, "pytorch"):
+    if case.is_set_to(TORCH, True):
         copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
         evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
-        if switched:
+        if not case.is_set_to(NEMO, "pytorch"):
             advice.append(advise(knob=TORCH, to=False, why="the two exclude each other"))
         advice += megatron_fsdp(case, "communicates from persistent buffers, with fewer copies")
         reasons.append("PyTorch's FSDP2 is used; a guide finds megatron-core's faster")

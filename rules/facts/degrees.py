@@ -146,8 +146,7 @@ def heads_of(case: Case) -> int | None:
 
 def uses_fsdp(case: Case) -> bool:
     """Whether weights are known to be sharded over data-parallel ranks."""
-    switched = case.is_set_to("use_torch_fsdp2", True) or case.is_set_to("use_megatron_fsdp", True)
-    return switched or case.setting("fsdp_strategy_nemo")[1] is not None
+    return case.is_set_to("use_torch_fsdp2", True) or case.is_set_to("use_megatron_fsdp", True)
 
 
 def batch_divides(case: Case, dp: int) -> bool:

@@ -14,7 +14,6 @@ from perfdoc.rules.facts.degrees import CP, PP, TP, degrees_of, uses_fsdp, witho
 from perfdoc.rules.facts.fsdp import megatron_fsdp, several_queues, torch_fsdp2
 from perfdoc.rules.facts.links import usual_link
 from perfdoc.rules.facts.memory_need import FIT_FRAC, batch_of, device_bytes, fits
-from perfdoc.traces.known_models import ModelShape
 
 
 def halved(case: Case) -> list[Advice]:
@@ -39,17 +38,20 @@ def halved(case: Case) -> list[Advice]:
 def fsdp_instead(case: Case) -> list[Advice]:
     """FSDP in place of tensor parallelism, if it is estimated to fit and the measured compute to hide its
     traffic."""
-    now, shape, memory = degrees_of(case), case.job.facts.model, device_bytes(case)
-    if now is None or shape is None or memory is None or now.tp == 1 or uses_fsdp(case):
+    now, count, memory = degrees_of(case), parameters_in(case), device_bytes(case)
+    if now is None or count is None or memory is None or now.tp == 1 or uses_fsdp(case):
         return []
-    need, traffic = need_bytes(case, now), traffic_of(case, now, parameters_in(shape))
+    need, traffic = need_bytes(case, now), traffic_of(case, now, count)
     if need is None or need > FIT_FRAC * memory or traffic is None or not traffic.is_hidden:
         return []
     return whole_layers(case, now)
 
 
-def parameters_in(shape: ModelShape) -> int:
-    """Those that the job says, else by the layers."""
+def parameters_in(case: Case) -> int | None:
+    """Those that the job says, else by the layers; None without the model's shape."""
+    shape = case.job.facts.model
+    if shape is None:
+        return None
     dense, experts, embedding = parameters_of(shape)
     return shape.parameters or dense + experts + 2 * embedding
 
