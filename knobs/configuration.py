@@ -161,6 +161,8 @@ class View:
         return world // model
 
 
+_FSDP = "fsdp_strategy_nemo"
+_FSDP_SWITCHES = MappingProxyType({"use_megatron_fsdp": "megatron", "use_torch_fsdp2": "pytorch"})
 _VPP_SOURCES = frozenset(
     {"num_layers", "pipeline_model_parallel_size", "num_layers_per_virtual_pipeline_stage", LAYOUT}
 )
@@ -168,6 +170,8 @@ DERIVED_FROM: Mapping[str, frozenset[str]] = MappingProxyType(
     {
         "world_size": frozenset({"nnodes", "nproc_per_node"}),
         "virtual_pipeline_model_parallel_size": _VPP_SOURCES,
+        "use_megatron_fsdp": frozenset({_FSDP}),
+        "use_torch_fsdp2": frozenset({_FSDP}),
     }
 )
 """Settings that may follow from others, and from which."""
@@ -181,6 +185,9 @@ def _derived(
     Raises Undecided where it would follow from a setting that is made and cannot be told: neither a source's
     default nor the default of `name` holds then.
     """
+    if name in _FSDP_SWITCHES:
+        chosen = values.get(_FSDP)
+        return None if chosen is None else (chosen == _FSDP_SWITCHES[name], {_FSDP})
     if name == "world_size":
         _known({"nnodes", "nproc_per_node"}, unknown)
         ranks = _times(values.get("nnodes", 1), values.get("nproc_per_node"))

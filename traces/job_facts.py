@@ -116,6 +116,8 @@ class JobFacts:
     peak_source: str | None = None
     torch_version: str | None = None
     """PyTorch's, with what its builder put behind it: `2.7.1+cu128`."""
+    nccl_version: str | None = None
+    """`2.26.2`."""
     groups: tuple[ProcessGroup, ...] = ()
     """Every process group of the run."""
     run_directory: Path | None = None
@@ -199,6 +201,7 @@ def facts_of_manifest(manifest: Manifest, run_directory: Path | None = None) -> 
         "peak_flops_per_second": manifest.hardware.peak_flops_per_second,
         "peak_source": manifest.hardware.peak_source or None,
         "torch_version": manifest.versions.get("torch"),
+        "nccl_version": manifest.versions.get("nccl"),
         "groups": layout.groups,
     }
     sources = {name: "run.json" for name, value in found.items() if value not in (None, ())}

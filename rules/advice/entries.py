@@ -36,14 +36,26 @@ TOPICS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, kw_only=True)
 class Entry:
-    """What a guide says in one place. Either rules decide it, or it says why data cannot."""
+    """What a guide says in one place. Rules decide it, whole or in part, or it says why data cannot."""
 
     id: str
     topic: str
     says: str
     """The advice in a sentence."""
+    lacks: str = ""
+    """What of it no rule decides; empty where rules decide all of it, or nothing."""
     undecided: str = ""
     """Why no rule decides it; empty where one does."""
+
+    @property
+    def in_full(self) -> str:
+        """The advice, and what of it is not decided."""
+        return f"{self.says} {self.limits}" if self.lacks else self.says
+
+    @property
+    def limits(self) -> str:
+        """`In part: …`; empty where all of it is decided."""
+        return f"In part: {self.lacks}" if self.lacks else ""
 
 
 GUIDES = {

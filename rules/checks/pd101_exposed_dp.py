@@ -38,6 +38,7 @@ META = Meta(
         "cd_bf16_reduce",
         "cd_fp8_gather",
         "scale_dp_three_levers",
+        "mlm_quick_scale",
     ),
 )
 

@@ -114,7 +114,10 @@ def _advice(case: Case, link: Link, ranks: int) -> Iterator[Advice]:
     if link.crosses and case.is_set_to("use_sharp", False):
         why = "reduces in the switches, on InfiniBand with SHARP: fewer bytes, fewer SMs"
         yield advise(knob="use_sharp", to=True, why=why, costs="only one group of the job can use it")
-    if case.gpu is not None and case.gpu.architecture != "ampere" and case.is_set_to("nccl_ub", False):
+    if case.gpu is not None and case.gpu.nvls and case.is_set_to("nccl_nvls_enable", 0):
+        why = "NVLS is switched off; forced on for a test, NCCL reduces inside NVLink's switches"
+        yield advise(knob="nccl_nvls_enable", to=1, why=why, costs="memory for multicast buffers (PD509)")
+    if case.gpu is not None and case.gpu.nvls and case.is_set_to("nccl_ub", False):
         where = "network cards, best with use_sharp," if link.crosses else "NVLink"
         yield advise(
             knob="nccl_ub",

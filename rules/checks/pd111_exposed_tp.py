@@ -10,9 +10,10 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, exposed_evidence, exposed_ns, judged
 from perfdoc.rules.facts.hidden import hidden_frac, level_of, queues, surely_saved, time_ns
-from perfdoc.rules.facts.overlaps import TP_NEEDS, TP_OVERLAP, shapes_change, tp_overlap
+from perfdoc.rules.facts.overlaps import TP_NEEDS, TP_OVERLAP, tp_overlap
+from perfdoc.rules.facts.shapes import shapes_change
 
 META = Meta(
     code="PD111",
@@ -26,6 +27,7 @@ META = Meta(
     advice=(
         "tp_overlap_enable",
         "tp_overlap_cfg",
+        "tp_overlap_sms",
         "tp_overlap_splits",
         "tp_overlap_tail_exposed",
         "tp_overlap_static",
@@ -41,8 +43,9 @@ USUAL_SM = 16
 _SPLITS = "tp_overlap_num_splits"
 _MOVING = (
     "tp_comm_overlap is not advised: user buffers need static shapes, and here they change from step to step "
-    "(verl packs each batch anew)."
+    "(batches packed anew, or samples that are not packed)."
 )
+_FIXED_SHAPES = "Packs of one fixed length (sequence_packing_size) would allow it."
 _LOCAL = (
     "megatron-core's local layers (transformer_impl local) have no user buffers; Transformer Engine's do. "
     "Less tensor parallelism moves fewer bytes with either."
@@ -65,7 +68,9 @@ def evaluate(case: Case) -> Verdict:
     """Fires at `exposed.MIN_FRAC` of the window, mean over ranks: as a problem if the overlap is known to be
     off or next to nothing is hidden, unless the replay finds collectives queued behind kernels (PD112). With
     the overlap on, one of `USUAL_SPLITS` pieces (or of more, if set) stays exposed by design; up to that it
-    passes."""
+    passes. As information, whatever is exposed, if the overlap is on and shapes are known to change."""
+    if case.is_set_to(TP_OVERLAP, True) and shapes_change(case):
+        return _too_static(case)
     nothing, evidence = judged(case, "tp")
     if nothing is not None:
         return nothing
@@ -96,6 +101,23 @@ def evaluate(case: Case) -> Verdict:
         "become copies or user-buffer kernels during GEMMs.",
         false_alarm="Waiting for a late rank, if ranks were not compared; or embedding and loss, which share "
         "the group and have no GEMM to hide it.",
+    )
+
+
+def _too_static(case: Case) -> Verdict:
+    """The overlap is on, and its buffers have one size."""
+    share = case.share(exposed_ns("tp")) or 0.0
+    why = "user buffers are registered once, for shapes that change neither by step nor by layer"
+    return Verdict(
+        state="fires",
+        level="information",
+        reason="tp_comm_overlap is on, and shapes change from step to step",
+        evidence=[exposed_evidence(case, "tp", share)],
+        advice=[advise(knob=TP_OVERLAP, to=False, why=why, costs="its communication is exposed")],
+        remedy=_FIXED_SHAPES,
+        otherwise=_FIXED_SHAPES,
+        verify="Run again: no error of user buffers, and losses are those of a run without the overlap.",
+        false_alarm="A job that pads every batch to one shape.",
     )
 
 

@@ -12,6 +12,7 @@ from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.facts.exposed import seen
 
 
 def _lost_frac(case: Case) -> float | None:
@@ -22,8 +23,8 @@ def _lost_frac(case: Case) -> float | None:
 
 
 def _not_compared(case: Case) -> Missing | None:
-    """A cluster above `MAX_CGA` is judged without the measurement too."""
-    if _lost_frac(case) is not None or any(a.knob == _CGA for a in _usual(case)):
+    """Clusters and pieces are judged without the measurement too."""
+    if _lost_frac(case) is not None or any(a.knob in _BY_SETTING for a in _usual(case)):
         return None
     if not any(r.communication for r in case.ranks):
         return not_applicable("no communication was seen")
@@ -43,7 +44,7 @@ META = Meta(
         GPUS,
         Need(words="GEMMs with and without concurrent communication", missing=_not_compared),
     ),
-    advice=("tp_overlap_sms", "tp_overlap_cga"),
+    advice=("tp_overlap_sms", "tp_overlap_cga", "tp_overlap_splits", "mlm_02"),
 )
 
 MIN_FRAC = 0.01
@@ -52,7 +53,11 @@ USUAL_SM = 16
 """SMs that guides give a bulk or pipelined overlap, a start for tuning."""
 MAX_CGA = 2
 """Larger thread-block clusters leave gaps between the GEMM's SMs."""
-_SM, _CGA = "tp_overlap_num_sm", "tp_overlap_cga_size"
+MAX_SPLITS = 4
+"""Pieces of a GEMM that feeds a reduce-scatter; more leave the last wave of each piece partly empty."""
+_SM, _CGA, _SPLITS = "tp_overlap_num_sm", "tp_overlap_cga_size", "tp_overlap_num_splits"
+_BY_SETTING = (_CGA, _SPLITS)
+"""What the guides judge by the setting alone."""
 _REMEDY = (
     "Fewer channels leave GEMMs more SMs: max_ctas of the group in NCCL's communicator configuration "
     "(nccl_communicator_config_path), or registered buffers (nccl_ub). Lower it stepwise while the "
@@ -62,12 +67,13 @@ _REMEDY = (
 
 def evaluate(case: Case) -> Verdict:
     """Fires if GEMMs are provably slower during communication, at a cost of `MIN_FRAC` of the windows; as a
-    problem if TP overlap uses more than the usual SMs or clusters, else as information, since every overlap
-    has a cost. Without the measurement a cluster above `MAX_CGA` is information."""
+    problem if TP overlap uses more than the usual SMs, clusters or pieces, else as information, since every
+    overlap has a cost. Without the measurement a cluster above `MAX_CGA` or above its SMs, and more than
+    `MAX_SPLITS` pieces, are information."""
     odd = list(_usual(case))
     found, share = case.job.contention, _lost_frac(case)
     if share is None:
-        return _fires(case, [], [a for a in odd if a.knob == _CGA], measured=False)
+        return _fires(case, [], [a for a in odd if a.knob in _BY_SETTING], measured=False)
     evidence = [
         Evidence(label="GEMM time lost to concurrent communication", value=f"{per_cent(share, 2)} or more")
     ]
@@ -86,6 +92,15 @@ def evaluate(case: Case) -> Verdict:
     return _fires(case, evidence, odd, measured=True)
 
 
+def _registered(case: Case) -> list[Advice]:
+    """Registered buffers, with which NCCL needs fewer SMs to reduce gradients."""
+    if case.gpu is None or not case.gpu.nvls or not seen(case, "dp") or not case.is_set_to("nccl_ub", False):
+        return []
+    why = "registered buffers: NCCL reduces gradients with few SMs, which leaves GEMMs the others"
+    costs = "buffers outside PyTorch's allocator, not with expandable_segments; sets NCCL_NVLS_ENABLE=1"
+    return [advise(knob="nccl_ub", to=True, why=why, costs=costs)]
+
+
 def _fires(case: Case, evidence: list[Evidence], advice: list[Advice], *, measured: bool) -> Verdict:
     cost = case.job.contention.other_cost
     ranks = max(len(case.ranks), 1)
@@ -95,9 +110,9 @@ def _fires(case: Case, evidence: list[Evidence], advice: list[Advice], *, measur
         level="problem" if measured and advice else "information",
         reason="the same GEMMs take longer during communication"
         if measured
-        else "TP overlap uses thread-block clusters that are too large for the GEMMs",
+        else "TP overlap is set to larger clusters or smaller pieces than GEMMs want",
         evidence=evidence,
-        advice=advice,
+        advice=[*advice, *(_registered(case) if measured else ())],
         remedy="" if advice else _REMEDY,
         otherwise=_REMEDY,
         gain=ceiling(case, lambda _: cost.low_ns // ranks, "all GEMM time lost to concurrent communication")
@@ -119,6 +134,11 @@ def _usual(case: Case) -> Iterator[Advice]:
         yield advise(
             knob=_SM, to=USUAL_SM, why=why, costs="the transfer takes longer, and its end may be exposed"
         )
-    if cga is not None and cga > MAX_CGA:
-        to = MAX_CGA if sms is None else max(1, min(MAX_CGA, sms))
-        yield advise(knob=_CGA, to=to, why="leaves GEMMs contiguous SMs")
+    to = MAX_CGA if sms is None else max(1, min(MAX_CGA, sms))
+    if cga is not None and cga > to:
+        yield advise(knob=_CGA, to=to, why="leaves GEMMs contiguous SMs, and fits the overlap's own")
+    splits = case.number(_SPLITS)
+    if splits is not None and splits > MAX_SPLITS:
+        why = f"{MAX_SPLITS} pieces instead of {splits}: larger GEMMs, fewer partly empty waves"
+        costs = f"the last piece, which stays exposed, is 1/{MAX_SPLITS} of the output"
+        yield advise(knob=_SPLITS, to=MAX_SPLITS, why=why, costs=costs)

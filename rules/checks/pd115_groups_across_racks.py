@@ -2,15 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from perfdoc.analyzers.memory.formula import Degrees
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
+from perfdoc.results.rules import Advice, Evidence
+from perfdoc.rules.engine.advise import advise, all_or_none
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, applies, given, known, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.degrees import has_experts
+from perfdoc.rules.facts.bubble import bubble_grows
+from perfdoc.rules.facts.context_parallel import divisors
+from perfdoc.rules.facts.degrees import (
+    PP,
+    TP,
+    batch_divides,
+    degrees_of,
+    has_experts,
+    heads_of,
+    layers_of,
+)
 from perfdoc.rules.facts.exposed import exposed_ns
+from perfdoc.rules.facts.memory_need import fits, too_large
 
 
 def _domain(case: Case) -> int | None:
@@ -54,18 +67,19 @@ RACK_GPUS = 72
 """GPUs of one NVLink domain."""
 USED_GPUS = 64
 """GPUs of a rack that groups of 2, 4, 8 … divide evenly."""
-_MAX_RANKS = 1 << 16
+_MAX_RANKS, _MAX_LAYERS = 1 << 16, 4096
 
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, if placing ranks rack after rack (TP innermost, PP outermost) splits a group
-    that fits into one rack over two. A rack of 72 holds one and an eighth blocks of TP 4 x DP 16."""
+    that fits into one rack over two. A rack of 72 holds one and an eighth blocks of TP 4 x DP 16. Other
+    degrees are advised where they are known to fit."""
     blocks, world = given(_blocks(case)), given(_world(case))
     evidence = [Evidence(label="ranks", value=f"{world:,}")]
     if world <= RACK_GPUS:
         return Verdict(state="passes", reason="all ranks fit into one rack", evidence=evidence)
     if not any(n > 1 for kind, n in _degrees(case).items() if kind != "dp"):
-        reason = "data parallelism alone uses the rack's bandwidth with any placement"
+        reason = "data parallelism or FSDP alone uses the rack's bandwidth with any placement"
         return Verdict(state="passes", reason=reason, evidence=evidence)
     cut = {kind: n for kind, block in blocks.items() if (n := _cut(block, world, RACK_GPUS))}
     if not cut:
@@ -76,15 +90,56 @@ def evaluate(case: Case) -> Verdict:
         if share := case.share(exposed_ns(kind)):
             label = f"exposed {kind.upper()} communication, mean over ranks"
             evidence.append(Evidence(label=label, value=per_cent(share)))
+    exposed = sum(case.share(exposed_ns(kind)) or 0.0 for kind in cut)
     return Verdict(
         state="fires",
         level="information",
         reason=f"{' and '.join(kind.upper() for kind in cut)} groups span racks",
         evidence=evidence,
+        advice=_confined(case, sorted(cut), exposed),
         remedy=_remedy(blocks),
         verify="Run again: these groups have the same bus bandwidth on all ranks in the communication table.",
         false_alarm="A scheduler with another rank placement, or racks other than NVL72 (NVL4, NVL36x2).",
     )
+
+
+def _confined(case: Case, cut: Sequence[str], exposed: float) -> list[Advice]:
+    """Other stages, else another tensor-parallel degree too, with which the groups that are cut lie in one
+    rack each: the nearest that the layers, the heads, the batch and the memory are known to allow, and whose
+    bubble grows by no more than is exposed now."""
+    now, layers, heads = degrees_of(case), layers_of(case), heads_of(case)
+    if now is None or not layers or not heads or layers > _MAX_LAYERS:
+        return []
+    widths = [now.tp, *(tp for tp in divisors(RACK_GPUS) if heads % tp == 0 and tp != now.tp)]
+    near = sorted(divisors(layers // now.vpp), key=lambda pp: (max(pp, now.pp) / min(pp, now.pp), pp))
+    for tp, pp in ((tp, pp) for tp in widths for pp in near):
+        then = now.with_model_parallel(tp=tp, pp=pp)
+        if then is None or (then.pp == 1) != (now.pp == 1) or layers % (pp * then.vpp):
+            continue
+        if not _allowed(case, now, then, exposed):
+            continue
+        sizes = _of_degrees(then)
+        if all(RACK_GPUS % sizes[kind] == 0 for kind in cut) and not any(
+            _cut(size, then.world, RACK_GPUS) for size in sizes.values()
+        ):
+            return all_or_none(case, list(_mapping(now, then)))
+    return []
+
+
+def _allowed(case: Case, now: Degrees, then: Degrees, exposed: float) -> bool:
+    """Whether a mapping is known to fit: less splitting by an estimate."""
+    if then.expert_dp is None or not batch_divides(case, then.dp) or too_large(case, now, then):
+        return False
+    less = then.tp * then.pp < now.tp * now.pp
+    return bubble_grows(case, now, then) <= exposed and not (less and fits(case, now, then) is None)
+
+
+def _mapping(now: Degrees, then: Degrees) -> Iterator[Advice]:
+    why = f"groups then end where racks of {RACK_GPUS} do; data parallelism becomes {then.dp}"
+    costs = "more weights on a GPU" if then.tp * then.pp < now.tp * now.pp else ""
+    for knob, before, after in ((TP, now.tp, then.tp), (PP, now.pp, then.pp)):
+        if before != after:
+            yield advise(knob=knob, to=after, why=why, costs=costs)
 
 
 def _degrees(case: Case) -> Mapping[str, int]:
@@ -116,13 +171,17 @@ def _blocks(case: Case) -> Mapping[str, int] | None:
         return None
     known, etp = case.setting("expert_tensor_parallel_size")
     etp = etp if known and isinstance(etp, int) else of["tp"] if of["ep"] > 1 else 1
+    return _of_degrees(Degrees(tp=of["tp"], pp=of["pp"], cp=of["cp"], dp=of["dp"], ep=of["ep"], etp=etp))
+
+
+def _of_degrees(at: Degrees) -> Mapping[str, int]:
     sizes = {
-        "tp": of["tp"],
-        "cp": of["tp"] * of["cp"],
-        "ep": etp * of["ep"],
-        "dp": of["tp"] * of["cp"] * of["dp"],
+        "tp": (at.tp, at.tp),
+        "cp": (at.cp, at.tp * at.cp),
+        "ep": (at.ep, at.etp * at.ep),
+        "dp": (at.dp, at.tp * at.cp * at.dp),
     }
-    return {kind: size for kind, size in sizes.items() if of[kind] > 1}
+    return {kind: size for kind, (ranks, size) in sizes.items() if ranks > 1}
 
 
 def _cut(block: int, world: int, rack: int) -> int:

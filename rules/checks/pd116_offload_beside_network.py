@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+
 from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
+from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import (
@@ -55,6 +57,8 @@ META = Meta(
 _LEVEL, _C2C = "nccl_net_gdr_level", "nccl_net_gdr_c2c"
 _NEARER = ("LOC", "PIX", "PXB")
 """Distances up to which network cards reach GPU memory directly; Grace is a PHB away."""
+_WITH_C2C, _BY_DEFAULT = (2, 26), (2, 27)
+"""NCCL from here on reads NCCL_NET_GDR_C2C; does so by default."""
 _OFFLOADS = ("cpu_offloading", "fine_grained_activation_offloading", "optimizer_cpu_offload")
 _REMEDY = (
     "Let network cards access GPU memory directly, past the Grace CPU: NCCL_NET_GDR_LEVEL=PHB up to NCCL "
@@ -64,20 +68,24 @@ _REMEDY = (
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, if a Grace system is known to offload, exposed communication takes 5 % of the
-    window, and NCCL is not known to use direct access by the network cards."""
+    window, and NCCL is not known to use direct access by the network cards, as 2.27 and later do by
+    default. The release of NCCL, where a run directory names it, tells which variable does it."""
     share = given(case.share(lambda r: sum(r.ledger.exposed_comm_ns.values())))
     evidence = [Evidence(label="exposed communication, mean over ranks", value=per_cent(share))]
     copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
     evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
-    direct = case.is_set_to(_LEVEL, "PHB") or case.is_set_to(_LEVEL, "SYS") or case.is_set_to(_C2C, 1)
-    if direct or share < MIN_FRAC:
+    release = _release(case)
+    reads_c2c = release is None or release >= _WITH_C2C
+    far = case.is_set_to(_LEVEL, "PHB") or case.is_set_to(_LEVEL, "SYS")
+    if far or (case.is_set_to(_C2C, 1) and reads_c2c) or share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
-    why = "network cards access GPU memory over C2C (NCCL 2.26; earlier: NCCL_NET_GDR_LEVEL=PHB)"
     closed = case.is_set_to(_C2C, 0)
-    advice = [advise(knob=_C2C, to=1, why=why)] if closed else []
-    if case.setting(_LEVEL)[1] in _NEARER:
-        nearer = "a path through the Grace CPU is farther than what is allowed now; for NCCL up to 2.25"
-        advice.append(advise(knob=_LEVEL, to="PHB", why=nearer))
+    if release is not None:
+        evidence.append(Evidence(label="NCCL", value=str(case.job.facts.nccl_version)))
+        if release >= _BY_DEFAULT and not closed:
+            reason = "NCCL 2.27 and later give network cards direct access by default"
+            return Verdict(state="passes", reason=reason, evidence=evidence)
+    advice = _advice(case, release, closed)
     return Verdict(
         state="fires",
         level="information",
@@ -89,3 +97,21 @@ def evaluate(case: Case) -> Verdict:
         verify="Run again: bus bandwidth between nodes rises while copies to the host run.",
         false_alarm="Communication that stays inside the NVLink domain, or NCCL 2.27 and later.",
     )
+
+
+def _advice(case: Case, release: tuple[int, int] | None, closed: bool) -> list[Advice]:
+    """The variable of this release; of an unknown one, what is known to be set otherwise."""
+    why = "network cards access GPU memory over C2C (NCCL 2.26; earlier: NCCL_NET_GDR_LEVEL=PHB)"
+    direct = advise(knob=_C2C, to=1, why=why)
+    farther = "a path through the Grace CPU is farther than what is allowed now; for NCCL up to 2.25"
+    level = advise(knob=_LEVEL, to="PHB", why=farther)
+    if release is not None:
+        return [direct] if release >= _WITH_C2C else [level]
+    nearer = case.setting(_LEVEL)[1] in _NEARER
+    return [piece for piece, wanted in ((direct, closed), (level, nearer)) if wanted]
+
+
+def _release(case: Case) -> tuple[int, int] | None:
+    """`2.26.2` is (2, 26)."""
+    found = re.match(r"(\d{1,3})\.(\d{1,3})\b", case.job.facts.nccl_version or "")
+    return None if found is None else (int(found[1]), int(found[2]))

@@ -128,9 +128,21 @@ def _in_words(case: Case, kind: str) -> str:
     return f"{_REMEDIES[kind]}{give}"
 
 
+def _layer_by_layer(case: Case, gain: Gain | None) -> Iterator[Advice]:
+    """The ring in the layers whose scheme runs before attention; the others keep theirs."""
+    layers = case.setting(_TYPE)[1]
+    if not isinstance(layers, tuple) or not set(layers) & set(_IN_FRONT):
+        return
+    to = tuple("p2p" if layer in _IN_FRONT else str(layer) for layer in layers)
+    count = sum(layer in _IN_FRONT for layer in layers)
+    why = f"a ring in the {count} layers whose exchange runs before attention"
+    yield advise(knob=_TYPE, to=to if len(set(to)) > 1 else to[0], why=why, gain=gain)
+
+
 def _advice(case: Case, scheme: str, cp: int, ratio: float | None) -> Iterator[Advice]:
     gain = ceiling_of_transfer(case, "cp")
     if scheme == "mixed":
+        yield from _layer_by_layer(case, gain)
         return
     if scheme in _IN_FRONT and (scheme == "a2a" or ratio is None or ratio <= 1.0):
         what = "all-to-alls of heads" if scheme == "a2a" else "all-gathers of keys and values"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.replay import Gain
-from perfdoc.results.rules import Evidence
+from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
@@ -18,8 +18,10 @@ from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_hidden, wh
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.graphs import graph_advice, why_no_graphs, why_no_room
 from perfdoc.rules.facts.idle import MIN_HOST_FRAC, between_steps_ns, launching_ns, waiting_ns
+from perfdoc.rules.facts.larger_tensors import fsdp_instead, halved
 from perfdoc.rules.facts.micro_batches import fits_doubled, larger
 from perfdoc.rules.facts.model_memory import cp_of, tp_of
+from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
 META = Meta(
     code="PD201",
@@ -38,6 +40,7 @@ META = Meta(
         "host_cuda_graph_moe",
         "host_cuda_graph_mem",
         "fsdp_host_bound",
+        "scale_jitter",
     ),
 )
 
@@ -90,12 +93,17 @@ def evaluate(case: Case) -> Verdict:
         reason="kernels are launched too late" + (f"; {start_up}" if start_up else ""),
         evidence=evidence,
         remedy=" ".join([_remedy(case), *_beside_launching(case)]),
-        advice=[*graph_advice(case, gain, part), *larger(case, _LARGER)],
+        advice=[*graph_advice(case, gain, part), *larger(case, _LARGER)] or _larger_tensors(case),
         gain=limit,
         verify="Run again: idle.host in the ledger falls, and launch-queue depth stays above 0.",
         false_alarm="A capture with Python stacks or --cuda-memory-usage slows the host; compare profiled "
         "with unprofiled steps.",
     )
+
+
+def _larger_tensors(case: Case) -> list[Advice]:
+    """Where neither graphs nor a larger micro-batch are possible: less splitting, else FSDP instead of it."""
+    return [] if splits_too_far(case) else halved(case) or fsdp_instead(case)
 
 
 def _within(gain: Gain | None, limit: Gain | None) -> Gain | None:

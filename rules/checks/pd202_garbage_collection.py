@@ -120,6 +120,8 @@ def _advice(case: Case, gain: Gain | None, *, logged: bool) -> list[Advice]:
         gain=gain,
     )
     known, now = case.setting("manual_gc_interval")
+    if case.configuration.dialect == "nemo":  # a callback that takes both intervals, and is the switch
+        return _of_the_callback(case, rarer)
     if case.is_set_to("manual_gc", True):
         if not known or not isinstance(now, int) or not 0 < now < INTERVAL_STEPS:
             return []
@@ -132,3 +134,9 @@ def _advice(case: Case, gain: Gain | None, *, logged: bool) -> list[Advice]:
     if known and now == 0 and not case.setting("manual_gc")[0]:
         return []
     return [manual, rarer]
+
+
+def _of_the_callback(case: Case, rarer: Advice) -> list[Advice]:
+    """NeMo's, if it is not known to collect as rarely."""
+    found = [rarer, advise(knob="manual_gc_interval_val", to=INTERVAL_STEPS, why="the same in validation")]
+    return [p for p in found if (now := case.number(p.knob)) is None or 0 < now < INTERVAL_STEPS]

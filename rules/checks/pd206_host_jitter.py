@@ -9,6 +9,7 @@ from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import Missing, Need, given, over_ranks, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
+from perfdoc.rules.facts.graphs import graph_advice
 from perfdoc.rules.facts.hardware import binding
 from perfdoc.rules.facts.idle import MIN_GC_FRAC
 
@@ -90,6 +91,7 @@ def evaluate(case: Case) -> Verdict:
         level="problem" if costly else "information",
         reason=f"the host of {slow[0].label} is slow repeatedly" if slow else _TURNS,
         evidence=evidence,
+        advice=[] if case.on_host else graph_advice(case, None, None),
         remedy=_remedy(case, slow[0].label if slow else ""),
         gain=None if wait is None else ceiling(case, lambda r: round(wait * r.ledger.window_ns), _WAITS),
         verify="Run again: the spread in the host section is within noise.",

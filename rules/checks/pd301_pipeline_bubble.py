@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.gain import predicted, worth_frac
+from perfdoc.rules.engine.gain import at_most, predicted, worth_frac
 from perfdoc.rules.engine.needs import Missing, Need, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import bubble
@@ -115,7 +117,9 @@ def _more(case: Case) -> list[Advice]:
 def _chunks(case: Case, vpp: int | None) -> list[Advice]:
     """As many chunks as the prediction is of, if layers divide and its gain is positive."""
     prediction = case.prediction("more_virtual_stages")
-    if prediction is None or not (prediction.gain.low_ms or 0.0) > 0:
+    if prediction is None:
+        return _first_chunks(case, vpp)
+    if not (prediction.gain.low_ms or 0.0) > 0:
         return []
     known, setting = case.setting(VPP)
     now = setting if known and isinstance(setting, int) else 1 if known else vpp or 1
@@ -129,6 +133,21 @@ def _chunks(case: Case, vpp: int | None) -> list[Advice]:
     costs = f"{to / now:.3g} times the send/recv between stages, and some memory"
     first = overlapped_messages(case) if pp == 2 else []
     return [*first, advise(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
+
+
+def _first_chunks(case: Case, vpp: int | None) -> list[Advice]:
+    """Two chunks where there are none and nothing was replayed: by the formula they halve the bubble."""
+    layers, pp, count = layers_of(case), case.degree(PP), case.micro_batches
+    if vpp != 1 or case.degree(VPP) != 1 or not layers or not pp or not count:
+        return []
+    if layers % (2 * pp) or count % pp:
+        return []
+    half = at_most(bubble_ceiling(case), "by the formula two chunks halve the bubble; their messages cost")
+    gain = None if half is None or half.high_ms is None else replace(half, high_ms=half.high_ms / 2)
+    why = "2 chunks per stage instead of 1: the pipeline fills in half the time"
+    costs = "twice the send/recv between stages, and some memory"
+    first = overlapped_messages(case) if pp == 2 else []
+    return [*first, advise(knob=VPP, to=2, why=why, costs=costs, gain=gain)]
 
 
 def _reduce_meanwhile(case: Case) -> list[Advice]:

@@ -36,7 +36,11 @@ META = Meta(
         PIPELINE,
         Need(words="stages, their chunks and the micro-batches of a step", missing=_unknown),
     ),
-    advice=("pp_m_rule", "pp_bubble_formula"),
+    advice=(
+        "pp_m_rule",
+        "pp_bubble_formula",
+        "mlm_quick_scale",
+    ),
 )
 
 MAX_PER_STAGE = 8

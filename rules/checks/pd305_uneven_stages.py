@@ -19,6 +19,7 @@ from perfdoc.rules.facts.stage_split import (
     balanced,
     layers_apart,
     layers_by_stage,
+    mixed_layers,
     own_ns_by_stage,
 )
 
@@ -81,7 +82,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(state="passes", reason=reason, evidence=evidence)
     at_end = found.slowest_stage in (0, (found.pp or 0) - 1)
     where = "first" if found.slowest_stage == 0 else "last" if at_end else "a middle"
-    advice = _split(case) if at_end else []
+    advice = _split(case) if at_end and not mixed_layers(case) else []
     whole = at_end and not advice and apart is not None and apart < MIN_LAYERS
     vain = at_end and not advice and not whole and _moves_in_vain(case)
     why = "; no split of whole layers is more even" if whole else _VAIN if vain else ""

@@ -48,6 +48,7 @@ META = Meta(
         "moe_ep_purpose",
         "mlm_quick_mem",
         "mlm_ts_oom",
+        "pm_table_moe",
     ),
 )
 
@@ -131,8 +132,8 @@ def _next(case: Case, full: DeviceMemory) -> list[Advice]:
             found.append(advise(knob="sequence_parallel", to=True, why=why))
         return found
     layers = layers_of(case)
-    if tp and pp and layers and domain and 2 * tp > domain and layers % (2 * pp) == 0:
-        why = f"halves the layers of a GPU; TP already fills the NVLink domain of {domain}"
+    if tp and pp and layers and layers % (2 * pp) == 0 and (widest := _widest(tp, heads, domain)):
+        why = f"halves the layers of a GPU; {widest}"
         found = [advise(knob=PP, to=2 * pp, why=why, costs=f"{costs}; a pipeline bubble")]
         if pp == 1 and layers % 4 == 0 and _whole_groups(case, dp // 2, 2):
             why = "halves the bubble of the new pipeline"
@@ -140,6 +141,13 @@ def _next(case: Case, full: DeviceMemory) -> list[Advice]:
             found.append(advise(knob=VPP, to=2, why=why, costs="twice the send/recv between stages"))
         return found
     return []
+
+
+def _widest(tp: int, heads: int | None, domain: int | None) -> str:
+    """Why tensor parallelism cannot grow; empty where it can, or nobody knows."""
+    if domain and 2 * tp > domain:
+        return f"TP already fills the NVLink domain of {domain}"
+    return f"{heads} heads do not divide by TP {2 * tp}" if heads and heads % (2 * tp) else ""
 
 
 _PARTS = {4: "quarter", 8: "eighth"}

@@ -47,7 +47,13 @@ META = Meta(
         Need(words="several replicas, not FSDP", missing=_one_copy),
         known("`use_distributed_optimizer`", _sharded, reason=f"{_KNOB} is not known"),
     ),
-    advice=("pm_distopt", "mem_distopt_od", "pm_cp_shards_optimizer", "moe_dp_replaces_cp"),
+    advice=(
+        "pm_distopt",
+        "mem_distopt_od",
+        "pm_cp_shards_optimizer",
+        "moe_dp_replaces_cp",
+        "mlm_quick_scale",
+    ),
 )
 
 

@@ -48,7 +48,12 @@ META = Meta(
         WINDOW,
         communication("tp"),
     ),
-    advice=("pm_tp_small_as_possible", "pm_combine_tp_cp", "pm_tp4pp2_over_tp8"),
+    advice=(
+        "pm_tp_small_as_possible",
+        "pm_combine_tp_cp",
+        "pm_tp4pp2_over_tp8",
+        "pm_table_long_seq",
+    ),
 )
 
 MIN_TP = 4

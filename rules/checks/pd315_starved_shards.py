@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import statistics
 
-from perfdoc.results.figures import brief, gib
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none
+from perfdoc.results.figures import brief
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.evidence import time_evidence
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.bubble import bubble_grows
 from perfdoc.rules.facts.capture import LAUNCHES
-from perfdoc.rules.facts.degrees import CP, DEGREES, TP, degrees_of, without_tensor_ranks
+from perfdoc.rules.facts.degrees import DEGREES, degrees_of
 from perfdoc.rules.facts.idle import MIN_HOST_FRAC, launching_ns
-from perfdoc.rules.facts.memory_need import fits
+from perfdoc.rules.facts.larger_tensors import halved
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
 
@@ -42,7 +40,7 @@ META = Meta(
         LAUNCHES,
         WINDOW,
     ),
-    advice=("pm_large_tp_cp_starves",),
+    advice=("pm_large_tp_cp_starves", "host_mbs"),
 )
 
 MIN_RANKS = 8
@@ -69,14 +67,13 @@ def evaluate(case: Case) -> Verdict:
     if splits_too_far(case):
         reason = "the model fits on fewer ranks: see PD310"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    knob, other = (TP, now.tp) if now.tp >= now.cp else (CP, now.cp)
     return Verdict(
         state="fires",
         worst=worst_instance(case, "idle.host"),
         level="information",
         reason="launch-bound, with kernels split over many ranks",
         evidence=evidence,
-        advice=all_or_none(case, _halved(case, knob, other)),
+        advice=halved(case),
         remedy="Split tensors less, and use more stages or replicas instead; a larger micro-batch also "
         "enlarges each kernel, and CUDA graphs remove launches (PD201).",
         gain=ceiling(case, launching_ns, "all launch-bound idle time"),
@@ -84,19 +81,3 @@ def evaluate(case: Case) -> Verdict:
         false_alarm="A host that is slow for another reason: profiler, garbage collection, synchronising "
         "calls. Templates with TP 8 exist for models with a much larger hidden size.",
     )
-
-
-def _halved(case: Case, knob: str, degree: int) -> list[Advice]:
-    """Half the larger degree, if the model is estimated to fit and the bubble does not grow."""
-    now = degrees_of(case)
-    if now is None or degree % 2:
-        return []
-    tp, cp = (now.tp // 2, now.cp) if knob == TP else (now.tp, now.cp // 2)
-    then = now.with_model_parallel(tp=tp, pp=now.pp, cp=cp)
-    if then is None or then.expert_dp is None or (estimates := fits(case, now, then)) is None:
-        return []
-    if bubble_grows(case, now, then) > 0:
-        return []
-    why = f"twice the work in each kernel; estimated {gib(estimates[1], '.3g')} on the fullest GPU"
-    found = [advise(knob=knob, to=degree // 2, why=why, costs="twice the weights or activations per GPU")]
-    return [*(without_tensor_ranks(case) if then.tp == 1 else []), *found]

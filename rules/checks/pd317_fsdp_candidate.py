@@ -2,32 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.analyzers.memory.formula import Degrees, parameters_of, sharded_bytes
-from perfdoc.results.figures import brief, gib, per_cent
-from perfdoc.results.rules import Advice, Evidence
-from perfdoc.rules.engine.advise import advise, all_or_none
+from perfdoc.results.figures import gib, per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, known, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.bubble import without_chunks
-from perfdoc.rules.facts.degrees import (
-    DEGREES,
-    PP,
-    TP,
-    degrees_of,
-    hidden_size_of,
-    sequence_of,
-    uses_fsdp,
-    without_tensor_ranks,
-)
+from perfdoc.rules.facts.degrees import DEGREES, degrees_of, hidden_size_of, sequence_of, uses_fsdp
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
-from perfdoc.rules.facts.fsdp import megatron_fsdp, several_queues, torch_fsdp2
-from perfdoc.rules.facts.links import usual_link
-from perfdoc.rules.facts.memory_need import FIT_FRAC, batch_of, device_bytes
+from perfdoc.rules.facts.larger_tensors import need_bytes, parameters_in, traffic_of, whole_layers
+from perfdoc.rules.facts.memory_need import FIT_FRAC, device_bytes
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
 
@@ -77,18 +62,17 @@ def evaluate(case: Case) -> Verdict:
     model of at most `MAX_PARAMETERS`, with `MIN_TOKENS` of a micro-batch per GPU and sequences longer
     than the hidden size, whose traffic the measured compute can hide, and that is not estimated to exceed
     `memory_need.FIT_FRAC` of the device."""
-    now, shape, share = given(degrees_of(case)), given(case.job.facts.model), given(case.share(_cost_ns))
+    now, share = given(degrees_of(case)), given(case.share(_cost_ns))
     sequence, hidden = given(sequence_of(case)), given(hidden_size_of(case))
     size = given(case.number("micro_batch_size"))
-    dense, experts, embedding = parameters_of(shape)
-    parameters = shape.parameters or dense + experts + 2 * embedding
+    parameters = given(parameters_in(case))
     tokens = sequence * size // now.cp
     evidence = [
         Evidence(label="exposed TP and PP communication, mean over ranks", value=per_cent(share)),
         Evidence(label="parameters", value=f"{parameters / 1e9:.3g} billion"),
         Evidence(label="tokens of a micro-batch per GPU", value=f"{tokens:,}"),
     ]
-    need = _need_bytes(case, now)
+    need = need_bytes(case, now)
     if need is not None:
         evidence.append(Evidence(label="estimated memory per GPU with FSDP", value=gib(need, ".3g")))
         memory = device_bytes(case)
@@ -96,7 +80,7 @@ def evaluate(case: Case) -> Verdict:
             reason = "the activations of a whole micro-batch may not fit"
             return Verdict(state="passes", reason=reason, evidence=evidence)
     fitting = parameters <= MAX_PARAMETERS and tokens >= MIN_TOKENS and sequence > hidden
-    traffic = _traffic(case, now, parameters)
+    traffic = traffic_of(case, now, parameters)
     if traffic is not None:
         evidence += traffic.evidence
     if share < MIN_FRAC or not fitting:
@@ -108,7 +92,7 @@ def evaluate(case: Case) -> Verdict:
     if splits_too_far(case):
         reason = "the model fits on fewer ranks: see PD310"
         return Verdict(state="passes", reason=reason, evidence=evidence)
-    advice = [] if need is None else _advice(case, now)
+    advice = [] if need is None else whole_layers(case, now)
     return Verdict(
         state="fires",
         level="information",
@@ -130,71 +114,5 @@ _OTHERWISE = (
 )
 
 
-@dataclass(frozen=True, kw_only=True)
-class _Traffic:
-    """What FSDP would send in a step, and the compute beside it."""
-
-    sent_ns: int
-    compute_ns: int
-    gbps: float
-
-    @property
-    def is_hidden(self) -> bool:
-        """Whether compute can hide it."""
-        return self.sent_ns <= self.compute_ns
-
-    @property
-    def evidence(self) -> list[Evidence]:
-        """Both."""
-        return [
-            Evidence(
-                label=f"FSDP's own traffic in a step, at {self.gbps:.0f} GB/s", value=brief(self.sent_ns)
-            ),
-            Evidence(label="compute in a step, mean over ranks", value=brief(self.compute_ns)),
-        ]
-
-
-def _traffic(case: Case, now: Degrees, parameters: int) -> _Traffic | None:
-    """Weights gathered twice and gradients reduced for each micro-batch, in 2 bytes. None where the batch or
-    the steps are not known, nor the links."""
-    then, link = now.with_model_parallel(tp=1, pp=1), usual_link(case, now.world, 1)
-    batch = None if then is None else batch_of(case, then)
-    compute_ms = case.per_step_ms(lambda rank: rank.ledger.compute_ns)
-    if batch is None or compute_ms is None or link is None:
-        return None
-    sent_ns = round(3 * 2 * parameters * batch.micro_batches / link.gbps)
-    return _Traffic(sent_ns=sent_ns, compute_ns=round(compute_ms * 1e6), gbps=link.gbps)
-
-
-def _need_bytes(case: Case, now: Degrees) -> int | None:
-    then = now.with_model_parallel(tp=1, pp=1)
-    batch = None if then is None else batch_of(case, then)
-    shape = case.job.facts.model
-    if then is None or batch is None or shape is None or min(shape.layers, shape.hidden_size) < 1:
-        return None
-    return sharded_bytes(shape, then, batch)
-
-
 def _cost_ns(rank: RankMeasurement) -> int:
     return exposed_ns("tp")(rank) + exposed_ns("pp")(rank)
-
-
-def _advice(case: Case, now: Degrees) -> list[Advice]:
-    """megatron-core's FSDP; PyTorch's where the configuration forbids that one."""
-    whole = _unsplit(case, now.tp, now.pp, now.vpp)
-    why = "gathers each layer's weights during the previous layer's compute"
-    ways = (megatron_fsdp, torch_fsdp2)
-    return next((found for way in ways if (found := all_or_none(case, [*whole, *way(case, why)]))), [])
-
-
-def _unsplit(case: Case, tp: int, pp: int, vpp: int) -> list[Advice]:
-    """Neither tensor nor pipeline ranks, prerequisites first."""
-    found = []
-    if vpp > 1:
-        found += without_chunks(case)
-    if pp > 1:
-        found.append(advise(knob=PP, to=1, why="whole layers on each GPU, sharded by FSDP"))
-    found += without_tensor_ranks(case)
-    if tp > 1:
-        found.append(advise(knob=TP, to=1, why="whole layers on each GPU, sharded by FSDP"))
-    return found + several_queues(case)

@@ -10,7 +10,7 @@ from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_a
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
-from perfdoc.rules.facts.fsdp import MEGATRON, QUEUES, TORCH, megatron_fsdp
+from perfdoc.rules.facts.fsdp import MEGATRON, NEMO, QUEUES, TORCH, megatron_fsdp
 from perfdoc.rules.facts.work_queues import MANY, wants_several
 
 
@@ -48,10 +48,9 @@ def evaluate(case: Case) -> Verdict:
     if case.is_set_to(TORCH, True):
         copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
         evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
-        advice += [
-            advise(knob=TORCH, to=False, why="the two exclude each other"),
-            *megatron_fsdp(case, "communicates from persistent buffers, with fewer copies"),
-        ]
+        if not case.is_set_to(NEMO, "pytorch"):
+            advice.append(advise(knob=TORCH, to=False, why="the two exclude each other"))
+        advice += megatron_fsdp(case, "communicates from persistent buffers, with fewer copies")
         reasons.append("PyTorch's FSDP2 is used; a guide finds megatron-core's faster")
     if not reasons:
         return Verdict(state="passes", evidence=evidence)

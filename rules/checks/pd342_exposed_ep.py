@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
+from perfdoc.rules.facts.hidden import time_ns
 from perfdoc.rules.facts.overlaps import EP_NEEDS, ep_overlap, exchange
 
 META = Meta(
@@ -33,6 +36,7 @@ def evaluate(case: Case) -> Verdict:
     if nothing is not None:
         return nothing
     advice = [*exchange(case), *ep_overlap(case)]
+    evidence += _over_compute(case)
     return Verdict(
         state="fires",
         worst=worst_exposed(case, "ep"),
@@ -46,6 +50,16 @@ def evaluate(case: Case) -> Verdict:
         false_alarm="Unevenly loaded experts: ranks then wait for the one with most tokens, which overlap "
         "does not change.",
     )
+
+
+def _over_compute(case: Case) -> list[Evidence]:
+    """Above 100 % the layer's own compute could not hide it."""
+    parts = [rank.kernel_parts for rank in case.ranks]
+    attention, experts = sum(p.attention_ns or 0 for p in parts), sum(p.grouped_linear_ns or 0 for p in parts)
+    if not experts or any(p.attention_ns is None or p.grouped_linear_ns is None for p in parts):
+        return []
+    ratio = time_ns(case, "ep") / (attention + experts)
+    return [Evidence(label="EP communication over attention and experts' GEMMs", value=per_cent(ratio, 0))]
 
 
 _GIVE = "Give the job's configuration (--config FILE): it tells which overlap is not on yet."

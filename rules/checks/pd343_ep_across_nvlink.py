@@ -38,10 +38,10 @@ HIDDEN_FRAC = 0.01
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where expert-parallel groups are larger than the NVLink domain, neither DeepEP (HybridEP) nor the
-    1F1B overlap is known to be on, and `HIDDEN_FRAC` of the time or more is exposed, as far as the exchange
-    was seen; or where the library does not run on these GPUs. A problem where exposed EP communication takes
-    `exposed.MIN_FRAC` of the time, or the library is the wrong one."""
+    """Fires where expert-parallel groups are larger than the NVLink domain and `HIDDEN_FRAC` of the time or
+    more is exposed, as far as the exchange was seen; with DeepEP (HybridEP) or the 1F1B overlap on, from
+    `exposed.MIN_FRAC` on. Or where the library does not run on these GPUs. A problem from that share on, or
+    if the library is the wrong one."""
     now, domain, gpu = given(degrees_of(case)), given(nvlink_domain(case)), given(case.gpu)
     share = given(case.share(exposed_ns("ep")))
     evidence = [
@@ -54,8 +54,8 @@ def evaluate(case: Case) -> Verdict:
         return _wrong_library(case, evidence)
     if now.ep * now.etp <= domain:
         return Verdict(state="passes", evidence=evidence)
-    if _uses_flex(case) or case.is_set_to(_OVERLAP, True):
-        used = "the flex dispatcher" if _uses_flex(case) else "the 1F1B overlap"
+    used = _in_use(case)
+    if used and share < MIN_FRAC:
         return Verdict(state="passes", reason=f"{used} is on", evidence=evidence)
     if share < HIDDEN_FRAC and seen(case, "ep"):
         return Verdict(state="passes", reason="the exchange is hidden", evidence=evidence)
@@ -71,7 +71,8 @@ def evaluate(case: Case) -> Verdict:
         worst=worst_exposed(case, "ep"),
         level="problem" if share >= MIN_FRAC else "information",
         reason=f"groups of {now.ep * now.etp} ranks span NVLink domains of {domain}"
-        + ("" if known else ", and no kernel of a library made for it was seen"),
+        + (f", and {used} does not hide the exchange" if used else "")
+        + ("" if known or used else ", and no kernel of a library made for it was seen"),
         evidence=evidence,
         advice=_first_possible(case, now, domain, library),
         remedy=_smaller(now, domain),
@@ -79,6 +80,13 @@ def evaluate(case: Case) -> Verdict:
         verify="Run again: exposed EP communication falls. DeepEP and HybridEP have kernels of their own.",
         false_alarm="Another placement of ranks, or racks whose domain is larger or not full.",
     )
+
+
+def _in_use(case: Case) -> str:
+    """What is on against the cost of crossing domains; empty for nothing."""
+    flex = "the flex dispatcher" if _uses_flex(case) else ""
+    overlap = "the 1F1B overlap" if case.is_set_to(_OVERLAP, True) else ""
+    return " with ".join(name for name in (flex, overlap) if name)
 
 
 def _uses_flex(case: Case) -> bool:
@@ -112,15 +120,16 @@ def _advice(case: Case, library: str) -> list[Advice]:
 
 
 def _first_possible(case: Case, now: Degrees, domain: int, library: str) -> list[Advice]:
-    """The library; where the configuration forbids it the 1F1B overlap; else groups inside the domain."""
+    """The library; where it is on, or the configuration forbids it, the 1F1B overlap; else groups inside the
+    domain."""
     if domain <= 1:
         return []
     hide = "hides the exchange under another micro-batch's compute"
     inside = _inside(now, domain)
     why = f"keeps tokens inside the NVLink domain of {domain}"
     ways = [
-        _advice(case, library),
-        [advise(knob=_OVERLAP, to=True, why=hide)],
+        [] if _uses_flex(case) else _advice(case, library),
+        [] if case.is_set_to(_OVERLAP, True) else [advise(knob=_OVERLAP, to=True, why=hide)],
         [advise(knob=EP, to=inside, why=why, costs=f"{now.ep // inside} times the experts on a GPU")]
         if inside
         else [],

@@ -44,7 +44,11 @@ META = Meta(
         EXPERTS,
         BUBBLE,
     ),
-    advice=("moe_ep_over_pp", "moe_ep_independent_tp"),
+    advice=(
+        "moe_ep_over_pp",
+        "moe_ep_independent_tp",
+        "pm_table_moe",
+    ),
 )
 
 MIN_SAVED_FRAC = 0.02

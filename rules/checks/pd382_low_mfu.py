@@ -10,9 +10,14 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, applies, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
+from perfdoc.rules.facts.fsdp import QUEUES
+from perfdoc.rules.facts.fusions import FUSIONS
+from perfdoc.rules.facts.idle import MIN_HOST_FRAC, launching_ns
 from perfdoc.rules.facts.memory_room import tightest
 from perfdoc.rules.facts.micro_batches import few, wanted
 from perfdoc.rules.facts.model_memory import vpp_of
+from perfdoc.rules.facts.work_queues import Wanted
+from perfdoc.rules.facts.work_queues import wanted as wanted_queues
 
 
 def _no_mfu(case: Case) -> Missing | None:
@@ -64,7 +69,8 @@ def evaluate(case: Case) -> Verdict:
     off = [f"{knob} ({rule})" for knob, rule in _off(case)]
     words = list(_words(case))
     if off:
-        words.insert(0, f"Known to be off: {', '.join(off)}. Each rule says what it would change here.")
+        names = ", ".join(off)
+        words.insert(0, f"Known to be off: {names}. Each rule says what it would change here.")
     return Verdict(
         state="fires",
         level="information",
@@ -86,16 +92,26 @@ def _off(case: Case) -> Iterator[tuple[str, str]]:
         (many, "overlap_grad_reduce", "PD101"),
         (tp, "sequence_parallel", "PD510"),
     ]
-    newer = case.gpu is not None and case.gpu.architecture in ("hopper", "blackwell")
+    nvls = case.gpu is not None and case.gpu.nvls
     further = [
         (tp and _is_exposed(case, "tp"), "tp_comm_overlap", "PD111"),
-        (many and newer and _is_exposed(case, "dp"), "nccl_ub", "PD103"),
+        (many and nvls and _is_exposed(case, "dp"), "nccl_ub", "PD103"),
+        *((FUSIONS[knob][1](case), knob, "PD404") for knob in FUSIONS),
     ]
-    for some in (basics, further):
-        found = [(knob, rule) for wanted, knob, rule in some if wanted and case.is_set_to(knob, False)]
-        yield from found
-        if found:
-            return
+    found = [(knob, rule) for wanted, knob, rule in basics if wanted and case.is_set_to(knob, False)]
+    yield from (*found, *_queues(case))
+    if found:
+        return
+    yield from ((knob, rule) for wanted, knob, rule in further if wanted and case.is_set_to(knob, False))
+    if (case.share(launching_ns) or 0.0) >= MIN_HOST_FRAC and case.is_set_to("cuda_graph_impl", "none"):
+        yield "cuda_graph_impl", "PD201"
+
+
+def _queues(case: Case) -> Iterator[tuple[str, str]]:
+    """The variable of TP overlap, where it is known to be another than the job's overlaps need."""
+    wants, (known, now) = wanted_queues(case), case.setting(QUEUES)
+    if isinstance(wants, Wanted) and known and (now == 1) is not wants.one:
+        yield QUEUES, "PD112"
 
 
 def _is_exposed(case: Case, dimension: str) -> bool:

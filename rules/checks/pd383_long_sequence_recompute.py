@@ -37,7 +37,12 @@ META = Meta(
         known("the length of sequences", sequence_of),
         Need(words="long sequences", missing=_short),
     ),
-    advice=("ls_problem", "cp_ssm"),
+    advice=(
+        "ls_problem",
+        "cp_ssm",
+        "pm_table_long_seq",
+        "ls_recompute_offload",
+    ),
 )
 
 MIN_TOKENS = 8192

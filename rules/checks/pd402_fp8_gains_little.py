@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from perfdoc.results.figures import per_cent
-from perfdoc.results.rules import Evidence
+import statistics
+from collections.abc import Iterator
+
+from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import STEADY
+from perfdoc.rules.facts.graphs import graph_advice
+from perfdoc.rules.facts.idle import launching_ns
+from perfdoc.rules.facts.micro_batches import larger
 from perfdoc.rules.facts.precision import FP8, LINEAR_SHARE, PEAK_RATIO, linear_share
 
 META = Meta(
@@ -30,7 +36,7 @@ MIN_HOST_FRAC = 0.05
 def evaluate(case: Case) -> Verdict:
     """Fires where the job multiplies in FP8 and either the host keeps the device waiting or the GEMMs
     cannot have made the step `MIN_SPEED_UP_RATIO` as fast."""
-    host, share = given(case.share(lambda r: r.ledger.idle_ns["host"])), given(linear_share(case))
+    host, share = given(case.share(launching_ns)), given(linear_share(case))
     # In 16 bits the same GEMMs would have taken PEAK_RATIO times as long, at most.
     most = 1 + share * (PEAK_RATIO - 1)
     evidence = [
@@ -41,7 +47,10 @@ def evaluate(case: Case) -> Verdict:
     waits, small = host >= MIN_HOST_FRAC, most < MIN_SPEED_UP_RATIO
     if not waits and not small:
         return Verdict(state="passes", evidence=evidence)
+    advice: list[Advice] = []
     if waits:
+        evidence += _kernels(case)
+        advice = [*graph_advice(case, None, None), *larger(case, "longer kernels, which show what FP8 gains")]
         reason = "the step is launch-bound: faster GEMMs do not show"
         remedy = "Fix the host first (PD201): a larger micro-batch, CUDA graphs; then measure FP8 again."
     else:
@@ -56,7 +65,19 @@ def evaluate(case: Case) -> Verdict:
         level="information",
         reason=reason,
         evidence=evidence,
+        advice=advice,
         remedy=remedy,
         verify="Measure the same step in BF16: that is the only figure for what FP8 gains.",
         false_alarm="FP8 that was chosen for memory rather than for speed.",
     )
+
+
+def _kernels(case: Case) -> Iterator[Evidence]:
+    """Whether they are short beside what their launch takes."""
+    small = [rank.host.small_kernels for rank in case.ranks]
+    for label, each in (
+        ("median kernel", [s.median_kernel_ns for s in small]),
+        ("median launch interval", [s.median_launch_interval_ns for s in small]),
+    ):
+        if known := [ns for ns in each if ns is not None]:
+            yield Evidence(label=label, value=brief(statistics.median(known)))

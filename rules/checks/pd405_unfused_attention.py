@@ -13,6 +13,7 @@ from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs
+from perfdoc.rules.facts.fusions import known_off
 
 
 def _no_rows(case: Case) -> Missing | None:
@@ -125,5 +126,4 @@ def _fused(case: Case) -> list[Advice]:
         to=True,
         why="one kernel for scale, mask and softmax; of use only where attention itself cannot be fused",
     )
-    off = case.is_set_to(_SOFTMAX, False) and _SOFTMAX not in case.assumed
-    return [backend, softmax] if off else [backend]
+    return [backend, softmax] if known_off(case, _SOFTMAX) else [backend]

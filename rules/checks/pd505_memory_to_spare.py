@@ -27,7 +27,10 @@ META = Meta(
     sources=("seed 004", "seed 000", "seed 001"),
     topic="memory",
     needs=(GPUS, Need(words="a memory snapshot and the size of the GPUs' memory", missing=_unknown)),
-    advice=("mem_balance",),
+    advice=(
+        "mem_balance",
+        "goal_overlap_and_memory",
+    ),
 )
 
 

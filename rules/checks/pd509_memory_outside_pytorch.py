@@ -56,8 +56,7 @@ def evaluate(case: Case) -> Verdict:
     why = "NCCL makes no multicast buffers; right only where its log shows no communicator that uses NVLS"
     costs = "collectives inside a node that do use NVLS become slower"
     used = case.is_set_to("nccl_ub", True) or case.is_set_to("use_sharp", True)
-    gpu = case.gpu
-    nvls = gpu is not None and gpu.architecture in ("hopper", "blackwell") and gpu.nvlink_domain != 1
+    nvls = case.gpu is not None and case.gpu.nvls
     return Verdict(
         state="fires",
         level="information",

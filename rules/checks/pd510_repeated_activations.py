@@ -38,7 +38,12 @@ META = Meta(
         ),
         known("`sequence_parallel`", _divided, reason=f"{_KNOB} is not known"),
     ),
-    advice=("mlm_18", "sp_default", "cp_tldr"),
+    advice=(
+        "mlm_18",
+        "sp_default",
+        "cp_tldr",
+        "mlm_quick_scale",
+    ),
 )
 
 

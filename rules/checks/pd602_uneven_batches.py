@@ -19,7 +19,7 @@ _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 
 def _unknown(case: Case) -> Missing | None:
     uneven, why_not = _unevenness(case)
-    if uneven is not None or case.number(_SIZE) is not None:
+    if uneven is not None or case.number(_SIZE) is not None or _padding_frac(case) is not None:
         return None
     return not_applicable("one data-parallel rank waits for no other") if case.dp == 1 else skipped(why_not)
 
@@ -41,16 +41,19 @@ META = Meta(
 MIN_FRAC = 0.05
 """Of a rank's compute in a step: what the busiest rank of the step has above the mean, its own median over
 steps taken off; median over steps."""
+MIN_PADDING_FRAC = 0.1
+"""Of the tokens, on the rank with most: from here on padding is worth removing."""
 MIN_STEPS = 4
 """Common to all ranks: with fewer, chance and the batch cannot be separated."""
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where ranks in turn compute for `MIN_FRAC` longer than the mean; as information where unpacked
-    samples are known to share micro-batches."""
+    """Fires where ranks in turn compute for `MIN_FRAC` longer than the mean, or `MIN_PADDING_FRAC` of the
+    tokens are measured to be padding; as information where unpacked samples are known to share
+    micro-batches."""
     size = case.number(_SIZE)
     uneven, _ = _unevenness(case)
-    padded = max((r.kernel_parts.padding_frac or 0.0 for r in case.ranks), default=0.0)
+    padded = _padding_frac(case) or 0.0
     evidence = []
     if uneven is not None:
         label = "compute of the busiest rank above the mean, in turn, median over steps"
@@ -68,6 +71,16 @@ def evaluate(case: Case) -> Verdict:
             false_alarm="Steps that differ for another reason on one rank at a time, such as logging or "
             "clocks.",
         )
+    if padded >= MIN_PADDING_FRAC:
+        return Verdict(
+            state="fires",
+            reason=f"{per_cent(padded)} of the tokens are padding",
+            evidence=evidence,
+            remedy=_remedy(size),
+            advice=_advice(case, size),
+            verify="Run again: fewer tokens are padding, and tokens per second, padding not counted, rise.",
+            false_alarm="A batch of this window alone, such as an evaluation's.",
+        )
     batch = micro_batch_of(case)
     if size is not None and size <= 0 and (batch or 1) > 1:
         return Verdict(
@@ -81,6 +94,12 @@ def evaluate(case: Case) -> Verdict:
             false_alarm="Samples of one length, which need no padding.",
         )
     return Verdict(state="passes", evidence=evidence)
+
+
+def _padding_frac(case: Case) -> float | None:
+    """Of the tokens, on the rank with most; None if no rank measured it."""
+    found = [frac for r in case.ranks if (frac := r.kernel_parts.padding_frac) is not None]
+    return max(found, default=None)
 
 
 def _unevenness(case: Case) -> tuple[float | None, str]:

@@ -62,7 +62,7 @@ def rule_page(rule: Rule, example: Example) -> str:
             "\n".join(["## Thresholds\n", "| threshold | value | of what |", "|---|---|---|", *rows])
         )
     if meta.advice:
-        says = [f"- `{id}`: {entries()[id].says}" for id in meta.advice]
+        says = [f"- `{id}`: {entries()[id].in_full}" for id in meta.advice]
         parts.append("\n".join(["## What the guides advise\n", *says]))
     if meta.sources:
         parts.append("\n".join(["## Sources\n", *(f"- {_cell(title_of(one))}" for one in meta.sources)]))
@@ -141,12 +141,16 @@ def index_page(rules: Sequence[Rule]) -> str:
 
 
 def coverage_page(rules: Sequence[Rule]) -> str:
-    """Every entry of the guides' advice with the rules that decide it, or the reason why none does."""
+    """Every entry of the guides' advice with the rules that decide it and what lacks, or why none does."""
     deciding = rules_by_entry(rules)
     known = entries().values()
     decided = sum(bool(deciding.get(e.id)) for e in known)
+    partly = sum(bool(e.lacks) for e in known)
     text = [f"{_GENERATED}# Coverage of the guides' advice\n"]
-    text.append(f"{decided} of {len(known)} entries are decided by a rule; the others say why not.\n")
+    text.append(
+        f"{decided} of {len(known)} entries are decided by a rule: {decided - partly} as the guide says, "
+        f"{partly} in part, with what lacks. The others say why not.\n"
+    )
     for topic, title in TOPICS.items():
         if of_topic := [e for e in known if e.topic == topic]:
             rows = [_row(entry, deciding.get(entry.id, [])) for entry in of_topic]
@@ -167,7 +171,8 @@ def rules_by_entry(rules: Sequence[Rule]) -> dict[str, list[str]]:
 
 def _row(entry: Entry, codes: Sequence[str]) -> str:
     links = ", ".join(f"[{code}]({code}.md)" for code in codes)
-    return f"| `{entry.id}` | {_cell(entry.says)} | {links or 'none: ' + _cell(entry.undecided)} |"
+    said = f"{links} {_cell(entry.limits)}".rstrip() if links else f"none: {_cell(entry.undecided)}"
+    return f"| `{entry.id}` | {_cell(entry.says)} | {said} |"
 
 
 def _with_values(text: str, module: ModuleType) -> str:

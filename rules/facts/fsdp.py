@@ -12,6 +12,8 @@ from perfdoc.rules.facts.work_queues import MANY
 
 MEGATRON, TORCH = "use_megatron_fsdp", "use_torch_fsdp2"
 QUEUES = "cuda_device_max_connections"
+NEMO = "fsdp_strategy_nemo"
+"""NeMo's selector, in place of both switches."""
 _OPTIMIZER = "use_distributed_optimizer"
 _MEGATRON_WANTS: Mapping[str, tuple[Value, str]] = {
     _OPTIMIZER: (True, "megatron-core's FSDP writes updated shards back through it"),
@@ -30,6 +32,10 @@ _TORCH_EXCLUDES = {
 
 def megatron_fsdp(case: Case, why: str) -> list[Advice]:
     """megatron-core's FSDP of weights, gradients and optimizer states. why: for the switch."""
+    sharding = "shards weights, gradients and optimizer states"
+    sharded = advise(knob="data_parallel_sharding_strategy", to="optim_grads_params", why=sharding)
+    if case.configuration.dialect == "nemo":
+        return [advise(knob=NEMO, to="megatron", why=why, costs="another checkpoint layout"), sharded]
     found = [
         advise(knob=knob, to=False, why="megatron-core's FSDP has gradient buffers of its own")
         for knob in _MEGATRON_EXCLUDES
@@ -41,13 +47,13 @@ def megatron_fsdp(case: Case, why: str) -> list[Advice]:
         if not case.is_set_to(knob, to)
     ]
     found.append(advise(knob=MEGATRON, to=True, why=why, costs="another checkpoint layout"))
-    sharding = "shards weights, gradients and optimizer states"
-    found.append(advise(knob="data_parallel_sharding_strategy", to="optim_grads_params", why=sharding))
-    return found
+    return [*found, sharded]
 
 
 def torch_fsdp2(case: Case, why: str) -> list[Advice]:
     """PyTorch's FSDP2, which shards the same. why: for the switch."""
+    if case.configuration.dialect == "nemo":
+        return [advise(knob=NEMO, to="pytorch", why=why, costs="another checkpoint layout, and more copies")]
     found = [
         advise(knob=knob, to=False, why=because)
         for knob, because in _TORCH_EXCLUDES.items()

@@ -14,6 +14,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.memory_room import tightest
 from perfdoc.rules.facts.model_memory import pp_of
 from perfdoc.rules.facts.precision import fp8_on
+from perfdoc.rules.facts.shapes import shapes_change
 
 GRAPH_BYTES = 4 << 30
 """Static buffers of the graphs; a few GB by the guides."""
@@ -71,16 +72,11 @@ def why_no_graphs(case: Case) -> str:
     known, now = case.setting("cuda_graph_impl")
     if known and now != "none":
         return "set already: cuda_graph_impl"
-    if _shapes_change(case):
+    if shapes_change(case):
         return "shapes change from step to step, and a graph has one"
     if case.is_set_to("recompute_granularity", "full"):
         return "megatron-core refuses full recomputation inside a graph"
     return "experts have dynamic input shapes and stay outside the graphs" if static_scope(case) else ""
-
-
-def _shapes_change(case: Case) -> bool:
-    pack = case.number("sequence_packing_size")
-    return case.configuration.dialect == "verl" or (pack is not None and pack <= 0)
 
 
 def capturable(case: Case) -> tuple[str, ...] | None:
@@ -90,7 +86,7 @@ def capturable(case: Case) -> tuple[str, ...] | None:
     recomputed (megatron-core refuses full recomputation, and selective with dropout, inside a graph), and
     expert inputs must have one shape.
     """
-    if _shapes_change(case):
+    if shapes_change(case):
         return None
     if not case.is_set_to("recompute_granularity", None):
         return None

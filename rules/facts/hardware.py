@@ -26,6 +26,11 @@ class Gpu:
         return self.architecture != "ampere"
 
     @property
+    def nvls(self) -> bool:
+        """Whether NVLink switches can reduce (NVLS): from Hopper on, where there is NVLink."""
+        return self.architecture in ("hopper", "blackwell") and self.nvlink_domain != 1
+
+    @property
     def mxfp8(self) -> bool:
         """Whether its tensor cores support block scaling by 32 (MXFP8)."""
         return self.architecture == "blackwell"

@@ -10,6 +10,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, WINDOW, first_missing, several
 from perfdoc.rules.facts.degrees import EP
 from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
+from perfdoc.rules.facts.shapes import shapes_change
 
 TP_NEEDS = (GPUS, WINDOW, communication("tp"))
 """Needs of every rule about tensor-parallel communication."""
@@ -44,11 +45,6 @@ def ep_overlap_allowed(case: Case) -> bool:
 
 def _allowed(case: Case, advice: Sequence[Advice], knob: str) -> bool:
     return any(p.knob == knob and not p.forbidden for p in proposed(case, advice))
-
-
-def shapes_change(case: Case) -> bool:
-    """Whether activations are known to change shape between steps."""
-    return case.configuration.dialect == "verl" or case.is_set_to("hybrid_context_parallel", True)
 
 
 def tp_overlap(case: Case) -> Iterator[Advice]:

@@ -43,6 +43,13 @@ def layers_apart(case: Case) -> float | None:
     return (max(own) - min(own)) * layers / len(own) / min(own)
 
 
+def mixed_layers(case: Case) -> bool:
+    """Whether some layers are known to hold experts and others not, which take different times: what one
+    layer takes is then not known."""
+    model = case.job.facts.model
+    return model is not None and bool(model.experts) and 0 < (model.expert_layers or 0) < model.layers
+
+
 def layers_by_stage(case: Case, pp: int) -> list[int] | None:
     """The current distribution; None if the settings do not say, or there are virtual stages."""
     layers = layers_of(case)
@@ -91,9 +98,23 @@ def balanced(own_ns: Sequence[float], layers: Sequence[int]) -> tuple[list[int],
     return counts, max(load for load, _ in loads) * len(layers) / total if total else 1.0
 
 
+def _by_switches(case: Case, counts: Sequence[int]) -> dict[str, Value] | None:
+    """One layer less on the first stage, the last one, or both; None for any other distribution, and beside
+    sizes that are set."""
+    full = max(counts)
+    less = full - counts[0], full - counts[-1]
+    odd = set(counts[1:-1]) - {full} or set(less) - {0, 1} or not any(less)
+    if odd or min(counts) < 1 or any(case.setting(knob)[1] is not None for knob in (FIRST, LAST)):
+        return None
+    return {EMBEDDING: bool(less[0]), LOSS: bool(less[1])}
+
+
 def as_settings(case: Case, counts: Sequence[int], mtp_layers: int) -> dict[str, Value]:
-    """The settings for this distribution, conflicting ones switched off first: sizes of the end stages if the
-    others are equal, else a layout."""
+    """The settings for this distribution, conflicting ones switched off first: the switches that count
+    embedding and loss as layers if these give it, sizes of the end stages if the others are equal, else a
+    layout."""
+    if (switches := _by_switches(case, counts)) is not None:
+        return switches
     found: dict[str, Value] = {f: False for f in (EMBEDDING, LOSS) if case.is_set_to(f, True)}
     ends = {FIRST: counts[0], LAST: counts[-1]}
     set_now = {knob for knob in ends if case.setting(knob)[1] is not None}

@@ -103,14 +103,18 @@ def gemms_beside_tensor_parallel(folder: Path) -> Case:
 
 @example("PD115")
 def stages_that_cross_racks(folder: Path) -> Case:
-    """steps on GB200 in NVL72 racks; 256 ranks as 4 stages of TP=4 x DP=16: stages end at rank 64, 128
-    and 192, racks at 72, 144 and 216."""
+    """steps on GB200 in NVL72 racks; 144 ranks as 3 stages of TP=4 x DP=12: stages end at rank 48 and 96,
+    racks at 72; 36 layers, 144 sequences a step."""
     settings: dict[str, Value] = {
         **ONE,
         "tensor_model_parallel_size": 4,
-        "data_parallel_size": 16,
-        "pipeline_model_parallel_size": 4,
-        "expert_tensor_parallel_size": 1,
+        "pipeline_model_parallel_size": 3,
+        "world_size": 144,
+        "num_moe_experts": None,
+        "num_layers": 36,
+        "num_attention_heads": 32,
+        "global_batch_size": 144,
+        "micro_batch_size": 1,
     }
     return having(communicating(folder, "dp", 100, gpu=GB200), settings)
 

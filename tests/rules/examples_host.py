@@ -13,7 +13,7 @@ from tests.rules.examples import example
 from tests.rules.laid import given, laid
 from tests.rules.simulated_cases import simulated_case, with_settings
 from tests.rules.test_exposed_copies import copying
-from tests.rules.test_launch_rules import jittery, waiting
+from tests.rules.test_launch_rules import DENSE, jittery, waiting
 from tests.rules.test_packing_profiling_rules import uneven
 from tests.rules.test_rules import with_gap
 
@@ -111,9 +111,9 @@ def no_steps(folder: Path) -> Case:
 @example("PD206")
 def hosts_by_turns(folder: Path) -> Case:
     """two ranks with six steps of 1 ms; host times are given: 1 ms a step, longest less shortest 80 µs,
-    and 3 % of the window waiting for late ranks."""
+    and 3 % of the window waiting for late ranks; CUDA graphs are off."""
     case = case_of(folder, *(laid((GEMM, 400), gap_us=100, steps=6) for _ in range(2)))
-    return waiting(jittery(case, spread_ns=80_000), 0.03)
+    return given(waiting(jittery(case, spread_ns=80_000), 0.03), **DENSE)
 
 
 @example("PD901")

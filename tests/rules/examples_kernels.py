@@ -24,6 +24,7 @@ from tests.rules.laid import (
     laid,
     remembering,
 )
+from tests.rules.test_launch_rules import DENSE
 from tests.rules.test_memory_settings_rules import AWARE, FULL, recomputing
 
 
@@ -39,8 +40,8 @@ def gemms_in_16_bits(folder: Path) -> Case:
 
 @example("PD402")
 def fp8_in_a_host_bound_step(folder: Path) -> Case:
-    """steps of 1 ms on H100 with 100 µs of GEMMs in FP8 and 200 µs launch-bound."""
-    return given(case_of(folder, laid((GEMM, 100), gap_us=200)), fp8="hybrid")
+    """steps of 1 ms on H100 with 100 µs of GEMMs in FP8 and 200 µs launch-bound; CUDA graphs are off."""
+    return given(case_of(folder, laid((GEMM, 100), gap_us=200)), fp8="hybrid", **DENSE)
 
 
 @example("PD403")

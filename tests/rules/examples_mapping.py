@@ -39,8 +39,9 @@ def few_micro_batches(folder: Path) -> Case:
 
 @example("PD302")
 def two_micro_batches_a_stage(folder: Path) -> Case:
-    """job of 4 stages with 8 micro-batches, of which one rank was captured: no bubble is measured."""
-    batch: dict[str, Value] = {"global_batch_size": 16, "micro_batch_size": 1, "data_parallel_size": 2}
+    """job of 4 stages with 8 micro-batches of 2 sequences, of which one rank was captured: no bubble is
+    measured."""
+    batch: dict[str, Value] = {"global_batch_size": 32, "micro_batch_size": 2, "data_parallel_size": 2}
     return unmeasured(under(stages(folder), {**EVEN, **batch}))
 
 

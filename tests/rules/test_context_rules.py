@@ -79,7 +79,8 @@ def test_pd120_threshold(tmp_path: Path) -> None:
             {"hierarchical_context_parallel_sizes": (4, 2), "cp_comm_type": "a2a+p2p"},
         ),
         ("p2p", None, "information", {}),
-        (("p2p",) * 31 + ("a2a",), 100, "information", {}),
+        (("p2p",) * 31 + ("a2a",), 100, "information", {"cp_comm_type": "p2p"}),
+        (("p2p",) * 30 + ("a2a+p2p",) * 2, 100, "information", {}),
     ],
 )
 def test_pd120_by_scheme(
@@ -90,6 +91,14 @@ def test_pd120_by_scheme(
     assert bool(found.remedy) != bool(advised)
     assert found.gain is not None
     assert found.gain.method == "ceiling"
+
+
+def test_pd120_changes_only_the_layers_that_cannot_overlap(exposed: Case) -> None:
+    """Eight layers: the first two gather, the last exchanges in two levels."""
+    sizes: dict[str, Value] = {**CP8, "num_layers": 8, "hierarchical_context_parallel_sizes": (4, 2)}
+    layers = ("all_gather",) * 2 + ("p2p",) * 5 + ("a2a+p2p",)
+    found = result("PD120", having(exposed, {**sizes, "cp_comm_type": layers}))
+    assert settings_of(found) == {"cp_comm_type": ("p2p",) * 7 + ("a2a+p2p",)}
 
 
 def test_pd120_knows_what_it_does_not_know(exposed: Case) -> None:

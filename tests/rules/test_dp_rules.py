@@ -221,6 +221,10 @@ def test_pd103_waiting_is_no_transfer(exposed: Case) -> None:
     [
         ({"data_parallel_size": 8}, {"nccl_ub": True, "nccl_debug": "INFO"}),
         (
+            {"data_parallel_size": 8, "nccl_nvls_enable": 0},
+            {"nccl_nvls_enable": 1, "nccl_ub": True, "nccl_debug": "INFO"},
+        ),
+        (
             {"data_parallel_size": RING_RANKS - 2, "nccl_debug": "INFO"},
             {"use_sharp": True, "nccl_ub": True},
         ),

@@ -9,6 +9,7 @@ import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
+from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd202_garbage_collection import INTERVAL_STEPS
 from perfdoc.rules.engine.advise import value_of
@@ -61,6 +62,23 @@ def test_without_a_prediction_the_gain_is_a_ceiling(tmp_path: Path) -> None:
     # 200 us of each step wait for the host.
     assert gain is not None
     assert (gain.method, gain.low_ms, gain.mid_ms, gain.high_ms) == ("ceiling", 0.0, None, pytest.approx(0.2))
+
+
+@pytest.mark.parametrize(
+    ("settings", "advised"),
+    [
+        ({}, {"manual_gc_interval": 100, "manual_gc_interval_val": 100}),
+        ({"manual_gc_interval": 10, "manual_gc_interval_val": 100}, {"manual_gc_interval": 100}),
+        ({"manual_gc_interval": 500, "manual_gc_interval_val": 500}, {}),
+    ],
+)
+def test_nemo_collects_by_a_callback(
+    tmp_path: Path, settings: dict[str, Value], advised: dict[str, Value]
+) -> None:
+    """It has no switch beside the two intervals, of training and of validation."""
+    case = case_of(tmp_path, step_with_gap(400, "perfdoc.gc"))
+    nemo = replace(case, configuration=Configuration(values=settings, dialect="nemo"))
+    assert settings_of(result("PD202", nemo)) == advised
 
 
 def test_gc_is_scaled_to_what_is_set(tmp_path: Path) -> None:

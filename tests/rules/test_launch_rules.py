@@ -207,6 +207,13 @@ def test_a_host_that_is_slow_again_and_again(hosts: Case) -> None:
     assert result("PD206", always_slow(hosts, spread_ns=edge - 1, label=label)).state == "passes"
 
 
+def test_graphs_take_the_hosts_work_away(hosts: Case) -> None:
+    case = jittery(hosts, spread_ns=50_000)
+    assert settings_of(result("PD206", given(case, **DENSE))) == {"cuda_graph_impl": "local"}
+    assert result("PD206", given(case, **{**DENSE, "cuda_graph_impl": "local"})).advice == []
+    assert result("PD206", given(case, "verl", **DENSE)).advice == []
+
+
 def test_the_slow_host_s_own_device_counts(tmp_path: Path) -> None:
     # One of 12 devices idles for 10 % behind its host: 0.8 % in the mean.
     gaps = [100] + [0] * 11

@@ -139,6 +139,7 @@ BIG: Mapping[str, Value] = {**NOW, "global_batch_size": 64, "data_parallel_size"
         ({TP: 8, "overlap_p2p_comm": False}, 0.0, {PP: 2, "overlap_p2p_comm": True, VPP: 2}),
         ({TP: 8, "num_layers": 6}, 0.0, {PP: 2}),  # three layers are no two chunks
         ({TP: 8, "num_layers": 7}, 0.0, {}),
+        ({TP: 2, "num_attention_heads": 6}, 0.0, {PP: 2, VPP: 2}),  # six heads are no multiple of 4
         ({"data_parallel_size": 3}, 0.9, {}),  # no rank can be taken
     ],
 )
@@ -293,6 +294,23 @@ def test_pd317_threshold_and_queues(slow: Case) -> None:
 def test_pd318_fsdp_setup(job: Case, settings: dict[str, Value], state: str, to: dict[str, Value]) -> None:
     found = result("PD318", under(job, settings))
     assert (found.state, settings_of(found)) == (state, to)
+
+
+def test_nemo_selects_its_fsdp_by_one_setting(job: Case) -> None:
+    chosen = {"fsdp_strategy_nemo": "megatron", "data_parallel_sharding_strategy": "optim_grads_params"}
+    for now, state, to in (("pytorch", "fires", chosen), ("megatron", "passes", {})):
+        found = result("PD318", under(job, {"fsdp_strategy_nemo": now}, dialect="nemo"))
+        assert (found.state, settings_of(found)) == (state, to)
+    # The same setting is read by whoever asks for either switch.
+    bucketed = {"fsdp_strategy_nemo": "megatron", "bucket_size": 10_000_000}
+    exposed = with_exposed(job, "dp", MIN_FRAC)
+    assert settings_of(result("PD101", under(exposed, bucketed, dialect="nemo"))) == {"bucket_size": None}
+    assert result("PD312", under(job, {**NOW, "fsdp_strategy_nemo": "pytorch"}, dialect="nemo")).state == (
+        "not_applicable"
+    )
+    case = small_and_long(job)
+    nemo = result("PD317", under(case, NOW, model=case.job.facts.model, dialect="nemo"))
+    assert settings_of(nemo) == {SP: False, TP: 1, **chosen}
 
 
 def test_pd318_is_a_problem_where_it_shows(job: Case) -> None:

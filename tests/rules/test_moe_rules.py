@@ -140,6 +140,21 @@ def test_pd342(ep4: Case, changes: dict[str, Value], to: dict[str, Value]) -> No
     assert to or "another micro-batch" in found.remedy
 
 
+def test_pd342_says_whether_the_layer_could_hide_it(ep4: Case) -> None:
+    """The exchange over attention and experts' GEMMs of as long: half."""
+    total = sum(c.total_ns for r in ep4.ranks for c in r.communication if c.dimension == "ep")
+    each = round(total / len(ep4.ranks))
+    ranks = [
+        replace(r, kernel_parts=replace(r.kernel_parts, attention_ns=each, grouped_linear_ns=each))
+        for r in ep4.ranks
+    ]
+    found = result("PD342", replace(ep4, captures=[replace(ep4.captures[0], ranks=ranks)]))
+    assert (found.evidence[-1].label, found.evidence[-1].value) == (
+        "EP communication over attention and experts' GEMMs",
+        "50 %",
+    )
+
+
 def test_pd342_threshold(ep4: Case) -> None:
     assert result("PD342", with_exposed(ep4, "ep", MIN_FRAC)).state == "fires"
     assert result("PD342", with_exposed(ep4, "ep", MIN_FRAC - 0.001)).state == "passes"
@@ -159,8 +174,10 @@ WIDE: Mapping[str, Value] = {"num_moe_experts": 64, EP: 16, "data_parallel_size"
         (H100, {**WIDE, EP: 8, ETP: 2}, "fires", {DISPATCHER: "flex", BACKEND: "deepep"}),
         (H100, {**WIDE, SHARED: True, "moe_shared_expert_intermediate_size": 512}, "fires",
          {SHARED: False, DISPATCHER: "flex", BACKEND: "deepep"}),
-        (H100, {**WIDE, DISPATCHER: "flex"}, "passes", {}),
-        (H100, {**WIDE, OVERLAP: True}, "passes", {}),
+        # What is on does not hide the exchange: what is left.
+        (H100, {**WIDE, DISPATCHER: "flex"}, "fires", {OVERLAP: True}),
+        (H100, {**WIDE, OVERLAP: True}, "fires", {DISPATCHER: "flex", BACKEND: "deepep"}),
+        (H100, {**WIDE, OVERLAP: True, DISPATCHER: "flex"}, "fires", {EP: 8}),
         (GB200, WIDE, "passes", {}),
         (GB200, {**WIDE, "num_moe_experts": 128, EP: 128, "data_parallel_size": 128}, "fires",
          {DISPATCHER: "flex", BACKEND: "hybridep"}),
@@ -182,6 +199,10 @@ def test_pd343_level_and_smaller_groups(ep4: Case) -> None:
         found = result("PD343", under(with_exposed(ep4, "ep", exposed), {**NOW, **WIDE}))
         assert (found.state, found.level) == ("fires", level)
     assert "EP 8, which puts 2 times" in found.remedy
+    for used in ({OVERLAP: True}, {DISPATCHER: "flex"}):
+        for exposed, state in ((MIN_FRAC, "fires"), (MIN_FRAC - 0.001, "passes")):
+            case = under(with_exposed(ep4, "ep", exposed), {**NOW, **WIDE, **used})
+            assert result("PD343", case).state == state
     for exposed, state in ((pd343.HIDDEN_FRAC, "fires"), (pd343.HIDDEN_FRAC - 0.001, "passes")):
         found = result("PD343", under(with_exposed(ep4, "ep", exposed), {**NOW, **WIDE}))
         assert (found.state, "hidden" in found.reason) == (state, state == "passes")
@@ -206,7 +227,8 @@ def test_pd343_without_the_dispatcher(ep4: Case) -> None:
     for library in ("deepep", "hybridep", "uccl"):
         found = result("PD343", by(library))
         assert (found.state, library in found.reason) == ("passes", True)
-    old = result("PD343", under(wide, {**unset, "moe_enable_deepep": True}))
+    little = with_exposed(wide, "ep", MIN_FRAC - 0.001)
+    old = result("PD343", under(little, {**unset, "moe_enable_deepep": True}))
     assert (old.state, old.reason) == ("passes", "the flex dispatcher is on")
     # No exchange was seen at all: nothing says what it is.
     unseen = [replace(r, communication=[]) for r in wide.ranks]

@@ -8,7 +8,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks.pd115_groups_across_racks import _cut
 from perfdoc.rules.engine.case import Case
 from tests.rules.cases import result, settings_of
-from tests.rules.communicating import GB200, communicating, having, with_exposed
+from tests.rules.communicating import GB200, communicating, having, of_job, with_exposed
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +74,40 @@ def test_pd115_where_64_does_not_help(rack: Case) -> None:
     assert (found.state, "Choose TP, CP and DP" in found.remedy) == ("fires", True)
 
 
+@pytest.mark.parametrize(
+    ("exposed_us", "layers", "advised"),
+    [
+        # Blocks of TP 4 x DP 12 are 48 of 72. Nearest is PP 4, DP 9: blocks of 36. Its bubble is 3/19 of
+        # the step instead of 2/14, 1.5 % more, for 10 % exposed.
+        (100.0, 36, {"pipeline_model_parallel_size": 4}),
+        # For 1 % exposed it is not worth it: TP 8, PP 2, DP 9 fill a rack, with a bubble of 1/17.
+        (10.0, 36, {"pipeline_model_parallel_size": 2, "tensor_model_parallel_size": 8}),
+        (100.0, 33, {}),  # 33 layers are 3 x 11
+    ],
+)
+def test_pd115_finds_degrees_that_divide_a_rack(
+    rack: Case, exposed_us: float, layers: int, advised: dict[str, Value]
+) -> None:
+    sizes = {key: value for key, value in layout(4, 1, 12, 3).items() if not key.startswith("data")}
+    settings: dict[str, Value] = {
+        **sizes,
+        "world_size": 144,
+        "num_moe_experts": None,
+        "num_layers": layers,
+        "num_attention_heads": 32,
+        "global_batch_size": 144,
+        "micro_batch_size": 1,
+    }
+    found = result("PD115", having(with_exposed(rack, dp=exposed_us), settings))
+    assert (found.state, settings_of(found)) == ("fires", advised), found.reason
+    then = {**settings, **settings_of(found)}
+    tp, pp = then["tensor_model_parallel_size"], then["pipeline_model_parallel_size"]
+    assert isinstance(tp, int)
+    assert isinstance(pp, int)
+    cut = groups_cut(144 // pp, 144, 72) + groups_cut(tp, 144, 72)
+    assert (cut == 0) is bool(advised)
+
+
 def test_pd115_abstains(rack: Case, hopper: Case) -> None:
     assert result("PD115", having(hopper, layout(4, 1, 16, 4))).state == "not_applicable"
     assert result("PD115", having(rack)).state == "skipped"
@@ -114,6 +148,26 @@ def test_pd116(rack: Case, settings: dict[str, Value], state: str, advised: dict
     assert (found.state, settings_of(found)) == (state, advised)
     if state == "fires":
         assert (found.level, bool(advised) or "NCCL_NET_GDR_C2C=1" in found.remedy) == ("information", True)
+
+
+@pytest.mark.parametrize(
+    ("version", "settings", "state", "advised"),
+    [
+        ("2.25.1", {}, "fires", {LEVEL: "PHB"}),
+        ("2.25.1", {C2C: 1}, "fires", {LEVEL: "PHB"}),  # no such variable yet
+        ("2.25.1", {LEVEL: "PHB"}, "passes", {}),
+        ("2.26.2", {}, "fires", {C2C: 1}),
+        ("2.26.2", {C2C: 1}, "passes", {}),
+        ("2.27.3", {}, "passes", {}),
+        ("2.27.3", {C2C: 0}, "fires", {C2C: 1}),
+    ],
+)
+def test_pd116_by_release(
+    rack: Case, version: str, settings: dict[str, Value], state: str, advised: dict[str, Value]
+) -> None:
+    case = of_job(having(rack, {**OFFLOADS, **settings}), nccl_version=version)
+    found = result("PD116", case)
+    assert (found.state, settings_of(found)) == (state, advised)
 
 
 def test_pd116_threshold_and_other_cpus(rack: Case, hopper: Case) -> None:

@@ -109,6 +109,18 @@ def test_unevenness_is_not_guessed(tmp_path: Path, steps: Case) -> None:
     assert result("PD602", knowing(steps, dp=1)).state == "not_applicable"
 
 
+def test_padding_that_was_measured(steps: Case) -> None:
+    edge = pd602_uneven_batches.MIN_PADDING_FRAC
+    for frac, state in ((edge, "fires"), (edge - 0.001, "passes")):
+        ranks = [replace(r, kernel_parts=replace(r.kernel_parts, padding_frac=frac)) for r in steps.ranks]
+        case = replace(steps, captures=[replace(steps.captures[0], ranks=ranks)])
+        unknown = result("PD602", case)
+        assert (unknown.state, unknown.level, unknown.advice) == (state, "problem", [])
+        alone = result("PD602", given(case, **{**PADDED, "micro_batch_size": 1}))
+        advised = {"sequence_packing_size": 8192} if state == "fires" else {}
+        assert (alone.state, settings_of(alone)) == (state, advised)
+
+
 def test_padding_by_the_settings_alone(steps: Case) -> None:
     found = result("PD602", given(steps, **PADDED))
     assert (found.state, found.level) == ("fires", "information")

@@ -5,16 +5,21 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import yaml
 
+from perfdoc.compare.verify.advised import WORK_OF_A_STEP, advised
+from perfdoc.results import Diagnosis
 from perfdoc.rules.advice.entries import TOPICS, entries
 from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.pages import pages, rules_by_entry
 from perfdoc.rules.engine.registry import own_rules
 from perfdoc.rules.engine.thresholds import in_words, with_unit
-from tests.rules.examples import examples, recorded, run
+from tests.rules.cases import result
+from tests.rules.examples import examples, recorded
 
 ROOT = Path(__file__).resolve().parents[2]
 EXAMPLES = json.loads((ROOT / "docs" / "rules" / "examples.json").read_text(encoding="utf-8"))
@@ -32,9 +37,15 @@ def test_every_rule_has_an_example() -> None:
 @pytest.mark.parametrize("code", sorted(EXAMPLES))
 def test_an_example_fires_as_its_page_says(code: str, tmp_path: Path) -> None:
     one = examples()[code]
-    found = run(one, tmp_path)
+    case = one.case(tmp_path)
+    found = result(code, case)
     assert found.state == "fires", found.reason
     assert recorded(one, found) == EXAMPLES[code], "docs/rules is stale: make docs"
+    if found.advice:  # `perfdoc verify --apply` makes all that is allowed and leaves a step's work as it is
+        diagnosis = cast(Diagnosis, SimpleNamespace(rules=[found]))
+        made = advised(diagnosis, [code], (), case.configuration).changes
+        allowed = {piece.knob for piece in found.advice if not piece.forbidden}
+        assert made.keys() == allowed - WORK_OF_A_STEP
 
 
 def test_pages_say_what_to_set_how_to_verify_and_when_not_to_believe() -> None:
@@ -64,7 +75,7 @@ def test_thresholds_have_words_and_units() -> None:
 def test_knobs_are_found_where_a_rule_names_them() -> None:
     """By a constant, by a pattern, in a table, and in functions of rules/facts that it calls."""
     found = {rule.meta.code: advisable(rule) for rule in own_rules()}
-    assert found["PD202"] == ["manual_gc", "manual_gc_interval"]
+    assert found["PD202"] == ["manual_gc", "manual_gc_interval", "manual_gc_interval_val"]
     assert found["PD110"] == ["nvte_fwd_layernorm_sm_margin", "nvte_bwd_layernorm_sm_margin"]
     assert "persist_layer_norm" in found["PD404"]
     assert "num_layers_in_first_pipeline_stage" in found["PD305"]
@@ -76,6 +87,24 @@ def test_an_entry_is_decided_or_says_why_not() -> None:
     assert set(deciding) <= set(entries())
     both = [e.id for e in entries().values() if bool(deciding.get(e.id)) == bool(e.undecided)]
     assert both == []
+
+
+def test_what_is_decided_in_part_says_what_lacks() -> None:
+    """In the coverage and on the page of each rule that decides it."""
+    deciding, made = rules_by_entry(own_rules()), pages(EXAMPLES)
+    partly = [e for e in entries().values() if e.lacks]
+    assert [e.id for e in partly if e.undecided or not deciding.get(e.id)] == []
+    rows = made["coverage.md"].splitlines()
+    for entry in partly:
+        (row,) = [r for r in rows if r.startswith(f"| `{entry.id}` |")]
+        shown = [row, *(made[f"{code}.md"] for code in deciding[entry.id])]
+        assert [text for text in shown if f"In part: {entry.lacks}" not in text] == [], entry.id
+    counts = re.search(
+        r"(\d+) of (\d+) entries .*: (\d+) as the guide says, (\d+) in part", made["coverage.md"]
+    )
+    assert counts is not None
+    whole = len(deciding) - len(partly)
+    assert [int(n) for n in counts.groups()] == [len(deciding), len(entries()), whole, len(partly)]
 
 
 def test_every_rule_has_a_topic_that_pages_know() -> None:

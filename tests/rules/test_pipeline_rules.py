@@ -19,7 +19,7 @@ from perfdoc.rules.facts.bubble import PER_STAGE
 from perfdoc.rules.facts.stage_split import as_settings, balanced, layers_by_stage
 from tests.planted.spec import JobSpec
 from tests.rules.cases import evidence_of, predicting, result, settings_of
-from tests.rules.planted_cases import planted_case, under, with_exposed
+from tests.rules.planted_cases import LLAMA, planted_case, shaped, under, with_exposed
 
 EVEN: Mapping[str, Value] = {
     "num_layers": 32,
@@ -136,11 +136,39 @@ def test_pd302_advice(even: Case, size: int, advised: dict[str, Value]) -> None:
     few = under(even, {**EVEN, **batch})
     found = result("PD302", unmeasured(few))
     assert (found.state, settings_of(found)) == ("fires", advised)
-    # Where the bubble was measured one rule says it, with the same advice.
+    # Where the bubble was measured one rule says it, with the same advice and that of chunks.
+    chunks = {"virtual_pipeline_model_parallel_size": 2}
     assert result("PD302", few).state == "passes"
-    assert settings_of(result("PD301", few)) == advised
+    assert settings_of(result("PD301", few)) == {**chunks, **advised}
     enough = {k: 2 * v if k == "global_batch_size" else v for k, v in batch.items()}
-    assert settings_of(result("PD301", under(even, {**EVEN, **enough}))) == {}
+    assert settings_of(result("PD301", under(even, {**EVEN, **enough}))) == chunks
+
+
+def test_pd305_moves_no_layers_of_unknown_weight(heavy: Case) -> None:
+    """What a layer takes is known where all hold experts, or none does."""
+    for experts, of_layers, moves in ((None, None, True), (8, 32, True), (8, 24, False)):
+        model = shaped(LLAMA, experts=experts, expert_layers=of_layers)
+        found = result("PD305", under(heavy, EVEN, model=model))
+        assert (found.state, bool(settings_of(found))) == ("fires", moves)
+    assert "pipeline_model_parallel_layout" in found.remedy
+
+
+def test_pd301_advises_chunks_by_the_formula_where_nothing_was_replayed(even: Case) -> None:
+    """Eight micro-batches on four stages: two chunks halve the bubble, where layers and micro-batches
+    divide; not where the replay says otherwise."""
+    one = {**EVEN, "virtual_pipeline_model_parallel_size": 1}
+    batch = {"global_batch_size": 8, "micro_batch_size": 1, "data_parallel_size": 1}
+    chunks = {"virtual_pipeline_model_parallel_size": 2}
+    for changes, replayed, advised in (
+        ({}, None, True),
+        ({"num_layers": 36}, None, False),  # 36 are no multiple of 8
+        ({"virtual_pipeline_model_parallel_size": 2}, None, False),
+        ({}, (0.0, 0.0, 0.1), False),
+    ):
+        case = with_pipeline(under(even, {**one, **batch, **changes}), vpp=1)
+        case = case if replayed is None else predicting(case, more_virtual_stages=replayed)
+        found = {k: v for k, v in settings_of(result("PD301", case)).items() if k in chunks}
+        assert found == (chunks if advised else {}), changes
 
 
 def test_pd302_does_not_guess(even: Case) -> None:
@@ -254,6 +282,7 @@ def test_balanced_layers() -> None:
 
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
 LAYOUT, EMBEDDING = "pipeline_model_parallel_layout", "account_for_embedding_in_pipeline_split"
+LOSS = "account_for_loss_in_pipeline_split"
 
 
 @pytest.mark.parametrize(
@@ -263,7 +292,11 @@ LAYOUT, EMBEDDING = "pipeline_model_parallel_layout", "account_for_embedding_in_
         ([3, 5], {}, {LAST: 5}),
         ([3, 5], {FIRST: 4}, {FIRST: 3, LAST: 5}),  # what is set has to follow
         ([4, 4, 3], {FIRST: 3, LAST: 4}, {FIRST: 4, LAST: 3}),
-        ([4, 4, 3], {EMBEDDING: True}, {EMBEDDING: False, LAST: 3}),
+        # The guides' switches, where these give it: 11 + 1 and 10 + 2 layers over three stages.
+        ([4, 4, 3], {EMBEDDING: True}, {EMBEDDING: False, LOSS: True}),
+        ([3, 4, 3], {}, {EMBEDDING: True, LOSS: True}),
+        ([3, 4], {}, {EMBEDDING: True, LOSS: False}),
+        ([4, 4, 2], {EMBEDDING: True}, {EMBEDDING: False, LAST: 2}),
         ([3, 4, 5, 4], {FIRST: 4}, {FIRST: None, LAYOUT: "Ettt|tttt|ttttt|ttttmL"}),
     ],
 )

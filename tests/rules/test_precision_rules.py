@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -118,6 +119,25 @@ def test_fp8_that_can_gain_little(measured: Measured) -> None:
     assert result("PD402", given(measured(GEMM, 800, edge - 1), **FP8)).state == "passes"
     assert result("PD402", given(measured(GEMM, 199), **BF16)).state == "not_applicable"
     assert result("PD402", given(measured(GEMM, 199))).state == "skipped"
+
+
+def test_fp8_of_a_late_host_is_told_by_what_relieves_it(measured: Measured) -> None:
+    """A gap of 60 of 1,000 us. What the host waits for is no matter of launching."""
+    late = measured(GEMM, 800, 60)
+    graphs: dict[str, Value] = {"cuda_graph_impl": "none", "recompute_granularity": None}
+    dense_model: dict[str, Value] = {"num_moe_experts": None, "use_te_rng_tracker": True}
+    found = result("PD402", given(late, **FP8, **graphs, **dense_model))
+    assert settings_of(found) == {"cuda_graph_impl": "local"}
+    assert [e.label for e in found.evidence][-2:] == ["median kernel", "median launch interval"]
+    for waiting_us, state in ((10, "fires"), (11, "passes")):
+        ranks = [
+            replace(
+                r, host=replace(r.host, idle_split=replace(r.host.idle_split, waiting_ns=2_000 * waiting_us))
+            )
+            for r in late.ranks
+        ]
+        case = replace(late, captures=[replace(late.captures[0], ranks=ranks)])
+        assert result("PD402", given(case, **FP8)).state == state
 
 
 def test_casts(measured: Measured) -> None:

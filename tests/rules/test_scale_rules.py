@@ -21,8 +21,10 @@ from perfdoc.rules.checks.pd380_step_beside_dp import MAX_MICRO_BATCHES, MIN_FRA
 from perfdoc.rules.checks.pd382_low_mfu import LOW_MFU
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
+from perfdoc.rules.facts.idle import MIN_HOST_FRAC
 from tests.rules.cases import predicting, result
 from tests.rules.communicating import communicating, having, of_job, with_exposed
+from tests.rules.test_mapping_rules import idle
 from tests.simulator.simulated import DENSE, facts_of, simulated, written
 
 SMALL = msgspec.structs.replace(DENSE, layers=2, query_groups=32)
@@ -102,6 +104,16 @@ BASICS: dict[str, Value] = {
         ({**MANY, **BASICS, "tp_comm_overlap": False, "nccl_ub": False}, "nccl_ub (PD103)"),
         ({**MANY, **BASICS, "overlap_grad_reduce": False, "nccl_ub": False}, "overlap_grad_reduce (PD101)"),
         ({"data_parallel_size": 1, "use_distributed_optimizer": False, "overlap_grad_reduce": False}, ""),
+        # Fused kernels after the basics, and the variable of TP overlap with them.
+        (
+            {**MANY, **BASICS, "bias_activation_fusion": False, "apply_rope_fusion": False},
+            "bias_activation_fusion (PD404), apply_rope_fusion (PD404)",
+        ),
+        (
+            {**MANY, "context_parallel_size": 1, **BASICS, "cuda_device_max_connections": 8},
+            "cuda_device_max_connections (PD112)",
+        ),
+        ({**MANY, "context_parallel_size": 1, **BASICS, "cuda_device_max_connections": 1}, ""),
     ],
 )
 def test_pd382(exposed: Case, settings: dict[str, Value], off: str) -> None:
@@ -119,6 +131,13 @@ def test_pd382_names_the_overlap_of_what_is_exposed(exposed: Case) -> None:
     for us, named in ((50.0, True), (49.9, False)):
         found = result("PD382", at_mfu(with_exposed(exposed, tp=us), 0.1, settings))
         assert ("tp_comm_overlap (PD111)" in found.remedy) == named
+
+
+def test_pd382_names_graphs_where_launching_takes_time(exposed: Case) -> None:
+    settings: dict[str, Value] = {**MANY, **BASICS, "cuda_graph_impl": "none"}
+    for frac, named in ((MIN_HOST_FRAC, True), (MIN_HOST_FRAC - 0.001, False)):
+        found = result("PD382", at_mfu(idle(exposed, frac), 0.1, settings))
+        assert ("cuda_graph_impl (PD201)" in found.remedy) == named
 
 
 def test_pd382_threshold(exposed: Case) -> None:

@@ -10,7 +10,7 @@ import pytest
 from perfdoc.knobs.knob import Value
 from perfdoc.results.contention import ContentionCost
 from perfdoc.rules.checks.pd111_exposed_tp import USUAL_SM, USUAL_SPLITS
-from perfdoc.rules.checks.pd113_slowed_gemms import MAX_CGA, MIN_FRAC
+from perfdoc.rules.checks.pd113_slowed_gemms import MAX_CGA, MAX_SPLITS, MIN_FRAC
 from perfdoc.rules.checks.pd113_slowed_gemms import USUAL_SM as TUNED_SM
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.hidden import LITTLE_HIDDEN_FRAC
@@ -24,7 +24,7 @@ from tests.rules.cases import (
     step_with_gap,
     with_predictions,
 )
-from tests.rules.communicating import B200, communicating, having, with_exposed, with_parts
+from tests.rules.communicating import A100, B200, H100, communicating, having, with_exposed, with_parts
 
 TP: dict[str, Value] = {
     "tensor_model_parallel_size": 4,
@@ -68,6 +68,21 @@ def test_pd111_needs_sequence_parallelism_and_fixed_shapes(exposed: Case) -> Non
     assert settings_of(both) == {"sequence_parallel": True, "tp_comm_overlap": True}
     moving = result("PD111", having(exposed, OFF, "verl"))
     assert (moving.advice, moving.level, "static shapes" in moving.remedy) == ([], "information", True)
+
+
+def test_pd111_switches_off_what_shapes_that_change_forbid(exposed: Case, tmp_path: Path) -> None:
+    """Of samples that are not packed, or packed anew for each step; whatever is exposed."""
+    little = communicating(tmp_path, "tp", 10)
+    unpacked: dict[str, Value] = {**ON, "sequence_packing_size": -1}
+    for case in (having(little, unpacked), having(little, ON, "verl")):
+        found = result("PD111", case)
+        assert (found.state, found.level, settings_of(found)) == (
+            "fires",
+            "information",
+            {"tp_comm_overlap": False},
+        )
+    assert result("PD111", having(little, {**ON, "sequence_packing_size": 4096})).state == "passes"
+    assert result("PD111", having(exposed, {**unpacked, "tp_comm_overlap": False})).advice == []
 
 
 @pytest.mark.parametrize(
@@ -191,6 +206,19 @@ def test_pd113(exposed: Case, settings: dict[str, Value], level: str, advised: d
     assert result("PD113", slowed(having(exposed, settings), edge - 1)).state == "passes"
 
 
+def test_pd113_registers_buffers_that_take_fewer_sms(tmp_path: Path) -> None:
+    """Gradients are reduced beside the GEMMs; Ampere's switches cannot add."""
+    edge = round(2_000_000 * MIN_FRAC)
+    for gpu, settings, advised in (
+        (H100, {"nccl_ub": False}, {"nccl_ub": True}),
+        (H100, {"nccl_ub": True}, {}),
+        (A100, {"nccl_ub": False}, {}),
+    ):
+        case = communicating(tmp_path, "dp", 10, gpu=gpu)
+        found = result("PD113", slowed(having(case, dict(settings)), edge))
+        assert (found.state, found.level, settings_of(found)) == ("fires", "information", advised)
+
+
 def test_pd113_without_a_measurement(exposed: Case, tmp_path: Path) -> None:
     assert result("PD113", slowed(having(exposed, ON), None)).state == "skipped"
     large = result("PD113", slowed(having(exposed, {**ON, "tp_overlap_cga_size": MAX_CGA + 1}), None))
@@ -199,8 +227,13 @@ def test_pd113_without_a_measurement(exposed: Case, tmp_path: Path) -> None:
         "information",
         {"tp_overlap_cga_size": MAX_CGA},
     )
-    one_sm = {**ON, "tp_overlap_cga_size": 4, "tp_overlap_num_sm": 1}
-    assert settings_of(result("PD113", slowed(having(exposed, one_sm), None))) == {"tp_overlap_cga_size": 1}
+    for cga in (2, 4):  # above the one SM of the overlap
+        one_sm = {**ON, "tp_overlap_cga_size": cga, "tp_overlap_num_sm": 1}
+        few = result("PD113", slowed(having(exposed, one_sm), None))
+        assert settings_of(few) == {"tp_overlap_cga_size": 1}
+    for splits, advised in ((MAX_SPLITS, {}), (MAX_SPLITS + 1, {"tp_overlap_num_splits": MAX_SPLITS})):
+        many = result("PD113", slowed(having(exposed, {**ON, "tp_overlap_num_splits": splits}), None))
+        assert (many.state, settings_of(many)) == ("fires" if advised else "skipped", advised)
     assert result("PD113", case_of(tmp_path, step_with_gap(1))).state == "not_applicable"
 
 

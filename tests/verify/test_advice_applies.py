@@ -37,7 +37,9 @@ _FSDP2 = tuple(
 JOBS: Mapping[str, Sequence[str]] = {
     "PD105": (*_CHUNKS, "overlap_p2p_comm=true", "batch_p2p_comm=false"),
     "PD113": ("tp_comm_overlap=true",),
+    "PD115": ("pipeline_model_parallel_size=2",),
     "PD201": ("use_te_rng_tracker=true",),
+    "PD206": ("use_te_rng_tracker=true",),
     "PD207": (*_EXPERTS, "cuda_graph_impl=transformer_engine", "use_te_rng_tracker=true"),
     "PD301": _STAGES,
     "PD304": _CHUNKS,
@@ -52,6 +54,7 @@ JOBS: Mapping[str, Sequence[str]] = {
     "PD343": _EXPERTS,
     "PD344": (*_EXPERTS, "moe_shared_expert_intermediate_size=512", "moe_token_dispatcher_type=alltoall"),
     "PD346": (*_EXPERTS, "pipeline_model_parallel_size=2"),
+    "PD402": ("fp8=hybrid", "use_te_rng_tracker=true"),
     "PD507": ("fp8=hybrid",),
 }
 """What the advice presupposes, beside 16 GPUs, TP 2 and a dense model of 32 layers."""

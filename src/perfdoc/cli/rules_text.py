@@ -27,7 +27,7 @@ def rule_text(meta: Meta, width: int = 100) -> str:
         words = needs_in_words(meta.needs)
         parts += ["", "What it needs"]
         parts += [textwrap.fill(f"- {one}", width, subsequent_indent="  ") for one in words]
-    if says := [entries()[name].says for name in meta.advice if name in entries()]:
+    if says := [entries()[name].in_full for name in meta.advice if name in entries()]:
         parts += ["", "What the guides advise"]
         parts += [textwrap.fill(f"- {one}", width, subsequent_indent="  ") for one in says]
     if meta.sources:
