@@ -1,7 +1,7 @@
 """All-to-alls that run as NCCL's send/receive kernels: their names are those of a pipeline's messages.
 
-NCCL has no kernel for an all-to-all: PyTorch sends to every rank and receives from every rank in one group. What
-tells is the operation on the kernel, a range around its launch, or a group of calls with several peers: a
+NCCL has no kernel for an all-to-all: PyTorch sends to every rank and receives from every rank in one group.
+What tells is the operation on the kernel, a range around its launch, or a group of calls with several peers: a
 pipeline stage has two neighbours, and so has a rank of a ring.
 """
 
@@ -27,7 +27,10 @@ _SAID = re.compile(
 
 
 def with_exchanges(trace: Trace, comm: Communication, payload: I64) -> Communication:
-    """The same, with send/receive kernels of an all-to-all named so. payload: row of Trace.payloads; -1 none."""
+    """The same, with send/receive kernels of an all-to-all named so.
+
+    payload: row of Trace.payloads; -1 none.
+    """
     kinds = list(comm.kinds)
     ambiguous = [i for i, k in enumerate(kinds) if k is not None and k.collective == "send_recv"]
     rows = np.flatnonzero(np.isin(comm.kind, ambiguous))
@@ -56,7 +59,7 @@ def _by_operation(trace: Trace, payload: I64) -> Bool:
 
 
 def _by_range(trace: Trace, comm: Communication) -> Bool:
-    """Launched inside a range that says so: PyTorch's `nccl:all_to_all`, `c10d::alltoall_base_`, or a user's."""
+    """Inside a range that says so: PyTorch's `nccl:all_to_all`, `c10d::alltoall_base_`, or a user's."""
     used = trace.range_names.tolist()
     names = [i for i in used if _may_say(trace.strings[i]) and _SAID.search(trace.strings[i][:512])]
     ranges = np.flatnonzero(np.isin(trace.ranges.name, names) & (trace.ranges.kind != RangeKind.MARK))

@@ -135,8 +135,8 @@ def peers_of_groups(trace: Trace, comm: Communication, rows: I64) -> I64:
 
 
 def most_peers(trace: Trace, comm: Communication, rows: I64) -> I64:
-    """For each of the rows how many peers the calls name that were queued in the group that launched it; 0 where
-    none is known, or the group launched more than this kernel."""
+    """For each of the rows how many peers the calls name that were queued in the group that launched it; 0
+    where none is known, or the group launched more than this kernel."""
     return _peers(trace, comm, rows)[2]
 
 
