@@ -160,7 +160,7 @@ def measure_trace(
         except ValueError as error:
             raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
         if not found.partial:
-            window = in_parts(trace, activity, kinds, window)
+            window = in_parts(trace, activity, kinds, launches, window)
         view = DeviceView(
             trace=trace,
             activity=without_launches(activity) if found.partial else activity,

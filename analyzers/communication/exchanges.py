@@ -1,8 +1,8 @@
 """All-to-alls that run as NCCL's send/receive kernels: their names are those of a pipeline's messages.
 
 NCCL has no kernel for an all-to-all: PyTorch sends to every rank and receives from every rank in one group.
-What tells is the operation on the kernel, a range around its launch, or a group of calls with several peers: a
-pipeline stage has two neighbours, and so has a rank of a ring.
+What tells is the operation on the kernel, a range around its launch, or a group of calls with more than two
+peers: a stage of a pipeline has two neighbours, and so has a rank of a ring.
 """
 
 from __future__ import annotations

@@ -66,7 +66,7 @@ def replays_of(
         why_not=why_not,
     )
     gains = whole.gains
-    if start_up := next((r.window.is_start_up for r in measured if r.window.is_start_up), ""):
+    if start_up := next((r.window.runs_once for r in measured if r.window.runs_once), ""):
         gains = no_gains(start_up, _LATER)
     return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined)
 
