@@ -11,7 +11,9 @@ from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
+from perfdoc.diagnose.framework import in_words_of
 from perfdoc.diagnose.ranks import NO_TRACE
+from perfdoc.results.headline import Framework
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.simulator.replay.unprofiled import free_lengths
@@ -34,10 +36,14 @@ class ReplayTopic:
 
 
 def replays_of(
-    captures: Sequence[CaptureMeasurement], ranks: Sequence[d.Rank], job: JobMeasurement, why_not: WhyNot
+    captures: Sequence[CaptureMeasurement],
+    ranks: Sequence[d.Rank],
+    job: JobMeasurement,
+    why_not: WhyNot,
+    framework: Framework = "megatron",
 ) -> ReplayTopic:
     """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
-    asked of every change whether the job can have it."""
+    asked of every change whether the job can have it. framework: in whose words changes are named."""
     measured = [r for capture in captures for r in capture.ranks]
     if partial := next((r.events.partial for r in measured if r.events.partial), ""):
         gains = no_gains(partial, REMEDY)
@@ -65,7 +71,7 @@ def replays_of(
         stragglers=late_by_compute(job),
         why_not=why_not,
     )
-    gains = whole.gains
+    gains = in_words_of(framework, whole.gains)
     if start_up := next((r.window.runs_once for r in measured if r.window.runs_once), ""):
         gains = no_gains(start_up, _LATER)
     return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined)

@@ -11,6 +11,7 @@ from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory, job_memory
 from perfdoc.diagnose.contradictions import contradictions, without
+from perfdoc.diagnose.framework import framework_of_job
 from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
@@ -57,7 +58,8 @@ def whole_case(
         memory=remembered,
         configuration=configuration,
     )
-    replayed = replays_of(captures, ranks, job, partial(why_not, case))
+    framework = framework_of_job(captures, configuration)
+    replayed = replays_of(captures, ranks, job, partial(why_not, case), framework)
     case = replace(case, gains=replayed.gains)
     if contradicted:
         given_captures, given_job, given = as_given
