@@ -28,9 +28,15 @@ def analysed_line(diagnosis: Diagnosis) -> str:
 def _lengths(ranks: Sequence[Rank]) -> str:
     shown = [brief(length) for length in sorted(rank.window.duration_ns for rank in ranks)]
     length = shown[0] if shown[0] == shown[-1] else f"{shown[0]} to {shown[-1]}"
-    captured = max(rank.kernels_only_capture.span_ns for rank in ranks)
+    captured = max(max(rank.kernels_only_capture.span_ns, _with_start_up_ns(rank)) for rank in ranks)
     longest = max(rank.window.duration_ns for rank in ranks)
     return f"{length} of {brief(captured)} captured" if longest < _MUCH_FRAC * captured else length
+
+
+def _with_start_up_ns(rank: Rank) -> int:
+    start_up = rank.window.start_up
+    begin = rank.window.start_ns if start_up is None else min(start_up.start_ns, rank.window.start_ns)
+    return rank.window.end_ns - begin
 
 
 def _steps(ranks: Sequence[Rank]) -> str:

@@ -7,6 +7,8 @@ evaluation that loads its own kernels, does not stretch it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64
@@ -42,7 +44,7 @@ def find_start_up(
     told = len(calls.loads) or len(calls.communicators) or len(calls.allocations) >= _MIN_CALLS
     if not told and not len(calls.first_launches):
         return None
-    last = _end(calls)
+    last = max(_end(list(vars(calls).values())), _end([calls.loads, calls.allocations, calls.communicators]))
     if last - begin < _MIN_FRAC * (end - begin):
         return None
     spent = [of.covered.clip(begin, last) for of in vars(calls).values()]
@@ -53,11 +55,11 @@ def find_start_up(
     return start_up_of(calls, activity, (begin, last), window_ns)
 
 
-def _end(calls: StartUpCalls) -> int:
-    """When most of the time in these calls has passed."""
-    start, end = (
-        np.concatenate([getattr(of, side) for of in vars(calls).values()]) for side in ("start_ns", "end_ns")
-    )
+def _end(calls: Sequence[Calls]) -> int:
+    """When most of the time in these calls has passed; 0 without any."""
+    start, end = (np.concatenate([getattr(of, side) for of in calls]) for side in ("start_ns", "end_ns"))
+    if not len(start):
+        return 0
     order = np.argsort(start, kind="stable")
     passed = np.cumsum((end - start)[order])
     return int(end[order][np.searchsorted(passed, _ENDS_AT_FRAC * passed[-1], "left")])

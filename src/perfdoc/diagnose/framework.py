@@ -16,7 +16,7 @@ _PYTORCH = MappingProxyType(
     {
         "without_gc": "gc.disable, gc.collect every so many steps",
         "without_data": "num_workers of the DataLoader",
-        "without_launches": 'torch.cuda.CUDAGraph, torch.compile(mode="reduce-overhead")',
+        "without_launches": "torch.cuda.CUDAGraph, torch.compile mode reduce-overhead",
         "fp8_gemm": "torchao, Transformer Engine",
         "overlapped_dp": "DDP's or FSDP's own",
         "overlapped_tp": "",

@@ -23,6 +23,8 @@ _WORTH_A_CAUSE = 0.001
 """Of the window: of less idle time, which is printed as <0.1 %, no cause is named."""
 
 
+_WORTH_A_DOUBT = 0.01
+"""The same where most of it has no known cause."""
 _NEARLY_ALL = 0.995
 """Of the window, in start-up."""
 _WORTH_NAMING = 0.1
@@ -80,7 +82,9 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     if not losses:
         return f"The {what} {verb} for all of the {scope}."
     why = f" ({_why_idle(idle, ranks, on_host=on_host)})"
-    names = {"idle": f"idle{why if times['idle'] >= _WORTH_A_CAUSE * window else ''}"}
+    first = max(idle, key=lambda c: idle[c])
+    worth = _WORTH_A_CAUSE if first != "unexplained" else _WORTH_A_DOUBT
+    names = {"idle": f"idle{why if times['idle'] >= worth * window else ''}"}
     parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
 
