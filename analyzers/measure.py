@@ -15,6 +15,7 @@ from perfdoc.analyzers.device.activity import device_activity, without_launches
 from perfdoc.analyzers.device.capture_parts import in_parts
 from perfdoc.analyzers.device.cpu_rank import cpu_activity
 from perfdoc.analyzers.device.event_counts import event_counts, limited, partial_notes
+from perfdoc.analyzers.device.frameworks import framework_of
 from perfdoc.analyzers.device.launches import find_launches
 from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_matching
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
@@ -23,6 +24,7 @@ from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
 from perfdoc.results.events import NO_EVENTS
+from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
@@ -49,6 +51,7 @@ class CaptureMeasurement:
     """Ranks of the whole job, as the capture says."""
     facts: JobFacts
     """What is known of the job beside the capture."""
+    framework: Framework = ""
 
 
 def measure_capture(
@@ -82,6 +85,7 @@ def measure_capture(
         world_size=trace.world_size
         or max((m.world_size for m in marked_ranks(trace).values()), default=None),
         facts=facts,
+        framework=framework_of(trace),
     )
 
 
@@ -160,7 +164,7 @@ def measure_trace(
         except ValueError as error:
             raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
         if not found.partial:
-            window = in_parts(trace, activity, kinds, window)
+            window = in_parts(trace, activity, kinds, launches, window)
         view = DeviceView(
             trace=trace,
             activity=without_launches(activity) if found.partial else activity,

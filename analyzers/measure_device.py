@@ -72,7 +72,7 @@ class RankMeasurement:
     @property
     def withheld(self) -> str:
         """Why nothing is predicted of it; empty where something may be."""
-        return self.events.partial or self.window.is_start_up
+        return self.events.partial or self.window.runs_once
 
 
 def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasurement:

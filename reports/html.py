@@ -12,11 +12,13 @@ from markupsafe import Markup, escape
 
 from perfdoc.reports import comm, gaps, headline, summary, view
 from perfdoc.reports.advice import change_title, lines_of
+from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.charts.excerpt import excerpt_looks, excerpt_picture
 from perfdoc.reports.charts.looks import Look
 from perfdoc.reports.charts.timeline_parts import CHART_STYLE, TimelineParts, timeline_parts
 from perfdoc.reports.inlined import CompiledTemplates, asset, library, policy
 from perfdoc.reports.leaves import LEAVES
+from perfdoc.reports.next_capture import next_capture
 from perfdoc.reports.opportunities import choices, dialects_of, informing, opportunities, snippets, trifles
 from perfdoc.reports.sections import sections_by_place
 from perfdoc.reports.sections.section import opening, stopped
@@ -160,6 +162,8 @@ def render_html(diagnosis: Diagnosis) -> str:
             figures=headline.verdict_figures(diagnosis),
             shares=headline.share_figures(diagnosis),
             outlook=headline.outlook(diagnosis),
+            analysed=analysed_line(diagnosis),
+            next_capture=next_capture(diagnosis),
             against=headline.against_lines(diagnosis),
             opportunities=found,
             dialects=dialects,

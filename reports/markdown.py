@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from perfdoc.reports import comm, gaps, headline, leaves, summary
 from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.against import against_words, compared_lines
+from perfdoc.reports.analysed import analysed_line
+from perfdoc.reports.next_capture import next_capture
 from perfdoc.reports.ranking import TABLE_ALIGN, TABLE_HEAD, ranking, row_cells, trifles_in, without_figure
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, figures
@@ -172,6 +174,8 @@ def _to_do(diagnosis: Diagnosis) -> list[str]:
         cells = [[escape(cell) for cell in row_cells(row)] for row in rows[:_TO_DO]]
         lines += ["### What to do", *table(TABLE_HEAD, TABLE_ALIGN, cells)]
         lines += [f"{figures.plural(len(rows) - _TO_DO, 'more row')}.", ""] if len(rows) > _TO_DO else []
+    elif wanted := next_capture(diagnosis):
+        lines += ["### What to do", "", sentence(wanted), ""]
     for said in (without_figure(ranked), trifles_in(ranked, _NAMED)):
         lines += [escape(said), ""] if said else []
     return lines
@@ -184,6 +188,8 @@ def render_markdown(diagnosis: Diagnosis) -> str:
     if promised := headline.outlook(diagnosis):
         lines += [escape(promised), ""]
     lines += [escape(summary.source_line(diagnosis)), ""]
+    if stretch := analysed_line(diagnosis):
+        lines += [sentence(stretch), ""]
     facts = headline.headline(diagnosis)
     lines += table(
         [fig.label for fig in facts],

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 
 from perfdoc.reports import comm, gaps, headline, leaves, summary
 from perfdoc.reports.advice import RULE_NOTES, lines_of
+from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.grid import grid, paragraph
+from perfdoc.reports.next_capture import next_capture
 from perfdoc.reports.ranking import TABLE_ALIGN, TABLE_HEAD, ranking, row_cells, trifles_in, without_figure
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, Rank, figures
@@ -216,6 +218,9 @@ def _to_do(page: _Page, diagnosis: Diagnosis) -> None:
         page.section("What to do, what saves most first (each alone; do not add them)")
         page.table(TABLE_HEAD, [row_cells(row) for row in rows[:_TO_DO]], TABLE_ALIGN)
         page.more(len(rows) - _TO_DO, "more row")
+    elif wanted := next_capture(diagnosis):
+        page.section("What to do")
+        page.say(wanted)
     for said in (without_figure(ranked), trifles_in(ranked, _NAMED)):
         if said:
             page.say(said)
@@ -259,6 +264,8 @@ def render_text(diagnosis: Diagnosis, *, width: int = 100, colour: bool = False)
     if promised := headline.outlook(diagnosis):
         page.say(promised, "")
     page.say(summary.source_line(diagnosis), "")
+    if stretch := analysed_line(diagnosis):
+        page.say(stretch, "")
     page.lines.append("")
     facts = [
         [fig.label, fig.value, "; ".join([*fig.notes, *fig.against])] for fig in headline.headline(diagnosis)

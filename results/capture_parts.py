@@ -1,4 +1,4 @@
-"""Parts of a capture without step ranges: its start-up, what repeats in it, ranges that could be steps."""
+"""Parts of a capture: its start-up, one long pause, what repeats in it, ranges that could be steps."""
 
 from __future__ import annotations
 
@@ -20,7 +20,32 @@ class StartUp:
     work_frac: float
     """Of everything that runs on the device in the capture: what begins before the end of start-up."""
     left_out: bool
-    """Whether the window begins after it; else it is part of the window, and no gain is predicted."""
+    """Whether the window begins after it; else it is part of the window, and no gain is predicted where it is
+    much of it."""
+    steps: int = 0
+    """Cold steps that it is made of; 0 in a window without steps."""
+
+    @property
+    def duration_ns(self) -> int:
+        """Length."""
+        return self.end_ns - self.start_ns
+
+
+@dataclass(frozen=True, kw_only=True)
+class Pause:
+    """A stretch in which nothing runs, of a window without steps: one that holds most of its idle time, so
+    that nothing shows it to come back. No gain is predicted then."""
+
+    start_ns: int
+    end_ns: int
+    before: int
+    """Kernels, graphs and copies of the window before it."""
+    after: int
+
+    @property
+    def duration_ns(self) -> int:
+        """Length."""
+        return self.end_ns - self.start_ns
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,6 +7,9 @@ from typing import Literal
 
 from perfdoc.results.contradictions import Contradiction
 
+Framework = Literal["megatron", "pytorch", "vllm", ""]
+"""Whose program runs; empty where nothing tells."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class Job:
@@ -46,6 +49,8 @@ class Job:
     tokens_remedy: str
     contradictions: list[Contradiction] = field(default_factory=list)
     """Given facts that the captures show otherwise: they count as unknown above and for all advice."""
+    framework: Framework = ""
+    """By the settings given, else by names in the captures: in whose words changes are named."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.communication.bandwidth import group_sizes
 from perfdoc.analyzers.communication.blocking import blocked_since
+from perfdoc.analyzers.communication.exchanges import with_exchanges
 from perfdoc.analyzers.communication.payloads import CommPayloads, find_payloads
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, UNKNOWN_DIMENSION, Activity, Communication
 from perfdoc.analyzers.device.launches import Launches, innermost_at_launch
@@ -157,8 +158,9 @@ def attribute_dimensions(
     facts: JobFacts | None = None,
 ) -> Activity:
     """The same activity with everything about its communication filled in that the capture shows."""
-    comm = activity.communication
     payloads = find_payloads(trace, activity)
+    comm = with_exchanges(trace, activity.communication, payloads.payload)
+    activity = replace(activity, communication=comm)
     dimension = np.full(len(comm.kernel), UNKNOWN_DIMENSION, np.int64)
     evidence = np.full(len(comm.kernel), _NONE, np.int64)
     levels = (

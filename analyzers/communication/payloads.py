@@ -130,7 +130,19 @@ _NOBODY = np.iinfo(np.int64).max
 def peers_of_groups(trace: Trace, comm: Communication, rows: I64) -> I64:
     """For each of the rows the one peer of all calls that were queued in the group that launched it; -1 where
     they name several or none, or the group launched more than this kernel."""
-    peers = np.full(len(rows), -1, np.int64)
+    least, most, _ = _peers(trace, comm, rows)
+    return np.where(least == most, most, -1)
+
+
+def most_peers(trace: Trace, comm: Communication, rows: I64) -> I64:
+    """For each of the rows how many peers the calls name that were queued in the group that launched it; 0
+    where none is known, or the group launched more than this kernel."""
+    return _peers(trace, comm, rows)[2]
+
+
+def _peers(trace: Trace, comm: Communication, rows: I64) -> tuple[I64, I64, I64]:
+    """Least and greatest peer (-1 none) of the calls in the group that launched each row, and how many."""
+    least, most, count = (np.full(len(rows), fill, np.int64) for fill in (-1, -1, 0))
     names = [i for i in trace.range_names.tolist() if trace.strings[i] in (GROUP_START, GROUP_END)]
     edges = np.flatnonzero(np.isin(trace.ranges.name, names))
     calls = np.flatnonzero((trace.payloads.range >= 0) & (trace.payloads.peer >= 0))
@@ -144,15 +156,19 @@ def peers_of_groups(trace: Trace, comm: Communication, rows: I64) -> I64:
         queued_ns = trace.ranges.start_ns[trace.payloads.range[queued]]
         of_call = np.searchsorted(start, queued_ns, "right") - 1
         inside = (of_call >= 0) & (queued_ns < end_start[of_call])
-        least, most = np.full(len(start), _NOBODY), np.full(len(start), -1)
-        np.minimum.at(least, of_call[inside], trace.payloads.peer[queued[inside]])
-        np.maximum.at(most, of_call[inside], trace.payloads.peer[queued[inside]])
+        of_call, peer = of_call[inside], trace.payloads.peer[queued[inside]].astype(np.int64)
+        lowest, highest = np.full(len(start), _NOBODY), np.full(len(start), -1)
+        np.minimum.at(lowest, of_call, peer)
+        np.maximum.at(highest, of_call, peer)
+        each = np.unique(np.stack([of_call, peer]), axis=1)
+        different = np.bincount(each[0], minlength=len(start))
 
         mine = np.flatnonzero(comm.launch_thread[rows] == thread)
         launch_ns = comm.launch_start_ns[rows[mine]]
         of_row = np.searchsorted(end_start, launch_ns, "right") - 1
         launched = (of_row >= 0) & (launch_ns < end_end[of_row])
         kernels = np.bincount(of_row[launched], minlength=len(start))
-        known = launched & (least[of_row] == most[of_row]) & (kernels[of_row] == 1)
-        peers[mine[known]] = most[of_row[known]]
-    return peers
+        known = launched & (highest[of_row] >= 0) & (kernels[of_row] == 1)
+        least[mine[known]], most[mine[known]] = lowest[of_row[known]], highest[of_row[known]]
+        count[mine[known]] = different[of_row[known]]
+    return least, most, count

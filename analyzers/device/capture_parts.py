@@ -1,43 +1,104 @@
-"""A window without steps in its parts: start-up is left out where most work comes after it."""
+"""A window in its parts: start-up and cold steps, which run once, are left out where most work follows."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
 from perfdoc.analyzers.device.activity import Activity
+from perfdoc.analyzers.device.cold_steps import cold_steps
+from perfdoc.analyzers.device.launches import Launches
+from perfdoc.analyzers.device.pause import find_pause
 from perfdoc.analyzers.device.period import find_period
 from perfdoc.analyzers.device.proposed_ranges import proposed_ranges
-from perfdoc.analyzers.device.start_up import find_start_up
+from perfdoc.analyzers.device.start_up import find_start_up, start_up_of
+from perfdoc.analyzers.device.start_up_calls import StartUpCalls, find_calls
 from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
+from perfdoc.results.figures import plural
 from perfdoc.traces import Trace
 
 MAX_START_UP_WORK_FRAC = 0.5
 """Of what runs on the device: with more of it in start-up, what is left is hardly the job."""
 
+MAX_TAIL_FRAC = 0.05
+"""Of what runs after start-up: with no more of it before a long pause, that pause ends start-up."""
 
-def in_parts(trace: Trace, activity: Activity, kinds: KernelKinds, window: Window) -> Window:
+
+def in_parts(
+    trace: Trace, activity: Activity, kinds: KernelKinds, launches: Launches, window: Window
+) -> Window:
     """The same window, told in parts; another one where start-up is left out.
 
-    Only of a window that fell back to the whole capture: what the user gave stays as it is.
+    The bounds of what the user gave stay as they are.
     """
-    if window.kind != "capture" or window.given or activity.on_host:
+    if activity.on_host or window.end_ns <= window.start_ns:
         return window
-    found = find_start_up(trace, activity)
+    calls = find_calls(trace, activity, launches)
+    if len(window.steps) > 1:
+        return _without_cold_steps(trace, activity, calls, window)
+    if window.kind != "capture" or window.given:
+        bounds = window.start_ns, window.end_ns
+        window = replace(window, start_up=find_start_up(calls, activity, bounds, given=True))
+        return window if window.steps else _with_pause(activity, window)
+    return _of_capture(trace, activity, kinds, calls, window)
+
+
+def _without_cold_steps(trace: Trace, activity: Activity, calls: StartUpCalls, window: Window) -> Window:
+    cold = cold_steps(trace, activity, window.steps, calls)
+    if not cold:
+        return window
+    first, kept = window.steps[0], window.steps[cold:]
+    start_up = start_up_of(
+        calls.within(first.host_start_ns, kept[0].host_start_ns),
+        activity,
+        (min(first.host_start_ns, window.start_ns), kept[0].start_ns),
+        (window.start_ns, window.end_ns),
+        steps=cold,
+    )
+    start_up = replace(start_up, start_ns=window.start_ns, left_out=True)
+    return replace(
+        window,
+        steps=kept,
+        start_ns=kept[0].start_ns,
+        start_up=start_up,
+        reason=f"{window.reason}; the first {plural(cold, 'step')} left out: warm-up",
+    )
+
+
+def _of_capture(
+    trace: Trace, activity: Activity, kinds: KernelKinds, calls: StartUpCalls, window: Window
+) -> Window:
+    """Of a window that fell back to the whole capture."""
+    found = find_start_up(calls, activity, (window.start_ns, window.end_ns))
     steady_ns = window.start_ns if found is None else found.end_ns
-    stays = found is None or found.work_frac > MAX_START_UP_WORK_FRAC
     parts = replace(
         window,
         start_up=found,
         period=find_period(trace, activity, kinds, steady_ns),
-        proposals=proposed_ranges(trace, activity, window.start_ns if stays else steady_ns),
+        proposals=proposed_ranges(trace, activity, None if found is None else steady_ns),
     )
-    if found is None or stays:
-        return parts
+    if found is None or found.work_frac > MAX_START_UP_WORK_FRAC:
+        return _with_pause(activity, parts)
     after = activity.start_ns[activity.start_ns >= found.end_ns]
-    return replace(
-        parts,
-        start_ns=int(after[0]),
-        start_up=replace(found, left_out=True),
-        reason=f"{window.reason}; begins after start-up",
+    start_ns = int(after[0])
+    pause = find_pause(activity, start_ns, window.end_ns)
+    if pause is not None and pause.before <= MAX_TAIL_FRAC * len(after):
+        start_ns = pause.end_ns
+    rest = _with_pause(
+        activity,
+        replace(
+            parts,
+            start_ns=start_ns,
+            start_up=replace(found, left_out=True),
+            reason=f"{window.reason}; begins after start-up",
+        ),
     )
+    # A little that tells nothing either does not stand for the capture.
+    return parts if rest.pause is not None and rest.duration_ns < found.duration_ns else rest
+
+
+def _with_pause(activity: Activity, window: Window) -> Window:
+    """Start-up that is part of the window says more than a pause in it."""
+    if window.start_up is not None and not window.start_up.left_out:
+        return window
+    return replace(window, pause=find_pause(activity, window.start_ns, window.end_ns))

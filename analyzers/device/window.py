@@ -12,23 +12,27 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
-from perfdoc.results.capture_parts import Period, RangeProposal, StartUp
-from perfdoc.results.figures import per_cent
+from perfdoc.results.capture_parts import Pause, Period, RangeProposal, StartUp
+from perfdoc.results.figures import brief, per_cent
 from perfdoc.traces import RangeKind, Trace
 
 NO_LAUNCHES = "no activity could be matched to a launch inside the step ranges"
 """Why steps that are marked cannot be used."""
+MAX_START_UP_FRAC = 0.2
+"""Of a window that somebody chose: with more of it in start-up nothing is promised. In a capture start-up
+that is not left out is most of the work."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WindowRequest:
-    """At most one of the first four is set; none of them: the steps, else the whole capture."""
+    """At most one of bounds, range and whole capture is set. Without them and steps of the user's: the known
+    steps, else the whole capture."""
 
     bounds_ns: tuple[int, int] | None = None
     range_pattern: re.Pattern[str] | None = None
     """From the first to the last matching range of the rank's process, clipped to the ranges' host times."""
     step_pattern: re.Pattern[str] | None = None
-    """Names of step ranges, in place of the known forms."""
+    """Names of step ranges, in place of the known forms; with bounds or a range those that begin inside."""
     whole_capture: bool = False
     data_pattern: re.Pattern[str] | None = None
     """Names of ranges in which training waits for data, beside the known forms."""
@@ -62,8 +66,10 @@ class Window:
     given: bool = False
     """Whether the user asked for the whole capture; a window of kind `user` is given anyhow."""
     start_up: StartUp | None = None
-    """These three of a window that fell back to the capture, see `capture_parts`."""
+    """These see `capture_parts`."""
+    pause: Pause | None = None
     period: Period | None = None
+    """Period and proposals are of a window that fell back to the capture."""
     proposals: Sequence[RangeProposal] = ()
 
     @property
@@ -72,12 +78,16 @@ class Window:
         return self.end_ns - self.start_ns
 
     @property
-    def is_start_up(self) -> str:
-        """Why nothing is promised of the window: start-up is part of it. Empty where it is none."""
-        if self.start_up is None or self.start_up.left_out:
-            return ""
-        part = (self.start_up.end_ns - self.start_up.start_ns) / self.duration_ns
-        return f"{per_cent(part)} of the window is start-up, which runs once"
+    def runs_once(self) -> str:
+        """Why nothing is promised of the window: what runs once is much of it. Empty where it is not."""
+        if self.start_up is not None and not self.start_up.left_out:
+            part = self.start_up.duration_ns / self.duration_ns
+            if part >= MAX_START_UP_FRAC or (self.kind == "capture" and not self.given):
+                return f"{per_cent(part)} of the window is start-up, which runs once"
+        if self.pause is not None:
+            part = self.pause.duration_ns / self.duration_ns
+            return f"{per_cent(part)} of the window is one pause of {brief(self.pause.duration_ns)}"
+        return ""
 
 
 def find_window(
@@ -87,27 +97,23 @@ def find_window(
 
     Raises ValueError where the user's request matches nothing.
     """
-    if request.bounds_ns is not None:
-        start, end = request.bounds_ns
-        return Window(kind="user", start_ns=start, end_ns=end, steps=(), reason="given with --window")
     process = trace.devices[activity.device].process
-    if request.range_pattern is not None:
-        rows = _of_process(trace, ranges_matching(trace, request.range_pattern.search), process)
-        if not len(rows):
-            raise ValueError(f"no range of process {process} matches {request.range_pattern.pattern!r}")
-        return Window(
-            kind="user",
-            start_ns=int(trace.ranges.start_ns[rows].min()),
-            end_ns=int(trace.ranges.end_ns[rows].max()),
-            steps=(),
-            reason=f"from the first to the last range that matches {request.range_pattern.pattern!r}",
-        )
-    if request.whole_capture:
+    asked, why = _asked(trace, process, request)
+    if asked is not None and request.step_pattern is None:
+        return Window(kind="user", start_ns=asked[0], end_ns=asked[1], steps=(), reason=why)
+    if request.whole_capture and request.step_pattern is None:
         return _capture(activity, "given with --window capture", given=True)
     source, rows = _step_ranges(trace, activity, request.step_pattern, known)
+    if asked is not None:
+        begin = trace.ranges.start_ns[rows]
+        rows = rows[(begin >= asked[0]) & (begin < asked[1])]
+        source += f" inside what was {why}" if why == _GIVEN else f" {why}"
     if not len(rows):
         if request.step_pattern is not None:
-            raise ValueError(f"no range of process {process} matches {request.step_pattern.pattern!r}")
+            inside = " begins inside the window and" if asked is not None else ""
+            raise ValueError(
+                f"no range of process {process}{inside} matches {request.step_pattern.pattern!r}"
+            )
         return _capture(activity, "no range in the capture names a step")
     outer = _outermost(trace, rows)
     steps = _host_steps(trace, outer) if activity.on_host or host_time else _tile(trace, activity, outer)
@@ -120,6 +126,22 @@ def find_window(
         steps=steps,
         reason=f"step ranges: {source}{_left_out(len(rows) - len(steps), len(rows))}",
     )
+
+
+def _asked(trace: Trace, process: int, request: WindowRequest) -> tuple[tuple[int, int] | None, str]:
+    """The stretch that the user names, and how; None where it is none. Raises ValueError."""
+    if request.bounds_ns is not None:
+        return request.bounds_ns, _GIVEN
+    if request.range_pattern is None:
+        return None, ""
+    rows = _of_process(trace, ranges_matching(trace, request.range_pattern.search), process)
+    if not len(rows):
+        raise ValueError(f"no range of process {process} matches {request.range_pattern.pattern!r}")
+    bounds = int(trace.ranges.start_ns[rows].min()), int(trace.ranges.end_ns[rows].max())
+    return bounds, f"from the first to the last range that matches {request.range_pattern.pattern!r}"
+
+
+_GIVEN = "given with --window"
 
 
 def _left_out(count: int, of: int) -> str:

@@ -30,7 +30,8 @@ def build(diagnosis: Diagnosis) -> Section | None:
     ranks = [rank for rank in diagnosis.ranks if rank.kernel_parts.state == "measured"]
     found = [rank.kernel_parts for rank in ranks]
     times = _times(found)
-    patterns = _patterns(found)
+    others = diagnosis.job is not None and diagnosis.job.framework in ("pytorch", "vllm")
+    patterns = _patterns(found, knobs=not others)
     known = sum(ns for (part, _), ns in times.items() if part != "unknown")
     grids = (_parts(times) if known else Grid(head=[], align="", rows=[]), _unfused(patterns))
     if not any(grid.rows for grid in grids):
@@ -165,13 +166,14 @@ class _Pattern:
     total_ns: int = 0
 
 
-def _patterns(found: Sequence[KernelPartsAnalysis]) -> list[_Pattern]:
-    """The longest first."""
+def _patterns(found: Sequence[KernelPartsAnalysis], *, knobs: bool) -> list[_Pattern]:
+    """The longest first. knobs: whether the program has Megatron's."""
     patterns: dict[str, _Pattern] = {}
     for parts in found:
         for row in parts.unfused:
             words = shorten(row.pattern.replace("_", " "), 48)
-            made = patterns.setdefault(row.pattern, _Pattern(words=words, knob=row.knob or "", note=row.note))
+            knob = (row.knob or "") if knobs else ""
+            made = patterns.setdefault(row.pattern, _Pattern(words=words, knob=knob, note=row.note))
             made.count += row.count
             made.kernels += row.kernels
             made.total_ns += row.total_ns

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from perfdoc.analyzers.skew.stragglers import FEWEST
 from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.ranking import TRIFLE_FRAC
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import Evidence
 from perfdoc.results.waits import Straggler
@@ -37,10 +38,15 @@ META = Meta(
     advice=("host_symptom_variation",),
 )
 
-MIN_FRAC = 0.01
+MIN_FRAC = TRIFLE_FRAC
 """Of the time: cost of its lateness, by replay if possible."""
-PROBLEM_FRAC = 2 * MIN_FRAC
-"""From here on it is a problem: two equal runs about `MIN_FRAC` are not told apart as problem and nothing."""
+PROBLEM_FRAC = 0.01
+"""From here on it is a problem if chance is out of the question: two equal runs about it differ as problem
+and information, not as problem and nothing."""
+SURE = 0.001
+"""Probability of its lateness by chance, by the exact test; a tenth of what fires."""
+LARGE_FRAC = 2 * PROBLEM_FRAC
+"""From here on it is a problem whenever it fires."""
 _ACROSS_STAGES = ("pp", "other", "unknown")
 """Groups of these may span pipeline stages: by the schedule the first stage ends last in every step."""
 _NAMELESS = {
@@ -53,7 +59,7 @@ def evaluate(case: Case) -> Verdict:
     """Fires if a rank joins last more often than by chance, at a cost of `MIN_FRAC`; not if that is the
     order in which pipeline stages end, nor if the rank itself only waited for others. As information if it
     computes no longer than the others, if one stretch of the capture alone shows it, or if it costs less than
-    `PROBLEM_FRAC`: a repeat may show another rank, or none."""
+    `PROBLEM_FRAC` (`LARGE_FRAC` if chance is not out of the question): a repeat may show another, or none."""
     found = case.job.skew
     late = [s for s in found.stragglers if _loss_frac(case, s) >= MIN_FRAC]
     culprits = [s for s in late if s.cause != "waiting" and not _by_schedule(case, s)]
@@ -102,7 +108,8 @@ _WHERE = {
 def _would_repeat(case: Case, straggler: Straggler) -> bool:
     """Whether a second run of the same ranks can be expected to show it."""
     lasting = straggler.cause == "compute" and bool(straggler.borne_out)
-    return lasting and _loss_frac(case, straggler) >= PROBLEM_FRAC
+    least = PROBLEM_FRAC if straggler.chance_probability < SURE else LARGE_FRAC
+    return lasting and _loss_frac(case, straggler) >= least
 
 
 def _collectives(dimension: str) -> str:

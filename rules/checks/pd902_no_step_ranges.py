@@ -49,7 +49,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=evidence,
         remedy=_launches(case)
         if window.reason == NO_LAUNCHES
-        else " ".join([*_what_is_there(window), _WRAP]),
+        else " ".join([*_what_is_missing(window), *_what_is_there(window), _WRAP]),
         verify="Analyse again: the report gives a step time and the number of steps.",
         false_alarm="A program without steps, such as inference: pass --window.",
     )
@@ -71,6 +71,11 @@ def _launches(case: Case) -> str:
 def _words(period: Period) -> str:
     what = "with the optimizer" if period.optimizer else "a step, micro-batch or layer"
     return f"{period.repeats:,} times {period.kernels:,} kernels, {brief(period.mean_ns)} each; {what}"
+
+
+def _what_is_missing(window: Window) -> Iterator[str]:
+    if window.runs_once:
+        yield f"Capture several steps that come later: {window.runs_once}."
 
 
 def _what_is_there(window: Window) -> Iterator[str]:

@@ -43,7 +43,7 @@ def _repeats(rank: RankMeasurement) -> bool:
 
 
 def _start_up(case: Case) -> Missing | None:
-    why = next((r.window.is_start_up for r in case.ranks if r.window.is_start_up), "")
+    why = next((r.window.runs_once for r in case.ranks if r.window.runs_once), "")
     return skipped(why) if why else None
 
 

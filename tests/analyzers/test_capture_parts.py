@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -67,12 +69,12 @@ def test_start_up_is_left_out_where_most_work_follows(tmp_path: Path, call: str)
     found = job.measured(tmp_path)
     start_up = found.window.start_up
     assert start_up is not None
-    # 20 calls of 5 ms; 95 % of them have passed with the 19th, which ends at 187 ms.
+    # 20 calls of 5 ms; 95 % of them have passed with the 19th, which ends at 187 ms: 19 lie before that.
     assert (start_up.start_ns, start_up.end_ns, start_up.left_out) == (5 * US, 187 * MS, True)
-    assert start_up.loading_ns + start_up.allocation_ns == 100 * MS
+    assert start_up.loading_ns + start_up.allocation_ns == 95 * MS
     assert start_up.compute_ns == 19 * 60 * US
-    # The next kernel starts at 190.005 ms; 20 of 220 kernels run before it.
-    assert (found.window.start_ns, found.window.kind) == (190 * MS + 5 * US, "capture")
+    # One of the 201 kernels after that starts at 190.005 ms, before the last call; the passes at 200.005 ms.
+    assert (found.window.start_ns, found.window.kind) == (200 * MS + 5 * US, "capture")
     assert found.withheld == ""
 
 
@@ -129,15 +131,166 @@ def test_other_calls_are_no_start_up(tmp_path: Path, call: str) -> None:
     assert job.measured(tmp_path).window.start_up is None
 
 
-def test_what_the_user_gives_stays_as_it_is(tmp_path: Path) -> None:
+def test_the_bounds_that_the_user_gives_stay_as_they_are(tmp_path: Path) -> None:
+    """Start-up inside of them is told, and nothing is promised where it is much of the window."""
     job = Job()
     job.starts_up(200 * MS)
     end = job.passes(200 * MS, 5)
-    for request in (WindowRequest(whole_capture=True), WindowRequest(bounds_ns=(0, end))):
-        window = job.measured(tmp_path, request).window
-        assert (window.start_up, window.period, list(window.proposals)) == (None, None, [])
-    job.thread.range("step 0", 0, 100 * MS)
+    job.thread.range("all of it", 0, end)
+    for request in (
+        WindowRequest(whole_capture=True),
+        WindowRequest(bounds_ns=(5 * US, end)),
+        WindowRequest(range_pattern=re.compile("^all of it$")),
+    ):
+        found = job.measured(tmp_path, request)
+        window = found.window
+        assert window.start_up is not None
+        assert (window.start_up.end_ns, window.start_up.left_out) == (187 * MS, False)
+        assert window.start_ns <= 5 * US
+        assert (window.period, list(window.proposals)) == (None, [])
+        assert "start-up" in found.withheld
+    after = job.measured(tmp_path, WindowRequest(bounds_ns=(200 * MS, end)))
+    assert (after.window.start_up, after.withheld) == (None, "")
+
+
+def test_a_given_window_may_hold_a_little_start_up(tmp_path: Path) -> None:
+    job = Job()
+    job.starts_up(50 * MS)
+    end = job.passes(50 * MS, 100)
+    found = job.measured(tmp_path, WindowRequest(bounds_ns=(0, end)))
+    assert found.window.start_up is not None
+    # 47 ms of 450 ms.
+    assert (found.window.start_up.end_ns, found.withheld) == (47 * MS, "")
+
+
+def test_long_first_launches_load_code(tmp_path: Path) -> None:
+    """As ROCm does it: 8 kernels whose first launch takes 20 ms, then passes of others."""
+    job = Job()
+    for i in range(8):
+        at = 20 * i * MS
+        launch = (job.thread, at, at + 19 * MS)
+        job.device.kernel(f"kernel_{i}", at + 19 * MS, at + 20 * MS, launch=launch)
+    job.passes(160 * MS, 20)
+    start_up = job.measured(tmp_path).window.start_up
+    assert start_up is not None
+    # The first of them led to the first kernel, at 19 ms: 133 ms after that, of seven launches.
+    assert (start_up.start_ns, start_up.end_ns) == (19 * MS, 159 * MS)
+    assert (start_up.loading_ns, start_up.left_out) == (7 * 19 * MS, True)
+
+
+def test_a_launch_that_waits_for_a_full_queue_loads_nothing(tmp_path: Path) -> None:
+    job = Job()
+    job.device.kernel("long one", 0, 200 * MS, launch=(job.thread, 0, 5 * US))
+    for i in range(8):
+        at = (1 + 20 * i) * MS
+        launch = (job.thread, at, at + 19 * MS)
+        job.device.kernel(f"kernel_{i}", (200 + i) * MS, (201 + i) * MS, launch=launch)
     assert job.measured(tmp_path).window.start_up is None
+
+
+def paused(job: Job, pauses: int, each: int) -> None:
+    """Passes of 4 ms with pauses between them."""
+    at = 0
+    for _ in range(pauses + 1):
+        at = job.passes(at, 1) + each
+
+
+def test_a_single_pause_promises_nothing(tmp_path: Path) -> None:
+    job = Job()
+    paused(job, 1, 100 * MS)
+    found = job.diagnosed(tmp_path)
+    (rank,) = found.ranks
+    pause = rank.window.pause
+    assert pause is not None
+    # The last kernel of the first pass ends 35 us before it is over; the next one starts 5 us late.
+    assert (pause.duration_ns, pause.before, pause.after) == (100 * MS + 40 * US, 40, 40)
+    assert "one pause" in rank.window.runs_once
+    assert "launch-bound" not in found.verdict
+    assert found.analyses.gains.state == "not_measured"
+    assert [r.code for r in found.rules if r.gain is not None] == []
+
+
+def test_a_pause_behind_start_up_leaves_start_up_in_place(tmp_path: Path) -> None:
+    job = Job()
+    job.starts_up(200 * MS)
+    job.passes(job.passes(200 * MS, 1) + 30 * MS, 1)
+    job.passes(300 * MS, 1)
+    window = job.measured(tmp_path).window
+    assert window.start_up is not None
+    # Of the 104 ms behind start-up one pause is more than half, and start-up is longer than all of it.
+    assert (window.start_up.left_out, window.start_ns, window.pause) == (False, 5 * US, None)
+    assert "start-up" in window.runs_once
+
+
+@pytest.mark.parametrize(("pauses", "each"), [(4, 100 * MS), (1, 1 * MS)])
+def test_pauses_that_come_back_or_are_short_are_the_job(tmp_path: Path, pauses: int, each: int) -> None:
+    job = Job()
+    paused(job, pauses, each)
+    window = job.measured(tmp_path).window
+    assert (window.pause, window.runs_once) == (None, "")
+
+
+def stepped(job: Job, lengths: Sequence[int], first_call: str = "") -> None:
+    """Steps of 40 kernels each; in the first one after 24 ms of a kernel every ms and 12 calls."""
+    at = 0
+    for i, length in enumerate(lengths):
+        job.thread.range(f"step {i}", at, at + length)
+        for k in range(24 if first_call and not i else 0):
+            job.kernel(at + k * MS)
+            if k % 2:
+                job.thread.api(first_call, at + k * MS + 5 * US, at + (k + 1) * MS - 1)
+        job.passes(at + (24 * MS if first_call and not i else 0), 1)
+        at += length
+
+
+@pytest.mark.parametrize("call", ["cuModuleLoadData", "cudaMalloc"])
+def test_a_cold_first_step_is_left_out(tmp_path: Path, call: str) -> None:
+    job = Job()
+    stepped(job, [100 * MS, 10 * MS, 10 * MS, 10 * MS], call)
+    found = job.diagnosed(tmp_path)
+    (rank,) = found.ranks
+    assert [s.name for s in rank.window.step_list] == ["step 1", "step 2", "step 3"]
+    start_up = rank.window.start_up
+    assert start_up is not None
+    assert (start_up.steps, start_up.left_out, start_up.duration_ns) == (1, True, 100 * MS)
+    assert start_up.loading_ns + start_up.allocation_ns == 12 * (1 * MS - 5 * US - 1)
+    assert rank.ledger_ns.total == rank.window.duration_ns < 30 * MS
+    assert rank.window.runs_once == ""
+
+
+@pytest.mark.parametrize(
+    ("lengths", "call"),
+    [
+        ([100 * MS, 10 * MS, 10 * MS], ""),  # long, and nothing tells why: a slow step
+        ([30 * MS, 30 * MS, 30 * MS], "cudaMalloc"),  # as long as the others
+        ([100 * MS, 10 * MS, 10 * MS], "cudaEventCreate"),
+    ],
+)
+def test_first_steps_that_stay(tmp_path: Path, lengths: Sequence[int], call: str) -> None:
+    job = Job()
+    stepped(job, lengths, call)
+    window = job.measured(tmp_path).window
+    assert (len(window.steps), window.start_up) == (len(lengths), None)
+
+
+def test_trials_of_kernels_are_warm_up(tmp_path: Path) -> None:
+    """cuDNN's benchmark runs algorithms that no later step runs."""
+    job = Job()
+    for i in range(30):
+        job.kernel((5_000 + 200 * i) * US, f"algorithm_{i}")
+    stepped(job, [20 * MS, 10 * MS, 10 * MS])
+    window = job.measured(tmp_path).window
+    assert window.start_up is not None
+    assert (window.start_up.steps, [s.name for s in window.steps]) == (1, ["step 1", "step 2"])
+
+
+def test_a_single_cold_step_promises_nothing(tmp_path: Path) -> None:
+    job = Job()
+    stepped(job, [100 * MS], "cuModuleLoadData")
+    found = job.measured(tmp_path)
+    # From the first kernel to the end of the last load, 24 ms, of 28 ms.
+    assert found.window.start_up is not None
+    assert (len(found.window.steps), "start-up" in found.withheld) == (1, True)
 
 
 def test_the_period_is_that_of_the_passes(tmp_path: Path) -> None:

@@ -226,3 +226,14 @@ def test_marks_are_no_steps(tmp_path: Path) -> None:
     device.kernel(GEMM, 50, 80, launch=(thread, 20, 21))
     trace = trace_of(builder, tmp_path)
     assert window_of(trace, activity_of(trace), AUTO).kind == "capture"
+
+
+def test_steps_that_begin_inside_a_window(tmp_path: Path) -> None:
+    """Of four steps at 10, 110, 210 and 310 two begin in [100, 300); the device runs them 1000 later."""
+    trace = stepped(tmp_path, ("pass", "pass", "pass", "pass"))
+    pattern = re.compile("^pass$")
+    request = WindowRequest(bounds_ns=(100, 300), step_pattern=pattern)
+    window = window_of(trace, activity_of(trace), request)
+    assert (window.kind, steps_of(window)) == ("steps", [(1100, 1200), (1200, 1260)])
+    with pytest.raises(ValueError, match="inside the window"):
+        window_of(trace, activity_of(trace), WindowRequest(bounds_ns=(1, 5), step_pattern=pattern))

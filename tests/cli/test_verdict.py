@@ -6,6 +6,7 @@ import pytest
 
 from perfdoc.diagnose.verdict import memory_verdict, verdict_of
 from perfdoc.results import SuspectedCommunication
+from perfdoc.results.capture_parts import Pause, StartUp
 from tests.reports.build import ledger, rank
 from tests.reports.build_memory import GIB, device, memory
 from tests.reports.build_rank import kernels
@@ -49,6 +50,58 @@ def test_a_trace_of_idle_time_has_no_cause() -> None:
         "The GPU computes for 100.0 % of the window; <0.1 % idle.",
         "The GPU computes for 99.9 % of the window; 0.1 % idle (launch-bound).",
     ]
+
+
+@pytest.mark.parametrize(
+    ("leaves", "idle"),
+    [
+        # Half of it has no cause: said once, and the next cause that is known.
+        (
+            {"idle_unexplained": 10, "idle_host": 6, "idle_gc": 4},
+            "50.0 % of it cause unknown, 30.0 % launch-bound",
+        ),
+        ({"idle_unexplained": 19, "idle_host": 1}, "95.0 % of it cause unknown"),
+    ],
+)
+def test_what_has_no_cause_is_said_with_the_next_that_is_known(leaves: dict[str, int], idle: str) -> None:
+    said = verdict_of([rank(0, ledger(compute=80, **leaves))])
+    assert f"20.0 % idle ({idle})" in said
+    # Under 1 % of the window nobody wants to know that.
+    assert "unknown" not in verdict_of([rank(0, ledger(compute=80 * 100, **leaves))])
+
+
+def start_up(end_ns: int, *, left_out: bool, steps: int = 0) -> StartUp:
+    return StartUp(
+        start_ns=0,
+        end_ns=end_ns,
+        compute_ns=end_ns // 10,
+        loading_ns=end_ns // 2,
+        allocation_ns=0,
+        communicator_ns=0,
+        work_frac=0.9,
+        left_out=left_out,
+        steps=steps,
+    )
+
+
+def test_start_up_comes_first_and_is_no_launch_bound_job() -> None:
+    made = rank(0, ledger(compute=100, idle_host=900))
+    inside = replace(made.window, start_up=start_up(900, left_out=False), runs_once="90.0 % is start-up")
+    said = verdict_of([replace(made, window=inside)])
+    assert said.startswith("90.0 % of the window is start-up")
+    assert ("No gain" in said, "launch-bound" in said) == (True, False)
+    before = replace(made.window, start_up=start_up(900, left_out=True, steps=2))
+    said = verdict_of([replace(made, window=before)])
+    assert said.startswith("The GPU computes for 10.0 %")
+    assert "first 2 steps" in said
+
+
+def test_a_single_pause_comes_first() -> None:
+    made = rank(0, ledger(compute=100, idle_host=900))
+    pause = Pause(start_ns=50, end_ns=900, before=3, after=4)
+    said = verdict_of([replace(made, window=replace(made.window, pause=pause, runs_once="a pause"))])
+    assert said.startswith("85.0 % of the window is one pause of 0.85 µs")
+    assert ("3 activities before" in said, "launch-bound" in said) == (True, False)
 
 
 def test_whole_graphs_may_hide_what_is_no_compute() -> None:

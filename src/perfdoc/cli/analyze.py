@@ -45,7 +45,11 @@ def analyze(
         ),
     ] = None,
     step_range: Annotated[
-        str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
+        str | None,
+        typer.Option(
+            help="Names of the ranges that are training steps (regular expression); with --window those that "
+            "begin inside."
+        ),
     ] = None,
     data_range: Annotated[
         str | None,

@@ -53,14 +53,11 @@ def asked_work(
     replay: bool = True,
 ) -> Work:
     """What a command line names, found and checked before any of it is read. Raises UserError."""
-    if window and step_range:
-        raise UserError("--window and --step-range exclude each other: give one.")
-    request = (
-        window_request(window)
-        if window
-        else WindowRequest(step_pattern=pattern_of("--step-range", step_range))
+    request = replace(
+        window_request(window) if window else WindowRequest(),
+        step_pattern=pattern_of("--step-range", step_range),
+        data_pattern=pattern_of("--data-range", data_range),
     )
-    request = replace(request, data_pattern=pattern_of("--data-range", data_range))
     named = pattern_of("--comm-kernel", comm_kernel)
     paths, words = split_settings(paths)
     try:

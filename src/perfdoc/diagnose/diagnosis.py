@@ -11,6 +11,7 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory
+from perfdoc.diagnose.framework import framework_of_job
 from perfdoc.diagnose.job import job_configuration, job_of
 from perfdoc.diagnose.measuring import Found
 from perfdoc.diagnose.quality import contradiction_notes, quality_of
@@ -100,7 +101,9 @@ def diagnose(
         opportunities=judged.opportunities,
         combined=whole.replayed.combined,
         timeline=_timeline(job, ranks),
-        job=job_of(job, case.configuration, case.contradicted),
+        job=job_of(
+            job, case.configuration, case.contradicted, framework_of_job(captures, case.configuration)
+        ),
     )
 
 

@@ -14,6 +14,7 @@ from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
 from perfdoc.results.contradictions import Contradiction
+from perfdoc.results.headline import Framework
 from perfdoc.traces.job_facts import JobFacts
 
 _KNOB_OF_FACT: Mapping[str, str] = MappingProxyType(
@@ -83,7 +84,10 @@ _NO_BATCH = (
 
 
 def job_of(
-    job: JobMeasurement, configuration: Configuration, contradicted: Sequence[Contradiction] = ()
+    job: JobMeasurement,
+    configuration: Configuration,
+    contradicted: Sequence[Contradiction] = (),
+    framework: Framework = "",
 ) -> d.Job:
     """Tokens per second and GPU = global batch x sequence length / (mean step time x GPUs): 128 sequences of
     8,192 in 2 s on 64 GPUs are 8,192."""
@@ -112,4 +116,5 @@ def job_of(
         tokens_reason=reason,
         tokens_remedy=remedy,
         contradictions=list(contradicted),
+        framework=framework,
     )

@@ -44,6 +44,8 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
             start_up=w.start_up,
             period=w.period,
             proposals=list(w.proposals),
+            pause=w.pause,
+            runs_once=w.runs_once,
         ),
         ledger_ns=d.Ledger(
             compute=ledger.compute_ns,

@@ -13,7 +13,9 @@ from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
+from perfdoc.diagnose.framework import in_words_of
 from perfdoc.diagnose.ranks import NO_TRACE
+from perfdoc.results.headline import Framework
 from perfdoc.simulator.job.analysis import ModelledJob, model_job
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.unedited import KeptRank
@@ -42,12 +44,13 @@ def replays_of(
     ranks: Sequence[d.Rank],
     job: JobMeasurement,
     why_not: WhyNot,
+    framework: Framework = "megatron",
     *,
     messages_overlap: bool | None = None,
 ) -> ReplayTopic:
     """Join the ranks and predict from them. ranks: the published ones, in the order of the captures. why_not:
-    asked of every change whether the job can have it. messages_overlap: whether send/recv between stages is
-    set to overlap; None unknown."""
+    asked of every change whether the job can have it. framework: in whose words changes are named.
+    messages_overlap: whether send/recv between stages is set to overlap; None unknown."""
     measured = [r for capture in captures for r in capture.ranks]
     if partial := next((r.events.partial for r in measured if r.events.partial), ""):
         gains = no_gains(partial, REMEDY)
@@ -81,12 +84,13 @@ def replays_of(
         why_not=why_not,
     )
     gains, modelled = whole.gains, d.NO_JOB_MODEL
-    if start_up := next((r.window.is_start_up for r in measured if r.window.is_start_up), ""):
+    if start_up := next((r.window.runs_once for r in measured if r.window.runs_once), ""):
         gains = no_gains(start_up, _LATER)
     else:
         works = [k.work for k in kept if k.work is not None]
         model = model_job(works, job.facts, messages_overlap=messages_overlap, why_not=why_not)
         gains, modelled = _with_model(gains, model), model.analysis
+    gains = in_words_of(framework, gains)
     return ReplayTopic(replay=_replay(ranks, whole), gains=gains, combined=gains.combined, modelled=modelled)
 
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank
+from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank, Window
+from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.contradictions import Contradiction, in_words
 from perfdoc.results.figures import brief, partition, plural, share, size
 
@@ -22,6 +23,12 @@ _WORTH_A_CAUSE = 0.001
 """Of the window: of less idle time, which is printed as <0.1 %, no cause is named."""
 
 
+_WORTH_A_DOUBT = 0.01
+"""The same where most of it has no known cause."""
+_NEARLY_ALL = 0.995
+"""Of the window, in start-up."""
+_WORTH_NAMING = 0.1
+"""Of idle time: the next cause after one that is not known."""
 _MUCH_UNKNOWN = 0.10
 """Of kernel time: with more of unknown class, the share of compute is in doubt."""
 
@@ -38,10 +45,11 @@ def verdict_of(
 ) -> str:
     """Summed over all ranks' windows; the largest loss is named first.
 
-    If CUDA graphs were traced as a whole, or much kernel time is of unknown class, another sentence says
-    what may be hidden. A job that runs out of memory is told so, whatever its time goes into.
+    A window of which nothing can be promised, since it is start-up or one pause, says that before all. If
+    CUDA graphs were traced as a whole, or much kernel time is of unknown class, another sentence says what
+    may be hidden. A job that runs out of memory is told so, whatever its time goes into.
     """
-    where = f"{_where_it_went(ranks)}{_start_up(ranks)}{_hidden_in_graphs(ranks)}"
+    where = f"{_once(ranks)}{_where_it_went(ranks)}{_left_out(ranks)}{_hidden_in_graphs(ranks)}"
     return f"{where}{_of_unknown_class(ranks, kernels)}{_out_of_memory(failed_allocations)}"
 
 
@@ -56,7 +64,6 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     if missing := next((r.events.work_missing for r in ranks if r.events.work_missing), ""):
         return f"{missing[0].upper()}{missing[1:]} in it. How long the GPU was idle is not known."
     idle = {c: sum(getattr(r.ledger_ns.idle, c) for r in ranks) for c in IDLE_CAUSES}
-    cause = max(idle, key=lambda c: idle[c])
     on_host = all(r.gpu.name == "CPU" for r in ranks)
     times = {
         "compute": sum(r.ledger_ns.compute for r in ranks),
@@ -74,36 +81,92 @@ def _where_it_went(ranks: Sequence[Rank]) -> str:
     losses = sorted((name for name in shares if times[name]), key=lambda name: -times[name])
     if not losses:
         return f"The {what} {verb} for all of the {scope}."
-    most = "" if 2 * idle[cause] >= times["idle"] else "largest cause: "
-    why = f" ({most}{_cause(cause, ranks, on_host=on_host)})"
-    names = {"idle": f"idle{why if times['idle'] >= _WORTH_A_CAUSE * window else ''}"}
+    why = f" ({_why_idle(idle, ranks, on_host=on_host)})"
+    first = max(idle, key=lambda c: idle[c])
+    worth = _WORTH_A_CAUSE if first != "unexplained" else _WORTH_A_DOUBT
+    names = {"idle": f"idle{why if times['idle'] >= worth * window else ''}"}
     parts = ", ".join(f"{shares[name]} {names.get(name, name)}" for name in losses)
     return f"The {what} {verb} for {compute} of the {scope}; {parts}."
 
 
-def _start_up(ranks: Sequence[Rank]) -> str:
-    """With the space before it: the part of the capture that runs once; nothing where none was seen."""
-    found = [(r.window.start_up, r.window) for r in ranks if r.window.start_up is not None]
-    if not found:
+def _once(ranks: Sequence[Rank]) -> str:
+    """With the space behind it: what runs once, where it is much of the window; nothing where it is not."""
+    found = _inside(ranks)
+    if found is not None:
+        start_up, window = found
+        part = start_up.duration_ns / window.duration_ns
+        follows = window.end_ns - start_up.end_ns
+        rest = f"{brief(follows)} follow" if follows > 0 else "nothing follows"
+        what = "All of it" if part > _NEARLY_ALL else f"{share(part)} of the window"
+        return f"{what} is start-up{_made_of(start_up)}, which runs once; {rest}. No gain is predicted. "
+    if (pause := _pause(ranks)) is None:
         return ""
-    start_up, window = max(found, key=lambda f: f[0].end_ns - f[0].start_ns)
-    whole_ns = start_up.end_ns - start_up.start_ns
+    window = next(r.window for r in ranks if r.window.pause is pause)
+    of = share(pause.duration_ns / window.duration_ns)
+    around = f"{plural(pause.before, 'activity', 'activities')} before it, {pause.after:,} after it"
+    return (
+        f"{of} of the window is one pause of {brief(pause.duration_ns)} ({around}): nothing shows that it "
+        "comes back. No gain is predicted. "
+    )
+
+
+def _inside(ranks: Sequence[Rank]) -> tuple[StartUp, Window] | None:
+    """The start-up that is most of its window, where it is so much of it that nothing is promised."""
+    found = [(r.window.start_up, r.window) for r in ranks if r.window.start_up is not None]
+    inside = [(s, w) for s, w in found if not s.left_out and w.runs_once]
+    return max(inside, key=lambda f: f[0].duration_ns / f[1].duration_ns, default=None)
+
+
+def _pause(ranks: Sequence[Rank]) -> Pause | None:
+    found = [r.window.pause for r in ranks if r.window.pause is not None]
+    return max(found, key=lambda p: p.duration_ns, default=None)
+
+
+def _made_of(start_up: StartUp) -> str:
+    """With the space before it; empty where no calls tell."""
     parts = {
         "making communicators": start_up.communicator_ns,
         "loading code": start_up.loading_ns,
         "allocations": start_up.allocation_ns,
     }
     named = ", ".join(f"{what} {brief(ns)}" for what, ns in parts.items() if ns)
-    computes = f"the GPU computes for {share(start_up.compute_ns / whole_ns)} of it"
-    if start_up.left_out:
-        return f" Start-up before it, {brief(whole_ns)} ({named}), is left out: {computes}."
-    of = share(whole_ns / window.duration_ns)
-    rest = (
-        f"{brief(window.end_ns - start_up.end_ns)} follow"
-        if window.end_ns > start_up.end_ns
-        else "nothing follows"
-    )
-    return f" {of} of that is start-up ({named}), which runs once; {rest}. No gain is predicted."
+    return f" ({named})" if named else ""
+
+
+def _left_out(ranks: Sequence[Rank]) -> str:
+    """With the space before it: start-up and cold steps that are no part of the window; nothing without."""
+    found = [s for r in ranks if (s := r.window.start_up) is not None and s.left_out]
+    if not found:
+        return ""
+    start_up = max(found, key=lambda s: s.duration_ns)
+    computes = f"the GPU computes for {share(start_up.compute_ns / start_up.duration_ns)} of it"
+    what = f"{brief(start_up.duration_ns)}{_made_of(start_up)}"
+    if start_up.steps:
+        first = "first step" if start_up.steps == 1 else f"first {start_up.steps} steps"
+        return f" Warm-up before it, the {first} of {what}, is left out: {computes}."
+    return f" Start-up before it, {what}, is left out: {computes}."
+
+
+def _why_idle(idle: Mapping[str, int], ranks: Sequence[Rank], *, on_host: bool) -> str:
+    """The largest cause that is known, and how much has none."""
+    if once := _once_in_words(ranks):
+        return once
+    total = sum(idle.values())
+    first, second, *_ = sorted(idle, key=lambda c: -idle[c])
+    if first != "unexplained":
+        most = "" if 2 * idle[first] >= total else "largest cause: "
+        return f"{most}{_cause(first, ranks, on_host=on_host)}"
+    unknown = f"{share(idle[first] / total)} of it {_WORDS[first]}"
+    if idle[second] < _WORTH_NAMING * total:
+        return unknown
+    return f"{unknown}, {share(idle[second] / total)} {_cause(second, ranks, on_host=on_host)}"
+
+
+def _once_in_words(ranks: Sequence[Rank]) -> str:
+    """Why idle time that is no habit of the job came about."""
+    if _inside(ranks) is not None:
+        return "start-up"
+    return "mostly one pause" if _pause(ranks) is not None else ""
 
 
 def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool) -> str:

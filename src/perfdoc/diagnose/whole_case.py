@@ -11,6 +11,7 @@ from perfdoc.analyzers.job import measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.memory.job import RankMemory, job_memory
 from perfdoc.diagnose.contradictions import contradictions, without
+from perfdoc.diagnose.framework import framework_of_job
 from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
@@ -57,9 +58,15 @@ def whole_case(
         memory=remembered,
         configuration=configuration,
     )
+    framework = framework_of_job(captures, configuration)
     known, overlap = case.setting("overlap_p2p_comm")
     replayed = replays_of(
-        captures, ranks, job, partial(why_not, case), messages_overlap=overlap is True if known else None
+        captures,
+        ranks,
+        job,
+        partial(why_not, case),
+        framework,
+        messages_overlap=overlap is True if known else None,
     )
     case = replace(case, gains=replayed.gains)
     if contradicted:

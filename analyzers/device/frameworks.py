@@ -1,0 +1,42 @@
+"""Whose program a capture shows, by the names in it: settings are spoken of in its words and in no others."""
+
+from __future__ import annotations
+
+import re
+from itertools import islice
+
+from perfdoc.profiling import vocabulary
+from perfdoc.results.headline import Framework
+from perfdoc.traces import Trace
+
+_LOOKED_AT = 100_000
+"""Names: those that count operators come by the million."""
+_PYTORCH = re.compile(r"^aten::|\bat::native::|\bat_cuda_detail::|^torch[./]|^c10d?::|^ProfilerStep|^## ")
+
+
+def framework_of(trace: Trace) -> Framework:
+    """megatron: Megatron-LM, megatron-core and what is built on them, the reference trainer included. Empty
+    where no name tells."""
+    names = list(islice(trace.strings, _LOOKED_AT))
+    if any(_is_megatron(name) for name in names):
+        return "megatron"
+    if any("vllm" in name for name in names):
+        return "vllm"
+    pytorch = trace.format == "kineto" or any(_PYTORCH.search(name[:512]) for name in names)
+    return "pytorch" if pytorch else ""
+
+
+def _is_megatron(name: str) -> bool:
+    return (
+        "megatron" in name
+        or "Megatron" in name
+        or name.startswith(_OURS)
+        or ("_PARALLEL_GROUP" in name and _GROUP.search(name) is not None)
+    )
+
+
+_GROUP = re.compile(
+    r"(TENSOR|PIPELINE|EXPERT|CONTEXT|DATA|MODEL)_PARALLEL_GROUP|(TENSOR|EXPERT)_MODEL_PARALLEL"
+)
+"""Descriptions of megatron-core's process groups."""
+_OURS = f"{vocabulary.STEP.partition('.')[0]}."

@@ -1,0 +1,62 @@
+"""In whose words changes are named: the settings' own, else those of the framework that the captures show."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from types import MappingProxyType
+
+from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.results.headline import Framework
+from perfdoc.simulator.replay.gains import Gains
+from perfdoc.simulator.replay.proposals import CHANGE_TITLES
+
+_PYTORCH = MappingProxyType(
+    {
+        "without_gc": "gc.disable, gc.collect every so many steps",
+        "without_data": "num_workers of the DataLoader",
+        "without_launches": "torch.cuda.CUDAGraph, torch.compile mode reduce-overhead",
+        "fp8_gemm": "torchao, Transformer Engine",
+        "overlapped_dp": "DDP's or FSDP's own",
+        "overlapped_tp": "",
+        "overlapped_ep": "",
+        "without_queueing_tp": "CUDA_DEVICE_MAX_CONNECTIONS",
+        "buckets_x4": "DDP's bucket_cap_mb",
+        "buckets_x0.25": "DDP's bucket_cap_mb",
+        "dp_half_bytes": "DDP's bf16_compress_hook",
+        "without_recompute": "torch.utils.checkpoint",
+        "more_virtual_stages": "an interleaved schedule",
+        "fewer_virtual_stages": "an interleaved schedule",
+    }
+)
+"""What makes a change, by its key; empty where PyTorch has nothing of the kind."""
+_VLLM = MappingProxyType({**_PYTORCH, "without_launches": "vLLM without enforce_eager"})
+_WORDS: Mapping[Framework, Mapping[str, str]] = MappingProxyType(
+    {"pytorch": _PYTORCH, "vllm": _VLLM, "": dict.fromkeys(_PYTORCH, "")}
+)
+
+
+def framework_of_job(captures: Sequence[CaptureMeasurement], configuration: Configuration) -> Framework:
+    """Settings that were given are Megatron's in every dialect; else what every capture shows."""
+    if configuration.dialect is not None:
+        return "megatron"
+    shown = {capture.framework for capture in captures}
+    return "megatron" if "megatron" in shown else shown.pop() if len(shown) == 1 else ""
+
+
+def in_words_of(framework: Framework, gains: Gains) -> Gains:
+    """The same predictions, with what a framework calls the setting in brackets."""
+    words = _WORDS.get(framework)
+    if words is None:
+        return gains
+    predictions = [replace(p, change=_renamed(p.key, p.change, words)) for p in gains.predictions]
+    return replace(gains, analysis=replace(gains.analysis, predictions=predictions))
+
+
+def _renamed(key: str, change: str, words: Mapping[str, str]) -> str:
+    _, bracket, settings = CHANGE_TITLES.get(key, "").rpartition(" (")
+    if key not in words or not bracket or not change.endswith(bracket + settings):
+        return change
+    plain = change.removesuffix(bracket + settings)
+    return f"{plain} ({words[key]})" if words[key] else plain

@@ -1,0 +1,99 @@
+"""Changes are named in the words of the framework that a capture shows, never in those of another."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from perfdoc.analyzers.device.frameworks import framework_of
+from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.measure import measure_capture
+from perfdoc.diagnose.diagnosis import diagnose
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.load import catalogue
+from perfdoc.reports.text import render_text
+from perfdoc.results import Diagnosis
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from perfdoc.simulator.replay.unedited import replay_and_keep
+from perfdoc.traces.load import read_trace
+from tests.analyzers.tiny import GEMM, trace_of
+
+US = 1_000
+
+
+def launch_bound(name: str) -> TimelineBuilder:
+    """3 steps of 30 short kernels, one every 100 us, in ranges of a name."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for i in range(3):
+        begin = 3_000 * i * US
+        thread.range(f"step {i}", begin, begin + 3_000 * US)
+        thread.range(name, begin + 10, begin + 2_900 * US)
+        for k in range(30):
+            at = begin + (100 * k + 1) * US
+            device.kernel(GEMM, at + 5 * US, at + 15 * US, launch=(thread, at, at + 3 * US))
+    return builder
+
+
+def diagnosed(folder: Path, name: str, configuration: Configuration | None = None) -> Diagnosis:
+    path = write_nsys_sqlite(launch_bound(name).build(), folder / "job.sqlite")
+    capture = measure_capture(path, WindowRequest(), also=replay_and_keep)
+    return diagnose([capture], configuration=configuration)
+
+
+def title(found: Diagnosis, key: str = "without_launches") -> str:
+    return next(p.change for p in found.analyses.gains.predictions if p.key == key)
+
+
+@pytest.mark.parametrize(
+    ("name", "framework", "words"),
+    [
+        ("megatron.core.transformer.forward", "megatron", "cuda_graph_impl"),
+        ("perfdoc.forward layer=0", "megatron", "cuda_graph_impl"),
+        ("aten::mm", "pytorch", "torch.cuda.CUDAGraph"),
+        ("vllm.model_executor", "vllm", "enforce_eager"),
+        ("forward", "", "CUDA graphs"),
+    ],
+)
+def test_words_of_what_was_seen(tmp_path: Path, name: str, framework: str, words: str) -> None:
+    found = diagnosed(tmp_path, name)
+    assert found.job is not None
+    assert found.job.framework == framework
+    assert words in title(found)
+    if framework != "megatron":
+        screen = render_text(found).partition("Where the time goes")[0]
+        assert "CUDA graphs" in screen
+        assert [knob for knob in catalogue() if "_" in knob and knob in screen] == []
+
+
+def test_settings_that_were_given_have_their_own_words(tmp_path: Path) -> None:
+    given = Configuration(values={"num_layers": 4}, dialect="megatron_lm")
+    assert "cuda_graph_impl" in title(diagnosed(tmp_path, "aten::mm", given))
+
+
+@pytest.mark.parametrize("key", ["without_gc", "without_data", "buckets_x4", "more_virtual_stages"])
+def test_no_change_keeps_words_of_another_framework(tmp_path: Path, key: str) -> None:
+    said = title(diagnosed(tmp_path, "aten::mm"), key)
+    assert [knob for knob in catalogue() if "_" in knob and f"({knob}" in said] == []
+
+
+def test_a_group_of_megatrons_is_seen(tmp_path: Path) -> None:
+    trace = trace_of(launch_bound("forward"), tmp_path)
+    for extra, expected in (("TENSOR_MODEL_PARALLEL_GROUP", "megatron"), ("MY_GROUP", "")):
+        assert framework_of(replace(trace, strings=[*trace.strings, extra])) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "framework"),
+    [
+        ("kineto/resnet50_num_workers_0_v100.pt.trace.json.gz", "pytorch"),
+        ("kineto/vllm_moe_tp8_b200_rank0.json.gz", "vllm"),
+        ("nsys/gpt_small_full_step_a100.sqlite", "pytorch"),
+    ],
+)
+def test_real_captures(shared_traces: Path, name: str, framework: str) -> None:
+    assert framework_of(read_trace(shared_traces / name)) == framework
