@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -14,6 +16,9 @@ from tests.amount import tries
 settings.register_profile("perfdoc", deadline=None, max_examples=tries(100, 1000))
 settings.load_profile("perfdoc")
 
+# Thousands of small files are written whole, and no test is about what a loss of power leaves of them.
+os.fsync = lambda descriptor: None
+
 ROOT = Path(__file__).resolve().parents[1]
 SHARED_TRACES = ROOT.parent / "shared" / "traces"
 
@@ -23,6 +28,16 @@ def pytest_collection_finish() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(100_000, 50, 50)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Where files are distributed: those of the browser to one worker."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from tests.together import Together
+
+    return Together(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -11,11 +11,14 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from unittest import mock
 
 import pytest
 
-from perfdoc.nsight import recipe_job
+from perfdoc.nsight import recipe_install, recipe_job
 from perfdoc.nsight.recipe_install import install_recipe
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import find_nsys, nsys_command, nvtx_trouble
@@ -29,6 +32,13 @@ from tests.simulator.hand_laid import write_hand_laid
 PROGRAM = Path(__file__).with_name("nsight_program.py")
 FILES = ["metadata.json", "nsight/recipe.py", "nsight/recipe_job.py", "perfdoc_installation.json"]
 OTHERS_PYTHON = {"installation": {"python": sys.executable, "pythonpath": None}, "nsys": None, "options": []}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def python_asked_once() -> Iterator[None]:
+    """An installation starts this Python to see whether it finds perfdoc: the same for all of them."""
+    with mock.patch.object(recipe_install, "_python_path", cache(recipe_install._python_path)):
+        yield
 
 
 @pytest.fixture

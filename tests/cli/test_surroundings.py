@@ -95,9 +95,8 @@ def test_narrow_encodings_escape_what_they_cannot_say(demo: Path, tmp_path: Path
     assert (done.returncode, done.stderr) == (0, b"")
     assert (b"\\xe9" if encoding == "ascii" else b"\xe9\n") in done.stdout
     assert b"\\u2026 and 2,997 more" in done.stdout
-    for arguments in ("", "--format markdown"):
-        done = shell(f"PERFDOC analyze {demo} {arguments} --json /dev/null", PYTHONIOENCODING=encoding)
-        assert (done.returncode, done.stderr) == (0, b""), arguments
+    done = shell(f"PERFDOC analyze {demo} --json /dev/null", PYTHONIOENCODING=encoding)
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_json_is_utf8_whatever_the_encoding(tmp_path: Path) -> None:
@@ -209,7 +208,7 @@ def test_an_interrupt_ends_it_at_once(demo: Path, tmp_path: Path, jobs: int, to_
         time.sleep(0.05)
 
 
-@pytest.mark.parametrize("delay_s", some([0.15, 0.3, 0.5, 0.8, 1.2], [0.3, 0.8]))
+@pytest.mark.parametrize("delay_s", some([0.15, 0.3, 0.5, 0.8, 1.2], [0.3]))
 def test_an_interrupt_while_workers_start(demo: Path, tmp_path: Path, delay_s: float) -> None:
     (tmp_path / "traces").mkdir()
     for i in range(400):

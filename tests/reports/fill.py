@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import fields, is_dataclass, replace
+from functools import cache
 from types import NoneType
 from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 T = TypeVar("T")
+hints_of = cache(get_type_hints)
+"""Evaluated once for a type: a diagnosis of many ranks asks thousands of times."""
 
 
 def _empty(hint: Any, reason: str, remedy: str) -> Any:
@@ -27,7 +30,7 @@ def missing(kind: type[T], reason: str, remedy: str = "") -> T:
 def filled(kind: type[T], *, reason: str = "", remedy: str = "", **given: object) -> T:
     """One of the kind with what is given, and all other fields empty or not measured for the reason."""
     said = {"reason": reason, "remedy": remedy, **given}
-    hints = get_type_hints(kind)
+    hints = hints_of(kind)
     values = {n: said[n] if n in said else _empty(hint, reason, remedy) for n, hint in hints.items()}
     return kind(**values)
 
@@ -46,6 +49,6 @@ def _with(value: Any, hint: Any, text: str) -> Any:
 def with_text(value: T, text: str) -> T:
     """The dataclass with every string that may come from outside as `text`, at any depth; of a closed set of
     words (Literal) each stays as it is."""
-    hints = get_type_hints(type(value))
+    hints = hints_of(type(value))
     changes = {f.name: _with(getattr(value, f.name), hints[f.name], text) for f in fields(value)}  # type: ignore[arg-type]
     return replace(value, **changes)  # type: ignore[type-var]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 
 from perfdoc.results import CapabilityRow, Diagnosis, Evidence, Quality, Related, RuleResult
 from tests.reports.build import analysed, one_rank
@@ -33,17 +34,20 @@ HOSTILE = [
 ]
 
 
+@cache
 def hostile(text: str) -> Diagnosis:
     """One rank in which every string that may come from outside is the same text. What closed sets of words
     name (causes, dimensions of the ledger) is no string from outside."""
     return _hostile(analysed(one_rank()), text)
 
 
+@cache
 def hostile_memory(text: str) -> Diagnosis:
     """The same with memory snapshots and a replay."""
     return _hostile(with_memory_and_replay(one_rank()), text)
 
 
+@cache
 def hostile_choices(text: str) -> Diagnosis:
     """The same with advice in every dialect and sets of changes that can be chosen."""
     return _hostile(with_choices(one_rank()), text)

@@ -10,24 +10,8 @@ from perfdoc.trainer.constraints import RULES
 from perfdoc.trainer.constraints.catalogue import WITHOUT_EFFECT, catalogue_problems
 from perfdoc.trainer.layout import Device, plan
 from tests.trainer import broken_guides
+from tests.trainer.overrides import EXPERTS, FSDP2, PLAIN, PP2, TP2, VPP2
 
-PLAIN = [
-    "data_parallel_size=null",
-    "overlap_grad_reduce=false",
-    "overlap_param_gather=false",
-    "bucket_size=null",
-    "micro_batch_size=1",
-    "global_batch_size=8",
-]
-TP2 = ["tensor_model_parallel_size=2"]
-PP2 = ["pipeline_model_parallel_size=2"]
-VPP2 = ["virtual_pipeline_model_parallel_size=2", "overlap_p2p_comm=true"]
-EXPERTS = ["num_moe_experts=4"]
-FSDP2 = [
-    "use_torch_fsdp2=true",
-    "use_distributed_optimizer=false",
-    "untie_embeddings_and_output_weights=true",
-]
 EP_OVERLAP = [
     *EXPERTS,
     "expert_model_parallel_size=2",

@@ -15,7 +15,10 @@ INTEGER, TEXT and REAL): none int64, u uint64, i int32, b bool, d double, f floa
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
+from types import MappingProxyType
 
 Version = tuple[int, ...]
 
@@ -262,7 +265,8 @@ def _lives(version: Version, since: str | None, until: str | None) -> bool:
     return (not since or version >= _version(since)) and (not until or version < _version(until))
 
 
-def tables(generation: str) -> dict[str, tuple[Column, ...]]:
+@cache
+def tables(generation: str) -> Mapping[str, tuple[Column, ...]]:
     """The tables of a generation with their columns in order. ValueError for a name not in GENERATIONS."""
     if generation not in GENERATIONS:
         raise ValueError(f"generation {generation!r} is none of {', '.join(GENERATIONS)}")
@@ -284,4 +288,4 @@ def tables(generation: str) -> dict[str, tuple[Column, ...]]:
                 )
                 columns.append(column)
         found[table] = tuple(columns)
-    return found
+    return MappingProxyType(found)
