@@ -33,6 +33,7 @@ ANALYSIS_WORDS = {
     "norm_contention": "contention of norms with communication",
     "pipeline": "pipeline bubble",
     "skew": "skew between ranks",
+    "job_model": "model of the whole job",
     "memory": "memory",
 }
 """Of the whole job: fields of Analyses."""
@@ -126,6 +127,8 @@ _APPLIES: dict[str, Callable[[Diagnosis], bool]] = {
     "host_jitter": lambda d: len(d.ranks) > 1 and d.analyses.step_times.state == "measured",
     "norm_contention": lambda d: _communicates(d) and not all(on_host(rank) for rank in d.ranks),
     "pipeline": _may_have_stages,
+    # Pipelines need it; a job without stages is wholly in its ranks.
+    "job_model": lambda d: (d.analyses.pipeline.pp or 1) > 1 and d.analyses.replay.state == "measured",
     "skew": lambda d: len(d.ranks) > 1 and _communicates(d),
 }
 """Analyses that not every job can have: their absence is no gap where this is false."""
