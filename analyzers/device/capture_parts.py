@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.cold_steps import cold_steps
+from perfdoc.analyzers.device.cold_steps import cold_steps, may_be_cold
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.analyzers.device.pause import find_pause
 from perfdoc.analyzers.device.period import find_period
@@ -32,6 +32,8 @@ def in_parts(
     The bounds of what the user gave stay as they are.
     """
     if activity.on_host or window.end_ns <= window.start_ns:
+        return window
+    if len(window.steps) > 1 and not may_be_cold(window.steps):
         return window
     calls = find_calls(trace, activity, launches)
     if len(window.steps) > 1:
