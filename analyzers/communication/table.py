@@ -11,7 +11,6 @@ from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.communication.bandwidth import bus_bandwidth_gbps, group_sizes
 from perfdoc.analyzers.communication.sizes import message_sizes
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, PEER_COPY, Activity, Communication
-from perfdoc.analyzers.matching.rows import operation_of
 from perfdoc.results.ranks import Communication as CommunicationRow
 from perfdoc.traces import Trace
 
@@ -69,7 +68,7 @@ def communication_table(
                 blocking_ns=_blocking_ns(comm, mine, compute, start_ns, end_ns),
                 bytes=_total_bytes(comm.bytes[mine]),
                 bus_bandwidth_gbps=bus_bandwidth_gbps(
-                    _moved_by(trace, comm.payload[mine], collective),
+                    collective,
                     comm.bytes[mine],
                     np.where(comm.bytes_of_one_operation[mine], size[mine], -1),
                     comm.end_ns[mine] - comm.start_ns[mine],
@@ -108,14 +107,6 @@ def _groups(trace: Trace, comm: Communication, rows: I64) -> tuple[list[str], I6
     kept[used[np.argsort(-time[used], kind="stable")[:MAX_GROUPS]]] = True
     names.append(f"({len(used) - MAX_GROUPS:,} other groups)")
     return names, np.where(kept[index], index, len(names) - 1)
-
-
-def _moved_by(trace: Trace, payload: I64, collective: str) -> str:
-    """The collective whose factor counts: an all-to-all runs send/receive kernels, which alone have none."""
-    if collective != "send_recv" or (payload < 0).any():
-        return collective
-    said = {operation_of(trace.strings[i]) for i in np.unique(trace.payloads.operation[payload]).tolist()}
-    return "all_to_all" if said == {"all_to_all"} else collective
 
 
 def _blocking_ns(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.cold_steps import cold_steps
+from perfdoc.analyzers.device.cold_steps import cold_steps, may_be_cold
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.analyzers.device.pause import find_pause
 from perfdoc.analyzers.device.period import find_period
@@ -20,6 +20,8 @@ from perfdoc.traces import Trace
 MAX_START_UP_WORK_FRAC = 0.5
 """Of what runs on the device: with more of it in start-up, what is left is hardly the job."""
 
+MIN_REST_FRAC = 0.05
+"""Of the capture: what follows start-up is hardly the job where it is shorter and nothing in it repeats."""
 MAX_TAIL_FRAC = 0.05
 """Of what runs after start-up: with no more of it before a long pause, that pause ends start-up."""
 
@@ -33,13 +35,15 @@ def in_parts(
     """
     if activity.on_host or window.end_ns <= window.start_ns:
         return window
+    if len(window.steps) > 1 and not may_be_cold(window.steps):
+        return window
     calls = find_calls(trace, activity, launches)
     if len(window.steps) > 1:
         return _without_cold_steps(trace, activity, calls, window)
     if window.kind != "capture" or window.given:
         bounds = window.start_ns, window.end_ns
-        window = replace(window, start_up=find_start_up(calls, activity, bounds, given=True))
-        return window if window.steps else _with_pause(activity, window)
+        # A pause in it may be what the user wants to know about.
+        return replace(window, start_up=find_start_up(calls, activity, bounds, given=True))
     return _of_capture(trace, activity, kinds, calls, window)
 
 
@@ -94,7 +98,9 @@ def _of_capture(
         ),
     )
     # A little that tells nothing either does not stand for the capture.
-    return parts if rest.pause is not None and rest.duration_ns < found.duration_ns else rest
+    once = rest.period is None and rest.duration_ns < MIN_REST_FRAC * window.duration_ns
+    once |= rest.pause is not None and rest.duration_ns < found.duration_ns
+    return parts if once else rest
 
 
 def _with_pause(activity: Activity, window: Window) -> Window:

@@ -30,10 +30,14 @@ _MIN_OWN_FRAC = 0.1
 """Of a step's compute: kernels that no later step runs were tried out."""
 
 
+def may_be_cold(steps: Sequence[Step]) -> bool:
+    """Whether the first step is long enough to look further, which costs passes over whole tables."""
+    length = _lengths(steps)
+    return len(length) > 1 and bool(length[0] > LONGER * length[1:].min())
+
+
 def cold_steps(trace: Trace, activity: Activity, steps: Sequence[Step], calls: StartUpCalls) -> int:
     """How many of the first steps are cold; at least one step is left."""
-    if len(steps) < 2 or activity.on_host:
-        return 0
     evidence = _Evidence(trace, activity, steps, calls)
     cold = 0
     while cold < len(steps) - 1 and evidence.is_cold(cold):
@@ -47,9 +51,7 @@ class _Evidence:
     def __init__(self, trace: Trace, activity: Activity, steps: Sequence[Step], calls: StartUpCalls) -> None:
         begin = np.array([s.host_start_ns for s in steps], np.int64)
         edges = np.append(begin, max(s.host_end_ns for s in steps))
-        self._length = np.array([s.end_ns - s.start_ns for s in steps], np.int64)
-        # On the device the last one ends with its last work, whatever its range holds behind that.
-        self._length[-1] = max(self._length[-1], steps[-1].host_end_ns - steps[-1].host_start_ns)
+        self._length = _lengths(steps)
         self._work = _count(activity.launch_start_ns, edges)
         launches = _in_steps(calls.first_launches, edges)
         self._loads = _in_steps(calls.loads, edges) + np.where(launches >= _MIN_LAUNCHES, launches, 0)
@@ -80,6 +82,13 @@ class _Evidence:
         mine = self._step == i
         own = mine & ~np.isin(self._kernel, np.unique(self._kernel[self._step > i]))
         return bool(self._spent[own].sum() > _MIN_OWN_FRAC * self._spent[mine].sum())
+
+
+def _lengths(steps: Sequence[Step]) -> I64:
+    length = np.array([s.end_ns - s.start_ns for s in steps], np.int64)
+    # On the device the last one ends with its last work, whatever its range holds behind that.
+    length[-1] = max(length[-1], steps[-1].host_end_ns - steps[-1].host_start_ns)
+    return length
 
 
 def _count(time_ns: I64, edges: I64) -> I64:

@@ -22,8 +22,7 @@ def framework_of(trace: Trace) -> Framework:
         return "megatron"
     if any("vllm" in name for name in names):
         return "vllm"
-    pytorch = trace.format == "kineto" or any(_PYTORCH.search(name[:512]) for name in names)
-    return "pytorch" if pytorch else ""
+    return "pytorch" if any(_PYTORCH.search(name[:512]) for name in names) else ""
 
 
 def _is_megatron(name: str) -> bool:

@@ -11,6 +11,8 @@ from perfdoc.results.capture_parts import Pause
 MIN_WINDOW_FRAC = 0.2
 MIN_IDLE_FRAC = 0.5
 """Of the idle time: so much of it in one stretch is no habit of the host."""
+ALONE = 2
+"""Times the next longest: of two that are about as long one comes back."""
 
 
 def find_pause(activity: Activity, start_ns: int, end_ns: int) -> Pause | None:
@@ -21,7 +23,8 @@ def find_pause(activity: Activity, start_ns: int, end_ns: int) -> Pause | None:
     length = gaps.end_ns - gaps.start_ns
     longest = int(length.argmax())
     least = max(MIN_WINDOW_FRAC * (end_ns - start_ns), MIN_IDLE_FRAC * int(length.sum()))
-    if length[longest] < least:
+    others = np.delete(length, longest)
+    if length[longest] < least or ALONE * others.max(initial=0) > length[longest]:
         return None
     start, end = int(gaps.start_ns[longest]), int(gaps.end_ns[longest])
     before = int(np.count_nonzero((activity.start_ns >= start_ns) & (activity.start_ns < start)))

@@ -111,11 +111,15 @@ def _first_launches(trace: Trace, activity: Activity, launches: Launches) -> I64
     row = row[row >= 0]
     if not len(row):
         return row
-    start, end = trace.api_calls.start_ns[row], trace.api_calls.end_ns[row]
-    order = np.argsort(start, kind="stable")
-    _, first = np.unique(trace.kernels.full_name[kernel[order]], return_index=True)
-    first = order[first]
-    length = end[first] - start[first]
-    idle = length - activity.busy.covered_within(start[first], end[first])
-    found: I64 = row[first[(length >= _LONG_LAUNCH_NS) & (idle >= _MOST * length)]]
+    start, name = trace.api_calls.start_ns[row], trace.kernels.full_name[kernel]
+    length = trace.api_calls.end_ns[row] - start
+    long = np.flatnonzero(length >= _LONG_LAUNCH_NS)
+    wanted = np.zeros(len(trace.strings), bool)
+    wanted[name[long]] = True
+    first = np.full(len(trace.strings), np.iinfo(np.int64).max, np.int64)
+    some = np.flatnonzero(wanted[name])
+    np.minimum.at(first, name[some], start[some])
+    long = long[start[long] == first[name[long]]]
+    idle = length[long] - activity.busy.covered_within(start[long], start[long] + length[long])
+    found: I64 = row[long[idle >= _MOST * length[long]]]
     return found

@@ -210,6 +210,13 @@ def test_a_single_pause_promises_nothing(tmp_path: Path) -> None:
     assert [r.code for r in found.rules if r.gain is not None] == []
 
 
+def test_a_pause_in_a_window_that_was_given_is_the_users(tmp_path: Path) -> None:
+    job = Job()
+    paused(job, 1, 100 * MS)
+    found = job.measured(tmp_path, WindowRequest(bounds_ns=(0, 100 * MS)))
+    assert (found.window.pause, found.withheld) == (None, "")
+
+
 def test_a_pause_behind_start_up_leaves_start_up_in_place(tmp_path: Path) -> None:
     job = Job()
     job.starts_up(200 * MS)
@@ -222,7 +229,22 @@ def test_a_pause_behind_start_up_leaves_start_up_in_place(tmp_path: Path) -> Non
     assert "start-up" in window.runs_once
 
 
-@pytest.mark.parametrize(("pauses", "each"), [(4, 100 * MS), (1, 1 * MS)])
+@pytest.mark.parametrize(("passes", "left_out"), [(2, False), (3, True)])
+def test_a_short_rest_must_repeat_to_stand_for_the_capture(
+    tmp_path: Path, passes: int, left_out: bool
+) -> None:
+    """Passes of 4 ms behind 1 s of start-up with 10 kernels: three of them repeat."""
+    job = Job()
+    for i in range(10):
+        job.kernel(100 * i * MS)
+        job.thread.api("cuLibraryLoadData", (100 * i + 2) * MS, (100 * i + 99) * MS)
+    job.passes(1_000 * MS, passes)
+    start_up = job.measured(tmp_path).window.start_up
+    assert start_up is not None
+    assert start_up.left_out == left_out
+
+
+@pytest.mark.parametrize(("pauses", "each"), [(4, 100 * MS), (2, 100 * MS), (1, 1 * MS)])
 def test_pauses_that_come_back_or_are_short_are_the_job(tmp_path: Path, pauses: int, each: int) -> None:
     job = Job()
     paused(job, pauses, each)

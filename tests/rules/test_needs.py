@@ -118,7 +118,7 @@ def lacking(case: Case, which: int) -> Case:
             replace(rank, window=replace(rank.window, kind="user")),
             replace(rank, window=replace(rank.window, kind="capture")),
             replace(rank, kernel_times=[]),
-            replace(rank, window=replace(rank.window, start_up=START_UP)),
+            replace(rank, window=replace(rank.window, kind="capture", start_up=START_UP)),
             replace(rank, events=replace(NO_EVENTS, work_missing="x")),
         )[which]
 
