@@ -330,6 +330,11 @@ class Trace(Lookups):
     capabilities: Mapping[str, Capability] = field(default_factory=dict)
     notes: Sequence[Note] = ()
 
+    @property
+    def by_pytorch(self) -> bool:
+        """Whether PyTorch's own profiler wrote it."""
+        return self.format == "kineto"
+
     def __post_init__(self) -> None:
         assert set(self.capabilities) == set(CAPABILITIES), set(CAPABILITIES) ^ set(self.capabilities)
 

@@ -129,7 +129,7 @@ def _chunks(case: Case, vpp: int | None) -> list[Advice]:
     layers, pp = layers_of(case), case.degree(PP)
     if layers is None or pp is None or not isinstance(to, int) or layers % (pp * to) or to > MAX_VPP:
         return []
-    why = f"{to} chunks per stage instead of {now}: the pipeline fills in {now}/{to} of the time"
+    why = f"{to} chunks per stage instead of {now}: the pipeline fills {to / now:.3g} times as fast"
     costs = f"{to / now:.3g} times the send/recv between stages, and some memory"
     first = overlapped_messages(case) if pp == 2 else []
     return [*first, advise(knob=VPP, to=to, why=why, costs=costs, gain=prediction.gain)]
@@ -144,7 +144,7 @@ def _first_chunks(case: Case, vpp: int | None) -> list[Advice]:
         return []
     half = at_most(bubble_ceiling(case), "by the formula two chunks halve the bubble; their messages cost")
     gain = None if half is None or half.high_ms is None else replace(half, high_ms=half.high_ms / 2)
-    why = "2 chunks per stage instead of 1: the pipeline fills in half the time"
+    why = "2 chunks per stage instead of 1: the pipeline fills 2 times as fast"
     costs = "twice the send/recv between stages, and some memory"
     first = overlapped_messages(case) if pp == 2 else []
     return [*first, advise(knob=VPP, to=2, why=why, costs=costs, gain=gain)]

@@ -77,6 +77,7 @@ def test_words_may_change_and_keys_may_not() -> None:
 
 ADDED_TYPES = {
     *("Contradiction", "DataPauses", "EventCounts", "MessageSizes", "Opportunity", "Pause", "Period"),
+    *("JobModelAnalysis", "ModelledStage"),
     *("RangeProposal", "StartUp", "SuspectedCommunication", "SuspectedKernel", "ThreadWait"),
 }
 """Since 1.3. What holds them has a default for them."""

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from types import MappingProxyType
 
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import measure_capture
@@ -35,8 +36,12 @@ def case_of(folder: Path, *builders: TimelineBuilder, settings: Mapping[str, Val
     return replace(Case.of(captures), configuration=configuration)
 
 
-def predicting(case: Case, **gains_ms: tuple[float, float, float]) -> Case:
-    """The same with predictions: key → low, mid and high."""
+def predicting(
+    case: Case,
+    settings: Mapping[str, Mapping[str, Value]] = MappingProxyType({}),
+    **gains_ms: tuple[float, float, float],
+) -> Case:
+    """The same with predictions: key → low, mid and high. settings: what makes them, by key."""
     predictions = [
         Prediction(
             key=key,
@@ -54,6 +59,7 @@ def predicting(case: Case, **gains_ms: tuple[float, float, float]) -> Case:
             replay_error_frac=0.0,
             exact=True,
             reason="",
+            settings=dict(settings.get(key, {})),
         )
         for key, (low, mid, high) in gains_ms.items()
     ]

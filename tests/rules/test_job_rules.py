@@ -72,7 +72,7 @@ def test_pd301_doubles_what_is_set(tmp_path: Path) -> None:
     facts = replace(case.job.facts, vpp=4)
     found = result("PD301", replace(predicted, job=replace(case.job, facts=facts)))
     assert [(a.from_value, value_of(a)) for a in found.advice if not a.if_unset] == [("4", 8)]
-    assert "8 chunks per stage instead of 4: the pipeline fills in half the time" in found.advice[0].why
+    assert "8 chunks per stage instead of 4: the pipeline fills 2 times as fast" in found.advice[0].why
 
 
 def test_pd303_names_the_late_rank(tmp_path: Path) -> None:

@@ -204,8 +204,11 @@ def test_pd304_and_the_replay(even: Case) -> None:
         (4, (0.0, 0.0, 0.1), "passes", None),
         (8, (0.0, 0.0, 0.1), "fires", "ceiling"),  # to 2, not to 4
     ):
+        chunks = "virtual_pipeline_model_parallel_size"
         case = predicting(
-            under(slow, {"virtual_pipeline_model_parallel_size": vpp}), fewer_virtual_stages=gains
+            under(slow, {chunks: vpp}),
+            settings={"fewer_virtual_stages": {chunks: vpp // 2}},
+            fewer_virtual_stages=gains,
         )
         case = replace(case, job=replace(case.job, facts=replace(case.job.facts, vpp=vpp)))
         found = result("PD304", case)
