@@ -17,6 +17,7 @@ from perfdoc.analyzers.matching.matches import Matches, no_matches
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.pipeline.job import measure_pipeline
 from perfdoc.analyzers.pipeline.transfers import message_moments
+from perfdoc.analyzers.skew.late_rank import Doing
 from perfdoc.analyzers.skew.stragglers import Latest
 from perfdoc.analyzers.skew.waiting import measure_skew
 from perfdoc.analyzers.steps.figures import RankSteps
@@ -111,7 +112,12 @@ def measure_job(captures: Sequence[CaptureMeasurement]) -> JobMeasurement:
     )
     pipelines = [replace(r.pipeline, label=label) for r, label in zip(ranks, labels, strict=True)]
     clocks = align_clocks(matches, calls, message_moments(pipelines, facts))
-    skew, latest = measure_skew(calls, matches, clocks)
+    skew, latest = measure_skew(
+        calls,
+        matches,
+        clocks,
+        [Doing(window_start_ns=r.window.start_ns, outline=r.outline) for r in ranks],
+    )
     mfu = measure_mfu(
         [MfuRank(gpu_name=r.device.gpu_name, window=r.window, ledger=r.ledger) for r in ranks],
         facts,

@@ -21,6 +21,7 @@ from perfdoc.analyzers.device.range_names import find_known_ranges, ranges_match
 from perfdoc.analyzers.device.ranks import marked_ranks, with_marked_ranks
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest, find_window
+from perfdoc.analyzers.host.capture_cost import slowed_by
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
 from perfdoc.results.events import NO_EVENTS
@@ -52,6 +53,8 @@ class CaptureMeasurement:
     facts: JobFacts
     """What is known of the job beside the capture."""
     framework: Framework = ""
+    slowed_by: Sequence[str] = ()
+    """What of the capture itself slows the host, in words."""
 
 
 def measure_capture(
@@ -86,6 +89,7 @@ def measure_capture(
         or max((m.world_size for m in marked_ranks(trace).values()), default=None),
         facts=facts,
         framework=framework_of(trace),
+        slowed_by=slowed_by(trace),
     )
 
 

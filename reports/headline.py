@@ -10,7 +10,7 @@ from perfdoc.reports.advice import MINUS, excluding, rough
 from perfdoc.reports.against import against_words, changes_beside, notes_on
 from perfdoc.reports.leaves import LEAVES, family_shares, family_values, leaf_shares, leaf_values
 from perfdoc.reports.middle import apart
-from perfdoc.reports.ranking import INEXACT, ranking
+from perfdoc.reports.ranking import INEXACT, Ranked, ranking
 from perfdoc.reports.sections.over_ranks import on_host
 from perfdoc.reports.sections.section import opening
 from perfdoc.reports.summary import total_values
@@ -20,7 +20,6 @@ from perfdoc.results.names import prose, shorten
 
 _NAMED = 3
 """Changes that the outlook names."""
-_SINGLE = "Largest single change"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -213,32 +212,41 @@ def headline(diagnosis: Diagnosis) -> list[Figure]:
 
 
 def outlook(diagnosis: Diagnosis) -> str:
-    """The predicted gain of all changes together, and what leads the ranking where it is none of them; empty
-    if nothing was predicted or found."""
-    first = _first(diagnosis)
+    """The first row of the ranking, then the predicted gain of several changes together; empty if nothing was
+    predicted or found."""
+    first = next((row for row in ranking(diagnosis) if row.sized), None)
+    said = "" if first is None else _first(first, diagnosis)
     together = _together(diagnosis)
-    if not together and not first.startswith(_SINGLE):
+    if not together and not any(row.row.kind == "predicted" for row in ranking(diagnosis)):
         together = _nothing_gained(diagnosis)
-    return " ".join(said for said in (together, first) if said)
+    return " ".join(words for words in (said, together) if words)
 
 
-def _first(diagnosis: Diagnosis) -> str:
-    """What leads the ranking, where it is not what is promised already."""
-    first = next(iter(ranking(diagnosis)), None)
-    both = diagnosis.combined
-    if first is None or first.row.kind not in ("predicted", "bound"):
+def _first(first: Ranked, diagnosis: Diagnosis) -> str:
+    gain = first.row.gain
+    if gain is None:
         return ""
-    if both is not None and both.gain is not None and first.row.key in both.accepted:
-        return ""
-    gain, frac = first.row.gain, first.row.gain_frac
-    of = "" if frac is None else f", {share(frac)} of the {first.row.gain_per}"
-    most = rough(gain.high_ms or 0.0) if gain is not None else ""
+    code = f" ({shorten(first.rules[0].code, 48)})" if first.rules else ""
     if first.row.kind == "bound":
-        code = shorten(first.rules[0].code, 48) if first.rules else ""
-        return f"Largest finding: {first.title} ({code}), at most {most}{of}; an upper bound, not predicted."
-    mid = rough((gain.mid_ms if gain is not None else 0.0) or 0.0)
+        most = rough(gain.high_ms or 0.0)
+        of = _share_of(gain.high_ms, first.row.gain_frac, first.row.gain_per, diagnosis)
+        return f"Largest finding: {first.title}{code}, at most {most}{of}; an upper bound, not predicted."
     note = "" if first.row.exact else f"; {INEXACT}"
-    return f"{_SINGLE}: {first.title}, {MINUS}{mid}{of}, predicted{note}."
+    of = _share_of(gain.mid_ms, first.row.gain_frac, first.row.gain_per, diagnosis)
+    saves = f"{MINUS}{_band(gain, first.row.gain_per)}{of}"
+    return f"{opening(first.title)}{code}: {saves}, predicted{first.provided}{note}."
+
+
+def _band(gain: Gain, per: str) -> str:
+    low, mid, high = (rough(ms or 0.0) for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
+    return f"{mid} {'per step' if per == 'step' else 'in this window'} ({low} to {high})"
+
+
+def _share_of(ms: float | None, frac: float | None, of: str, diagnosis: Diagnosis) -> str:
+    """With the comma before it; empty where the share is not known."""
+    if not frac or not ms:
+        return ""
+    return f", {share(frac)} of {_base(ms * 1e6 / frac, of, diagnosis)}"
 
 
 def _together(diagnosis: Diagnosis) -> str:
@@ -249,17 +257,22 @@ def _together(diagnosis: Diagnosis) -> str:
         return ""
     steps = [p.step_ns for p in gains.predictions if p.step_ns]
     known = {p.key: p.change for p in gains.predictions}
-    worth = {p.key: p.mid_ns or 0 for p in gains.predictions}
-    best = sorted(both.accepted, key=lambda key: -worth.get(key, 0))
+    place = {row.row.key: at for at, row in enumerate(ranking(diagnosis))}
+    best = sorted(both.accepted, key=lambda key: place.get(key, len(place)))
+    provided = any(r.row.conditions for r in ranking(diagnosis) if r.row.key in both.accepted)
     names = [shorten(known.get(key, key), 96) for key in best]
+    if len(names) == 1:
+        return ""
     if (both.gain.mid_ms or 0.0) <= 0:
         return f"{len(names)} changes each have a predicted gain; simulated together they gain nothing."
+    alone = next((r.row.gain for r in ranking(diagnosis) if r.sized), None)
+    if alone is not None and rough(alone.mid_ms or 0.0) == rough(both.gain.mid_ms or 0.0):
+        return ""  # the first row gains as much
     saves = _of_step(both.gain, steps, diagnosis)
-    if len(names) == 1:
-        return f"{opening(names[0])}: {MINUS}{saves}, predicted."
     more = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
     listed = ", ".join(names[:_NAMED]) + more
     said = f"{len(names)} changes together ({listed}): {MINUS}{saves}, predicted"
+    said += ", if their conditions hold" if provided else ""
     apart = [codes for pair, codes in excluding(diagnosis.rules).items() if pair <= set(both.accepted)]
     if apart:
         pairs = ", ".join(f"{shorten(a, 48)} with {shorten(b, 48)}" for a, b in apart[:_NAMED])
@@ -281,16 +294,12 @@ def _nothing_gained(diagnosis: Diagnosis) -> str:
 
 
 def _of_step(gain: Gain, steps_ns: Sequence[int], diagnosis: Diagnosis) -> str:
-    low, mid, high = (ms or 0.0 for ms in (gain.low_ms, gain.mid_ms, gain.high_ms))
-    per = "per step" if all(rank.window.steps for rank in diagnosis.ranks) else "in this window"
-    of = "step" if per == "per step" else "window"
-    part = (
-        f", {share(mid * 1e6 / max(steps_ns))} of {_base(max(steps_ns), of, diagnosis)}" if steps_ns else ""
-    )
-    return f"{rough(mid)} {per} ({rough(low)} to {rough(high)}){part}"
+    per = "step" if all(rank.window.steps for rank in diagnosis.ranks) else "window"
+    frac = (gain.mid_ms or 0.0) * 1e6 / max(steps_ns) if steps_ns else None
+    return f"{_band(gain, per)}{_share_of(gain.mid_ms, frac, per, diagnosis)}"
 
 
-def _base(step_ns: int, of: str, diagnosis: Diagnosis) -> str:
+def _base(step_ns: float, of: str, diagnosis: Diagnosis) -> str:
     """What a gain is a share of: with its length where that is not the one at the head of the page."""
     shown = [step.duration_ns for rank in diagnosis.ranks for step in rank.window.step_list]
     if of != "step" or not shown or not apart(median_low(shown), step_ns):

@@ -10,7 +10,15 @@ from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.against import against_words, compared_lines
 from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.next_capture import next_capture
-from perfdoc.reports.ranking import TABLE_ALIGN, TABLE_HEAD, ranking, row_cells, trifles_in, without_figure
+from perfdoc.reports.ranking import (
+    TABLE_ALIGN,
+    TABLE_HEAD,
+    conditions_in,
+    ranking,
+    row_cells,
+    trifles_in,
+    without_figure,
+)
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import base_name, pieces, prose, shorten
@@ -176,7 +184,7 @@ def _to_do(diagnosis: Diagnosis) -> list[str]:
         lines += [f"{figures.plural(len(rows) - _TO_DO, 'more row')}.", ""] if len(rows) > _TO_DO else []
     elif wanted := next_capture(diagnosis):
         lines += ["### What to do", "", sentence(wanted), ""]
-    for said in (without_figure(ranked), trifles_in(ranked, _NAMED)):
+    for said in (conditions_in(rows[:_TO_DO]), without_figure(ranked), trifles_in(ranked, _NAMED)):
         lines += [escape(said), ""] if said else []
     return lines
 

@@ -113,6 +113,7 @@ def _shown(ranked: Ranked, anchor: str, choice: int | None) -> Shown:
     changes = f"{shorten(ranked.title)}." if rule is None or not ranked.own else action_of(rule)
     found = "No rule proposes it; simulated on this capture" if rule is None else rule.title
     notes = [found, *([] if ranked.row.exact else [INEXACT])]
+    notes += [ranked.provided.removeprefix(", ")] if ranked.provided else []
     return Shown(
         anchor=anchor,
         code=", ".join(r.code for r in ranked.rules),
@@ -128,7 +129,7 @@ def _shown(ranked: Ranked, anchor: str, choice: int | None) -> Shown:
         if gain
         else "",
         share=share(ranked.row.gain_frac) if ranked.row.gain_frac is not None and figure != UNKNOWN else "",
-        confidence=confidence(gain),
+        confidence="low" if ranked.row.conditions else confidence(gain),
         effort="" if rule is None else _effort(rule),
         gain_words=gain_words(gain, ranked.row.gain_per),
         related=[] if rule is None else related_words(rule),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from perfdoc.reports.advice import rough
 from perfdoc.results import Diagnosis, Gain, Opportunity, Prediction, RuleResult
 from perfdoc.results.figures import UNKNOWN, share
 from perfdoc.results.names import shorten
-from perfdoc.results.ranking import TRIFLE_FRAC, OpportunityKind, is_trifle
+from perfdoc.results.ranking import TRIFLE_FRAC, OpportunityKind, is_trifle, worth_frac
 
 INEXACT = "changes what training computes"
 
@@ -32,10 +32,23 @@ class Ranked:
 
     @property
     def title(self) -> str:
-        """The simulated change, else what was found."""
-        if self.prediction is not None:
-            return shorten(self.prediction.change, 96)
-        return shorten(self.rules[0].title) if self.rules else shorten(self.row.key, 96)
+        """The simulated change, else what was found; both where the change has open conditions."""
+        if self.prediction is None:
+            return shorten(self.rules[0].title) if self.rules else shorten(self.row.key, 96)
+        change = shorten(self.prediction.change, 96)
+        found = f"{shorten(self.rules[0].title)}: " if self.rules and self.row.conditions else ""
+        return f"{found}{change}"
+
+    @property
+    def provided(self) -> str:
+        """What the change takes, with the comma before it; empty where nothing is open."""
+        conditions = [shorten(c, 96) for c in self.row.conditions]
+        said = (
+            " and ".join((", ".join(conditions[:-1]), conditions[-1]))
+            if conditions[1:]
+            else "".join(conditions)
+        )
+        return f", if {said}" if conditions else ""
 
     @property
     def sized(self) -> bool:
@@ -79,6 +92,7 @@ def _of_rules(rules: Sequence[RuleResult], predictions: dict[str, Prediction]) -
             gain_frac=rule.gain_frac,
             exact=key not in predictions or predictions[key].exact,
         )
+        row = replace(row, worth_frac=worth_frac(row, by_setting=any(not a.forbidden for a in rule.advice)))
         yield Ranked(row=row, rules=[rule], prediction=predictions.get(key))
 
 
@@ -97,7 +111,7 @@ def _place(ranked: Ranked) -> tuple[int, float, float]:
     kind, gain = ranked.row.kind, ranked.row.gain
     order = {"unmeasured": 1 if ranked.leads else 2, "trifle": 3, "capture": 4}.get(kind, 0)
     most = 0.0 if gain is None else (gain.mid_ms if gain.is_predicted else gain.high_ms) or 0.0
-    return order, -(ranked.row.gain_frac or 0.0), -most
+    return order, -(ranked.row.worth_frac or 0.0), -most
 
 
 def in_order(diagnosis: Diagnosis, rules: Sequence[RuleResult]) -> list[RuleResult]:
@@ -117,6 +131,12 @@ def gain_figures(gain: Gain | None) -> tuple[str, str]:
     return rough(gain.mid_ms), f"{rough(gain.low_ms)} to {rough(gain.high_ms)}"
 
 
+def notes_on(ranked: Ranked) -> list[str]:
+    """What makes the row less sure than its figure."""
+    found = [] if ranked.row.exact else [INEXACT]
+    return [*found, "under conditions"] if ranked.row.conditions else found
+
+
 TABLE_HEAD = ("saves", "share", "band", "rule", "change or finding")
 TABLE_ALIGN = "rrlll"
 
@@ -130,7 +150,7 @@ def row_cells(ranked: Ranked) -> list[str]:
         "" if frac is None or figure == UNKNOWN else share(frac),
         band or ("" if figure == UNKNOWN else "upper bound"),
         ", ".join(shorten(rule.code, 48) for rule in ranked.rules) or UNKNOWN,
-        ranked.title + ("" if ranked.row.exact else f"; {INEXACT}"),
+        ranked.title + "".join(f"; {note}" for note in notes_on(ranked)),
     ]
 
 
@@ -140,6 +160,15 @@ def without_figure(ranked: Sequence[Ranked]) -> str:
         f"{shorten(r.rules[0].code, 48)} {r.title}" for r in ranked if r.leads and not r.sized and r.rules
     ]
     return f"Found, without a figure: {', '.join(names)}." if names else ""
+
+
+def conditions_in(ranked: Sequence[Ranked]) -> str:
+    """What the rows `under conditions` take, in one sentence; empty without any."""
+    found = [
+        (r.prediction.change if r.prediction else r.title, r.provided) for r in ranked if r.row.conditions
+    ]
+    said = [f"{shorten(change, 96)}{provided}" for change, provided in found]
+    return f"Under conditions: {'; '.join(said)}." if said else ""
 
 
 def trifles_in(ranked: Sequence[Ranked], most: int) -> str:

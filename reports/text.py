@@ -9,7 +9,15 @@ from perfdoc.reports.advice import RULE_NOTES, lines_of
 from perfdoc.reports.analysed import analysed_line
 from perfdoc.reports.grid import grid, paragraph
 from perfdoc.reports.next_capture import next_capture
-from perfdoc.reports.ranking import TABLE_ALIGN, TABLE_HEAD, ranking, row_cells, trifles_in, without_figure
+from perfdoc.reports.ranking import (
+    TABLE_ALIGN,
+    TABLE_HEAD,
+    conditions_in,
+    ranking,
+    row_cells,
+    trifles_in,
+    without_figure,
+)
 from perfdoc.reports.sections import sections_of
 from perfdoc.results import Diagnosis, Rank, figures
 from perfdoc.results.names import base_name, prose, shorten
@@ -215,13 +223,13 @@ def _to_do(page: _Page, diagnosis: Diagnosis) -> None:
     ranked = ranking(diagnosis)
     rows = [row for row in ranked if row.sized]
     if rows:
-        page.section("What to do, what saves most first (each alone; do not add them)")
+        page.section("What to do, best first (each alone; do not add them)")
         page.table(TABLE_HEAD, [row_cells(row) for row in rows[:_TO_DO]], TABLE_ALIGN)
         page.more(len(rows) - _TO_DO, "more row")
     elif wanted := next_capture(diagnosis):
         page.section("What to do")
         page.say(wanted)
-    for said in (without_figure(ranked), trifles_in(ranked, _NAMED)):
+    for said in (conditions_in(rows[:_TO_DO]), without_figure(ranked), trifles_in(ranked, _NAMED)):
         if said:
             page.say(said)
 

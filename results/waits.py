@@ -79,6 +79,24 @@ class Spread:
     step: int | None
 
 
+@dataclass(frozen=True, kw_only=True)
+class LateRank:
+    """The rank that most of the waiting in the window is for, recurrent or not."""
+
+    rank: int | None
+    name: str
+    wait_frac: float
+    """Of the time that ranks had waited when the last one joined, messages of a pipeline left out."""
+    operation: str
+    """The collective to which it came latest."""
+    behind_ns: int
+    """How much later than the first rank."""
+    doing: str
+    """What took most of that time on it: a leaf of the ledger, `before` its window, `communication`; empty:
+    not known."""
+    doing_ns: int | None
+
+
 LateCause = Literal["compute", "waiting", "other"]
 StragglersState = Literal["found", "none", "not_distinguishable", "not_compared"]
 
@@ -160,6 +178,8 @@ class SkewAnalysis:
     """Those with more skew than clock error."""
     limits: list[str]
     """What these figures do not cover."""
+    latest: LateRank | None = None
+    """None where no rank stands out."""
 
 
 StageRole = Literal["embedding", "loss", "middle", "unknown"]

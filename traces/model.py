@@ -329,6 +329,8 @@ class Trace(Lookups):
     world_size: int | None = None
     capabilities: Mapping[str, Capability] = field(default_factory=dict)
     notes: Sequence[Note] = ()
+    recorded: Sequence[str] = ()
+    """In words, what was recorded besides the activity at a cost to the host for every call or operator."""
 
     @property
     def by_pytorch(self) -> bool:

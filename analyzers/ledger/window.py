@@ -28,6 +28,8 @@ class Ledger:
     exposed_memcpy_ns: int
     idle_ns: Mapping[str, int]
     """By cause, every cause present."""
+    host_elsewhere_ns: int = 0
+    """Of idle.host, what the host waited or worked between steps; 0 where that is not told apart."""
 
     def __post_init__(self) -> None:
         leaves = [
@@ -37,6 +39,7 @@ class Ledger:
             *self.idle_ns.values(),
         ]
         assert min(leaves) >= 0, leaves
+        assert 0 <= self.host_elsewhere_ns <= self.idle_ns["host"], self.host_elsewhere_ns
         assert sum(leaves) == self.window_ns, f"ledger sums to {sum(leaves)} of {self.window_ns} ns"
 
     @property

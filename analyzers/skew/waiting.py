@@ -18,6 +18,7 @@ from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.collectives import REMEDY, match_collectives
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness, arrivals, lateness
+from perfdoc.analyzers.skew.late_rank import Doing, late_rank
 from perfdoc.analyzers.skew.limits import limits_of
 from perfdoc.analyzers.skew.stragglers import Latest, find_stragglers
 from perfdoc.results.waits import RankClock, RankWait, Residual, SkewAnalysis, Spread
@@ -33,10 +34,13 @@ def analyse_skew(ranks: Sequence[CollectiveCalls], facts: JobFacts) -> SkewAnaly
 
 
 def measure_skew(
-    ranks: Sequence[CollectiveCalls], matches: Matches, clocks: ClockAlignment
+    ranks: Sequence[CollectiveCalls],
+    matches: Matches,
+    clocks: ClockAlignment,
+    doing: Sequence[Doing] = (),
 ) -> tuple[SkewAnalysis, Latest]:
     """Transfer and wait by rank and dimension, spreads, stragglers; and to which collective each straggler
-    came latest. Arguments: see align_clocks."""
+    came latest. doing: of each rank, to tell what a late one does. Other arguments: see align_clocks."""
     times = arrivals(matches, ranks, clocks)
     late = lateness(matches, times, clocks.group_resolution_ns)
     stragglers = find_stragglers(ranks, matches, times, late)
@@ -60,6 +64,7 @@ def measure_skew(
         compared=len(late.collective),
         distinguishable=int(late.is_resolved.sum()),
         limits=limits_of(ranks, matches, clocks, times) if measured else [],
+        latest=late_rank(ranks, matches, times, late, doing) if measured else None,
     )
     return found, stragglers.latest
 

@@ -14,7 +14,8 @@ from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_hidden, why_start_up_counts
+from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_hidden
+from perfdoc.rules.facts.capture_cost import cost_evidence, slowed_by
 from perfdoc.rules.facts.degrees import uses_fsdp
 from perfdoc.rules.facts.graphs import graph_advice, why_no_graphs, why_no_room
 from perfdoc.rules.facts.idle import MIN_HOST_FRAC, between_steps_ns, launching_ns, waiting_ns
@@ -44,10 +45,13 @@ META = Meta(
     ),
 )
 
-MOST_FRAC = 0.5
-"""The same for a window without steps: a smaller share may be start-up."""
 _LARGER = "more work per launch, fewer launches"
 _GRAPHS = "CUDA graphs launch a layer with one call, where they are not used already and shapes are static."
+_SLOWED = ", and the capture itself slows the host"
+_LESS = (
+    "First see how long a step takes without the profiler, or capture with less (no with_stack, "
+    "record_shapes, profile_memory or emit_nvtx; a few ranges by hand)."
+)
 _SHOWN = 3
 _WAITS = "the launching thread waits for something other than the device, off the CPU"
 _BETWEEN = "the host works between steps for long without a CUDA call"
@@ -64,23 +68,19 @@ _FIND_WORK = (
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires if late launches leave the device idle for `idle.MIN_HOST_FRAC` of the window; if that is the
-    whole capture, start-up included, only from `MOST_FRAC` on and as information. Where the host waits or
-    works between steps instead, it says so and advises nothing about launches."""
-    start_up = why_start_up_counts(case)
+    """Fires if late launches leave the device idle for `idle.MIN_HOST_FRAC` of the window. Where the host
+    waits or works between steps instead, it says so and advises nothing about launches."""
     share = given(case.share(lambda r: r.ledger.idle_ns["host"]))
-    if start_up and share < MOST_FRAC:
-        return Verdict(state="skipped", reason=start_up)
     evidence = time_evidence(case, "idle before late launches", share, lambda r: r.ledger.idle_ns["host"])
     evidence += _not_launched(case)
     if max(share, worth_frac(case, "without_launches")) < MIN_HOST_FRAC:
         return Verdict(state="passes", evidence=evidence)
     if case.job.mfu.value is not None:
         evidence.append(Evidence(label="MFU", value=per_cent(case.job.mfu.value)))
-    evidence += _small_kernels(case)
+    evidence += [*_small_kernels(case), *cost_evidence(case)]
     launching = given(case.share(launching_ns))
     if launching < MIN_HOST_FRAC and launching < share / 2:
-        return _not_launching(case, share, evidence, start_up)
+        return _not_launching(case, share, evidence)
     limit = ceiling(case, launching_ns, "all idle time that launching causes")
     gain = predicted(case, "without_launches")
     if launching < share:  # the replay takes these waits away too
@@ -89,15 +89,14 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         worst=worst_instance(case, "idle.host"),
-        level="information" if start_up else "problem",
-        reason="kernels are launched too late" + (f"; {start_up}" if start_up else ""),
+        reason="kernels are launched too late" + (_SLOWED if slowed_by(case) else ""),
         evidence=evidence,
         remedy=" ".join([_remedy(case), *_beside_launching(case)]),
         advice=[*graph_advice(case, gain, part), *larger(case, _LARGER)] or _larger_tensors(case),
         gain=limit,
         verify="Run again: idle.host in the ledger falls, and launch-queue depth stays above 0.",
-        false_alarm="A capture with Python stacks or --cuda-memory-usage slows the host; compare profiled "
-        "with unprofiled steps.",
+        false_alarm="Tracing slows the host, most of all for many short calls; compare profiled with "
+        "unprofiled steps.",
     )
 
 
@@ -123,14 +122,13 @@ def _not_launched(case: Case) -> Iterator[Evidence]:
             yield Evidence(label=label, value=per_cent(part))
 
 
-def _not_launching(case: Case, share: float, evidence: list[Evidence], start_up: str) -> Verdict:
+def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdict:
     """The host is late, and not by launching: no larger micro-batch, no CUDA graphs."""
     waits = (case.share(waiting_ns) or 0.0) >= share / 2
     return Verdict(
         state="fires",
         worst=worst_instance(case, "idle.host"),
-        level="information" if start_up else "problem",
-        reason=(_WAITS if waits else _BETWEEN) + (f"; {start_up}" if start_up else ""),
+        reason=_WAITS if waits else _BETWEEN,
         evidence=[*evidence, *_waits(case)],
         remedy=_FIND_WAIT if waits else _FIND_WORK,
         gain=ceiling(case, lambda r: r.ledger.idle_ns["host"], "all idle time before late launches"),
@@ -202,6 +200,7 @@ def _remedy(case: Case) -> str:
         )
     if not case.setting("cuda_graph_impl")[0] and not why_hidden(case) and not why_no_graphs(case):
         words.append(_GRAPHS)
+    words = [_LESS, *words] if slowed_by(case) else words
     words += [no_room] if (no_room := why_no_room(case)) else []
     words.append("The host section lists the calls that wait for the device; remove those first.")
     return " ".join(words)

@@ -7,7 +7,7 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import applies, given, known, setting
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.graphs import static_scope
+from perfdoc.rules.facts.graphs import seen_without, static_scope
 
 _IMPL, _SCOPE = "cuda_graph_impl", "cuda_graph_scope"
 
@@ -19,6 +19,11 @@ META = Meta(
     sources=("seed 000", "seed 001"),
     topic="host_overhead",
     needs=(
+        applies(
+            "CUDA graphs",
+            lambda case: case.setting(_IMPL)[0] or not seen_without(case),
+            "no CUDA graph launches anything in the captures",
+        ),
         setting(_IMPL),
         applies(
             "CUDA graphs",

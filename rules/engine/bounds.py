@@ -17,10 +17,11 @@ from perfdoc.rules.engine.ranking import TIME_OF
 from perfdoc.rules.engine.related import Applied
 from perfdoc.rules.facts.bubble import bubble_ceiling, late_peer_ceiling, transfer_ceiling
 from perfdoc.rules.facts.exposed import ceiling_of_transfer
+from perfdoc.rules.facts.idle import launching_ns
 
 _WHOLE: Mapping[str, Callable[[Case], Gain | None]] = MappingProxyType(
     {
-        "idle.host": lambda case: ceiling(case, lambda r: r.ledger.idle_ns["host"], ""),
+        "idle.host": lambda case: ceiling(case, launching_ns, ""),
         "idle.gc": lambda case: ceiling(case, lambda r: r.ledger.idle_ns["gc"], ""),
         "idle.data": lambda case: ceiling(case, lambda r: r.ledger.idle_ns["data"], ""),
         "exposed_comm.dp": lambda case: ceiling_of_transfer(case, "dp"),
@@ -32,7 +33,7 @@ _WHOLE: Mapping[str, Callable[[Case], Gain | None]] = MappingProxyType(
         "pipeline.transfer": transfer_ceiling,
     }
 )
-"""Bound of all of a time: only one that is as much is about everything that the prediction is about."""
+"""Bound of all of a time that predictions act on: only one that is as much is about all of it."""
 _AS_MUCH = 0.99
 
 

@@ -11,10 +11,11 @@ from dataclasses import replace
 from types import MappingProxyType
 
 from perfdoc.results import DIMENSIONS
-from perfdoc.results.ranking import Opportunity, OpportunityKind, is_trifle
+from perfdoc.results.ranking import Opportunity, OpportunityKind, is_trifle, worth_frac
 from perfdoc.results.replay import Gain, Prediction
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.graphs import open_conditions
 
 TIME_OF: Mapping[str, str] = MappingProxyType(
     {
@@ -39,9 +40,13 @@ TIME_OF: Mapping[str, str] = MappingProxyType(
 )
 """The time that a simulated change takes away, as `Meta.time` names it; a change of kernels has none."""
 
+_NO_SETTING = frozenset({"norms_alone", "even_stages", *(f"without_straggler_{d}" for d in DIMENSIONS)})
+"""Changes that work on the program or the machine makes."""
 _COVERS_FRAC = 0.5
 """Of a finding's upper bound: a prediction of as much speaks for the finding; of less, most of what was found
 has another cure, and keeps its place by its bound."""
+_SAME_FRAC = 1e-6
+"""Rounding of two shares that are one."""
 _ORDER: Mapping[OpportunityKind, int] = MappingProxyType(
     {"predicted": 0, "bound": 0, "unmeasured": 1, "trifle": 3, "capture": 4}
 )
@@ -63,14 +68,41 @@ def ranked(
             rows.append(_row([], prediction.gain, case, prediction, _share(prediction)))
         else:
             rows[at] = _row(rows[at].codes, prediction.gain, case, prediction, _share(prediction))
-    levels = {r.code: r.level for r in firing}
+    found = {r.code: r for r in firing}
+    rows = [
+        replace(row, worth_frac=worth_frac(row, by_setting=_by_setting([found[c] for c in row.codes], row)))
+        for row in rows
+    ]
+    assert not (wrong := above_their_bounds(rows, firing)), wrong
 
     def place(row: Opportunity) -> tuple[int, float, float, list[str]]:
-        informs = row.kind == "unmeasured" and levels[row.codes[0]] != "problem"
+        informs = row.kind == "unmeasured" and found[row.codes[0]].level != "problem"
         most = 0.0 if row.gain is None else _most_ms(row.gain)
-        return (_INFORMS if informs else _ORDER[row.kind]), -(row.gain_frac or 0.0), -most, row.codes
+        return (_INFORMS if informs else _ORDER[row.kind]), -(row.worth_frac or 0.0), -most, row.codes
 
     return sorted(rows, key=place)
+
+
+def above_their_bounds(rows: Sequence[Opportunity], results: Sequence[RuleResult]) -> list[str]:
+    """Codes of findings whose upper bound is below the prediction in their own row, as shares of the step."""
+    bounds = {
+        r.code: r.gain_frac
+        for r in results
+        if r.gain is not None and r.gain.method == "ceiling" and r.gain_frac is not None
+    }
+    return [
+        code
+        for row in rows
+        if row.gain is not None and row.gain.is_predicted and row.gain_frac is not None
+        for code in row.codes[:1]
+        if code in bounds and row.gain_frac > bounds[code] + _SAME_FRAC
+    ]
+
+
+def _by_setting(rules: Sequence[RuleResult], row: Opportunity) -> bool:
+    """Whether a setting makes the change: one that a rule advises and nothing forbids, or a simulated one."""
+    advised = any(not piece.forbidden for rule in rules for piece in rule.advice)
+    return advised or (bool(row.key) and row.key not in _NO_SETTING)
 
 
 def _of_rules(firing: Sequence[RuleResult], case: Case) -> list[Opportunity]:
@@ -120,11 +152,12 @@ def _same_time(
 
 
 def _covers(prediction: Prediction, row: Opportunity) -> bool:
-    """By their shares: with a step log the prediction is of another step than the bound."""
+    """By their shares: with a step log the prediction is of another step than the bound. More than the bound
+    is of another time: the rule found a part of what the change acts on."""
     mine, bound = _share(prediction), row.gain_frac
     if mine is None or bound is None:
         mine, bound = prediction.gain.mid_ms or 0.0, 0.0 if row.gain is None else _most_ms(row.gain)
-    return mine >= _COVERS_FRAC * bound
+    return _COVERS_FRAC * bound <= mine <= bound + _SAME_FRAC
 
 
 def _row(
@@ -139,6 +172,7 @@ def _row(
         gain_per=case.unit,
         gain_frac=share,
         exact=prediction is None or prediction.exact,
+        conditions=[] if prediction is None else open_conditions(case, prediction.key),
     )
 
 

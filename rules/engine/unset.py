@@ -70,4 +70,4 @@ def _shown(ranks: Sequence[RankMeasurement]) -> Iterator[str]:
 
 
 def _graphs(ranks: Collection[RankMeasurement]) -> bool:
-    return any(rank.host.graphs.whole_graphs for rank in ranks)
+    return any(rank.host.graphs.whole_graphs or rank.host.graphs.graph_kernels for rank in ranks)

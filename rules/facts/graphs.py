@@ -5,12 +5,14 @@ Conditions as megatron-core 0.16.1 checks them (TransformerConfig).
 
 from __future__ import annotations
 
+from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.knob import Value
 from perfdoc.results.figures import gib
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
+from perfdoc.rules.facts.capture_cost import slowed_by
 from perfdoc.rules.facts.memory_room import tightest
 from perfdoc.rules.facts.model_memory import pp_of
 from perfdoc.rules.facts.precision import fp8_on
@@ -77,6 +79,39 @@ def why_no_graphs(case: Case) -> str:
     if case.is_set_to("recompute_granularity", "full"):
         return "megatron-core refuses full recomputation inside a graph"
     return "experts have dynamic input shapes and stay outside the graphs" if static_scope(case) else ""
+
+
+def open_conditions(case: Case, key: str) -> list[str]:
+    """What a simulated change takes that this job is not known to meet; empty where it is, or takes nothing.
+
+    key: of the prediction. Only graphs have such conditions.
+    """
+    if key != "without_launches":
+        return []
+    found = []
+    if not case.is_set_to("cuda_graph_impl", "none") and not seen_without(case):
+        found.append("it is not done already")
+    if capturable(case) != _WHOLE_LAYER:
+        found.append("shapes are static")
+    if slowed_by(case):
+        found.append("the host is as slow without this capture")
+    if any(_stalls(rank) for rank in case.ranks):
+        found.append("the step is freed of calls that wait or allocate")
+    return found
+
+
+def seen_without(case: Case) -> bool:
+    """Whether the captures show that no graph launched anything."""
+    seen = [rank.host.graphs for rank in case.ranks]
+    return bool(seen) and all(
+        g.state == "measured" and not g.graph_kernels and not g.whole_graphs for g in seen
+    )
+
+
+def _stalls(rank: RankMeasurement) -> bool:
+    """More than one call a step waits for the device or allocates: a captured layer may not."""
+    calls = (rank.host.sync_calls.count or 0) + (rank.host.alloc_calls.count or 0)
+    return calls > max(len(rank.window.steps), 1)
 
 
 def capturable(case: Case) -> tuple[str, ...] | None:

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.facts.capture import why_hidden
+from perfdoc.rules.facts.gemm_format import captured_format
 
 GATHERS_FP8: Mapping[str, str] = MappingProxyType(
     {
@@ -29,7 +30,10 @@ def fp8_on(case: Case) -> bool | None:
     known, value = case.setting("fp8")
     if known:
         return value is not None
-    return None if case.job.facts.dtype is None else case.job.facts.dtype == "fp8"
+    if case.job.facts.dtype is not None:
+        return case.job.facts.dtype == "fp8"
+    shown = captured_format(case.ranks)
+    return None if shown is None else shown[0] == "fp8"
 
 
 def _no_fp8(case: Case) -> Missing | None:
@@ -61,7 +65,8 @@ def dtype_of(case: Case) -> str | None:
     for name in ("bf16", "fp16"):
         if on is False and case.is_set_to(name, True):
             return name
-    return None
+    shown = captured_format(case.ranks)
+    return None if shown is None else shown[0]
 
 
 def linear_share(case: Case) -> float | None:

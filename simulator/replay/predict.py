@@ -19,7 +19,7 @@ _NOISE_MIN_NS = 1_000
 _FLOOR_FRAC = 0.05
 """Of the waiting that a change acts on: that none of it goes is not believed to the last nanosecond."""
 _WORK = frozenset({"compute"})
-_OF_HOSTS = ("idle.host", "idle.gc", "idle.data")
+_OF_HOSTS = ("idle.host.launching", "idle.host.elsewhere", "idle.gc", "idle.data")
 
 
 def predict(
@@ -153,8 +153,13 @@ def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger], without: frozenset[st
 
 
 def _held(ledger: Ledger, leaves: set[str]) -> int:
-    return sum(ns for name, ns in ledger.by_leaf.items() if _named(name, leaves))
+    held = dict(ledger.by_leaf)
+    launching = held.pop("idle.host") - ledger.host_elsewhere_ns
+    held |= {"idle.host.launching": launching, "idle.host.elsewhere": ledger.host_elsewhere_ns}
+    return sum(ns for name, ns in held.items() if _named(name, leaves))
 
 
 def _named(name: str, leaves: set[str]) -> bool:
-    return name in leaves or name.partition(".")[0] in leaves
+    """Whether a leaf, or what it is a part of, is among these: `idle.host.launching` is of `idle`."""
+    parts = name.split(".")
+    return any(".".join(parts[:n]) in leaves for n in range(1, len(parts) + 1))

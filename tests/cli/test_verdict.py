@@ -7,7 +7,9 @@ import pytest
 from perfdoc.diagnose.verdict import memory_verdict, verdict_of
 from perfdoc.results import SuspectedCommunication
 from perfdoc.results.capture_parts import Pause, StartUp
+from perfdoc.results.waits import LateRank
 from tests.reports.build import ledger, rank
+from tests.reports.build_job import skew
 from tests.reports.build_memory import GIB, device, memory
 from tests.reports.build_rank import kernels
 
@@ -147,3 +149,45 @@ def test_much_time_of_unknown_class_is_said(
     assert first.rstrip(".") == "The GPU computes for all of the window"
     assert bool(more) == bool(words)
     assert all(word in more[0] for word in words)
+
+
+def late(doing: str, doing_ns: int | None) -> LateRank:
+    return LateRank(
+        rank=1,
+        name="rank 1",
+        wait_frac=0.75,
+        operation="all_reduce",
+        behind_ns=9_000_000,
+        doing=doing,
+        doing_ns=doing_ns,
+    )
+
+
+@pytest.mark.parametrize(
+    ("exposed", "wait_ms", "latest", "said"),
+    [
+        (60, 9, late("idle.host", 5), "90.0 %|75 % of it for rank 1|launch-bound meanwhile"),
+        (60, 9, late("before", 5_840_000), "90.0 %|75 % of it for rank 1|window begins late by 5.84 ms"),
+        (60, 9, late("communication", 5), "90.0 %|rank 1|communicates"),
+        (60, 9, None, "90.0 % of communication time is waiting for late ranks."),
+        (60, 4, late("compute", 5), ""),  # mostly transfer
+        (4, 9, late("compute", 5), ""),  # hardly exposed
+    ],
+)
+def test_communication_that_is_waiting_is_told_in_the_headline(
+    exposed: int, wait_ms: int, latest: LateRank | None, said: str
+) -> None:
+    """One rank in communication for 10 ms; 100 in all."""
+    ranks = [rank(i, ledger(compute=100 - exposed, unknown=exposed)) for i in range(2)]
+    (wait, *_) = (made := skew(1)).waits
+    waits = [replace(wait, own_ns=10_000_000, wait_ns=wait_ms * 1_000_000)]
+    sentence = verdict_of(ranks, skew=replace(made, waits=waits, latest=latest))
+    assert ("waiting for late ranks" in sentence) == bool(said)
+    assert all(part in sentence for part in said.split("|"))
+
+
+@pytest.mark.parametrize(("host", "told"), [(5, True), (4, False)])
+def test_a_capture_that_slows_its_host_is_told_where_the_host_is_late(host: int, told: bool) -> None:
+    ranks = [rank(0, ledger(compute=100 - host, idle_host=host))]
+    sentence = verdict_of(ranks, slowed_by=["operator shapes (record_shapes)"])
+    assert ("slows the host" in sentence and "record_shapes" in sentence) == told

@@ -59,7 +59,7 @@ def test_a_diagnosis_alone_in_a_folder(diagnosis: Path, demo: Path) -> None:
 
 
 def test_a_diagnosis_knows_less_and_says_so(diagnosis: Path) -> None:
-    found = load(str(diagnosis), config=None, step_range=None, jobs=1)
+    found = load(str(diagnosis), config=None, jobs=1)
     assert (found.kind, found.step_leaves, found.configuration) == ("diagnosis", None, None)
     assert len(found.diagnosis.ranks) == 1
 
@@ -71,7 +71,7 @@ def test_a_diagnosis_in_its_run_directory_has_the_runs_settings(diagnosis: Path)
     (run.path / "report").mkdir()
     inside = run.path / "report" / "diagnosis.json"
     inside.write_bytes(diagnosis.read_bytes())
-    found = load(str(inside), config=None, step_range=None, jobs=1)
+    found = load(str(inside), config=None, jobs=1)
     assert found.configuration is not None
     assert found.configuration.values["tensor_model_parallel_size"] == whole.layout.tensor
     assert (found.world_size, found.facts.model) == (whole.layout.world_size, whole.model)
@@ -80,7 +80,7 @@ def test_a_diagnosis_in_its_run_directory_has_the_runs_settings(diagnosis: Path)
     (run.path / "run.json").unlink()
     run.write_manifest(tiny_manifest(bucket_size=1000, created_utc="2026-11-21T00:00:00Z"))
     with pytest.raises(TraceError, match="does not fit the settings that go with it"):
-        load(str(inside), config=None, step_range=None, jobs=1)
+        load(str(inside), config=None, jobs=1)
 
 
 def set_at(tree: Any, path: str, value: object) -> None:
@@ -117,7 +117,7 @@ def test_a_diagnosis_that_lies_is_refused(diagnosis: Path, path: str, value: obj
     set_at(tree, path, value)
     diagnosis.write_text(json.dumps(tree))
     with pytest.raises(TraceError, match=said) as error:
-        load(str(diagnosis), config=None, step_range=None, jobs=1)
+        load(str(diagnosis), config=None, jobs=1)
     assert "\n" not in str(error.value)
 
 
@@ -132,7 +132,7 @@ def test_damaged_bytes_are_refused(diagnosis: Path) -> None:
 def test_a_side_is_judged_as_analyze_judges_it(demo: Path) -> None:
     work = asked_work([str(demo)])
     analysed, _ = diagnosis_of(measure_all(work, 1), None)
-    side = load(str(demo), config=None, step_range=None, jobs=1).diagnosis
+    side = load(str(demo), config=None, jobs=1).diagnosis
     assert (side.rules, side.analyses.replay) == (analysed.rules, analysed.analyses.replay)
-    quick = load(str(demo), config=None, step_range=None, jobs=1, replay=False).diagnosis
+    quick = load(str(demo), config=None, jobs=1, replay=False).diagnosis
     assert quick.analyses.replay != analysed.analyses.replay

@@ -76,8 +76,8 @@ def test_annotations_are_errors_where_named_and_notices_where_they_inform() -> N
     assert len(found) == len(lines)
     assert found == [
         ("error", "perfdoc PD203 Waiting for data"),
-        ("warning", "perfdoc PD501 Fragmented memory"),
         ("warning", "perfdoc PD202 Garbage collection inside steps"),
+        ("warning", "perfdoc PD501 Fragmented memory"),
         ("warning", "perfdoc PD301 A long bubble"),
         ("warning", "perfdoc PD402 Exposed data-parallel communication"),
         ("warning", "perfdoc few_steps"),

@@ -24,14 +24,14 @@ def test_opportunities_come_by_gain_each_with_an_action() -> None:
     found = [(o.code, o.action, o.gain, o.band, o.share) for o in opportunities(MADE)]
     assert found == [
         ("PD203", "Prepare batches in processes of their own.", "10 ms", "5 ms to 15 ms", "6.5 %"),
-        ("PD501", "Set `expandable_segments`.", "≤ 5 ms", "", "3.2 %"),
         ("PD202", "Set `manual_gc` to `true`.", "2 ms", "1.8 ms to 2.2 ms", "1.3 %"),
+        ("PD501", "Set `expandable_segments`.", "≤ 5 ms", "", "3.2 %"),
         ("PD301", "Investigate: A long bubble", "—", "", ""),
     ]
     assert [o.effort for o in opportunities(MADE)] == [
-        *("no setting", "no setting", "1 setting", "no setting")
+        *("no setting", "1 setting", "no setting", "no setting")
     ]
-    assert [o.anchor for o in opportunities(MADE)] == ["PD203", "PD501", "PD202", "PD301"]
+    assert [o.anchor for o in opportunities(MADE)] == ["PD203", "PD202", "PD501", "PD301"]
 
 
 @pytest.mark.parametrize(
@@ -91,7 +91,7 @@ def test_a_gain_that_is_no_prediction_has_nothing_to_choose() -> None:
         replace(r, gain=replace(r.gain, key="")) if r.gain is not None and r.code == "PD203" else r
         for r in MADE.rules
     ]
-    assert [o.choice for o in opportunities(replace(MADE, rules=scaled))] == [None, None, 0, None]
+    assert [o.choice for o in opportunities(replace(MADE, rules=scaled))] == [None, 0, None, None]
     assert choices(build.one_rank()) is None
     assert not [e for e in Page(render_html(build.one_rank())).elements if e.tag == "input"]
 
@@ -102,7 +102,7 @@ def test_the_manager_s_sentence_is_in_every_rendering() -> None:
         "3 changes together (without data, without gc, norms alone): "
         "\N{MINUS SIGN}12 ms per step (10.8 ms to 13.2 ms)"
     )
-    assert outlook(MADE) == said + ", 7.8 % of the step, predicted."
+    assert outlook(MADE).endswith(". " + said + ", 7.8 % of the step, predicted.")
     assert said in PAGE.text.replace("\xa0", " ")
     assert said in " ".join(render_text(MADE).split())
     assert said in render_markdown(MADE)
@@ -113,11 +113,10 @@ def test_one_change_is_named_and_there_is_nothing_to_choose() -> None:
     assert MADE.combined is not None
     one = replace(MADE.combined, accepted=["without_gc"], gain=gain(2.0), sets=MADE.combined.sets[:1])
     made = replace(MADE, combined=one)
-    assert outlook(made).startswith(
-        "Without gc: \N{MINUS SIGN}2 ms per step (1.8 ms to 2.2 ms), 1.3 % of the step, predicted."
+    # What leads the ranking, though it is not the one that is promised together with others.
+    assert outlook(made) == (
+        "Without data (PD203): \N{MINUS SIGN}10 ms per step (5 ms to 15 ms), 6.5 % of the step, predicted."
     )
-    # What leads the ranking is not among what is promised: it is named as well.
-    assert outlook(made).endswith("without data, \N{MINUS SIGN}10 ms, 6.5 % of the step, predicted.")
     assert choices(made) is None
     assert [o.choice for o in opportunities(made)] == [None] * 4
 
@@ -127,11 +126,11 @@ def test_where_nothing_gains_the_sentence_says_so() -> None:
     none = replace(MADE.combined, accepted=[], gain=None, sets=[])
     bounds = [r for r in MADE.rules if r.code == "PD501"]  # rules that predict something speak for themselves
     made = replace(MADE, combined=none, rules=bounds)
-    assert outlook(made).startswith("No predicted gain: of 3 simulated changes")
+    assert "No predicted gain: of 3 simulated changes, none" in outlook(made)
     gains = MADE.analyses.gains
     replayed = [p for p in gains.predictions if p.gain.method == "replay"]
     analyses = replace(MADE.analyses, gains=replace(gains, predictions=replayed[:1]))
-    assert outlook(replace(made, analyses=analyses)).startswith("No predicted gain: the one simulated change")
+    assert "No predicted gain: the one simulated change" in outlook(replace(made, analyses=analyses))
 
 
 def test_a_change_that_costs_time_says_so() -> None:
@@ -142,7 +141,7 @@ def test_a_change_that_costs_time_says_so() -> None:
     (found,) = opportunities(replace(MADE, rules=rules))
     assert (found.gain, found.band, found.confidence) == ("costs 2 ms", "1 ms to 3 ms", "low")
     said = outlook(replace(MADE, combined=replace(MADE.combined, gain=slower)))
-    assert said.startswith("3 changes")
+    assert "3 changes" in said
     assert said.endswith("they gain nothing.")
 
 

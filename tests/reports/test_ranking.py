@@ -72,19 +72,37 @@ def test_every_report_has_the_order_of_the_ranking() -> None:
 def test_the_first_of_the_ranking_is_in_the_headline_as_what_it_is() -> None:
     assert "Fragmented memory (PD501), at most 100 ms, 64.7 % of the step" in outlook(MADE)
     alone = replace(MADE, combined=None, opportunities=MADE.opportunities[2:])
-    assert outlook(alone).endswith("norms alone, \N{MINUS SIGN}5 ms, 3.2 % of the step, predicted; changes "
-                                   "what training computes.")  # fmt: skip
+    saves = "\N{MINUS SIGN}5 ms per step (4.5 ms to 5.5 ms), 3.2 % of the step, predicted"
+    assert outlook(alone) == f"Norms alone: {saves}; changes what training computes."
+    open_ = replace(MADE.opportunities[1], conditions=["shapes are static", "it is off", "the host keeps up"])
+    said = outlook(replace(MADE, combined=None, opportunities=[open_]))
+    assert said.endswith("predicted, if shapes are static, it is off and the host keeps up.")
+    assert said.startswith(f"{ranking(MADE)[1].rules[0].title}: without data (PD203)")
     for lead in ("trifle", "capture", "unmeasured"):
         rest = [o for o in MADE.opportunities if o.kind == lead]
-        assert outlook(replace(MADE, combined=None, opportunities=rest)) == ""
+        named = [r for r in MADE.rules if r.code in rest[0].codes]
+        assert outlook(replace(MADE, combined=None, opportunities=rest, rules=named)) == ""
     # What was simulated gains, though it is not promised together with anything: not "no predicted gain".
     assert MADE.combined is not None
     none = replace(MADE.combined, accepted=[], gain=None)
     said = outlook(replace(MADE, combined=none, opportunities=MADE.opportunities[2:]))
-    assert said.startswith("Largest single change")
-    assert outlook(replace(MADE, combined=none)).startswith("No predicted gain")
-    leads = replace(MADE, opportunities=MADE.opportunities[1:])
-    assert "Largest" not in outlook(leads), "the first is among what is promised together"
+    assert said.startswith("Norms alone")
+    assert "No predicted gain" not in said
+    named = [r for r in MADE.rules if r.code == "PD501"]
+    bounds = replace(MADE, combined=none, opportunities=MADE.opportunities[:1], rules=named)
+    assert "PD501" in (said := outlook(bounds))
+    assert said.index("PD501") < said.index("No predicted gain")
+
+
+def test_the_headline_s_first_change_is_the_first_row_of_every_table() -> None:
+    for at in range(3):
+        made = replace(MADE, opportunities=MADE.opportunities[at:])
+        first = ranking(made)[0]
+        assert outlook(made).lower().find(first.title.lower()) in range(20)
+        for page in (render_text(made), render_markdown(made)):
+            table = page[page.index("What to do") :]
+            rest = [table.index(r.title) for r in ranking(made)[1:] if r.sized]
+            assert all(table.index(first.title) < place for place in rest)
 
 
 def test_the_page_shows_changes_that_no_rule_proposes_and_names_trifles() -> None:
@@ -101,6 +119,17 @@ def test_the_page_shows_changes_that_no_rule_proposes_and_names_trifles() -> Non
     assert "PD501" in Page(render_html(replace(MADE, opportunities=[both]))).by_id("information").text
 
 
+def test_what_takes_open_conditions_says_so_and_is_not_sure() -> None:
+    sure = row("predicted", ["PD203"], "without_data", ms=10.0)
+    unsure = replace(sure, conditions=["shapes are static"])
+    for made, confidence, told in ((sure, "high", False), (unsure, "low", True)):
+        (first, *_) = opportunities(replace(MADE, opportunities=[made]))
+        assert (first.confidence, "if shapes are static" in first.title) == (confidence, told)
+        for page in (render_text, render_markdown):
+            said = " ".join(page(replace(MADE, opportunities=[made])).split())
+            assert ("Under conditions: without data, if shapes are static." in said) == told
+
+
 def test_a_finding_that_a_simulated_change_speaks_for_shows_the_change() -> None:
     """No setting of PD301's is what was simulated: its row says what was, not its own first remedy."""
     rows = [row("predicted", ["PD301"], "norms_alone", ms=5.0)]
@@ -111,7 +140,7 @@ def test_a_finding_that_a_simulated_change_speaks_for_shows_the_change() -> None
 def test_a_diagnosis_that_ranked_nothing_is_ranked_by_its_rules() -> None:
     found = ranking(replace(MADE, opportunities=[]))
     assert [(r.row.kind, r.rules[0].code) for r in found] == [
-        *(("predicted", "PD203"), ("bound", "PD501"), ("predicted", "PD202")),
+        *(("predicted", "PD203"), ("predicted", "PD202"), ("bound", "PD501")),
         *(("unmeasured", "PD301"), ("capture", "PD902")),
     ]
     assert [r.leads for r in found] == [True, True, True, True, False]

@@ -38,6 +38,12 @@ def gemms_in_16_bits(folder: Path) -> Case:
     return given(gemms(folder, 800), bf16=True, fp8=None)
 
 
+@example("PD407")
+def gemms_in_fp32(folder: Path) -> Case:
+    """steps of 1 ms with 400 µs of cuBLAS's SGEMM."""
+    return case_of(folder, laid(("ampere_sgemm_128x64_tn", 400)))
+
+
 @example("PD402")
 def fp8_in_a_host_bound_step(folder: Path) -> Case:
     """steps of 1 ms on H100 with 100 µs of GEMMs in FP8 and 200 µs launch-bound; CUDA graphs are off."""

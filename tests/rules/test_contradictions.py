@@ -16,12 +16,13 @@ from perfdoc.analyzers.communication.known_groups import CallGroup
 from perfdoc.analyzers.kernel_class.rules import KernelClass
 from perfdoc.analyzers.kernels.totals import NamedTime
 from perfdoc.analyzers.measure import CaptureMeasurement
-from perfdoc.diagnose.contradictions import contradictions, format_of, without
+from perfdoc.diagnose.contradictions import contradictions, without
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import first_missing, known, setting
+from perfdoc.rules.facts.gemm_format import format_of
 from perfdoc.traces.job_facts import JobFacts
 from tests.rules.communicating import A100, B200, H100, communicating
 

@@ -9,16 +9,24 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
+from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.diagnose.replays import late_by_compute
 from perfdoc.diagnose.whole_case import whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
+from perfdoc.results import DIMENSIONS, IDLE_CAUSES
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.possible import why_not
+from perfdoc.rules.engine.possible import DECIDED_BY, why_left_out, why_not
+from perfdoc.rules.engine.registry import own_rules
+from perfdoc.rules.facts.graphs import open_conditions
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.replay import proposals
+from perfdoc.simulator.replay.edits import without_host_time, without_launches
+from perfdoc.simulator.replay.predict import _cap
+from perfdoc.simulator.replay.proposals import CHANGE_TITLES
+from perfdoc.traces import Capability
 from tests.analyzers.memory_planted import GIB, a_step, one
 from tests.planted.job import planted_job
 from tests.planted.spec import JobSpec, Late
@@ -113,3 +121,44 @@ def test_only_who_computes_longer_is_promised_to_compute_as_fast(tmp_path: Path)
     for cause, named in (("compute", [(late.name, "dp")]), ("other", []), ("waiting", [])):
         skew = replace(case.job.skew, stragglers=[replace(late, cause=cause)])  # type: ignore[arg-type]
         assert late_by_compute(replace(case.job, skew=skew)) == named
+
+
+def test_no_gain_is_advised_of_what_its_rule_could_not_judge(plain: Case) -> None:
+    """PD305 is skipped where no pipeline is known, PD201 where no call is seen."""
+    assert why_left_out(plain, "without_launches", GRAPHS) == ""
+    assert "PD305 is skipped" in why_left_out(plain, "even_layers", ())
+    unseen = {"launch_correlation": Capability(available=False, reason="no")}
+    blind = [replace(c, capabilities={**c.capabilities, **unseen}) for c in plain.captures]
+    assert "PD201 is skipped: no" in why_left_out(replace(plain, captures=blind), "without_launches", GRAPHS)
+
+
+def test_every_change_has_the_rule_that_judges_it() -> None:
+    assert DECIDED_BY.keys() == CHANGE_TITLES.keys()
+    assert {*DECIDED_BY.values()} <= {rule.meta.code for rule in own_rules()}
+
+
+def test_what_graphs_take_and_is_not_known(tmp_path: Path, plain: Case) -> None:
+    """No graph launches anything in the capture: it is not done already. Settings tell static shapes."""
+    assert open_conditions(plain, "without_launches") == ["shapes are static"]
+    assert open_conditions(plain, "without_data") == []
+    known = {"cuda_graph_impl": "none", "num_moe_experts": None, "recompute_granularity": None}
+    configured = replace(plain, configuration=Configuration(values=known, dialect="megatron_lm"))
+    assert open_conditions(configured, "without_launches") == []
+    slowed = replace(configured, captures=[replace(c, slowed_by=["stacks"]) for c in plain.captures])
+    assert len(open_conditions(slowed, "without_launches")) == 1
+
+
+def test_a_prediction_of_launches_stops_at_what_launching_causes() -> None:
+    """Of 1 ms idle.host the host waited 0.6 ms: graphs take 0.4 ms and the launch latency, and data loading,
+    of which the host's time may be, all of it."""
+    leaves = dict.fromkeys(IDLE_CAUSES, 0) | {"host": 1_000_000, "launch_latency": 50_000}
+    found = Ledger(
+        window_ns=1_050_000,
+        compute_ns=0,
+        exposed_comm_ns=dict.fromkeys(DIMENSIONS, 0),
+        exposed_memcpy_ns=0,
+        idle_ns=leaves,
+        host_elsewhere_ns=600_000,
+    )
+    assert _cap([without_launches()], [found]) == 450_000
+    assert _cap([without_host_time("data")], [found]) == 1_000_000

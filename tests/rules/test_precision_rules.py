@@ -1,4 +1,4 @@
-"""PD401 to PD403 and PD406: 16-bit products, FP8 that gains little, casts, the core clock."""
+"""PD401 to PD403, PD406 and PD407: 16-bit products, FP8 that gains little, casts, clock, FP32 products."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd401_bf16_gemms as pd401_bf16_products
-from perfdoc.rules.checks import pd402_fp8_gains_little, pd403_fp8_casts, pd406_core_clock
+from perfdoc.rules.checks import pd402_fp8_gains_little, pd403_fp8_casts, pd406_core_clock, pd407_fp32_gemms
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
@@ -19,6 +19,9 @@ from tests.rules.laid import CAST, FLASH, H100, dense, given, knowing, laid
 
 BF16: dict[str, Value] = {"bf16": True, "fp8": None}
 FP8: dict[str, Value] = {"fp8": "hybrid"}
+NAMELESS = "gemmSN_TN_kernel"
+"""A GEMM whose name tells no number format."""
+SGEMM = "ampere_sgemm_128x64_tn"
 Measured = Callable[..., Case]
 
 
@@ -70,8 +73,8 @@ def test_fp8_recipe_follows_the_gpu(measured: Measured, gpu: str, recipe: str) -
     [
         ("NVIDIA A100-SXM4-80GB", BF16, "not_applicable"),
         ("Some GPU", BF16, "skipped"),
-        (H100, {}, "skipped"),
-        (H100, {"bf16": True}, "skipped"),  # the recipe may set fp8
+        (H100, {}, "fires"),  # the names of the GEMMs tell fp16
+        (H100, {"bf16": True}, "fires"),
         (H100, FP8, "not_applicable"),
     ],
 )
@@ -118,7 +121,26 @@ def test_fp8_that_can_gain_little(measured: Measured) -> None:
     assert (host.state, "launch-bound" in host.reason, "PD201" in host.remedy) == ("fires", True, True)
     assert result("PD402", given(measured(GEMM, 800, edge - 1), **FP8)).state == "passes"
     assert result("PD402", given(measured(GEMM, 199), **BF16)).state == "not_applicable"
-    assert result("PD402", given(measured(GEMM, 199))).state == "skipped"
+    assert result("PD402", given(measured(GEMM, 199))).state == "not_applicable"
+    assert result("PD402", given(measured(NAMELESS, 199))).state == "skipped"
+    assert result("PD401", given(measured(NAMELESS, 800))).state == "skipped"
+
+
+def test_gemms_in_fp32(measured: Measured) -> None:
+    """At most all of their time, 50 of 1,000 us at the edge; TF32 is FP32 that tensor cores take."""
+    edge = round(pd407_fp32_gemms.MIN_FRAC * 1000)
+    assert edge == 50
+    found = result("PD407", given(measured(SGEMM, edge)))
+    assert (found.state, found.level, evidence_of(found)) == ("fires", "problem", ["5.0 %", "50 µs"])
+    assert found.gain is not None
+    assert (found.gain.method, found.gain.high_ms) == ("ceiling", pytest.approx(0.05))
+    assert "bfloat16" in found.remedy
+    assert result("PD407", given(measured(SGEMM, edge - 1))).state == "passes"
+    assert result("PD407", given(measured(GEMM, 800))).state == "not_applicable"
+    assert result("PD407", given(measured(NAMELESS, 800))).state == "skipped"
+    assert "PD201" not in found.remedy
+    late = result("PD407", given(measured(SGEMM, 100, 100)))
+    assert "PD201" in late.remedy
 
 
 def test_fp8_of_a_late_host_is_told_by_what_relieves_it(measured: Measured) -> None:

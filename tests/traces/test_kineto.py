@@ -281,3 +281,12 @@ def test_groups_in_their_older_text_form(tmp_path: Path) -> None:
 )
 def test_names(name: str, expected: bool) -> None:
     assert is_kineto_name(Path(name)) is expected
+
+
+def test_what_is_recorded_besides_the_activity(tmp_path: Path) -> None:
+    """Python's calls, shapes and allocations are each in the planted file once."""
+    assert [words.rpartition("(")[2] for words in planted(tmp_path).recorded] == [
+        *("with_stack)", "record_shapes)", "profile_memory)")
+    ]
+    bare = PLANTED.replace("python_function", "hpu_op").replace("Input Dims", "x").replace("[memory]", "y")
+    assert list(planted(tmp_path, bare, "bare.json").recorded) == []

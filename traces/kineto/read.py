@@ -193,6 +193,7 @@ def read_kineto(path: Path) -> Trace:
         peers_are_global=True,
         groups=(*ranks.groups, *(g for g in rows.payloads.groups.values() if g.name not in listed)),
         world_size=ranks.world_size,
+        recorded=rows.recorded,
         capabilities=dict.fromkeys(CAPABILITIES, Capability(available=False)),
     )
     return replace(

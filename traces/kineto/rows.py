@@ -57,6 +57,13 @@ _SYNC_KINDS = {
     "Context Sync": SyncKind.DEVICE_SYNCHRONIZE,
 }
 # Old captures wrote annotations as operators; these names are no operator's.
+_EXTRAS = {
+    "stacks": "Python calls (with_stack)",
+    "shapes": "operator shapes (record_shapes)",
+    "memory": "every allocation (profile_memory)",
+}
+_LOOKED_AT = 200
+"""Operators: if the first of them have no shapes, none has."""
 _ANNOTATION_PREFIXES = ("ProfilerStep#", "enumerate(DataLoader)", "Optimizer.", "## ")
 
 
@@ -85,6 +92,7 @@ class EventRows:
         self.ranges = Rows("start_ns", "end_ns", "thread", "name", "kind")
         self.operators = Rows("start_ns", "end_ns", "thread", "name")
         self.python_calls = Rows("start_ns", "end_ns", "thread", "name")
+        self._extras: set[str] = set()
         self._own_frame: dict[str, bool] = {}
         self.payloads = PayloadRows(self.strings)
         self.ignored = 0
@@ -106,6 +114,11 @@ class EventRows:
             "python_function": self._python_call,
             **dict.fromkeys(("cpu_op", "Operator"), self._operator),
         }
+
+    @property
+    def recorded(self) -> list[str]:
+        """What was recorded besides the activity, the costliest first."""
+        return [words for extra, words in _EXTRAS.items() if extra in self._extras]
 
     def read(self, events: list[msgspec.Raw]) -> None:
         """Sort the events; TraceError names the first one that cannot be true."""
@@ -223,6 +236,8 @@ class EventRows:
         text_name = self._name(event)
         name, thread = self.strings.intern(text_name), self._thread(event)
         self.operators.add(start, end, thread, name)
+        if len(self.operators) <= _LOOKED_AT and b'"input dims"' in bytes(event.args).lower():
+            self._extras.add("shapes")
         if event.cat == "Operator" and text_name.startswith(_ANNOTATION_PREFIXES):
             self.ranges.add(start, end, thread, name, RangeKind.PUSH_POP)
 
@@ -231,6 +246,7 @@ class EventRows:
         name = event.name
         if not isinstance(name, str):
             return
+        self._extras.add("stacks")
         own = self._own_frame.get(name)
         if own is None:
             own = self._own_frame[name] = is_own_frame(name)
@@ -243,6 +259,8 @@ class EventRows:
         """Instants of the program; the profiler's own (no category, or `[memory]`) are not marks."""
         if event.cat in ("user_annotation", "cpu_instant_event"):
             name = self._name(event)
+            if name == "[memory]":
+                self._extras.add("memory")
             if not name.startswith("["):
                 time = instant_ns(event.ts)
                 index = self.strings.intern(name)

@@ -211,7 +211,11 @@ def read_nsys(source: NsysSource) -> Trace:
         payloads=payloads,
         capabilities=capabilities,
         notes=notes,
+        recorded=["memory in use (--cuda-memory-usage)"] if source.columns(_MEMORY) else [],
     )
+
+
+_MEMORY = "CUDA_GPU_MEMORY_USAGE_EVENTS"
 
 
 def _is_cpu_run(names: Sequence[str]) -> bool:

@@ -24,7 +24,8 @@ class Edit:
     says why."""
     leaves: tuple[str, ...]
     """Ledger leaves that the gain comes out of: `compute`, `exposed_memcpy`, `exposed_comm.dp`, `idle.gc`;
-    `exposed_comm` and `idle` are all of theirs. The gain is not above their sum."""
+    `exposed_comm` and `idle` are all of theirs, `idle.host.launching` is what of idle.host launching causes.
+    The gain is not above their sum."""
     assumptions: tuple[str, ...]
     variants: tuple[Callable[[Rebuilt], Rebuilt], ...] = ()
     """The same change where what it assumes is otherwise, either way; the band spans their gains too."""

@@ -150,7 +150,7 @@ def without_launches(from_ns: int | None = None, to_ns: int | None = None) -> Ed
         name="launched together",
         apply=apply,
         uncertainty_frac=_GRAPHS_UNCERTAINTY_FRAC,
-        leaves=("idle.host", "idle.launch_latency"),
+        leaves=("idle.host.launching", "idle.launch_latency"),
         assumptions=(
             "everything between two host synchronizations fits in one CUDA graph",
             "launching a graph takes as long as the first kernel launch that it replaces",

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
 from perfdoc.cli.messages import EXIT_FOUND, Debug, ReportFormat, fail, say
 
 BaselineOption = Annotated[
@@ -36,31 +37,10 @@ def analyze(
         str | None, typer.Option("--json", help="Write the diagnosis here as well; - for standard output.")
     ] = None,
     format_: Annotated[ReportFormat, typer.Option("--format", help="What to print.")] = ReportFormat.TEXT,
-    window: Annotated[
-        str | None,
-        typer.Option(
-            help="Analyse only this stretch: START,END on the capture's clock (ns, or with a unit: "
-            "4.2s,4300ms); range:REGEX, from the first to the last matching range of each rank; or capture, "
-            "all of it."
-        ),
-    ] = None,
-    step_range: Annotated[
-        str | None,
-        typer.Option(
-            help="Names of the ranges that are training steps (regular expression); with --window those that "
-            "begin inside."
-        ),
-    ] = None,
-    data_range: Annotated[
-        str | None,
-        typer.Option(help="Names of the ranges in which training waits for data (regular expression)."),
-    ] = None,
-    comm_kernel: Annotated[
-        str | None,
-        typer.Option(
-            help="Names of kernels that are communication, beside those known (regular expression)."
-        ),
-    ] = None,
+    window: Window = None,
+    step_range: StepRange = None,
+    data_range: DataRange = None,
+    comm_kernel: CommKernel = None,
     settings: Annotated[
         list[str] | None,
         typer.Option(

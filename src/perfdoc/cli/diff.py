@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
 from perfdoc.cli.messages import Debug, fail
 from perfdoc.cli.streams import columns, write_bytes
 
@@ -45,17 +46,10 @@ def diff(
         Path | None, typer.Option(help="The first job's settings, where no run directory holds them.")
     ] = None,
     config_after: Annotated[Path | None, typer.Option(help="The second job's settings.")] = None,
-    step_range: Annotated[
-        str | None,
-        typer.Option(help="Names of the ranges that are steps, on both sides (regular expression)."),
-    ] = None,
-    data_range: Annotated[
-        str | None, typer.Option(help="Names of the ranges that wait for data, on both sides.")
-    ] = None,
-    comm_kernel: Annotated[
-        str | None,
-        typer.Option(help="Names of kernels that are communication, on both sides (regular expression)."),
-    ] = None,
+    window: Window = None,
+    step_range: StepRange = None,
+    data_range: DataRange = None,
+    comm_kernel: CommKernel = None,
     jobs: Annotated[
         int | None, typer.Option(min=1, help="Files read at once; default: one per core.")
     ] = None,
@@ -73,12 +67,15 @@ def diff(
             _require_free(output, force=force)
         from perfdoc.compare.diff.two_sides import compare
         from perfdoc.compare.side import load
+        from perfdoc.diagnose.asked import asked_reading
 
         at_once = jobs or os.cpu_count() or 1
-        patterns = {"step_range": step_range, "data_range": data_range, "comm_kernel": comm_kernel}
+        asked = asked_reading(
+            window=window, step_range=step_range, data_range=data_range, comm_kernel=comm_kernel
+        )
         found = compare(
-            load(before, config=config_before, jobs=at_once, replay=replay, **patterns),
-            load(after, config=config_after, jobs=at_once, replay=replay, **patterns),
+            load(before, config=config_before, jobs=at_once, replay=replay, reading=asked),
+            load(after, config=config_after, jobs=at_once, replay=replay, reading=asked),
         )
         _print_and_write(found, format_, output)
     except (ValueError, WorkerLostError) as error:  # TraceError and NotComparableError are ValueErrors

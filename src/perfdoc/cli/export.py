@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from perfdoc.cli.capture_options import CommKernel, DataRange, StepRange, Window
 from perfdoc.cli.messages import Debug, fail, say
 
 
@@ -23,12 +24,10 @@ def export(
     perfetto: Annotated[
         bool, typer.Option("--perfetto", help="For ui.perfetto.dev: the timeline with causes of idle time.")
     ] = False,
-    step_range: Annotated[
-        str | None, typer.Option(help="Names of the ranges that are training steps (regular expression).")
-    ] = None,
-    data_range: Annotated[
-        str | None, typer.Option(help="Names of the ranges that wait for data (regular expression).")
-    ] = None,
+    window: Window = None,
+    step_range: StepRange = None,
+    data_range: DataRange = None,
+    comm_kernel: CommKernel = None,
     settings: Annotated[
         list[str] | None, typer.Option("--set", help="Facts of the job: --set tp=8 pp=4.")
     ] = None,
@@ -51,8 +50,10 @@ def export(
             Request(
                 paths=paths,
                 output=output,
+                window=window,
                 step_range=step_range,
                 data_range=data_range,
+                comm_kernel=comm_kernel,
                 settings=settings or [],
                 config=config,
                 jobs=jobs,

@@ -13,12 +13,11 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.compare.runs import run_manifest, unprofiled_ns
 from perfdoc.compare.stored import DIAGNOSIS, REPORT, is_diagnosis, read_diagnosis
-from perfdoc.diagnose.asked import Work, facts_given, memory_files, pattern_of
+from perfdoc.diagnose.asked import Reading, Work, facts_given, memory_files
 from perfdoc.diagnose.diagnosis import diagnosis_of
 from perfdoc.diagnose.job import job_configuration
 from perfdoc.diagnose.measuring import measure_all
@@ -119,17 +118,14 @@ def load(
     argument: str,
     *,
     config: Path | None,
-    step_range: str | None,
     jobs: int,
-    data_range: str | None = None,
-    comm_kernel: str | None = None,
+    reading: Reading | None = None,
     replay: bool = True,
 ) -> Loaded:
     """Measure or read one side.
 
     argument: see captures_or_diagnosis. config: the job's settings, where no run directory has them.
-    step_range, data_range: names of the ranges that are steps, and that wait for data (regular expressions).
-    comm_kernel: names of kernels that are communication (regular expression). jobs: files read at once.
+    reading: windows, steps and names, as for `analyze`. jobs: files read at once.
     replay: as `analyze` replays; rules ask it for what a change would gain, and judge otherwise without.
     Raises TraceError, ValueError, WorkerLostError.
     """
@@ -137,17 +133,13 @@ def load(
     given = facts_given((), config)
     if isinstance(found, Path):
         return _from_diagnosis(argument, found, given, config)
-    request = WindowRequest(
-        step_pattern=pattern_of("--step-range", step_range),
-        data_pattern=pattern_of("--data-range", data_range),
-    )
-    named = pattern_of("--comm-kernel", comm_kernel)
+    reading = reading or Reading()
     work = Work(
         captures=found,
         memory=memory_files([], found),
-        request=request,
+        request=reading.request,
         given=given,
-        comm_kernel=named,
+        comm_kernel=reading.comm_kernel,
         replay=replay,
     )
     measured = measure_all(work, jobs)

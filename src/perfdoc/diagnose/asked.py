@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -53,12 +53,9 @@ def asked_work(
     replay: bool = True,
 ) -> Work:
     """What a command line names, found and checked before any of it is read. Raises UserError."""
-    request = replace(
-        window_request(window) if window else WindowRequest(),
-        step_pattern=pattern_of("--step-range", step_range),
-        data_pattern=pattern_of("--data-range", data_range),
+    reading = asked_reading(
+        window=window, step_range=step_range, data_range=data_range, comm_kernel=comm_kernel
     )
-    named = pattern_of("--comm-kernel", comm_kernel)
     paths, words = split_settings(paths)
     try:
         given = facts_given([*settings, *words], config)
@@ -69,8 +66,37 @@ def asked_work(
         raise UserError(str(error)) from error
     memory = memory_files(snapshots, captures)
     return Work(
-        captures=captures, memory=memory, request=request, given=given, comm_kernel=named, replay=replay
+        captures=captures,
+        memory=memory,
+        request=reading.request,
+        given=given,
+        comm_kernel=reading.comm_kernel,
+        replay=replay,
     )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Reading:
+    """How captures are read, whatever is made of them."""
+
+    request: WindowRequest = field(default_factory=WindowRequest)
+    comm_kernel: re.Pattern[str] | None = None
+
+
+def asked_reading(
+    *,
+    window: str | None = None,
+    step_range: str | None = None,
+    data_range: str | None = None,
+    comm_kernel: str | None = None,
+) -> Reading:
+    """What the options of that name say, for every command alike. Raises UserError."""
+    request = replace(
+        window_request(window) if window else WindowRequest(),
+        step_pattern=pattern_of("--step-range", step_range),
+        data_pattern=pattern_of("--data-range", data_range),
+    )
+    return Reading(request=request, comm_kernel=pattern_of("--comm-kernel", comm_kernel))
 
 
 def facts_given(settings: Sequence[str], config: Path | None) -> JobFacts:

@@ -5,7 +5,6 @@ A fact that is contradicted counts as unknown, and so does what followed from it
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.kernel_class.rules import KernelClass
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.layout import counted_passes
@@ -23,6 +21,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.figures import per_cent
+from perfdoc.rules.facts.gemm_format import FP8_FRAC, captured_format
 from perfdoc.rules.facts.hardware import gpu_of
 from perfdoc.traces.job_facts import JobFacts
 
@@ -52,15 +51,6 @@ _SETTINGS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     }
 )
 _FROM_SIZES = ("world_size", "dp", "micro_batches")
-_MOSTLY_FRAC = 0.5
-"""Of the time of GEMMs: as many must carry a format in their names, and as much must be another one."""
-_FORMATS = (
-    ("fp8", re.compile(r"(?i)e4m3|e5m2|(?<![a-z])fp8(?![a-z])|float8|^nvjet_(sm\d+_)?qq")),
-    ("bf16", re.compile(r"(?i)bf16|bfloat16|^nvjet_(sm\d+_)?tst")),
-    ("fp16", re.compile(r"(?i)(?<![bt])f16(?!\d)|fp16|hgemm|__half|half_t|^nvjet_(sm\d+_)?hsh")),
-    ("fp32", re.compile(r"(?i)sgemm|tf32|(?<![a-z])f32f32_f32|^nvjet_(sm\d+_)?sss")),
-)
-"""Number format → what a GEMM's name says of it; the first that is there holds: inputs before sums."""
 
 
 def contradictions(
@@ -194,44 +184,10 @@ def _formats(ranks: Sequence[RankMeasurement], facts: JobFacts) -> Iterator[Cont
     if facts.dtype is None or (found := captured_format(ranks)) is None:
         return
     shown, frac = found
-    if facts.dtype == "fp8" and frac < 1 - _FP8_FRAC:
+    if facts.dtype == "fp8" and frac < 1 - FP8_FRAC:
         return  # the FP8 GEMMs may be among those whose names do not tell
     if facts.dtype != shown:
         yield _of("dtype", facts, shown, f"by the names of GEMMs ({per_cent(frac)} of their time)")
-
-
-def captured_format(ranks: Sequence[RankMeasurement]) -> tuple[str, float] | None:
-    """(format of most GEMM time by the kernels' names, its share); None where names say too little.
-
-    Among bf16 GEMMs those of FP8 training are FP8: `fp8` holds from a tenth of the time on.
-    """
-    times: dict[str, int] = defaultdict(int)
-    whole = 0
-    for rank in ranks:
-        for kernel in rank.kernel_times:
-            if kernel.kernel_class is KernelClass.GEMM:
-                whole += kernel.total_ns
-                if (shown := format_of(kernel.name)) is not None:
-                    times[shown] += kernel.total_ns
-    named = sum(times.values())
-    if not whole or named < _MOSTLY_FRAC * whole:
-        return None
-    if times.get("fp8", 0) > _FP8_FRAC * whole:
-        return "fp8", times["fp8"] / whole
-    most = max(times, key=lambda name: times[name])
-    return (most, times[most] / whole) if times[most] >= _MOSTLY_FRAC * whole else None
-
-
-_FP8_FRAC = 0.1
-
-
-def format_of(name: str) -> str | None:
-    """The number format of a GEMM's inputs, by its name.
-
-    >>> format_of("ampere_bf16_s16816gemm_bf16_128x64_ldg8_f2f_stages_64x4_tn")
-    'bf16'
-    """
-    return next((shown for shown, pattern in _FORMATS if pattern.search(name)), None)
 
 
 def _gpus(

@@ -22,6 +22,7 @@ from perfdoc.diagnose.whole_case import whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.profiling.environment import encodable
 from perfdoc.rules.engine.registry import judge
+from perfdoc.rules.facts.capture_cost import slowed_by
 from perfdoc.rules.facts.memory_room import out_of_memory
 from perfdoc.traces import NoGpuActivityError
 from perfdoc.traces.job_facts import common_facts
@@ -62,7 +63,11 @@ def diagnose(
     judged, (failed, _) = judge(case), out_of_memory(case)
     ranks = sorted(whole.ranks, key=lambda r: (r.rank is None, r.rank or 0))
     analyses = _analyses(captures, ranks, job, whole.memory, whole.replayed)
-    verdict = verdict_of(ranks, analyses.kernels, failed) if ranks else memory_verdict(whole.memory, failed)
+    if ranks:
+        slow = slowed_by(case)
+        verdict = verdict_of(ranks, analyses.kernels, failed, slowed_by=slow, skew=job.skew)
+    else:
+        verdict = memory_verdict(whole.memory, failed)
     return d.Diagnosis(
         perfdoc_version=__version__,
         verdict=verdict + contradicted_words(case.contradicted),

@@ -10,12 +10,15 @@ from perfdoc import results as d
 from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.job import JobMeasurement
+from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
+from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.framework import in_words_of
 from perfdoc.diagnose.ranks import NO_TRACE
 from perfdoc.results.headline import Framework
+from perfdoc.rules.facts.idle import launching_ns
 from perfdoc.simulator.job.analysis import ModelledJob, model_job
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
 from perfdoc.simulator.replay.unedited import KeptRank
@@ -78,7 +81,7 @@ def replays_of(
         [measured[i].calls for i in mine],
         matches,
         clocks,
-        [measured[i].ledger for i in mine],
+        [_told_apart(measured[i]) for i in mine],
         free=free_lengths(read_logged_steps(job.facts.run_directory)),
         stragglers=late_by_compute(job),
         why_not=why_not,
@@ -118,6 +121,11 @@ def _with_model(gains: Gains, model: ModelledJob) -> Gains:
     else:
         analysis = replace(gains.analysis, predictions=merged)
     return replace(gains, analysis=analysis)
+
+
+def _told_apart(rank: RankMeasurement) -> Ledger:
+    """The ledger, with what of idle.host launching is not to blame for."""
+    return replace(rank.ledger, host_elsewhere_ns=rank.ledger.idle_ns["host"] - launching_ns(rank))
 
 
 def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:

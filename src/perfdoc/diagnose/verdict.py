@@ -7,7 +7,9 @@ from collections.abc import Mapping, Sequence
 from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank, Window
 from perfdoc.results.capture_parts import Pause, StartUp
 from perfdoc.results.contradictions import Contradiction, in_words
-from perfdoc.results.figures import brief, partition, plural, share, size
+from perfdoc.results.figures import brief, partition, per_cent, plural, share, size
+from perfdoc.results.names import shorten
+from perfdoc.results.waits import SkewAnalysis
 
 _WORDS = {
     "host": "launch-bound",
@@ -41,15 +43,22 @@ def contradicted_words(found: Sequence[Contradiction]) -> str:
 
 
 def verdict_of(
-    ranks: Sequence[Rank], kernels: KernelsAnalysis | None = None, failed_allocations: int = 0
+    ranks: Sequence[Rank],
+    kernels: KernelsAnalysis | None = None,
+    failed_allocations: int = 0,
+    *,
+    slowed_by: Sequence[str] = (),
+    skew: SkewAnalysis | None = None,
 ) -> str:
     """Summed over all ranks' windows; the largest loss is named first.
 
     A window of which nothing can be promised, since it is start-up or one pause, says that before all. If
     CUDA graphs were traced as a whole, or much kernel time is of unknown class, another sentence says what
     may be hidden. A job that runs out of memory is told so, whatever its time goes into.
+    slowed_by: what of the captures slows their hosts. skew: who waits for whom.
     """
-    where = f"{_once(ranks)}{_where_it_went(ranks)}{_left_out(ranks)}{_hidden_in_graphs(ranks)}"
+    where = f"{_once(ranks)}{_where_it_went(ranks)}{_left_out(ranks)}"
+    where += f"{_waiting(ranks, skew)}{_slowed(ranks, slowed_by)}{_hidden_in_graphs(ranks)}"
     return f"{where}{_of_unknown_class(ranks, kernels)}{_out_of_memory(failed_allocations)}"
 
 
@@ -188,6 +197,55 @@ def _cause(cause: str, ranks: Sequence[Rank], *, on_host: bool) -> str:
     ):
         return f"likely {_WORDS['data']}"
     return _WORDS[cause]
+
+
+_WORTH_SAYING = 0.05
+"""Of the window, launch-bound or exposed: of less nothing more is said."""
+
+
+def _slowed(ranks: Sequence[Rank], by: Sequence[str]) -> str:
+    """With the space before it; where the host is late and the capture makes it slower."""
+    window = sum(r.window.duration_ns for r in ranks)
+    host = sum(r.ledger_ns.idle.host for r in ranks)
+    if not by or not window or host < _WORTH_SAYING * window:
+        return ""
+    return f" The capture itself slows the host: it records {', '.join(by)}."
+
+
+def _waiting(ranks: Sequence[Rank], skew: SkewAnalysis | None) -> str:
+    """With the space before it; where communication is exposed and mostly waits for a late rank. Messages
+    between the stages of a pipeline wait by its schedule: they are left out."""
+    window = sum(r.window.duration_ns for r in ranks)
+    exposed = sum(r.ledger_ns.exposed_comm.total - r.ledger_ns.exposed_comm.pp for r in ranks)
+    waits = [] if skew is None else [w for w in skew.waits if w.dimension != "pp"]
+    if skew is None or not waits or exposed < _WORTH_SAYING * window:
+        return ""
+    if any(r.window.runs_once for r in ranks):
+        return ""  # ranks start one after another
+    waited = sum(w.wait_ns for w in waits) / max(sum(w.own_ns for w in waits), 1)
+    if waited < _MOSTLY:
+        return ""
+    said = f" {share(waited)} of communication time is waiting for late ranks"
+    late = skew.latest
+    if late is None:
+        return f"{said}."
+    doing = _MEANWHILE.get(late.doing, "")
+    behind = brief(late.doing_ns or 0) if late.doing == "before" else ""
+    return f"{said}, {per_cent(late.wait_frac, 0)} of it for {shorten(late.name, 48)}{doing}{behind}."
+
+
+_MEANWHILE = {
+    "before": ", whose window begins late by ",
+    "compute": ", which computes meanwhile",
+    "communication": ", which communicates meanwhile",
+    "exposed_memcpy": ", which copies meanwhile",
+    "idle.host": ", which is launch-bound meanwhile",
+    "idle.gc": ", which collects garbage meanwhile",
+    "idle.data": ", which waits for data meanwhile",
+}
+"""What the late rank does while the others wait; of other leaves nothing is said."""
+_MOSTLY = 0.5
+"""Of the time in communication."""
 
 
 def _hidden_in_graphs(ranks: Sequence[Rank]) -> str:

@@ -16,7 +16,7 @@ from perfdoc.diagnose.ranks import rank_of, with_headroom
 from perfdoc.diagnose.replays import ReplayTopic, replays_of
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.possible import why_not
+from perfdoc.rules.engine.possible import why_left_out
 from perfdoc.simulator.replay.gains import no_gains
 
 
@@ -64,7 +64,7 @@ def whole_case(
         captures,
         ranks,
         job,
-        partial(why_not, case),
+        partial(why_left_out, case),
         framework,
         messages_overlap=overlap is True if known else None,
     )

@@ -13,10 +13,9 @@ from typing import IO
 import numpy as np
 
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import JobMeasurement, measure_job
 from perfdoc.analyzers.measure import CaptureMeasurement, measure_capture
-from perfdoc.diagnose.asked import Work, pattern_of, split_settings
+from perfdoc.diagnose.asked import Reading, Work, asked_reading, split_settings
 from perfdoc.diagnose.measuring import WorkerLostError, measure_all
 from perfdoc.export.writer import Clock, PerfettoFile, Written
 from perfdoc.profiling.whole_file import may_write, whole_file
@@ -40,8 +39,10 @@ class Request:
 
     paths: Sequence[str]
     output: Path
+    window: str | None = None
     step_range: str | None = None
     data_range: str | None = None
+    comm_kernel: str | None = None
     settings: Sequence[str] = ()
     config: Path | None = None
     jobs: int | None = None
@@ -60,16 +61,16 @@ def run(request: Request, say: Callable[[str], None]) -> None:
     """Write the file, whole or not at all. Raises ExportError."""
     try:
         named, words = split_settings(request.paths)
-        window, given = _asked(request, words)
+        reading, given = _asked(request, words)
         paths = find_captures(named)
         _check(request.output, paths, force=request.force)
         if len(paths) > _MAX_CAPTURES:
             raise ExportError(f"{len(paths):,} captures are too many for one file.")
         places: dict[tuple[Path, int], _Place] = {}
         if len(paths) > 1:
-            paths, places = _compared(paths, window, given, request.jobs, say)
+            paths, places = _compared(paths, reading, given, request.jobs, say)
         with _opened(request.output) as file:
-            found = _write(paths, window, given, places, PerfettoFile(file))
+            found = _write(paths, reading, given, places, PerfettoFile(file))
     except OSError as error:
         raise ExportError(f"{error.filename}: cannot be written: {error.strerror}.") from error
     except (TraceError, WorkerLostError) as error:
@@ -80,14 +81,16 @@ def run(request: Request, say: Callable[[str], None]) -> None:
         say(f"{left_out:,} slices are not in it: too many overlap, or are on too many streams or threads.")
 
 
-def _asked(request: Request, words: Sequence[str]) -> tuple[WindowRequest, JobFacts]:
+def _asked(request: Request, words: Sequence[str]) -> tuple[Reading, JobFacts]:
     try:
-        window = WindowRequest(
-            step_pattern=pattern_of("--step-range", request.step_range),
-            data_pattern=pattern_of("--data-range", request.data_range),
+        reading = asked_reading(
+            window=request.window,
+            step_range=request.step_range,
+            data_range=request.data_range,
+            comm_kernel=request.comm_kernel,
         )
-        return window, given_facts([*request.settings, *words], request.config)
-    except ValueError as error:
+        return reading, given_facts([*request.settings, *words], request.config)
+    except ValueError as error:  # UserError is one
         raise ExportError(str(error)) from error
 
 
@@ -103,7 +106,7 @@ def _check(output: Path, captures: Sequence[Path], *, force: bool) -> None:
 
 def _compared(
     paths: Sequence[Path],
-    window: WindowRequest,
+    reading: Reading,
     given: JobFacts,
     jobs: int | None,
     say: Callable[[str], None],
@@ -112,7 +115,14 @@ def _compared(
 
     A device whose clock was not compared with most others' begins at 0.
     """
-    work = Work(captures=paths, memory=(), request=window, given=given, replay=False)
+    work = Work(
+        captures=paths,
+        memory=(),
+        request=reading.request,
+        given=given,
+        comm_kernel=reading.comm_kernel,
+        replay=False,
+    )
     found = measure_all(work, jobs or os.cpu_count() or 1, also=_beginning)
     if not found.captures:
         raise found.silent[0]
@@ -174,7 +184,7 @@ def _beginning(view: DeviceView) -> tuple[int, int]:
 
 def _write(
     paths: Sequence[Path],
-    window: WindowRequest,
+    reading: Reading,
     given: JobFacts,
     places: dict[tuple[Path, int], _Place],
     file: PerfettoFile,
@@ -189,7 +199,12 @@ def _write(
             about = f"{place.title}, {view.device.gpu_name or 'unknown device'}"[:400]
             return file.add(view, 1 + number * _DEVICES + min(device, _DEVICES - 1), about, place.clock)
 
-        found += [r.also for r in measure_capture(path, window, given, also).ranks]
+        found += [
+            r.also
+            for r in measure_capture(
+                path, reading.request, given, also, comm_kernel=reading.comm_kernel
+            ).ranks
+        ]
     return found
 
 

@@ -1,0 +1,62 @@
+"""PD407: GEMMs in FP32."""
+
+from __future__ import annotations
+
+from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import per_cent
+from perfdoc.results.rules import Evidence
+from perfdoc.rules.engine.case import Case
+from perfdoc.rules.engine.evidence import time_evidence
+from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable, skipped
+from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.capture import KERNELS
+from perfdoc.rules.facts.gemm_format import captured_format, gemms_ns
+
+
+def _not_fp32(case: Case) -> Missing | None:
+    shown = captured_format(case.ranks)
+    if shown is None:
+        return skipped("the names of GEMMs, if there are any, do not tell their number format")
+    return None if shown[0] == "fp32" else not_applicable(f"GEMMs run in {shown[0]}")
+
+
+META = Meta(
+    code="PD407",
+    title="GEMMs in FP32",
+    why="Tensor cores multiply 16-bit numbers many times as fast as other cores multiply FP32, and half the "
+    "bytes go through memory.",
+    sources=("kernel names of cuBLAS and CUTLASS",),
+    topic="low_precision",
+    needs=(GPUS, KERNELS, WINDOW, Need(words="GEMMs whose names tell FP32", missing=_not_fp32)),
+)
+
+MIN_FRAC = 0.05
+"""Of the window, mean over ranks."""
+
+
+def evaluate(case: Case) -> Verdict:
+    """Fires where GEMMs in FP32 (or TF32) take `MIN_FRAC` of the window."""
+    share = given(case.share(_fp32_ns))
+    evidence = time_evidence(case, "GEMMs in FP32", share, _fp32_ns)
+    if share < MIN_FRAC:
+        return Verdict(state="passes", evidence=evidence)
+    host = case.share(lambda r: r.ledger.idle_ns["host"]) or 0.0
+    if host >= MIN_FRAC:
+        evidence.append(Evidence(label="idle, launch-bound", value=per_cent(host)))
+    late = " The host is late too, see PD201: faster GEMMs alone gain little." if host >= share else ""
+    return Verdict(
+        state="fires",
+        reason="GEMMs run in FP32, outside 16-bit tensor cores",
+        evidence=evidence,
+        remedy="Train in bf16: torch.autocast(device_type='cuda', dtype=torch.bfloat16), or the framework's "
+        "own setting (--bf16); before Ampere in fp16 with loss scaling. If numbers must stay FP32, allow "
+        f"TF32: torch.set_float32_matmul_precision('high').{late}",
+        gain=ceiling(case, _fp32_ns, "all the time of these GEMMs, of which tensor cores take a part too"),
+        verify="Run again: GEMMs have bf16 (or tf32) in their names; compare the loss curves.",
+        false_alarm="Numerics that need FP32, such as a solver's.",
+    )
+
+
+def _fp32_ns(rank: RankMeasurement) -> int:
+    return gemms_ns(rank, "fp32")

@@ -1,0 +1,66 @@
+"""Commands that measure captures read them by the same options."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from perfdoc.cli import capture_options
+from perfdoc.cli.analyze import analyze
+from perfdoc.cli.diff import diff
+from perfdoc.cli.export import export
+from perfdoc.results import Diagnosis, from_json
+from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.timeline import TimelineBuilder
+from tests.command import perfdoc
+
+READING = {
+    "window": "Window",
+    "step_range": "StepRange",
+    "data_range": "DataRange",
+    "comm_kernel": "CommKernel",
+}
+
+
+@pytest.mark.parametrize("command", [analyze, diff, export])
+def test_every_command_that_measures_has_them_all(command: Callable[..., None]) -> None:
+    taken = inspect.signature(command).parameters
+    # Annotations are text (from __future__): the shared type's own name says that it is the one.
+    assert {name: taken[name].annotation for name in READING} == READING
+    assert all(hasattr(capture_options, shared) for shared in READING.values())
+
+
+@pytest.fixture
+def capture(tmp_path: Path) -> Path:
+    """Two kernels of 100 us, the second of an unknown name, with 50 us between them."""
+    builder = TimelineBuilder()
+    process = builder.process()
+    thread, device = process.thread(), process.device()
+    for name, at in (("gemm", 0), ("mystery_exchange", 150_000)):
+        device.kernel(name, at, at + 100_000, launch=(thread, at, at + 1))
+    return write_nsys_sqlite(builder.build(), tmp_path / "x.sqlite")
+
+
+def diagnosed(capture: Path, folder: Path, *options: str) -> Diagnosis:
+    done = perfdoc("analyze", str(capture), "-o", str(folder), *options)
+    assert done.returncode == 0, done.stderr
+    return from_json((folder / "diagnosis.json").read_bytes())
+
+
+def test_diff_and_export_know_what_communicates_and_the_window(capture: Path, tmp_path: Path) -> None:
+    named = ("--comm-kernel", "mystery")
+    (rank,) = diagnosed(capture, tmp_path / "a", *named).ranks
+    assert rank.ledger_ns.exposed_comm.total == 100_000
+    out = tmp_path / "out.pftrace"
+    plain = perfdoc("export", str(capture), "--perfetto", "-o", str(out))
+    assert (plain.returncode, b"mystery_exchange" in out.read_bytes()) == (0, True)
+    whole = out.read_bytes()
+    for options in (named, ("--window", "0,100us")):
+        done = perfdoc("export", str(capture), "--perfetto", "--force", "-o", str(out), *options)
+        assert (done.returncode, out.read_bytes() == whole) == (0, False), done.stderr
+    halves = perfdoc("diff", str(capture), str(capture), "--format", "json", "--window", "0,100us")
+    assert halves.returncode == 0, halves.stderr
+    assert "100.000 µs" in halves.stdout
