@@ -236,7 +236,7 @@ def test_pd201_judges_a_capture_without_steps_that_shows_no_start_up(tmp_path: P
     see: it is no start-up, whatever the window."""
     builder = step_with_gap(300, step="not a st")
     path = write_nsys_sqlite(builder.build(), tmp_path / "given.sqlite")
-    given = (WindowRequest(whole_capture=True), WindowRequest(bounds_ns=(0, 1_000_000)))
+    given = (WindowRequest(whole_capture=True), WindowRequest(bounds_ns=(0, 2_000_000)))
     for request in (WindowRequest(), *given):
         found = result("PD201", Case.of([measure_capture(path, request)]))
         assert (found.state, found.level, found.gain_per) == ("fires", "problem", "window")
