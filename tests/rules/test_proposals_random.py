@@ -20,8 +20,8 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from tests.amount import tries
+from tests.knobs.random_configurations import drawn
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, with_exposed
-from tests.rules.random_configurations import drawn
 from tests.rules.simulated_cases import simulated_case, with_settings
 from tests.rules.test_communication_rules import contended
 
