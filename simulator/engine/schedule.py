@@ -10,6 +10,9 @@ import numpy as np
 
 from perfdoc.simulator.engine.graph import I64, NONE, TaskGraph
 
+_FEW_TASKS = 50_000
+"""Tasks and edges that plain Python goes through fifty times while the compiler is loaded and compiles."""
+
 
 def topological_order(tasks: int, source: I64, target: I64) -> I64 | None:
     """Tasks in such an order; None where tasks form a dependency cycle."""
@@ -17,21 +20,24 @@ def topological_order(tasks: int, source: I64, target: I64) -> I64 | None:
     first = np.zeros(tasks + 1, np.int64)
     np.cumsum(np.bincount(source, minlength=tasks), out=first[1:])
     waits_for = np.bincount(target, minlength=tasks).astype(np.int64)
-    order: I64 = _run()(first, np.ascontiguousarray(target[by_source]), waits_for)
-    return order if len(order) == tasks else None
+    columns = (first, np.ascontiguousarray(target[by_source]), waits_for)
+    if tasks + len(source) <= _FEW_TASKS and not _run.cache_info().currsize:
+        plain: list[Any] = [*(c.tolist() for c in columns), [0] * tasks]
+        return np.array(plain[-1], np.int64) if _ready_first(*plain) == tasks else None
+    order = np.empty(tasks, np.int64)
+    return order if _run()(*columns, order) == tasks else None
 
 
 @cache
 def _run() -> Any:
     import numba
 
-    column = "int64[::1]"
-    return numba.njit(f"{column}({', '.join([column] * 3)})", nogil=True)(_ready_first)
+    return numba.njit(f"int64({', '.join(['int64[::1]'] * 4)})", nogil=True)(_ready_first)
 
 
-def _ready_first(first: I64, target: I64, waits_for: I64) -> I64:
+def _ready_first(first: Any, target: Any, waits_for: Any, order: Any) -> int:
+    """Fills `order` and returns how many tasks it holds; all are arrays, or all are lists."""
     n = len(waits_for)
-    order = np.empty(n, np.int64)
     found = 0
     for i in range(n):
         if waits_for[i] == 0:
@@ -46,7 +52,7 @@ def _ready_first(first: I64, target: I64, waits_for: I64) -> I64:
                 order[found] = t
                 found += 1
         at += 1
-    return order[:found].copy()
+    return found
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,17 +65,13 @@ class Schedule:
     """Edge that decided the start; -1 where the release did."""
 
 
-_FEW_TASKS = 50_000
-"""Compiling takes longer than so many tasks do in plain Python."""
-
-
 def schedule(graph: TaskGraph) -> Schedule:
     """Run the tasks: each starts at the latest of its release and, over its edges, source's end plus lag."""
     edges = graph.edges
     columns = (graph.duration_ns, graph.release_ns, edges.first, edges.source, edges.lag_ns)
     count = len(graph.duration_ns)
     start, end, binding = (np.empty(count, np.int64) for _ in range(3))
-    if count + len(edges.source) > _FEW_TASKS:
+    if count + len(edges.source) > _FEW_TASKS or _compiled.cache_info().currsize:
         _compiled()(*columns, start, end, binding)
         return Schedule(start_ns=start, end_ns=end, binding=binding)
     found = ([0] * count, [0] * count, [0] * count)

@@ -6,8 +6,9 @@ time, which is a rank's own wherever its clock is right.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,8 +116,12 @@ class JobAnswer:
 
     ranks: tuple[RankAnswer, ...]
     collectives: tuple[CollectiveAnswer, ...]
-    pipelines: tuple[PipelineAnswer, ...]
-    """By step, then by first rank; empty without pipeline parallelism."""
+    lay_pipelines: Callable[[], tuple[PipelineAnswer, ...]]
+
+    @cached_property
+    def pipelines(self) -> tuple[PipelineAnswer, ...]:
+        """By step, then by first rank; empty without pipeline parallelism. Laid twice more for it."""
+        return self.lay_pipelines()
 
     def wait_caused_ns(self, dimension: str) -> dict[int, int]:
         """By rank, what the other members of its collectives waited because it alone joined last."""

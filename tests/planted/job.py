@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 
 from perfdoc.simulator.captures.groups import BACKWARD
@@ -78,8 +79,13 @@ class _Laid:
     engine: Engine
 
 
+@lru_cache(maxsize=8)
 def planted_job(what: str | JobSpec) -> PlantedJob:
-    """Lay a job down. ValueError for a name that is not in KINDS."""
+    """Lay a job down. ValueError for a name that is not in KINDS.
+
+    The last ones are kept: a fault's test asks for the captures of a job, for its answer, and for the job
+    without the fault, which is that of the next test as well.
+    """
     if isinstance(what, str) and what not in KINDS:
         raise ValueError(f"planted_job: {what!r} is none of {', '.join(KINDS)}")
     spec = KINDS[what] if isinstance(what, str) else what
@@ -90,7 +96,7 @@ def planted_job(what: str | JobSpec) -> PlantedJob:
         answer=JobAnswer(
             ranks=tuple(_rank_answer(lane) for lane in laid.lanes),
             collectives=_collectives(laid),
-            pipelines=_pipelines(spec, laid.lanes),
+            lay_pipelines=partial(_pipelines, spec, laid.lanes),
         ),
     )
 

@@ -18,7 +18,9 @@ from perfdoc.rules.engine.advisable import advisable
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import own_rules, run_rules
+from perfdoc.simulator.captures.device import DeviceBuilder
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.process import ThreadBuilder
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 
@@ -86,17 +88,26 @@ def _advisable() -> Mapping[str, Collection[str]]:
     return {rule.meta.code: set(advisable(rule)) for rule in own_rules()}
 
 
-def step_with_gap(gap_us: int, range_name: str = "", *, step: str = "perfdoc.step") -> TimelineBuilder:
-    """Steps of 1 ms: compute, a gap (inside a range, if named) that ends with a late launch, compute."""
+def two_steps(
+    name: str = "perfdoc.step",
+) -> tuple[TimelineBuilder, ThreadBuilder, DeviceBuilder, list[tuple[int, int]]]:
+    """Two steps of 1 ms on one thread and one GPU: the builder, these two, begin and end of each step."""
     builder = TimelineBuilder()
     process = builder.process()
-    thread, device = process.thread(), process.device()
-    for i in range(2):
-        at = i * STEP_US * US
+    thread = process.thread()
+    steps = [(i * STEP_US * US, (i + 1) * STEP_US * US) for i in range(2)]
+    for i, (at, end) in enumerate(steps):
+        thread.range(f"{name} {i}", at, end)
+    return builder, thread, process.device(), steps
+
+
+def step_with_gap(gap_us: int, range_name: str = "", *, step: str = "perfdoc.step") -> TimelineBuilder:
+    """Steps of 1 ms: compute, a gap (inside a range, if named) that ends with a late launch, compute."""
+    builder, thread, device, steps = two_steps(step)
+    for at, end in steps:
         gap, middle = gap_us * US, at + 400 * US
-        thread.range(f"{step} {i}", at, at + STEP_US * US)
         device.kernel(GEMM, at, middle, launch=(thread, at, at + 1))
-        device.kernel(GEMM, middle + gap, at + STEP_US * US, launch=(thread, middle + gap - 1, middle + gap))
+        device.kernel(GEMM, middle + gap, end, launch=(thread, middle + gap - 1, middle + gap))
         if range_name:
             thread.range(range_name, middle, middle + gap - 1)
     return builder
@@ -104,13 +115,8 @@ def step_with_gap(gap_us: int, range_name: str = "", *, step: str = "perfdoc.ste
 
 def step_with_communication(exposed_us: int, *, name: str = "all-grads-sync") -> TimelineBuilder:
     """Steps of 1 ms: compute, then an all-reduce so much of it beside no compute. name: of its range."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    for i in range(2):
-        at = i * STEP_US * US
-        end = at + STEP_US * US
-        thread.range(f"perfdoc.step {i}", at, end)
+    builder, thread, device, steps = two_steps()
+    for at, end in steps:
         device.kernel(GEMM, at, end - exposed_us * US, launch=(thread, at + 1, at + 2))
         if name:
             thread.range(name, at + 3, at + 9)

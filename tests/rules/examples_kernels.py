@@ -25,7 +25,8 @@ from tests.rules.laid import (
     remembering,
 )
 from tests.rules.test_launch_rules import DENSE
-from tests.rules.test_memory_settings_rules import AWARE, FULL, recomputing
+from tests.rules.test_memory_rules import NOTHING_SAVED
+from tests.rules.test_memory_settings_rules import AWARE, EIGHT_SEQUENCES, FULL, REPEATED, recomputing
 
 
 def gemms(folder: Path, us: int = 900) -> Case:
@@ -99,20 +100,7 @@ def pieces(folder: Path) -> Case:
 def a_request_that_failed(folder: Path) -> Case:
     """a memory snapshot of an H100: 79 of 80 GiB reserved, a request of 2 GiB failed; 4 data-parallel
     ranks of TP=2, without distributed optimizer, sequence parallelism and recomputation."""
-    settings: dict[str, Value] = {
-        "use_distributed_optimizer": False,
-        "data_parallel_size": 4,
-        "tensor_model_parallel_size": 2,
-        "sequence_parallel": False,
-        "use_precision_aware_optimizer": False,
-        "bf16": True,
-        "fp8": None,
-        "recompute_granularity": None,
-        "micro_batch_size": 2,
-        "global_batch_size": 16,
-        "optimizer_name": "adam",
-    }
-    return given(short(folder), **settings)
+    return given(short(folder), **NOTHING_SAVED)
 
 
 @example("PD503")
@@ -183,14 +171,4 @@ def memory_of_others(folder: Path) -> Case:
 def norms_on_every_rank(folder: Path) -> Case:
     """steps of a model of 4 layers on 2 tensor-parallel ranks without sequence parallelism; micro-batches
     of 8 sequences of 8,192 tokens."""
-    settings: dict[str, Value] = {
-        "tensor_model_parallel_size": 2,
-        "sequence_parallel": False,
-        "pipeline_model_parallel_size": 1,
-        "virtual_pipeline_model_parallel_size": None,
-        "context_parallel_size": 1,
-        "micro_batch_size": 8,
-        "seq_length": 8192,
-        "recompute_granularity": None,
-    }
-    return knowing(given(gemms(folder), **settings), model=dense())
+    return knowing(given(gemms(folder), **REPEATED, **EIGHT_SEQUENCES), model=dense())

@@ -16,8 +16,8 @@ from perfdoc.rules.engine.advise import advise, proposed, value_of
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
+from tests.knobs.random_configurations import value
 from tests.rules.cases import case_of, step_with_gap
-from tests.rules.random_configurations import value
 
 
 def advice(knob: str, to: Value) -> Advice:

@@ -16,7 +16,7 @@ from perfdoc.simulator.captures.events import Collective
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
-from tests.rules.cases import STEP_US, US, case_of, result, step_with_communication
+from tests.rules.cases import US, case_of, result, step_with_communication, two_steps
 from tests.rules.communicating import communicating, with_exposed, with_rows
 from tests.rules.examples import example
 
@@ -27,13 +27,8 @@ MIB = 1 << 20
 def unknown(folder: Path, exposed_us: int, *, name: str = ALL_REDUCE, each_us: int = 0) -> Case:
     """Two steps of 1 ms: a product, then communication without a range's name beside nothing, in pieces of so
     much (0: one)."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    for i in range(2):
-        at = i * STEP_US * US
-        end = at + STEP_US * US
-        thread.range(f"perfdoc.step {i}", at, end)
+    builder, thread, device, steps = two_steps()
+    for at, end in steps:
         device.kernel(GEMM, at, end - exposed_us * US, launch=(thread, at + 1, at + 2))
         each = each_us or exposed_us
         for n in range(exposed_us // each):

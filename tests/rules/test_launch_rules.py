@@ -16,7 +16,6 @@ from perfdoc.rules.facts import graphs
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import (
-    STEP_US,
     US,
     case_of,
     evidence_of,
@@ -24,6 +23,7 @@ from tests.rules.cases import (
     result,
     settings_of,
     step_with_gap,
+    two_steps,
 )
 from tests.rules.laid import GIB, device_memory, given, laid, remembering
 
@@ -142,13 +142,8 @@ def test_a_larger_micro_batch_where_memory_takes_it(tmp_path: Path, starved: Cas
 def small(kernel_us: int, call_us: int, idle_us: int, count: int = 10) -> TimelineBuilder:
     """Steps of 1 ms that begin with short kernels, each idled for: its launch is a call of so many us that
     ends as it starts."""
-    builder = TimelineBuilder()
-    process = builder.process()
-    thread, device = process.thread(), process.device()
-    for i in range(2):
-        at = i * STEP_US * US
-        end = at + STEP_US * US
-        thread.range(f"perfdoc.step {i}", at, end)
+    builder, thread, device, steps = two_steps()
+    for at, end in steps:
         device.kernel(GEMM, at, at + 100 * US, launch=(thread, at, at + 1))
         now = at + 100 * US
         for _ in range(count):

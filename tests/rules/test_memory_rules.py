@@ -69,21 +69,24 @@ def test_out_of_memory_says_what_was_asked_for(tmp_path: Path, steps: Case) -> N
     assert evidence_of(found)[:4] == ["1", "0", "2.00 GiB", "0.50 GiB"]
 
 
+NOTHING_SAVED: dict[str, Value] = {
+    "use_distributed_optimizer": False,
+    "data_parallel_size": 4,
+    "tensor_model_parallel_size": 2,
+    "sequence_parallel": False,
+    "use_precision_aware_optimizer": False,
+    "bf16": True,
+    "fp8": None,
+    "recompute_granularity": None,
+    "micro_batch_size": 2,
+    "global_batch_size": 16,
+    "optimizer_name": "adam",
+}
+"""Four data-parallel ranks of TP=2 that keep all states and all activations."""
+
+
 def test_states_before_activations_before_the_micro_batch(tmp_path: Path, steps: Case) -> None:
-    settings: dict[str, Value] = {
-        "use_distributed_optimizer": False,
-        "data_parallel_size": 4,
-        "tensor_model_parallel_size": 2,
-        "sequence_parallel": False,
-        "use_precision_aware_optimizer": False,
-        "bf16": True,
-        "fp8": None,
-        "recompute_granularity": None,
-        "micro_batch_size": 2,
-        "global_batch_size": 16,
-        "optimizer_name": "adam",
-    }
-    found = result("PD502", failed(tmp_path, given(steps, **settings)))
+    found = result("PD502", failed(tmp_path, given(steps, **NOTHING_SAVED)))
     assert settings_of(found) == {
         "use_distributed_optimizer": True,
         "sequence_parallel": True,
@@ -93,7 +96,7 @@ def test_states_before_activations_before_the_micro_batch(tmp_path: Path, steps:
         "micro_batch_size": 1,
     }
     assert next(iter(settings_of(found))) == "use_distributed_optimizer"
-    alone = {**settings, "data_parallel_size": 1, "tensor_model_parallel_size": 1}
+    alone = {**NOTHING_SAVED, "data_parallel_size": 1, "tensor_model_parallel_size": 1}
     left = settings_of(result("PD502", failed(tmp_path, given(steps, **alone)))).keys()
     assert not {"use_distributed_optimizer", "use_precision_aware_optimizer", "sequence_parallel"} & left
 

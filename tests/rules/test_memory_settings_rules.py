@@ -268,22 +268,24 @@ def test_weights_under_fp8(steps: Case) -> None:
     assert result("PD507", given(steps)).state == "not_applicable"  # the names of the GEMMs tell fp16
 
 
+REPEATED: dict[str, Value] = {"tensor_model_parallel_size": 2, "sequence_parallel": False}
+EIGHT_SEQUENCES: dict[str, Value] = {
+    "pipeline_model_parallel_size": 1,
+    "virtual_pipeline_model_parallel_size": None,
+    "context_parallel_size": 1,
+    "micro_batch_size": 8,
+    "seq_length": 8192,
+    "recompute_granularity": None,
+}
+
+
 def test_repeated_activations(steps: Case) -> None:
-    settings: dict[str, Value] = {"tensor_model_parallel_size": 2, "sequence_parallel": False}
-    more: dict[str, Value] = {
-        "pipeline_model_parallel_size": 1,
-        "virtual_pipeline_model_parallel_size": None,
-        "context_parallel_size": 1,
-        "micro_batch_size": 8,
-        "seq_length": 8192,
-        "recompute_granularity": None,
-    }
-    found = result("PD510", knowing(given(steps, **settings, **more), model=dense()))
+    found = result("PD510", knowing(given(steps, **REPEATED, **EIGHT_SEQUENCES), model=dense()))
     # s b h is 64 Mi: 10 + 24 / 2 bytes of each instead of 34 / 2, 5 less, of each of 4 layers: 1.25 GiB.
     assert (settings_of(found), evidence_of(found)) == ({"sequence_parallel": True}, ["1.25 GiB"])
     assert found.level == "information"
-    full = {**more, "recompute_granularity": "full"}
-    assert result("PD510", knowing(given(steps, **settings, **full), model=dense())).evidence == []
-    assert result("PD510", given(steps, **{**settings, "sequence_parallel": True})).state == "passes"
+    full = {**EIGHT_SEQUENCES, "recompute_granularity": "full"}
+    assert result("PD510", knowing(given(steps, **REPEATED, **full), model=dense())).evidence == []
+    assert result("PD510", given(steps, **{**REPEATED, "sequence_parallel": True})).state == "passes"
     assert result("PD510", given(steps, tensor_model_parallel_size=1)).state == "not_applicable"
     assert result("PD510", given(steps, tensor_model_parallel_size=2)).state == "skipped"

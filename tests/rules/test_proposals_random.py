@@ -20,8 +20,8 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
 from tests.amount import tries
+from tests.knobs.random_configurations import drawn
 from tests.rules.planted_cases import LLAMA, MIXTRAL, on, with_exposed
-from tests.rules.random_configurations import drawn
 from tests.rules.simulated_cases import simulated_case, with_settings
 from tests.rules.test_communication_rules import contended
 
@@ -112,7 +112,7 @@ def failures(planted: list[Case], seeds: range) -> Iterator[str]:
 
 def test_the_settings_that_a_rule_of_the_catalogue_may_read_are_known() -> None:
     # `check` looks only at rules that may read what is changed: none may read anything else.
-    for seed in range(tries(100, 1000)):
+    for seed in range(tries(60, 1000)):
         configuration = drawn(random.Random(seed))
         for constraint in CONSTRAINTS:
             view = View(configuration)
@@ -123,8 +123,8 @@ def test_the_settings_that_a_rule_of_the_catalogue_may_read_are_known() -> None:
 
 @pytest.mark.parametrize("start", [0, pytest.param(2_000, marks=pytest.mark.slow)])
 def test_no_proposed_value_breaks_a_rule_of_the_catalogue(planted: list[Case], start: int) -> None:
-    # 300 configurations by default, 10,000 with the slow part; the seed of a failure makes it again.
-    seeds = range(tries(300, 2_000)) if start == 0 else range(start, 10_000)
+    # 150 configurations by default, 10,000 with the slow part; the seed of a failure makes it again.
+    seeds = range(tries(150, 2_000)) if start == 0 else range(start, 10_000)
     found = list(failures(planted, seeds))
     assert not found, "\n".join(found[:10])
 

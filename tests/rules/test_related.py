@@ -20,9 +20,9 @@ from perfdoc.rules.engine.registry import all_rules, applied, run_rules
 from perfdoc.rules.engine.related import changes_of
 from perfdoc.rules.engine.rule import Level, Meta, Rule, Verdict
 from tests.amount import tries
+from tests.knobs.random_configurations import mended, value
 from tests.rules.cases import case_of, step_with_gap
 from tests.rules.planted_cases import with_exposed
-from tests.rules.random_configurations import mended, value
 from tests.rules.simulated_cases import simulated_case
 from tests.rules.test_proposals_random import broken, seen
 
@@ -136,7 +136,7 @@ def near_sound(rng: random.Random) -> Configuration:
 
 def test_whatever_the_settings_are_advice_fits_together_or_says_so(planted: list[Case]) -> None:
     named = 0
-    for seed in range(tries(200, 2000)):
+    for seed in range(tries(100, 2000)):
         rng = random.Random(seed)
         configuration = near_sound(rng)
         before = broken(configuration)

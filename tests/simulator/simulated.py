@@ -27,10 +27,15 @@ DENSE = msgspec.structs.replace(known_models()["llama3-8b"], name="small", layer
 MOE = msgspec.structs.replace(known_models()["mixtral-8x7b"], name="small-moe", layers=4)
 
 
-def simulated(layout: str, *faults: str, shape: ModelShape = DENSE, steps: int = 2) -> SimulatedJob:
-    """A job of a small model with sequences of 4,096 tokens."""
-    given = layout if "seq=" in layout else f"seq=4096,{layout}"
-    return simulate(shape, parse_layout(given), planted=parse_faults(faults), steps=steps)
+def simulated(
+    layout: str, *faults: str, shape: ModelShape = DENSE, steps: int = 2, few_layers: bool = False
+) -> SimulatedJob:
+    """A job of a small model with sequences of 4,096 tokens. few_layers: of half as many, where the layout's
+    chunks leave it so many."""
+    lay = parse_layout(layout if "seq=" in layout else f"seq=4096,{layout}")
+    if few_layers:
+        shape = msgspec.structs.replace(shape, layers=max(shape.layers // 2, lay.pp * lay.vpp))
+    return simulate(shape, lay, planted=parse_faults(faults), steps=steps)
 
 
 def written(job: SimulatedJob, folder: Path, *, clock: Clock | None = None) -> list[Path]:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfdoc.simulator.engine import EdgeKind, GraphBuilder, TaskGraph, TaskKind, critical_path, schedule
+from perfdoc.simulator.engine.schedule import topological_order
 
 NO_RELEASE = np.iinfo(np.int64).min
 
@@ -94,3 +95,13 @@ def test_many_tasks_run_compiled_and_give_the_same() -> None:
     times = schedule(made)
     assert int(times.end_ns[-1]) == 60_002
     assert times.start_ns.tolist() == list(range(0, 60_002, 2))
+
+
+def test_an_order_of_few_tasks_and_of_many_and_none_of_a_circle() -> None:
+    """A chain from the last task to the first: few are ordered in plain Python, many compiled."""
+    for count in (30, 30_001):
+        tasks = np.arange(count, dtype=np.int64)
+        order = topological_order(count, tasks[1:], tasks[:-1])
+        assert order is not None
+        assert order.tolist() == list(range(count - 1, -1, -1))
+        assert topological_order(count, tasks, np.roll(tasks, 1)) is None
