@@ -19,14 +19,14 @@ from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.kernels.totals import NamedTime, kernel_times, kernels_only
 from perfdoc.analyzers.ledger.steps import StepLedgers, step_ledgers
-from perfdoc.analyzers.ledger.window import Ledger, build_ledger
+from perfdoc.analyzers.ledger.window import build_ledger
 from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
 from perfdoc.results.events import EventCounts
 from perfdoc.results.kernels import SuspectedCommunication
-from perfdoc.results.ranks import Communication, KernelsOnly
+from perfdoc.results.ranks import Communication, KernelsOnly, Ledger
 from perfdoc.traces import Device
 
 Also: TypeAlias = Callable[[DeviceView], Any]

@@ -13,10 +13,10 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import Step
 from perfdoc.analyzers.instances.spots import Nearby, find_spots
-from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.timeline import tracks
 from perfdoc.analyzers.timeline.rank import Track, named
 from perfdoc.analyzers.timeline.segments import Layer, Segments, paint, pool, segments_of
+from perfdoc.results.ranks import Ledger
 from perfdoc.traces import RangeKind
 
 _LEAST_PAD_NS = 50_000

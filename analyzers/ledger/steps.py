@@ -16,18 +16,11 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.device.idle import IDLE_CAUSES
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.analyzers.ledger.window import exposed_pieces
 from perfdoc.results.quality import MEASURED, Measured
 
-LEAVES = (
-    "compute",
-    *(f"exposed_comm.{d}" for d in DIMENSIONS),
-    "exposed_memcpy",
-    *(f"idle.{c}" for c in IDLE_CAUSES),
-)
 _EMPTY = np.empty(0, np.int64)
 
 

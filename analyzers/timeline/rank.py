@@ -10,9 +10,10 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.ledger.steps import LEAVES, distinct_names
+from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.timeline import tracks
 from perfdoc.analyzers.timeline.segments import Segments, pool
+from perfdoc.results.ranks import LEAVES
 from perfdoc.results.timeline import TrackKind
 
 LIMITS = {"ledger": 800, "compute": 500, "communication": 300, "host": 400}

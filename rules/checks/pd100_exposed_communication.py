@@ -91,7 +91,7 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _of(dimensions: Collection[str]) -> Callable[[RankMeasurement], int]:
-    return lambda rank: sum(rank.ledger.exposed_comm_ns[d] for d in dimensions)
+    return lambda rank: sum(rank.ledger.exposed_comm.by_name[d] for d in dimensions)
 
 
 def _transfers(case: Case, dimensions: Collection[str]) -> Callable[[RankMeasurement], int]:

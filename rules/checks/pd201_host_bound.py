@@ -68,10 +68,10 @@ def evaluate(case: Case) -> Verdict:
     whole capture, start-up included, only from `MOST_FRAC` on and as information. Where the host waits or
     works between steps instead, it says so and advises nothing about launches."""
     start_up = why_start_up_counts(case)
-    share = given(case.share(lambda r: r.ledger.idle_ns["host"]))
+    share = given(case.share(lambda r: r.ledger.idle.host))
     if start_up and share < MOST_FRAC:
         return Verdict(state="skipped", reason=start_up)
-    evidence = time_evidence(case, "idle before late launches", share, lambda r: r.ledger.idle_ns["host"])
+    evidence = time_evidence(case, "idle before late launches", share, lambda r: r.ledger.idle.host)
     evidence += _not_launched(case)
     if max(share, worth_frac(case, "without_launches")) < MIN_HOST_FRAC:
         return Verdict(state="passes", evidence=evidence)
@@ -133,7 +133,7 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence], start_up:
         reason=(_WAITS if waits else _BETWEEN) + (f"; {start_up}" if start_up else ""),
         evidence=[*evidence, *_waits(case)],
         remedy=_FIND_WAIT if waits else _FIND_WORK,
-        gain=ceiling(case, lambda r: r.ledger.idle_ns["host"], "all idle time before late launches"),
+        gain=ceiling(case, lambda r: r.ledger.idle.host, "all idle time before late launches"),
         verify="Run again: idle.host in the ledger falls.",
         false_alarm="Another program on the same cores: a thread that is ready to run and has no core is off "
         "the CPU too."
@@ -158,7 +158,7 @@ def _waits(case: Case) -> Iterator[Evidence]:
 
 
 def _before_small_ns(rank: RankMeasurement) -> int:
-    return min(rank.host.small_kernels.idle_before_ns or 0, rank.ledger.idle_ns["host"])
+    return min(rank.host.small_kernels.idle_before_ns or 0, rank.ledger.idle.host)
 
 
 def _small_kernels(case: Case) -> Iterator[Evidence]:

@@ -39,7 +39,7 @@ _OTHERS = (
 
 def evaluate(case: Case) -> Verdict:
     """Fires if the device idles during collections for `idle.MIN_GC_FRAC` of the window."""
-    share = given(case.share(lambda r: r.ledger.idle_ns["gc"]))
+    share = given(case.share(lambda r: r.ledger.idle.gc))
     count = sum(r.host.gc.count or 0 for r in case.ranks)
     evidence = [
         Evidence(label="garbage-collection idle time, mean over ranks", value=per_cent(share)),
@@ -61,7 +61,7 @@ def evaluate(case: Case) -> Verdict:
         advice=_advice(case, gain if logged else _scaled(gain, factor, said), logged=logged),
         otherwise=_OTHERS,
         gain=_scaled(
-            ceiling(case, lambda r: r.ledger.idle_ns["gc"], "all garbage-collection idle time"), factor, said
+            ceiling(case, lambda r: r.ledger.idle.gc, "all garbage-collection idle time"), factor, said
         ),
         verify="Run again: idle.gc in the ledger remains in every hundredth step only.",
         false_alarm="A profiler that keeps many Python objects makes collections longer.",

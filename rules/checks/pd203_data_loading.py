@@ -69,8 +69,8 @@ _SETTLE = {
 def evaluate(case: Case) -> Verdict:
     """Fires if data-loader stalls take `MIN_FRAC` of the window, those between steps that no range names
     included; says how they are known."""
-    share = given(case.share(lambda r: r.ledger.idle_ns["data"]))
-    evidence = time_evidence(case, "data-loader stalls", share, lambda r: r.ledger.idle_ns["data"])
+    share = given(case.share(lambda r: r.ledger.idle.data))
+    evidence = time_evidence(case, "data-loader stalls", share, lambda r: r.ledger.idle.data)
     evidence += _how_known(case)
     if max(share, worth_frac(case, "without_data")) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
@@ -91,7 +91,7 @@ def evaluate(case: Case) -> Verdict:
         advice=advice,
         otherwise=_NONE,
         gain=(None if known else predicted(case, "without_data"))
-        or ceiling(case, lambda r: r.ledger.idle_ns["data"], "all data-loader stalls"),
+        or ceiling(case, lambda r: r.ledger.idle.data, "all data-loader stalls"),
         verify="Run again: idle.data in the ledger falls.",
         false_alarm=_FALSE_ALARMS[_strength(case)],
     )
@@ -147,9 +147,9 @@ def _keep_up(case: Case, now: int, to: int) -> bool:
     Stalls of half a step, no processes, to two: 0.25 <= 0.5.
     """
     waits = [
-        (r.host.data.total_ns or 0) / r.ledger.window_ns
+        (r.host.data.total_ns or 0) / r.ledger.total
         for r in case.ranks
-        if r.host.data.state == "measured" and r.ledger.window_ns
+        if r.host.data.state == "measured" and r.ledger.total
     ]
     wait = max(waits, default=0.0)
     return (now / to if now else wait / to) <= 1 - wait

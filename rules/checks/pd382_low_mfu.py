@@ -56,8 +56,8 @@ def evaluate(case: Case) -> Verdict:
     what guides add after them. What to set, and for what gain, is for the rules named to say."""
     mfu = given(case.job.mfu.value)
     evidence = [Evidence(label="MFU", value=per_cent(mfu))]
-    exposed = case.share(lambda r: sum(r.ledger.exposed_comm_ns.values()))
-    idle = case.share(lambda r: sum(r.ledger.idle_ns.values()))
+    exposed = case.share(lambda r: r.ledger.exposed_comm.total)
+    idle = case.share(lambda r: r.ledger.idle.total)
     if exposed is not None and idle is not None:
         value = f"{per_cent(exposed)}, {per_cent(idle)}"
         evidence.append(Evidence(label="exposed communication, idle time, mean over ranks", value=value))

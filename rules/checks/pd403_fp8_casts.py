@@ -68,7 +68,7 @@ def evaluate(case: Case) -> Verdict:
 
 def _casts_ns(rank: RankMeasurement) -> int:
     found = sum(k.total_ns for k in rank.kernel_times if k.kernel_class is KernelClass.QUANTISATION)
-    return min(found, rank.ledger.compute_ns)
+    return min(found, rank.ledger.compute)
 
 
 def _advice(case: Case, recipe: str) -> list[Advice]:

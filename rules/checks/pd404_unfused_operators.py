@@ -150,7 +150,7 @@ def _time_of(knob: str | None, pattern: str | None = None) -> Callable[[RankMeas
             for u in found
             if (not knob or u.knob == knob) and (not pattern or u.pattern == pattern)
         )
-        return min(total, rank.ledger.compute_ns)
+        return min(total, rank.ledger.compute)
 
     return of
 

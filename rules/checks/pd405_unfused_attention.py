@@ -104,7 +104,7 @@ def _unfused_ns(rank: RankMeasurement) -> int:
     for row in rank.kernel_times:
         times[row.kernel_class] += row.total_ns
     softmax = 0 if times[KernelClass.ATTENTION] else times[KernelClass.SOFTMAX]
-    return min(max(sequences, softmax), rank.ledger.compute_ns)
+    return min(max(sequences, softmax), rank.ledger.compute)
 
 
 def _attention_frac(case: Case) -> float | None:

@@ -20,9 +20,9 @@ from perfdoc.rules.facts.exposed import ceiling_of_transfer
 
 _WHOLE: Mapping[str, Callable[[Case], Gain | None]] = MappingProxyType(
     {
-        "idle.host": lambda case: ceiling(case, lambda r: r.ledger.idle_ns["host"], ""),
-        "idle.gc": lambda case: ceiling(case, lambda r: r.ledger.idle_ns["gc"], ""),
-        "idle.data": lambda case: ceiling(case, lambda r: r.ledger.idle_ns["data"], ""),
+        "idle.host": lambda case: ceiling(case, lambda r: r.ledger.idle.host, ""),
+        "idle.gc": lambda case: ceiling(case, lambda r: r.ledger.idle.gc, ""),
+        "idle.data": lambda case: ceiling(case, lambda r: r.ledger.idle.data, ""),
         "exposed_comm.dp": lambda case: ceiling_of_transfer(case, "dp"),
         "exposed_comm.tp": lambda case: ceiling_of_transfer(case, "tp"),
         "exposed_comm.cp": lambda case: ceiling_of_transfer(case, "cp"),

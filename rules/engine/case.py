@@ -87,8 +87,8 @@ class Case:
         Longer windows weigh more, as in the share that the report prints for all ranks together:
         1 of 10 ns on one rank and 9 of 30 ns on another are 25 %.
         """
-        whole = sum(r.ledger.window_ns for r in self.ranks)
-        return sum(of(r) for r in self.ranks if r.ledger.window_ns) / whole if whole else None
+        whole = sum(r.ledger.total for r in self.ranks)
+        return sum(of(r) for r in self.ranks if r.ledger.total) / whole if whole else None
 
     def per_step_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
         """Nanoseconds of a step, mean over ranks; None if a window is not made of steps."""
@@ -104,7 +104,7 @@ class Case:
     @property
     def unit_ms(self) -> float | None:
         """The longest of the ranks' mean steps, or of their windows; None if all are empty."""
-        each = (r.ledger.window_ns / (len(r.window.steps) if self.unit == "step" else 1) for r in self.ranks)
+        each = (r.ledger.total / (len(r.window.steps) if self.unit == "step" else 1) for r in self.ranks)
         return max(each, default=0.0) / 1e6 or None
 
     @property

@@ -20,7 +20,7 @@ MIN_FRAC = 0.05
 
 def exposed_ns(dimension: str) -> Callable[[RankMeasurement], int]:
     """A rank's exposed communication of a dimension."""
-    return lambda rank: rank.ledger.exposed_comm_ns[dimension]
+    return lambda rank: rank.ledger.exposed_comm.by_name[dimension]
 
 
 def transfer_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
@@ -30,7 +30,7 @@ def transfer_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
     all of the wait is subtracted from the exposed time, down to 0.
     """
     wait = waited_ns(case, dimension)
-    return lambda rank: max(0, rank.ledger.exposed_comm_ns[dimension] - wait(rank))
+    return lambda rank: max(0, rank.ledger.exposed_comm.by_name[dimension] - wait(rank))
 
 
 def waited_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:

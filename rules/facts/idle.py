@@ -23,4 +23,4 @@ def between_steps_ns(rank: RankMeasurement) -> int:
 
 def launching_ns(rank: RankMeasurement) -> int:
     """idle.host less both: what fewer or faster launches can act on."""
-    return max(rank.ledger.idle_ns["host"] - waiting_ns(rank) - between_steps_ns(rank), 0)
+    return max(rank.ledger.idle.host - waiting_ns(rank) - between_steps_ns(rank), 0)

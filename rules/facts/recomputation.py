@@ -53,7 +53,7 @@ NEEDS = (
 
 def again_ns(rank: RankMeasurement) -> int:
     """A rank's kernels recomputed for the backward pass."""
-    return min(rank.kernel_parts.recompute_ns or 0, rank.ledger.compute_ns)
+    return min(rank.kernel_parts.recompute_ns or 0, rank.ledger.compute)
 
 
 def is_needless(case: Case) -> bool:

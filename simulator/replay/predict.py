@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from itertools import pairwise
 
-from perfdoc.analyzers.ledger.window import Ledger
+from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits.edit import Edit

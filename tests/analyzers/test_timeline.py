@@ -11,7 +11,7 @@ import pytest
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
-from perfdoc.analyzers.ledger.steps import LEAVES, step_ledgers
+from perfdoc.analyzers.ledger.steps import step_ledgers
 from perfdoc.analyzers.ledger.window import build_ledger
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.pipeline.passes import Passes
@@ -33,6 +33,7 @@ from perfdoc.analyzers.timeline.tracks import (
     ledger_pieces,
     ledger_track,
 )
+from perfdoc.results.ranks import LEAVES
 from perfdoc.results.timeline import Timeline, TimelineTrack
 from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder

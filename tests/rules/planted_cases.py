@@ -60,12 +60,10 @@ def with_exposed(case: Case, dimension: str, frac: float) -> Case:
 
     def changed(rank: RankMeasurement) -> RankMeasurement:
         ledger = rank.ledger
-        ns = math.ceil(frac * ledger.window_ns)
-        more = ns - ledger.exposed_comm_ns[dimension]
-        exposed = {**ledger.exposed_comm_ns, dimension: ns}
-        return replace(
-            rank, ledger=replace(ledger, exposed_comm_ns=exposed, compute_ns=ledger.compute_ns - more)
-        )
+        ns = math.ceil(frac * ledger.total)
+        more = ns - ledger.exposed_comm.by_name[dimension]
+        exposed = replace(ledger.exposed_comm, **{dimension: ns})
+        return replace(rank, ledger=replace(ledger, exposed_comm=exposed, compute=ledger.compute - more))
 
     captures = [replace(c, ranks=[changed(r) for r in c.ranks]) for c in case.captures]
     return replace(case, captures=captures)
@@ -79,7 +77,7 @@ def with_compute(case: Case, step_ns: int) -> Case:
         ledger = rank.ledger
         return replace(
             rank,
-            ledger=replace(ledger, compute_ns=ledger.compute_ns + more, window_ns=ledger.window_ns + more),
+            ledger=replace(ledger, compute=ledger.compute + more),
         )
 
     captures = [replace(c, ranks=[changed(r) for r in c.ranks]) for c in case.captures]

@@ -21,7 +21,7 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
     device: with the rank as all captures together tell it. input_index: index into Diagnosis.inputs.
     label: what reports call it.
     """
-    w, ledger = m.window, m.ledger
+    w = m.window
     return d.Rank(
         label=label,
         rank=device.rank,
@@ -47,12 +47,7 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
             pause=w.pause,
             runs_once=w.runs_once,
         ),
-        ledger_ns=d.Ledger(
-            compute=ledger.compute_ns,
-            exposed_comm=d.ExposedComm(**ledger.exposed_comm_ns),
-            exposed_memcpy=ledger.exposed_memcpy_ns,
-            idle=d.Idle(**ledger.idle_ns),
-        ),
+        ledger_ns=m.ledger,
         kernel_parts=m.kernel_parts,
         suspected=m.suspected,
         contention=m.contention,

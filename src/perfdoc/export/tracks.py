@@ -13,8 +13,8 @@ from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
 from perfdoc.analyzers.device.host_state import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.timeline.tracks import ledger_pieces
+from perfdoc.results.ranks import LEAVES
 from perfdoc.traces import RangeKind
 from perfdoc.traces.model import ApiCalls, CopyKind, Operators, Ranges, Thread
 
