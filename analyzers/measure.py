@@ -160,15 +160,21 @@ def measure_trace(
             )
         found = NO_EVENTS if activity.on_host else events[device.process]
         try:
-            window = find_window(trace, activity, request, known, host_time=bool(found.work_missing))
+            window, step_ranges = find_window(
+                trace, activity, request, known, host_time=bool(found.work_missing)
+            )
         except ValueError as error:
             raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
         if not found.partial:
-            window = in_parts(trace, activity, kinds, launches, window)
+            window, step_ranges = in_parts(
+                trace, activity, kinds, launches, window, step_ranges, chosen=request.chosen
+            )
         view = DeviceView(
             trace=trace,
             activity=without_launches(activity) if found.partial else activity,
             window=window,
+            step_ranges=step_ranges,
+            window_chosen=request.chosen,
             kinds=kinds,
             launches=launches,
             known=known,

@@ -10,7 +10,6 @@ from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.steps import HostSteps
 from perfdoc.analyzers.instances.device import Instance, device_instances
@@ -26,7 +25,7 @@ from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
 from perfdoc.results.events import EventCounts
 from perfdoc.results.kernels import SuspectedCommunication
-from perfdoc.results.ranks import Communication, KernelsOnly, Ledger
+from perfdoc.results.ranks import Communication, KernelsOnly, Ledger, Window
 from perfdoc.traces import Device
 
 Also: TypeAlias = Callable[[DeviceView], Any]
@@ -40,6 +39,8 @@ class RankMeasurement:
     device: Device
     events: EventCounts
     window: Window
+    window_chosen: bool
+    """Whether the user chose it."""
     on_host: bool
     """Whether the rank trains on the CPU."""
     span_ns: tuple[int, int]
@@ -86,6 +87,7 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         device=view.device,
         events=view.events,
         window=window,
+        window_chosen=view.window_chosen,
         on_host=activity.on_host,
         span_ns=activity.span,
         ledger=ledger,

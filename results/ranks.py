@@ -30,6 +30,11 @@ class Step:
     start_ns: int
     duration_ns: int
 
+    @property
+    def end_ns(self) -> int:
+        """Where the next one begins."""
+        return self.start_ns + self.duration_ns
+
 
 @dataclass(frozen=True, kw_only=True)
 class Window:

@@ -91,7 +91,7 @@ def _wait_at_start(idle: HostIdle, calls: HostCalls, rows: I64) -> I64:
 
 def alloc_calls(view: DeviceView, calls: HostCalls, threads: Sequence[ThreadIdle]) -> AllocCalls:
     """Find the allocation calls of one device's launching threads."""
-    steps = len(view.window.steps)
+    steps = view.window.steps
     rows, step = _in_steps(view, calls, calls.outermost(CallKind.ALLOCATION))
     ordered, _ = _in_steps(view, calls, calls.outermost(CallKind.STREAM_ALLOCATION))
     inside = inside_ns(calls, rows, threads)
@@ -115,5 +115,5 @@ def alloc_calls(view: DeviceView, calls: HostCalls, threads: Sequence[ThreadIdle
 
 def _in_steps(view: DeviceView, calls: HostCalls, rows: I64) -> tuple[I64, I64]:
     """Calls that lie in steps, where the window has steps, and the step of each."""
-    step = step_at(view.window, calls.start_ns[rows])
+    step = step_at(view, calls.start_ns[rows])
     return (rows[step >= 0], step[step >= 0]) if view.window.steps else (rows, step)

@@ -39,7 +39,7 @@ def python_split(
     view: DeviceView, idle: HostIdle, calls: HostCalls, threads: Sequence[ThreadIdle]
 ) -> PythonSplit:
     """Divide what of a device's idle.host lies in no CUDA call."""
-    between = view.idle_inputs.stalls.pauses if len(view.window.steps) > 1 else None
+    between = view.idle_inputs.stalls.pauses if view.window.steps > 1 else None
     traced = view.trace.capabilities["thread_states"].available
     if not traced and between is None:
         return PythonSplit(computing_ns=None, waiting_ns=None, between_steps_ns=None, waits=[])

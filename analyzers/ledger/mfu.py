@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from perfdoc.analyzers.device.window import Window
 from perfdoc.profiling.flops import CONVENTION, flops_per_token, peak_flops
 from perfdoc.results.figures import duration
 from perfdoc.results.headline import Mfu, WaterfallBar
-from perfdoc.results.ranks import Ledger
+from perfdoc.results.ranks import Ledger, Window
 from perfdoc.traces.job_facts import JobFacts
 
 IDEAL, BEYOND_IDEAL = "ideal", "compute_beyond_ideal"
@@ -46,7 +45,7 @@ def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | Non
     ranks: those that the captures show. world_size: ranks of the whole job as the captures say, None where
     they do not. communicates: whether any of them moves data to another rank.
     """
-    steps = sum(len(r.window.steps) for r in ranks)
+    steps = sum(r.window.steps for r in ranks)
     in_steps = steps > 0 and all(r.window.kind == "steps" for r in ranks)
     total_ns = sum(r.window.duration_ns for r in ranks)
     step_ns = total_ns / steps if in_steps and total_ns else None

@@ -47,7 +47,7 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 
 def step_ledgers(view: DeviceView) -> StepLedgers:
     """The ledger of each step of one device."""
-    steps = view.window.steps
+    steps = view.window.step_list
     if not steps:
         return StepLedgers.missing(
             f"The window is not made of steps ({view.window.reason}).",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.intervals import I64, index_within
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.launches import innermost
 from perfdoc.analyzers.device.view import DeviceView
@@ -48,11 +48,9 @@ def find_passes(view: DeviceView) -> Passes:
     """Passes inside the window's steps; empty where nothing names them."""
     rows, is_forward = pass_ranges(view)
     ranges = view.trace.ranges
-    steps = view.window.steps
     begin, end = ranges.start_ns[rows], ranges.end_ns[rows]
-    step = np.searchsorted([s.host_start_ns for s in steps], begin, "right") - 1
-    host_end = np.array([s.host_end_ns for s in steps] or [0], np.int64)
-    inside = (step >= 0) & (begin < host_end[np.maximum(step, 0)])
+    step = index_within(view.step_ranges.start_ns, view.step_ranges.end_ns, begin)
+    inside = step >= 0
     rows, is_forward, step = rows[inside], is_forward[inside], step[inside]
     start, end = begin[inside], end[inside]
     micro_batch = _micro_batches(view, rows)

@@ -10,7 +10,7 @@ from typing import Literal
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
+from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, index_within, union
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.ledger.window import exposed_pieces
@@ -69,7 +69,7 @@ class PipelineRank:
 
 def pipeline_rank(view: DeviceView) -> PipelineRank:
     """Measure one device. Not measured without steps or without pipeline communication."""
-    steps = view.window.steps
+    steps = view.window.step_list
     messages = find_messages(view)
     start = np.array([s.start_ns for s in steps], np.int64)
     end = np.array([s.end_ns for s in steps], np.int64)
@@ -122,17 +122,10 @@ _NO_PASSES = Passes(step=_NONE, is_forward=np.empty(0, bool), micro_batch=_NONE,
 
 def _steps_of(view: DeviceView, messages: Messages) -> I64:
     """The step that each was launched in, by the host; where the launch is unknown, by the device's time."""
-    steps = view.window.steps
-    if not steps:
-        return np.full(len(messages), -1, np.int64)
-
-    def within(time: I64, start: list[int], end: list[int]) -> I64:
-        at = np.searchsorted(start, time, "right") - 1
-        inside = (at >= 0) & (time < np.array(end, np.int64)[np.maximum(at, 0)])
-        return np.where(inside, at, -1)
-
-    by_host = within(messages.launch_ns, [s.host_start_ns for s in steps], [s.host_end_ns for s in steps])
-    by_device = within(messages.start_ns, [s.start_ns for s in steps], [s.end_ns for s in steps])
+    steps, ranges = view.window.step_list, view.step_ranges
+    start, end = (np.array([getattr(s, n) for s in steps], np.int64) for n in ("start_ns", "end_ns"))
+    by_host = index_within(ranges.start_ns, ranges.end_ns, messages.launch_ns)
+    by_device = index_within(start, end, messages.start_ns)
     return np.where(messages.launch_ns >= 0, by_host, by_device)
 
 
@@ -140,7 +133,7 @@ def _phases(
     view: DeviceView, passes: Passes, messages: Messages, message_step: I64
 ) -> tuple[I64, I64, Literal["ranges", "messages", ""]]:
     """Start and end of each step's phase, and how they are known."""
-    steps = view.window.steps
+    steps = view.window.step_list
     start = np.full(len(steps), np.iinfo(np.int64).max, np.int64)
     end = np.full(len(steps), -1, np.int64)
     source: Literal["ranges", "messages", ""] = ""

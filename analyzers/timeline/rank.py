@@ -76,12 +76,12 @@ def rank_timeline(view: DeviceView) -> tuple[StepTimeline, ...]:
         return ()
     if not window.steps:
         return (_step(view, "", *_middle(view)),)
-    names = distinct_names([s.name for s in window.steps])
-    length = np.array([s.end_ns - s.start_ns for s in window.steps], np.int64)
+    names = distinct_names([s.name for s in window.step_list])
+    length = np.array([s.duration_ns for s in window.step_list], np.int64)
     rows = len(view.trace.kernels.start_ns) + len(view.trace.api_calls.start_ns)
     most = min(_CANDIDATES, max(1, _ROWS // max(rows, 1)))
     return tuple(
-        _step(view, names[i], window.steps[i].start_ns, window.steps[i].end_ns)
+        _step(view, names[i], window.step_list[i].start_ns, window.step_list[i].end_ns)
         for i in typical_first(length)[:most].tolist()
     )
 

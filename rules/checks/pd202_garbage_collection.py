@@ -87,7 +87,7 @@ def _as_often_as_set(case: Case) -> tuple[float, str]:
     """(factor, reason) for a window that is shorter than the collection interval but holds a collection. At
     an interval of 0 the trainer does not trigger collections: 1."""
     interval = _interval(case)
-    steps = min((len(r.window.steps) for r in case.ranks), default=0)
+    steps = min((r.window.steps for r in case.ranks), default=0)
     count = max((r.host.gc.count or 0 for r in case.ranks), default=0)
     if not interval or not count or not steps or steps >= interval * count:
         return 1.0, ""

@@ -94,7 +94,7 @@ class Case:
         """Nanoseconds of a step, mean over ranks; None if a window is not made of steps."""
         if not all(r.window.steps for r in self.ranks):
             return None
-        return statistics.fmean(of(r) / len(r.window.steps) for r in self.ranks) / 1e6
+        return statistics.fmean(of(r) / r.window.steps for r in self.ranks) / 1e6
 
     @property
     def unit(self) -> Literal["step", "window"]:
@@ -104,7 +104,7 @@ class Case:
     @property
     def unit_ms(self) -> float | None:
         """The longest of the ranks' mean steps, or of their windows; None if all are empty."""
-        each = (r.ledger.total / (len(r.window.steps) if self.unit == "step" else 1) for r in self.ranks)
+        each = (r.ledger.total / (r.window.steps if self.unit == "step" else 1) for r in self.ranks)
         return max(each, default=0.0) / 1e6 or None
 
     @property

@@ -69,7 +69,7 @@ def messages(case: Case, dimensions: Collection[str]) -> list[Messages]:
         if row.dimension in dimensions:
             rows.setdefault(row.collective, []).append(row)
     by_step = case.unit == "step"
-    per = sum(len(r.window.steps) for r in case.ranks) if by_step else len(case.ranks)
+    per = sum(r.window.steps for r in case.ranks) if by_step else len(case.ranks)
     found = [_together(collective, mine, max(1, per)) for collective, mine in rows.items()]
     return sorted(found, key=lambda m: -m.exposed_ns)
 

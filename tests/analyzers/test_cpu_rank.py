@@ -58,7 +58,7 @@ def test_with_operators(tmp_path: Path) -> None:
     path = write_kineto(planted(operators=True).build(), tmp_path / "x.json", 77)
     ((rank,), notes) = measure_trace(read_kineto(path), WindowRequest())
     assert (rank.device.rank, rank.device.rank_evidence, rank.device.gpu_name) == (3, "mark", "CPU")
-    assert [(s.start_ns, s.end_ns) for s in rank.window.steps] == [(0, 1000), (1000, 1100)]
+    assert [(s.start_ns, s.end_ns) for s in rank.window.step_list] == [(0, 1000), (1000, 1100)]
     trace = read_kineto(path)
     activity = cpu_activity(with_marked_ranks(trace, marked_ranks(trace)), 0)
     assert activity is not None

@@ -76,7 +76,7 @@ def test_kineto_with_nccl_metadata(shared_traces: Path) -> None:
     figures = (k.span_ns, k.busy_ns, k.comm_ns, k.hidden_ns, k.exposed_ns)
     assert [round(f / 1000) for f in figures] == [660551, 155215, 46876, 7317, 39559]
     assert result.window.kind == "steps"
-    assert len(result.window.steps) == 3
+    assert result.window.steps == 3
     by_collective = {c.collective: c for c in result.communication}
     assert set(by_collective) == {"all_reduce", "broadcast"}
     assert {c.group for c in result.communication} == {"default_pg"}

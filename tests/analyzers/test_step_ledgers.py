@@ -27,7 +27,7 @@ def agree(view: DeviceView) -> StepLedgers:
     assert tuple(found.leaf_ns) == LEAVES
     whole = ledger_of(view, view.window.start_ns, view.window.end_ns)
     assert {leaf: int(ns.sum()) for leaf, ns in found.leaf_ns.items()} == whole
-    for i, step in enumerate(view.window.steps):
+    for i, step in enumerate(view.window.step_list):
         assert {leaf: int(ns[i]) for leaf, ns in found.leaf_ns.items()} == ledger_of(
             view, step.start_ns, step.end_ns
         )

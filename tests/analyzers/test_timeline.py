@@ -101,7 +101,7 @@ def test_tracks_by_hand(tmp_path: Path) -> None:
 def agree(view: DeviceView) -> None:
     """Every step's tracks against its ledger."""
     ledgers = step_ledgers(view)
-    for i, step in enumerate(view.window.steps):
+    for i, step in enumerate(view.window.step_list):
         pieces = ledger_pieces(view, step.start_ns, step.end_ns)
         assert pieces.sums_ns(len(LEAVES)).tolist() == [int(ledgers.leaf_ns[leaf][i]) for leaf in LEAVES]
         compute = drawn(compute_track(view, step.start_ns, step.end_ns))

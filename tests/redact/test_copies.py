@@ -37,7 +37,7 @@ def measured(path: Path) -> list[RankMeasurement]:
 def assert_same(one: Path, two: Path) -> None:
     for a, b in zip(measured(one), measured(two), strict=True):
         assert a.ledger == b.ledger
-        assert a.window.steps == b.window.steps
+        assert a.window.step_list == b.window.step_list
         assert [(k.name, k.count, k.total_ns) for k in a.kernel_times] == [
             (k.name, k.count, k.total_ns) for k in b.kernel_times
         ]

@@ -94,7 +94,7 @@ def with_exposed(case: Case, **exposed_us: float) -> Case:
     """The same with so much exposed communication in each step, taken from compute."""
     ranks = []
     for rank in case.ranks:
-        ns = {d: round(us * US * len(rank.window.steps)) for d, us in exposed_us.items()}
+        ns = {d: round(us * US * rank.window.steps) for d, us in exposed_us.items()}
         now = rank.ledger.exposed_comm.by_name
         more = sum(ns.values()) - sum(now[d] for d in ns)
         exposed = replace(rank.ledger.exposed_comm, **ns)

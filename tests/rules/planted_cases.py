@@ -73,7 +73,7 @@ def with_compute(case: Case, step_ns: int) -> Case:
     """The same with so much more compute in each step, and windows longer by that."""
 
     def changed(rank: RankMeasurement) -> RankMeasurement:
-        more = step_ns * len(rank.window.steps)
+        more = step_ns * rank.window.steps
         ledger = rank.ledger
         return replace(
             rank,

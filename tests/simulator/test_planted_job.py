@@ -66,7 +66,7 @@ def test_all_ranks_in_one_file(tmp_path: Path) -> None:
 def _equal(measured: RankMeasurement, answer: RankAnswer) -> None:
     window, ledger = measured.window, measured.ledger
     assert window.kind == "steps"
-    assert tuple(s.start_ns for s in window.steps) == answer.step_start_ns
+    assert tuple(s.start_ns for s in window.step_list) == answer.step_start_ns
     assert (window.start_ns, window.end_ns) == (answer.window_start_ns, answer.window_end_ns)
     assert ledger.compute == answer.compute_ns
     assert _present(ledger.exposed_comm.by_name) == _present(answer.exposed_comm_ns)

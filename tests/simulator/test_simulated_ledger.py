@@ -39,7 +39,7 @@ def check(layout: str, *faults: str, moe: bool = False, folder: Path) -> None:
         found, truth = measured(path), rank_ledger(timed)
         window, ledger = found.window, found.ledger
         assert (window.kind, found.device.rank) == ("steps", timed.work.rank)
-        assert tuple(s.start_ns for s in window.steps) == truth.step_start_ns
+        assert tuple(s.start_ns for s in window.step_list) == truth.step_start_ns
         assert (window.start_ns, window.end_ns) == (truth.window_start_ns, truth.window_end_ns)
         assert ledger.compute == truth.compute_ns
         assert present(ledger.exposed_comm.by_name) == truth.exposed_comm_ns

@@ -89,7 +89,7 @@ def own_names(view: DeviceView) -> tuple[str, ...]:
         *copies,
         "cuda graph",
         *_collectives(view),
-        *(s.name for s in view.window.steps),
+        *(s.name for s in view.window.step_list),
     )
 
 
@@ -130,7 +130,7 @@ def _same(name: str, n: int) -> I64:
 
 
 def _steps(view: DeviceView, first: int) -> Iterator[Track]:
-    steps = view.window.steps
+    steps = view.window.step_list
     yield Track(
         name="steps",
         kind="apart",
