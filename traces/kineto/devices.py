@@ -54,11 +54,11 @@ def gpus(device_properties: Any) -> dict[int, Gpu]:
 
 def distributed(info: Any) -> Distributed:
     """Rank, world size and process groups of distributedInfo (an object, or its JSON as text)."""
-    info = _parsed(info)
+    info = parsed(info)
     if not isinstance(info, dict):
         return Distributed(rank=None, world_size=None, groups=())
     rank = non_negative(info.get("rank"))
-    config = _parsed(info.get("pg_config"))
+    config = parsed(info.get("pg_config"))
     entries = config.values() if isinstance(config, dict) else config if isinstance(config, list) else ()
     groups = tuple(
         Group(
@@ -87,7 +87,8 @@ def utc_origin_ns(base_time_ns: Any, first_ns: int | None) -> int | None:
     return 0 if is_epoch else None
 
 
-def _parsed(value: Any) -> Any:
+def parsed(value: Any) -> Any:
+    """A value of distributedInfo, which may be JSON as text; None where that cannot be read."""
     if not isinstance(value, str):
         return value
     try:
