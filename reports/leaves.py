@@ -96,6 +96,8 @@ LEAVES: tuple[Leaf, ...] = (
     ),
     *(_idle_leaf(cause) for cause in IDLE_CAUSES),
 )
+LABELS = {leaf.path: leaf.label for leaf in LEAVES}
+"""By path."""
 
 
 def leaf_values(ledger: Ledger) -> list[int]:

@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
+from perfdoc.traces.table import I64 as I64
+
 _FEWER = 4
 """From so many times for each instant, counting the other way round is faster (12 times at 20)."""
 

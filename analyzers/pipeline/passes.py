@@ -24,7 +24,7 @@ _FORMS = (
 )
 """(forward, backward) on the whole name: ours, else megatron-core's functions and timers."""
 _MICRO_BATCH = re.compile(rf"{re.escape(vocabulary.MICRO_BATCH)} (\d{{1,9}})")
-_INSIDE_A_PASS = [DIMENSIONS.index(d) for d in ("tp", "cp", "ep")]
+INSIDE_A_PASS = [DIMENSIONS.index(d) for d in ("tp", "cp", "ep")]
 """Communication that belongs to the pass that launched it; gradients and messages run on beside others."""
 
 
@@ -130,7 +130,7 @@ def _on_device(view: DeviceView, begin: I64, end: I64) -> tuple[I64, I64]:
     """First start and last end of what was launched in each range; (0, 0) where nothing was."""
     activity = view.activity
     mine = np.ones(len(activity.start_ns), bool)
-    mine[activity.comm_rows] = np.isin(activity.communication.dimension, _INSIDE_A_PASS)
+    mine[activity.comm_rows] = np.isin(activity.communication.dimension, INSIDE_A_PASS)
     # By time alone: autograd launches a backward from a thread of its own while the range's waits.
     at = np.searchsorted(begin, activity.launch_start_ns, "right") - 1
     mine &= (at >= 0) & (activity.launch_start_ns < np.append(end, 0)[at])

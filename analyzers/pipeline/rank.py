@@ -11,11 +11,11 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, index_within, union
-from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
+from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.ledger.window import exposed_pieces
-from perfdoc.analyzers.pipeline.messages import Messages, find_messages
-from perfdoc.analyzers.pipeline.passes import Passes, find_passes
+from perfdoc.analyzers.pipeline.messages import PP, Messages, find_messages
+from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, Passes, find_passes
 from perfdoc.profiling.marks import parse_group_marks
 
 GROUP = "PIPELINE_MODEL_PARALLEL_GROUP"
@@ -26,8 +26,6 @@ _REMEDIES = {
     True: "Analyse the whole run directory: its folder `collectives` has the completion of messages.",
 }
 """For a rank on a GPU, and for one on the CPU."""
-_PP = DIMENSIONS.index("pp")
-_INSIDE_A_PASS = [DIMENSIONS.index(d) for d in ("tp", "cp", "ep")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +159,7 @@ def _around(
     gradients are reduced. Where a message does not say which way it goes, compute before it tells.
     """
     comm = activity.communication
-    mine = np.isin(comm.dimension, _INSIDE_A_PASS)
+    mine = np.isin(comm.dimension, INSIDE_A_PASS)
     work = activity.compute | union(comm.start_ns[mine], comm.end_ns[mine])
     work = work.clip(step_start_ns, step_end_ns)
     if not len(work):
@@ -175,7 +173,7 @@ def _around(
     if last_sends:
         until = int(messages.start_ns[last]) + 1
     else:
-        later = (comm.start_ns >= messages.end_ns[last]) & ~mine & (comm.dimension != _PP)
+        later = (comm.start_ns >= messages.end_ns[last]) & ~mine & (comm.dimension != PP)
         until = int(comm.start_ns[later].min(initial=step_end_ns))
     at = int(np.searchsorted(work.start_ns, until)) - 1
     return begin, max(int(work.end_ns[max(at, 0)]), begin + 1)
@@ -191,7 +189,7 @@ def _idle(activity: Activity, messages: Messages, phase_start: I64, phase_end: I
     """Pipeline idle inside each phase."""
     exposed = EMPTY
     for begin, finish, dimension, covered in exposed_pieces(activity.communication, activity.compute):
-        mine = dimension == _PP  # as in the ledger: what compute provably waited for goes first
+        mine = dimension == PP  # as in the ledger: what compute provably waited for goes first
         exposed = exposed | (union(begin[mine], finish[mine]) - covered)
     before, after = messages.gap_before_ns, messages.gap_after_ns
     gap_start = np.concatenate((messages.start_ns - before, messages.end_ns))

@@ -14,7 +14,7 @@ from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.timeline import tracks
 from perfdoc.analyzers.timeline.segments import Segments, pool
 from perfdoc.results.ranks import LEAVES
-from perfdoc.results.timeline import TrackKind
+from perfdoc.results.timeline import TYPICAL_FRAC, TrackKind
 
 LIMITS = {"ledger": 800, "compute": 500, "communication": 300, "host": 400}
 """Segments of each track at most; together 2,000 a device."""
@@ -31,8 +31,6 @@ _TRACKS: dict[TrackKind, Callable[[DeviceView, int, int], Segments]] = {
     "communication": tracks.communication_track,
     "host": tracks.host_track,
 }
-TYPICAL_FRAC = 0.02
-"""A step is typical where its length is the median within this."""
 MOST_ACTIVITIES = 200_000
 """Of a window without steps that holds more, a part is drawn."""
 _CANDIDATES = 3

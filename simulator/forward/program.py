@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from perfdoc.simulator.captures.groups import BACKWARD
-from perfdoc.simulator.forward.buckets import Setting, StageBuckets
+from perfdoc.simulator.forward.buckets import StageBuckets
+from perfdoc.simulator.forward.layer import Setting
 from perfdoc.simulator.forward.schedule import Pass, order_of, source_of, target_of
 from perfdoc.simulator.forward.tape import PYTHON_NS, Message, Tape
 
