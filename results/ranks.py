@@ -7,9 +7,9 @@ from typing import Literal
 
 from perfdoc.results.capture_parts import Pause, Period, RangeProposal, StartUp
 from perfdoc.results.contention import DeviceContention
-from perfdoc.results.events import NO_EVENTS, EventCounts
 from perfdoc.results.host import HostActivity
 from perfdoc.results.kernels import KernelPartsAnalysis, SuspectedCommunication
+from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.results.replay import Replay
 
 

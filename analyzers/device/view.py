@@ -12,7 +12,7 @@ from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.analyzers.device.stalls import find_stalls
 from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
-from perfdoc.results.events import NO_EVENTS, EventCounts
+from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.results.ranks import Window
 from perfdoc.traces import Device, Trace
 from perfdoc.traces.job_facts import JobFacts

@@ -9,18 +9,24 @@ from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
+from perfdoc.rules.engine.gain import at_most, ceiling, predicted, time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_hidden, why_start_up_counts
 from perfdoc.rules.facts.degrees import uses_fsdp
-from perfdoc.rules.facts.graphs import graph_advice, why_no_graphs, why_no_room
-from perfdoc.rules.facts.idle import MIN_HOST_FRAC, between_steps_ns, launching_ns, waiting_ns
+from perfdoc.rules.facts.graphs import (
+    MIN_HOST_FRAC,
+    between_steps_ns,
+    graph_advice,
+    launching_ns,
+    waiting_ns,
+    why_no_graphs,
+    why_no_room,
+)
 from perfdoc.rules.facts.larger_tensors import fsdp_instead, halved
+from perfdoc.rules.facts.memory_need import cp_of, tp_of
 from perfdoc.rules.facts.micro_batches import fits_doubled, larger
-from perfdoc.rules.facts.model_memory import cp_of, tp_of
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
 META = Meta(
@@ -64,7 +70,7 @@ _FIND_WORK = (
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires if late launches leave the device idle for `idle.MIN_HOST_FRAC` of the window; if that is the
+    """Fires if late launches leave the device idle for `graphs.MIN_HOST_FRAC` of the window; if that is the
     whole capture, start-up included, only from `MOST_FRAC` on and as information. Where the host waits or
     works between steps instead, it says so and advises nothing about launches."""
     start_up = why_start_up_counts(case)

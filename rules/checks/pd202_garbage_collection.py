@@ -13,7 +13,7 @@ from perfdoc.rules.engine.gain import ceiling, predicted, worth_frac
 from perfdoc.rules.engine.needs import WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.idle import MIN_GC_FRAC
+from perfdoc.rules.facts.graphs import MIN_GC_FRAC
 
 META = Meta(
     code="PD202",
@@ -38,7 +38,7 @@ _OTHERS = (
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires if the device idles during collections for `idle.MIN_GC_FRAC` of the window."""
+    """Fires if the device idles during collections for `graphs.MIN_GC_FRAC` of the window."""
     share = given(case.share(lambda r: r.ledger.idle.gc))
     count = sum(r.host.gc.count or 0 for r in case.ranks)
     evidence = [

@@ -9,9 +9,8 @@ from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import Missing, Need, given, over_ranks, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.graphs import graph_advice
+from perfdoc.rules.facts.graphs import MIN_GC_FRAC, graph_advice
 from perfdoc.rules.facts.hardware import binding
-from perfdoc.rules.facts.idle import MIN_GC_FRAC
 
 
 def _too_few_steps(case: Case) -> Missing | None:

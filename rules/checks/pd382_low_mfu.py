@@ -12,10 +12,10 @@ from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.facts.fsdp import QUEUES
 from perfdoc.rules.facts.fusions import FUSIONS
-from perfdoc.rules.facts.idle import MIN_HOST_FRAC, launching_ns
+from perfdoc.rules.facts.graphs import MIN_HOST_FRAC, launching_ns
+from perfdoc.rules.facts.memory_need import vpp_of
 from perfdoc.rules.facts.memory_room import tightest
 from perfdoc.rules.facts.micro_batches import few, wanted
-from perfdoc.rules.facts.model_memory import vpp_of
 from perfdoc.rules.facts.work_queues import Wanted
 from perfdoc.rules.facts.work_queues import wanted as wanted_queues
 

@@ -14,7 +14,7 @@ from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import why_start_up_counts
 from perfdoc.rules.facts.degrees import sequence_of
 from perfdoc.rules.facts.hardware import Gpu
-from perfdoc.rules.facts.model_memory import cp_of, micro_batch_of, tp_of
+from perfdoc.rules.facts.memory_need import cp_of, micro_batch_of, tp_of
 from perfdoc.rules.facts.precision import LINEAR_SHARE, PEAK_RATIO, dtype_of, linear_share, speed_up
 
 

@@ -15,8 +15,8 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
-from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.memory import MemoryAnalysis
+from perfdoc.results.quality import Contradiction
 from perfdoc.results.replay import Prediction
 from perfdoc.rules.engine.unset import unset_switches
 from perfdoc.rules.facts.hardware import Gpu, gpu_of

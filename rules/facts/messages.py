@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from perfdoc.analyzers.communication.sizes import BOUNDS_BYTES, SMALL_BYTES
+from perfdoc.analyzers.communication.table import BOUNDS_BYTES, SMALL_BYTES
 from perfdoc.results.figures import brief, per_cent, size
 from perfdoc.results.ranks import Communication
 from perfdoc.results.rules import Evidence

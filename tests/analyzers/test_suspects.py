@@ -13,7 +13,7 @@ from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.results.kernels import SuspectedCommunication
 from perfdoc.simulator.captures.device import DeviceBuilder
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM

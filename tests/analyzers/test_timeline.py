@@ -35,7 +35,7 @@ from perfdoc.analyzers.timeline.tracks import (
 )
 from perfdoc.results.ranks import LEAVES
 from perfdoc.results.timeline import Timeline, TimelineTrack
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import view_of, views_of

@@ -13,7 +13,7 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.export import protobuf
 from perfdoc.export.captures import ExportError, Request, run
 from perfdoc.export.tracks import MAX_TRACKS_OF_A_KIND
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.export.perfetto_file import PerfettoTrace, Slice, read

@@ -19,7 +19,7 @@ from perfdoc.redact.nsys import copy_nsys
 from perfdoc.redact.texts import clean_blob
 from perfdoc.redact.words import Names
 from perfdoc.simulator.captures.kineto import write_kineto
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import read_trace
 from tests.analyzers.loader_jobs import both, calling, job, off

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdoc.traces.arrow import is_text, plain, to_int64, valid
-from perfdoc.traces.errors import TraceError
+from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.model import Format
 from perfdoc.traces.nsys.sqlite_file import SqliteFile
-from perfdoc.traces.regular_file import require_regular
 from perfdoc.traces.table import I64
 
 NULL = -1

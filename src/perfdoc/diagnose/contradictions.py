@@ -21,8 +21,8 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.layout import counted_passes
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
-from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.figures import per_cent
+from perfdoc.results.quality import Contradiction
 from perfdoc.rules.facts.hardware import gpu_of
 from perfdoc.traces.job_facts import JobFacts
 

@@ -6,8 +6,8 @@ from collections.abc import Mapping, Sequence
 
 from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank, Window
 from perfdoc.results.capture_parts import Pause, StartUp
-from perfdoc.results.contradictions import Contradiction, in_words
 from perfdoc.results.figures import brief, partition, plural, share, size
+from perfdoc.results.quality import Contradiction, in_words
 
 _WORDS = {
     "host": "launch-bound",
