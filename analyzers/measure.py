@@ -24,9 +24,9 @@ from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.analyzers.host.capture_cost import slowed_by
 from perfdoc.analyzers.kernel_class.classify import GIVEN, KernelKinds, classify_kernels
 from perfdoc.analyzers.measure_device import Also, RankMeasurement, measure_device
-from perfdoc.results.events import NO_EVENTS
 from perfdoc.results.headline import Framework
 from perfdoc.results.names import shorten
+from perfdoc.results.quality import NO_EVENTS
 from perfdoc.traces import Capability, Format, NoGpuActivityError, Note, Trace, TraceError
 from perfdoc.traces.job_facts import JobFacts, facts_beside
 from perfdoc.traces.load import Ahead
@@ -164,15 +164,21 @@ def measure_trace(
             )
         found = NO_EVENTS if activity.on_host else events[device.process]
         try:
-            window = find_window(trace, activity, request, known, host_time=bool(found.work_missing))
+            window, step_ranges = find_window(
+                trace, activity, request, known, host_time=bool(found.work_missing)
+            )
         except ValueError as error:
             raise TraceError(trace.path, f"{error}.", "See the names with: perfdoc ranges TRACE") from error
         if not found.partial:
-            window = in_parts(trace, activity, kinds, launches, window)
+            window, step_ranges = in_parts(
+                trace, activity, kinds, launches, window, step_ranges, chosen=request.chosen
+            )
         view = DeviceView(
             trace=trace,
             activity=without_launches(activity) if found.partial else activity,
             window=window,
+            step_ranges=step_ranges,
+            window_chosen=request.chosen,
             kinds=kinds,
             launches=launches,
             known=known,

@@ -10,7 +10,6 @@ from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.device.copy_times import CopyTime, copy_times
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.device.window import Window
 from perfdoc.analyzers.host.activity import host_activity
 from perfdoc.analyzers.host.steps import HostSteps
 from perfdoc.analyzers.instances.device import Instance, device_instances
@@ -19,14 +18,14 @@ from perfdoc.analyzers.kernels.parts import kernel_parts
 from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.kernels.totals import NamedTime, kernel_times, kernels_only
 from perfdoc.analyzers.ledger.steps import StepLedgers, step_ledgers
-from perfdoc.analyzers.ledger.window import Ledger, build_ledger
+from perfdoc.analyzers.ledger.window import build_ledger
 from perfdoc.analyzers.matching.calls import CollectiveCalls, collective_calls
 from perfdoc.analyzers.pipeline.rank import PipelineRank, pipeline_rank
 from perfdoc.analyzers.timeline.rank import StepTimeline, rank_timeline
 from perfdoc.results import DeviceContention, HostActivity, KernelPartsAnalysis
-from perfdoc.results.events import EventCounts
 from perfdoc.results.kernels import SuspectedCommunication
-from perfdoc.results.ranks import Communication, KernelsOnly
+from perfdoc.results.quality import EventCounts
+from perfdoc.results.ranks import Communication, KernelsOnly, Ledger, Window
 from perfdoc.traces import Device
 
 Also: TypeAlias = Callable[[DeviceView], Any]
@@ -40,6 +39,8 @@ class RankMeasurement:
     device: Device
     events: EventCounts
     window: Window
+    window_chosen: bool
+    """Whether the user chose it."""
     on_host: bool
     """Whether the rank trains on the CPU."""
     span_ns: tuple[int, int]
@@ -86,6 +87,7 @@ def measure_device(view: DeviceView, also: Also | None = None) -> RankMeasuremen
         device=view.device,
         events=view.events,
         window=window,
+        window_chosen=view.window_chosen,
         on_host=activity.on_host,
         span_ns=activity.span,
         ledger=ledger,

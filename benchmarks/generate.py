@@ -23,8 +23,8 @@ from names import LAYERS, NCCL, Names
 from perfdoc.profiling.whole_file import whole_file
 from perfdoc.simulator.captures.nsys.enums import ENUM_ROWS, NVTX_DOMAIN, NVTX_PUSH_POP
 from perfdoc.simulator.captures.nsys.export import global_pid, global_tid
+from perfdoc.simulator.captures.nsys.files import create_tables, write_rows
 from perfdoc.simulator.captures.nsys.schemas import GENERATIONS
-from perfdoc.simulator.captures.nsys.sqlite import create_tables, write_rows
 
 VERSION = 1
 """Part of the file's name: raise it where the content changes."""

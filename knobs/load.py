@@ -13,7 +13,7 @@ import yaml
 from perfdoc.knobs.knob import DIALECTS, Dialect, Former, Knob, Spelling, Type, Value
 
 _FOLDER = Path(__file__).resolve().with_name("catalogue")
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 TOPICS: Mapping[str, str] = MappingProxyType(
     {
         "parallel_mapping": "How ranks divide the model and the data",
@@ -40,7 +40,7 @@ def catalogue() -> Mapping[str, Knob]:
     """Every knob and fact by canonical id. Raises ValueError for an entry that is wrong."""
     knobs: dict[str, Knob] = {}
     for topic in TOPICS:
-        entries = yaml.load((_FOLDER / f"{topic}.yaml").read_text(encoding="utf-8"), Loader=_LOADER)
+        entries = yaml.load((_FOLDER / f"{topic}.yaml").read_text(encoding="utf-8"), Loader=LOADER)
         for entry in entries:
             knob = _knob(topic, entry)
             if knob.id in knobs:

@@ -6,10 +6,9 @@ from collections.abc import Collection, Iterator
 from typing import Literal
 
 from perfdoc.results import Against, AgainstFigure, Diagnosis, Target
-from perfdoc.results.figures import duration, plural, share, size
+from perfdoc.results.figures import GIB, duration, plural, share, size
 from perfdoc.results.names import prose, shorten
 
-_GIB = 2**30
 _FACTS = 6
 """Differing facts that are named."""
 _TITLES = {
@@ -75,7 +74,7 @@ def _aim(target: Target) -> str:
 def _limit(target: Target) -> str:
     if target.figure == "step_time":
         return value_of("step_time", target.limit * 1e6)
-    return value_of(target.figure, target.limit * _GIB if target.figure == "peak_memory" else target.limit)
+    return value_of(target.figure, target.limit * GIB if target.figure == "peak_memory" else target.limit)
 
 
 def compared_lines(diagnosis: Diagnosis) -> list[str]:

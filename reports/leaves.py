@@ -96,16 +96,13 @@ LEAVES: tuple[Leaf, ...] = (
     ),
     *(_idle_leaf(cause) for cause in IDLE_CAUSES),
 )
+LABELS = {leaf.path: leaf.label for leaf in LEAVES}
+"""By path."""
 
 
 def leaf_values(ledger: Ledger) -> list[int]:
     """The ledger's leaves in ns, in the order of LEAVES."""
-    return [
-        ledger.compute,
-        *(getattr(ledger.exposed_comm, dimension) for dimension in DIMENSIONS),
-        ledger.exposed_memcpy,
-        *(getattr(ledger.idle, cause) for cause in IDLE_CAUSES),
-    ]
+    return list(ledger.by_leaf.values())
 
 
 def add_up(rows: Iterable[Sequence[int]]) -> list[int]:

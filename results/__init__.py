@@ -12,7 +12,6 @@ from typing import Any
 import msgspec
 
 from perfdoc.results.contention import DeviceContention, NormContentionAnalysis
-from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.headline import Against, AgainstFigure, DifferentFact, Job, Mfu, Target, WaterfallBar
 from perfdoc.results.host import HostActivity, HostGapsAnalysis, HostJitter
 from perfdoc.results.job_model import NO_JOB_MODEL, JobModelAnalysis, ModelledStage
@@ -25,7 +24,7 @@ from perfdoc.results.kernels import (
 )
 from perfdoc.results.layout import laid_out
 from perfdoc.results.memory import MemoryAnalysis
-from perfdoc.results.quality import CapabilityRow, Input, NotMeasured, Quality, State
+from perfdoc.results.quality import CapabilityRow, Contradiction, Input, NotMeasured, Quality, State
 from perfdoc.results.ranking import Opportunity
 from perfdoc.results.ranks import (
     DIMENSIONS,

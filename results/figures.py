@@ -26,6 +26,7 @@ SCALES = (
     Scale(unit="s", ns=1_000_000_000),
 )
 MS = SCALES[2]
+GIB = 2**30
 _BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 

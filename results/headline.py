@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Literal
 
-from perfdoc.results.contradictions import Contradiction
+from perfdoc.results.quality import Contradiction
 
 Framework = Literal["megatron", "pytorch", "vllm", ""]
 """Whose program runs; empty where nothing tells."""

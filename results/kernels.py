@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from perfdoc.results.quality import Measured, State
 
+PHASES = ("forward", "recompute", "backward", "optimizer", "unknown")
+"""What a part of the model is run for."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class KernelClass:

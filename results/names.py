@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator
 
 NAME_LIMIT = 160
 PROSE_LIMIT = 1200
+ANONYMOUS = ("(anonymous namespace)::", "<unnamed>::", "`anonymous namespace'::")
+"""How compilers print a namespace without a name."""
 _SMALLEST_LIMIT = 48
 """Room for the mark that says how much was left out, and a few characters on either side of it."""
 

@@ -1,7 +1,8 @@
-"""The files that were read, what they can and cannot show, and whether an analysis has a result."""
+"""The files that were read, what they show and lack, and where they contradict what was said of the job."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, fields
 from functools import cache
 from types import NoneType
@@ -91,3 +92,64 @@ class CapabilityRow:
     available: bool
     reason: str
     remedy: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Contradiction:
+    """One fact of the job as it was given and as it was captured."""
+
+    fact: str
+    """Field of Job, or a setting's id."""
+    given: str
+    given_by: str
+    """Who said so: `--config FILE`, `--set`, `derived`; empty unknown."""
+    captured: str
+    evidence: str
+    """What in the capture shows it."""
+    settings: list[str]
+    """Ids of the settings that count as unknown for it."""
+
+
+def in_words(found: Sequence[Contradiction]) -> str:
+    """`tp 4 (--config job.yaml), but 8 in the process group TENSOR_MODEL_PARALLEL_GROUP`, each."""
+    return "; ".join(
+        f"{c.fact} {c.given}{f' ({c.given_by})' if c.given_by else ''}, but {c.captured} {c.evidence}"
+        for c in found
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class EventCounts:
+    """Of the process of one device. Calls and kernels near the ends of the capture, whose other half may lie
+    outside of it, are not counted."""
+
+    launches: int
+    """Kernel launch calls; what was recorded into a CUDA graph is not among them."""
+    launches_without_work: int
+    copy_calls: int
+    copy_calls_without_work: int
+    kernels: int
+    kernels_without_launch: int
+    work_missing: str
+    """Why time in which nothing ran is not known to be idle: kernels or copies are missing from the file.
+    Empty where none are known to be."""
+    launches_missing: str
+    """Why causes of idle time are not known and nothing is predicted. Empty where launches are there."""
+
+    @property
+    def partial(self) -> str:
+        """Why no gain is predicted; empty where the file is known to lack nothing."""
+        return self.work_missing or self.launches_missing
+
+
+NO_EVENTS = EventCounts(
+    launches=0,
+    launches_without_work=0,
+    copy_calls=0,
+    copy_calls_without_work=0,
+    kernels=0,
+    kernels_without_launch=0,
+    work_missing="",
+    launches_missing="",
+)
+"""Nothing to compare, as on a rank that trains on the CPU, or in a diagnosis of an earlier version."""

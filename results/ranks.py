@@ -7,9 +7,9 @@ from typing import Literal
 
 from perfdoc.results.capture_parts import Pause, Period, RangeProposal, StartUp
 from perfdoc.results.contention import DeviceContention
-from perfdoc.results.events import NO_EVENTS, EventCounts
 from perfdoc.results.host import HostActivity
 from perfdoc.results.kernels import KernelPartsAnalysis, SuspectedCommunication
+from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.results.replay import Replay
 
 
@@ -29,6 +29,11 @@ class Step:
     name: str
     start_ns: int
     duration_ns: int
+
+    @property
+    def end_ns(self) -> int:
+        """Where the next one begins."""
+        return self.start_ns + self.duration_ns
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,7 +75,12 @@ class ExposedComm:
     @property
     def total(self) -> int:
         """All dimensions together."""
-        return self.dp + self.tp + self.cp + self.ep + self.pp + self.other + self.unknown
+        return sum(self.by_name.values())
+
+    @property
+    def by_name(self) -> dict[str, int]:
+        """Nanoseconds by dimension, every one present."""
+        return {dimension: getattr(self, dimension) for dimension in DIMENSIONS}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,11 +97,23 @@ class Idle:
     @property
     def total(self) -> int:
         """All causes together."""
-        return self.host + self.gc + self.data + self.dependency + self.launch_latency + self.unexplained
+        return sum(self.by_name.values())
+
+    @property
+    def by_name(self) -> dict[str, int]:
+        """Nanoseconds by cause, every one present."""
+        return {cause: getattr(self, cause) for cause in IDLE_CAUSES}
 
 
 DIMENSIONS = tuple(f.name for f in fields(ExposedComm))
 IDLE_CAUSES = tuple(f.name for f in fields(Idle))
+LEAVES = (
+    "compute",
+    *(f"exposed_comm.{dimension}" for dimension in DIMENSIONS),
+    "exposed_memcpy",
+    *(f"idle.{cause}" for cause in IDLE_CAUSES),
+)
+"""Dotted names of the ledger's leaves, in order of precedence."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +128,13 @@ class Ledger:
     @property
     def total(self) -> int:
         """The window's length: the leaves sum to it exactly."""
-        return self.compute + self.exposed_comm.total + self.exposed_memcpy + self.idle.total
+        return sum(self.by_leaf.values())
+
+    @property
+    def by_leaf(self) -> dict[str, int]:
+        """Nanoseconds by the names of LEAVES."""
+        comm, idle = self.exposed_comm.by_name.values(), self.idle.by_name.values()
+        return dict(zip(LEAVES, (self.compute, *comm, self.exposed_memcpy, *idle), strict=True))
 
 
 @dataclass(frozen=True, kw_only=True)

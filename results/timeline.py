@@ -10,6 +10,10 @@ from perfdoc.results.quality import State
 TrackKind = Literal["ledger", "compute", "communication", "host", "passes", "ranges"]
 
 
+TYPICAL_FRAC = 0.02
+"""A step is typical where its length is the median within this."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class TimelineTrack:
     """Segments in columns of one length, by start time; what lies between two of them is nothing. Of the

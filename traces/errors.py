@@ -1,7 +1,8 @@
-"""The one error that a bad input raises."""
+"""The one error that a bad input raises, and the first check: only files with an end are read."""
 
 from __future__ import annotations
 
+import stat
 from pathlib import Path
 
 
@@ -24,3 +25,15 @@ class TraceError(ValueError):
 
 class NoGpuActivityError(TraceError):
     """A whole and readable capture in which no GPU did anything: of one rank among many, a gap to report."""
+
+
+def require_regular(path: Path) -> None:
+    """Refuse, without opening it, what is not a regular file or cannot be reached. Raises TraceError."""
+    try:
+        mode = path.stat().st_mode
+    except OSError as error:
+        raise TraceError(path, f"cannot be opened: {error.strerror}.", "Check the path.") from error
+    if stat.S_ISDIR(mode):
+        raise TraceError(path, "is a folder where a file belongs.", "Export or copy the file again.")
+    if not stat.S_ISREG(mode):
+        raise TraceError(path, "is a pipe or a device, not a file.", "Copy what it holds to a file first.")

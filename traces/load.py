@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import Protocol
 
 from perfdoc.profiling.background import begun
-from perfdoc.traces.errors import TraceError
+from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.kineto.read import is_kineto_name, read_kineto
 from perfdoc.traces.model import Trace
 from perfdoc.traces.nsys.read import read_nsys_parquet, read_nsys_rep, read_nsys_sqlite
-from perfdoc.traces.regular_file import require_regular
 
 NSYS, KINETO = "Nsight Systems", "PyTorch profiler"
 

@@ -15,6 +15,7 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
+from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.traces.lookups import Lookups
 from perfdoc.traces.os_tables import OsCalls, ThreadStates
 from perfdoc.traces.table import I8, I32, I64, U64, Bool, Table
@@ -284,16 +285,6 @@ class Note:
     remedy: str = ""
 
 
-@dataclass(frozen=True, kw_only=True)
-class Group:
-    """A process group as the capture lists it (Kineto's pg_config)."""
-
-    name: str
-    description: str
-    ranks: tuple[int, ...]
-    backend: str = ""
-
-
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Trace(Lookups):
     """One capture file."""
@@ -325,7 +316,7 @@ class Trace(Lookups):
     payloads: Payloads = field(default_factory=Payloads.empty)
     peers_are_global: bool = False
     """Whether `payloads.peer` is a rank of the job (PyTorch), not one within the communicator (NCCL)."""
-    groups: Sequence[Group] = ()
+    groups: Sequence[ProcessGroup] = ()
     world_size: int | None = None
     capabilities: Mapping[str, Capability] = field(default_factory=dict)
     notes: Sequence[Note] = ()

@@ -13,6 +13,7 @@ I64: TypeAlias = NDArray[np.int64]
 I32: TypeAlias = NDArray[np.int32]
 U64: TypeAlias = NDArray[np.uint64]
 I8: TypeAlias = NDArray[np.int8]
+F64: TypeAlias = NDArray[np.float64]
 Bool: TypeAlias = NDArray[np.bool_]
 
 _DTYPES = {"I64": np.int64, "I32": np.int32, "U64": np.uint64, "I8": np.int8, "Bool": np.bool_}

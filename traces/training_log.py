@@ -17,9 +17,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from perfdoc.traces.errors import TraceError
+from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.log_lines import Lines, LogStep, StepLine, TrainingLog
-from perfdoc.traces.regular_file import require_regular
 
 MAX_LINE = 20_000
 """Longer lines are cut: a progress bar that never ends its line is no step."""

@@ -3,6 +3,11 @@
 A checkpoint is a folder `step_00000100`, complete once it has that name: it is written under another and
 renamed,
 so a kill or a full disk leaves the one before it intact.
+
+megatron-core chains one optimizer for dense parameters and one for experts where EP is above 1, and keeps a
+single one where EP is 1. Tensors carry the same names either way; only the settings around them nest
+differently. So a checkpoint holds the tensors under numbers, and the few settings that must survive (the step
+count and fp16's loss scale) once.
 """
 
 from __future__ import annotations
@@ -20,10 +25,62 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 
-from perfdoc.trainer import optimizer_state
+from perfdoc.trainer.adapt.checkpoint import create_state, separate_steps
 from perfdoc.trainer.end import LostPeerError, first_line, is_consequence
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.model import unwrapped
+
+KIND = "fully_reshardable"
+
+
+def sharded_optimizer(
+    optimizer: Any, weights: dict[str, Any], *, is_loading: bool, metadata: dict[str, Any]
+) -> dict[int, Any]:
+    """Number of the optimizer in the chain → its sharded state."""
+    create_state(optimizer)
+    state = optimizer.sharded_state_dict(weights, is_loading=is_loading, metadata=metadata)
+    return {0: state} if len(_chain(optimizer)) == 1 else dict(state)
+
+
+def take_common(state: dict[int, Any]) -> dict[str, Any]:
+    """Remove what is not a tensor from each distributed optimizer's state; returns what has to be kept of
+    it."""
+    kept: dict[str, Any] = {}
+    for part in state.values():
+        if "param_state" not in part:
+            continue  # not the distributed optimizer: its settings and tensors stay together
+        del part["param_state_sharding_type"]
+        settings = part.pop("optimizer")
+        kept["step"] = max(kept.get("step", 0.0), float(settings["param_groups"][0]["step"]))
+        if "grad_scaler" in part:
+            kept["grad_scaler"] = part.pop("grad_scaler")
+    if "step" in kept:
+        # A rank that owns no parameter of a kind knows of no step.
+        known: list[Any] = [None] * dist.get_world_size()
+        dist.all_gather_object(known, kept["step"])
+        kept["step"] = max(known)
+    return kept
+
+
+def restore_optimizer(optimizer: Any, loaded: dict[int, Any], common: dict[str, Any]) -> None:
+    """Put loaded tensors and settings back. The learning rate follows from the schedule, which is loaded
+    after."""
+    for number, each in enumerate(_chain(optimizer)):
+        part = loaded[number]
+        if "param_state" in part:
+            settings = each.state_dict()
+            for group in settings["optimizer"]["param_groups"]:
+                group["step"] = common["step"]
+            part = {**settings, "param_state": part["param_state"], "param_state_sharding_type": KIND}
+            if "grad_scaler" in common:
+                part["grad_scaler"] = common["grad_scaler"]
+        each.load_state_dict(part)
+    separate_steps(optimizer)
+
+
+def _chain(optimizer: Any) -> list[Any]:
+    return list(getattr(optimizer, "chained_optimizers", [optimizer]))
+
 
 PARTIAL = ".partial"
 _COMPLETE = re.compile(r"^step_(\d{8,})$")
@@ -70,7 +127,7 @@ def save(
         "step": step,
         "layout": _shape(layout),
         "schedule": schedule.state_dict(),
-        "optimizer": optimizer_state.take_common(state["optimizer"]),
+        "optimizer": take_common(state["optimizer"]),
     }
     try:
         dist_checkpointing.save(
@@ -109,12 +166,12 @@ def load(path: Path, layout: Layout, model: list[Any], optimizer: Any, schedule:
 
     common = dist_checkpointing.load_common_state_dict(str(path))["common"]
     state = _sharded(layout, model, optimizer, is_loading=True)
-    optimizer_state.take_common(state["optimizer"])
+    take_common(state["optimizer"])
     if common["layout"] != _shape(layout):
         del state["random"]
     loaded = dist_checkpointing.load(state, str(path))
     _load_weights(model, loaded)
-    optimizer_state.restore(optimizer, loaded["optimizer"], common["optimizer"])
+    restore_optimizer(optimizer, loaded["optimizer"], common["optimizer"])
     schedule.load_state_dict(common["schedule"])
     if "random" in loaded:
         _set_random_states(loaded["random"])
@@ -141,7 +198,7 @@ def _sharded(layout: Layout, model: list[Any], optimizer: Any, *, is_loading: bo
     from megatron.core.dist_checkpointing.mapping import ShardedObject
 
     state = _sharded_weights(model)
-    state["optimizer"] = optimizer_state.sharded(
+    state["optimizer"] = sharded_optimizer(
         optimizer, dict(state), is_loading=is_loading, metadata=dict(METADATA)
     )
     state["random"] = ShardedObject(

@@ -17,7 +17,7 @@ from perfdoc.profiling.distributed import collectives
 from perfdoc.profiling.flops import peak_flops
 from perfdoc.profiling.logs import StepRecord
 from perfdoc.profiling.session import Session
-from perfdoc.trainer import backward_ranges, checkpoint, param_gather, ranges
+from perfdoc.trainer import backward_ranges, checkpoint, ranges
 from perfdoc.trainer.adapt import cuda_available
 from perfdoc.trainer.config.schema import Config, TrainingConfig
 from perfdoc.trainer.data import Corpus, batches, build_corpus
@@ -27,7 +27,7 @@ from perfdoc.trainer.instrument import Instrument
 from perfdoc.trainer.layout import Layout
 from perfdoc.trainer.log import EvalRecord, RunLog
 from perfdoc.trainer.model import build_lr_schedule, build_model, build_optimizer
-from perfdoc.trainer.schedule import connect, run_schedule
+from perfdoc.trainer.schedule import connect, gather_at_once, gather_in_passes, run_schedule
 from perfdoc.trainer.tokenizer import build_tokenizer, padded_vocab_size
 
 
@@ -214,7 +214,7 @@ def _evaluate(run: Run) -> EvalRecord:
     begin = time.perf_counter_ns()
     seen = (0.0, 0.0)
     with ranges.span(ranges.EVALUATION), torch.no_grad():
-        param_gather.pause(run.config, run.model)
+        gather_at_once(run.config, run.model)
         _set_mode(run.model, training=False)
         data = _iterators(run, run.corpus.valid, first=0, steps=training.eval_iters)
         _collect_around(training)
@@ -226,7 +226,7 @@ def _evaluate(run: Run) -> EvalRecord:
                 gc.collect()
         _collect_around(training)
         _set_mode(run.model, training=True)
-        param_gather.resume(run.config, run.model)
+        gather_in_passes(run.config, run.model)
     loss, _ = _agree(seen, stop=False)
     tokens = training.eval_iters * training.global_batch_size * run.config.model.seq_length
     return EvalRecord(step=run.finished, time_ns=time.perf_counter_ns() - begin, tokens=tokens, loss=loss)
@@ -242,7 +242,7 @@ def _save(run: Run, log: RunLog) -> None:
     settings = run.config.checkpoint
     assert settings.save is not None
     with ranges.span(ranges.CHECKPOINT_SAVE):
-        param_gather.pause(run.config, run.model)
+        gather_at_once(run.config, run.model)
         path = checkpoint.save(
             Path(settings.save),
             run.finished,
@@ -252,7 +252,7 @@ def _save(run: Run, log: RunLog) -> None:
             run.schedule,
             settings.keep_checkpoints,
         )
-        param_gather.resume(run.config, run.model)
+        gather_in_passes(run.config, run.model)
     log.say(f"step {run.finished}: saved {path}")
 
 

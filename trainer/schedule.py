@@ -1,4 +1,4 @@
-"""One step's forward and backward passes, through megatron-core's pipeline schedules."""
+"""One step's passes, through megatron-core's pipeline schedules, and the gathers of its weights."""
 
 from __future__ import annotations
 
@@ -124,3 +124,22 @@ def _loss(mask: torch.Tensor, token_losses: torch.Tensor) -> tuple[torch.Tensor,
 
 def _on_device(value: torch.Tensor) -> torch.Tensor:
     return value.cuda(non_blocking=True) if cuda_available() else value
+
+
+def gather_at_once(config: Config, model: list[Any]) -> None:
+    """Gather now, before a pass or a checkpoint that is not a step's."""
+    if _gathers_while_computing(config):
+        for chunk in model:
+            chunk.disable_forward_pre_hook(param_sync=True)
+
+
+def gather_in_passes(config: Config, model: list[Any]) -> None:
+    """Gather during the forward pass again."""
+    if _gathers_while_computing(config):
+        for chunk in model:
+            chunk.enable_forward_pre_hook()
+
+
+def _gathers_while_computing(config: Config) -> bool:
+    """Under Megatron FSDP every pass gathers, whatever it is for."""
+    return config.overlap.overlap_param_gather and not config.fsdp.use_megatron_fsdp

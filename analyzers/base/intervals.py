@@ -7,9 +7,9 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
+from perfdoc.traces.table import I64 as I64
+
 _FEWER = 4
 """From so many times for each instant, counting the other way round is faster (12 times at 20)."""
 
@@ -100,6 +100,18 @@ def count_up_to(sorted_ns: I64, time_ns: I64) -> I64:
 
 
 EMPTY = Intervals(np.empty(0, np.int64), np.empty(0, np.int64))
+
+
+def index_within(start_ns: I64, end_ns: I64, time_ns: I64) -> I64:
+    """Index of the interval that holds each time; -1 where none does. The last to start before a time counts.
+
+    >>> index_within(np.array([0, 10]), np.array([5, 20]), np.array([4, 5, 12])).tolist()
+    [0, -1, 1]
+    """
+    if not len(start_ns):
+        return np.full(len(time_ns), -1, np.int64)
+    at = np.searchsorted(start_ns, time_ns, "right") - 1
+    return np.where((at >= 0) & (time_ns < end_ns[np.maximum(at, 0)]), at, -1)
 
 
 def union(start_ns: I64, end_ns: I64) -> Intervals:

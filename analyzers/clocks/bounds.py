@@ -16,9 +16,8 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import row_keys
-from perfdoc.analyzers.clocks.differences import F64
 from perfdoc.analyzers.matching.shifts import STEEPEST
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
 _ALL_PAIRS = 16
 """Clusters of one collective that are compared with each other; of more each with the first one only."""

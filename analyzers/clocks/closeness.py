@@ -13,11 +13,12 @@ from math import ceil, inf
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.clocks.differences import F64, FEWEST_FOR_OFFSET
+from perfdoc.analyzers.clocks.differences import FEWEST_FOR_OFFSET
 from perfdoc.analyzers.clocks.ends import Ends, PairOfClocks
 from perfdoc.analyzers.clocks.solve import FEW_ENDS, PERCENT, TICK_NS, reach_ns
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.matching.shifts import STEEPEST
+from perfdoc.traces.table import F64
 
 
 @dataclass(frozen=True, kw_only=True)

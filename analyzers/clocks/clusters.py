@@ -15,9 +15,8 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.clocks.bounds import Meetings, Moments, bounds_of
-from perfdoc.analyzers.clocks.differences import F64
 from perfdoc.analyzers.clocks.solve import TICK_NS
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
 MOST_CLUSTERS = 512
 """Of more none are joined: time grows with the third power."""

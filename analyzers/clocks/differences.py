@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
-
-F64: TypeAlias = NDArray[np.float64]
+from perfdoc.traces.table import F64
 
 _ROUNDS = 4
 _OUTLIER_ERRORS = 4.0

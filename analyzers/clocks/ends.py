@@ -10,10 +10,10 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import occurrence, row_keys
-from perfdoc.analyzers.clocks.differences import F64, FEWEST_FOR_OFFSET, Edges, Line, fit_line
+from perfdoc.analyzers.clocks.differences import FEWEST_FOR_OFFSET, Edges, Line, fit_line
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
 
 @dataclass(frozen=True, kw_only=True)

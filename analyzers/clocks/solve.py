@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.clocks.differences import F64, FEWEST_FOR_OFFSET, components, solve
+from perfdoc.analyzers.clocks.differences import FEWEST_FOR_OFFSET, components, solve
 from perfdoc.analyzers.clocks.ends import Ends, drift_edges, offset_edges, pairs_of_clocks
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
 _MOST_VIOLATIONS_FRAC = 0.05
 """Of a group's collectives that a member left before another came: more, and they are not one collective."""

@@ -14,9 +14,9 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, exact_sum
 from perfdoc.traces import Trace
+from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.table import U64
 
-UNKNOWN = -1
 _ANY = np.iinfo(np.int64).max
 
 

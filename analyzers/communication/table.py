@@ -1,4 +1,4 @@
-"""The communication table of one device: how much of it was hidden under compute, and how much was not."""
+"""The communication table of one device: what compute hides and what is exposed, by kind and message size."""
 
 from __future__ import annotations
 
@@ -9,10 +9,33 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, Intervals, exact_sum, union
 from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.communication.bandwidth import bus_bandwidth_gbps, group_sizes
-from perfdoc.analyzers.communication.sizes import message_sizes
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE, PEER_COPY, Activity, Communication
 from perfdoc.results.ranks import Communication as CommunicationRow
+from perfdoc.results.ranks import MessageSizes
 from perfdoc.traces import Trace
+
+SMALL_BYTES = 1 << 20
+"""Up to here a collective takes about as long as its latency: at 100 GB/s 1 MiB moves in 10 us, and over
+several nodes it takes 20 us or more however little it moves."""
+BOUNDS_BYTES = (1 << 16, SMALL_BYTES, 1 << 24)
+"""Upper bounds of the classes of message size; the last class has none."""
+
+
+def message_sizes(
+    comm: Communication, rows: I64, compute: Intervals, start_ns: int, end_ns: int
+) -> list[MessageSizes]:
+    """These rows by class of message size, ascending; those of unknown size are in none."""
+    size = comm.bytes[rows]
+    group = np.searchsorted(BOUNDS_BYTES, size, "left")
+    found = []
+    for index, most in enumerate((*BOUNDS_BYTES, None)):
+        mine = rows[(group == index) & (size >= 0)]
+        if len(mine):
+            covered = union(comm.start_ns[mine], comm.end_ns[mine]).clip(start_ns, end_ns)
+            exposed = covered.total_ns - compute.overlap_ns(covered)
+            found.append(MessageSizes(most_bytes=most, count=len(mine), exposed_ns=exposed))
+    return found
+
 
 MAX_GROUPS = 256
 """Groups with rows of their own, those that communicate longest; the others share rows. A job has a few for

@@ -17,13 +17,10 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
-from perfdoc.traces.table import Bool
-
-F64 = NDArray[np.float64]
+from perfdoc.traces.table import F64, Bool
 
 _DURATION_BITS = 40
 LONGEST_NS = (1 << _DURATION_BITS) - 1

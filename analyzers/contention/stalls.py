@@ -24,9 +24,8 @@ from perfdoc.analyzers.device.launches import start_of
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.traces import SyncKind
+from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.table import Bool
-
-UNKNOWN = -1
 
 _EVENT_WAIT = re.compile(r"StreamWaitEvent")
 _OTHER_WAIT = re.compile(

@@ -9,11 +9,11 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.spot import Spot
-from perfdoc.analyzers.contention.comparison import F64, Compared
+from perfdoc.analyzers.contention.comparison import Compared
 from perfdoc.analyzers.contention.samples import Samples
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.results.contention import Verdict
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
 MIN_SAMPLES = 8
 """Of each set: with fewer no difference is called one."""

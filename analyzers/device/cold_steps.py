@@ -14,7 +14,8 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.start_up_calls import Calls, StartUpCalls
-from perfdoc.analyzers.device.window import Step
+from perfdoc.analyzers.device.window import StepRanges
+from perfdoc.results.ranks import Step
 from perfdoc.traces import Trace
 
 LONGER = 1.2
@@ -30,15 +31,20 @@ _MIN_OWN_FRAC = 0.1
 """Of a step's compute: kernels that no later step runs were tried out."""
 
 
-def may_be_cold(steps: Sequence[Step]) -> bool:
-    """Whether the first step is long enough to look further, which costs passes over whole tables."""
-    length = _lengths(steps)
+def may_be_cold(steps: Sequence[Step], ranges: StepRanges) -> bool:
+    """Whether the first step is long enough to look further, which costs passes over whole tables.
+
+    ranges: of the steps, on the host.
+    """
+    length = _lengths(steps, ranges)
     return len(length) > 1 and bool(length[0] > LONGER * length[1:].min())
 
 
-def cold_steps(trace: Trace, activity: Activity, steps: Sequence[Step], calls: StartUpCalls) -> int:
+def cold_steps(
+    trace: Trace, activity: Activity, steps: Sequence[Step], ranges: StepRanges, calls: StartUpCalls
+) -> int:
     """How many of the first steps are cold; at least one step is left."""
-    evidence = _Evidence(trace, activity, steps, calls)
+    evidence = _Evidence(trace, activity, steps, ranges, calls)
     cold = 0
     while cold < len(steps) - 1 and evidence.is_cold(cold):
         cold += 1
@@ -48,10 +54,11 @@ def cold_steps(trace: Trace, activity: Activity, steps: Sequence[Step], calls: S
 class _Evidence:
     """Figures of every step."""
 
-    def __init__(self, trace: Trace, activity: Activity, steps: Sequence[Step], calls: StartUpCalls) -> None:
-        begin = np.array([s.host_start_ns for s in steps], np.int64)
-        edges = np.append(begin, max(s.host_end_ns for s in steps))
-        self._length = _lengths(steps)
+    def __init__(
+        self, trace: Trace, activity: Activity, steps: Sequence[Step], ranges: StepRanges, calls: StartUpCalls
+    ) -> None:
+        edges = np.append(ranges.start_ns, ranges.end_ns.max())
+        self._length = _lengths(steps, ranges)
         self._work = _count(activity.launch_start_ns, edges)
         launches = _in_steps(calls.first_launches, edges)
         self._loads = _in_steps(calls.loads, edges) + np.where(launches >= _MIN_LAUNCHES, launches, 0)
@@ -84,10 +91,10 @@ class _Evidence:
         return bool(self._spent[own].sum() > _MIN_OWN_FRAC * self._spent[mine].sum())
 
 
-def _lengths(steps: Sequence[Step]) -> I64:
-    length = np.array([s.end_ns - s.start_ns for s in steps], np.int64)
+def _lengths(steps: Sequence[Step], ranges: StepRanges) -> I64:
+    length = np.array([s.duration_ns for s in steps], np.int64)
     # On the device the last one ends with its last work, whatever its range holds behind that.
-    length[-1] = max(length[-1], steps[-1].host_end_ns - steps[-1].host_start_ns)
+    length[-1] = max(length[-1], ranges.end_ns[-1] - ranges.start_ns[-1])
     return length
 
 

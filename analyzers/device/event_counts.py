@@ -17,8 +17,8 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, union
 from perfdoc.analyzers.device.launches import Launches
-from perfdoc.results.events import NO_EVENTS, EventCounts
 from perfdoc.results.figures import per_cent
+from perfdoc.results.quality import NO_EVENTS, EventCounts
 from perfdoc.traces import Capability, Copies, GraphLaunches, Kernels, Note, Trace
 from perfdoc.traces.table import Bool
 

@@ -1,4 +1,4 @@
-"""Ranges of a rank's host by what they stand for: collection, loading, the optimizer, collectives."""
+"""Ranges of a rank's host by what they stand for, and whether its launches can be measured."""
 
 from __future__ import annotations
 
@@ -65,3 +65,24 @@ def _rows_of(view: DeviceView, prefix: str) -> I64:
     named = [i for i in trace.range_names.tolist() if vocabulary.prefix_of(trace.strings[i]) == prefix]
     found = np.isin(trace.ranges.name, named) & np.isin(trace.ranges.thread, _threads(view))
     return np.flatnonzero(found & (trace.ranges.kind != RangeKind.MARK))
+
+
+MAX_LAUNCHING_THREADS = 1_000
+"""A program has a few for each device; a damaged or hostile trace may have one for each kernel."""
+NO_LAUNCHES = "No activity of this device shares a correlation id with a CUDA call."
+ON_HOST = "The rank computes on the CPU: no work is launched to a device."
+
+
+def launches_missing(view: DeviceView) -> tuple[str, str] | None:
+    """Why what rests on CUDA calls cannot be measured on a device, and the remedy; None where it can."""
+    if view.activity.on_host:
+        return ON_HOST, ""
+    for name in ("api_calls", "launch_correlation"):
+        capability = view.trace.capabilities[name]
+        if not capability.available:
+            return capability.reason, capability.remedy
+    if not (view.activity.launch_start_ns >= 0).any():
+        return NO_LAUNCHES, view.trace.capabilities["launch_correlation"].remedy
+    if (count := len(view.activity.launching_threads)) > MAX_LAUNCHING_THREADS:
+        return f"{count:,} threads launch this device's work: such a capture is damaged.", "Capture again."
+    return None

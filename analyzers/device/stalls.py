@@ -17,7 +17,6 @@ evaluation.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -27,7 +26,8 @@ from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.analyzers.device.threads import thread_times
-from perfdoc.analyzers.device.window import Step, Window
+from perfdoc.analyzers.device.window import StepRanges
+from perfdoc.results.ranks import Window
 from perfdoc.traces import RangeKind, Trace
 
 PAUSE_NS = 1_000_000
@@ -72,12 +72,11 @@ NO_STALLS = Stalls()
 
 
 def find_stalls(
-    trace: Trace, activity: Activity, window: Window, known: KnownRanges, named: Intervals
+    trace: Trace, activity: Activity, window: Window, steps: StepRanges, known: KnownRanges, named: Intervals
 ) -> Stalls:
     """Look for them on one device. named: collections of garbage and loading that ranges name."""
-    steps = window.steps
     threads = activity.launching_threads[activity.launching_threads >= 0]
-    if activity.on_host or len(steps) < 2 or not len(threads):
+    if activity.on_host or window.steps < 2 or not len(threads):
         return NO_STALLS
     rows = trace.calls_of(threads)
     rows = rows[np.argsort(trace.api_calls.start_ns[rows], kind="stable")]
@@ -95,10 +94,11 @@ def find_stalls(
     thread = trace.api_calls.thread[rows[following]].astype(np.int64)
     waits, unknown = _by_evidence(trace, known, pauses, thread, _operators(trace, threads, pauses))
     found = Stalls(thread=waits, position=unknown, pauses=pauses)
-    return _judged(activity, steps, calls, places, found)
+    step_ns = float(np.median([s.duration_ns for s in window.step_list]))
+    return _judged(activity, steps, step_ns, calls, places, found)
 
 
-def _places(activity: Activity, steps: Sequence[Step], calls: Intervals) -> Intervals:
+def _places(activity: Activity, steps: StepRanges, calls: Intervals) -> Intervals:
     """Where steps meet, on the host's time; without those where much is launched between the ranges."""
     begin, finish = _bounds(steps)
     last = np.searchsorted(calls.start_ns, finish[:-1], "left") - 1
@@ -112,12 +112,10 @@ def _places(activity: Activity, steps: Sequence[Step], calls: Intervals) -> Inte
     return union(calls.end_ns[last[kept]], calls.start_ns[first[kept]])
 
 
-def _bounds(steps: Sequence[Step]) -> tuple[I64, I64]:
+def _bounds(steps: StepRanges) -> tuple[I64, I64]:
     """Start and end of each step's range on the host; none reaches into the next one."""
-    begin = np.array([s.host_start_ns for s in steps], np.int64)
-    finish = np.array([s.host_end_ns for s in steps], np.int64)
-    finish[:-1] = np.minimum(finish[:-1], begin[1:])
-    return begin, finish
+    begin = steps.start_ns
+    return begin, np.append(np.minimum(steps.end_ns[:-1], begin[1:]), steps.end_ns[-1])
 
 
 def _operators(trace: Trace, threads: I64, pauses: Intervals) -> Intervals:
@@ -129,7 +127,7 @@ def _operators(trace: Trace, threads: I64, pauses: Intervals) -> Intervals:
 
 
 def _named_otherwise(
-    trace: Trace, known: KnownRanges, threads: I64, steps: Sequence[Step], places: Intervals
+    trace: Trace, known: KnownRanges, threads: I64, steps: StepRanges, places: Intervals
 ) -> Intervals:
     """Ranges that say what is done where steps meet: those that end there, and lie there for the most part.
 
@@ -145,21 +143,18 @@ def _named_otherwise(
     inside = places.covered_within(start, end)
     at = np.searchsorted(places.start_ns, end, "left") - 1
     ends_there = (at >= 0) & (end <= places.end_ns[np.maximum(at, 0)])
-    begin, finish = (
-        np.array([getattr(s, n) for s in steps], np.int64) for n in ("host_start_ns", "host_end_ns")
-    )
-    is_step = np.isin(start, begin) & np.isin(end, finish)
+    is_step = np.isin(start, steps.start_ns) & np.isin(end, steps.end_ns)
     kept = ends_there & (inside > 0) & (inside >= MOST * (end - start)) & ~is_step
     return union(start[kept], end[kept])
 
 
-def _longest_inside_ns(steps: Sequence[Step], calls: Intervals) -> float:
+def _longest_inside_ns(steps: StepRanges, calls: Intervals) -> float:
     """The longest pause between two calls inside a step's range, median over steps."""
     begin, finish = _bounds(steps)
     start, end = calls.end_ns[:-1], calls.start_ns[1:]
     step = np.searchsorted(begin, start, "right") - 1
     inside = (step >= 0) & (end <= finish[np.maximum(step, 0)])
-    longest = np.zeros(len(steps), np.int64)
+    longest = np.zeros(len(begin), np.int64)
     np.maximum.at(longest, step[inside], (end - start)[inside])
     return float(np.median(longest))
 
@@ -194,10 +189,9 @@ def _by_evidence(
 
 
 def _judged(
-    activity: Activity, steps: Sequence[Step], calls: Intervals, places: Intervals, found: Stalls
+    activity: Activity, steps: StepRanges, step_ns: float, calls: Intervals, places: Intervals, found: Stalls
 ) -> Stalls:
     """What costs enough, in places enough, of what the evidence shows."""
-    step_ns = float(np.median([s.end_ns - s.start_ns for s in steps]))
     least = {
         "thread": max(PAUSE_NS, MIN_THREAD_FRAC * step_ns),
         "position": max(
@@ -215,6 +209,6 @@ def _judged(
         costly = np.bincount(at, idle, len(places)) >= least_ns
         kept[evidence] = Intervals(times.start_ns[costly[at]], times.end_ns[costly[at]])
         stalled |= costly
-    if np.count_nonzero(stalled) < max(MIN_PLACES, MIN_PLACES_FRAC * (len(steps) - 1)):
+    if np.count_nonzero(stalled) < max(MIN_PLACES, MIN_PLACES_FRAC * (len(steps.start_ns) - 1)):
         return Stalls(pauses=found.pauses)
     return Stalls(pauses=found.pauses, **kept)

@@ -10,9 +10,10 @@ from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_inpu
 from perfdoc.analyzers.device.launches import Launches
 from perfdoc.analyzers.device.range_names import KnownRanges
 from perfdoc.analyzers.device.stalls import find_stalls
-from perfdoc.analyzers.device.window import Window
+from perfdoc.analyzers.device.window import StepRanges
 from perfdoc.analyzers.kernel_class.classify import KernelKinds
-from perfdoc.results.events import NO_EVENTS, EventCounts
+from perfdoc.results.quality import NO_EVENTS, EventCounts
+from perfdoc.results.ranks import Window
 from perfdoc.traces import Device, Trace
 from perfdoc.traces.job_facts import JobFacts
 
@@ -30,6 +31,10 @@ class DeviceView:
     """Everything that ran on the device over the whole capture; communication is attributed."""
     window: Window
     """The stretch that figures are about."""
+    step_ranges: StepRanges
+    """The window's steps on the host."""
+    window_chosen: bool = False
+    """Whether the user chose the window."""
     kinds: KernelKinds
     launches: Launches
     known: KnownRanges
@@ -52,5 +57,8 @@ class DeviceView:
         """What the device's host was doing."""
         named = idle_inputs(self.trace, self.activity, self.known)
         return with_stalls(
-            named, find_stalls(self.trace, self.activity, self.window, self.known, named.gc_or_data)
+            named,
+            find_stalls(
+                self.trace, self.activity, self.window, self.step_ranges, self.known, named.gc_or_data
+            ),
         )

@@ -12,8 +12,8 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import KnownRanges, ranges_matching
-from perfdoc.results.capture_parts import Pause, Period, RangeProposal, StartUp
 from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.ranks import Step, Window
 from perfdoc.traces import RangeKind, Trace
 
 NO_LAUNCHES = "no activity could be matched to a launch inside the step ranges"
@@ -37,72 +37,53 @@ class WindowRequest:
     data_pattern: re.Pattern[str] | None = None
     """Names of ranges in which training waits for data, beside the known forms."""
 
-
-@dataclass(frozen=True, kw_only=True)
-class Step:
-    """One step on one device."""
-
-    name: str
-    start_ns: int
-    end_ns: int
-    host_start_ns: int = -1
-    """Start of the step's range on the host; -1 unknown."""
-    host_end_ns: int = -1
+    @property
+    def chosen(self) -> bool:
+        """Whether the user chose the window itself, and not steps, which perfdoc makes a window of."""
+        some = self.bounds_ns is not None or self.range_pattern is not None or self.whole_capture
+        return some and self.step_pattern is None
 
 
 @dataclass(frozen=True, kw_only=True)
-class Window:
-    """[start, end) on the capture's clock; steps tile it where kind is `steps`.
+class StepRanges:
+    """Where the ranges of a window's steps lie on the host: a column each, in the order of the steps."""
 
-    Not the published window, which counts its steps and gives their durations: here a step also has its times
-    on the host, for the analyses that compare the two.
+    start_ns: I64
+    end_ns: I64
+
+
+_NO_RANGES = StepRanges(start_ns=np.empty(0, np.int64), end_ns=np.empty(0, np.int64))
+
+
+def runs_once(window: Window, *, chosen: bool) -> str:
+    """Why nothing is promised of a window: what runs once is much of it. Empty where it is not.
+
+    chosen: whether the user chose it.
     """
-
-    kind: Literal["steps", "capture", "user"]
-    start_ns: int
-    end_ns: int
-    steps: Sequence[Step]
-    reason: str
-    given: bool = False
-    """Whether the user asked for the whole capture; a window of kind `user` is given anyhow."""
-    start_up: StartUp | None = None
-    """These see `capture_parts`."""
-    pause: Pause | None = None
-    period: Period | None = None
-    """Period and proposals are of a window that fell back to the capture."""
-    proposals: Sequence[RangeProposal] = ()
-
-    @property
-    def duration_ns(self) -> int:
-        """Length."""
-        return self.end_ns - self.start_ns
-
-    @property
-    def runs_once(self) -> str:
-        """Why nothing is promised of the window: what runs once is much of it. Empty where it is not."""
-        if self.start_up is not None and not self.start_up.left_out:
-            part = self.start_up.duration_ns / self.duration_ns
-            if part >= MAX_START_UP_FRAC or (self.kind == "capture" and not self.given):
-                return f"{per_cent(part)} of the window is start-up, which runs once"
-        if self.pause is not None:
-            part = self.pause.duration_ns / self.duration_ns
-            return f"{per_cent(part)} of the window is one pause of {brief(self.pause.duration_ns)}"
-        return ""
+    if window.start_up is not None and not window.start_up.left_out:
+        part = window.start_up.duration_ns / window.duration_ns
+        if part >= MAX_START_UP_FRAC or (window.kind == "capture" and not chosen):
+            return f"{per_cent(part)} of the window is start-up, which runs once"
+    if window.pause is not None:
+        part = window.pause.duration_ns / window.duration_ns
+        return f"{per_cent(part)} of the window is one pause of {brief(window.pause.duration_ns)}"
+    return ""
 
 
 def find_window(
     trace: Trace, activity: Activity, request: WindowRequest, known: KnownRanges, *, host_time: bool = False
-) -> Window:
-    """The window of one device. host_time: steps go by the host's clock, since work is missing from the file.
+) -> tuple[Window, StepRanges]:
+    """The window of one device, and its steps' ranges. host_time: steps go by the host's clock, since work is
+    missing from the file.
 
     Raises ValueError where the user's request matches nothing.
     """
     process = trace.devices[activity.device].process
     asked, why = _asked(trace, process, request)
     if asked is not None and request.step_pattern is None:
-        return Window(kind="user", start_ns=asked[0], end_ns=asked[1], steps=(), reason=why)
+        return _window("user", *asked, why), _NO_RANGES
     if request.whole_capture and request.step_pattern is None:
-        return _capture(activity, "given with --window capture", given=True)
+        return _capture(activity, "given with --window capture")
     source, rows = _step_ranges(trace, activity, request.step_pattern, known)
     if asked is not None:
         begin = trace.ranges.start_ns[rows]
@@ -116,15 +97,25 @@ def find_window(
             )
         return _capture(activity, "no range in the capture names a step")
     outer = _outermost(trace, rows)
-    steps = _host_steps(trace, outer) if activity.on_host or host_time else _tile(trace, activity, outer)
+    on_host = activity.on_host or host_time
+    steps, ranges = _host_steps(trace, outer) if on_host else _tile(trace, activity, outer)
     if not steps:
         return _capture(activity, NO_LAUNCHES)
+    reason = f"step ranges: {source}{_left_out(len(rows) - len(steps), len(rows))}"
+    return _window("steps", steps[0].start_ns, steps[-1].end_ns, reason, steps), ranges
+
+
+def _window(
+    kind: Literal["steps", "capture", "user"], start: int, end: int, reason: str, steps: Sequence[Step] = ()
+) -> Window:
     return Window(
-        kind="steps",
-        start_ns=steps[0].start_ns,
-        end_ns=steps[-1].end_ns,
-        steps=steps,
-        reason=f"step ranges: {source}{_left_out(len(rows) - len(steps), len(rows))}",
+        kind=kind,
+        start_ns=start,
+        end_ns=end,
+        duration_ns=end - start,
+        steps=len(steps),
+        step_list=list(steps),
+        reason=reason,
     )
 
 
@@ -148,9 +139,8 @@ def _left_out(count: int, of: int) -> str:
     return f" ({count} of {of} left out: inside another one, or nothing ran in them)" if count else ""
 
 
-def _capture(activity: Activity, reason: str, *, given: bool = False) -> Window:
-    start, end = activity.span
-    return Window(kind="capture", start_ns=start, end_ns=end, steps=(), reason=reason, given=given)
+def _capture(activity: Activity, reason: str) -> tuple[Window, StepRanges]:
+    return _window("capture", *activity.span, reason), _NO_RANGES
 
 
 def _of_process(trace: Trace, rows: I64, process: int) -> I64:
@@ -191,7 +181,7 @@ def _outermost(trace: Trace, rows: I64) -> I64:
     return rows[outer]
 
 
-def _tile(trace: Trace, activity: Activity, rows: I64) -> list[Step]:
+def _tile(trace: Trace, activity: Activity, rows: I64) -> tuple[list[Step], StepRanges]:
     """Steps on the device's own time.
 
     A step starts with the first activity that was launched at or after its range began on the host, and
@@ -204,7 +194,7 @@ def _tile(trace: Trace, activity: Activity, rows: I64) -> list[Step]:
     step[launch < 0] = -1
     inside = (step >= 0) & (launch < trace.ranges.end_ns[rows[np.maximum(step, 0)]])
     if not inside.any():
-        return []
+        return [], _NO_RANGES
     # Steps at the end that launched nothing are no steps: what came after them would count as theirs.
     last = int(step[inside].max())
     rows = rows[: last + 1]
@@ -213,21 +203,22 @@ def _tile(trace: Trace, activity: Activity, rows: I64) -> list[Step]:
     # "At or after": an activity of a later step that ran earlier starts this one too.
     starts = np.minimum.accumulate(starts[::-1])[::-1]
     end = int(activity.end_ns[inside & (step == last)].max())
-    return _steps(trace, rows, starts.tolist(), [*starts[1:].tolist(), end])
+    return _steps(trace, rows, starts, np.append(starts[1:], end))
 
 
-def _host_steps(trace: Trace, rows: I64) -> list[Step]:
+def _host_steps(trace: Trace, rows: I64) -> tuple[list[Step], StepRanges]:
     """Steps of a CPU rank, or without the device's time: from range to range, the last to its own end."""
-    starts = trace.ranges.start_ns[rows].tolist()
-    return _steps(trace, rows, starts, [*starts[1:], int(trace.ranges.end_ns[rows[-1]])])
+    starts = trace.ranges.start_ns[rows]
+    return _steps(trace, rows, starts, np.append(starts[1:], trace.ranges.end_ns[rows[-1]]))
 
 
-def _steps(trace: Trace, rows: I64, starts: Sequence[int], ends: Sequence[int]) -> list[Step]:
+def _steps(trace: Trace, rows: I64, starts: I64, ends: I64) -> tuple[list[Step], StepRanges]:
     """A step for each range, with these bounds on the device; empty ones left out."""
+    ran = ends > starts
+    rows, starts, ends = rows[ran], starts[ran], ends[ran]
     names = [trace.strings[i] for i in trace.ranges.name[rows].tolist()]
-    on_host = zip(trace.ranges.start_ns[rows].tolist(), trace.ranges.end_ns[rows].tolist(), strict=True)
-    return [
-        Step(name=n, start_ns=a, end_ns=b, host_start_ns=host_a, host_end_ns=host_b)
-        for n, a, b, (host_a, host_b) in zip(names, starts, ends, on_host, strict=True)
-        if b > a
+    steps = [
+        Step(name=n, start_ns=a, duration_ns=b - a)
+        for n, a, b in zip(names, starts.tolist(), ends.tolist(), strict=True)
     ]
+    return steps, StepRanges(start_ns=trace.ranges.start_ns[rows], end_ns=trace.ranges.end_ns[rows])

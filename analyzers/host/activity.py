@@ -6,7 +6,7 @@ Each part has a state of its own. The parts share one look at the CUDA calls and
 from __future__ import annotations
 
 from perfdoc.analyzers.device.event_counts import REMEDY
-from perfdoc.analyzers.device.host_state import launches_missing
+from perfdoc.analyzers.device.host_ranges import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.blocking_calls import alloc_calls, sync_calls
 from perfdoc.analyzers.host.calls import host_calls

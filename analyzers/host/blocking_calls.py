@@ -6,23 +6,139 @@ wait is not the time inside of it, in which the device mostly runs, but the gap 
 
 cudaMalloc and cudaFree may wait for the device; cudaMallocAsync and cudaFreeAsync take their turn on a stream
 and are counted apart.
+
+They are grouped by where in the program they were made: the range and the operator that were open.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.device.launches import innermost
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.host.call_groups import costliest_site, group_calls
-from perfdoc.analyzers.host.calls import CallKind, HostCalls, step_at
+from perfdoc.analyzers.host.calls import CallKind, HostCalls, plain_name, step_at
 from perfdoc.analyzers.host.idle import HostIdle, ThreadIdle, by_thread
 from perfdoc.analyzers.kernels.totals import sum_by
-from perfdoc.results.host import AllocCalls, SyncCalls
+from perfdoc.results.host import AllocCalls, CallGroup, SyncCalls
 from perfdoc.results.quality import MEASURED
+from perfdoc.traces import Operators, RangeKind, Ranges, Trace
+
+MAX_GROUPS = 20
+_NOT_THERE = "no function of the program was open at these calls"
+
+_DIGITS = re.compile(r"\d+")
+_MAX_NAME = 2_000
+"""Characters of a name that are kept; hostile names reach 100 kB."""
+
+
+def group_calls(
+    trace: Trace, calls: HostCalls, rows: I64, inside_ns: I64, caused_ns: I64
+) -> tuple[list[CallGroup], int]:
+    """Groups by caused idle and then time, at most MAX_GROUPS; and how many groups were left out.
+
+    inside_ns, caused_ns: idle by row of `rows`.
+    """
+    if not len(rows):
+        return [], 0
+    start, thread = calls.start_ns[rows], calls.thread[rows]
+    nested = np.flatnonzero(trace.ranges.kind == RangeKind.PUSH_POP)
+    names = (
+        calls.name[rows],
+        _open_at(trace.ranges, nested, start, thread),
+        _open_at(trace.operators, np.arange(len(trace.operators)), start, thread),
+        _open_at(trace.python_calls, np.arange(len(trace.python_calls)), start, thread),
+    )
+    texts: list[dict[int, str | None]] = []
+    code = np.zeros(len(rows), np.int64)
+    for column, spell in zip(names, _SPELLINGS, strict=True):
+        used, at = np.unique(column, return_inverse=True)
+        texts.append({i: None if i < 0 else trace.strings[i] for i in used.tolist()})
+        spelled = {i: None if text is None else spell(text) for i, text in texts[-1].items()}
+        number = {text: n for n, text in enumerate(dict.fromkeys(spelled.values()))}
+        pattern = np.array([number[spelled[i]] for i in used.tolist()], np.int64)[at]
+        code = np.unique(code * len(number) + pattern, return_inverse=True)[1]
+    size = int(code.max()) + 1
+    duration = calls.end_ns[rows] - start
+    longest = np.zeros(size, np.int64)
+    np.maximum.at(longest, code, duration)
+    count = np.bincount(code, minlength=size)
+    host, inside, caused = (sum_by(code, v, size) for v in (duration, inside_ns, caused_ns))
+    order = np.lexsort((np.arange(size), -host, -caused))
+    groups = []
+    for g in order[:MAX_GROUPS].tolist():
+        members = np.flatnonzero(code == g)
+        call, range_name, operator, call_site = (
+            _common({known[i] for i in np.unique(column[members]).tolist()}, spell)
+            for column, known, spell in zip(names, texts, _SPELLINGS, strict=True)
+        )
+        groups.append(
+            CallGroup(
+                call=plain_name(call or ""),
+                range_name=range_name,
+                operator=operator,
+                call_site=call_site,
+                count=int(count[g]),
+                host_ns=int(host[g]),
+                longest_ns=int(longest[g]),
+                idle_inside_ns=int(inside[g]),
+                idle_caused_ns=int(caused[g]),
+            )
+        )
+    return groups, size - len(groups)
+
+
+def _common(names: set[str | None], spell: Callable[[str], str]) -> str | None:
+    """The name where all share one, else what they have in common."""
+    name = next(iter(names))
+    if name is None:
+        return None
+    return name[:_MAX_NAME] if len(names) == 1 else spell(name)
+
+
+def _pattern(name: str) -> str:
+    return _DIGITS.sub("#", name[:_MAX_NAME])
+
+
+def _cut(name: str) -> str:
+    return name[:_MAX_NAME]
+
+
+_SPELLINGS: tuple[Callable[[str], str], ...] = (plain_name, _pattern, _pattern, _cut)
+"""What calls, ranges, operators and call sites of one group agree in."""
+
+
+def costliest_site(trace: Trace, groups: Sequence[CallGroup]) -> tuple[str | None, str]:
+    """The call site of the first group that has one; or None, and why."""
+    site = next((g.call_site for g in groups if g.call_site is not None), None)
+    if site is not None or not groups:
+        return site, "" if site is not None else "there are no such calls"
+    return None, _NOT_THERE if len(trace.python_calls) else trace.python_calls_reason
+
+
+def _open_at(table: Ranges | Operators, rows: I64, time_ns: I64, thread: I64) -> I64:
+    """Name of the innermost of these intervals that is open on a thread at a time; -1 where none is."""
+    # Only intervals that hold one of the calls matter, and calls are few: those are found first.
+    kept = [np.empty(0, np.int64)]
+    rows = rows[np.argsort(table.thread[rows], kind="stable")]
+    of_thread = table.thread[rows]
+    for t in np.unique(thread).tolist():
+        first, last = np.searchsorted(of_thread, (t, t + 1))
+        mine = rows[first:last]
+        asked = np.sort(time_ns[thread == t])
+        before_start = np.searchsorted(asked, table.start_ns[mine], "left")
+        kept.append(mine[before_start < np.searchsorted(asked, table.end_ns[mine], "left")])
+    rows = np.concatenate(kept)
+    at = innermost(
+        table.start_ns[rows], table.end_ns[rows], table.thread[rows].astype(np.int64), time_ns, thread
+    )
+    if not len(rows):
+        return at
+    return np.where(at >= 0, table.name[rows[np.maximum(at, 0)]].astype(np.int64), -1)
 
 
 def sync_calls(
@@ -91,7 +207,7 @@ def _wait_at_start(idle: HostIdle, calls: HostCalls, rows: I64) -> I64:
 
 def alloc_calls(view: DeviceView, calls: HostCalls, threads: Sequence[ThreadIdle]) -> AllocCalls:
     """Find the allocation calls of one device's launching threads."""
-    steps = len(view.window.steps)
+    steps = view.window.steps
     rows, step = _in_steps(view, calls, calls.outermost(CallKind.ALLOCATION))
     ordered, _ = _in_steps(view, calls, calls.outermost(CallKind.STREAM_ALLOCATION))
     inside = inside_ns(calls, rows, threads)
@@ -115,5 +231,5 @@ def alloc_calls(view: DeviceView, calls: HostCalls, threads: Sequence[ThreadIdle
 
 def _in_steps(view: DeviceView, calls: HostCalls, rows: I64) -> tuple[I64, I64]:
     """Calls that lie in steps, where the window has steps, and the step of each."""
-    step = step_at(view.window, calls.start_ns[rows])
+    step = step_at(view, calls.start_ns[rows])
     return (rows[step >= 0], step[step >= 0]) if view.window.steps else (rows, step)

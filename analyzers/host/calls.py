@@ -10,11 +10,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.intervals import I64, index_within
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.device.window import Window
 from perfdoc.traces import CopyKind, Trace
 from perfdoc.traces.table import I8, Bool
 
@@ -118,22 +117,17 @@ class HostCalls:
         return outer
 
 
-def host_bounds(window: Window) -> tuple[int, int]:
+def host_bounds(view: DeviceView) -> tuple[int, int]:
     """The window on the host: from the first step range's start to the last one's end, else the window."""
+    window, ranges = view.window, view.step_ranges
     if not window.steps:
         return window.start_ns, window.end_ns
-    return window.steps[0].host_start_ns, max(s.host_end_ns for s in window.steps)
+    return int(ranges.start_ns[0]), int(ranges.end_ns.max())
 
 
-def step_at(window: Window, time_ns: I64) -> I64:
+def step_at(view: DeviceView, time_ns: I64) -> I64:
     """Index into the window's steps of the step whose range on the host holds each time; -1 none."""
-    if not window.steps:
-        return np.full(len(time_ns), -1, np.int64)
-    starts = np.array([s.host_start_ns for s in window.steps], np.int64)
-    ends = np.array([s.host_end_ns for s in window.steps], np.int64)
-    step = np.searchsorted(starts, time_ns, "right") - 1
-    inside = (step >= 0) & (time_ns < ends[np.maximum(step, 0)])
-    return np.where(inside, step, -1)
+    return index_within(view.step_ranges.start_ns, view.step_ranges.end_ns, time_ns)
 
 
 def host_calls(view: DeviceView, *, from_ns: int | None = None) -> HostCalls:
@@ -145,7 +139,7 @@ def host_calls(view: DeviceView, *, from_ns: int | None = None) -> HostCalls:
     api = view.trace.api_calls
     threads = view.activity.launching_threads
     threads = threads[threads >= 0]
-    host_start, host_end = host_bounds(view.window)
+    host_start, host_end = host_bounds(view)
     low, high = min(host_start, view.window.start_ns), max(host_end, view.window.end_ns)
     low = low if from_ns is None else min(low, from_ns)
     rows = view.trace.calls_of(threads)

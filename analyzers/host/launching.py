@@ -12,7 +12,7 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.activity import Activity
-from perfdoc.analyzers.device.host_state import ON_HOST, launches_missing
+from perfdoc.analyzers.device.host_ranges import ON_HOST, launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import is_graph_launch
 from perfdoc.analyzers.host.idle import HostIdle

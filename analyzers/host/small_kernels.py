@@ -9,7 +9,7 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.rows import kept
-from perfdoc.analyzers.device.host_state import launches_missing
+from perfdoc.analyzers.device.host_ranges import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.idle import HostIdle
 from perfdoc.analyzers.host.launching import is_from_graph

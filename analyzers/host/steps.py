@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
-from perfdoc.analyzers.device.host_state import launches_missing
+from perfdoc.analyzers.device.host_ranges import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, HostCalls, host_bounds, step_at
 from perfdoc.analyzers.host.idle import HostIdle
@@ -64,14 +64,14 @@ def _pauses(
     """Named pauses (rows of Trace.ranges) and inferred ones; None where the capture would show neither."""
     ranges = view.trace.ranges
     rows = pause_rows(view, rows, threads)
-    low, high = host_bounds(view.window)
+    low, high = host_bounds(view)
     inferred = inferred.clip(low, high)
     if not len(rows) and not len(inferred) and not _marked_by_perfdoc(view):
         return None
     covered = union(ranges.start_ns[rows], ranges.end_ns[rows]).clip(low, high) | inferred
     rows = rows[(ranges.start_ns[rows] < high) & (ranges.end_ns[rows] > low)]
     rows = _outermost(ranges.start_ns, ranges.end_ns, rows)
-    steps = np.append(step_at(view.window, ranges.start_ns[rows]), _held_up(view, inferred))
+    steps = np.append(step_at(view, ranges.start_ns[rows]), _held_up(view, inferred))
     found = HostPauses(
         **MEASURED,
         count=len(rows) + len(inferred),
@@ -93,20 +93,20 @@ def _pauses(
         found,
         worst_ns=int(length[worst]),
         worst_name=view.trace.strings[ranges.name[rows[worst]]] if worst < len(rows) else None,
-        worst_step=view.window.steps[step].name if step >= 0 else None,
+        worst_step=view.window.step_list[step].name if step >= 0 else None,
     )
 
 
 def _held_up(view: DeviceView, pauses: Intervals) -> I64:
     """Index of the step before whose work each pause between steps ended."""
-    ends = np.array([s.host_end_ns for s in view.window.steps], np.int64)
+    ends = view.step_ranges.end_ns
     at: I64 = np.searchsorted(ends, pauses.end_ns, "left")
     return np.where(at < len(ends), at, -1)
 
 
 def _marked_by_perfdoc(view: DeviceView) -> bool:
     """Whether the window's steps are those of perfdoc's trainer, which marks every pause of both kinds."""
-    return bool(view.window.steps) and view.window.steps[0].name.startswith(vocabulary.STEP)
+    return bool(view.window.steps) and view.window.step_list[0].name.startswith(vocabulary.STEP)
 
 
 def _outermost(start_ns: I64, end_ns: I64, rows: I64) -> I64:
@@ -156,14 +156,13 @@ def host_steps(view: DeviceView, calls: HostCalls | None, *, gc_known: bool) -> 
     missing = None if view.activity.on_host else launches_missing(view)
     if missing is not None or (calls is None and not view.activity.on_host):
         return HostSteps.missing(*(missing or ("The capture has no CUDA API calls.", "")))
-    kept = view.window.steps[:MAX_STEPS]
-    start = np.array([s.host_start_ns for s in kept], np.int64)
-    end = np.array([s.host_end_ns for s in kept], np.int64)
+    kept = view.window.step_list[:MAX_STEPS]
+    start, end = view.step_ranges.start_ns[:MAX_STEPS], view.step_ranges.end_ns[:MAX_STEPS]
     waiting = _waits(view, calls).covered_within(start, end)
     ranges = view.trace.ranges
     gc = pause_rows(view, view.known.gc, view.trace.threads_of(view.device.process))
     gc_ns = union(ranges.start_ns[gc], ranges.end_ns[gc]).covered_within(start, end)
-    gc_step = step_at(view.window, ranges.start_ns[gc])
+    gc_step = step_at(view, ranges.start_ns[gc])
     gc_count = np.bincount(gc_step[gc_step >= 0], minlength=len(kept))
     columns: list[list[int | None]] = [
         c.tolist() for c in (end - start - waiting, waiting, gc_ns, gc_count[: len(kept)])
@@ -176,7 +175,7 @@ def host_steps(view: DeviceView, calls: HostCalls | None, *, gc_known: bool) -> 
             HostStep(name=s.name, host_ns=h, waiting_ns=w, gc_ns=g, gc_count=n)
             for s, h, w, g, n in zip(kept, *columns, strict=True)
         ],
-        steps_left_out=len(view.window.steps) - len(kept),
+        steps_left_out=view.window.steps - len(kept),
     )
 
 

@@ -11,12 +11,11 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.device.window import Step
 from perfdoc.analyzers.instances.spots import Nearby, find_spots
-from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.timeline import tracks
 from perfdoc.analyzers.timeline.rank import Track, named
 from perfdoc.analyzers.timeline.segments import Layer, Segments, paint, pool, segments_of
+from perfdoc.results.ranks import Ledger, Step
 from perfdoc.traces import RangeKind
 
 _LEAST_PAD_NS = 50_000
@@ -158,7 +157,7 @@ def _instance(view: DeviceView, excerpts: Excerpts, spot: Spot) -> Instance:
     last = min(last, max(high, view.window.end_ns, spot.end_ns))
     return Instance(
         spot=spot,
-        step=step_of(view.window.steps, spot.start_ns),
+        step=step_of(view.window.step_list, spot.start_ns),
         first_ns=first,
         last_ns=last,
         tracks=excerpts.cut(first, last),

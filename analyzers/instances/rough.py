@@ -16,12 +16,12 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import Gaps
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.instances.device import LIMITS
-from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.pipeline.rank import PipelineRank
 from perfdoc.analyzers.timeline.rank import CODES
 from perfdoc.analyzers.timeline.segments import NOTHING, Layer, Segments, drawn, paint, pool, segments_of
 from perfdoc.analyzers.timeline.tracks import idle_layers
+from perfdoc.results.ranks import LEAVES
 from perfdoc.results.timeline import TimelineTrack
 
 MOST_STRETCHES = 2_000

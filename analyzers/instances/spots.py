@@ -16,7 +16,7 @@ from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.ledger.window import Ledger
+from perfdoc.results.ranks import Ledger
 from perfdoc.traces import ApiCalls, Kernels, RangeKind, Ranges
 
 _BEFORE = 4_096
@@ -59,13 +59,13 @@ def find_spots(view: DeviceView, ledger: Ledger) -> list[Spot]:
     Of communication whose dimension is known to be one that rules advise on.
     """
     found = [*_exposed(view, ledger), *_idle(view, ledger)]
-    if _matters(ledger, "exposed_memcpy", ledger.exposed_memcpy_ns):
+    if _matters(ledger, "exposed_memcpy", ledger.exposed_memcpy):
         found.append(_copy(view))
     return [spot for spot in found if spot is not None]
 
 
 def _matters(ledger: Ledger, what: str, total_ns: int) -> bool:
-    return total_ns > 0 and total_ns >= LEAST_FRAC[what] * ledger.window_ns
+    return total_ns > 0 and total_ns >= LEAST_FRAC[what] * ledger.total
 
 
 def worst_of(length: I64, lost: Callable[[I64], I64]) -> tuple[int, int] | None:
@@ -94,7 +94,7 @@ def _exposed(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
     inside = (comm.start_ns < window.end_ns) & (comm.end_ns > window.start_ns)
     for code, dimension in enumerate(DIMENSIONS):
         advised = dimension not in ("other", "unknown")
-        if not advised or not _matters(ledger, "exposed", ledger.exposed_comm_ns[dimension]):
+        if not advised or not _matters(ledger, "exposed", ledger.exposed_comm.by_name[dimension]):
             continue
         rows = np.flatnonzero(inside & (comm.dimension == code))
         start = np.maximum(comm.start_ns[rows], window.start_ns)
@@ -121,7 +121,7 @@ def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
     gaps, bounds = view.gaps, (view.window.start_ns, view.window.end_ns)
     start, handed, end = (_clipped(t, *bounds) for t in (gaps.start_ns, gaps.host_end_ns, gaps.end_ns))
     pauses = view.idle_inputs.gc_or_data
-    if _matters(ledger, "idle.host", ledger.idle_ns["host"]):
+    if _matters(ledger, "idle.host", ledger.idle.host):
 
         def lost(rows: I64) -> I64:
             found: I64 = handed[rows] - start[rows] - pauses.covered_within(start[rows], handed[rows])
@@ -130,13 +130,13 @@ def _idle(view: DeviceView, ledger: Ledger) -> Iterator[Spot | None]:
         yield _spot(
             "idle.host", start, handed, worst_of(handed - start, lost), _launched(view, gaps.following)
         )
-    if _matters(ledger, "idle.unexplained", ledger.idle_ns["unexplained"]):
+    if _matters(ledger, "idle.unexplained", ledger.idle.unexplained):
         length = np.where(gaps.short, 0, end - handed)
         worst = worst_of(length, length.__getitem__)
         yield _spot("idle.unexplained", handed, end, worst, lambda _: "")
     stalled = view.idle_inputs.stalls.stalled
     for cause, rows, inferred in (("gc", view.known.gc, EMPTY), ("data", view.known.data, stalled)):
-        if _matters(ledger, f"idle.{cause}", ledger.idle_ns[cause]):
+        if _matters(ledger, f"idle.{cause}", ledger.idle.by_name[cause]):
             yield _pause(view, cause, rows, inferred)
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 
 from perfdoc.analyzers.kernel_class.experts import EXPERT_EXCHANGE
-from perfdoc.analyzers.kernel_class.rules import KernelClass, KernelRule, rule
+from perfdoc.analyzers.kernel_class.rules import AT, KernelClass, KernelRule, rule
 
 _COMM = KernelClass.COMMUNICATION
 
@@ -75,7 +75,6 @@ _ANY = (
     rf"(?P<collective>{_ALL}_?[Rr]educe|{_ALL}_?[Gg]ather|{_ALL}_?[Tt]o_?[Aa]ll[vV]?|{_ALL}2[Aa]ll"
     rf"|{_LOCAL}(?:(?<![A-Za-z])r|R)educe_?[Ss]catter)"
 )
-_AT = r"(?:^|::)"
 
 _SAID = re.compile(
     rf"(?:{_ANY})|(?i:(?P<word>dispatch|combine|broadcast|send_?recv|barrier|notify))",
@@ -97,41 +96,41 @@ NAMED_COMMUNICATION: tuple[KernelRule, ...] = (
     rule(
         "nccl_symmetric_reduction",
         _COMM,
-        _AT + r"ncclSymk?DevKernel_(?P<collective>AllReduce|ReduceScatter)_\w*?_(?:sum|avg)_(?P<type>\w+)$",
+        AT + r"ncclSymk?DevKernel_(?P<collective>AllReduce|ReduceScatter)_\w*?_(?:sum|avg)_(?P<type>\w+)$",
         transport="nccl_symmetric",
     ),
     rule(
         "nccl_symmetric",
         _COMM,
-        _AT + r"ncclSym[a-z]*DevKernel_(?P<collective>[A-Z][A-Za-z]+)",
+        AT + r"ncclSym[a-z]*DevKernel_(?P<collective>[A-Z][A-Za-z]+)",
         transport="nccl_symmetric",
     ),
-    rule("rccl_generic", _COMM, _AT + r"ncclDevKernel[A-Za-z0-9]*_Generic_\d", transport="rccl"),
+    rule("rccl_generic", _COMM, AT + r"ncclDevKernel[A-Za-z0-9]*_Generic_\d", transport="rccl"),
     rule(
         "nccl_reduction",
         _COMM,
-        _AT + r"ncclDevKernel_(?P<collective>AllReduce|ReduceScatter|Reduce)_[A-Za-z]+_"
+        AT + r"ncclDevKernel_(?P<collective>AllReduce|ReduceScatter|Reduce)_[A-Za-z]+_"
         r"(?P<type>[a-z]+\d+(?:e\dm\d)?)(?:_|$)",
         transport="nccl",
     ),
     rule(
         "nccl_reduction_before_2_19",
         _COMM,
-        _AT + r"ncclKernel_(?P<collective>AllReduce|ReduceScatter|Reduce)_[A-Z0-9_]+_[A-Z][A-Za-z]+_"
+        AT + r"ncclKernel_(?P<collective>AllReduce|ReduceScatter|Reduce)_[A-Z0-9_]+_[A-Z][A-Za-z]+_"
         r"(?P<type>[a-z_]\w*)$",
         transport="nccl",
     ),
     rule(
         "nccl_before_2_8",
         _COMM,
-        _AT + r"nccl(?P<collective>All[A-Z][a-z]+|ReduceScatter|Broadcast|Reduce|SendRecv)"
+        AT + r"nccl(?P<collective>All[A-Z][a-z]+|ReduceScatter|Broadcast|Reduce|SendRecv)"
         r"(?:Ring|Tree|Coll)\w*Kernel_[a-z]+_(?P<type>[a-z]\w*)$",
         transport="nccl",
     ),
-    rule("nccl", _COMM, _AT + r"nccl(?:Dev)?Kernel_(?P<collective>[A-Z][A-Za-z]*)", transport="nccl"),
-    rule("nccl_other", _COMM, _AT + r"nccl[A-Z]\w*$", transport="nccl"),
+    rule("nccl", _COMM, AT + r"nccl(?:Dev)?Kernel_(?P<collective>[A-Z][A-Za-z]*)", transport="nccl"),
+    rule("nccl_other", _COMM, AT + r"nccl[A-Z]\w*$", transport="nccl"),
     *EXPERT_EXCHANGE,
-    rule("msccl", _COMM, _AT + r"mscclKernel|(?:^|::)mscclpp::", transport="msccl"),
+    rule("msccl", _COMM, AT + r"mscclKernel|(?:^|::)mscclpp::", transport="msccl"),
     # One-sided libraries. Their team reduction gives every rank the result.
     rule(
         "nvshmem_reduction",
@@ -148,7 +147,7 @@ NAMED_COMMUNICATION: tuple[KernelRule, ...] = (
         transport="nvshmem",
     ),
     rule("nvshmem", _COMM, r"(?i)nvshmem", transport="nvshmem"),
-    rule("nvshmem_splits", _COMM, _AT + r"exchangeSplitAndOffset", transport="nvshmem", collective="sync"),
+    rule("nvshmem_splits", _COMM, AT + r"exchangeSplitAndOffset", transport="nvshmem", collective="sync"),
     rule("rocshmem", _COMM, r"(?i)rocshmem", transport="rocshmem"),
     # Transformer Engine's user buffers.
     rule(
@@ -186,7 +185,7 @@ NAMED_COMMUNICATION: tuple[KernelRule, ...] = (
         transport="userbuffers",
         collective="all_reduce",
     ),
-    rule("userbuffers", _COMM, _AT + r"k?userbuffers_", transport="userbuffers"),
+    rule("userbuffers", _COMM, AT + r"k?userbuffers_", transport="userbuffers"),
     # Symmetric memory through the switch, and all-reduces that frameworks bring along.
     rule("multimem", _COMM, r"(?i)multimem\w*?" + _ANY, transport="multimem"),
     rule(
@@ -196,11 +195,11 @@ NAMED_COMMUNICATION: tuple[KernelRule, ...] = (
         transport="multimem",
         collective="reduce",
     ),
-    rule("multimem_other", _COMM, _AT + r"_?multimem_", transport="multimem"),
+    rule("multimem_other", _COMM, AT + r"_?multimem_", transport="multimem"),
     rule(
         "symmetric_memory_sync",
         _COMM,
-        _AT + r"(?:barrier|put_signal|wait_signal)_kernel$",
+        AT + r"(?:barrier|put_signal|wait_signal)_kernel$",
         r"\(unsigned int ?\* ?\*",
         transport="symmetric_memory",
         collective="sync",
@@ -222,7 +221,7 @@ NAMED_COMMUNICATION: tuple[KernelRule, ...] = (
     rule(
         "cross_device_reduce",
         _COMM,
-        _AT + r"cross_device_reduce_",
+        AT + r"cross_device_reduce_",
         transport="custom_all_reduce",
         collective="all_reduce",
     ),

@@ -9,12 +9,11 @@ exchange and stays on the rank (layouts, permutations, copies to a staging buffe
 
 from __future__ import annotations
 
-from perfdoc.analyzers.kernel_class.rules import KernelClass, KernelRule, rule
+from perfdoc.analyzers.kernel_class.rules import AT, KernelClass, KernelRule, rule
 
 _COMM = KernelClass.COMMUNICATION
 _MOE = KernelClass.MOE_ROUTING
 
-_AT = r"(?:^|::)"
 _INNER = r"(?:\w+::)*"
 _DEEPEP = r"\b(?:deep_ep|dpsk::ep)::" + _INNER
 _EXCHANGE = r"(?:\b(?:uccl|mooncake|pplx|mori|\w+_ep|ep)::" + _INNER + r"|\b(?:intra|inter)node(?:_ll)?::)"
@@ -114,22 +113,22 @@ EXPERT_EXCHANGE: tuple[KernelRule, ...] = (
     rule(
         "mori",
         _COMM,
-        _AT + r"Ep(?P<collective>Dispatch|Combine)(?:Intra|Inter|With|LowLatency|LL|Kernel)\w*$",
+        AT + r"Ep(?P<collective>Dispatch|Combine)(?:Intra|Inter|With|LowLatency|LL|Kernel)\w*$",
         transport="mori",
     ),
-    rule("mori_sync", _COMM, _AT + r"EpCombineSyncBarrier", transport="mori", collective="sync"),
-    rule("mori_packing", _MOE, _AT + r"Ep(?:Dispatch|Combine)[A-Z]"),
+    rule("mori_sync", _COMM, AT + r"EpCombineSyncBarrier", transport="mori", collective="sync"),
+    rule("mori_packing", _MOE, AT + r"Ep(?:Dispatch|Combine)[A-Z]"),
     rule(
         "moe_all_to_all_prepare",
         _COMM,
-        _AT + r"moe(?:A2A|_a2a_)[Pp]repare",
+        AT + r"moe(?:A2A|_a2a_)[Pp]repare",
         transport="moe_a2a",
         collective="sync",
     ),
     rule(
         "moe_all_to_all",
         _COMM,
-        _AT + r"(?i:moe_?a2a|a2a|ep)_?(?P<collective>[Dd]ispatch|[Cc]ombine)"
+        AT + r"(?i:moe_?a2a|a2a|ep)_?(?P<collective>[Dd]ispatch|[Cc]ombine)"
         r"(?=_send|_recv|Intra|Inter|_?[Kk]ern)",
         transport="moe_a2a",
     ),

@@ -5,12 +5,13 @@ from __future__ import annotations
 import re
 from functools import lru_cache
 
+from perfdoc.results.names import ANONYMOUS
+
 MAX_TEXT = 4096
 """Characters of a full name that are looked at; what lies beyond is ignored."""
 MAX_QUALIFIED = 512
 """Characters of a qualified name that are kept, from its end, where the function stands."""
 
-_NOISE = ("(anonymous namespace)::", "<unnamed>::", "`anonymous namespace'::")
 _BRACKET = re.compile(r"->|[<>()\[\]{}]")
 _LENGTH = re.compile(r"\d{1,4}")
 _NOT_A_FUNCTION = ("decltype", "noexcept", "requires")
@@ -38,7 +39,7 @@ def qualified_name(name: str, full_name: str) -> str:
 
 def _demangled(text: str) -> tuple[str, bool]:
     """The qualified name of a signature, and whether all brackets before it are closed."""
-    for noise in _NOISE:
+    for noise in ANONYMOUS:
         text = text.replace(noise, "")
     outside: list[str] = []
     open_brackets: list[str] = []

@@ -16,15 +16,14 @@ function's name. Communication comes from collective_names. Choices that a reade
 from __future__ import annotations
 
 from perfdoc.analyzers.kernel_class.collectives import NAMED_COMMUNICATION, WORDED_COMMUNICATION
+from perfdoc.analyzers.kernel_class.rules import AT, KernelRule, rule
 from perfdoc.analyzers.kernel_class.rules import KernelClass as K
-from perfdoc.analyzers.kernel_class.rules import KernelRule, rule
 
-_AT = r"(?:^|::)"
 _CUTLASS = r"(?i)cutlass\w*::(?:device_kernel|Kernel2?)$"
-_CK_TILE = _AT + r"kentry\w*$"
-_ELEMENTWISE = _AT + r"(?:vectorized_|unrolled_|legacy_|templated_)*elementwise_kernel\w*$"
-_FOREACH = _AT + r"multi_tensor_apply_kernel$"
-_SOFTMAX = _AT + r"(?:cunn_\w*[Ss]oft[Mm]ax\w*|softmax_warp_\w+|host_softmax\w*)$"
+_CK_TILE = AT + r"kentry\w*$"
+_ELEMENTWISE = AT + r"(?:vectorized_|unrolled_|legacy_|templated_)*elementwise_kernel\w*$"
+_FOREACH = AT + r"multi_tensor_apply_kernel$"
+_SOFTMAX = AT + r"(?:cunn_\w*[Ss]oft[Mm]ax\w*|softmax_warp_\w+|host_softmax\w*)$"
 _THRUST = r"\b(?:thrust|cub)::(?:\w+::)*(?:_kernel_agent|static_kernel|DeviceFor\w*|transform_kernel)$"
 _MOVES = (
     r"^triton_poi_fused(?:_(?:_to_copy|_unsafe_view|clone|copy_?|cat|stack|view|t|transpose|permute|split"
@@ -78,7 +77,7 @@ LIBRARIES: tuple[KernelRule, ...] = (
         r"(?i)flash_?(?:fwd|bwd|attn|attention|mla)|\bflash::|fmha|sdpa|attention|attn|(?<![a-z])mha(?![a-z])"
         r"|(?:Batch|Single)(?:Prefill|Decode)|PagedKV|MergeStates?Kernel|(?<![a-z])xqa|splitkv_mla|bwd_kernel_d[kq]",
     ),
-    rule("context_parallel_helper", K.ATTENTION, _AT + r"thd_\w+$"),
+    rule("context_parallel_helper", K.ATTENTION, AT + r"thd_\w+$"),
     rule(
         "sequence_mixer",
         K.ATTENTION,
@@ -113,8 +112,8 @@ LIBRARIES: tuple[KernelRule, ...] = (
         r"|\bgemvx::kernel$|(?:^|::|_)(?:b|add|grouped_|scaled_)?mm_[^:]*$|fused_moe_kernel|(?:^|::)_?fused_moe$"
         r"|\bdeep_gemm::|\bcublas(?:Lt)?::|(?:^|_)(?:gmm|tgmm)(?:_|$)|mul_mat_(?:vec|q|f)",
     ),
-    rule("gemm_amd", K.GEMM, _AT + r"Cijk_"),
-    rule("cublas_dot", K.GEMM, _AT + r"(?:dot_kernel|reduce_1Block_kernel|scal_kernel\w*|trsm\w*|syrk\w*)$"),
+    rule("gemm_amd", K.GEMM, AT + r"Cijk_"),
+    rule("cublas_dot", K.GEMM, AT + r"(?:dot_kernel|reduce_1Block_kernel|scal_kernel\w*|trsm\w*|syrk\w*)$"),
     rule("cutlass", K.GEMM, _CUTLASS),
     # Routing before top-k, loss and copies, whose words it shares.
     rule("moe_activation", K.ELEMENTWISE, r"\bmoe::dev::activation::|(?i:moe\w*activation)"),
@@ -143,7 +142,7 @@ LIBRARIES: tuple[KernelRule, ...] = (
     rule(
         "optimizer_clip_grad", K.OPTIMIZER, r"(?i)lpnorm_cleanup|clip_grad|grad_?clip|grad_?norm|amp_unscale"
     ),
-    rule("optimizer_clip_grad", K.OPTIMIZER, _AT + r"cleanup(?:_v\d)?$", r"cleanup(?:_v\d)?\(float ?\*"),
+    rule("optimizer_clip_grad", K.OPTIMIZER, AT + r"cleanup(?:_v\d)?$", r"cleanup(?:_v\d)?\(float ?\*"),
     rule(
         "optimizer_update",
         K.OPTIMIZER,
@@ -158,7 +157,7 @@ FRAMEWORK: tuple[KernelRule, ...] = (
     rule("torch_copy", K.COPY, _ELEMENTWISE, r"copy_kernel_cuda|copy_device_to_device"),
     rule("torch_fill", K.COPY, _ELEMENTWISE, r"\bFillFunctor"),
     rule("torch_elementwise", K.ELEMENTWISE, _ELEMENTWISE),
-    rule("torch_reduction", K.REDUCTION, _AT + r"reduce_kernel$"),
+    rule("torch_reduction", K.REDUCTION, AT + r"reduce_kernel$"),
     rule("log_softmax", K.LOSS, _SOFTMAX, r"LogSoft[Mm]ax"),
     # The fifth template parameter of the warp kernel is is_log_softmax.
     rule(
@@ -194,7 +193,7 @@ FRAMEWORK: tuple[KernelRule, ...] = (
 """Kernels that PyTorch brings along."""
 
 WORDS: tuple[KernelRule, ...] = (
-    rule("cast_to_8_bits", K.QUANTISATION, _AT + r"unary_kernel$", r"(?i)fp8"),
+    rule("cast_to_8_bits", K.QUANTISATION, AT + r"unary_kernel$", r"(?i)fp8"),
     rule(
         "quantisation",
         K.QUANTISATION,
@@ -224,7 +223,7 @@ WORDS: tuple[KernelRule, ...] = (
 """Plain words, the weakest evidence."""
 
 RULES: tuple[KernelRule, ...] = (
-    rule("nccl_one_rank", K.COPY, _AT + r"oneRankReduce$"),
+    rule("nccl_one_rank", K.COPY, AT + r"oneRankReduce$"),
     *NAMED_COMMUNICATION,
     *GENERATED,
     *LIBRARIES,

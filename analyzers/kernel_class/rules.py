@@ -12,6 +12,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
+AT = r"(?:^|::)"
+"""In a pattern: where the name of a function begins."""
+
 
 class KernelClass(IntEnum):
     """What a kernel does for the model. Codes are dense from 0, so they can index an array."""

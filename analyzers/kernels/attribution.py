@@ -14,10 +14,9 @@ from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernel_class.names import MAX_TEXT
 from perfdoc.analyzers.kernels.part_names import PARTS, Phase
 from perfdoc.analyzers.kernels.spans import Lane, SpanContext
+from perfdoc.results.kernels import PHASES
 from perfdoc.traces.table import Bool
 
-PHASES = ("forward", "recompute", "backward", "optimizer", "unknown")
-"""By Phase; the last for none."""
 EVIDENCE = ("range", "sequence", "kernel_name", "none")
 """How a part is known, strongest first."""
 

@@ -177,7 +177,7 @@ _FORWARD_OPERATOR = re.compile(
 )
 """Operators that modules call and that no gradient is made of."""
 
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
+CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _NOT_WORD = re.compile(r"[^a-z0-9]+")
 _PHASE_OF_PART = {"optimizer": Phase.OPTIMIZER}
 _COMM_ROOM = ("communication", "data", "other")
@@ -187,7 +187,7 @@ _COMM_ROOM = ("communication", "data", "other")
 def meaning_of(name: str) -> Meaning:
     """What the name of a range or an operator says; what follows a comma (emit_nvtx) is not read."""
     text = name[:MAX_TEXT].partition(",")[0]
-    words = _NOT_WORD.sub(" ", _CAMEL.sub(" ", text).lower()).strip()
+    words = _NOT_WORD.sub(" ", CAMEL.sub(" ", text).lower()).strip()
     part, core, end = None, False, -1
     for found in _ANY.finditer(words):
         part, end = found.lastgroup, found.end()

@@ -17,7 +17,6 @@ from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
 from perfdoc.analyzers.kernels.attribution import (
     EVIDENCE,
-    PHASES,
     Attribution,
     attribute,
     recomputed,
@@ -27,7 +26,7 @@ from perfdoc.analyzers.kernels.fusion import find_unfused
 from perfdoc.analyzers.kernels.part_names import PARTS
 from perfdoc.analyzers.kernels.spans import find_lanes
 from perfdoc.analyzers.kernels.totals import sum_by
-from perfdoc.results.kernels import KernelPartsAnalysis, PartTime
+from perfdoc.results.kernels import PHASES, KernelPartsAnalysis, PartTime
 from perfdoc.traces.table import Bool
 
 _MAY_HIDE_ATTENTION = (

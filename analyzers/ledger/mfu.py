@@ -12,11 +12,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from perfdoc.analyzers.device.window import Window
-from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.profiling.flops import CONVENTION, flops_per_token, peak_flops
 from perfdoc.results.figures import duration
 from perfdoc.results.headline import Mfu, WaterfallBar
+from perfdoc.results.ranks import Ledger, Window
 from perfdoc.traces.job_facts import JobFacts
 
 IDEAL, BEYOND_IDEAL = "ideal", "compute_beyond_ideal"
@@ -46,7 +45,7 @@ def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | Non
     ranks: those that the captures show. world_size: ranks of the whole job as the captures say, None where
     they do not. communicates: whether any of them moves data to another rank.
     """
-    steps = sum(len(r.window.steps) for r in ranks)
+    steps = sum(r.window.steps for r in ranks)
     in_steps = steps > 0 and all(r.window.kind == "steps" for r in ranks)
     total_ns = sum(r.window.duration_ns for r in ranks)
     step_ns = total_ns / steps if in_steps and total_ns else None
@@ -64,7 +63,7 @@ def measure_mfu(ranks: Sequence[MfuRank], facts: JobFacts, world_size: int | Non
         remedy = "Name the ranges that are steps with --step-range."
     else:
         ideal_ns = _ideal_ns(steps, flops, gpus, peak)
-        compute_ns = sum(r.ledger.compute_ns for r in ranks)
+        compute_ns = sum(r.ledger.compute for r in ranks)
         if not 0 < ideal_ns <= compute_ns:
             reason = (
                 f"the model's FLOPs would take {duration(round(ideal_ns / steps))} of a step at the peak, "

@@ -16,18 +16,11 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64, Intervals
 from perfdoc.analyzers.base.rows import kept
 from perfdoc.analyzers.device.activity import DIMENSIONS
-from perfdoc.analyzers.device.idle import IDLE_CAUSES
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernels.totals import sum_by
 from perfdoc.analyzers.ledger.window import exposed_pieces
 from perfdoc.results.quality import MEASURED, Measured
 
-LEAVES = (
-    "compute",
-    *(f"exposed_comm.{d}" for d in DIMENSIONS),
-    "exposed_memcpy",
-    *(f"idle.{c}" for c in IDLE_CAUSES),
-)
 _EMPTY = np.empty(0, np.int64)
 
 
@@ -54,7 +47,7 @@ def distinct_names(names: Sequence[str]) -> list[str]:
 
 def step_ledgers(view: DeviceView) -> StepLedgers:
     """The ledger of each step of one device."""
-    steps = view.window.steps
+    steps = view.window.step_list
     if not steps:
         return StepLedgers.missing(
             f"The window is not made of steps ({view.window.reason}).",

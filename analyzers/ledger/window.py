@@ -2,55 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator
 
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64, Intervals, owners_by_last_end, union
 from perfdoc.analyzers.device.activity import DIMENSIONS, Activity, Communication
-from perfdoc.analyzers.device.idle import IDLE_CAUSES, Gaps, IdleInputs, find_gaps, idle_by_cause
+from perfdoc.analyzers.device.idle import Gaps, IdleInputs, find_gaps, idle_by_cause
 from perfdoc.analyzers.kernels.totals import sum_by
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ledger:
-    """Nanoseconds by leaf. In order of precedence: compute, exposed communication, exposed copies, idle.
-
-    Not the published ledger, of which each leaf is a key of its own: rules ask for leaves by dimension and by
-    cause.
-    """
-
-    window_ns: int
-    compute_ns: int
-    exposed_comm_ns: Mapping[str, int]
-    """By dimension, every dimension present."""
-    exposed_memcpy_ns: int
-    idle_ns: Mapping[str, int]
-    """By cause, every cause present."""
-    host_elsewhere_ns: int = 0
-    """Of idle.host, what the host waited or worked between steps; 0 where that is not told apart."""
-
-    def __post_init__(self) -> None:
-        leaves = [
-            self.compute_ns,
-            self.exposed_memcpy_ns,
-            *self.exposed_comm_ns.values(),
-            *self.idle_ns.values(),
-        ]
-        assert min(leaves) >= 0, leaves
-        assert 0 <= self.host_elsewhere_ns <= self.idle_ns["host"], self.host_elsewhere_ns
-        assert sum(leaves) == self.window_ns, f"ledger sums to {sum(leaves)} of {self.window_ns} ns"
-
-    @property
-    def by_leaf(self) -> dict[str, int]:
-        """Nanoseconds by the leaf's dotted name, in order of precedence; they sum to the window."""
-        return {
-            "compute": self.compute_ns,
-            **{f"exposed_comm.{dimension}": ns for dimension, ns in self.exposed_comm_ns.items()},
-            "exposed_memcpy": self.exposed_memcpy_ns,
-            **{f"idle.{cause}": ns for cause, ns in self.idle_ns.items()},
-        }
+from perfdoc.results.ranks import ExposedComm, Idle, Ledger
 
 
 def build_ledger(
@@ -64,15 +24,17 @@ def build_ledger(
     exposed = exposed_by_dimension(activity.communication, compute, start_ns, end_ns)
     # Two ways to the same figure: the owners' segments must cover exactly what compute leaves uncovered.
     assert sum(exposed.values()) == work_ns - compute.total_ns, (exposed, work_ns)
-    return Ledger(
-        window_ns=end_ns - start_ns,
-        compute_ns=compute.total_ns,
-        exposed_comm_ns=exposed,
-        exposed_memcpy_ns=busy.total_ns - work_ns,
-        idle_ns=idle_by_cause(
-            find_gaps(activity, start_ns, end_ns) if gaps is None else gaps, start_ns, end_ns, idle
-        ),
+    gaps = find_gaps(activity, start_ns, end_ns) if gaps is None else gaps
+    ledger = Ledger(
+        compute=compute.total_ns,
+        exposed_comm=ExposedComm(**exposed),
+        exposed_memcpy=busy.total_ns - work_ns,
+        idle=Idle(**idle_by_cause(gaps, start_ns, end_ns, idle)),
     )
+    leaves = ledger.by_leaf
+    assert min(leaves.values()) >= 0, leaves
+    assert ledger.total == end_ns - start_ns, f"ledger sums to {ledger.total} of {end_ns - start_ns} ns"
+    return ledger
 
 
 def exposed_by_dimension(
@@ -110,6 +72,3 @@ def exposed_pieces(
         yield *owned(rows, begin[rows]), compute
         covered = compute | union(begin[rows], communication.end_ns[rows])
     yield *owned(np.arange(len(communication.start_ns)), communication.start_ns), covered
-
-
-__all__ = ["DIMENSIONS", "IDLE_CAUSES", "Ledger", "build_ledger", "exposed_by_dimension", "exposed_pieces"]

@@ -115,12 +115,12 @@ def _lanes(stream: I64) -> I32:
 
 def _steps(view: DeviceView, rows: CallRows) -> I64:
     """Number of the last step to open before each launch; -1 where steps have no numbers."""
-    steps = view.window.steps
+    steps, ranges = view.window.step_list, view.step_ranges
     found = [_NUMBER.search(s.name) for s in steps]
     number = np.array([int(f[1]) for f in found if f is not None], np.int64)
     # Numbers that come again (those of an epoch) name no step.
     if not steps or len(number) < len(steps) or (np.diff(number) <= 0).any():
         return np.full(len(rows.start_ns), -1, np.int64)
-    at = np.searchsorted([s.host_start_ns for s in steps], rows.launch_ns, "right") - 1
-    inside = (at >= 0) & (rows.launch_ns >= 0) & (rows.launch_ns < steps[-1].host_end_ns)
+    at = np.searchsorted(ranges.start_ns, rows.launch_ns, "right") - 1
+    inside = (at >= 0) & (rows.launch_ns >= 0) & (rows.launch_ns < ranges.end_ns[-1])
     return np.where(inside, number[np.maximum(at, 0)], -1)

@@ -18,7 +18,7 @@ from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.clocks.alignment import ClockGuess, align_clocks
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.groups import JobGroup, JobGroups, job_groups
+from perfdoc.analyzers.matching.groups import JobGroups, job_groups
 from perfdoc.analyzers.matching.matches import Matches, MatchGroup, Member, no_matches
 from perfdoc.analyzers.matching.numbered import Found, assemble, by_sequence, in_order, joined
 from perfdoc.traces.job_facts import JobFacts
@@ -177,9 +177,7 @@ def _match(
     ordered: list[Found] = []
     for at, group in enumerate(found.groups):
         rows = callers[at]
-        result = MatchGroup(
-            label=group.label, size=group.size, members=tuple(rows), matched_by=None, reason=group.reason
-        )
+        result = replace(group, members=tuple(rows))
         if len(rows) < 2 or group.reason:
             pass
         elif at >= MAX_GROUPS:
@@ -280,6 +278,6 @@ def _whole_job(ranks: Sequence[CollectiveCalls], words: _Words) -> JobGroups:
     size = max((r.world_size for r in ranks if r.world_size is not None), default=None)
     everyone = tuple(range(len(ranks)))
     return JobGroups(
-        groups=tuple(JobGroup(label="all ranks", size=size, members=everyone) for _ in range(lanes)),
+        groups=tuple(MatchGroup(label="all ranks", size=size, members=everyone) for _ in range(lanes)),
         of_row=tuple(of_row),
     )

@@ -18,28 +18,17 @@ from perfdoc.analyzers.base.rows import row_keys
 from perfdoc.analyzers.communication.known_groups import CallGroup
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.calls import CollectiveCalls
-from perfdoc.analyzers.matching.matches import Member
+from perfdoc.analyzers.matching.matches import MatchGroup, Member
 
 _WAYS = {"send": 1, "recv": 2, "send_recv": 3}
 _OF_ALL = tuple(DIMENSIONS.index(d) for d in ("ep", "cp"))
 
 
 @dataclass(frozen=True, kw_only=True)
-class JobGroup:
-    """A group of the job, or one direction between two of its ranks."""
-
-    label: str
-    size: int | None
-    members: tuple[int, ...]
-    reason: str = ""
-    """Why its calls cannot be matched; empty where they may be tried."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class JobGroups:
     """The groups, and the group of every row of every member; -1 for a row that tells none."""
 
-    groups: tuple[JobGroup, ...]
+    groups: tuple[MatchGroup, ...]
     of_row: tuple[I64, ...]
 
 
@@ -86,7 +75,7 @@ def _keys(calls: CollectiveCalls) -> list[_Key]:
     return keys
 
 
-def _group(known: Sequence[tuple[int, CallGroup]]) -> JobGroup:
+def _group(known: Sequence[tuple[int, CallGroup]]) -> MatchGroup:
     first = known[0][1]
     members = tuple(at for at, _ in known)
     sizes = {g.size for _, g in known if g.size is not None}
@@ -99,7 +88,7 @@ def _group(known: Sequence[tuple[int, CallGroup]]) -> JobGroup:
         reason = f"{len(members)} ranks show a group of this name that has {size} ranks"
     elif size is None and not first.communicator and not first.ranks:
         reason = "its ranks and size are unknown, and its name may be that of another group too"
-    return JobGroup(label=label, size=size, members=members, reason=reason)
+    return MatchGroup(label=label, size=size, members=members, reason=reason)
 
 
 def _listed(ranks: tuple[int, ...]) -> str:
@@ -110,10 +99,10 @@ def _listed(ranks: tuple[int, ...]) -> str:
 class _Pairs:
     """Groups that are made of others: one direction between two ranks, or what two ranks exchange."""
 
-    def __init__(self, groups: Sequence[JobGroup]) -> None:
+    def __init__(self, groups: Sequence[MatchGroup]) -> None:
         self._whole = groups
         self._ids: dict[tuple[int, object], int] = {}
-        self.made: list[JobGroup] = []
+        self.made: list[MatchGroup] = []
         self._callers: dict[int, dict[int, None]] = defaultdict(dict)
 
     def direction(self, group: int, sender: int, receiver: int, caller: int) -> int:
@@ -148,12 +137,12 @@ class _Pairs:
         if at is None:
             at = self._ids[group, kind] = len(self._whole) + len(self.made)
             self.made.append(
-                JobGroup(label=label, size=size, members=(), reason=self._whole[group].reason or reason)
+                MatchGroup(label=label, size=size, members=(), reason=self._whole[group].reason or reason)
             )
         self._callers[at][caller] = None
         return at
 
-    def all(self) -> tuple[JobGroup, ...]:
+    def all(self) -> tuple[MatchGroup, ...]:
         """The whole groups, then the made ones with their callers."""
         first = len(self._whole)
         callers = (tuple(self._callers[first + i]) for i in range(len(self.made)))
@@ -166,7 +155,7 @@ class _Pairs:
 def _with_directions(
     ranks: Sequence[CollectiveCalls],
     members: Sequence[Member],
-    groups: Sequence[JobGroup],
+    groups: Sequence[MatchGroup],
     rows: Sequence[I64],
 ) -> JobGroups:
     """Take sends and receives out of the groups into groups of two."""

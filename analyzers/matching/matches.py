@@ -45,10 +45,10 @@ class MatchGroup:
     """Ranks of the group; None unknown."""
     members: tuple[int, ...]
     """Members of the analysis that called it."""
-    matched_by: MatchedBy | None
+    matched_by: MatchedBy | None = None
     """None: nothing of it could be matched."""
-    reason: str
-    """What of it could not be matched, and why; empty if nothing."""
+    reason: str = ""
+    """What of it cannot be matched, and why; empty if nothing."""
 
     @property
     def missing(self) -> int:

@@ -10,15 +10,11 @@ enough. What remains ambiguous is not matched.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.traces.table import U64, Bool
-
-F64: TypeAlias = NDArray[np.float64]
+from perfdoc.traces.table import F64, U64, Bool
 
 _CANDIDATES = 512
 """Shifts that are looked at, nearest to the expected one first."""

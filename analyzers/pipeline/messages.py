@@ -16,10 +16,10 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import LAUNCH_LATENCY_MAX_NS
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.matching.rows import host_rows, operation_of
+from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.table import Bool
 
-_PP = DIMENSIONS.index("pp")
-UNKNOWN = -1
+PP = DIMENSIONS.index("pp")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,11 +79,11 @@ def find_messages(view: DeviceView) -> Messages:
 
 def _of_device(view: DeviceView) -> Messages:
     activity, comm = view.activity, view.activity.communication
-    rows = np.flatnonzero(comm.dimension == _PP)
+    rows = np.flatnonzero(comm.dimension == PP)
     if not len(rows):
         return _NO_MESSAGES
     start, end = comm.start_ns[rows], comm.end_ns[rows]
-    others = activity.compute | activity.copies | _union(view, comm.dimension != _PP)
+    others = activity.compute | activity.copies | _union(view, comm.dimension != PP)
     returned = activity.launch_end_ns[activity.comm_rows[rows]]
     before, after = _gaps(view, start, end, returned)
     part_row, sends, peer, communicator = _parts(view, rows)
@@ -113,11 +113,11 @@ def _union(view: DeviceView, mask: Bool) -> Intervals:
 
 def _of_host(view: DeviceView) -> Messages:
     calls = host_rows(view)
-    rows = np.flatnonzero(calls.dimension == _PP)
+    rows = np.flatnonzero(calls.dimension == PP)
     if not len(rows):
         return _NO_MESSAGES
     start, end = calls.start_ns[rows], calls.end_ns[rows]
-    others = view.activity.compute | _union(view, view.activity.communication.dimension != _PP)
+    others = view.activity.compute | _union(view, view.activity.communication.dimension != PP)
     words = (*calls.operations, "")
     one_way = np.array([w in ("send", "recv") for w in words], bool)[calls.operation[rows]]
     parts = np.flatnonzero(one_way & (calls.peer[rows] >= 0))

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import I64
+from perfdoc.analyzers.base.intervals import I64, index_within
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.launches import innermost
 from perfdoc.analyzers.device.view import DeviceView
@@ -24,7 +24,7 @@ _FORMS = (
 )
 """(forward, backward) on the whole name: ours, else megatron-core's functions and timers."""
 _MICRO_BATCH = re.compile(rf"{re.escape(vocabulary.MICRO_BATCH)} (\d{{1,9}})")
-_INSIDE_A_PASS = [DIMENSIONS.index(d) for d in ("tp", "cp", "ep")]
+INSIDE_A_PASS = [DIMENSIONS.index(d) for d in ("tp", "cp", "ep")]
 """Communication that belongs to the pass that launched it; gradients and messages run on beside others."""
 
 
@@ -48,11 +48,9 @@ def find_passes(view: DeviceView) -> Passes:
     """Passes inside the window's steps; empty where nothing names them."""
     rows, is_forward = pass_ranges(view)
     ranges = view.trace.ranges
-    steps = view.window.steps
     begin, end = ranges.start_ns[rows], ranges.end_ns[rows]
-    step = np.searchsorted([s.host_start_ns for s in steps], begin, "right") - 1
-    host_end = np.array([s.host_end_ns for s in steps] or [0], np.int64)
-    inside = (step >= 0) & (begin < host_end[np.maximum(step, 0)])
+    step = index_within(view.step_ranges.start_ns, view.step_ranges.end_ns, begin)
+    inside = step >= 0
     rows, is_forward, step = rows[inside], is_forward[inside], step[inside]
     start, end = begin[inside], end[inside]
     micro_batch = _micro_batches(view, rows)
@@ -132,7 +130,7 @@ def _on_device(view: DeviceView, begin: I64, end: I64) -> tuple[I64, I64]:
     """First start and last end of what was launched in each range; (0, 0) where nothing was."""
     activity = view.activity
     mine = np.ones(len(activity.start_ns), bool)
-    mine[activity.comm_rows] = np.isin(activity.communication.dimension, _INSIDE_A_PASS)
+    mine[activity.comm_rows] = np.isin(activity.communication.dimension, INSIDE_A_PASS)
     # By time alone: autograd launches a backward from a thread of its own while the range's waits.
     at = np.searchsorted(begin, activity.launch_start_ns, "right") - 1
     mine &= (at >= 0) & (activity.launch_start_ns < np.append(end, 0)[at])

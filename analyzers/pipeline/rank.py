@@ -10,12 +10,12 @@ from typing import Literal
 
 import numpy as np
 
-from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, union
-from perfdoc.analyzers.device.activity import DIMENSIONS, Activity
+from perfdoc.analyzers.base.intervals import EMPTY, I64, Intervals, index_within, union
+from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.ledger.window import exposed_pieces
-from perfdoc.analyzers.pipeline.messages import Messages, find_messages
-from perfdoc.analyzers.pipeline.passes import Passes, find_passes
+from perfdoc.analyzers.pipeline.messages import PP, Messages, find_messages
+from perfdoc.analyzers.pipeline.passes import INSIDE_A_PASS, Passes, find_passes
 from perfdoc.profiling.marks import parse_group_marks
 
 GROUP = "PIPELINE_MODEL_PARALLEL_GROUP"
@@ -26,8 +26,6 @@ _REMEDIES = {
     True: "Analyse the whole run directory: its folder `collectives` has the completion of messages.",
 }
 """For a rank on a GPU, and for one on the CPU."""
-_PP = DIMENSIONS.index("pp")
-_INSIDE_A_PASS = [DIMENSIONS.index(d) for d in ("tp", "cp", "ep")]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +67,7 @@ class PipelineRank:
 
 def pipeline_rank(view: DeviceView) -> PipelineRank:
     """Measure one device. Not measured without steps or without pipeline communication."""
-    steps = view.window.steps
+    steps = view.window.step_list
     messages = find_messages(view)
     start = np.array([s.start_ns for s in steps], np.int64)
     end = np.array([s.end_ns for s in steps], np.int64)
@@ -122,17 +120,10 @@ _NO_PASSES = Passes(step=_NONE, is_forward=np.empty(0, bool), micro_batch=_NONE,
 
 def _steps_of(view: DeviceView, messages: Messages) -> I64:
     """The step that each was launched in, by the host; where the launch is unknown, by the device's time."""
-    steps = view.window.steps
-    if not steps:
-        return np.full(len(messages), -1, np.int64)
-
-    def within(time: I64, start: list[int], end: list[int]) -> I64:
-        at = np.searchsorted(start, time, "right") - 1
-        inside = (at >= 0) & (time < np.array(end, np.int64)[np.maximum(at, 0)])
-        return np.where(inside, at, -1)
-
-    by_host = within(messages.launch_ns, [s.host_start_ns for s in steps], [s.host_end_ns for s in steps])
-    by_device = within(messages.start_ns, [s.start_ns for s in steps], [s.end_ns for s in steps])
+    steps, ranges = view.window.step_list, view.step_ranges
+    start, end = (np.array([getattr(s, n) for s in steps], np.int64) for n in ("start_ns", "end_ns"))
+    by_host = index_within(ranges.start_ns, ranges.end_ns, messages.launch_ns)
+    by_device = index_within(start, end, messages.start_ns)
     return np.where(messages.launch_ns >= 0, by_host, by_device)
 
 
@@ -140,7 +131,7 @@ def _phases(
     view: DeviceView, passes: Passes, messages: Messages, message_step: I64
 ) -> tuple[I64, I64, Literal["ranges", "messages", ""]]:
     """Start and end of each step's phase, and how they are known."""
-    steps = view.window.steps
+    steps = view.window.step_list
     start = np.full(len(steps), np.iinfo(np.int64).max, np.int64)
     end = np.full(len(steps), -1, np.int64)
     source: Literal["ranges", "messages", ""] = ""
@@ -168,7 +159,7 @@ def _around(
     gradients are reduced. Where a message does not say which way it goes, compute before it tells.
     """
     comm = activity.communication
-    mine = np.isin(comm.dimension, _INSIDE_A_PASS)
+    mine = np.isin(comm.dimension, INSIDE_A_PASS)
     work = activity.compute | union(comm.start_ns[mine], comm.end_ns[mine])
     work = work.clip(step_start_ns, step_end_ns)
     if not len(work):
@@ -182,7 +173,7 @@ def _around(
     if last_sends:
         until = int(messages.start_ns[last]) + 1
     else:
-        later = (comm.start_ns >= messages.end_ns[last]) & ~mine & (comm.dimension != _PP)
+        later = (comm.start_ns >= messages.end_ns[last]) & ~mine & (comm.dimension != PP)
         until = int(comm.start_ns[later].min(initial=step_end_ns))
     at = int(np.searchsorted(work.start_ns, until)) - 1
     return begin, max(int(work.end_ns[max(at, 0)]), begin + 1)
@@ -198,7 +189,7 @@ def _idle(activity: Activity, messages: Messages, phase_start: I64, phase_end: I
     """Pipeline idle inside each phase."""
     exposed = EMPTY
     for begin, finish, dimension, covered in exposed_pieces(activity.communication, activity.compute):
-        mine = dimension == _PP  # as in the ledger: what compute provably waited for goes first
+        mine = dimension == PP  # as in the ledger: what compute provably waited for goes first
         exposed = exposed | (union(begin[mine], finish[mine]) - covered)
     before, after = messages.gap_before_ns, messages.gap_after_ns
     gap_start = np.concatenate((messages.start_ns - before, messages.end_ns))

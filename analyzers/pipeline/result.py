@@ -17,25 +17,12 @@ _CLOCK_REMEDY = "Capture all ranks of a node in one nsys session: then they shar
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sizes:
-    """The schedule's sizes, all known, and who said so."""
+class Sizes(Layout):
+    """All of them known."""
 
     pp: int
     vpp: int
     micro_batches: int
-    sources: Mapping[str, str]
-    notes: tuple[str, ...] = ()
-
-    @property
-    def layout(self) -> Layout:
-        """The same, as it may be incomplete."""
-        return Layout(
-            pp=self.pp,
-            vpp=self.vpp,
-            micro_batches=self.micro_batches,
-            sources=dict(self.sources),
-            notes=self.notes,
-        )
 
     def ideal_ns(self, own_ns: int, stages: int) -> int:
         """The bubble that the mean own time of some stages must have."""
@@ -99,7 +86,7 @@ def measured(
     window = sum(r.window_ns for r in sums.values())
     if not window:
         reason = "no step holds the passes of all stages"
-        return not_measured(reason, "Capture whole steps of every stage.", sizes.layout)
+        return not_measured(reason, "Capture whole steps of every stage.", sizes)
     split = sum((r.split for r in sums.values()), start=NOTHING)
     times = sum(r.steps for r in sums.values())
     if certainty.idle_ns and split.idle_ns <= certainty.idle_ns * times:
@@ -107,7 +94,7 @@ def measured(
             f"the idle time of a stage in a step, {duration(split.idle_ns // times)}, is within clock error, "
             f"{duration(certainty.idle_ns)}",
             _CLOCK_REMEDY,
-            sizes.layout,
+            sizes,
         )
 
     def share(part_ns: int, open_ns: int) -> float | None:

@@ -9,10 +9,9 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
-from perfdoc.analyzers.clocks.differences import F64
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
-from perfdoc.traces.table import Bool
+from perfdoc.traces.table import F64, Bool
 
 
 @dataclass(frozen=True, kw_only=True)

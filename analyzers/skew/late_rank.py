@@ -9,10 +9,10 @@ import numpy as np
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.instances.rough import Outline
-from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
 from perfdoc.analyzers.skew.arrivals import Arrivals, Lateness
+from perfdoc.results.ranks import LEAVES
 from perfdoc.results.waits import LateRank
 
 _MIN_FRAC = 0.5

@@ -14,8 +14,9 @@ from typing import Literal
 import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
-from perfdoc.analyzers.ledger.steps import LEAVES, StepLedgers, distinct_names
+from perfdoc.analyzers.ledger.steps import StepLedgers, distinct_names
 from perfdoc.analyzers.steps.log import LoggedSteps
+from perfdoc.results.ranks import LEAVES
 from perfdoc.results.step_times import Distribution, LeafGrowth, OutlierStep
 
 MAD_TO_SIGMA = 1.4826

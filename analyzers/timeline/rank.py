@@ -10,10 +10,11 @@ import numpy as np
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.ledger.steps import LEAVES, distinct_names
+from perfdoc.analyzers.ledger.steps import distinct_names
 from perfdoc.analyzers.timeline import tracks
 from perfdoc.analyzers.timeline.segments import Segments, pool
-from perfdoc.results.timeline import TrackKind
+from perfdoc.results.ranks import LEAVES
+from perfdoc.results.timeline import TYPICAL_FRAC, TrackKind
 
 LIMITS = {"ledger": 800, "compute": 500, "communication": 300, "host": 400}
 """Segments of each track at most; together 2,000 a device."""
@@ -30,8 +31,6 @@ _TRACKS: dict[TrackKind, Callable[[DeviceView, int, int], Segments]] = {
     "communication": tracks.communication_track,
     "host": tracks.host_track,
 }
-TYPICAL_FRAC = 0.02
-"""A step is typical where its length is the median within this."""
 MOST_ACTIVITIES = 200_000
 """Of a window without steps that holds more, a part is drawn."""
 _CANDIDATES = 3
@@ -75,12 +74,12 @@ def rank_timeline(view: DeviceView) -> tuple[StepTimeline, ...]:
         return ()
     if not window.steps:
         return (_step(view, "", *_middle(view)),)
-    names = distinct_names([s.name for s in window.steps])
-    length = np.array([s.end_ns - s.start_ns for s in window.steps], np.int64)
+    names = distinct_names([s.name for s in window.step_list])
+    length = np.array([s.duration_ns for s in window.step_list], np.int64)
     rows = len(view.trace.kernels.start_ns) + len(view.trace.api_calls.start_ns)
     most = min(_CANDIDATES, max(1, _ROWS // max(rows, 1)))
     return tuple(
-        _step(view, names[i], window.steps[i].start_ns, window.steps[i].end_ns)
+        _step(view, names[i], window.step_list[i].start_ns, window.step_list[i].end_ns)
         for i in typical_first(length)[:most].tolist()
     )
 

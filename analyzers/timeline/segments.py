@@ -41,13 +41,9 @@ def layer_of(intervals: Intervals, code: int) -> Layer:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Pieces:
-    """Stretches that tile [start_ns[0], end_ns[-1]) without gaps, each of one code and one item."""
+class Pieces(Layer):
+    """Stretches that tile [start_ns[0], end_ns[-1]) without gaps; of code NOTHING where no layer reaches."""
 
-    start_ns: I64
-    end_ns: I64
-    code: I64
-    """NOTHING where no layer reaches."""
     item: I64
 
     def __len__(self) -> int:

@@ -15,9 +15,9 @@ from perfdoc.analyzers.device.idle import IDLE_CAUSES, Gaps, IdleInputs
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.calls import CallKind, kinds_of_calls
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.ledger.window import exposed_pieces
 from perfdoc.analyzers.timeline.segments import NOTHING, Layer, Pieces, Segments, layer_of, paint, segments_of
+from perfdoc.results.ranks import LEAVES
 
 COMPUTE_CODES = (*(k.name.lower() for k in KernelClass), "cuda_graph")
 """Codes of the compute track: the kernel classes, and CUDA graphs traced as a whole."""

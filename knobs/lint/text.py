@@ -6,10 +6,8 @@ from collections.abc import Collection, Iterator, Sequence
 
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
-from perfdoc.knobs.lint.constraints import rule_findings
 from perfdoc.knobs.lint.finding import Finding, Report
-from perfdoc.knobs.lint.names import name_findings, unknown_findings
-from perfdoc.knobs.lint.values import value_findings
+from perfdoc.knobs.lint.settings import name_findings, rule_findings, unknown_findings, value_findings
 from perfdoc.knobs.settings import Scoped, Setting, read_scoped
 from perfdoc.knobs.values import Opaque
 

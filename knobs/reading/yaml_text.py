@@ -5,15 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import yaml
 
+from perfdoc.knobs.load import LOADER
 from perfdoc.knobs.reading.entry import MAX_DEPTH, MAX_ENTRIES, Entry, NotAConfigurationError
 from perfdoc.knobs.reading.shell import shell_entries, word_entries
 from perfdoc.knobs.values import OPAQUE, Raw
 
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _MAX_NODES = 4 * MAX_ENTRIES
 _CORE = "tag:yaml.org,2002:"
 _OVERRIDE = re.compile(r"\+{0,2}[A-Za-z_][\w-]*(?:[./][\w-]+)*=.*", re.DOTALL)
@@ -61,7 +60,7 @@ def _documents(text: str) -> list[_Node]:
     anchors: dict[str, _Node] = {}
     count = 0
     try:
-        for event in yaml.parse(text, Loader=_LOADER):
+        for event in yaml.parse(text, Loader=LOADER):
             count += 1
             if count > 4 * _MAX_NODES or len(stack) > MAX_DEPTH:
                 raise NotAConfigurationError("is nested too deeply or too long. Give a configuration.")

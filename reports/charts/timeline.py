@@ -18,6 +18,7 @@ from perfdoc.reports.charts.looks import KINDS, Look, look_of
 from perfdoc.results import Diagnosis, Timeline, TimelineRank, TimelineTrack
 from perfdoc.results.figures import duration, plural, share
 from perfdoc.results.names import shorten
+from perfdoc.results.timeline import TYPICAL_FRAC
 
 
 class Patch(NamedTuple):  # of which there are thousands: a dataclass takes five times as long to make
@@ -67,8 +68,6 @@ _FEW_RANKS = 4
 """All tracks are drawn of so many ranks; of more, the ledgers, and all tracks of the first."""
 _COLUMNS = 500
 _ALL_COLUMNS = 12_000
-_TYPICAL_FRAC = 0.02
-"""As the analysis has it: a step is typical where its length is the median within this."""
 _NARROWEST_LETTER = 3.0
 """Per cent of the row that a stretch must have for its letter to be written."""
 
@@ -210,8 +209,8 @@ def _typical(found: Timeline, diagnosis: Diagnosis) -> str:
         only = only and len(own) == 1
     if only:
         return "the only step captured"
-    if away <= _TYPICAL_FRAC:
-        return f"within {share(_TYPICAL_FRAC)} of the median step of each rank"
+    if away <= TYPICAL_FRAC:
+        return f"within {share(TYPICAL_FRAC)} of the median step of each rank"
     return f"up to {share(away)} from the median step of its rank"
 
 

@@ -8,11 +8,10 @@ from perfdoc.reports.sections.over_ranks import frac, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, time, word
 from perfdoc.results import Diagnosis, NormContentionAnalysis, figures
 from perfdoc.results.contention import ContendedKernel, ContentionCost
-from perfdoc.results.names import prose, shorten
+from perfdoc.results.names import ANONYMOUS, prose, shorten
 
 _LOOKED_AT = 2000
 """Characters; a kernel's name is longer only where it is meant to be."""
-_NOISE = ("(anonymous namespace)::", "<unnamed>::", "`anonymous namespace'::")
 _CLOSES = {")": "(", ">": "<", "]": "["}
 
 
@@ -22,7 +21,7 @@ def kernel_text(name: str, limit: int = 64) -> str:
     kernel_text("void at::native::(anonymous namespace)::f<float, 4>(int, float*)") == "f<float, 4>"
     """
     text = name[:_LOOKED_AT]
-    for noise in _NOISE:
+    for noise in ANONYMOUS:
         text = text.replace(noise, "")
     start, end = 0, len(text)
     inside: list[str] = []

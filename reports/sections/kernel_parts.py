@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from perfdoc.reports.sections.over_ranks import frac, windows_ns
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, share, time, word
 from perfdoc.results import Diagnosis, KernelPartsAnalysis, Rank, figures
+from perfdoc.results.kernels import PHASES
 from perfdoc.results.names import prose, shorten
 
 _PARTS = 12
 _UNFUSED = 6
-_PHASES = ("forward", "recompute", "backward", "optimizer", "unknown")
 _WORDS = {
     "communication": "copies for communication",
     "moe": "mixture of experts",
@@ -57,7 +57,7 @@ def _times(found: Sequence[KernelPartsAnalysis]) -> dict[tuple[str, str], int]:
     for parts in found:
         for row in parts.parts:
             if (row.part, row.evidence) != ("communication", "kernel_name"):
-                key = (row.part, row.phase if row.phase in _PHASES else "unknown")
+                key = (row.part, row.phase if row.phase in PHASES else "unknown")
                 times[key] = times.get(key, 0) + row.total_ns
     return times
 
@@ -129,7 +129,7 @@ def _recomputed(found: Sequence[KernelPartsAnalysis], compute_ns: int) -> Iterat
 
 def _parts(times: dict[tuple[str, str], int]) -> Grid:
     total = sum(times.values())
-    phases = [phase for phase in _PHASES if any(ns for (_, p), ns in times.items() if p == phase)]
+    phases = [phase for phase in PHASES if any(ns for (_, p), ns in times.items() if p == phase)]
     parts = [(part, ns) for part, ns in _by_part(times) if ns]
     rows = [
         [

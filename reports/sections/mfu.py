@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from perfdoc.reports.leaves import LEAVES, leaf_tenths
+from perfdoc.reports.leaves import LABELS, leaf_tenths
 from perfdoc.reports.sections.section import Grid, Section, time, word
 from perfdoc.results import Diagnosis, figures
 from perfdoc.results.names import prose
 
 _WORDS = {"ideal": "model FLOPs at peak (MFU)", "compute_beyond_ideal": "compute beyond model FLOPs"}
-_LABELS = {leaf.path: leaf.label for leaf in LEAVES}
 
 
 def build(diagnosis: Diagnosis) -> Section | None:
@@ -21,7 +20,7 @@ def build(diagnosis: Diagnosis) -> Section | None:
     shares = _shares(diagnosis)
     rows = [
         [
-            word(_WORDS.get(bar.name) or _LABELS.get(bar.name, bar.name)),
+            word(_WORDS.get(bar.name) or LABELS.get(bar.name, bar.name)),
             word(shares[bar.name]),
             time(bar.total_ns),
         ]
@@ -47,7 +46,7 @@ def _shares(diagnosis: Diagnosis) -> dict[str, str]:
     bars = {bar.name: bar.total_ns for bar in diagnosis.mfu.waterfall}
     ideal, beyond = bars.get("ideal", 0), bars.get("compute_beyond_ideal", 0)
     leaves = {"compute": ideal + beyond, **bars}
-    parts = dict(zip(_LABELS, leaf_tenths([leaves.get(path, 0) for path in _LABELS]), strict=True))
+    parts = dict(zip(LABELS, leaf_tenths([leaves.get(path, 0) for path in LABELS]), strict=True))
     total = sum(bars.values())
     parts["ideal"] = min((2000 * ideal + total) // (2 * total), parts["compute"]) if total else 0
     parts["compute_beyond_ideal"] = parts["compute"] - parts["ideal"]

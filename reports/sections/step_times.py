@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from functools import partial
 
 from perfdoc.reports.charts.steps import steps_picture
-from perfdoc.reports.leaves import LEAVES
+from perfdoc.reports.leaves import LABELS
 from perfdoc.reports.middle import beside
 from perfdoc.reports.sections.section import Cell, Grid, Section, count, name, share, time, word
 from perfdoc.results import Diagnosis, StepTimes, figures
@@ -14,7 +14,6 @@ from perfdoc.results.names import prose, shorten
 from perfdoc.results.step_times import Distribution, OutlierStep
 
 _OUTLIERS = 8
-_LABELS = {leaf.path: leaf.label for leaf in LEAVES}
 
 
 def build(diagnosis: Diagnosis) -> Section | None:
@@ -110,7 +109,7 @@ def _slowest(times: StepTimes) -> Iterator[str]:
 
 
 def _leaf(step: OutlierStep) -> str:
-    return shorten(_LABELS.get(step.leaf or "", step.leaf or ""), 64)
+    return shorten(LABELS.get(step.leaf or "", step.leaf or ""), 64)
 
 
 def _distributions(kinds: list[tuple[str, Distribution]], ranks: int) -> Grid:

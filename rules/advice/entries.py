@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
 
 import yaml
+
+from perfdoc.knobs.load import LOADER
 
 TOPICS: Mapping[str, str] = MappingProxyType(
     {
@@ -74,7 +75,6 @@ def title_of(source: str) -> str:
 
 
 _FOLDER = Path(__file__).resolve().parent
-_LOADER: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @cache
@@ -85,7 +85,7 @@ def entries() -> Mapping[str, Entry]:
         file = _FOLDER / f"{topic}.yaml"
         if not file.exists():
             continue
-        for row in yaml.load(file.read_text(encoding="utf-8"), Loader=_LOADER) or ():
+        for row in yaml.load(file.read_text(encoding="utf-8"), Loader=LOADER) or ():
             try:
                 entry = Entry(topic=topic, **row)
             except TypeError as error:

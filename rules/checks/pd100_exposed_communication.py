@@ -8,8 +8,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import WINDOW, applies, given
 from perfdoc.rules.engine.rule import Level, Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
@@ -91,7 +90,7 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _of(dimensions: Collection[str]) -> Callable[[RankMeasurement], int]:
-    return lambda rank: sum(rank.ledger.exposed_comm_ns[d] for d in dimensions)
+    return lambda rank: sum(rank.ledger.exposed_comm.by_name[d] for d in dimensions)
 
 
 def _transfers(case: Case, dimensions: Collection[str]) -> Callable[[RankMeasurement], int]:

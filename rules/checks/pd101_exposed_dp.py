@@ -11,14 +11,13 @@ from perfdoc.rules.engine.gain import at_most, predicted
 from perfdoc.rules.engine.needs import WINDOW
 from perfdoc.rules.engine.rule import Level, Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, hidden_frac, judged
 from perfdoc.rules.facts.gradient_sums import (
     MANY_RANKS,
     can_accumulate_in_fp32,
     keeps_precision,
     summing_ranks,
 )
-from perfdoc.rules.facts.hidden import hidden_frac
 from perfdoc.rules.facts.precision import fp8_gather
 
 META = Meta(

@@ -43,7 +43,7 @@ def evaluate(case: Case) -> Verdict:
     """Fires if norm kernels are provably slower during communication, at a cost of `MIN_FRAC` of the
     windows."""
     found = case.job.contention
-    share = given(found.norm_cost).low_ns / sum(r.ledger.window_ns for r in case.ranks)
+    share = given(found.norm_cost).low_ns / sum(r.ledger.total for r in case.ranks)
     worst = next((k for k in found.signatures if k.slower_devices), None)
     evidence = [
         Evidence(label="norm time lost to concurrent communication", value=f"{per_cent(share, 2)} or more")

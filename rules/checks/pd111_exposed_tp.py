@@ -10,8 +10,17 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, exposed_evidence, exposed_ns, judged
-from perfdoc.rules.facts.hidden import hidden_frac, level_of, queues, surely_saved, time_ns
+from perfdoc.rules.facts.exposed import (
+    ceiling_of_transfer,
+    exposed_evidence,
+    exposed_ns,
+    hidden_frac,
+    judged,
+    level_of,
+    queues,
+    surely_saved,
+    time_ns,
+)
 from perfdoc.rules.facts.overlaps import TP_NEEDS, TP_OVERLAP, tp_overlap
 from perfdoc.rules.facts.shapes import shapes_change
 

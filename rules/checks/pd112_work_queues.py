@@ -10,8 +10,7 @@ from perfdoc.rules.engine.gain import ceiling, predicted
 from perfdoc.rules.engine.needs import GPU_MODEL, GPUS, Missing, Need, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
-from perfdoc.rules.facts.hidden import QUEUES, queues
+from perfdoc.rules.facts.exposed import MIN_FRAC, QUEUES, exposed_ns, queues
 from perfdoc.rules.facts.work_queues import FORMER, MANY, Wanted, wanted
 
 _KNOB, _CP = "cuda_device_max_connections", "context_parallel_size"

@@ -17,7 +17,7 @@ from perfdoc.rules.facts.exposed import seen
 
 def _lost_frac(case: Case) -> float | None:
     """GEMM time lost to concurrent communication, of the windows of all ranks; None if not measured."""
-    cost, windows = case.job.contention.other_cost, sum(r.ledger.window_ns for r in case.ranks)
+    cost, windows = case.job.contention.other_cost, sum(r.ledger.total for r in case.ranks)
     measured = case.job.contention.state == "measured" and cost is not None and windows
     return cost.low_ns / windows if measured and cost is not None else None
 

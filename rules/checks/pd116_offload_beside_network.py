@@ -70,9 +70,9 @@ def evaluate(case: Case) -> Verdict:
     """Fires, as information, if a Grace system is known to offload, exposed communication takes 5 % of the
     window, and NCCL is not known to use direct access by the network cards, as 2.27 and later do by
     default. The release of NCCL, where a run directory names it, tells which variable does it."""
-    share = given(case.share(lambda r: sum(r.ledger.exposed_comm_ns.values())))
+    share = given(case.share(lambda r: r.ledger.exposed_comm.total))
     evidence = [Evidence(label="exposed communication, mean over ranks", value=per_cent(share))]
-    copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
+    copies = case.share(lambda r: r.ledger.exposed_memcpy) or 0.0
     evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
     release = _release(case)
     reads_c2c = release is None or release >= _WITH_C2C

@@ -19,8 +19,7 @@ from perfdoc.rules.facts.context_parallel import (
     two_levels,
 )
 from perfdoc.rules.facts.degrees import heads_of
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged
-from perfdoc.rules.facts.hidden import level_of, surely_saved
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, communication, judged, level_of, surely_saved
 
 META = Meta(
     code="PD120",

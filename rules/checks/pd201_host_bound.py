@@ -9,19 +9,25 @@ from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
+from perfdoc.rules.engine.gain import at_most, ceiling, predicted, time_evidence, worth_frac
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import AFTER_START_UP, LAUNCHES, why_hidden
 from perfdoc.rules.facts.capture_cost import cost_evidence, slowed_by
 from perfdoc.rules.facts.degrees import uses_fsdp
-from perfdoc.rules.facts.graphs import graph_advice, why_no_graphs, why_no_room
-from perfdoc.rules.facts.idle import MIN_HOST_FRAC, between_steps_ns, launching_ns, waiting_ns
+from perfdoc.rules.facts.graphs import (
+    MIN_HOST_FRAC,
+    between_steps_ns,
+    graph_advice,
+    launching_ns,
+    waiting_ns,
+    why_no_graphs,
+    why_no_room,
+)
 from perfdoc.rules.facts.larger_tensors import fsdp_instead, halved
+from perfdoc.rules.facts.memory_need import cp_of, tp_of
 from perfdoc.rules.facts.micro_batches import fits_doubled, larger
-from perfdoc.rules.facts.model_memory import cp_of, tp_of
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
 META = Meta(
@@ -68,10 +74,10 @@ _FIND_WORK = (
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires if late launches leave the device idle for `idle.MIN_HOST_FRAC` of the window. Where the host
+    """Fires if late launches leave the device idle for `graphs.MIN_HOST_FRAC` of the window. Where the host
     waits or works between steps instead, it says so and advises nothing about launches."""
-    share = given(case.share(lambda r: r.ledger.idle_ns["host"]))
-    evidence = time_evidence(case, "idle before late launches", share, lambda r: r.ledger.idle_ns["host"])
+    share = given(case.share(lambda r: r.ledger.idle.host))
+    evidence = time_evidence(case, "idle before late launches", share, lambda r: r.ledger.idle.host)
     evidence += _not_launched(case)
     if max(share, worth_frac(case, "without_launches")) < MIN_HOST_FRAC:
         return Verdict(state="passes", evidence=evidence)
@@ -131,7 +137,7 @@ def _not_launching(case: Case, share: float, evidence: list[Evidence]) -> Verdic
         reason=_WAITS if waits else _BETWEEN,
         evidence=[*evidence, *_waits(case)],
         remedy=_FIND_WAIT if waits else _FIND_WORK,
-        gain=ceiling(case, lambda r: r.ledger.idle_ns["host"], "all idle time before late launches"),
+        gain=ceiling(case, lambda r: r.ledger.idle.host, "all idle time before late launches"),
         verify="Run again: idle.host in the ledger falls.",
         false_alarm="Another program on the same cores: a thread that is ready to run and has no core is off "
         "the CPU too."
@@ -156,7 +162,7 @@ def _waits(case: Case) -> Iterator[Evidence]:
 
 
 def _before_small_ns(rank: RankMeasurement) -> int:
-    return min(rank.host.small_kernels.idle_before_ns or 0, rank.ledger.idle_ns["host"])
+    return min(rank.host.small_kernels.idle_before_ns or 0, rank.ledger.idle.host)
 
 
 def _small_kernels(case: Case) -> Iterator[Evidence]:

@@ -13,7 +13,7 @@ from perfdoc.rules.engine.gain import ceiling, predicted, worth_frac
 from perfdoc.rules.engine.needs import WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.idle import MIN_GC_FRAC
+from perfdoc.rules.facts.graphs import MIN_GC_FRAC
 
 META = Meta(
     code="PD202",
@@ -38,8 +38,8 @@ _OTHERS = (
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires if the device idles during collections for `idle.MIN_GC_FRAC` of the window."""
-    share = given(case.share(lambda r: r.ledger.idle_ns["gc"]))
+    """Fires if the device idles during collections for `graphs.MIN_GC_FRAC` of the window."""
+    share = given(case.share(lambda r: r.ledger.idle.gc))
     count = sum(r.host.gc.count or 0 for r in case.ranks)
     evidence = [
         Evidence(label="garbage-collection idle time, mean over ranks", value=per_cent(share)),
@@ -61,7 +61,7 @@ def evaluate(case: Case) -> Verdict:
         advice=_advice(case, gain if logged else _scaled(gain, factor, said), logged=logged),
         otherwise=_OTHERS,
         gain=_scaled(
-            ceiling(case, lambda r: r.ledger.idle_ns["gc"], "all garbage-collection idle time"), factor, said
+            ceiling(case, lambda r: r.ledger.idle.gc, "all garbage-collection idle time"), factor, said
         ),
         verify="Run again: idle.gc in the ledger remains in every hundredth step only.",
         false_alarm="A profiler that keeps many Python objects makes collections longer.",
@@ -87,7 +87,7 @@ def _as_often_as_set(case: Case) -> tuple[float, str]:
     """(factor, reason) for a window that is shorter than the collection interval but holds a collection. At
     an interval of 0 the trainer does not trigger collections: 1."""
     interval = _interval(case)
-    steps = min((len(r.window.steps) for r in case.ranks), default=0)
+    steps = min((r.window.steps for r in case.ranks), default=0)
     count = max((r.host.gc.count or 0 for r in case.ranks), default=0)
     if not interval or not count or not steps or steps >= interval * count:
         return 1.0, ""

@@ -11,8 +11,7 @@ from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import at_most, ceiling, predicted, worth_frac
+from perfdoc.rules.engine.gain import at_most, ceiling, predicted, time_evidence, worth_frac
 from perfdoc.rules.engine.needs import WINDOW, given, on_some_rank
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
@@ -69,8 +68,8 @@ _SETTLE = {
 def evaluate(case: Case) -> Verdict:
     """Fires if data-loader stalls take `MIN_FRAC` of the window, those between steps that no range names
     included; says how they are known."""
-    share = given(case.share(lambda r: r.ledger.idle_ns["data"]))
-    evidence = time_evidence(case, "data-loader stalls", share, lambda r: r.ledger.idle_ns["data"])
+    share = given(case.share(lambda r: r.ledger.idle.data))
+    evidence = time_evidence(case, "data-loader stalls", share, lambda r: r.ledger.idle.data)
     evidence += _how_known(case)
     if max(share, worth_frac(case, "without_data")) < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
@@ -91,7 +90,7 @@ def evaluate(case: Case) -> Verdict:
         advice=advice,
         otherwise=_NONE,
         gain=(None if known else predicted(case, "without_data"))
-        or ceiling(case, lambda r: r.ledger.idle_ns["data"], "all data-loader stalls"),
+        or ceiling(case, lambda r: r.ledger.idle.data, "all data-loader stalls"),
         verify="Run again: idle.data in the ledger falls.",
         false_alarm=_FALSE_ALARMS[_strength(case)],
     )
@@ -147,9 +146,9 @@ def _keep_up(case: Case, now: int, to: int) -> bool:
     Stalls of half a step, no processes, to two: 0.25 <= 0.5.
     """
     waits = [
-        (r.host.data.total_ns or 0) / r.ledger.window_ns
+        (r.host.data.total_ns or 0) / r.ledger.total
         for r in case.ranks
-        if r.host.data.state == "measured" and r.ledger.window_ns
+        if r.host.data.state == "measured" and r.ledger.total
     ]
     wait = max(waits, default=0.0)
     return (now / to if now else wait / to) <= 1 - wait

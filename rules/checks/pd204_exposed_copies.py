@@ -9,8 +9,7 @@ from perfdoc.results.figures import brief
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
@@ -62,10 +61,10 @@ def evaluate(case: Case) -> Verdict:
     """Fires if exposed copies take `MIN_FRAC` of the window; as information if that is the whole capture,
     start-up included, and they take less than `NO_STEPS_MIN_FRAC` of it."""
     missing = [c.capabilities["copies"] for c in case.captures if not c.capabilities["copies"].available]
-    share = given(case.share(lambda r: r.ledger.exposed_memcpy_ns))
+    share = given(case.share(lambda r: r.ledger.exposed_memcpy))
     if missing and share < MIN_FRAC:
         return Verdict(state="skipped", reason=missing[0].reason)
-    evidence = time_evidence(case, "exposed copies", share, lambda r: r.ledger.exposed_memcpy_ns)
+    evidence = time_evidence(case, "exposed copies", share, lambda r: r.ledger.exposed_memcpy)
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
     kinds = _over_ranks(case)
@@ -83,7 +82,7 @@ def evaluate(case: Case) -> Verdict:
         remedy="" if advice else hand,
         advice=advice,
         otherwise=hand,
-        gain=ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "all exposed copies"),
+        gain=ceiling(case, lambda r: r.ledger.exposed_memcpy, "all exposed copies"),
         verify="Run again: exposed_memcpy in the ledger falls.",
         false_alarm=(_START_UP if whole else "")
         + "The window includes model loading, a checkpoint or an evaluation.",
@@ -107,7 +106,7 @@ def _fewer_layers(case: Case) -> list[Advice]:
         return []
     why = f"offloads {layers // 2} layers instead of {layers}; then measure again"
     costs = "the other layers' activations stay on the GPU: check peak memory"
-    gain = ceiling(case, lambda r: r.ledger.exposed_memcpy_ns, "all exposed copies")
+    gain = ceiling(case, lambda r: r.ledger.exposed_memcpy, "all exposed copies")
     return [advise(knob=_OFFLOADED, to=layers // 2, why=why, costs=costs, gain=gain)]
 
 

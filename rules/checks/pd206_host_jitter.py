@@ -9,9 +9,8 @@ from perfdoc.rules.engine.gain import ceiling
 from perfdoc.rules.engine.needs import Missing, Need, given, over_ranks, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
-from perfdoc.rules.facts.graphs import graph_advice
+from perfdoc.rules.facts.graphs import MIN_GC_FRAC, graph_advice
 from perfdoc.rules.facts.hardware import binding
-from perfdoc.rules.facts.idle import MIN_GC_FRAC
 
 
 def _too_few_steps(case: Case) -> Missing | None:
@@ -93,7 +92,7 @@ def evaluate(case: Case) -> Verdict:
         evidence=evidence,
         advice=[] if case.on_host else graph_advice(case, None, None),
         remedy=_remedy(case, slow[0].label if slow else ""),
-        gain=None if wait is None else ceiling(case, lambda r: round(wait * r.ledger.window_ns), _WAITS),
+        gain=None if wait is None else ceiling(case, lambda r: round(wait * r.ledger.total), _WAITS),
         verify="Run again: the spread in the host section is within noise.",
         false_alarm="A rank with more work by design, such as the stage with the loss, or one that logs; a "
         "profiler that flushes its buffers at a different time on each rank.",
@@ -106,15 +105,15 @@ def _idle_frac(case: Case, slow: str | None) -> float | None:
     if case.on_host:
         return 1.0
     mine = [r for r, label in zip(case.ranks, case.job.labels, strict=False) if label == slow]
-    if mine and mine[0].ledger.window_ns:
-        return mine[0].ledger.idle_ns["host"] / mine[0].ledger.window_ns
-    return case.share(lambda r: r.ledger.idle_ns["host"])
+    if mine and mine[0].ledger.total:
+        return mine[0].ledger.idle.host / mine[0].ledger.total
+    return case.share(lambda r: r.ledger.idle.host)
 
 
 def _wait_frac(case: Case) -> float | None:
     """Waiting in collectives over the windows; overlapping collectives count twice, 1 at most. None if ranks
     are not matched."""
-    windows = sum(r.ledger.window_ns for r in case.ranks)
+    windows = sum(r.ledger.total for r in case.ranks)
     if case.job.skew.state != "measured" or not windows:
         return None
     return min(1.0, sum(w.wait_ns for w in case.job.skew.waits) / windows)
@@ -122,8 +121,8 @@ def _wait_frac(case: Case) -> float | None:
 
 def _collecting(case: Case) -> bool:
     """Whether garbage collection is most of the host-caused idle time, and enough for PD202."""
-    gc = case.share(lambda r: r.ledger.idle_ns["gc"]) or 0.0
-    return gc >= MIN_GC_FRAC and gc >= (case.share(lambda r: r.ledger.idle_ns["host"]) or 0.0)
+    gc = case.share(lambda r: r.ledger.idle.gc) or 0.0
+    return gc >= MIN_GC_FRAC and gc >= (case.share(lambda r: r.ledger.idle.host) or 0.0)
 
 
 def _remedy(case: Case, slow: str) -> str:

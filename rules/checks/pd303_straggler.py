@@ -154,4 +154,4 @@ def _loss_frac(case: Case, straggler: Straggler) -> float:
 
 def _most(case: Case, straggler: Straggler) -> Gain | None:
     share = _loss_frac(case, straggler)
-    return ceiling(case, lambda r: round(share * r.ledger.window_ns), "all waiting of other ranks for it")
+    return ceiling(case, lambda r: round(share * r.ledger.total), "all waiting of other ranks for it")

@@ -134,7 +134,7 @@ def _host_cause(case: Case, stage: int) -> str | None:
         for rank, device in zip(case.ranks, case.job.devices, strict=False):
             where = None if device.rank is None else of_rank.get(device.rank)
             if rank.window.steps and where is not None:
-                idle.setdefault(where, []).append(rank.ledger.idle_ns[cause] / len(rank.window.steps))
+                idle.setdefault(where, []).append(rank.ledger.idle.by_name[cause] / rank.window.steps)
         if sorted(idle) == list(range(len(own))):
             means = [sum(idle[s]) / len(idle[s]) for s in range(len(own))]
             lost[words] = means[stage] - sum(means) / len(means)

@@ -26,7 +26,7 @@ from perfdoc.rules.facts.degrees import (
 )
 from perfdoc.rules.facts.memory_need import fits
 from perfdoc.rules.facts.memory_relief import pieces
-from perfdoc.rules.facts.shortage import NEEDS, shortage
+from perfdoc.rules.facts.memory_room import NEEDS, shortage
 
 META = Meta(
     code="PD311",

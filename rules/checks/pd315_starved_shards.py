@@ -7,14 +7,13 @@ import statistics
 from perfdoc.results.figures import brief
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_instance
 from perfdoc.rules.facts.capture import LAUNCHES
 from perfdoc.rules.facts.degrees import DEGREES, degrees_of
-from perfdoc.rules.facts.idle import MIN_HOST_FRAC, launching_ns
+from perfdoc.rules.facts.graphs import MIN_HOST_FRAC, launching_ns
 from perfdoc.rules.facts.larger_tensors import halved
 from perfdoc.rules.facts.smaller_mapping import splits_too_far
 
@@ -49,7 +48,7 @@ MIN_RANKS = 8
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, if each layer's tensors are split over `MIN_RANKS` or more and the device is
-    launch-bound for `idle.MIN_HOST_FRAC` of the window, with kernels shorter than the launch interval, if
+    launch-bound for `graphs.MIN_HOST_FRAC` of the window, with kernels shorter than the launch interval, if
     known."""
     now, share = given(degrees_of(case)), given(case.share(launching_ns))
     evidence = time_evidence(case, "launch-bound idle time", share, launching_ns)

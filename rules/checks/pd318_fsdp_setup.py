@@ -46,7 +46,7 @@ def evaluate(case: Case) -> Verdict:
         advice.append(advise(knob=QUEUES, to=MANY, why="lets all-gathers overlap with compute"))
         reasons.append("all-gathers share one hardware queue with compute")
     if case.is_set_to(TORCH, True):
-        copies = case.share(lambda r: r.ledger.exposed_memcpy_ns) or 0.0
+        copies = case.share(lambda r: r.ledger.exposed_memcpy) or 0.0
         evidence.append(Evidence(label="exposed copies, mean over ranks", value=per_cent(copies)))
         if not case.is_set_to(NEMO, "pytorch"):
             advice.append(advise(knob=TORCH, to=False, why="the two exclude each other"))

@@ -7,8 +7,7 @@ from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.engine.worst import worst_exposed
-from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged
-from perfdoc.rules.facts.hidden import time_ns
+from perfdoc.rules.facts.exposed import ceiling_of_transfer, judged, time_ns
 from perfdoc.rules.facts.overlaps import EP_NEEDS, ep_overlap, exchange
 
 META = Meta(

@@ -12,10 +12,10 @@ from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.exposed import MIN_FRAC, exposed_ns
 from perfdoc.rules.facts.fsdp import QUEUES
 from perfdoc.rules.facts.fusions import FUSIONS
-from perfdoc.rules.facts.idle import MIN_HOST_FRAC, launching_ns
+from perfdoc.rules.facts.graphs import MIN_HOST_FRAC, launching_ns
+from perfdoc.rules.facts.memory_need import vpp_of
 from perfdoc.rules.facts.memory_room import tightest
 from perfdoc.rules.facts.micro_batches import few, wanted
-from perfdoc.rules.facts.model_memory import vpp_of
 from perfdoc.rules.facts.work_queues import Wanted
 from perfdoc.rules.facts.work_queues import wanted as wanted_queues
 
@@ -56,8 +56,8 @@ def evaluate(case: Case) -> Verdict:
     what guides add after them. What to set, and for what gain, is for the rules named to say."""
     mfu = given(case.job.mfu.value)
     evidence = [Evidence(label="MFU", value=per_cent(mfu))]
-    exposed = case.share(lambda r: sum(r.ledger.exposed_comm_ns.values()))
-    idle = case.share(lambda r: sum(r.ledger.idle_ns.values()))
+    exposed = case.share(lambda r: r.ledger.exposed_comm.total)
+    idle = case.share(lambda r: r.ledger.idle.total)
     if exposed is not None and idle is not None:
         value = f"{per_cent(exposed)}, {per_cent(idle)}"
         evidence.append(Evidence(label="exposed communication, idle time, mean over ranks", value=value))

@@ -14,7 +14,7 @@ from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import why_start_up_counts
 from perfdoc.rules.facts.degrees import sequence_of
 from perfdoc.rules.facts.hardware import Gpu
-from perfdoc.rules.facts.model_memory import cp_of, micro_batch_of, tp_of
+from perfdoc.rules.facts.memory_need import cp_of, micro_batch_of, tp_of
 from perfdoc.rules.facts.precision import LINEAR_SHARE, PEAK_RATIO, dtype_of, linear_share, speed_up
 
 
@@ -74,7 +74,7 @@ def evaluate(case: Case) -> Verdict:
             label=f"a step with them {PEAK_RATIO:g} times as fast", value=f"{most:.2f} times as fast at most"
         ),
     ]
-    host = case.share(lambda r: r.ledger.idle_ns["host"]) or 0.0
+    host = case.share(lambda r: r.ledger.idle.host) or 0.0
     if (share < MIN_LINEAR_FRAC or host >= MAX_HOST_FRAC) and (reason := why_start_up_counts(case)):
         return Verdict(state="skipped", reason=reason, evidence=evidence)
     if share < MIN_LINEAR_FRAC:
@@ -101,9 +101,9 @@ def evaluate(case: Case) -> Verdict:
 
 
 def _half_of_linear_ns(rank: RankMeasurement) -> int:
-    parts, window = rank.kernel_parts, rank.ledger.window_ns
+    parts, window = rank.kernel_parts, rank.ledger.total
     busy = (parts.linear_window_frac or 0.0) * window + (parts.grouped_linear_ns or 0)
-    return round(min(busy, rank.ledger.compute_ns) * (1 - 1 / PEAK_RATIO))
+    return round(min(busy, rank.ledger.compute) * (1 - 1 / PEAK_RATIO))
 
 
 def _fine(gpu: Gpu) -> bool:

@@ -11,8 +11,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import STEADY
-from perfdoc.rules.facts.graphs import graph_advice
-from perfdoc.rules.facts.idle import launching_ns
+from perfdoc.rules.facts.graphs import graph_advice, launching_ns
 from perfdoc.rules.facts.micro_batches import larger
 from perfdoc.rules.facts.precision import FP8, LINEAR_SHARE, PEAK_RATIO, linear_share
 

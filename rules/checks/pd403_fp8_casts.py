@@ -7,8 +7,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, applies, given
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
@@ -68,7 +67,7 @@ def evaluate(case: Case) -> Verdict:
 
 def _casts_ns(rank: RankMeasurement) -> int:
     found = sum(k.total_ns for k in rank.kernel_times if k.kernel_class is KernelClass.QUANTISATION)
-    return min(found, rank.ledger.compute_ns)
+    return min(found, rank.ledger.compute)
 
 
 def _advice(case: Case, recipe: str) -> list[Advice]:

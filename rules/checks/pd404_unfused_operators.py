@@ -10,13 +10,12 @@ from perfdoc.results.figures import gib, per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
 from perfdoc.rules.facts.fusions import FUSIONS, IMPL, LOSS, known_off
-from perfdoc.rules.facts.model_memory import cp_of, micro_batch_of, tp_of
+from perfdoc.rules.facts.memory_need import cp_of, micro_batch_of, tp_of
 
 
 def _unmeasured(case: Case) -> Missing | None:
@@ -150,7 +149,7 @@ def _time_of(knob: str | None, pattern: str | None = None) -> Callable[[RankMeas
             for u in found
             if (not knob or u.knob == knob) and (not pattern or u.pattern == pattern)
         )
-        return min(total, rank.ledger.compute_ns)
+        return min(total, rank.ledger.compute)
 
     return of
 

@@ -8,8 +8,7 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Advice, Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs
@@ -104,7 +103,7 @@ def _unfused_ns(rank: RankMeasurement) -> int:
     for row in rank.kernel_times:
         times[row.kernel_class] += row.total_ns
     softmax = 0 if times[KernelClass.ATTENTION] else times[KernelClass.SOFTMAX]
-    return min(max(sequences, softmax), rank.ledger.compute_ns)
+    return min(max(sequences, softmax), rank.ledger.compute)
 
 
 def _attention_frac(case: Case) -> float | None:

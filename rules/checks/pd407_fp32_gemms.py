@@ -6,8 +6,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.results.figures import per_cent
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import ceiling, time_evidence
 from perfdoc.rules.engine.needs import GPUS, WINDOW, Missing, Need, given, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import KERNELS
@@ -41,7 +40,7 @@ def evaluate(case: Case) -> Verdict:
     evidence = time_evidence(case, "GEMMs in FP32", share, _fp32_ns)
     if share < MIN_FRAC:
         return Verdict(state="passes", evidence=evidence)
-    host = case.share(lambda r: r.ledger.idle_ns["host"]) or 0.0
+    host = case.share(lambda r: r.ledger.idle.host) or 0.0
     if host >= MIN_FRAC:
         evidence.append(Evidence(label="idle, launch-bound", value=per_cent(host)))
     late = " The host is late too, see PD201: faster GEMMs alone gain little." if host >= share else ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.memory_relief import pieces, words
-from perfdoc.rules.facts.shortage import NEEDS, shortage
+from perfdoc.rules.facts.memory_room import NEEDS, shortage
 
 META = Meta(
     code="PD502",
@@ -29,8 +29,8 @@ META = Meta(
 
 
 def evaluate(case: Case) -> Verdict:
-    """Fires where an allocation failed, or `shortage.MIN_RETRIES` succeeded only after memory had been given
-    back."""
+    """Fires where an allocation failed, or `memory_room.MIN_RETRIES` succeeded only after memory had been
+    given back."""
     found = shortage(case)
     if not found.is_one:
         return Verdict(state="passes", evidence=found.evidence)

@@ -9,9 +9,8 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, applies, not_applicable, setting
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.degrees import uses_fsdp
-from perfdoc.rules.facts.memory_need import device_bytes
+from perfdoc.rules.facts.memory_need import cp_of, device_bytes, parameters_per_rank
 from perfdoc.rules.facts.memory_room import MIN_FREE_FRAC, rooms, tightest
-from perfdoc.rules.facts.model_memory import cp_of, parameters_per_rank
 from perfdoc.rules.facts.precision import why_no_remainders
 
 _AWARE, _SHARDED = "use_precision_aware_optimizer", "use_distributed_optimizer"

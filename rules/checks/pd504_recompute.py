@@ -6,8 +6,7 @@ from perfdoc.results.figures import gib
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import ceiling, predicted
+from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence
 from perfdoc.rules.engine.needs import given, to_give
 from perfdoc.rules.engine.rule import Meta, Verdict
 from perfdoc.rules.facts.capture import fused_attention_runs

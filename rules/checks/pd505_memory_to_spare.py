@@ -7,9 +7,9 @@ from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import GPUS, Missing, Need, given, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.memory_need import cp_of, pp_of, tp_of
 from perfdoc.rules.facts.memory_room import MIN_FREE_FRAC, tightest, why_unknown
 from perfdoc.rules.facts.micro_batches import fits_doubled, larger
-from perfdoc.rules.facts.model_memory import cp_of, pp_of, tp_of
 
 
 def _unknown(case: Case) -> Missing | None:

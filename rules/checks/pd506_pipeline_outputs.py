@@ -8,7 +8,7 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import applies, given, known, setting, several
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.model_memory import layer_input_bytes, micro_batches_in_flight, pp_of
+from perfdoc.rules.facts.memory_need import layer_input_bytes, micro_batches_in_flight, pp_of
 
 _KNOB = "deallocate_pipeline_outputs"
 

@@ -8,8 +8,8 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import applies, setting
 from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.memory_need import parameters_per_rank
 from perfdoc.rules.facts.memory_room import rooms
-from perfdoc.rules.facts.model_memory import parameters_per_rank
 from perfdoc.rules.facts.precision import FP8, fp8_gather
 
 _GATHER, _REUSE = "fp8_param_gather", "reuse_grad_buf_for_mxfp8_param_ag"

@@ -9,8 +9,8 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import given, known, several
 from perfdoc.rules.engine.rule import Meta, Verdict
+from perfdoc.rules.facts.memory_need import layer_activation_bytes, micro_batches_in_flight, tp_of, vpp_of
 from perfdoc.rules.facts.memory_relief import stage_layers
-from perfdoc.rules.facts.model_memory import layer_activation_bytes, micro_batches_in_flight, tp_of, vpp_of
 
 _KNOB = "sequence_parallel"
 

@@ -12,7 +12,7 @@ from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Missing, Need, not_applicable, skipped
 from perfdoc.rules.engine.rule import Meta, Verdict
-from perfdoc.rules.facts.model_memory import micro_batch_of, pp_of
+from perfdoc.rules.facts.memory_need import micro_batch_of, pp_of
 
 _SIZE, _BATCH = "sequence_packing_size", "micro_batch_size"
 

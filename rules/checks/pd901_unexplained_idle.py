@@ -28,10 +28,10 @@ _FALSE_ALARM = "A job that does nothing for a while: the window includes a pause
 def evaluate(case: Case) -> Verdict:
     """Fires where any rank's window has more unexplained idle time than the threshold."""
     shares = [
-        (r.ledger.idle_ns["unexplained"] / r.ledger.window_ns, c, r)
+        (r.ledger.idle.unexplained / r.ledger.total, c, r)
         for c in case.captures
         for r in c.ranks
-        if r.ledger.window_ns
+        if r.ledger.total
     ]
     worst, capture, rank = max(shares, key=lambda s: s[0])
     evidence = [

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from perfdoc.analyzers.device.window import NO_LAUNCHES, Window
+from perfdoc.analyzers.device.window import NO_LAUNCHES
 from perfdoc.results.capture_parts import Period
 from perfdoc.results.figures import brief, per_cent
+from perfdoc.results.ranks import Window
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import ALL_WORK

@@ -36,7 +36,7 @@ _START, _END = "profile_step_start", "profile_step_end"
 
 def evaluate(case: Case) -> Verdict:
     """Fires, as information, where a rank's window has fewer than `MIN_STEPS` or more than `MAX_STEPS`."""
-    counts = [len(r.window.steps) for r in case.ranks]
+    counts = [r.window.steps for r in case.ranks]
     fewest, most = min(counts), max(counts)
     evidence = [
         Evidence(label="steps of a rank", value=str(most) if fewest == most else f"{fewest} to {most}"),

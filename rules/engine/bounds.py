@@ -17,13 +17,13 @@ from perfdoc.rules.engine.ranking import TIME_OF
 from perfdoc.rules.engine.related import Applied
 from perfdoc.rules.facts.bubble import bubble_ceiling, late_peer_ceiling, transfer_ceiling
 from perfdoc.rules.facts.exposed import ceiling_of_transfer
-from perfdoc.rules.facts.idle import launching_ns
+from perfdoc.rules.facts.graphs import launching_ns
 
 _WHOLE: Mapping[str, Callable[[Case], Gain | None]] = MappingProxyType(
     {
         "idle.host": lambda case: ceiling(case, launching_ns, ""),
-        "idle.gc": lambda case: ceiling(case, lambda r: r.ledger.idle_ns["gc"], ""),
-        "idle.data": lambda case: ceiling(case, lambda r: r.ledger.idle_ns["data"], ""),
+        "idle.gc": lambda case: ceiling(case, lambda r: r.ledger.idle.gc, ""),
+        "idle.data": lambda case: ceiling(case, lambda r: r.ledger.idle.data, ""),
         "exposed_comm.dp": lambda case: ceiling_of_transfer(case, "dp"),
         "exposed_comm.tp": lambda case: ceiling_of_transfer(case, "tp"),
         "exposed_comm.cp": lambda case: ceiling_of_transfer(case, "cp"),

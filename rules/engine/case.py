@@ -15,8 +15,8 @@ from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration, Undecided, View
 from perfdoc.knobs.knob import Value
-from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.memory import MemoryAnalysis
+from perfdoc.results.quality import Contradiction
 from perfdoc.results.replay import Prediction
 from perfdoc.rules.engine.unset import unset_switches
 from perfdoc.rules.facts.hardware import Gpu, gpu_of
@@ -87,14 +87,14 @@ class Case:
         Longer windows weigh more, as in the share that the report prints for all ranks together:
         1 of 10 ns on one rank and 9 of 30 ns on another are 25 %.
         """
-        whole = sum(r.ledger.window_ns for r in self.ranks)
-        return sum(of(r) for r in self.ranks if r.ledger.window_ns) / whole if whole else None
+        whole = sum(r.ledger.total for r in self.ranks)
+        return sum(of(r) for r in self.ranks if r.ledger.total) / whole if whole else None
 
     def per_step_ms(self, of: Callable[[RankMeasurement], int]) -> float | None:
         """Nanoseconds of a step, mean over ranks; None if a window is not made of steps."""
         if not all(r.window.steps for r in self.ranks):
             return None
-        return statistics.fmean(of(r) / len(r.window.steps) for r in self.ranks) / 1e6
+        return statistics.fmean(of(r) / r.window.steps for r in self.ranks) / 1e6
 
     @property
     def unit(self) -> Literal["step", "window"]:
@@ -104,7 +104,7 @@ class Case:
     @property
     def unit_ms(self) -> float | None:
         """The longest of the ranks' mean steps, or of their windows; None if all are empty."""
-        each = (r.ledger.window_ns / (len(r.window.steps) if self.unit == "step" else 1) for r in self.ranks)
+        each = (r.ledger.total / (r.window.steps if self.unit == "step" else 1) for r in self.ranks)
         return max(each, default=0.0) / 1e6 or None
 
     @property

@@ -1,4 +1,4 @@
-"""The gain of a rule's advice: predicted by replay, or an upper bound."""
+"""Time that a rule's advice is about: evidence of it, and the gain, predicted by replay or an upper bound."""
 
 from __future__ import annotations
 
@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 
 from perfdoc.analyzers.measure_device import RankMeasurement
+from perfdoc.results.figures import brief, per_cent
 from perfdoc.results.replay import Gain
+from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.rule import Verdict
 
@@ -74,3 +76,16 @@ def ceiling(case: Case, of: Callable[[RankMeasurement], int], what: str) -> Gain
         method="ceiling",
         assumptions=[f"upper bound, not predicted: {what}"],
     )
+
+
+def time_evidence(
+    case: Case, label: str, share: float, of: Callable[[RankMeasurement], int]
+) -> list[Evidence]:
+    """The share of the window, mean over ranks, and the time per step where there are steps.
+
+    share: the result of `case.share(of)`.
+    """
+    evidence = [Evidence(label=f"{label}, mean over ranks", value=per_cent(share))]
+    if (ms := case.per_step_ms(of)) is not None:
+        evidence.append(Evidence(label="per step", value=brief(ms * 1e6)))
+    return evidence

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal, Protocol, TypeVar
 
 from perfdoc.analyzers.measure_device import RankMeasurement
-from perfdoc.results.contradictions import in_words
+from perfdoc.results.quality import in_words
 from perfdoc.rules.engine.case import Case
 
 T = TypeVar("T")

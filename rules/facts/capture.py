@@ -31,7 +31,7 @@ def fused_attention_runs(case: Case) -> bool:
 def why_start_up_counts(case: Case) -> str:
     """Why shares of the window are not shares of training: no steps are known, the window was not given, and
     nothing shows that it is without start-up. Empty if they are."""
-    if any(r.window.kind == "capture" and not r.window.given and not _repeats(r) for r in case.ranks):
+    if any(r.window.kind == "capture" and not r.window_chosen and not _repeats(r) for r in case.ranks):
         return "the window is the whole capture, start-up included: steps are not known (see PD902)"
     return ""
 
@@ -55,6 +55,6 @@ STEADY = Need(
 )
 OWN_WINDOW = applies(
     "a window chosen by perfdoc",
-    lambda case: not any(r.window.kind == "user" or r.window.given for r in case.ranks),
+    lambda case: not any(r.window_chosen for r in case.ranks),
     "the window was given",
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.degrees import batch_divides, heads_of, sequence_of
-from perfdoc.rules.facts.hidden import time_ns
+from perfdoc.rules.facts.exposed import time_ns
 
 _LARGEST = 1 << 16
 """No group has more ranks; a settings file may hold any number."""

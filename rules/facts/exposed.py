@@ -1,4 +1,4 @@
-"""Exposed communication of one dimension, for the rules about it."""
+"""Exposed and hidden communication of one dimension, for the rules about it."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from perfdoc.results.figures import per_cent
 from perfdoc.results.replay import Gain
 from perfdoc.results.rules import Evidence
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.engine.evidence import time_evidence
-from perfdoc.rules.engine.gain import ceiling
+from perfdoc.rules.engine.gain import ceiling, predicted, time_evidence
 from perfdoc.rules.engine.needs import Missing, Need, given, not_applicable, skipped
-from perfdoc.rules.engine.rule import Verdict
+from perfdoc.rules.engine.rule import Level, Verdict
 
 MIN_FRAC = 0.05
 """Of the window, mean over ranks: less exposed communication is no finding."""
@@ -20,7 +19,7 @@ MIN_FRAC = 0.05
 
 def exposed_ns(dimension: str) -> Callable[[RankMeasurement], int]:
     """A rank's exposed communication of a dimension."""
-    return lambda rank: rank.ledger.exposed_comm_ns[dimension]
+    return lambda rank: rank.ledger.exposed_comm.by_name[dimension]
 
 
 def transfer_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
@@ -30,7 +29,7 @@ def transfer_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
     all of the wait is subtracted from the exposed time, down to 0.
     """
     wait = waited_ns(case, dimension)
-    return lambda rank: max(0, rank.ledger.exposed_comm_ns[dimension] - wait(rank))
+    return lambda rank: max(0, rank.ledger.exposed_comm.by_name[dimension] - wait(rank))
 
 
 def waited_ns(case: Case, dimension: str) -> Callable[[RankMeasurement], int]:
@@ -98,3 +97,41 @@ def judged(case: Case, dimension: str) -> tuple[Verdict | None, list[Evidence]]:
         reason = "the exposed time is waiting for late ranks, see PD303"
         return Verdict(state="passes", reason=reason, evidence=evidence), evidence
     return None, evidence
+
+
+QUEUES = "without_queueing_tp"
+"""The replay in which no TP collective is queued behind a kernel launched after it."""
+LITTLE_HIDDEN_FRAC = 0.10
+"""With a smaller hidden share, communication counts as not overlapped."""
+
+
+def time_ns(case: Case, dimension: str) -> int:
+    """Communication of a dimension, rows of all ranks together; rows that overlap count twice."""
+    return sum(
+        row.total_ns for rank in case.ranks for row in rank.communication if row.dimension == dimension
+    )
+
+
+def hidden_frac(case: Case, dimension: str) -> float | None:
+    """Hidden share of a dimension's communication; None without any."""
+    total = time_ns(case, dimension)
+    rows = [row for rank in case.ranks for row in rank.communication if row.dimension == dimension]
+    return sum(row.hidden_ns for row in rows) / total if total else None
+
+
+def level_of(case: Case, dimension: str, *, switched_off: bool) -> Level:
+    """A problem if the overlap is known to be off, or hardly anything is hidden; else information: the
+    exposed rest may be what no overlap reaches."""
+    hidden = hidden_frac(case, dimension)
+    return "problem" if switched_off or (hidden or 0.0) < LITTLE_HIDDEN_FRAC else "information"
+
+
+def surely_saved(case: Case, key: str) -> Gain | None:
+    """The predicted gain of a change, if even the lower end of its band is positive."""
+    gain = predicted(case, key)
+    return gain if gain is not None and gain.is_predicted and (gain.low_ms or 0.0) > 0 else None
+
+
+def queues(case: Case) -> bool:
+    """Whether the replay found TP collectives queued behind kernels launched after them."""
+    return surely_saved(case, QUEUES) is not None

@@ -60,4 +60,4 @@ def gemms_ns(rank: RankMeasurement, shown: str) -> int:
         for k in rank.kernel_times
         if k.kernel_class is KernelClass.GEMM and format_of(k.name) == shown
     )
-    return min(total, rank.ledger.compute_ns)
+    return min(total, rank.ledger.compute)

@@ -1,7 +1,6 @@
-"""CUDA graphs as advice: which parts of the model can be captured, and whether they fit in memory.
+"""Launch-bound time, and CUDA graphs against it: which parts can be captured, and whether they fit in memory.
 
-Conditions as megatron-core 0.16.1 checks them (TransformerConfig).
-"""
+Conditions as megatron-core 0.16.1 checks them (TransformerConfig)."""
 
 from __future__ import annotations
 
@@ -13,8 +12,8 @@ from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.capture_cost import slowed_by
+from perfdoc.rules.facts.memory_need import pp_of
 from perfdoc.rules.facts.memory_room import tightest
-from perfdoc.rules.facts.model_memory import pp_of
 from perfdoc.rules.facts.precision import fp8_on
 from perfdoc.rules.facts.shapes import shapes_change
 
@@ -111,7 +110,7 @@ def seen_without(case: Case) -> bool:
 def _stalls(rank: RankMeasurement) -> bool:
     """More than one call a step waits for the device or allocates: a captured layer may not."""
     calls = (rank.host.sync_calls.count or 0) + (rank.host.alloc_calls.count or 0)
-    return calls > max(len(rank.window.steps), 1)
+    return calls > max(rank.window.steps, 1)
 
 
 def capturable(case: Case) -> tuple[str, ...] | None:
@@ -157,3 +156,25 @@ def _experts(case: Case) -> int | None:
 
 def _whole(value: Value) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+MIN_HOST_FRAC = 0.05
+"""Launch-bound: idle time of the window, mean over ranks; or the predicted gain of the step, other ranks'
+waits included."""
+MIN_GC_FRAC = 0.01
+"""Garbage collection: the same."""
+
+
+def waiting_ns(rank: RankMeasurement) -> int:
+    """idle.host in which the launching thread waited for something other than the device; 0 where unknown."""
+    return rank.host.idle_split.waiting_ns or 0
+
+
+def between_steps_ns(rank: RankMeasurement) -> int:
+    """idle.host in long pauses between steps without a CUDA call, waiting left out; 0 where unknown."""
+    return rank.host.idle_split.between_steps_ns or 0
+
+
+def launching_ns(rank: RankMeasurement) -> int:
+    """idle.host less both: what fewer or faster launches can act on."""
+    return max(rank.ledger.idle.host - waiting_ns(rank) - between_steps_ns(rank), 0)

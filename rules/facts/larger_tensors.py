@@ -85,7 +85,7 @@ def traffic_of(case: Case, now: Degrees, parameters: int) -> Traffic | None:
     the steps are not known, nor the links."""
     then, link = now.with_model_parallel(tp=1, pp=1), usual_link(case, now.world, 1)
     batch = None if then is None else batch_of(case, then)
-    compute_ms = case.per_step_ms(lambda rank: rank.ledger.compute_ns)
+    compute_ms = case.per_step_ms(lambda rank: rank.ledger.compute)
     if batch is None or compute_ms is None or link is None:
         return None
     sent_ns = round(3 * 2 * parameters * batch.micro_batches / link.gbps)

@@ -1,10 +1,114 @@
-"""Whether a mapping is estimated to fit: memory formulas applied to the job's known facts."""
+"""Memory of a mapping by formula, and whether it is estimated to fit.
+
+Sources: megatron-core's theoretical_memory_usage.py (states; activations with sequence parallelism and fused
+attention); Korthikanti et al., arXiv:2205.05198 (without sequence parallelism)."""
 
 from __future__ import annotations
 
+import math
+
+from perfdoc.analyzers.memory import formula as memory_formula
 from perfdoc.analyzers.memory.formula import Batch, Degrees, need_bytes
+from perfdoc.knobs.configuration import Undecided, View
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.degrees import sequence_of
+
+
+def degree(case: Case, knob: str, fact: str) -> int | None:
+    """A parallel degree from the settings, else from the job's facts."""
+    found = case.degree(knob)
+    other = getattr(case.job.facts, fact)
+    return found if found is not None else other if isinstance(other, int) else None
+
+
+def tp_of(case: Case) -> int | None:
+    """Tensor-parallel degree."""
+    return degree(case, "tensor_model_parallel_size", "tp")
+
+
+def pp_of(case: Case) -> int | None:
+    """Pipeline-parallel degree."""
+    return degree(case, "pipeline_model_parallel_size", "pp")
+
+
+def cp_of(case: Case) -> int | None:
+    """Context-parallel degree."""
+    return degree(case, "context_parallel_size", "cp")
+
+
+def vpp_of(case: Case) -> int | None:
+    """Chunks of layers per stage."""
+    try:
+        return View(case.configuration).vpp
+    except Undecided:
+        return case.job.facts.vpp
+
+
+def parameters_per_rank(case: Case) -> int | None:
+    """Parameters of a dense model on a rank, even over TP and PP; None with experts, which have their own
+    layout, or if a factor is unknown."""
+    model, tp, pp = case.job.facts.model, tp_of(case), pp_of(case)
+    if model is None or model.parameters is None or (model.experts or 1) > 1 or not tp or not pp:
+        return None
+    return model.parameters // (tp * pp)
+
+
+def micro_batch_of(case: Case) -> int | None:
+    """Sequences of a micro-batch."""
+    found = case.number("micro_batch_size")
+    return found if found is not None else case.job.facts.micro_batch_sequences
+
+
+def sequence_parallel_of(case: Case) -> bool | None:
+    """Whether sequence parallelism is on."""
+    known, value = case.setting("sequence_parallel")
+    return value is True if known else case.job.facts.sequence_parallel
+
+
+def _tokens_by_hidden(case: Case) -> int | None:
+    """s x b x h of a micro-batch on one context-parallel rank."""
+    model, size, cp = case.job.facts.model, micro_batch_of(case), cp_of(case)
+    if model is None or not size or not cp:
+        return None
+    length = case.number("seq_length") or case.job.facts.sequence_length or model.sequence_length
+    return length * size * model.hidden_size // cp
+
+
+def layer_activation_bytes(case: Case, *, sequence_parallel: bool | None = None) -> int | None:
+    """Stored activations of one dense layer and one micro-batch on a rank, assuming fused attention; None
+    with experts, whose tokens vary. sequence_parallel: overrides the setting."""
+    model, tp, sbh = case.job.facts.model, tp_of(case), _tokens_by_hidden(case)
+    divided = sequence_parallel_of(case) if sequence_parallel is None else sequence_parallel
+    if tp == 1:
+        divided = True  # the two formulas agree
+    if model is None or not tp or sbh is None or divided is None or (model.experts or 1) > 1:
+        return None
+    return round(memory_formula.layer_activation_bytes(model, sbh, tp, sequence_parallel=divided))
+
+
+def layer_input_bytes(case: Case) -> int | None:
+    """What a fully recomputed layer stores: its input."""
+    tp, sbh = tp_of(case), _tokens_by_hidden(case)
+    if sbh is None or not tp:
+        return None
+    divided = sequence_parallel_of(case) is True
+    return int(memory_formula.layer_input_bytes(sbh, tp, sequence_parallel=divided))
+
+
+def micro_batches_in_flight(case: Case) -> int | None:
+    """Micro-batches whose activations the first stage holds at once, rounded up; assumes many micro-batches
+    if their number is unknown."""
+    pp, m = pp_of(case), case.micro_batches
+    if not pp:
+        return None
+    if pp == 1:
+        return 1
+    vpp = vpp_of(case)
+    if vpp is None:
+        return None
+    many = pp if m is None else m
+    return math.ceil(memory_formula.micro_batches_in_flight(pp=pp, vpp=vpp, micro_batches=many))
+
 
 FIT_FRAC = 0.7
 """Of the device's memory, upper limit of an estimate: the rest is for the CUDA context, NCCL buffers,

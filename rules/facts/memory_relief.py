@@ -10,8 +10,7 @@ from perfdoc.results.figures import gib
 from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.memory_room import Room
-from perfdoc.rules.facts.model_memory import (
+from perfdoc.rules.facts.memory_need import (
     cp_of,
     layer_activation_bytes,
     layer_input_bytes,
@@ -20,6 +19,7 @@ from perfdoc.rules.facts.model_memory import (
     tp_of,
     vpp_of,
 )
+from perfdoc.rules.facts.memory_room import Room
 from perfdoc.rules.facts.precision import fp8_on, why_no_remainders
 
 _FSDP = ("use_megatron_fsdp", "use_torch_fsdp2")

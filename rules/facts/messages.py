@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from perfdoc.analyzers.communication.sizes import BOUNDS_BYTES, SMALL_BYTES
+from perfdoc.analyzers.communication.table import BOUNDS_BYTES, SMALL_BYTES
 from perfdoc.results.figures import brief, per_cent, size
 from perfdoc.results.ranks import Communication
 from perfdoc.results.rules import Evidence
@@ -69,7 +69,7 @@ def messages(case: Case, dimensions: Collection[str]) -> list[Messages]:
         if row.dimension in dimensions:
             rows.setdefault(row.collective, []).append(row)
     by_step = case.unit == "step"
-    per = sum(len(r.window.steps) for r in case.ranks) if by_step else len(case.ranks)
+    per = sum(r.window.steps for r in case.ranks) if by_step else len(case.ranks)
     found = [_together(collective, mine, max(1, per)) for collective, mine in rows.items()]
     return sorted(found, key=lambda m: -m.exposed_ns)
 

@@ -8,8 +8,8 @@ from perfdoc.results.rules import Advice
 from perfdoc.rules.engine.advise import advise
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.bubble import PER_STAGE
+from perfdoc.rules.facts.memory_need import pp_of, vpp_of
 from perfdoc.rules.facts.memory_room import tightest
-from perfdoc.rules.facts.model_memory import pp_of, vpp_of
 
 OTHERWISE = "Use a larger global batch, more virtual stages, or fewer stages if the model still fits."
 

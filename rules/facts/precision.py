@@ -77,9 +77,9 @@ def linear_share(case: Case) -> float | None:
         return None
     for rank in case.ranks:
         parts = rank.kernel_parts
-        if parts.state != "measured" or parts.linear_window_frac is None or not rank.ledger.window_ns:
+        if parts.state != "measured" or parts.linear_window_frac is None or not rank.ledger.total:
             return None
-        grouped = (parts.grouped_linear_ns or 0) / rank.ledger.window_ns
+        grouped = (parts.grouped_linear_ns or 0) / rank.ledger.total
         shares.append(min(1.0, parts.linear_window_frac + grouped))
     return statistics.fmean(shares) if shares else None
 

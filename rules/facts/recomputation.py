@@ -11,6 +11,7 @@ from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.gain import at_most, predicted
 from perfdoc.rules.engine.needs import WINDOW, Missing, Need, applies, first_missing, given, skipped
 from perfdoc.rules.facts.capture import KERNELS, fused_attention_runs
+from perfdoc.rules.facts.memory_need import micro_batches_in_flight, vpp_of
 from perfdoc.rules.facts.memory_relief import (
     GRANULARITY,
     LAYERS,
@@ -20,7 +21,6 @@ from perfdoc.rules.facts.memory_relief import (
     stage_layers,
 )
 from perfdoc.rules.facts.memory_room import Room, tightest
-from perfdoc.rules.facts.model_memory import micro_batches_in_flight, vpp_of
 
 MIN_FRAC = 0.02
 """Of the window, mean over ranks: kernels recomputed for the backward pass."""
@@ -53,7 +53,7 @@ NEEDS = (
 
 def again_ns(rank: RankMeasurement) -> int:
     """A rank's kernels recomputed for the backward pass."""
-    return min(rank.kernel_parts.recompute_ns or 0, rank.ledger.compute_ns)
+    return min(rank.kernel_parts.recompute_ns or 0, rank.ledger.compute)
 
 
 def is_needless(case: Case) -> bool:

@@ -7,13 +7,13 @@ from collections import defaultdict
 from collections.abc import Sequence
 
 from perfdoc.knobs.knob import Value
+from perfdoc.knobs.pipeline_layout import LAYOUT
 from perfdoc.results.waits import PipelineAnalysis
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.degrees import VPP, layers_of
 
 FIRST, LAST = "num_layers_in_first_pipeline_stage", "num_layers_in_last_pipeline_stage"
 EMBEDDING, LOSS = "account_for_embedding_in_pipeline_split", "account_for_loss_in_pipeline_split"
-LAYOUT = "pipeline_model_parallel_layout"
 MAX_LAYERS = 1024
 
 

@@ -154,15 +154,28 @@ class ThreadInfo:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Kernel:
-    """A kernel that ran."""
-
+class _OnDevice:
     start_ns: int
     end_ns: int
     pid: int
     device: int
     stream: int
     correlation: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _OnThread:
+    start_ns: int
+    end_ns: int
+    pid: int
+    tid: int
+    name: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Kernel(_OnDevice):
+    """A kernel that ran."""
+
     name: str
     full_name: str
     grid: tuple[int, int, int]
@@ -172,44 +185,27 @@ class Kernel:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Copy:
-    """A memory copy that ran."""
-
-    start_ns: int
-    end_ns: int
-    pid: int
-    device: int
-    stream: int
-    correlation: int
-    kind: CopyKind
+class _OfMemory(_OnDevice):
     bytes: int
     graph_node: int | None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class MemorySet:
+class MemorySet(_OfMemory):
     """A memory set that ran."""
 
-    start_ns: int
-    end_ns: int
-    pid: int
-    device: int
-    stream: int
-    correlation: int
-    bytes: int
-    graph_node: int | None
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Copy(_OfMemory):
+    """A memory copy that ran."""
+
+    kind: CopyKind
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class GraphLaunch:
+class GraphLaunch(_OnDevice):
     """One execution of a CUDA graph, seen as a whole."""
 
-    start_ns: int
-    end_ns: int
-    pid: int
-    device: int
-    stream: int
-    correlation: int
     graph: int
     """Executable graph id."""
 
@@ -219,14 +215,9 @@ DeviceWork: TypeAlias = Kernel | Copy | MemorySet | GraphLaunch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ApiCall:
+class ApiCall(_OnThread):
     """A CUDA runtime (cuda...) or driver (cu...) call; the name without Nsight's version suffix."""
 
-    start_ns: int
-    end_ns: int
-    pid: int
-    tid: int
-    name: str
     correlation: int
 
 
@@ -285,14 +276,8 @@ class GraphNode:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Operator:
+class Operator(_OnThread):
     """A framework operator on the host (Kineto's cpu_op); Nsight does not record it."""
-
-    start_ns: int
-    end_ns: int
-    pid: int
-    tid: int
-    name: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -306,14 +291,8 @@ class SchedulingEvent:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class OsCall:
+class OsCall(_OnThread):
     """A call into the C library (Nsight's OS-runtime trace; Kineto does not record it)."""
-
-    start_ns: int
-    end_ns: int
-    pid: int
-    tid: int
-    name: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -24,6 +24,7 @@ class Sizes(Protocol):
     def ep(self) -> int: ...  # noqa: D102
     @property
     def vpp(self) -> int: ...  # noqa: D102
+    def __hash__(self) -> int: ...
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,7 +91,7 @@ def groups_of(spec: Sizes, rank: int) -> dict[str, Group]:
     for number, name in enumerate([*wanted, *([BACKWARD] if spec.vpp > 1 else [])]):
         dimension = _DIMENSIONS.get(name, name)
         kind = dimension if name == BACKWARD else name
-        members = _members((spec.tp, spec.cp, spec.dp, spec.pp, spec.ep), kind)
+        members = _members(spec, kind)
         ranks = members[_key(spec, kind, rank)]
         if len(ranks) > 1:
             found[name] = Group(
@@ -104,20 +105,9 @@ def groups_of(spec: Sizes, rank: int) -> dict[str, Group]:
     return found
 
 
-@dataclass(frozen=True)
-class _Sizes:
-    tp: int
-    cp: int
-    dp: int
-    pp: int
-    ep: int
-    vpp: int = 1
-
-
 @lru_cache(maxsize=64)
-def _members(sizes: tuple[int, ...], kind: str) -> dict[tuple[int, ...], tuple[int, ...]]:
+def _members(spec: Sizes, kind: str) -> dict[tuple[int, ...], tuple[int, ...]]:
     """Ranks of every group of a kind, by what its members have in common."""
-    spec = _Sizes(*sizes)
     found: dict[tuple[int, ...], list[int]] = {}
     for rank in range(spec.tp * spec.cp * spec.dp * spec.pp):
         found.setdefault(_key(spec, kind, rank), []).append(rank)

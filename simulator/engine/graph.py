@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 import numpy as np
-from numpy.typing import NDArray
 
-I64 = NDArray[np.int64]
-I8 = NDArray[np.int8]
+from perfdoc.traces.table import I8 as I8
+from perfdoc.traces.table import I64 as I64
+
 NONE = -1
 
 

@@ -16,11 +16,11 @@ from perfdoc.simulator.captures.device import DEFAULT_STREAM
 from perfdoc.simulator.engine.graph import I64
 from perfdoc.simulator.forward.simulation import SimulatedRank
 from perfdoc.simulator.forward.tape import OpKind
+from perfdoc.traces.table import Bool
 
 _NEVER = np.iinfo(np.int64).max
 _SHORT_GAP_NS = 20_000
 """A longer gap with work queued would be unexplained; none is simulated."""
-Bool = NDArray[np.bool_]
 
 
 @dataclass(frozen=True, kw_only=True)

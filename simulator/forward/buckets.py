@@ -2,49 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from perfdoc.simulator.forward import kernels as k
-from perfdoc.simulator.forward.faults import Faults
-from perfdoc.simulator.forward.hardware import Gpu
-from perfdoc.simulator.forward.layer import BF16, LayerWork
-from perfdoc.simulator.forward.layout import Layout, table_parameters
+from perfdoc.simulator.forward.layer import BF16, LayerWork, Setting
+from perfdoc.simulator.forward.layout import table_parameters
 from perfdoc.simulator.forward.tape import Tape
-from perfdoc.traces.known_models import ModelShape
 
 _OPTIMIZER_KERNELS = 4
-
-
-@dataclass(frozen=True, kw_only=True)
-class Setting:
-    """Everything that the tape of a stage follows from."""
-
-    shape: ModelShape
-    layout: Layout
-    faults: Faults
-    gpu: Gpu
-    crosses_nodes: dict[str, bool]
-
-    def layers(self) -> dict[tuple[int, int], range]:
-        """Layers of each (stage, chunk): as even as can be, the first ones longer, then as faults moved them.
-
-        ValueError where a fault would leave a stage without layers.
-        """
-        layout, moved = self.layout, self.faults.moved_layers
-        places = [(stage, chunk) for chunk in range(layout.vpp) for stage in range(layout.pp)]
-        each, rest = divmod(self.shape.layers, len(places))
-        counts = [each + (i < rest) for i in range(len(places))]
-        counts[0] -= moved
-        counts[-1] += moved
-        if counts[0] < 1:
-            raise ValueError(
-                f"--fault uneven_stages={moved}: the first stage has {counts[0] + moved} layers."
-            )
-        found, at = {}, 0
-        for place, count in zip(places, counts, strict=True):
-            found[place] = range(at, at + count)
-            at += count
-        return found
 
 
 class StageBuckets:
@@ -56,9 +19,7 @@ class StageBuckets:
         self.layout = setting.layout
         self.layers = {c: r for (s, c), r in setting.layers().items() if s == stage}
         self.tape = Tape()
-        self.work = LayerWork(
-            self.tape, setting.shape, setting.layout, setting.faults, setting.gpu, setting.crosses_nodes
-        )
+        self.work = LayerWork(self.tape, setting)
         self.gathers: dict[tuple[int, int], int] = {}
         """By chunk and number in it, the gather of its parameters that a forward pass has to wait for."""
         self.reductions: list[int] = []

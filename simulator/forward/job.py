@@ -14,9 +14,9 @@ import numpy as np
 
 from perfdoc.simulator.captures.groups import groups_of, place_of
 from perfdoc.simulator.engine.graph import I64
-from perfdoc.simulator.forward.buckets import Setting
 from perfdoc.simulator.forward.faults import FAULTS, Faults, Job, Planted, planted_in
 from perfdoc.simulator.forward.hardware import GPUS, Gpu
+from perfdoc.simulator.forward.layer import Setting
 from perfdoc.simulator.forward.layout import Layout
 from perfdoc.simulator.forward.program import DATA_NS, StageProgram
 from perfdoc.simulator.forward.simulation import Matched, Pause, RankWork, SimulatedRank, simulate_ranks

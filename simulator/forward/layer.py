@@ -14,11 +14,10 @@ from perfdoc.traces.known_models import ModelShape
 BF16 = 2
 
 
-@dataclass
-class LayerWork:
-    """Records layers on a tape. Sizes are those of one micro-batch on one rank."""
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """Everything that the tape of a stage follows from."""
 
-    tape: Tape
     shape: ModelShape
     layout: Layout
     faults: Faults
@@ -26,7 +25,35 @@ class LayerWork:
     crosses_nodes: dict[str, bool]
     """By group: whether its ranks lie on several nodes."""
 
-    def __post_init__(self) -> None:
+    def layers(self) -> dict[tuple[int, int], range]:
+        """Layers of each (stage, chunk): as even as can be, the first ones longer, then as faults moved them.
+
+        ValueError where a fault would leave a stage without layers.
+        """
+        layout, moved = self.layout, self.faults.moved_layers
+        places = [(stage, chunk) for chunk in range(layout.vpp) for stage in range(layout.pp)]
+        each, rest = divmod(self.shape.layers, len(places))
+        counts = [each + (i < rest) for i in range(len(places))]
+        counts[0] -= moved
+        counts[-1] += moved
+        if counts[0] < 1:
+            raise ValueError(
+                f"--fault uneven_stages={moved}: the first stage has {counts[0] + moved} layers."
+            )
+        found, at = {}, 0
+        for place, count in zip(places, counts, strict=True):
+            found[place] = range(at, at + count)
+            at += count
+        return found
+
+
+class LayerWork:
+    """Records layers on a tape. Sizes are those of one micro-batch on one rank."""
+
+    def __init__(self, tape: Tape, setting: Setting) -> None:
+        self.tape = tape
+        self.shape, self.layout, self.faults = setting.shape, setting.layout, setting.faults
+        self.gpu, self.crosses_nodes = setting.gpu, setting.crosses_nodes
         s, layout = self.shape, self.layout
         self.names = k.KernelNames(
             sm_count=self.gpu.sm_count,

@@ -16,9 +16,9 @@ from perfdoc.simulator.captures.events import NcclPayload, SyncKind
 from perfdoc.simulator.captures.groups import Group
 from perfdoc.simulator.captures.nsys.enums import API_VERSIONS, CLASS_RUNTIME
 from perfdoc.simulator.captures.nsys.export import DEFAULT_OPTIONS, NO_ID, global_pid, global_tid
+from perfdoc.simulator.captures.nsys.files import create_tables, write_rows
 from perfdoc.simulator.captures.nsys.rows import export_rows
 from perfdoc.simulator.captures.nsys.schemas import tables
-from perfdoc.simulator.captures.nsys.sqlite import create_tables, write_rows
 from perfdoc.simulator.captures.process import ThreadBuilder
 from perfdoc.simulator.captures.timeline import Clock, Timeline, TimelineBuilder
 from perfdoc.simulator.engine.graph import I64

@@ -6,14 +6,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 
+import msgspec
+
 from perfdoc.profiling.whole_file import made, refuse_overwrite, scratch
 from perfdoc.simulator.captures.groups import groups_of, place_of
 from perfdoc.simulator.captures.timeline import Clock
 from perfdoc.simulator.forward.answer_file import answer_of, answer_text, facts_text
-from perfdoc.simulator.forward.job import SimulatedJob
-from perfdoc.simulator.forward.layout import Layout
+from perfdoc.simulator.forward.faults import parse_faults
+from perfdoc.simulator.forward.job import SimulatedJob, simulate
+from perfdoc.simulator.forward.layout import Layout, parse_layout
 from perfdoc.simulator.forward.rows import write_rank
 from perfdoc.simulator.forward.snapshot import write_fragmented
+from perfdoc.traces.known_models import known_models
 
 
 def clocks_of(world_size: int, error_ns: int) -> list[Clock]:
@@ -119,3 +123,23 @@ def _write(
     for name, text in (("answer.json", answer_text(answer)), ("job.yaml", facts_text(job))):
         (folder / name).write_text(text, encoding="utf-8")
     return size
+
+
+_MODEL, _LAYERS = "llama3-8b", 4
+_LAYOUT = "dp=2,seq=2048,micro_batches=2"
+_FAULTS = ("gc=10", "slow_data=5", "late_rank=1:1.15")
+_STEPS = 4
+
+
+def demo_job() -> SimulatedJob:
+    """Four layers of Llama 3 8B on two H100s, four steps: each step waits for its data, one rank collects
+    garbage in it, and rank 1 is slow throughout."""
+    shape = msgspec.structs.replace(known_models()[_MODEL], layers=_LAYERS)
+    return simulate(shape, parse_layout(_LAYOUT), planted=parse_faults(_FAULTS), steps=_STEPS)
+
+
+def write_demo(folder: Path, *, force: bool = False) -> SimulatedJob:
+    """Write it as `perfdoc simulate` does. CaptureError where it is there, unless `force`."""
+    job = demo_job()
+    write_job(job, folder, ranks=range(job.simulation.setting.layout.world_size), force=force)
+    return job

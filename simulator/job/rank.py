@@ -112,7 +112,7 @@ class RankWork:
 
 def rank_work(view: DeviceView) -> RankWork | None:
     """Measure one rank; None where its window is not made of steps, or no range shows its passes."""
-    steps = view.window.steps
+    steps = view.window.step_list
     passes = _whole_steps(find_passes(view), len(steps)) if steps else None
     if passes is None or not passes.is_forward.any() or passes.is_forward.all():
         return None

@@ -14,9 +14,9 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.steps.figures import warmup_steps
 from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job
+from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits import without_host_time

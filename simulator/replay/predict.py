@@ -5,9 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import pairwise
 
-from perfdoc.analyzers.ledger.window import Ledger
+from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Gain, Replay
 from perfdoc.simulator.engine import schedule
 from perfdoc.simulator.replay.edits.edit import Edit
@@ -20,6 +21,21 @@ _FLOOR_FRAC = 0.05
 """Of the waiting that a change acts on: that none of it goes is not believed to the last nanosecond."""
 _WORK = frozenset({"compute"})
 _OF_HOSTS = ("idle.host.launching", "idle.host.elsewhere", "idle.gc", "idle.data")
+
+
+@dataclass(frozen=True, kw_only=True)
+class SplitLedger(Ledger):
+    """A ledger in which launching is told apart from what else a host does while its device is idle."""
+
+    host_elsewhere_ns: int
+    """Of idle.host, what the host waited or worked between steps."""
+
+    @property
+    def by_leaf(self) -> dict[str, int]:
+        """Nanoseconds by leaf: `idle.host` in two parts."""
+        whole = super().by_leaf
+        launching = whole.pop("idle.host") - self.host_elsewhere_ns
+        return {**whole, "idle.host.launching": launching, "idle.host.elsewhere": self.host_elsewhere_ns}
 
 
 def predict(
@@ -153,10 +169,7 @@ def _cap(edits: Sequence[Edit], ledgers: Sequence[Ledger], without: frozenset[st
 
 
 def _held(ledger: Ledger, leaves: set[str]) -> int:
-    held = dict(ledger.by_leaf)
-    launching = held.pop("idle.host") - ledger.host_elsewhere_ns
-    held |= {"idle.host.launching": launching, "idle.host.elsewhere": ledger.host_elsewhere_ns}
-    return sum(ns for name, ns in held.items() if _named(name, leaves))
+    return sum(ns for name, ns in ledger.by_leaf.items() if _named(name, leaves))
 
 
 def _named(name: str, leaves: set[str]) -> bool:

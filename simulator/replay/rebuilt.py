@@ -146,7 +146,7 @@ def rebuild_rank(view: DeviceView) -> Rebuilt:
                 on_host=activity.on_host,
                 window_start_ns=window.start_ns,
                 window_end_ns=window.end_ns,
-                step_starts_ns=tuple(s.host_start_ns for s in window.steps),
+                step_starts_ns=tuple(view.step_ranges.start_ns.tolist()),
                 optimizer_starts_ns=optimizer_starts(view),
                 host=host_intervals(view),
                 passes=host_passes(view),

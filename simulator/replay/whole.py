@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from perfdoc.analyzers.clocks.alignment import ClockAlignment
-from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.analyzers.matching.matches import Matches
+from perfdoc.results.ranks import Ledger
 from perfdoc.results.replay import Replay
 from perfdoc.simulator.engine import TaskKind, schedule
 from perfdoc.simulator.engine.graph import I64

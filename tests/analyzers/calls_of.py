@@ -39,10 +39,12 @@ def calls_of(trace: Trace, facts: JobFacts | None = None) -> list[CollectiveCall
             if on_host is None:
                 continue
             activity = on_host[0]
+        window, step_ranges = find_window(trace, activity, WindowRequest(), known)
         view = DeviceView(
             trace=trace,
             activity=activity,
-            window=find_window(trace, activity, WindowRequest(), known),
+            window=window,
+            step_ranges=step_ranges,
             kinds=kinds,
             launches=launches,
             known=known,

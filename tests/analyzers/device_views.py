@@ -25,11 +25,13 @@ def views_of(trace: Trace, facts: JobFacts | None = None, *, whole: bool = False
         activity = device_activity(trace, index, kinds, launches)
         if activity is not None:
             activity = attribute_dimensions(trace, activity, known, launches)
+            window, step_ranges = find_window(trace, activity, WindowRequest(whole_capture=whole), known)
             views.append(
                 DeviceView(
                     trace=trace,
                     activity=activity,
-                    window=find_window(trace, activity, WindowRequest(whole_capture=whole), known),
+                    window=window,
+                    step_ranges=step_ranges,
                     kinds=kinds,
                     launches=launches,
                     known=known,

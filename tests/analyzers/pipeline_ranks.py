@@ -34,11 +34,13 @@ def views_of_file(path: Path) -> list[DeviceView]:
             on_host = cpu_activity(trace, device)
             assert on_host is not None
             activity = on_host[0]
+        window, step_ranges = find_window(trace, activity, WindowRequest(), known)
         views.append(
             DeviceView(
                 trace=trace,
                 activity=activity,
-                window=find_window(trace, activity, WindowRequest(), known),
+                window=window,
+                step_ranges=step_ranges,
                 kinds=kinds,
                 launches=launches,
                 known=known,

@@ -13,7 +13,7 @@ from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.matching.calls import CollectiveCalls
 from perfdoc.profiling.marks import format_group_mark, format_rank_mark
 from perfdoc.simulator.captures.events import NcclPayload
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 
 UTC = 1_790_000_000_000_000_000

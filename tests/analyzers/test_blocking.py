@@ -9,7 +9,7 @@ from perfdoc.analyzers.communication.table import communication_table
 from perfdoc.simulator.captures.events import Collective
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.export import ExportOptions
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.kineto.read import read_kineto

@@ -16,7 +16,7 @@ from perfdoc.analyzers.measure import measure_capture, measure_trace
 from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.results import Diagnosis
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces.load import read_trace
@@ -292,7 +292,7 @@ def test_first_steps_that_stay(tmp_path: Path, lengths: Sequence[int], call: str
     job = Job()
     stepped(job, lengths, call)
     window = job.measured(tmp_path).window
-    assert (len(window.steps), window.start_up) == (len(lengths), None)
+    assert (window.steps, window.start_up) == (len(lengths), None)
 
 
 def test_trials_of_kernels_are_warm_up(tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_trials_of_kernels_are_warm_up(tmp_path: Path) -> None:
     stepped(job, [20 * MS, 10 * MS, 10 * MS])
     window = job.measured(tmp_path).window
     assert window.start_up is not None
-    assert (window.start_up.steps, [s.name for s in window.steps]) == (1, ["step 1", "step 2"])
+    assert (window.start_up.steps, [s.name for s in window.step_list]) == (1, ["step 1", "step 2"])
 
 
 def test_a_single_cold_step_promises_nothing(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_single_cold_step_promises_nothing(tmp_path: Path) -> None:
     found = job.measured(tmp_path)
     # From the first kernel to the end of the last load, 24 ms, of 28 ms.
     assert found.window.start_up is not None
-    assert (len(found.window.steps), "start-up" in found.withheld) == (1, True)
+    assert (found.window.steps, "start-up" in found.withheld) == (1, True)
 
 
 def test_the_period_is_that_of_the_passes(tmp_path: Path) -> None:
@@ -370,5 +370,5 @@ def test_the_period_of_real_captures_is_their_step(
     period = found.window.period
     assert period is not None
     assert (period.kernels, period.repeats, period.optimizer) == (kernels, repeats, True)
-    mean_ns = known.window.duration_ns / len(known.window.steps)
-    assert (len(known.window.steps), period.mean_ns) == (repeats, pytest.approx(mean_ns, rel=0.01))
+    mean_ns = known.window.duration_ns / known.window.steps
+    assert (known.window.steps, period.mean_ns) == (repeats, pytest.approx(mean_ns, rel=0.01))

@@ -12,7 +12,7 @@ from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.results import DeviceContention
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.nsys.export import ExportOptions
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from perfdoc.traces.nsys.read import read_nsys_sqlite

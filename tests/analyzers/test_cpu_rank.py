@@ -58,7 +58,7 @@ def test_with_operators(tmp_path: Path) -> None:
     path = write_kineto(planted(operators=True).build(), tmp_path / "x.json", 77)
     ((rank,), notes) = measure_trace(read_kineto(path), WindowRequest())
     assert (rank.device.rank, rank.device.rank_evidence, rank.device.gpu_name) == (3, "mark", "CPU")
-    assert [(s.start_ns, s.end_ns) for s in rank.window.steps] == [(0, 1000), (1000, 1100)]
+    assert [(s.start_ns, s.end_ns) for s in rank.window.step_list] == [(0, 1000), (1000, 1100)]
     trace = read_kineto(path)
     activity = cpu_activity(with_marked_ranks(trace, marked_ranks(trace)), 0)
     assert activity is not None
@@ -67,9 +67,9 @@ def test_with_operators(tmp_path: Path) -> None:
     assert list(zip(*(c.tolist() for c in columns), strict=True)) == SPANS
     # compute 150 + 140 + 140; dp exposed outside of [460, 600): [450, 460) and [600, 700) = 110; tp 50;
     # data 100, its own operator included; gc 30; host the remaining 1100 - 430 - 160 - 130 = 380.
-    assert rank.ledger.compute_ns == 430
-    assert {k: v for k, v in rank.ledger.exposed_comm_ns.items() if v} == {"dp": 110, "tp": 50}
-    assert {k: v for k, v in rank.ledger.idle_ns.items() if v} == {"data": 100, "gc": 30, "host": 380}
+    assert rank.ledger.compute == 430
+    assert {k: v for k, v in rank.ledger.exposed_comm.by_name.items() if v} == {"dp": 110, "tp": 50}
+    assert {k: v for k, v in rank.ledger.idle.by_name.items() if v} == {"data": 100, "gc": 30, "host": 380}
     rows = {
         c.dimension: (c.collective, c.transport, c.bytes, c.hidden_ns, c.evidence) for c in rank.communication
     }
@@ -83,9 +83,9 @@ def test_with_operators(tmp_path: Path) -> None:
 def test_without_operators_the_vocabulary_says_what_computes(tmp_path: Path) -> None:
     ((rank,), _) = measure_trace(trace_of(planted(operators=False), tmp_path), WindowRequest())
     # forward 300 + backward 140
-    assert rank.ledger.compute_ns == 440
-    assert {k: v for k, v in rank.ledger.exposed_comm_ns.items() if v} == {"dp": 110, "tp": 50}
-    assert {k: v for k, v in rank.ledger.idle_ns.items() if v} == {"data": 100, "gc": 30, "host": 370}
+    assert rank.ledger.compute == 440
+    assert {k: v for k, v in rank.ledger.exposed_comm.by_name.items() if v} == {"dp": 110, "tp": 50}
+    assert {k: v for k, v in rank.ledger.idle.by_name.items() if v} == {"data": 100, "gc": 30, "host": 370}
 
 
 def test_a_group_of_one_rank_communicates_with_nobody(tmp_path: Path) -> None:
@@ -95,9 +95,9 @@ def test_a_group_of_one_rank_communicates_with_nobody(tmp_path: Path) -> None:
         builder = planted(operators=True, mark=mark)
         path = write_kineto(builder.build(), tmp_path / f"{ranks}.json", 77)
         ((rank,), _) = measure_trace(read_kineto(path), WindowRequest())
-        assert {k: v for k, v in rank.ledger.exposed_comm_ns.items() if v} == left
+        assert {k: v for k, v in rank.ledger.exposed_comm.by_name.items() if v} == left
         # What the call took is the host's: 380, or with [750, 800) 430.
-        assert rank.ledger.idle_ns["host"] == 540 - sum(left.values())
+        assert rank.ledger.idle.host == 540 - sum(left.values())
         assert [c.dimension for c in rank.communication] == list(left)
         # What other ranks are matched with, and excerpts draw, is the same communication.
         assert {DIMENSIONS[d] for d in rank.calls.dimension.tolist()} == set(left)
@@ -108,7 +108,7 @@ def test_the_mark_of_another_ranks_group_does_not_speak_for_an_own_one(tmp_path:
     mark = "perfdoc.group group=TENSOR_MODEL_PARALLEL_GROUP pg=2 ranks=5"
     path = write_kineto(planted(operators=True, mark=mark).build(), tmp_path / "rank3.json", 77)
     ((rank,), _) = measure_trace(read_kineto(path), WindowRequest())
-    assert rank.ledger.exposed_comm_ns["tp"] == 50
+    assert rank.ledger.exposed_comm.tp == 50
 
 
 def test_marks_name_the_rank_of_a_gpu_too(tmp_path: Path) -> None:
@@ -132,6 +132,6 @@ def test_collectives_without_completions_count_to_the_end_of_their_wait(tmp_path
     process.operator(main, "aten::mm", 110, 300)
     path = write_kineto(builder.build(), tmp_path / "x.json", 77)
     ((rank,), notes) = measure_trace(read_kineto(path), WindowRequest())
-    assert (rank.ledger.compute_ns, rank.ledger.exposed_comm_ns["dp"]) == (190, 160)
+    assert (rank.ledger.compute, rank.ledger.exposed_comm.dp) == (190, 160)
     assert [(c.count, c.total_ns) for c in rank.communication] == [(1, 350)]
     assert [n.code for n in notes] == ["completions-missing"]

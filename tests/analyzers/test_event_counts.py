@@ -14,8 +14,8 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.reports.headline import outlook, share_figures
 from perfdoc.results import Diagnosis
-from perfdoc.results.events import EventCounts
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.results.quality import EventCounts
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from tests.analyzers.tiny import GEMM, trace_of

@@ -27,10 +27,12 @@ def cpu_view(builder: TimelineBuilder, folder: Path) -> DeviceView:
     found = cpu_activity(trace, 0)
     assert found is not None
     known = find_known_ranges(trace)
+    window, step_ranges = find_window(trace, found[0], WindowRequest(), known)
     return DeviceView(
         trace=trace,
         activity=found[0],
-        window=find_window(trace, found[0], WindowRequest(), known),
+        window=window,
+        step_ranges=step_ranges,
         kinds=classify_kernels(trace),
         launches=find_launches(trace),
         known=known,

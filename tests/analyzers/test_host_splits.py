@@ -31,7 +31,7 @@ def parts(split: HostSplit) -> dict[str, int]:
 def idle_ns(view: DeviceView) -> dict[str, int]:
     window = view.window
     inputs = idle_inputs(view.trace, view.activity, view.known)
-    return dict(build_ledger(view.activity, window.start_ns, window.end_ns, inputs).idle_ns)
+    return build_ledger(view.activity, window.start_ns, window.end_ns, inputs).idle.by_name
 
 
 @pytest.mark.parametrize(

@@ -13,10 +13,10 @@ from perfdoc.analyzers.contention.cost import norm_contention
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.instances.device import Instance, _by_depth, device_instances, padded
 from perfdoc.analyzers.instances.spots import worst_of
-from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.ledger.window import build_ledger
 from perfdoc.analyzers.timeline.segments import paint
 from perfdoc.analyzers.timeline.tracks import COMPUTE_CODES, HOST_CODES
+from perfdoc.results.ranks import LEAVES
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.nsys.read import read_nsys_sqlite
 from tests.analyzers.contention_plan import NORM, Plan
@@ -253,7 +253,7 @@ def test_whatever_the_trace_an_instance_is_a_part_of_it(
         assert found.first_ns <= spot.start_ns
         assert spot.end_ns <= found.last_ns
         if key.startswith("idle."):
-            assert spot.cost_ns <= sum(ledger.idle_ns.values())
+            assert spot.cost_ns <= ledger.idle.total
         for name, track in found.tracks.items():
             s = track.segments
             assert s.start_ns[0] == found.first_ns, name

@@ -16,7 +16,7 @@ from perfdoc.analyzers.matching.rows import CallGroup
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.diagnose.diagnosis import diagnose
 from perfdoc.simulator.captures.events import NcclPayload
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Device
 from tests.analyzers.planted_ranks import Job

@@ -95,12 +95,12 @@ def test_every_leaf_equals_a_count_of_nanoseconds(
         [(s, e) for k, s, e, _, _ in sorted(rows, key=lambda r: r[1]) if k == kind] for kind in range(3)
     ]
     compute, comm, copies = (covered(x, a, b) for x in by_kind)
-    assert ledger.compute_ns == len(compute)
-    assert ledger.exposed_memcpy_ns == len(copies - compute - comm)
-    assert sum(ledger.idle_ns.values()) == (b - a) - len(compute | comm | copies)
+    assert ledger.compute == len(compute)
+    assert ledger.exposed_memcpy == len(copies - compute - comm)
+    assert ledger.idle.total == (b - a) - len(compute | comm | copies)
     dimensions = [(s, e, d) for k, s, e, d, _ in sorted(rows, key=lambda r: r[1]) if k == COMM]
     expected = exposed_by_dimension(dimensions, by_kind[COMPUTE], a, b)
-    assert {k: v for k, v in ledger.exposed_comm_ns.items() if v} == {
+    assert {k: v for k, v in ledger.exposed_comm.by_name.items() if v} == {
         DIMENSIONS[d]: v for d, v in expected.items()
     }
 
@@ -125,7 +125,7 @@ def test_a_nanosecond_goes_first_to_what_compute_waited_for(
     expected = Counter(exposed_by_dimension(waited, compute, *bounds))
     taken = compute + [(w, e) for w, e, _ in waited]
     expected += Counter(exposed_by_dimension([(s, e, d) for s, _, e, d in spans], taken, *bounds))
-    assert {k: v for k, v in ledger.exposed_comm_ns.items() if v} == {
+    assert {k: v for k, v in ledger.exposed_comm.by_name.items() if v} == {
         DIMENSIONS[d]: v for d, v in expected.items()
     }
 
@@ -141,7 +141,7 @@ def test_of_two_exposed_collectives_the_awaited_one_pays(tmp_path: Path) -> None
     idle = idle_inputs(trace, activity, find_known_ranges(trace))
     for since, expected in ((None, (100, 0)), (np.array([2**62, 20]), (60, 40))):
         waiting = replace(activity, communication=replace(comm, blocked_since_ns=since))
-        exposed = build_ledger(waiting, 0, 110, idle).exposed_comm_ns
+        exposed = build_ledger(waiting, 0, 110, idle).exposed_comm.by_name
         assert (exposed["dp"], exposed["tp"]) == expected
 
 
@@ -154,14 +154,14 @@ def test_ledgers_of_adjacent_windows_add_up(
     cuts = sorted(cuts)
     whole = build_ledger(activity, cuts[0], cuts[-1], idle)
     parts = [build_ledger(activity, a, b, idle) for a, b in pairwise(cuts)]
-    assert whole.compute_ns == sum(p.compute_ns for p in parts)
-    assert whole.exposed_memcpy_ns == sum(p.exposed_memcpy_ns for p in parts)
-    for d in DIMENSIONS:
-        assert whole.exposed_comm_ns[d] == sum(p.exposed_comm_ns[d] for p in parts)
+    assert whole.compute == sum(p.compute for p in parts)
+    assert whole.exposed_memcpy == sum(p.exposed_memcpy for p in parts)
+    for d, value in whole.exposed_comm.by_name.items():
+        assert value == sum(p.exposed_comm.by_name[d] for p in parts)
     first, last = int(activity.busy.start_ns[0]) if len(activity.busy) else 0, int(activity.end_ns.max())
     if first <= cuts[0] and cuts[-1] <= last:  # outside of the capture nothing bounds a gap
-        for cause, value in whole.idle_ns.items():
-            assert value == sum(p.idle_ns[cause] for p in parts), cause
+        for cause, value in whole.idle.by_name.items():
+            assert value == sum(p.idle.by_name[cause] for p in parts), cause
 
 
 def test_communication_under_two_concurrent_computes_is_hidden_once(tmp_path: Path) -> None:
@@ -170,8 +170,8 @@ def test_communication_under_two_concurrent_computes_is_hidden_once(tmp_path: Pa
     trace = one_device(tmp_path, [(ALL_REDUCE, 0, 100, 20), (GEMM, 0, 60, 7), (GEMM, 20, 80, 8)])
     activity = activity_of(trace)
     ledger = build_ledger(activity, 0, 100, idle_inputs(trace, activity, find_known_ranges(trace)))
-    assert (ledger.compute_ns, ledger.exposed_comm_ns["unknown"]) == (80, 20)
-    assert sum(ledger.idle_ns.values()) == 0
+    assert (ledger.compute, ledger.exposed_comm.unknown) == (80, 20)
+    assert ledger.idle.total == 0
 
 
 def test_communication_that_is_not_called_nccl(tmp_path: Path) -> None:
@@ -191,9 +191,9 @@ def test_communication_that_is_not_called_nccl(tmp_path: Path) -> None:
     trace = trace_of(builder, tmp_path)
     activity = activity_of(trace)
     ledger = build_ledger(activity, 0, 50, idle_inputs(trace, activity, find_known_ranges(trace)))
-    exposed = ledger.exposed_comm_ns
+    exposed = ledger.exposed_comm.by_name
     assert (exposed["ep"], exposed["tp"], exposed["unknown"]) == (20, 10, 10)
-    assert ledger.compute_ns == 10
+    assert ledger.compute == 10
 
 
 def test_a_peer_copy_is_communication_and_another_copy_is_not(tmp_path: Path) -> None:
@@ -206,8 +206,8 @@ def test_a_peer_copy_is_communication_and_another_copy_is_not(tmp_path: Path) ->
     trace = trace_of(builder, tmp_path)
     activity = activity_of(trace)
     ledger = build_ledger(activity, 0, 70, idle_inputs(trace, activity, find_known_ranges(trace)))
-    assert (ledger.compute_ns, ledger.exposed_comm_ns["unknown"], ledger.exposed_memcpy_ns) == (25, 15, 20)
-    assert sum(ledger.idle_ns.values()) == 10
+    assert (ledger.compute, ledger.exposed_comm.unknown, ledger.exposed_memcpy) == (25, 15, 20)
+    assert ledger.idle.total == 10
 
 
 def test_graph_launches_count_as_work(tmp_path: Path) -> None:
@@ -218,8 +218,8 @@ def test_graph_launches_count_as_work(tmp_path: Path) -> None:
     trace = trace_of(builder, tmp_path)
     activity = activity_of(trace)
     ledger = build_ledger(activity, 0, 100, idle_inputs(trace, activity, find_known_ranges(trace)))
-    assert ledger.compute_ns == 90
-    assert sum(ledger.idle_ns.values()) == 10
+    assert ledger.compute == 90
+    assert ledger.idle.total == 10
 
 
 def test_the_dimension_that_ends_last_owns_the_nanosecond(tmp_path: Path) -> None:
@@ -237,4 +237,4 @@ def test_the_dimension_that_ends_last_owns_the_nanosecond(tmp_path: Path) -> Non
     )
     ledger = build_ledger(named, 0, 61, idle_inputs(trace, activity, find_known_ranges(trace)))
     # pp ends last of all that is active from 40 on.
-    assert {k: v for k, v in ledger.exposed_comm_ns.items() if v} == {"dp": 40, "pp": 20}
+    assert {k: v for k, v in ledger.exposed_comm.by_name.items() if v} == {"dp": 40, "pp": 20}

@@ -9,10 +9,9 @@ import pytest
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import IDLE_CAUSES
-from perfdoc.analyzers.device.window import Step, Window
 from perfdoc.analyzers.ledger.mfu import MfuRank, measure_mfu
-from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.results.headline import Mfu
+from perfdoc.results.ranks import ExposedComm, Idle, Ledger, Step, Window
 from perfdoc.traces.given_facts import given_facts
 from perfdoc.traces.job_facts import JobFacts
 
@@ -29,14 +28,21 @@ FACTS = JobFacts(
 def rank(gpu_name: str | None = "NVIDIA H100 80GB HBM3", compute_ns: int = 14_000_000) -> MfuRank:
     """Two steps of 10 ms: compute, then 3 ms exposed dp, the rest idle by the host."""
     ledger = Ledger(
-        window_ns=20_000_000,
-        compute_ns=compute_ns,
-        exposed_comm_ns={**dict.fromkeys(DIMENSIONS, 0), "dp": 3_000_000},
-        exposed_memcpy_ns=0,
-        idle_ns={**dict.fromkeys(IDLE_CAUSES, 0), "host": 17_000_000 - compute_ns},
+        compute=compute_ns,
+        exposed_comm=ExposedComm(**{**dict.fromkeys(DIMENSIONS, 0), "dp": 3_000_000}),
+        exposed_memcpy=0,
+        idle=Idle(**{**dict.fromkeys(IDLE_CAUSES, 0), "host": 17_000_000 - compute_ns}),
     )
-    steps = [Step(name=f"step {i}", start_ns=i * 10_000_000, end_ns=(i + 1) * 10_000_000) for i in range(2)]
-    window = Window(kind="steps", start_ns=0, end_ns=20_000_000, steps=steps, reason="")
+    steps = [Step(name=f"step {i}", start_ns=i * 10_000_000, duration_ns=10_000_000) for i in range(2)]
+    window = Window(
+        kind="steps",
+        start_ns=0,
+        end_ns=20_000_000,
+        duration_ns=20_000_000,
+        steps=2,
+        step_list=steps,
+        reason="",
+    )
     return MfuRank(gpu_name=gpu_name, window=window, ledger=ledger)
 
 
@@ -112,7 +118,7 @@ def test_an_unknown_factor_is_named(facts: JobFacts, gpu_name: str | None, word:
 
 def test_windows_without_steps_have_no_step_time() -> None:
     whole = rank()
-    capture = replace(whole, window=replace(whole.window, kind="capture", steps=()))
+    capture = replace(whole, window=replace(whole.window, kind="capture", steps=0, step_list=[]))
     mfu = measured([capture], FACTS)
     assert mfu.value is None
     assert mfu.step_time_ns is None

@@ -10,7 +10,7 @@ import pytest
 from perfdoc.analyzers.pipeline.job import PipelineRank, measure_pipeline, pipeline_rank
 from perfdoc.simulator.captures.events import Collective
 from perfdoc.simulator.captures.kineto import write_kineto
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.process import ThreadBuilder
 from perfdoc.simulator.captures.timeline import NcclPayload, TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts

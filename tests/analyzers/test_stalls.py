@@ -41,7 +41,9 @@ def of(builder: TimelineBuilder, folder: Path) -> tuple[HostActivity, dict[str, 
 
 def ledger(view: DeviceView) -> dict[str, int]:
     window = view.window
-    idle = build_ledger(view.activity, window.start_ns, window.end_ns, view.idle_inputs, view.gaps).idle_ns
+    idle = build_ledger(
+        view.activity, window.start_ns, window.end_ns, view.idle_inputs, view.gaps
+    ).idle.by_name
     return dict(idle)
 
 

@@ -7,25 +7,17 @@ import pytest
 
 from perfdoc.analyzers.device.idle import idle_inputs
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.ledger.steps import LEAVES, StepLedgers, distinct_names, step_ledgers
-from perfdoc.analyzers.ledger.window import Ledger, build_ledger
+from perfdoc.analyzers.ledger.steps import StepLedgers, distinct_names, step_ledgers
+from perfdoc.analyzers.ledger.window import build_ledger
+from perfdoc.results.ranks import LEAVES
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.kineto.read import read_kineto
 from tests.analyzers.device_views import view_of, views_of
 from tests.analyzers.tiny import ALL_GATHER, ALL_REDUCE, GEMM
 
 
-def flat(ledger: Ledger) -> dict[str, int]:
-    return {
-        "compute": ledger.compute_ns,
-        **{f"exposed_comm.{d}": ns for d, ns in ledger.exposed_comm_ns.items()},
-        "exposed_memcpy": ledger.exposed_memcpy_ns,
-        **{f"idle.{c}": ns for c, ns in ledger.idle_ns.items()},
-    }
-
-
 def ledger_of(view: DeviceView, start: int, end: int) -> dict[str, int]:
-    return flat(build_ledger(view.activity, start, end, idle_inputs(view.trace, view.activity, view.known)))
+    return build_ledger(view.activity, start, end, idle_inputs(view.trace, view.activity, view.known)).by_leaf
 
 
 def agree(view: DeviceView) -> StepLedgers:
@@ -35,7 +27,7 @@ def agree(view: DeviceView) -> StepLedgers:
     assert tuple(found.leaf_ns) == LEAVES
     whole = ledger_of(view, view.window.start_ns, view.window.end_ns)
     assert {leaf: int(ns.sum()) for leaf, ns in found.leaf_ns.items()} == whole
-    for i, step in enumerate(view.window.steps):
+    for i, step in enumerate(view.window.step_list):
         assert {leaf: int(ns[i]) for leaf, ns in found.leaf_ns.items()} == ledger_of(
             view, step.start_ns, step.end_ns
         )

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from perfdoc.analyzers.ledger.steps import LEAVES, StepLedgers
+from perfdoc.analyzers.ledger.steps import StepLedgers
 from perfdoc.analyzers.steps.figures import (
     MAX_OUTLIERS,
     RankSteps,
@@ -25,6 +25,7 @@ from perfdoc.profiling.logs import StepLog, StepRecord
 from perfdoc.profiling.run_directory import RunDirectory
 from perfdoc.results import StepTimes
 from perfdoc.results.quality import MEASURED
+from perfdoc.results.ranks import LEAVES
 from perfdoc.traces import TraceError
 
 MS = 1_000_000

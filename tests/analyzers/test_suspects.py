@@ -13,7 +13,7 @@ from perfdoc.analyzers.kernels.suspects import suspected_communication
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.results.kernels import SuspectedCommunication
 from perfdoc.simulator.captures.device import DeviceBuilder
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.device_views import view_of
 from tests.analyzers.tiny import GEMM
@@ -150,8 +150,8 @@ def test_the_users_word_settles_it(
     named = None if pattern is None else re.compile(pattern)
     found = measure_capture(path, WindowRequest(), comm_kernel=named)
     (rank,) = found.ranks
-    assert rank.ledger.compute_ns == compute_us * US
-    assert sum(rank.ledger.exposed_comm_ns.values()) == exposed_us * US
+    assert rank.ledger.compute == compute_us * US
+    assert rank.ledger.exposed_comm.total == exposed_us * US
     assert [n.code for n in found.notes if n.code.startswith("comm-kernel")] == ([code] if code else [])
     assert bool(rank.suspected.kernels) == (exposed_us == 0)
     if exposed_us:

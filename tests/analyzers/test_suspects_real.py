@@ -40,8 +40,8 @@ def test_communication_without_a_known_name_is_suspected(
     copy = nameless(capture, tmp_path)
     true = measure_capture(capture, WindowRequest()).ranks
     for rank, known in zip(measure_capture(copy, WindowRequest()).ranks, true, strict=True):
-        exposed = sum(known.ledger.exposed_comm_ns.values())
-        assert sum(rank.ledger.exposed_comm_ns.values()) == 0
+        exposed = known.ledger.exposed_comm.total
+        assert rank.ledger.exposed_comm.total == 0
         # Nothing that computes is suspected with it.
         assert found_frac * exposed <= rank.suspected.alone_ns <= exposed
         assert {"zq::k"} == {k.short_name[:5] for k in rank.suspected.kernels}
@@ -49,5 +49,5 @@ def test_communication_without_a_known_name_is_suspected(
     # The user's word gives the very ledger that the known names gave.
     settled = measure_capture(copy, WindowRequest(), comm_kernel=re.compile("zq::k")).ranks
     for rank, known in zip(settled, true, strict=True):
-        assert rank.ledger.compute_ns == known.ledger.compute_ns
-        assert sum(rank.ledger.exposed_comm_ns.values()) == sum(known.ledger.exposed_comm_ns.values())
+        assert rank.ledger.compute == known.ledger.compute
+        assert rank.ledger.exposed_comm.total == known.ledger.exposed_comm.total

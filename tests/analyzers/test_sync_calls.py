@@ -7,7 +7,7 @@ import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.host.activity import host_activity
-from perfdoc.analyzers.host.call_groups import MAX_GROUPS
+from perfdoc.analyzers.host.blocking_calls import MAX_GROUPS
 from perfdoc.results.host import SyncCalls
 from perfdoc.simulator.captures.kineto import write_kineto
 from perfdoc.simulator.captures.timeline import TimelineBuilder

@@ -11,7 +11,7 @@ import pytest
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.job import measure_job
-from perfdoc.analyzers.ledger.steps import LEAVES, step_ledgers
+from perfdoc.analyzers.ledger.steps import step_ledgers
 from perfdoc.analyzers.ledger.window import build_ledger
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.pipeline.passes import Passes
@@ -33,8 +33,9 @@ from perfdoc.analyzers.timeline.tracks import (
     ledger_pieces,
     ledger_track,
 )
+from perfdoc.results.ranks import LEAVES
 from perfdoc.results.timeline import Timeline, TimelineTrack
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.load import read_trace
 from tests.analyzers.device_views import view_of, views_of
@@ -100,7 +101,7 @@ def test_tracks_by_hand(tmp_path: Path) -> None:
 def agree(view: DeviceView) -> None:
     """Every step's tracks against its ledger."""
     ledgers = step_ledgers(view)
-    for i, step in enumerate(view.window.steps):
+    for i, step in enumerate(view.window.step_list):
         pieces = ledger_pieces(view, step.start_ns, step.end_ns)
         assert pieces.sums_ns(len(LEAVES)).tolist() == [int(ledgers.leaf_ns[leaf][i]) for leaf in LEAVES]
         compute = drawn(compute_track(view, step.start_ns, step.end_ns))

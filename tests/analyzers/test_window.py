@@ -7,7 +7,8 @@ import pytest
 
 from perfdoc.analyzers.device.activity import Activity
 from perfdoc.analyzers.device.range_names import find_known_ranges
-from perfdoc.analyzers.device.window import Window, WindowRequest, find_window
+from perfdoc.analyzers.device.window import WindowRequest, find_window
+from perfdoc.results.ranks import Window
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from tests.analyzers.tiny import GEMM, activity_of, trace_of
@@ -16,11 +17,11 @@ AUTO = WindowRequest()
 
 
 def window_of(trace: Trace, activity: Activity, request: WindowRequest) -> Window:
-    return find_window(trace, activity, request, find_known_ranges(trace))
+    return find_window(trace, activity, request, find_known_ranges(trace))[0]
 
 
 def steps_of(window: Window) -> list[tuple[int, int]]:
-    return [(s.start_ns, s.end_ns) for s in window.steps]
+    return [(s.start_ns, s.end_ns) for s in window.step_list]
 
 
 def stepped(folder: Path, names: tuple[str, ...]) -> Trace:
@@ -170,7 +171,7 @@ def laid(
 def test_ranges_that_cross_are_steps_all_the_same(tmp_path: Path) -> None:
     ranges = [(0, f"step {i}", 100 * i, 100 * i + 130) for i in range(4)]
     window = laid(tmp_path, ranges, [(0, 100 * i + 50, 1000 + 100 * i) for i in range(4)])
-    assert [s.start_ns for s in window.steps] == [1000, 1100, 1200, 1300]
+    assert [s.start_ns for s in window.step_list] == [1000, 1100, 1200, 1300]
 
 
 def test_a_range_that_never_closes_hides_no_other(tmp_path: Path) -> None:
@@ -186,7 +187,7 @@ def test_a_range_that_never_closes_hides_no_other(tmp_path: Path) -> None:
 def test_steps_may_move_between_launching_threads(tmp_path: Path) -> None:
     ranges = [(i % 2, f"step {i}", 100 * i, 100 * i + 90) for i in range(4)]
     window = laid(tmp_path, ranges, [(i % 2, 100 * i + 50, 1000 + 100 * i) for i in range(4)])
-    assert [s.name for s in window.steps] == ["step 0", "step 1", "step 2", "step 3"]
+    assert [s.name for s in window.step_list] == ["step 0", "step 1", "step 2", "step 3"]
 
 
 def test_a_thread_that_launches_nothing_does_not_outvote(tmp_path: Path) -> None:
@@ -194,7 +195,7 @@ def test_a_thread_that_launches_nothing_does_not_outvote(tmp_path: Path) -> None
     window = laid(
         tmp_path, [*helper, (0, "step 0", 0, 90), (0, "step 1", 100, 190)], [(0, 50, 1000), (0, 150, 1100)]
     )
-    assert [s.name for s in window.steps] == ["step 0", "step 1"]
+    assert [s.name for s in window.step_list] == ["step 0", "step 1"]
 
 
 def test_a_last_step_that_launched_nothing_stretches_no_other(tmp_path: Path) -> None:
@@ -208,7 +209,7 @@ def test_a_last_step_that_launched_nothing_stretches_no_other(tmp_path: Path) ->
 def test_an_empty_step_in_the_middle_vanishes(tmp_path: Path) -> None:
     ranges = [(0, f"step {i}", 100 * i, 100 * i + 90) for i in range(3)]
     window = laid(tmp_path, ranges, [(0, 50, 1000), (0, 250, 1100)])
-    assert [s.name for s in window.steps] == ["step 0", "step 2"]
+    assert [s.name for s in window.step_list] == ["step 0", "step 2"]
 
 
 def test_work_of_a_later_step_that_ran_earlier_starts_this_one(tmp_path: Path) -> None:

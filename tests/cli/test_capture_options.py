@@ -13,7 +13,7 @@ from perfdoc.cli.analyze import analyze
 from perfdoc.cli.diff import diff
 from perfdoc.cli.export import export
 from perfdoc.results import Diagnosis, from_json
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.command import perfdoc
 

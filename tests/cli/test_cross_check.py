@@ -19,7 +19,7 @@ from perfdoc.nsight.figures import gap_figures, overlap_figures, projection_figu
 from perfdoc.nsight.sources import SOURCES, Ours, Source
 from perfdoc.profiling.nsys.command import Nsys, export_sqlite, find_nsys, nsys_command, nvtx_trouble
 from perfdoc.profiling.nsys.figures import last_words, parse_csv_table, parse_json_table, read_nsys_table
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces.load import read_trace
 from tests.amount import some

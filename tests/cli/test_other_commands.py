@@ -9,7 +9,7 @@ from perfdoc import __version__
 from perfdoc.cli.rules_text import rule_text
 from perfdoc.rules.engine.pages import pages
 from perfdoc.rules.engine.registry import all_rules
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.trainer.config.resolve import named_configs
 from tests.command import perfdoc

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.amount import some
 from tests.command import perfdoc

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfdoc.export.nesting import MAX_LANES, Events, Lanes, disjoint, nested
+from perfdoc.export.writer import MAX_LANES, Events, Lanes, disjoint, nested
 
 SLICES = st.lists(st.tuples(st.integers(0, 30), st.integers(1, 20)), max_size=24)
 

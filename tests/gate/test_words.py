@@ -10,10 +10,10 @@ import pytest
 from perfdoc.compare.decision import PRACTICAL_FRAC
 from perfdoc.compare.figures import RunFigures
 from perfdoc.compare.floors import check_floors, parse_floor
+from perfdoc.compare.gate.judge import step_checks
 from perfdoc.compare.gate.measures import Family, compare_runs
 from perfdoc.compare.gate.render import as_github
 from perfdoc.compare.gate.result import Result, change, compared, floor_check, incomparable
-from perfdoc.compare.gate.step_checks import step_checks
 from tests.gate.test_changed_baselines import run
 
 

@@ -23,7 +23,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from perfdoc.simulator.captures.groups import BACKWARD
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import Clock, Timeline, TimelineBuilder
 from perfdoc.traces.job_facts import JobFacts
 from tests.planted.answer import CollectiveAnswer, JobAnswer, PipelineAnswer, RankAnswer, StageAnswer

@@ -19,7 +19,7 @@ from perfdoc.redact.nsys import copy_nsys
 from perfdoc.redact.texts import clean_blob
 from perfdoc.redact.words import Names
 from perfdoc.simulator.captures.kineto import write_kineto
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import read_trace
 from tests.analyzers.loader_jobs import both, calling, job, off
@@ -37,7 +37,7 @@ def measured(path: Path) -> list[RankMeasurement]:
 def assert_same(one: Path, two: Path) -> None:
     for a, b in zip(measured(one), measured(two), strict=True):
         assert a.ledger == b.ledger
-        assert a.window.steps == b.window.steps
+        assert a.window.step_list == b.window.step_list
         assert [(k.name, k.count, k.total_ns) for k in a.kernel_times] == [
             (k.name, k.count, k.total_ns) for k in b.kernel_times
         ]

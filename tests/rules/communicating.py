@@ -94,9 +94,10 @@ def with_exposed(case: Case, **exposed_us: float) -> Case:
     """The same with so much exposed communication in each step, taken from compute."""
     ranks = []
     for rank in case.ranks:
-        ns = {d: round(us * US * len(rank.window.steps)) for d, us in exposed_us.items()}
-        now = rank.ledger.exposed_comm_ns
+        ns = {d: round(us * US * rank.window.steps) for d, us in exposed_us.items()}
+        now = rank.ledger.exposed_comm.by_name
         more = sum(ns.values()) - sum(now[d] for d in ns)
-        ledger = replace(rank.ledger, exposed_comm_ns={**now, **ns}, compute_ns=rank.ledger.compute_ns - more)
+        exposed = replace(rank.ledger.exposed_comm, **ns)
+        ledger = replace(rank.ledger, exposed_comm=exposed, compute=rank.ledger.compute - more)
         ranks.append(replace(rank, ledger=ledger))
     return replace(case, captures=[replace(case.captures[0], ranks=ranks)])

@@ -16,7 +16,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.profiling.manifest import ModelShape
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.traces.known_models import known_models
 from tests.planted.job import planted_job
 from tests.planted.spec import JobSpec
@@ -60,12 +60,10 @@ def with_exposed(case: Case, dimension: str, frac: float) -> Case:
 
     def changed(rank: RankMeasurement) -> RankMeasurement:
         ledger = rank.ledger
-        ns = math.ceil(frac * ledger.window_ns)
-        more = ns - ledger.exposed_comm_ns[dimension]
-        exposed = {**ledger.exposed_comm_ns, dimension: ns}
-        return replace(
-            rank, ledger=replace(ledger, exposed_comm_ns=exposed, compute_ns=ledger.compute_ns - more)
-        )
+        ns = math.ceil(frac * ledger.total)
+        more = ns - ledger.exposed_comm.by_name[dimension]
+        exposed = replace(ledger.exposed_comm, **{dimension: ns})
+        return replace(rank, ledger=replace(ledger, exposed_comm=exposed, compute=ledger.compute - more))
 
     captures = [replace(c, ranks=[changed(r) for r in c.ranks]) for c in case.captures]
     return replace(case, captures=captures)
@@ -75,11 +73,11 @@ def with_compute(case: Case, step_ns: int) -> Case:
     """The same with so much more compute in each step, and windows longer by that."""
 
     def changed(rank: RankMeasurement) -> RankMeasurement:
-        more = step_ns * len(rank.window.steps)
+        more = step_ns * rank.window.steps
         ledger = rank.ledger
         return replace(
             rank,
-            ledger=replace(ledger, compute_ns=ledger.compute_ns + more, window_ns=ledger.window_ns + more),
+            ledger=replace(ledger, compute=ledger.compute + more),
         )
 
     captures = [replace(c, ranks=[changed(r) for r in c.ranks]) for c in case.captures]

@@ -15,7 +15,7 @@ from perfdoc.results.contention import ContentionCost
 from perfdoc.results.waits import RankWait
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.facts.exposed import exposed_ns
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from tests.analyzers.test_contention import Plan
 from tests.planted.job import planted_job
 from tests.planted.spec import JobSpec, Late
@@ -50,8 +50,8 @@ def test_pd101_abstains_where_most_is_unknown(tmp_path: Path) -> None:
         ns = round(2 * unknown_us * 1000)
         ledger = replace(
             rank.ledger,
-            exposed_comm_ns={**rank.ledger.exposed_comm_ns, "unknown": ns},
-            compute_ns=rank.ledger.compute_ns - ns,
+            exposed_comm=replace(rank.ledger.exposed_comm, unknown=ns),
+            compute=rank.ledger.compute - ns,
         )
         found = result("PD101", with_rank(case, replace(rank, ledger=ledger)))
         assert found.state == state
@@ -192,7 +192,7 @@ def test_pd110(tmp_path: Path) -> None:
 def test_pd110_threshold(tmp_path: Path) -> None:
     """Cost over windows: just at half a percent it fires, one nanosecond of cost below it passes."""
     case = contended(tmp_path, 30_000)
-    windows = sum(r.ledger.window_ns for r in case.ranks)
+    windows = sum(r.ledger.total for r in case.ranks)
     for cost, state in ((-(-windows // 200), "fires"), (-(-windows // 200) - 1, "passes")):
         found = replace(case.job.contention, norm_cost=ContentionCost(low_ns=cost, mid_ns=cost, high_ns=cost))
         assert result("PD110", replace(case, job=replace(case.job, contention=found))).state == state

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from perfdoc.knobs.knob import Value
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.process import ThreadBuilder
 from tests.analyzers.loader_jobs import Between, both, calling, job, off, on, silent
 from tests.command import perfdoc

@@ -15,7 +15,7 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.load import catalogue
 from perfdoc.reports.text import render_text
 from perfdoc.results import Diagnosis
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.unedited import replay_and_keep
 from perfdoc.traces.load import read_trace

@@ -15,7 +15,7 @@ from perfdoc.results.memory import MemoryAnalysis
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.advise import value_of
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.replay.proposals import change_title
 from tests.analyzers.memory_planted import MIB, a_step, one
 from tests.planted.job import planted_job

@@ -215,7 +215,7 @@ def test_the_slow_host_s_own_device_counts(tmp_path: Path) -> None:
     # One of 12 devices idles for 10 % behind its host: 0.8 % in the mean.
     gaps = [100] + [0] * 11
     case = case_of(tmp_path, *(laid((GEMM, 400), gap_us=gap, steps=6) for gap in gaps))
-    assert 0 < (case.share(lambda r: r.ledger.idle_ns["host"]) or 0) < pd206_host_jitter.MIN_IDLE_FRAC
+    assert 0 < (case.share(lambda r: r.ledger.idle.host) or 0) < pd206_host_jitter.MIN_IDLE_FRAC
     slow, other = case.job.labels[0], case.job.labels[1]
     assert result("PD206", always_slow(case, spread_ns=100_000, label=slow)).state == "fires"
     assert result("PD206", always_slow(case, spread_ns=100_000, label=other)).state == "passes"
@@ -229,9 +229,9 @@ def waiting(case: Case, frac: float) -> Case:
             name=label,
             dimension="dp",
             collectives=6,
-            own_ns=r.ledger.window_ns,
-            transfer_ns=r.ledger.window_ns - round(frac * r.ledger.window_ns),
-            wait_ns=round(frac * r.ledger.window_ns),
+            own_ns=r.ledger.total,
+            transfer_ns=r.ledger.total - round(frac * r.ledger.total),
+            wait_ns=round(frac * r.ledger.total),
         )
         for label, r in zip(case.job.labels, case.ranks, strict=True)
     ]

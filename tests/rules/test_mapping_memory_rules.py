@@ -108,7 +108,7 @@ def test_pd310_leaves_waiting_for_uneven_stages_to_pd305(job: Case) -> None:
     exposed = with_exposed(with_exposed(job, "pp", 0.06), "dp", 0.0)
     assert exposed.job.pipeline.scope == "job"
     for late, state in ((0.039, "fires"), (0.041, "passes")):
-        window = exposed.ranks[0].ledger.window_ns
+        window = exposed.ranks[0].ledger.total
         rows = [replace(r, late_peer_ns=round(late * window)) for r in exposed.job.pipeline.stages]
         case = replace(exposed, job=replace(exposed.job, pipeline=replace(exposed.job.pipeline, stages=rows)))
         assert result("PD310", under(case, settings, model=shaped(LLAMA, layers=8))).state == state

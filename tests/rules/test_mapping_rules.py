@@ -260,12 +260,12 @@ def test_pd314_threshold(tp2: Case) -> None:
 def idle(case: Case, frac: float) -> Case:
     ranks = []
     for r in case.ranks:
-        ns = -(-round(r.ledger.window_ns * frac * 1000) // 1000)
-        more = ns - r.ledger.idle_ns["host"]
+        ns = -(-round(r.ledger.total * frac * 1000) // 1000)
+        more = ns - r.ledger.idle.host
         ledger = replace(
             r.ledger,
-            idle_ns={**r.ledger.idle_ns, "host": ns},
-            compute_ns=r.ledger.compute_ns - more,
+            idle=replace(r.ledger.idle, host=ns),
+            compute=r.ledger.compute - more,
         )
         ranks.append(replace(r, ledger=ledger))
     return replace(case, captures=[replace(case.captures[0], ranks=ranks)])

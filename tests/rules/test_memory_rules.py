@@ -14,7 +14,7 @@ from perfdoc.results.memory import DeviceMemory, MemoryAnalysis
 from perfdoc.results.rules import RuleResult
 from perfdoc.rules.checks import pd508_pending_frees, pd509_memory_outside_pytorch
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts import shortage
+from perfdoc.rules.facts import memory_room
 from tests.analyzers.tiny import GEMM
 from tests.rules.cases import case_of, evidence_of, if_unset, result, settings_of
 from tests.rules.laid import (
@@ -52,7 +52,7 @@ def failed(folder: Path, case: Case, *, requested_gib: float = 2, **other: Any) 
 def test_nobody_is_out_of_memory(tmp_path: Path, steps: Case) -> None:
     assert result("PD502", steps).state == "skipped"
     assert result("PD502", remembering(steps, device_memory(tmp_path))).state == "passes"
-    least = shortage.MIN_RETRIES
+    least = memory_room.MIN_RETRIES
     for count, state in ((least - 1, "passes"), (least, "fires")):
         memory = device_memory(tmp_path, calls=retries(count))
         found = result("PD502", remembering(steps, memory))

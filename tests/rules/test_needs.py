@@ -11,7 +11,7 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import DIALECTS
 from perfdoc.results.capture_parts import StartUp
-from perfdoc.results.events import NO_EVENTS
+from perfdoc.results.quality import NO_EVENTS
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.needs import Need, given, needs_in_words, not_applicable, skipped
 from perfdoc.rules.engine.registry import own_rules, run_rules

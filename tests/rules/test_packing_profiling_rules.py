@@ -12,7 +12,7 @@ from perfdoc.analyzers.measure import measure_capture
 from perfdoc.knobs.knob import Value
 from perfdoc.rules.checks import pd602_uneven_batches, pd904_steps_captured
 from perfdoc.rules.engine.case import Case
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import ALL_REDUCE, GEMM
 from tests.rules.cases import STEP_US, US, case_of, evidence_of, result, settings_of

@@ -15,9 +15,8 @@ from perfdoc.compare.verify.advised import WORK_OF_A_STEP, advised
 from perfdoc.results import Diagnosis
 from perfdoc.rules.advice.entries import TOPICS, entries
 from perfdoc.rules.engine.advisable import advisable
-from perfdoc.rules.engine.pages import pages, rules_by_entry
+from perfdoc.rules.engine.pages import in_words, pages, rules_by_entry, with_unit
 from perfdoc.rules.engine.registry import own_rules
-from perfdoc.rules.engine.thresholds import in_words, with_unit
 from tests.rules.cases import result
 from tests.rules.examples import examples, recorded
 

@@ -25,4 +25,4 @@ def test_digits_are_asked_for() -> None:
 def test_a_share_of_several_windows_is_of_all_their_time(tmp_path: Path) -> None:
     """Of 120 us on one rank 20 us are idle, of 200 us on the other 100: 120 of 320, not the mean of both."""
     case = case_of(tmp_path, with_gap(20_000), with_gap(100_000))
-    assert case.share(lambda rank: rank.ledger.window_ns - rank.ledger.compute_ns) == pytest.approx(120 / 320)
+    assert case.share(lambda rank: rank.ledger.total - rank.ledger.compute) == pytest.approx(120 / 320)

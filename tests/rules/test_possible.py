@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.analyzers.memory.job import RankMemory
 from perfdoc.diagnose.replays import late_by_compute
@@ -17,14 +16,15 @@ from perfdoc.diagnose.whole_case import whole_case
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.results import DIMENSIONS, IDLE_CAUSES
+from perfdoc.results.ranks import ExposedComm, Idle
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.possible import DECIDED_BY, why_left_out, why_not
 from perfdoc.rules.engine.registry import own_rules
 from perfdoc.rules.facts.graphs import open_conditions
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.replay import proposals
 from perfdoc.simulator.replay.edits import without_host_time, without_launches
-from perfdoc.simulator.replay.predict import _cap
+from perfdoc.simulator.replay.predict import SplitLedger, _cap
 from perfdoc.simulator.replay.proposals import CHANGE_TITLES
 from perfdoc.traces import Capability
 from tests.analyzers.memory_planted import GIB, a_step, one
@@ -152,12 +152,11 @@ def test_a_prediction_of_launches_stops_at_what_launching_causes() -> None:
     """Of 1 ms idle.host the host waited 0.6 ms: graphs take 0.4 ms and the launch latency, and data loading,
     of which the host's time may be, all of it."""
     leaves = dict.fromkeys(IDLE_CAUSES, 0) | {"host": 1_000_000, "launch_latency": 50_000}
-    found = Ledger(
-        window_ns=1_050_000,
-        compute_ns=0,
-        exposed_comm_ns=dict.fromkeys(DIMENSIONS, 0),
-        exposed_memcpy_ns=0,
-        idle_ns=leaves,
+    found = SplitLedger(
+        compute=0,
+        exposed_comm=ExposedComm(**dict.fromkeys(DIMENSIONS, 0)),
+        exposed_memcpy=0,
+        idle=Idle(**leaves),
         host_elsewhere_ns=600_000,
     )
     assert _cap([without_launches()], [found]) == 450_000

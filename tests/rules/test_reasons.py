@@ -17,7 +17,7 @@ from perfdoc.reports.sections.kernel_parts import _linear
 from perfdoc.rules.checks import pd204_exposed_copies as pd204
 from perfdoc.rules.engine.case import Case
 from perfdoc.simulator.captures.kineto import write_kineto
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.proposals import _no_fp8
 from tests.analyzers.tiny import GEMM

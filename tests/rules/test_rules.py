@@ -11,7 +11,7 @@ from perfdoc.results.rules import RuleResult
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import all_rules, run_rules
 from perfdoc.rules.engine.rule import Meta, Rule, Verdict
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from tests.analyzers.tiny import GEMM
 

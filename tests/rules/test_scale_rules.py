@@ -21,7 +21,7 @@ from perfdoc.rules.checks.pd380_step_beside_dp import MAX_MICRO_BATCHES, MIN_FRA
 from perfdoc.rules.checks.pd382_low_mfu import LOW_MFU
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
-from perfdoc.rules.facts.idle import MIN_HOST_FRAC
+from perfdoc.rules.facts.graphs import MIN_HOST_FRAC
 from tests.rules.cases import predicting, result
 from tests.rules.communicating import communicating, having, of_job, with_exposed
 from tests.rules.test_mapping_rules import idle

@@ -13,7 +13,7 @@ from perfdoc.rules.checks.pd111_exposed_tp import USUAL_SM, USUAL_SPLITS
 from perfdoc.rules.checks.pd113_slowed_gemms import MAX_CGA, MAX_SPLITS, MIN_FRAC
 from perfdoc.rules.checks.pd113_slowed_gemms import USUAL_SM as TUNED_SM
 from perfdoc.rules.engine.case import Case
-from perfdoc.rules.facts.hidden import LITTLE_HIDDEN_FRAC
+from perfdoc.rules.facts.exposed import LITTLE_HIDDEN_FRAC
 from perfdoc.rules.facts.work_queues import MANY
 from tests.rules.cases import (
     case_of,

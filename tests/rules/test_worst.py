@@ -11,9 +11,9 @@ import pytest
 from perfdoc.analyzers.base.spot import Spot
 from perfdoc.analyzers.device.window import WindowRequest
 from perfdoc.analyzers.instances.device import Instance
-from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.measure import measure_capture
 from perfdoc.results import WorstInstance
+from perfdoc.results.ranks import LEAVES
 from perfdoc.rules.engine.case import Case
 from perfdoc.rules.engine.registry import run_rules
 from perfdoc.rules.engine.worst import bubble, late_rank, worst_exposed, worst_instance

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from perfdoc.profiling.whole_file import refuse_overwrite, whole_file
 from perfdoc.simulator.captures.events import NcclPayload
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 from tests.simulator.hand_laid_ranks import DOMAIN, Channel, Ledger, RankLane, Work, communicate
 

@@ -43,12 +43,13 @@ def views_of(trace: Trace, facts: JobFacts | None = None) -> list[DeviceView]:
             found = cpu_activity(trace, index)
             activity = found[0] if found is not None else None
         if activity is not None:
-            window = find_window(trace, activity, WindowRequest(), known)
+            window, step_ranges = find_window(trace, activity, WindowRequest(), known)
             views.append(
                 DeviceView(
                     trace=trace,
                     activity=activity,
                     window=window,
+                    step_ranges=step_ranges,
                     kinds=kinds,
                     launches=launches,
                     known=known,

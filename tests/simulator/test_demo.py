@@ -9,7 +9,7 @@ import pytest
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.results import Prediction
-from perfdoc.simulator.forward.preset import write_demo
+from perfdoc.simulator.forward.writing import write_demo
 from perfdoc.traces.job_facts import JobFacts
 from tests.simulator.test_gains import analysed, prediction
 

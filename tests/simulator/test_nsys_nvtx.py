@@ -11,7 +11,7 @@ from typing import Any, Literal
 import pytest
 
 from perfdoc.simulator.captures.nsys.export import ExportOptions
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import NcclPayload, Timeline, TimelineBuilder
 
 COMMUNICATOR = 13429301450432826988

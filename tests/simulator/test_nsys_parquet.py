@@ -9,7 +9,7 @@ import pytest
 
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.simulator.captures.nsys.export import ExportOptions
-from perfdoc.simulator.captures.nsys.parquet import write_nsys_parquet
+from perfdoc.simulator.captures.nsys.files import write_nsys_parquet
 from perfdoc.simulator.captures.nsys.schemas import tables
 from perfdoc.simulator.captures.timeline import Timeline
 

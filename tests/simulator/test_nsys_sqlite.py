@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from perfdoc.profiling.errors import CaptureError
+from perfdoc.simulator.captures.nsys.files import create_tables, write_nsys_sqlite, write_rows
 from perfdoc.simulator.captures.nsys.schemas import GENERATIONS, tables
-from perfdoc.simulator.captures.nsys.sqlite import create_tables, write_nsys_sqlite, write_rows
 from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 
 

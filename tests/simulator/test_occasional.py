@@ -19,7 +19,7 @@ from perfdoc.reports.headline import outlook
 from perfdoc.reports.opportunities import opportunities
 from perfdoc.results import Diagnosis, Prediction
 from perfdoc.results.replay import Gain
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.replay.basis import Counted, collections_of, in_window, occasional
 from perfdoc.simulator.replay.rebuilt import rebuild_rank

@@ -66,12 +66,12 @@ def test_all_ranks_in_one_file(tmp_path: Path) -> None:
 def _equal(measured: RankMeasurement, answer: RankAnswer) -> None:
     window, ledger = measured.window, measured.ledger
     assert window.kind == "steps"
-    assert tuple(s.start_ns for s in window.steps) == answer.step_start_ns
+    assert tuple(s.start_ns for s in window.step_list) == answer.step_start_ns
     assert (window.start_ns, window.end_ns) == (answer.window_start_ns, answer.window_end_ns)
-    assert ledger.compute_ns == answer.compute_ns
-    assert _present(ledger.exposed_comm_ns) == _present(answer.exposed_comm_ns)
-    assert ledger.exposed_memcpy_ns == answer.exposed_memcpy_ns
-    assert _present(ledger.idle_ns) == _present(answer.idle_ns)
+    assert ledger.compute == answer.compute_ns
+    assert _present(ledger.exposed_comm.by_name) == _present(answer.exposed_comm_ns)
+    assert ledger.exposed_memcpy == answer.exposed_memcpy_ns
+    assert _present(ledger.idle.by_name) == _present(answer.idle_ns)
     for dimension, truth in answer.hidden_comm_ns.items():
         rows = [r for r in measured.communication if r.dimension == dimension]
         hidden, exposed = [r.hidden_ns for r in rows], [r.exposed_ns for r in rows]

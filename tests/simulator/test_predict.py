@@ -11,8 +11,8 @@ import pytest
 
 from perfdoc.analyzers.device.activity import DIMENSIONS
 from perfdoc.analyzers.device.idle import IDLE_CAUSES
-from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.results import replay as published_types
+from perfdoc.results.ranks import ExposedComm, Idle, Ledger
 from perfdoc.results.replay import Replay
 from perfdoc.simulator.replay.edits import Edit, scaled_kernels, without_host_time, without_launches
 from perfdoc.simulator.replay.predict import predict
@@ -30,13 +30,11 @@ def slow(tmp_path_factory: pytest.TempPathFactory) -> tuple[Replay, Rebuilt]:
 
 
 def ledger(**idle_ns: int) -> Ledger:
-    idle = {cause: idle_ns.get(cause, 0) for cause in IDLE_CAUSES}
     return Ledger(
-        window_ns=sum(idle.values()),
-        compute_ns=0,
-        exposed_comm_ns=dict.fromkeys(DIMENSIONS, 0),
-        exposed_memcpy_ns=0,
-        idle_ns=idle,
+        compute=0,
+        exposed_comm=ExposedComm(**dict.fromkeys(DIMENSIONS, 0)),
+        exposed_memcpy=0,
+        idle=Idle(**{cause: idle_ns.get(cause, 0) for cause in IDLE_CAUSES}),
     )
 
 
@@ -200,8 +198,7 @@ def test_hosts_that_others_wait_for_are_gained_one_after_the_other(slow: tuple[R
         ledgers = []
         for waits in waits_ns:
             own = ledger(data=900_000)
-            comm = {**own.exposed_comm_ns, "tp": waits}
-            ledgers.append(replace(own, window_ns=own.window_ns + waits, exposed_comm_ns=comm))
+            ledgers.append(replace(own, exposed_comm=replace(own.exposed_comm, tp=waits)))
         return predict(rebuilt, withheld, [without_host_time("data")], ledgers).high_ms
 
     assert most(2_000_000, 2_000_000) == pytest.approx(0.6)
@@ -210,6 +207,5 @@ def test_hosts_that_others_wait_for_are_gained_one_after_the_other(slow: tuple[R
     # Gaps of a device are no waits for a host: graphs gain those of one rank.
     gaps = [ledger(launch_latency=600_000), ledger(launch_latency=900_000)]
     for i, own in enumerate(gaps):
-        comm = {**own.exposed_comm_ns, "tp": 2_000_000}
-        gaps[i] = replace(own, window_ns=own.window_ns + 2_000_000, exposed_comm_ns=comm)
+        gaps[i] = replace(own, exposed_comm=replace(own.exposed_comm, tp=2_000_000))
     assert predict(rebuilt, withheld, [without_launches()], gaps).high_ms == pytest.approx(0.3)

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from perfdoc.analyzers.device.view import DeviceView
-from perfdoc.analyzers.device.window import Window
+from perfdoc.analyzers.device.window import WindowRequest, find_window
 from perfdoc.results import replay as published_types
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.simulator.engine import schedule
@@ -187,7 +187,8 @@ def test_any_window_is_replayed_or_said_not_to_be(
     device.kernel(GEMM, 518 * US, 600 * US, stream=7, launch=(thread, 511 * US, 520 * US))
     view = view_of(builder, tmp_path)
     start, end = (at * US for at in window)
-    asked = Window(kind="user", start_ns=start, end_ns=end, steps=(), reason="")
+    request = WindowRequest(bounds_ns=(start, end))
+    asked, _ = find_window(view.trace, view.activity, request, view.known)
     found = replay_rank(replace(view, window=asked))
     assert (found.state == "measured") == measured
     assert found.reason if not measured else sum(found.critical_path.values()) == found.replayed_ns

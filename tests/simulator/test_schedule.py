@@ -7,7 +7,7 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from perfdoc.simulator.forward import schedule as simulated
+from perfdoc.simulator.forward import program as simulated
 from tests.megatron_core import import_core
 from tests.planted import schedule as planted
 

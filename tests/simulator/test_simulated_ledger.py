@@ -39,12 +39,12 @@ def check(layout: str, *faults: str, moe: bool = False, folder: Path) -> None:
         found, truth = measured(path), rank_ledger(timed)
         window, ledger = found.window, found.ledger
         assert (window.kind, found.device.rank) == ("steps", timed.work.rank)
-        assert tuple(s.start_ns for s in window.steps) == truth.step_start_ns
+        assert tuple(s.start_ns for s in window.step_list) == truth.step_start_ns
         assert (window.start_ns, window.end_ns) == (truth.window_start_ns, truth.window_end_ns)
-        assert ledger.compute_ns == truth.compute_ns
-        assert present(ledger.exposed_comm_ns) == truth.exposed_comm_ns
-        assert ledger.exposed_memcpy_ns == truth.exposed_memcpy_ns
-        assert present(ledger.idle_ns) == truth.idle_ns
+        assert ledger.compute == truth.compute_ns
+        assert present(ledger.exposed_comm.by_name) == truth.exposed_comm_ns
+        assert ledger.exposed_memcpy == truth.exposed_memcpy_ns
+        assert present(ledger.idle.by_name) == truth.idle_ns
         dimensions = {g.dimension for g in timed.work.groups.values()}
         assert {c.dimension for c in found.communication} == dimensions
         assert {c.evidence for c in found.communication} <= {"communicator"}
@@ -79,7 +79,7 @@ def test_a_clock_that_is_wrong_moves_the_window_and_nothing_else(tmp_path: Path)
     job = simulated("tp=2")
     (path, _) = written(job, tmp_path, clock=Clock(utc_error_ns=70_000))
     ledger = measured(path).ledger
-    assert ledger.compute_ns == rank_ledger(job.simulation.ranks[0]).compute_ns
+    assert ledger.compute == rank_ledger(job.simulation.ranks[0]).compute_ns
 
 
 def test_the_answer_equals_a_count_of_every_nanosecond() -> None:

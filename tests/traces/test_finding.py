@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from perfdoc.simulator.captures.nsys.parquet import write_nsys_parquet
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_parquet, write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 from perfdoc.traces import TraceError
 from perfdoc.traces.load import content_sha256, find_captures, read_trace

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
+from perfdoc.simulator.captures.nsys.files import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace, TraceError
 from perfdoc.traces.load import read_trace

@@ -10,9 +10,8 @@ import pytest
 
 from perfdoc.simulator.captures.events import NcclPayload
 from perfdoc.simulator.captures.nsys.export import ExportOptions
-from perfdoc.simulator.captures.nsys.parquet import write_nsys_parquet
+from perfdoc.simulator.captures.nsys.files import write_nsys_parquet, write_nsys_sqlite
 from perfdoc.simulator.captures.nsys.schemas import GENERATIONS
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import Timeline, TimelineBuilder
 from perfdoc.traces import CopyKind, RangeKind, SyncKind, Trace
 from perfdoc.traces.model import CAPABILITIES

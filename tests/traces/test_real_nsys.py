@@ -52,8 +52,8 @@ def test_a_real_capture_is_read(report: Path, what: str) -> None:
         pytest.skip("this nsys exports no parquetdir (2023.4 and later do)")
     before = sorted(p.name for p in report.parent.iterdir())
     (rank,) = measure_capture(report.parent / what, WindowRequest()).ranks
-    assert (rank.device.rank, rank.on_host, len(rank.window.steps)) == (0, True, 3)
+    assert (rank.device.rank, rank.on_host, rank.window.steps) == (0, True, 3)
     # Three sleeps of 20 ms in forward ranges and of 10 ms in data ranges; a sleep is never shorter.
-    assert rank.ledger.compute_ns >= 60_000_000
-    assert rank.ledger.idle_ns["data"] >= 30_000_000
+    assert rank.ledger.compute >= 60_000_000
+    assert rank.ledger.idle.data >= 30_000_000
     assert sorted(p.name for p in report.parent.iterdir()) == before

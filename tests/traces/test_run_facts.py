@@ -48,7 +48,7 @@ def test_completions_of_the_run_directory_become_communication(tmp_path: Path) -
     # [300, 600): hidden under the operator to 400, exposed 200. One that never completed counts for nothing.
     path = run_directory(tmp_path, [record(300, 600), record(700, None)])
     (rank,) = measure_capture(path, WindowRequest()).ranks
-    assert (rank.ledger.compute_ns, rank.ledger.exposed_comm_ns["tp"]) == (300, 200)
+    assert (rank.ledger.compute, rank.ledger.exposed_comm.tp) == (300, 200)
     (row,) = rank.communication
     assert (row.dimension, row.collective, row.count, row.bytes, row.hidden_ns) == (
         "tp",

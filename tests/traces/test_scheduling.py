@@ -9,9 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfdoc.simulator.captures.nsys.parquet import write_nsys_parquet
+from perfdoc.simulator.captures.nsys.files import write_nsys_parquet, write_nsys_sqlite
 from perfdoc.simulator.captures.nsys.schemas import GENERATIONS
-from perfdoc.simulator.captures.nsys.sqlite import write_nsys_sqlite
 from perfdoc.simulator.captures.timeline import TimelineBuilder
 from perfdoc.traces import Trace
 from perfdoc.traces.load import read_trace

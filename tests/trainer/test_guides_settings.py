@@ -19,7 +19,7 @@ from perfdoc.trainer.config import resolve
 from perfdoc.trainer.config.environment import EnvironmentConfig, apply_environment
 from perfdoc.trainer.config.profiling import profiler_of, window_of
 from perfdoc.trainer.layout import plan, virtual_stages
-from perfdoc.trainer.user_buffers import GEMMS, overlap_of_gemms, start_user_buffers
+from perfdoc.trainer.session import GEMMS, overlap_of_gemms, start_user_buffers
 from tests.megatron_core import import_core
 from tests.trainer.launch import need_megatron
 

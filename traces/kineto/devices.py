@@ -9,15 +9,14 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.traces.kineto.payload import ranks_of
-from perfdoc.traces.kineto.values import integer, non_negative, text
-from perfdoc.traces.model import UNKNOWN, Device, Group, Thread
+from perfdoc.traces.kineto.values import INT64_END, integer, non_negative, text
+from perfdoc.traces.model import UNKNOWN, Device, Thread
 from perfdoc.traces.table import I64
 
 _EPOCH_NS = 10**18
 """Times from here on are epoch times (September 2001); a machine is not up for 31 years."""
-
-_INT64_END = 1 << 63
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +34,7 @@ class Distributed:
 
     rank: int | None
     world_size: int | None
-    groups: tuple[Group, ...]
+    groups: tuple[ProcessGroup, ...]
 
 
 def gpus(device_properties: Any) -> dict[int, Gpu]:
@@ -54,14 +53,14 @@ def gpus(device_properties: Any) -> dict[int, Gpu]:
 
 def distributed(info: Any) -> Distributed:
     """Rank, world size and process groups of distributedInfo (an object, or its JSON as text)."""
-    info = _parsed(info)
+    info = parsed(info)
     if not isinstance(info, dict):
         return Distributed(rank=None, world_size=None, groups=())
     rank = non_negative(info.get("rank"))
-    config = _parsed(info.get("pg_config"))
+    config = parsed(info.get("pg_config"))
     entries = config.values() if isinstance(config, dict) else config if isinstance(config, list) else ()
     groups = tuple(
-        Group(
+        ProcessGroup(
             name=text(entry.get("pg_name")),
             description=text(entry.get("pg_desc")),
             ranks=ranks_of(entry.get("ranks")),
@@ -81,13 +80,14 @@ def utc_origin_ns(base_time_ns: Any, first_ns: int | None) -> int | None:
     `first_ns` is the earliest time of the capture. None where neither holds, or where both do.
     """
     is_epoch = first_ns is not None and first_ns >= _EPOCH_NS
-    base = base_time_ns if type(base_time_ns) is int and 0 < base_time_ns < _INT64_END else None
+    base = base_time_ns if type(base_time_ns) is int and 0 < base_time_ns < INT64_END else None
     if base is not None:
         return None if is_epoch else base
     return 0 if is_epoch else None
 
 
-def _parsed(value: Any) -> Any:
+def parsed(value: Any) -> Any:
+    """A value of distributedInfo, which may be JSON as text; None where that cannot be read."""
     if not isinstance(value, str):
         return value
     try:

@@ -6,8 +6,9 @@ import re
 
 import numpy as np
 
+from perfdoc.profiling.distributed.groups import ProcessGroup
 from perfdoc.traces.kineto.values import KernelArgs, integer, non_negative, text
-from perfdoc.traces.model import UNKNOWN, Group, Payloads
+from perfdoc.traces.model import UNKNOWN, Payloads
 from perfdoc.traces.table import Rows, Strings
 
 # Which count of the kernel NCCL calls the message (kernel_names.md, section 2): what a rank sends, what it
@@ -46,7 +47,7 @@ class PayloadRows:
             *("kernel", "range", "operation", "communicator", "group_name", "group_description"),
             *("group_size", "bytes", "dtype", "sequence", "peer", "rank"),
         )
-        self.groups: dict[str, Group] = {}
+        self.groups: dict[str, ProcessGroup] = {}
         """Process groups as the kernels describe them, by name."""
 
     def add(self, kernel: int, args: KernelArgs) -> None:
@@ -63,7 +64,9 @@ class PayloadRows:
             *(non_negative(args.sequence), _peer(collective, args), non_negative(args.rank)),
         )
         if group and group not in self.groups:
-            self.groups[group] = Group(name=group, description=description, ranks=ranks_of(args.group_ranks))
+            self.groups[group] = ProcessGroup(
+                name=group, description=description, ranks=ranks_of(args.group_ranks), backend=""
+            )
 
     def table(self) -> Payloads:
         """The rows so far."""

@@ -36,6 +36,16 @@ from perfdoc.traces.table import Rows, Strings
 
 _Args = TypeVar("_Args", bound=msgspec.Struct)
 
+KERNELS = ("kernel", "Kernel")
+COPIES = ("gpu_memcpy", "Memcpy", "gpu_memset", "Memset")
+CALLS = (
+    *("cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"),
+    *("privateuse1_runtime", "privateuse1_driver"),
+)
+OPERATORS = ("cpu_op", "Operator")
+MARKS = ("user_annotation", "cpu_instant_event")
+"""Categories of events by what they are."""
+
 # Written as duration events, known and not read: flow arrows' ends, the profiler's own span, the GPU-side
 # copies of annotations and profiler overhead.
 _SKIPPED = frozenset(
@@ -103,16 +113,14 @@ class EventRows:
         self.unknown_on_device: Counter[str] = Counter()
         self._short: dict[str, tuple[int, int]] = {}
         self._readers: dict[str | None, Callable[[Event], None]] = {
-            **dict.fromkeys(("kernel", "Kernel"), self._kernel),
-            **dict.fromkeys(("gpu_memcpy", "Memcpy", "gpu_memset", "Memset"), self._copy),
-            **dict.fromkeys(("cuda_runtime", "cuda_driver", "Runtime"), self._api_call),
-            **dict.fromkeys(("xpu_runtime", "xpu_driver", "mtia_runtime"), self._api_call),
-            **dict.fromkeys(("privateuse1_runtime", "privateuse1_driver"), self._api_call),
+            **dict.fromkeys(KERNELS, self._kernel),
+            **dict.fromkeys(COPIES, self._copy),
+            **dict.fromkeys(CALLS, self._api_call),
+            **dict.fromkeys(OPERATORS, self._operator),
             "cuda_sync": self._sync,
             "cuda_event": self._event_record,
             "user_annotation": self._range,
             "python_function": self._python_call,
-            **dict.fromkeys(("cpu_op", "Operator"), self._operator),
         }
 
     @property
@@ -257,7 +265,7 @@ class EventRows:
 
     def _mark(self, event: Event) -> None:
         """Instants of the program; the profiler's own (no category, or `[memory]`) are not marks."""
-        if event.cat in ("user_annotation", "cpu_instant_event"):
+        if event.cat in MARKS:
             name = self._name(event)
             if name == "[memory]":
                 self._extras.add("memory")

@@ -17,7 +17,7 @@ from perfdoc.traces.model import UNKNOWN
 from perfdoc.traces.validate import MAX_CORRELATION
 
 _NS_PER_US = 1000
-_INT64_END = 1 << 63
+INT64_END = 1 << 63
 # Sums of two numbers below 10^19 stay exact down to 10^-40; past that digits cannot move a rounding.
 _CONTEXT = Context(prec=60, Emax=999_999_999, Emin=-999_999_999)
 _MAX_EXPONENT = 20
@@ -48,7 +48,7 @@ def interval_ns(start_us: object, duration_us: object) -> tuple[int, int]:
         start, end = _rounded_ns(exact_start), _rounded_ns(exact_end)
     if end < start:
         raise ValueError(f"a negative duration (dur {_shown(duration_us)})")
-    if start < -_INT64_END or end >= _INT64_END:
+    if start < -INT64_END or end >= INT64_END:
         raise ValueError(f"a time that does not fit 64-bit nanoseconds (ts {_shown(start_us)})")
     return start, end
 
@@ -172,7 +172,7 @@ def integer(value: object) -> int:
         number = int(value, 16)
     else:
         return UNKNOWN
-    if not -_INT64_END <= number < _INT64_END:
+    if not -INT64_END <= number < INT64_END:
         raise ValueError("a number that does not fit 64 bits")
     return number
 
@@ -203,7 +203,7 @@ def product(value: object) -> int:
         if type(part) is not int or part <= 0:
             return UNKNOWN
         total *= part
-    return total if total < _INT64_END else UNKNOWN
+    return total if total < INT64_END else UNKNOWN
 
 
 def text(value: object) -> str:

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from perfdoc.traces.errors import TraceError
+from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.memory.events import EVENT
 from perfdoc.traces.memory.machine import SnapshotProblem
 from perfdoc.traces.memory.model import (
@@ -27,7 +27,6 @@ from perfdoc.traces.memory.model import (
 )
 from perfdoc.traces.memory.opcodes import load_pickle
 from perfdoc.traces.memory.rows import SEGMENT, SnapshotRows, one_extent
-from perfdoc.traces.regular_file import require_regular
 from perfdoc.traces.table import I32, I64
 from perfdoc.traces.validate import MAX_TIME_NS
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from perfdoc.traces.model import Device, Note
 from perfdoc.traces.nsys.source import NULL, NsysSource, read_ints
 
-_WARNINGS = (
+WARNINGS = (
     # (text of a DIAGNOSTIC_EVENT, our code, our words)
     (
         "Not all CUDA events might have been collected",
@@ -121,7 +121,7 @@ def read_warnings(source: NsysSource) -> list[Note]:
         return []
     texts = [str(t) for t in source.read("DIAGNOSTIC_EVENT", ["text"])["text"].to_pylist()]
     notes = {}
-    for needle, code, words in _WARNINGS:
+    for needle, code, words in WARNINGS:
         if any(needle in t for t in texts):
             notes[words] = Note(code=code, message=words, remedy=_REMEDY[code])
     return list(notes.values())

@@ -21,18 +21,19 @@ from perfdoc.traces.table import I64, Strings
 
 PAYLOAD_COLUMNS = ("jsonText",)
 """What is read of NVTX_EVENTS as a whole column."""
-_COMMUNICATOR = "NCCL communicator ID"
-_FIELDS = {
+COMMUNICATOR = "NCCL communicator ID"
+FIELDS = {
     "group_size": "No. of ranks",
     "bytes": "Message size [bytes]",
     "peer": "Peer rank",
     "rank": "Rank",
 }
-_HEADER = struct.Struct("<IIIIQQ")
+"""NCCL's names of what is read."""
+HEADER = struct.Struct("<IIIIQQ")
 """domainId, reserved, schemaId, reserved, payload size, total size."""
 _SCALARS = {5: "<i", 18: "<Q", 22: "<Q"}
 """NVTX payload entry types that NCCL uses: int, uint64 and size_t."""
-_MAX_PAYLOAD_BYTES = 65536
+MAX_PAYLOAD_BYTES = 65536
 
 
 def read_payloads(source: NsysSource, ranges: Ranges, source_row: I64, strings: Strings) -> Payloads:
@@ -51,7 +52,7 @@ def read_payloads(source: NsysSource, ranges: Ranges, source_row: I64, strings: 
         distinct_cells = {cell: i for i, cell in enumerate(dict.fromkeys(cell for _, cell in blobs))}
         cells[0].append(np.array([row for row, _ in blobs], np.int64))
         cells[1].append(np.array([distinct_cells[cell] for _, cell in blobs], np.int64) + len(decoded))
-        schemas = _schemas(source)
+        schemas = read_schemas(source)
         decoded += [_unpack(cell, schemas) for cell in distinct_cells]
 
     # Few distinct payloads stand for many rows, since the same communicators and sizes come back every
@@ -59,9 +60,9 @@ def read_payloads(source: NsysSource, ranges: Ranges, source_row: I64, strings: 
     useful = np.array([_is_nccl(fields) for fields in decoded], bool)
     facts = {
         key: np.array([_integer(f.get(field), 63, UNKNOWN) for f in decoded], np.int64)
-        for key, field in _FIELDS.items()
+        for key, field in FIELDS.items()
     }
-    communicators = np.array([_integer(f.get(_COMMUNICATOR), 64, 0) for f in decoded], np.uint64)
+    communicators = np.array([_integer(f.get(COMMUNICATOR), 64, 0) for f in decoded], np.uint64)
     row_of = np.full(int(source_row.max(initial=-1)) + 1, UNKNOWN, np.int64)
     row_of[source_row] = np.arange(len(source_row))
     event, code = np.concatenate(cells[0]), np.concatenate(cells[1])
@@ -85,7 +86,7 @@ def read_payloads(source: NsysSource, ranges: Ranges, source_row: I64, strings: 
 
 
 def _is_nccl(fields: Mapping[str, Any]) -> bool:
-    return _integer(fields.get(_COMMUNICATOR), 64, -1) >= 0 or _FIELDS["bytes"] in fields
+    return _integer(fields.get(COMMUNICATOR), 64, -1) >= 0 or FIELDS["bytes"] in fields
 
 
 def _integer(value: object, bits: int, otherwise: int) -> int:
@@ -105,11 +106,11 @@ def _decode(text: str) -> Mapping[str, Any]:
 
 def _unpack(cell: bytes, schemas: Mapping[tuple[int, int], list[tuple[str, int, str]]]) -> Mapping[str, Any]:
     """Fields of a payload kept as a blob (`nsys export --include-blobs=true`)."""
-    raw = _unhex(cell)
-    if len(raw) < _HEADER.size:
+    raw = unhex(cell)
+    if len(raw) < HEADER.size:
         return {}
-    domain, _, schema, _, payload_bytes, _ = _HEADER.unpack_from(raw)
-    body = raw[_HEADER.size : _HEADER.size + min(payload_bytes, _MAX_PAYLOAD_BYTES)]
+    domain, _, schema, _, payload_bytes, _ = HEADER.unpack_from(raw)
+    body = raw[HEADER.size : HEADER.size + min(payload_bytes, MAX_PAYLOAD_BYTES)]
     return {
         name: struct.unpack_from(layout, body, offset)[0]
         for name, offset, layout in schemas.get((domain, schema), ())
@@ -117,7 +118,7 @@ def _unpack(cell: bytes, schemas: Mapping[tuple[int, int], list[tuple[str, int, 
     }
 
 
-def _unhex(cell: bytes) -> bytes:
+def unhex(cell: bytes) -> bytes:
     """The column is declared TEXT: some exports hold raw bytes in it, others hexadecimal text.
 
     A raw payload begins with a small little-endian domain id, so zero bytes tell the two apart.
@@ -128,7 +129,7 @@ def _unhex(cell: bytes) -> bytes:
         return cell
 
 
-def _schemas(source: NsysSource) -> dict[tuple[int, int], list[tuple[str, int, str]]]:
+def read_schemas(source: NsysSource) -> dict[tuple[int, int], list[tuple[str, int, str]]]:
     """Fields by (domain, schema): name, offset in the payload, struct layout."""
     table = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
     if not {"domainId", "schemaId", "type", "name", "offset"} <= source.columns(table):

@@ -11,10 +11,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from perfdoc.traces.arrow import is_text, plain, to_int64, valid
-from perfdoc.traces.errors import TraceError
+from perfdoc.traces.errors import TraceError, require_regular
 from perfdoc.traces.model import Format
 from perfdoc.traces.nsys.sqlite_file import SqliteFile
-from perfdoc.traces.regular_file import require_regular
 from perfdoc.traces.table import I64
 
 NULL = -1
@@ -88,7 +87,7 @@ class SqliteSource:
             for key, value in self.file.rows(f"SELECT id, value FROM StringIds WHERE id IN ({marks})", chunk):
                 number = _whole(key)
                 if number is not None and value is not None:
-                    found[number] = _text(value)
+                    found[number] = text_of(value)
         return found
 
     def blobs(self, table: str, column: str) -> list[tuple[int, bytes]]:
@@ -233,7 +232,8 @@ def _whole(key: object) -> int | None:
     return key if isinstance(key, int) else None
 
 
-def _text(value: object) -> str:
+def text_of(value: object) -> str:
+    """A text as SQLite or Arrow hands it over, bytes among them."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 

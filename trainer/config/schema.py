@@ -12,17 +12,17 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from perfdoc.trainer.config.environment import EnvironmentConfig
-from perfdoc.trainer.config.fsdp import FsdpConfig
-from perfdoc.trainer.config.numbers import (
+from perfdoc.trainer.config.communication import (
     Fraction,
+    FsdpConfig,
     NonNegative,
     NonNegativeFloat,
+    OverlapConfig,
     Positive,
     PositiveFloat,
     Probability,
 )
-from perfdoc.trainer.config.overlap import OverlapConfig
+from perfdoc.trainer.config.environment import EnvironmentConfig
 from perfdoc.trainer.config.profiling import ProfilingConfig
 
 

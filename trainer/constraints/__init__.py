@@ -6,14 +6,10 @@ is only what concerns a CPU or this trainer alone, found in megatron-core 0.16.1
 
 from __future__ import annotations
 
-from perfdoc.trainer.constraints.catalogue import catalogue_problems
+from perfdoc.trainer.constraints.catalogue import Rule, as_written, catalogue_problems
 from perfdoc.trainer.constraints.cpu import CPU
-from perfdoc.trainer.constraints.definition import Rule, as_written
-from perfdoc.trainer.constraints.fsdp import FSDP
-from perfdoc.trainer.constraints.model import MODEL
-from perfdoc.trainer.constraints.overlap import OVERLAP
-from perfdoc.trainer.constraints.parallel import PARALLEL
-from perfdoc.trainer.constraints.training import TRAINING
+from perfdoc.trainer.constraints.parallel import FSDP, OVERLAP, PARALLEL
+from perfdoc.trainer.constraints.training import MODEL, TRAINING
 
 RULES: tuple[Rule, ...] = MODEL + PARALLEL + CPU + FSDP + OVERLAP + TRAINING
 """In the order in which they are checked."""

@@ -1,16 +1,26 @@
-"""A run's settings under the knob catalogue's ids, and which of its constraints they break."""
+"""What a constraint of the trainer is, and the knob catalogue's constraints as its own."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import json
+from collections.abc import Callable, Iterator, Mapping
 from types import MappingProxyType
+from typing import Any
 
 from perfdoc.knobs.check import Violation, violations
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.load import catalogue
 from perfdoc.trainer.config.schema import Config
-from perfdoc.trainer.constraints.definition import as_written
+
+Rule = tuple[str, Callable[[Any, Any, str], bool], str]
+"""(dotted key to name, whether (config, layout, device) breaks the rule, the rule in words)."""
+
+
+def as_written(value: object) -> str:
+    """A value as a person writes it in the file."""
+    return value if isinstance(value, str) else json.dumps(value)
+
 
 _SECTION_OF = MappingProxyType(
     {name: section for section, part in vars(Config()).items() for name in vars(part)}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from perfdoc.trainer.constraints.definition import Rule
+from perfdoc.trainer.constraints.catalogue import Rule
 
 
 def _cuda_only(section: str, name: str, rule: str = "needs CUDA") -> Rule:

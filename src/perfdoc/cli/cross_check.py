@@ -7,14 +7,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfdoc.diagnose.measuring import QUIET_S
 from perfdoc.profiling.errors import CaptureError
 from perfdoc.profiling.nsys.command import Nsys, find_nsys
 from perfdoc.traces.load import NSYS, tool_of
 
 RESULT = "cross_check.json"
 """In the folder of -o."""
-_QUIET_S = 1.0
-"""A word about progress this often at most."""
 
 
 def nsys_to_check(captures: Sequence[Path]) -> Nsys:
@@ -48,7 +47,7 @@ def cross_check_and_write(nsys: Nsys, captures: Sequence[Path], folder: Path | N
 
     def tell(what: str) -> None:
         nonlocal said
-        if time.monotonic() - said > _QUIET_S:
+        if time.monotonic() - said > QUIET_S:
             said = time.monotonic()
             sys.stderr.write(f"perfdoc: cross-check: {shorten(what)}\n")
             sys.stderr.flush()

@@ -24,7 +24,7 @@ def demo(
     from perfdoc.cli.simulation import said_of
     from perfdoc.profiling.errors import CaptureError
     from perfdoc.profiling.whole_file import made
-    from perfdoc.simulator.forward.preset import write_demo
+    from perfdoc.simulator.forward.writing import write_demo
 
     try:
         with made(output):

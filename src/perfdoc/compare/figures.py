@@ -11,12 +11,11 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.steps.figures import MIN_WARMUP_STEPS, warmup_steps
+from perfdoc.analyzers.steps.log import MAX_STEP_NS
 
 MIN_STEADY_STEPS = 5
 """Fewer steps after the warm-up have no median worth comparing."""
 
-MAX_STEP_NS = 86_400_000_000_000
-"""A step of a day is a damaged figure."""
 
 Statistic: TypeAlias = Literal["median", "quickest"]
 """Which figure of its steady steps a run is compared by."""

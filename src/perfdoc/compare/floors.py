@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 from perfdoc.compare.figures import RunFigures
+from perfdoc.results.figures import GIB
 
 Level = Literal["off", "warn", "error"]
-_GIB = 2**30
 _FORM = re.compile(r"([a-z_]{1,40})=([0-9]{1,12}(?:\.[0-9]{1,9})?)(?::([a-z]{1,10}))?")
 
 
@@ -47,7 +47,7 @@ KINDS: dict[str, _Kind] = {
     ),
     "step_time_max_ms": _Kind(value=lambda r: _step_ns(r) / 1e6, at_least=False, unit="ms"),
     "peak_memory_max_gib": _Kind(
-        value=lambda r: None if r.peak_memory_bytes is None else r.peak_memory_bytes / _GIB,
+        value=lambda r: None if r.peak_memory_bytes is None else r.peak_memory_bytes / GIB,
         at_least=False,
         unit="GiB",
     ),

@@ -17,7 +17,7 @@ from perfdoc.analyzers.steps.log import LoggedSteps, of_the_job, read_logged_ste
 from perfdoc.compare.cost import cost_of, kept
 from perfdoc.compare.damage import DamagedRunError, of_a_directory, of_a_log, require_whole
 from perfdoc.compare.facts import Facts, facts_of, fingerprint
-from perfdoc.compare.figures import RunFigures, TooFewStepsError, digest_of, steady
+from perfdoc.compare.figures import Count, RunFigures, TooFewStepsError, digest_of, steady
 from perfdoc.compare.stored import MAX_DIAGNOSIS_BYTES, REPORT, content_of, decoded
 from perfdoc.profiling.environment import encodable
 from perfdoc.profiling.errors import CaptureError
@@ -183,9 +183,6 @@ def _peak_memory(directory: RunDirectory, manifest: Manifest) -> int | None:
     return max(found, default=None)
 
 
-_Ns = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
-
-
 class _Window(msgspec.Struct):
     kind: str
     steps: Annotated[int, msgspec.Meta(ge=0, le=2**31)] = 0
@@ -193,7 +190,7 @@ class _Window(msgspec.Struct):
 
 class _Rank(msgspec.Struct):
     window: _Window
-    ledger_ns: dict[str, _Ns | dict[str, _Ns]]
+    ledger_ns: dict[str, Count | dict[str, Count]]
 
 
 class _Diagnosis(msgspec.Struct):

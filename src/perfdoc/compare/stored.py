@@ -12,7 +12,7 @@ from perfdoc.reports.leaves import leaf_values
 from perfdoc.results import DIMENSIONS, SCHEMA_VERSION, Diagnosis
 from perfdoc.results.names import shorten
 from perfdoc.traces import TraceError
-from perfdoc.traces.regular_file import require_regular
+from perfdoc.traces.errors import require_regular
 
 DIAGNOSIS = "diagnosis.json"
 REPORT = Path("report") / DIAGNOSIS

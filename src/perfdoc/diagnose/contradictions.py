@@ -19,8 +19,8 @@ from perfdoc.analyzers.measure_device import RankMeasurement
 from perfdoc.analyzers.pipeline.layout import counted_passes
 from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
-from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.figures import per_cent
+from perfdoc.results.quality import Contradiction
 from perfdoc.rules.facts.gemm_format import FP8_FRAC, captured_format
 from perfdoc.rules.facts.hardware import gpu_of
 from perfdoc.traces.job_facts import JobFacts

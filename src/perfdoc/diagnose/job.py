@@ -13,8 +13,8 @@ from perfdoc.knobs.configuration import Configuration
 from perfdoc.knobs.knob import Value
 from perfdoc.knobs.reading.entry import NotAConfigurationError
 from perfdoc.knobs.settings import read_configuration
-from perfdoc.results.contradictions import Contradiction
 from perfdoc.results.headline import Framework
+from perfdoc.results.quality import Contradiction
 from perfdoc.traces.job_facts import JobFacts
 
 _KNOB_OF_FACT: Mapping[str, str] = MappingProxyType(

@@ -29,7 +29,7 @@ from perfdoc.traces.load import Ahead
 _Result: TypeAlias = CaptureMeasurement | NoGpuActivityError | RankMemory
 _LOST = "a worker process died, perhaps out of memory. Try fewer: --jobs 1."
 _LOOK_S = 0.5
-_QUIET_S = 1.0
+QUIET_S = 1.0
 """A word about progress this often at most."""
 
 
@@ -184,7 +184,7 @@ def _progress(results: Iterable[_Result], count: int, of: str) -> Iterator[_Resu
     said = time.monotonic()
     for i, result in enumerate(results, 1):
         yield result
-        if time.monotonic() - said > _QUIET_S and i < count:
+        if time.monotonic() - said > QUIET_S and i < count:
             said = time.monotonic()
             sys.stderr.write(f"perfdoc: {i} of {count} files analysed{of}\n")
             sys.stderr.flush()

@@ -10,8 +10,8 @@ from perfdoc import results as d
 from perfdoc.analyzers.job import JobMeasurement
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.profiling.environment import encodable
-from perfdoc.results.contradictions import Contradiction, in_words
 from perfdoc.results.figures import plural
+from perfdoc.results.quality import Contradiction, in_words
 from perfdoc.traces import NoGpuActivityError
 
 _CLOCK_ERROR_NS = 60_000_000_000

@@ -21,7 +21,6 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
     device: with the rank as all captures together tell it. input_index: index into Diagnosis.inputs.
     label: what reports call it.
     """
-    w, ledger = m.window, m.ledger
     return d.Rank(
         label=label,
         rank=device.rank,
@@ -31,28 +30,8 @@ def rank_of(m: RankMeasurement, device: Device, input_index: int, label: str) ->
         input=input_index,
         gpu=d.Gpu(name=m.device.gpu_name, sm_count=m.device.sm_count, memory_bytes=m.device.memory_bytes),
         events=m.events,
-        window=d.Window(
-            kind=w.kind,
-            start_ns=w.start_ns,
-            end_ns=w.end_ns,
-            duration_ns=w.duration_ns,
-            steps=len(w.steps),
-            step_list=[
-                d.Step(name=s.name, start_ns=s.start_ns, duration_ns=s.end_ns - s.start_ns) for s in w.steps
-            ],
-            reason=w.reason,
-            start_up=w.start_up,
-            period=w.period,
-            proposals=list(w.proposals),
-            pause=w.pause,
-            runs_once=w.runs_once,
-        ),
-        ledger_ns=d.Ledger(
-            compute=ledger.compute_ns,
-            exposed_comm=d.ExposedComm(**ledger.exposed_comm_ns),
-            exposed_memcpy=ledger.exposed_memcpy_ns,
-            idle=d.Idle(**ledger.idle_ns),
-        ),
+        window=m.window,
+        ledger_ns=m.ledger,
         kernel_parts=m.kernel_parts,
         suspected=m.suspected,
         contention=m.contention,

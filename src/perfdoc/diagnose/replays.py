@@ -10,7 +10,6 @@ from perfdoc import results as d
 from perfdoc.analyzers.clocks.alignment import align_clocks
 from perfdoc.analyzers.device.event_counts import REMEDY
 from perfdoc.analyzers.job import JobMeasurement
-from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.matching.collectives import match_collectives
 from perfdoc.analyzers.measure import CaptureMeasurement
 from perfdoc.analyzers.measure_device import RankMeasurement
@@ -18,9 +17,10 @@ from perfdoc.analyzers.steps.log import read_logged_steps
 from perfdoc.diagnose.framework import in_words_of
 from perfdoc.diagnose.ranks import NO_TRACE
 from perfdoc.results.headline import Framework
-from perfdoc.rules.facts.idle import launching_ns
+from perfdoc.rules.facts.graphs import launching_ns
 from perfdoc.simulator.job.analysis import ModelledJob, model_job
 from perfdoc.simulator.replay.gains import Gains, WhyNot, no_gains
+from perfdoc.simulator.replay.predict import SplitLedger
 from perfdoc.simulator.replay.unedited import KeptRank
 from perfdoc.simulator.replay.unprofiled import free_lengths
 from perfdoc.simulator.replay.whole import WholeReplay, replay_whole
@@ -81,7 +81,7 @@ def replays_of(
         [measured[i].calls for i in mine],
         matches,
         clocks,
-        [_told_apart(measured[i]) for i in mine],
+        [_split(measured[i]) for i in mine],
         free=free_lengths(read_logged_steps(job.facts.run_directory)),
         stragglers=late_by_compute(job),
         why_not=why_not,
@@ -123,9 +123,16 @@ def _with_model(gains: Gains, model: ModelledJob) -> Gains:
     return replace(gains, analysis=analysis)
 
 
-def _told_apart(rank: RankMeasurement) -> Ledger:
+def _split(rank: RankMeasurement) -> SplitLedger:
     """The ledger, with what of idle.host launching is not to blame for."""
-    return replace(rank.ledger, host_elsewhere_ns=rank.ledger.idle_ns["host"] - launching_ns(rank))
+    ledger = rank.ledger
+    return SplitLedger(
+        compute=ledger.compute,
+        exposed_comm=ledger.exposed_comm,
+        exposed_memcpy=ledger.exposed_memcpy,
+        idle=ledger.idle,
+        host_elsewhere_ns=ledger.idle.host - launching_ns(rank),
+    )
 
 
 def late_by_compute(job: JobMeasurement) -> list[tuple[str, str]]:

@@ -6,9 +6,9 @@ from collections.abc import Mapping, Sequence
 
 from perfdoc.results import IDLE_CAUSES, KernelsAnalysis, MemoryAnalysis, Rank, Window
 from perfdoc.results.capture_parts import Pause, StartUp
-from perfdoc.results.contradictions import Contradiction, in_words
 from perfdoc.results.figures import brief, partition, per_cent, plural, share, size
 from perfdoc.results.names import shorten
+from perfdoc.results.quality import Contradiction, in_words
 from perfdoc.results.waits import SkewAnalysis
 
 _WORDS = {

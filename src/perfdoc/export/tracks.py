@@ -10,11 +10,11 @@ import numpy as np
 
 from perfdoc.analyzers.base.intervals import I64
 from perfdoc.analyzers.device.activity import DIMENSIONS, EVIDENCE
-from perfdoc.analyzers.device.host_state import launches_missing
+from perfdoc.analyzers.device.host_ranges import launches_missing
 from perfdoc.analyzers.device.view import DeviceView
 from perfdoc.analyzers.kernel_class.classify import KernelClass
-from perfdoc.analyzers.ledger.steps import LEAVES
 from perfdoc.analyzers.timeline.tracks import ledger_pieces
+from perfdoc.results.ranks import LEAVES
 from perfdoc.traces import RangeKind
 from perfdoc.traces.model import ApiCalls, CopyKind, Operators, Ranges, Thread
 
@@ -89,7 +89,7 @@ def own_names(view: DeviceView) -> tuple[str, ...]:
         *copies,
         "cuda graph",
         *_collectives(view),
-        *(s.name for s in view.window.steps),
+        *(s.name for s in view.window.step_list),
     )
 
 
@@ -130,7 +130,7 @@ def _same(name: str, n: int) -> I64:
 
 
 def _steps(view: DeviceView, first: int) -> Iterator[Track]:
-    steps = view.window.steps
+    steps = view.window.step_list
     yield Track(
         name="steps",
         kind="apart",

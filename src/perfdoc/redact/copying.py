@@ -11,12 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from perfdoc.analyzers.device.window import WindowRequest
-from perfdoc.analyzers.ledger.window import Ledger
 from perfdoc.analyzers.measure import measure_trace
 from perfdoc.profiling.whole_file import made, may_write, move_into_place, scratch
 from perfdoc.redact.kineto import copy_kineto
 from perfdoc.redact.nsys import Copied, copy_nsys
 from perfdoc.redact.words import Names
+from perfdoc.results.ranks import Ledger
 from perfdoc.traces import NoGpuActivityError, TraceError
 from perfdoc.traces.load import KINETO, NSYS, read_trace, tool_of
 

@@ -15,48 +15,35 @@ from perfdoc.redact.nsys import Copied
 from perfdoc.redact.texts import gpu_name
 from perfdoc.redact.words import Names
 from perfdoc.results.figures import plural
-from perfdoc.traces.kineto.document import Document, read_document, repair
+from perfdoc.traces.kineto.devices import parsed
+from perfdoc.traces.kineto.document import Document, Event, decode_event, read_document, repair
+from perfdoc.traces.kineto.rows import CALLS, COPIES, KERNELS, MARKS, OPERATORS
+from perfdoc.traces.kineto.values import CopyArgs, EventArgs, KernelArgs, LaunchArgs, SyncArgs
 
-_CODE = frozenset(
-    {
-        *("kernel", "Kernel", "gpu_memcpy", "Memcpy", "gpu_memset", "Memset", "cuda_sync", "cuda_event"),
-        *("cuda_runtime", "cuda_driver", "Runtime", "xpu_runtime", "xpu_driver", "mtia_runtime"),
-        *("privateuse1_runtime", "privateuse1_driver"),
-    }
-)
+_CODE = frozenset({*KERNELS, *COPIES, *CALLS, "cuda_sync", "cuda_event"})
 """Categories whose names are those of kernels and of calls."""
-_TEXTS = frozenset({"user_annotation", "cpu_op", "Operator", "cpu_instant_event", "python_function"})
+_TEXTS = frozenset({*MARKS, *OPERATORS, "python_function"})
 """Categories whose names people wrote; events of any other are left out."""
 _LONGEST = 40
-_NUMBER = re.compile(rb"-?[0-9]{1,20}(?:\.[0-9]{1,12})?(?:[eE][+-]?[0-9]{1,3})?")
+_NUMBER = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,12})?(?:[eE][+-]?[0-9]{1,3})?")
 _SYNC = re.compile(r"(?:Event|Stream|Context) Sync|Stream Wait Event|Unknown")
 
-NUMBER_ARGS = (
-    *("device", "inDevice", "stream", "correlation", "bytes", "graph node id", "wait_on_stream"),
-    *("wait_on_cuda_event_record_corr_id", "wait_on_cuda_event_id", "event_id", "In msg nelems"),
-    *("Out msg nelems", "Group size", "Seq", "Src Rank", "Dst Rank", "Rank"),
-)
 TRIPLE_ARGS = ("grid", "block")
 WORD_ARGS = ("Collective name", "dtype", "Process Group Name", "Process Group Description", "cuda_sync_kind")
 LIST_ARGS = ("In split size", "Process Group Ranks")
+NUMBER_ARGS = tuple(
+    {
+        field.encode_name: None
+        for read in (LaunchArgs, CopyArgs, SyncArgs, EventArgs, KernelArgs)
+        for field in msgspec.structs.fields(read)
+        if field.encode_name not in {*TRIPLE_ARGS, *WORD_ARGS, *LIST_ARGS}
+    }
+)
+"""All others that are read: copied where they are numbers."""
 _LIST = re.compile(r"[0-9,\[\] .]{0,20000}")
 _DEVICE = MappingProxyType({"id": int, "numSms": int, "totalGlobalMem": int, "name": str})
 
 
-class _Event(msgspec.Struct, gc=False):
-    """The fields that go into a copy, as they stand in the file."""
-
-    ph: str = ""
-    cat: str | None = None
-    name: Any = None
-    pid: Any = None
-    tid: Any = None
-    ts: msgspec.Raw = msgspec.Raw()
-    dur: msgspec.Raw = msgspec.Raw()
-    args: msgspec.Raw = msgspec.Raw()
-
-
-_EVENT = msgspec.json.Decoder(_Event)
 _ARGS = msgspec.json.Decoder(dict[str, Any])
 
 
@@ -90,7 +77,7 @@ def _facts(document: Document, names: Names) -> bytes:
             for entry in document.device_properties
             if isinstance(entry, dict)
         ]
-    if (distributed := _distributed(_parsed(document.distributed), names)) is not None:
+    if (distributed := _distributed(parsed(document.distributed), names)) is not None:
         found["distributedInfo"] = distributed
     if type(document.base_time_ns) is int:
         found["baseTimeNanoseconds"] = document.base_time_ns
@@ -107,7 +94,7 @@ def _distributed(info: Any, names: Names) -> dict[str, Any] | None:
     }
     if info.get("backend") in ("nccl", "gloo", "mpi"):
         kept["backend"] = info["backend"]
-    config = _parsed(info.get("pg_config"))
+    config = parsed(info.get("pg_config"))
     entries = list(config.values()) if isinstance(config, dict) else config
     if isinstance(entries, list):
         kept["pg_config"] = [
@@ -123,16 +110,6 @@ def _distributed(info: Any, names: Names) -> dict[str, Any] | None:
     return kept
 
 
-def _parsed(value: Any) -> Any:
-    """distributedInfo may be JSON as text."""
-    if not isinstance(value, str):
-        return value
-    try:
-        return msgspec.json.decode(value)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return None
-
-
 def _events(document: Document, names: Names) -> Iterator[bytes]:
     """Every event that is read, made anew."""
     for raw in document.events:
@@ -144,17 +121,17 @@ def _events(document: Document, names: Names) -> Iterator[bytes]:
             yield clean
 
 
-def _decoded(content: bytes) -> _Event | None:
+def _decoded(content: bytes) -> Event | None:
     try:
-        return _EVENT.decode(content)
+        return decode_event(content)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         try:
-            return _EVENT.decode(repair(content))
+            return decode_event(repair(content))
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             return None
 
 
-def _clean(event: _Event, names: Names) -> bytes | None:
+def _clean(event: Event, names: Names) -> bytes | None:
     if event.ph == "M":
         if event.name != "thread_name":
             return None
@@ -171,9 +148,8 @@ def _clean(event: _Event, names: Names) -> bytes | None:
         fields["cat"] = event.cat
     fields |= {"name": name, "pid": _place(event.pid, names), "tid": _place(event.tid, names)}
     for key, value in (("ts", event.ts), ("dur", event.dur)):
-        content = bytes(value).strip(b'"')
-        if _NUMBER.fullmatch(content):
-            fields[key] = msgspec.Raw(content)
+        if type(value) is int or (isinstance(value, str) and _NUMBER.fullmatch(value)):
+            fields[key] = msgspec.Raw(str(value).encode())
     if args:
         fields["args"] = args
     return msgspec.json.encode(fields)

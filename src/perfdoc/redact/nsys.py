@@ -16,6 +16,7 @@ from perfdoc.redact.texts import CLEANERS, Fields, clean_blob, known_fields
 from perfdoc.redact.words import Names
 from perfdoc.results.figures import plural
 from perfdoc.traces import TraceError
+from perfdoc.traces.nsys.source import SqliteSource, text_of
 from perfdoc.traces.nsys.sqlite_file import SqliteFile
 
 _TIMES = ("start", "end")
@@ -129,14 +130,15 @@ class Copied:
 
 def copy_nsys(source: Path, target: Path, names: Names) -> Copied:
     """Write the copy of an export to a file that is not there yet. Raises TraceError, sqlite3.Error."""
-    file = SqliteFile(source)
+    export = SqliteSource(source)
+    file = export.file
     try:
         connection = sqlite3.connect(target)
         try:
             connection.execute("PRAGMA journal_mode = OFF")
             connection.execute("PRAGMA synchronous = OFF")
             with connection:
-                rows = sum(_copy_table(file, connection, table, names) for table in TABLES)
+                rows = sum(_copy_table(export, connection, table, names) for table in TABLES)
                 rows += _copy_strings(file, connection, names)
         finally:
             connection.close()
@@ -145,7 +147,7 @@ def copy_nsys(source: Path, target: Path, names: Names) -> Copied:
             raise
         raise TraceError(source, f"cannot be copied: {error}.", "Export the report again.") from error
     finally:
-        file.close()
+        export.close()
     left_out = len(file.tables.keys() - {*TABLES, "StringIds"})
     return Copied(rows=rows, left_out=plural(left_out, "table") if left_out else "", words=names.replaced)
 
@@ -156,8 +158,9 @@ def _present(file: SqliteFile, table: str, columns: Sequence[str]) -> list[str]:
     return [c for c in columns if c in there]
 
 
-def _copy_table(file: SqliteFile, connection: sqlite3.Connection, table: str, names: Names) -> int:
+def _copy_table(export: SqliteSource, connection: sqlite3.Connection, table: str, names: Names) -> int:
     """One table, in its order. Names of tables and columns are constants of ours."""
+    file = export.file
     numbers = _present(file, table, NUMBERS.get(table, ()))
     texts = _present(file, table, TEXTS.get(table, ()))
     if not numbers and not texts:
@@ -166,7 +169,7 @@ def _copy_table(file: SqliteFile, connection: sqlite3.Connection, table: str, na
     declared = ", ".join([*(f'"{c}" INTEGER' for c in numbers), *(f'"{c}" TEXT' for c in texts)])
     connection.execute(f'CREATE TABLE "{table}" ({declared})')
     listed = ", ".join(f'"{c}"' for c in columns)
-    fields = known_fields(file) if _BLOB[1] in texts else {}
+    fields = known_fields(export) if _BLOB[1] in texts else {}
     rows = file.connection.execute(f'SELECT {_decoded(columns)} FROM "{table}" ORDER BY {file.row_id(table)}')
     clean: Iterable[list[object]] = _clean_rows(rows, table, len(numbers), texts, names, fields)
     if table in OF_THREADS and _THREAD in columns:
@@ -189,7 +192,7 @@ def _clean_rows(
     for row in rows:
         clean: list[object] = [v if type(v) is int or v is None else _number(v) for v in row[:numbers]]
         if texts:
-            plain = {c: _text(v) for c, v in zip(texts, row[numbers:], strict=True) if v is not None}
+            plain = {c: text_of(v) for c, v in zip(texts, row[numbers:], strict=True) if v is not None}
             for column, value in zip(texts, row[numbers:], strict=True):
                 if value is None:
                     clean.append(None)
@@ -207,10 +210,6 @@ def _number(value: object) -> int | None:
     if isinstance(value, str) and len(value) < 19 and value.isascii() and value.isdecimal():
         return int(value)
     return None
-
-
-def _text(value: object) -> str:
-    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _copy_strings(file: SqliteFile, connection: sqlite3.Connection, names: Names) -> int:
@@ -235,7 +234,7 @@ def _copy_strings(file: SqliteFile, connection: sqlite3.Connection, names: Names
             if number is None or number not in wanted or value is None or number in seen:
                 continue
             seen.add(number)
-            text = _text(value)
+            text = text_of(value)
             yield number, names.of_code(text) if number in code else names.of_range(text)
 
     return max(connection.executemany("INSERT INTO StringIds VALUES (?, ?)", rows()).rowcount, 0)

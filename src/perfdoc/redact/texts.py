@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import re
 import struct
 from collections.abc import Callable, Mapping, Sequence
@@ -11,18 +10,19 @@ from types import MappingProxyType
 import msgspec
 
 from perfdoc.redact.words import Names
-from perfdoc.traces.nsys.source import NULL
-from perfdoc.traces.nsys.sqlite_file import SqliteFile
-
-NCCL_FIELDS = ("NCCL communicator ID", "No. of ranks", "Message size [bytes]", "Peer rank", "Rank", "Root")
-"""Fields of NCCL's payloads that hold whole numbers."""
-WARNINGS = (
-    "Not all CUDA events might have been collected",
-    "Not all NVTX events might have been collected",
-    "events dropped",
-    "Installed CUDA driver version",
+from perfdoc.traces.nsys.meta import WARNINGS
+from perfdoc.traces.nsys.payload import (
+    COMMUNICATOR,
+    FIELDS,
+    HEADER,
+    MAX_PAYLOAD_BYTES,
+    read_schemas,
+    unhex,
 )
-"""What of nsys's own messages perfdoc looks for; the rest of them names paths and commands."""
+from perfdoc.traces.nsys.source import SqliteSource
+
+NCCL_FIELDS = (COMMUNICATOR, *FIELDS.values(), "Root")
+"""Fields of NCCL's payloads that hold whole numbers."""
 EXPORT_FACTS = frozenset(
     {
         *("EXPORT_PRODUCT_NAME", "EXPORT_PRODUCT_VERSION", "EXPORT_SCHEMA_VERSION"),
@@ -34,7 +34,6 @@ _PRODUCT = "NVIDIA Nsight Systems"
 _GPU = re.compile(
     r"(?i)(?:nvidia|tesla|quadro|geforce|rtx|gtx|titan|amd|instinct|simulated)[ A-Za-z0-9_.-]{0,60}"
 )
-_MAX_JSON = 65536
 
 Row = Mapping[str, str]
 
@@ -46,7 +45,7 @@ def range_text(names: Names, text: str, row: Row) -> str | None:
 
 def payload_json(names: Names, text: str, row: Row) -> str | None:
     """NCCL's numbers of a payload; nothing of any other."""
-    if len(text) > _MAX_JSON:
+    if len(text) > MAX_PAYLOAD_BYTES:
         return None
     try:
         found = msgspec.json.decode(text)
@@ -78,8 +77,8 @@ def numbered(names: Names, text: str, row: Row) -> str | None:
 
 
 def warning(names: Names, text: str, row: Row) -> str | None:
-    """What of a message is known."""
-    return next((w for w in WARNINGS if w in text), None)
+    """What perfdoc looks for in nsys's own messages; the rest of them names paths and commands."""
+    return next((known for known, _, _ in WARNINGS if known in text), None)
 
 
 def export_name(names: Names, text: str, row: Row) -> str | None:
@@ -110,28 +109,16 @@ CLEANERS: Mapping[tuple[str, str], Callable[[Names, str, Row], str | None]] = Ma
 """By table and column."""
 
 
-_HEADER = struct.Struct("<IIIIQQ")
-"""Domain, reserved, schema, reserved, bytes of the payload, bytes in all."""
-_BYTES = {5: 4, 18: 8, 22: 8}
-"""Of the types of NCCL's fields: int, uint64, size_t."""
-_MAX_BODY = 65536
-_TABLE = "NVTX_PAYLOAD_SCHEMA_ENTRIES"
-
 Fields = Mapping[tuple[int, int], Sequence[tuple[int, int]]]
 """(offset, bytes) of known fields by (domain, schema)."""
 
 
-def known_fields(file: SqliteFile) -> Fields:
+def known_fields(source: SqliteSource) -> Fields:
     """Where NCCL's numbers lie in the payloads of one export."""
-    wanted = ("domainId", "schemaId", "type", "offset", "name")
-    if not set(wanted) <= file.tables.get(_TABLE, frozenset()):
-        return {}
-    found: dict[tuple[int, int], list[tuple[int, int]]] = {}
-    for row in file.rows(f'SELECT domainId, schemaId, "type", "offset", name FROM "{_TABLE}"'):
-        domain, schema, kind, offset = (v if isinstance(v, int) else NULL for v in row[:4])
-        if row[4] in NCCL_FIELDS and kind in _BYTES:
-            found.setdefault((domain, schema), []).append((max(offset, 0), _BYTES[kind]))
-    return found
+    return {
+        key: [(offset, struct.calcsize(layout)) for name, offset, layout in entries if name in NCCL_FIELDS]
+        for key, entries in read_schemas(source).items()
+    }
 
 
 def clean_blob(value: object, fields: Fields) -> bytes | None:
@@ -139,16 +126,16 @@ def clean_blob(value: object, fields: Fields) -> bytes | None:
     raw = value.encode("utf-8", "replace") if isinstance(value, str) else value
     if not isinstance(raw, bytes):
         return None
-    with contextlib.suppress(UnicodeDecodeError, ValueError):  # else raw bytes, not hexadecimal text
-        raw = bytes.fromhex(raw.decode("ascii"))
-    if len(raw) < _HEADER.size:
+    raw = unhex(raw)
+    if len(raw) < HEADER.size:
         return None
-    domain, _, schema, _, size, _ = _HEADER.unpack_from(raw)
+    domain, _, schema, _, size, _ = HEADER.unpack_from(raw)
     known = fields.get((domain, schema))
     if not known:
         return None
-    body = raw[_HEADER.size : _HEADER.size + min(size, _MAX_BODY)]
+    body = raw[HEADER.size : HEADER.size + min(size, MAX_PAYLOAD_BYTES)]
     clean = bytearray(len(body))
     for offset, count in known:
-        clean[offset : offset + count] = body[offset : offset + count]
-    return _HEADER.pack(domain, 0, schema, 0, len(body), _HEADER.size + len(body)) + bytes(clean[: len(body)])
+        begin = max(offset, 0)
+        clean[begin : begin + count] = body[begin : begin + count]
+    return HEADER.pack(domain, 0, schema, 0, len(body), HEADER.size + len(body)) + bytes(clean[: len(body)])

@@ -10,6 +10,7 @@ import re
 from functools import cache
 from pathlib import Path
 
+from perfdoc.analyzers.kernels.part_names import CAMEL
 from perfdoc.profiling.vocabulary import prefix_of
 
 
@@ -28,7 +29,6 @@ _MAX_OWN_DIGITS = 20
 _PARTS = re.compile(r"[A-Za-z]+|[0-9]+")
 _WORD = re.compile(r"[A-Za-z]+(?:[0-9]{1,4}[A-Za-z]*){0,2}")
 """Letters with a number or two among them: Conv2d, MaxPool2DBackward0. Keys and digests have more."""
-_CAMEL = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Z])(?=[A-Z][a-z])")
 _SHORT = re.compile(
     r"[A-Za-z]?[0-9]{1,2}[A-Za-z][0-9]{0,2}|(?:bf|fp|f|int|uint|float|bfloat)[0-9]{1,2}"
     r"|e[2-8]m[0-9](?:fn)?|0x[0-9a-f]{1,2}"
@@ -107,7 +107,7 @@ class Names:
     def _letters(self, letters: str) -> str:
         """Words that were written together, as CamelCase has it. One letter tells nothing."""
         return "".join(
-            p if len(p) == 1 or p.lower() in known_words() else self._number(p) for p in _CAMEL.split(letters)
+            p if len(p) == 1 or p.lower() in known_words() else self._number(p) for p in CAMEL.split(letters)
         )
 
     def _number(self, word: str) -> str:

@@ -22,6 +22,7 @@ from perfdoc.run.torchrun import TorchrunArguments, read_torchrun
 from perfdoc.trainer.config.profiling import profiler_of, window_of
 from perfdoc.trainer.config.resolve import DEFAULT_CONFIG, ResolvedConfig, resolve
 from perfdoc.trainer.data import check_files
+from perfdoc.trainer.launcher import TRAINER
 from perfdoc.trainer.layout import default_world_size, plan
 
 NOT_INSTALLED = (
@@ -29,7 +30,6 @@ NOT_INSTALLED = (
     "pip install 'perfdoc[train]'"
 )
 LAUNCHER = "perfdoc.trainer.launcher"
-TRAINER = "perfdoc.trainer.main"
 
 
 class RunError(ValueError):

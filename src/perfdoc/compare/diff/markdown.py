@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.compare.diff.result import Diff
-from perfdoc.compare.diff.words import LABELS, calls, logged_sentence
+from perfdoc.compare.diff.words import calls, logged_sentence
+from perfdoc.reports.leaves import LABELS
 from perfdoc.reports.markdown import code, escape, table
 from perfdoc.results.figures import duration, plural, signed, signed_share
 from perfdoc.results.names import prose, shorten

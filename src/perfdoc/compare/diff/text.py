@@ -6,7 +6,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 
 from perfdoc.compare.diff.result import Diff, Kernels
-from perfdoc.compare.diff.words import LABELS, calls, logged_sentence
+from perfdoc.compare.diff.words import calls, logged_sentence
+from perfdoc.reports.leaves import LABELS
 from perfdoc.results.figures import count, duration, plural, share, signed, signed_share
 from perfdoc.results.names import prose, shorten
 

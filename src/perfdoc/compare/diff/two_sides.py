@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from perfdoc import __version__
 from perfdoc.compare.diff.differences import flags_of, settings_rows, tokens_of
-from perfdoc.compare.diff.kernels import kernel_rows
 from perfdoc.compare.diff.noise import leaf_noise, logged, step_noise
 from perfdoc.compare.diff.pairing import gpu_names, pair_ranks, require_comparable
 from perfdoc.compare.diff.result import Diff, Duration, Noise, Outcome, PerToken, Rule, Side, duration
-from perfdoc.compare.diff.tables import dimension_rows, kernels_only, leaf_rows, ledgers, rank_rows
+from perfdoc.compare.diff.tables import (
+    dimension_rows,
+    kernel_rows,
+    kernels_only,
+    leaf_rows,
+    ledgers,
+    rank_rows,
+)
 from perfdoc.compare.diff.words import verdict
 from perfdoc.compare.side import Loaded
 from perfdoc.results.names import base_name

@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from perfdoc.compare.diff.result import Basis, Duration, Leaf, Logged, Noise, Outcome
-from perfdoc.reports.leaves import LEAVES
+from perfdoc.reports.leaves import LABELS
 from perfdoc.results.figures import UNKNOWN, duration, per_cent, plural, signed, signed_share
 
 _NAMED = 3
 """Leaves that the verdict names at most."""
 _NAMED_FRAC = 0.1
 """Of the largest change among leaves: smaller ones are not named."""
-LABELS = {leaf.path: leaf.label for leaf in LEAVES}
 
 
 def calls(number: float | None) -> str:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import numpy as np
 
-from perfdoc.compare.figures import MAX_STEP_NS, TooFewStepsError, steady
+from perfdoc.analyzers.steps.log import MAX_STEP_NS
+from perfdoc.compare.figures import TooFewStepsError, steady
 from perfdoc.compare.runs import run_manifest, unprofiled_ns
 from perfdoc.compare.verify.record import Arm, RunTimes, VerifyError
 from perfdoc.compare.verify.start import Arms

@@ -1,4 +1,4 @@
-"""Communication beside compute."""
+"""Communication: how it overlaps with compute, and Megatron FSDP, which shards weights and gradients."""
 
 from __future__ import annotations
 
@@ -7,7 +7,12 @@ from typing import Annotated, Literal
 
 from msgspec import Meta
 
-from perfdoc.trainer.config.numbers import NonNegative, Positive
+Positive = Annotated[int, Meta(ge=1)]
+NonNegative = Annotated[int, Meta(ge=0)]
+Probability = Annotated[float, Meta(ge=0.0, lt=1.0)]
+Fraction = Annotated[float, Meta(ge=0.0, le=1.0)]
+PositiveFloat = Annotated[float, Meta(gt=0.0)]
+NonNegativeFloat = Annotated[float, Meta(ge=0.0)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,3 +58,21 @@ class OverlapConfig:
     sharp_enabled_group: Literal["dp", "dp_replica"] | None = None
     high_priority_stream_groups: tuple[str, ...] = ()
     nccl_communicator_config_path: str | None = None
+
+
+Sharding = Literal["no_shard", "optim", "optim_grads", "optim_grads_params"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class FsdpConfig:
+    """What is sharded over data-parallel ranks, and how it is moved."""
+
+    use_megatron_fsdp: bool = False
+    data_parallel_sharding_strategy: Sharding = "no_shard"
+    outer_dp_sharding_strategy: Sharding = "no_shard"
+    """Over the replicas, with num_distributed_optimizer_instances above 1."""
+    fsdp_double_buffer: bool = False
+    suggested_communication_unit_size: Annotated[int, Meta(ge=1)] | None = None
+    """Elements, not bytes."""
+    gradient_reduce_div_fusion: bool = True
+    fsdp_manual_registration: bool = False

@@ -1,0 +1,276 @@
+"""Findings about a configuration: names, values, and settings together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+
+from perfdoc.knobs.check import Violation, evaluate, violations
+from perfdoc.knobs.configuration import Configuration
+from perfdoc.knobs.constraints import CONSTRAINTS
+from perfdoc.knobs.knob import DIALECT_TITLES, Dialect
+from perfdoc.knobs.lint.finding import Finding, Severity, finding_of
+from perfdoc.knobs.naming.places import BRIDGE_CLASSES, placed
+from perfdoc.knobs.reading.entry import Entry
+from perfdoc.knobs.settings import Setting, repeated
+from perfdoc.knobs.values import Opaque, allowed
+from perfdoc.knobs.writing import as_written, at_path, like
+
+_SETTABLE_NOWHERE = ("megatron_core", "megatron_bridge", "megatron_lm", "nemo")
+"""Frameworks that work out for themselves what is derived."""
+_LOST = "an unknown name is refused or silently ignored; either way it sets nothing"
+
+
+def name_findings(settings: Sequence[Setting], dialect: Dialect | None) -> Iterator[Finding]:
+    """What is wrong with the names of settings."""
+    for setting in settings:
+        found, entry, own = setting.meaning, setting.entry, _dialect(setting, dialect)
+        knob = setting.knob
+        if found.how == "former" and found.former is not None:
+            renamed = found.former.kind == "renamed"
+            yield finding_of(
+                setting,
+                "PL102" if renamed else "PL101",
+                "warning" if renamed else "error",
+                f"{_last(entry.name)} {'is the old name of' if renamed else 'does not exist; it means'} "
+                f"{_last(found.instead)}",
+                _instead(setting, own),
+                found.former.why,
+            )
+        elif found.how == "near":
+            message = f"{_last(entry.name)} is no known name; {_last(found.instead)} is"
+            yield finding_of(setting, "PL101", "error", message, _instead(setting, own), _LOST)
+        elif found.how == "misplaced":
+            message = f"{_last(entry.name)} is not read at {entry.name.rpartition('.')[0] or entry.name}"
+            why = f"{DIALECT_TITLES.get(own or '', 'this framework')} has it as {found.instead}"
+            yield finding_of(setting, "PL103", "error", message, _instead(setting, own), why)
+        elif found.how == "misnamed":
+            written = entry.name.rpartition(".")[0].rpartition(".")[2]
+            message = f"{written} is not a class with {_last(entry.name)}"
+            yield finding_of(setting, "PL103", "error", message, _instead(setting, own), _owners(found.path))
+        elif found.how == "absent" and knob.kind == "knob":
+            where = DIALECT_TITLES.get(own or "", "this framework")
+            why = knob.notes[0] if knob.notes else f"{where} decides it by other settings"
+            message = f"{where} has no setting {_last(entry.name)}"
+            yield finding_of(setting, "PL105", "warning", message, "", why)
+        elif not knob.spellings and knob.kind == "knob" and own in _SETTABLE_NOWHERE:
+            message = f"{knob.id} is derived; no framework has it as a setting"
+            yield finding_of(setting, "PL105", "note", message, "", knob.what)
+        if knob.deprecated and own != "nemo" and setting.value is not False:
+            message = f"{knob.id} is going away"
+            yield finding_of(setting, "PL104", "warning", message, knob.deprecated, knob.what)
+
+
+def unknown_findings(entries: Sequence[Entry], settings: Sequence[Setting]) -> Iterator[Finding]:
+    """Every name that means no knob, as notes."""
+    known = {id(s.entry) for s in settings}
+    for entry in entries:
+        if id(entry) not in known and not entry.bare:
+            yield Finding(
+                code="PL100",
+                severity="note",
+                line=entry.line,
+                key=entry.name,
+                knob=None,
+                message=f"{entry.name} is not a knob of the catalogue, nor similar to one",
+                instead="",
+                why="frameworks have hundreds of settings that are not performance knobs",
+            )
+
+
+def _instead(setting: Setting, dialect: Dialect | None) -> str:
+    """The right name, with the value where it is known and the names of values have not changed."""
+    if isinstance(setting.value, Opaque):
+        return setting.meaning.instead
+    if setting.meaning.how in ("misnamed", "near") and setting.entry.form == "path":
+        return like(at_path(setting.meaning.instead, setting.value), setting.entry.name)
+    written = as_written(setting.knob.id, setting.value, dialect) or setting.meaning.instead
+    return like(written, setting.entry.name) if setting.entry.form == "path" else written
+
+
+def _dialect(setting: Setting, dialect: Dialect | None) -> Dialect | None:
+    return {"env": "env", "flag": "megatron_lm"}.get(setting.entry.form, dialect)  # type: ignore[return-value]
+
+
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
+
+
+def _owners(path: str) -> str:
+    place = path.rpartition(".")[0]
+    classes = [c for c, p in BRIDGE_CLASSES.items() if p == place and "Provider" in c]
+    if place == "PipelineOverlapCfg":
+        return "PipelineOverlapCfg has it (RingExchangeOverlapCfg and BulkOverlapCfg have parts of it)"
+    return f"{path} belongs to {', '.join(classes) or place}"
+
+
+_BYTES = re.compile(r"\b(\d+\s*)?([KMG]i?B|bytes?)\b")
+_OVERWRITING: Mapping[tuple[str, str], str] = {
+    (
+        "megatron_bridge",
+        "comm_overlap",
+    ): "comm_overlap overwrites the values of ddp, optimizer and model",
+    (
+        "megatron_bridge",
+        "mixed_precision",
+    ): "mixed_precision overwrites the values of ddp, optimizer and model",
+    ("nemo", "trainer.strategy"): "the strategy overwrites the argument of ddp, given or not",
+}
+"""(Dialect, place) whose fields replace those of the same name elsewhere, set or not."""
+_ON_ANYWAY = frozenset(
+    {"grad_reduce_in_fp32", "overlap_grad_reduce", "overlap_param_gather", "align_param_gather"}
+)
+"""What the overwriting place turns on."""
+_ALWAYS = frozenset({"trainer.strategy"})
+"""Places that are there in every job; the others where the recipe has them."""
+
+
+def value_findings(
+    settings: Sequence[Setting], dialect: Dialect | None, lines: Sequence[str], entries: Sequence[Entry]
+) -> Iterator[Finding]:
+    """What is wrong with values by themselves; `entries` are all of the file, `lines` its text."""
+    for setting in settings:
+        if setting.problem:
+            message = f"{setting.knob.id} {setting.problem}"
+            why = f"{setting.knob.title}: {allowed(setting.knob)}"
+            yield finding_of(setting, "PL201", "error", message, _rewritten(setting, dialect), why)
+        yield from _unit(setting, lines)
+    yield from _twice(settings)
+    if dialect is not None:
+        yield from _overwritten(settings, dialect, entries)
+
+
+def _unit(setting: Setting, lines: Sequence[str]) -> Iterator[Finding]:
+    if setting.knob.unit != "elements" or not 0 < setting.entry.line <= len(lines):
+        return
+    remark = re.split(r"#|<", lines[setting.entry.line - 1], maxsplit=1)
+    if len(remark) == 2 and (unit := _BYTES.search(remark[1])):
+        message = f"{setting.knob.id} counts elements, and the line speaks of {unit.group().strip()}"
+        why = "a bucket of bf16 gradients has 2 bytes per element, one of fp32 gradients 4"
+        yield finding_of(setting, "PL202", "warning", message, "", why)
+
+
+def _twice(settings: Sequence[Setting]) -> Iterator[Finding]:
+    last: dict[tuple[str, str], Setting] = {}
+    for setting in settings:
+        key = (setting.meaning.scope, setting.knob.id)
+        before = last.get(key)
+        if before is not None and before.value != setting.value and repeated(before, setting):
+            message = f"{setting.entry.name} is there twice, and line {before.entry.line} says something else"
+            yield finding_of(setting, "PL304", "warning", message, "", "the last one wins")
+        last[key] = setting
+
+
+def _overwritten(
+    settings: Sequence[Setting], dialect: Dialect, entries: Sequence[Entry]
+) -> Iterator[Finding]:
+    paths = [(placed(dialect, e.name)[0], e.raw) for e in entries if e.form == "path"]
+    inside = {p.partition(".")[0] for p, _ in paths if "." in p}
+    whole = {p.rpartition(".")[2] for p, raw in paths if raw is not None and not isinstance(raw, Opaque)}
+    places = _ALWAYS | inside | whole
+    unsharded = any(s.knob.id == "use_distributed_optimizer" and s.value is False for s in settings)
+    winners = {s.meaning.path for s in settings}
+    for setting in settings:
+        spelled = setting.knob.spelled(dialect)
+        place = spelled[0].name.rpartition(".")[0] if spelled else ""
+        written, why = setting.meaning.path, _OVERWRITING.get((dialect, place))
+        if why is None or setting.meaning.spelling is None or written == spelled[0].name:
+            continue
+        if written.rpartition(".")[0] == place or spelled[0].name in winners:
+            continue  # another name in the same place, or it is set there too
+        if setting.value is True and setting.knob.id in _ON_ANYWAY:
+            continue
+        if place == "comm_overlap" and unsharded:
+            continue  # it touches the distributed optimizer only
+        severity: Severity = "warning" if place in places else "note"
+        whether = "" if place in places else " where the recipe has one"
+        message = f"{written} is overwritten by {place}{whether}"
+        value = None if isinstance(setting.value, Opaque) else setting.value
+        instead = as_written(setting.knob.id, value, dialect) if value is not None else spelled[0].name
+        yield finding_of(setting, "PL305", severity, message, like(instead, setting.entry.name), why)
+
+
+def _rewritten(setting: Setting, dialect: Dialect | None) -> str:
+    """The value as it should be, where the problem says which."""
+    number = re.search(r"write (-?\d+)$", setting.problem)
+    if number is None:
+        return ""
+    own: Dialect | None = "megatron_lm" if setting.entry.form == "flag" else dialect
+    written = as_written(setting.knob.id, int(number.group(1)), own)
+    return like(written, setting.entry.name) if setting.entry.form == "path" else written
+
+
+_CODES: Mapping[str, tuple[str, Severity]] = {
+    "forbidden": ("PL301", "error"),
+    "ineffective": ("PL302", "warning"),
+    "inadvisable": ("PL303", "warning"),
+}
+
+_MOST_DEFAULTS = 2
+"""Named in a message; more of them say nothing."""
+
+
+def rule_findings(
+    configuration: Configuration, chosen: Mapping[str, Setting], *, resolved: bool = False
+) -> Iterator[Finding]:
+    """Constraints that the settings break; in a file that a recipe completes, also those that they break
+    unless the recipe helps. `resolved`: the file holds every setting, so nobody made those without effect."""
+    broken = violations(configuration)
+    for violation in broken:
+        if not (resolved and violation.constraint and violation.constraint.kind == "ineffective"):
+            yield _finding(violation, configuration, chosen)
+    if configuration.complete:
+        return
+    certain = {v.constraint.name for v in broken if v.constraint}
+    for constraint in CONSTRAINTS:
+        if constraint.needs_companion and constraint.name not in certain:
+            violation_ = evaluate(constraint, configuration, assume_defaults=True)
+            if violation_ is not None and constraint.subject in chosen:
+                yield _finding(violation_, configuration, chosen, note=True)
+
+
+def _finding(
+    violation: Violation, configuration: Configuration, chosen: Mapping[str, Setting], *, note: bool = False
+) -> Finding:
+    constraint = violation.constraint
+    assert constraint is not None
+    given = sorted(violation.read & chosen.keys(), key=lambda n: (n != violation.knob, n))
+    setting = chosen[given[0]] if given else next(iter(chosen.values()))
+    code, severity = _CODES[constraint.kind]
+    if constraint.kind == "inadvisable" and violation.assumed:
+        severity = "note"  # it rests on what the user did not say
+    dialect = configuration.dialect
+    others = [
+        f"{n}={_shown(chosen[n])} (line {chosen[n].entry.line})" for n in given if chosen[n] is not setting
+    ]
+    telling = [n for n in sorted(violation.assumed) if n in dict(constraint.fix)] or sorted(violation.assumed)
+    defaults = [f"{n} is not set here" for n in telling[:_MOST_DEFAULTS] if len(telling) <= _MOST_DEFAULTS]
+    message = violation.words
+    if others or defaults:
+        message += f" [{', '.join([f'{setting.knob.id}={_shown(setting)}', *others, *defaults])}]"
+    written = [as_written(name, value, dialect) for name, value in constraint.fix]
+    fix = [
+        like(text, setting.entry.name) if setting.entry.form == "path" else text for text in written if text
+    ]
+    why = {
+        "forbidden": "training is refused, or fails silently",
+        "ineffective": "the setting changes nothing",
+        "inadvisable": "it costs time or memory",
+    }[constraint.kind]
+    if note:
+        where = DIALECT_TITLES.get(dialect or "", "the framework")
+        why += f", unless the recipe says otherwise: {where}'s default leaves it off"
+    return Finding(
+        code=code,
+        severity="note" if note else severity,
+        line=setting.entry.line,
+        key=setting.entry.name,
+        knob=violation.knob,
+        message=message,
+        instead=", ".join(fix),
+        why=f"{why} ({constraint.name})",
+    )
+
+
+def _shown(setting: Setting) -> str:
+    return "?" if isinstance(setting.value, Opaque) else str(setting.value).lower()
