@@ -28,7 +28,7 @@ class Stages:
         """Why megatron-core would refuse it; empty where it would not."""
         layers = "".join(self.stages)
         if len(self.stages) % pp:
-            return f"{len(self.stages)} stages are no multiple of PP {pp}"
+            return f"{len(self.stages)} stages are not a multiple of PP {pp}"
         if not layers.startswith("E") or not layers.endswith("L"):
             return "the first layer must be the embedding (E), the last one the loss (L)"
         if layers.count("E") != 1 or layers.count("L") != 1:

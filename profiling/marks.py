@@ -117,7 +117,7 @@ def parse_group_marks(texts: Iterable[str]) -> Iterator[GroupMark]:
 def format_rank_mark(rank: int, world_size: int, device: DeviceKind) -> str:
     """`perfdoc.rank 3 world=8 device=cpu`. Raises ValueError for a rank outside the world."""
     if not 0 <= rank < world_size <= MAX_RANKS or device not in get_args(DeviceKind):
-        raise ValueError(f"rank {rank} of {world_size} on {device!r} is no rank of a run")
+        raise ValueError(f"rank {rank} of {world_size} on {device!r} is not a rank of the run")
     return f"{RANK_MARK} {rank} world={world_size} device={device}"
 
 

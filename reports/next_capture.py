@@ -20,7 +20,7 @@ def next_capture(diagnosis: Diagnosis) -> str:
     if any(w.runs_once and w.start_up is not None and not w.start_up.left_out for w in windows):
         return f"Nothing to tune in start-up. Capture steps that come later: {_later(diagnosis)}."
     if any(w.runs_once for w in windows):
-        return f"One pause tells nothing of the job. Capture several steps: {_later(diagnosis)}."
+        return f"One pause does not stand for the job. Capture several steps: {_later(diagnosis)}."
     if any(rank.host.graphs.whole_graphs for rank in diagnosis.ranks):
         return (
             "Nothing can be advised on what CUDA graphs hide. Capture again with "

@@ -68,7 +68,7 @@ def _from_file(path: Path) -> dict[str, dict[str, Any]]:
     known = {gemm for gemms in GEMMS.values() for gemm in gemms}
     for gemm, fields in found.items():
         if gemm not in known:
-            raise ValueError(f"{where}: {gemm} is no GEMM of these: {', '.join(sorted(known))}")
+            raise ValueError(f"{where}: {gemm} is not one of these GEMMs: {', '.join(sorted(known))}")
         if not isinstance(fields, dict) or fields.get("method", "bulk") not in GEMMS:
             raise ValueError(f"{where}: {gemm} wants fields, with a method of {', '.join(GEMMS)}")
     return found

@@ -57,7 +57,7 @@ def perfect_schedule(
     """Lay out a step whose stages take `forward` and `backward` for one micro-batch in one chunk: a figure a
     stage, or where its chunks differ one for each of them.
 
-    None where the schedule is not defined (interleaved, and the micro-batches are no multiple of the
+    None where the schedule is not defined (interleaved, and the micro-batches are not a multiple of the
     stages) or has more than MOST_PASSES passes.
     """
     pp = len(forward)

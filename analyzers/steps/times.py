@@ -31,7 +31,7 @@ MIN_STEPS = 3
 AGREEMENT_BAR_FRAC = 0.02
 """The analysed time of a step must be within 2 % of the logged one."""
 
-_NO_LOG = "No step log: the capture lies in no run directory."
+_NO_LOG = "No step log: the capture is not in a run directory."
 _HOW_LOG = "Train with `perfdoc run`: it logs every step, profiled or not."
 _NUMBER = re.compile(r"([0-9]{1,18})\)?$")
 

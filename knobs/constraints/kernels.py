@@ -213,7 +213,7 @@ KERNELS: tuple[Constraint, ...] = (
         subject="manual_gc",
         kind="inadvisable",
         broken=lambda v: v.on("manual_gc") and v("manual_gc_interval") == 0,
-        rule="manual_gc with an interval of 0 never collects between steps, so that host memory may grow",
+        rule="manual_gc with an interval of 0 never collects between steps, and host memory may grow",
         fix=(("manual_gc_interval", 100),),
         dialects=("megatron_bridge", "megatron_lm", "perfdoc"),
     ),
@@ -244,7 +244,7 @@ KERNELS: tuple[Constraint, ...] = (
             and v.number("sequence_packing_size") > 0
             and v.number("micro_batch_size") > 1
         ),
-        rule="packed sequences need micro_batch_size 1: use longer packs in place of a larger batch",
+        rule="packed sequences need micro_batch_size 1: use longer packs instead of a larger batch",
         fix=(("micro_batch_size", 1),),
     ),
     Constraint(

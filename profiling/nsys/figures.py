@@ -90,7 +90,7 @@ def parse_json_table(text: bytes) -> list[dict[str, str]]:
         _BARE.sub(quoted, text).decode(errors="replace"), strict=False, parse_int=str, parse_float=str
     )  # fmt: skip
     if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
-        raise ValueError("it is no list of rows")
+        raise ValueError("it is not a list of rows")
     return [{str(key): "" if value is None else str(value) for key, value in row.items()} for row in found]
 
 

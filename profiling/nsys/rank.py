@@ -51,7 +51,7 @@ def line_of_rank(arguments: Sequence[str], environment: Mapping[str, str]) -> Ra
     chosen, logs, count, *words = arguments
     rank = int(environment.get("RANK", "-1"))
     if rank < 0:
-        raise ValueError("RANK is not set: nsys_rank is to be started by torchrun")
+        raise ValueError("RANK is not set: start nsys_rank with torchrun")
     under, program = words[: int(count)], words[int(count) :]
     if chosen == "all" or rank in {int(text) for text in chosen.split(",") if text}:
         log = Path(logs) / f"rank{rank}.txt"

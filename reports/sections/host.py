@@ -95,7 +95,7 @@ def _late(ranks: Sequence[Rank], causes: Sequence[tuple[str, Total]]) -> Iterato
     part, length = figures.share(frac(total.sum_ns, window)), figures.duration(total.sum_ns)
     devices = devices_of(queued)
     if total.sum_ns < _WORTH_A_TABLE * window:
-        yield f"Not held up by the host: {devices} waited for it {part} of the time ({length})."
+        yield f"Not limited by the host: {devices} waited for it {part} of the time ({length})."
         return
     said = (
         f"Waiting for the host {part} of the time ({length}{worst_of(total)}): {devices} idled until it "

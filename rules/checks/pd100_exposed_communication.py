@@ -85,7 +85,7 @@ def evaluate(case: Case) -> Verdict:
         worst=worst_exposed(case, *left),
         verify="Run again: exposed communication in the ledger and the step time fall by the same amount.",
         false_alarm="A late rank, if ranks were not compared: then the wait is exposed, not the transfer. "
-        "Send/recv of a pipeline waits for its bubble. Broadcasts of start-up are no part of a step.",
+        "Send/recv of a pipeline waits for its bubble. Broadcasts at start-up are not part of a step.",
     )
 
 
@@ -156,7 +156,7 @@ _OVERLAPS = (
 _WAITING = "the exposed time is waiting for late ranks"
 _LATE = (
     "No overlap shortens a wait. Look at what makes ranks late: PD303 if it is one rank, PD206 if it is "
-    "the hosts' jitter, else the skew section; what the late ranks wait for themselves (PD201) holds up all."
+    "the hosts' jitter, else the skew section; what late ranks wait for themselves (PD201) delays all."
 )
 _UP_TO = "all of this exposed communication except waiting for late ranks"
 _REFINE = (

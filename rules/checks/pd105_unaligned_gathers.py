@@ -34,7 +34,7 @@ META = Meta(
     needs=(
         Need(words="interleaved pipeline stages", missing=_not_interleaved),
         several(
-            "a number of replicas that is not known to be 1",
+            "more than one replica, or an unknown number",
             summing_ranks,
             one="there is one replica, so no weights all-gather",
         ),

@@ -81,7 +81,7 @@ def evaluate(case: Case) -> Verdict:
     if wait is not None:
         evidence.append(Evidence(label="waiting for late ranks, mean over ranks", value=per_cent(wait)))
         if wait < MIN_WAIT_FRAC:
-            reason = f"{_TURNS}, but ranks hardly wait for late ranks"
+            reason = f"{_TURNS}, but ranks wait little for late ranks"
             return Verdict(state="passes", reason=reason, evidence=evidence)
     costly = slow or wait is not None or (case.on_host and beyond / host_ns >= MIN_FRAC)
     return Verdict(

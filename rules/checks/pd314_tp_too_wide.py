@@ -41,7 +41,7 @@ META = Meta(
     needs=(
         GPUS,
         several(
-            "a tensor-parallel degree that is not known to be 1",
+            "a tensor-parallel degree above 1, or unknown",
             lambda case: case.degree(TP),
             one="there is no tensor parallelism",
         ),

@@ -94,7 +94,7 @@ def _contradiction(case: Case, own: int | None, width: int | None, tp: int | Non
     if own and tp and pp and cp and world:
         each = cp * ((width or tp) * own + tp * pp)
         if width is not None and world % each:
-            return f"{world} GPUs are no multiple of cp x (encoder tp x pp + decoder tp x pp) = {each}"
+            return f"{world} GPUs are not a multiple of cp x (encoder tp x pp + decoder tp x pp) = {each}"
     return ""
 
 

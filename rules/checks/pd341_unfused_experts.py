@@ -73,7 +73,7 @@ def evaluate(case: Case) -> Verdict:
         reason=" and ".join(f"{a.knob} is off" for a in advice),
         evidence=evidence,
         advice=advice,
-        otherwise="Use the grouped and fused kernels of the framework at hand.",
+        otherwise="Use the framework's grouped and fused kernels.",
         verify="Run again: fewer kernels between the exchanges of a layer, and the experts' part falls.",
         false_alarm="A version of Transformer Engine without these kernels, or experts of unequal shapes.",
     )

@@ -45,7 +45,7 @@ def evaluate(case: Case) -> Verdict:
         remedy="" if advice else _OTHERWISE if case.configuration.values else f"{_OTHERWISE} {_GIVE}",
         otherwise=_OTHERWISE,
         gain=ceiling_of_transfer(case, "ep"),
-        verify="Run again: exposed EP communication in the ledger falls, and the step time by as much.",
+        verify="Run again: exposed EP communication in the ledger falls, and step time by the same.",
         false_alarm="Unevenly loaded experts: ranks then wait for the one with most tokens, which overlap "
         "does not change.",
     )

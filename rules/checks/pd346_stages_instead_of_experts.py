@@ -36,7 +36,7 @@ META = Meta(
     time=("pipeline.bubble",),
     needs=(
         several(
-            "a pipeline degree that is not known to be 1",
+            "a pipeline degree above 1, or unknown",
             lambda case: case.degree(PP),
             one="there is no pipeline",
         ),

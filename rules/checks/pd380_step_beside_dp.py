@@ -23,7 +23,7 @@ META = Meta(
     needs=(
         GPUS,
         several(
-            "a number of replicas that is not known to be 1",
+            "more than one replica, or an unknown number",
             lambda case: case.dp,
             one="there are no replicas of the model",
         ),

@@ -77,7 +77,7 @@ def evaluate(case: Case) -> Verdict:
         reason=f"MFU is {per_cent(mfu)}; a guide calls 20 to 30 % naive and 50 to 65 % well tuned",
         evidence=evidence,
         remedy=" ".join([*words, "The waterfall of the MFU section shows what takes most; begin there."]),
-        verify="Run again: MFU rises by as much as the step gets shorter.",
+        verify="Run again: MFU rises as the step time falls.",
         false_alarm="A small model or batch, a short sequence, a peak of another type than the GEMMs', or "
         "frozen layers: then fewer FLOPs are done than are counted, or can be.",
     )

@@ -70,7 +70,7 @@ def evaluate(case: Case) -> Verdict:
         return Verdict(
             state="fires",
             level="information",
-            reason=f"attention_backend {backend} asks for separate kernels",
+            reason=f"attention_backend {backend} selects separate kernels",
             evidence=evidence,
             advice=_fused(case),
             verify=verify,

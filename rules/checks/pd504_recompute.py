@@ -73,7 +73,7 @@ def _of_attention(case: Case, evidence: list[Evidence]) -> Verdict:
         evidence=evidence,
         advice=[advise(knob=GRANULARITY, to=None, why=why, gain=predicted(case, "without_recompute"))],
         gain=ceiling(case, again_ns, "the time of the recomputed kernels"),
-        verify="Run again: recompute in the table of parts is gone, and the peak of memory hardly moves.",
+        verify="Run again: recompute in the table of parts is gone, and peak memory changes little.",
         false_alarm="A mix of layers with fused and unfused attention.",
     )
 

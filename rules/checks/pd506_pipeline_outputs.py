@@ -20,7 +20,7 @@ META = Meta(
     sources=("seed 003",),
     topic="memory",
     needs=(
-        several("a pipeline degree that is not known to be 1", pp_of, one="there is no pipeline"),
+        several("a pipeline degree above 1, or unknown", pp_of, one="there is no pipeline"),
         applies(
             "another trainer than Megatron-LM and Megatron-Bridge",
             lambda case: case.configuration.dialect not in ("megatron_lm", "megatron_bridge"),

@@ -71,7 +71,7 @@ def evaluate(case: Case) -> Verdict:
     return Verdict(
         state="fires",
         level="information",
-        reason="memory is saved at the price of time, and no snapshot shows how much there is",
+        reason="a setting trades time for memory, and no snapshot shows how much memory is free",
         evidence=evidence,
         remedy=""
         if advice

@@ -175,7 +175,7 @@ def _ended(text: str) -> str:
 def _settings(knobs: Sequence[str]) -> str:
     """A row a knob: its name in each framework."""
     if not knobs:
-        return "## What to set\n\nNo setting; the report says what to do in words."
+        return "## What to set\n\nNo setting: the report describes what to do."
     titles = [DIALECT_TITLES[d] for d in _FRAMEWORKS]
     rows = [f"| {' | '.join(['knob', *titles])} |", "|---" * (1 + len(titles)) + "|"]
     rows += [f"| {' | '.join([f'`{knob}`', *_spelled(knob)])} |" for knob in knobs]

@@ -33,7 +33,7 @@ def bubble_grows(case: Case, now: Degrees, then: Degrees) -> float:
 
 
 PIPELINE = applies(
-    "a pipeline degree that is not known to be 1",
+    "a pipeline degree above 1, or unknown",
     lambda case: not (case.degree(PP) == 1 or case.job.facts.pp == 1),
     "there is no pipeline",
 )

@@ -56,12 +56,12 @@ def has_experts(case: Case) -> bool | None:
 
 
 NOT_DENSE = applies(
-    "a model that is not known to be dense",
+    "a model with experts, or unknown",
     lambda case: has_experts(case) is not False,
     "the model has no experts",
 )
 EXPERTS_SPREAD = applies(
-    "an expert-parallel degree that is not known to be 1",
+    "an expert-parallel degree above 1, or unknown",
     lambda case: has_experts(case) is not False and case.degree(EP) != 1,
     "there is no expert parallelism",
 )

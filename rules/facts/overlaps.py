@@ -15,7 +15,7 @@ from perfdoc.rules.facts.shapes import shapes_change
 TP_NEEDS = (GPUS, WINDOW, communication("tp"))
 """Needs of every rule about tensor-parallel communication."""
 EXPERT_RANKS = several(
-    "an expert-parallel degree that is not known to be 1",
+    "an expert-parallel degree above 1, or unknown",
     lambda case: case.degree(EP),
     one="there is no expert parallelism",
 )

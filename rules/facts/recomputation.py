@@ -43,7 +43,7 @@ def _not_measured(case: Case) -> Missing | None:
 
 
 NEEDS = (
-    applies("recomputation that is not known to be off", _may_recompute, "nothing is recomputed"),
+    applies("recomputation on, or unknown", _may_recompute, "nothing is recomputed"),
     Need(words="GPUs", missing=_on_host),
     KERNELS,
     Need(words="identified recompute kernels", missing=_not_measured),

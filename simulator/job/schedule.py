@@ -46,7 +46,7 @@ def run_schedule(
     first_extra: Sequence[float] = (),
 ) -> Window:
     """Run one step. ValueError, one line, where the schedule is not defined (interleaved, and the
-    micro-batches are no multiple of the stages) or has more than MOST_PASSES passes.
+    micro-batches are not a multiple of the stages) or has more than MOST_PASSES passes.
 
     first_extra: by stage, how much longer the first micro-batch's forward takes in each chunk: weights are
     gathered as that forward goes on.
@@ -55,7 +55,7 @@ def run_schedule(
     pp, vpp = len(forward), len(forward[0])
     if vpp > 1 and micro_batches % pp:
         raise ValueError(
-            f"{micro_batches} micro-batches are no multiple of {pp} stages, as interleaving needs"
+            f"{micro_batches} micro-batches are not a multiple of {pp} stages, as interleaving needs"
         )
     if 2 * pp * vpp * micro_batches > MOST_PASSES:
         raise ValueError(f"a step of {2 * pp * vpp * micro_batches:,} passes is too long")

@@ -54,7 +54,7 @@ def test_variables_of_torchrun_count(monkeypatch: pytest.MonkeyPatch) -> None:
         (["--nproc-per-node=0"], "--nproc-per-node 0: give a number from 1."),
         (
             ["--standalone", "seed=3"],
-            "'seed=3': is no argument of torchrun; overrides (key=value) go before --.",
+            "'seed=3': is not an argument of torchrun; overrides (key=value) go before --.",
         ),
     ],
 )

@@ -155,7 +155,7 @@ def test_a_host_that_keeps_ahead_has_a_sentence_and_no_tables() -> None:
     found = section(replace(base, ranks=[replace(base.ranks[0], host=quiet)]), "host")
     # 0.1 of 100 ms.
     assert (
-        found.sentences[0] == "Not held up by the host: the GPU waited for it 0.1 % of the time (100.000 µs)."
+        found.sentences[0] == "Not limited by the host: the GPU waited for it 0.1 % of the time (100.000 µs)."
     )
     assert found.sentences[1].startswith("Launch-queue depth: median 289")
     assert found.grids == []

@@ -139,7 +139,7 @@ BIG: Mapping[str, Value] = {**NOW, "global_batch_size": 64, "data_parallel_size"
         ({TP: 8, "overlap_p2p_comm": False}, 0.0, {PP: 2, "overlap_p2p_comm": True, VPP: 2}),
         ({TP: 8, "num_layers": 6}, 0.0, {PP: 2}),  # three layers are no two chunks
         ({TP: 8, "num_layers": 7}, 0.0, {}),
-        ({TP: 2, "num_attention_heads": 6}, 0.0, {PP: 2, VPP: 2}),  # six heads are no multiple of 4
+        ({TP: 2, "num_attention_heads": 6}, 0.0, {PP: 2, VPP: 2}),  # six heads are not a multiple of 4
         ({"data_parallel_size": 3}, 0.9, {}),  # no rank can be taken
     ],
 )

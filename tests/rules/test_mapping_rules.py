@@ -154,7 +154,7 @@ def test_pd312(tp2: Case) -> None:
         ("NVIDIA H100 80GB HBM3", 8, None, "passes", {}),
         ("NVIDIA H100 80GB HBM3", 16, None, "fires", {TP: 8, PP: 2}),
         ("NVIDIA H100 80GB HBM3", 8, 4, "fires", {TP: 4, PP: 2}),
-        ("NVIDIA GB200", 16, 4, "fires", {TP: 8, PP: 2}),  # 72 is no multiple of 16
+        ("NVIDIA GB200", 16, 4, "fires", {TP: 8, PP: 2}),  # 72 is not a multiple of 16
         ("NVIDIA GB200", 8, 4, "passes", {}),
         ("NVIDIA L40S", 2, None, "fires", {SP: False, TP: 1, PP: 2}),
         ("NVIDIA H100 PCIe", 8, None, "skipped", {}),  # bridges: nobody knows

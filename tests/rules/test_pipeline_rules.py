@@ -161,7 +161,7 @@ def test_pd301_advises_chunks_by_the_formula_where_nothing_was_replayed(even: Ca
     chunks = {"virtual_pipeline_model_parallel_size": 2}
     for changes, replayed, advised in (
         ({}, None, True),
-        ({"num_layers": 36}, None, False),  # 36 are no multiple of 8
+        ({"num_layers": 36}, None, False),  # 36 are not a multiple of 8
         ({"virtual_pipeline_model_parallel_size": 2}, None, False),
         ({}, (0.0, 0.0, 0.1), False),
     ):

@@ -33,7 +33,7 @@ def load_pickle(file: BinaryIO, sink: Sink) -> object:
     machine = Machine(file, sink)
     machine.refill(2)
     if machine.end < 2 or machine.window[0] != 0x80 or not 2 <= machine.window[1] <= 5:
-        raise SnapshotProblem("is no pickle of protocol 2 to 5")
+        raise SnapshotProblem("is not a pickle of protocol 2 to 5")
     stack, handlers, follow = machine.stack, _HANDLERS, sink.follow
     while True:
         if machine.end - machine.at < MARGIN_BYTES and not machine.whole:

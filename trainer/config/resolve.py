@@ -216,7 +216,7 @@ def _dotted(key: str, where: str) -> str:
         raise ValueError(f"{where}: unknown key {key}; did you mean {KEYS[name]}.{name}?")
     known = name if name in REFUSED else name_here(name)
     if why := why_refused(known or name):
-        raise ValueError(f"{where}: {key} is no setting of this trainer: {why}")
+        raise ValueError(f"{where}: {key} is not a setting of this trainer: {why}")
     if known in KEYS:
         raise ValueError(f"{where}: {key} is {KEYS[known]}.{known} here")
     candidates = _all_keys() if separator else list(KEYS)

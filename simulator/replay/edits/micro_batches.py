@@ -178,7 +178,7 @@ def tensor_instead_of_data() -> Edit:
         return with_durations(made, duration)
 
     return Edit(
-        name="tensor parallelism in place of data parallelism",
+        name="tensor parallelism instead of data parallelism",
         apply=apply,
         uncertainty_frac=_WIDTH_UNCERTAINTY_FRAC,
         leaves=("exposed_comm", "compute", "idle"),

@@ -37,7 +37,7 @@ def verify(
     ] = None,
     apply: Annotated[
         str | None,
-        typer.Option("--apply", help="Rules whose advice is to be followed: PD203 or PD203,PD202."),
+        typer.Option("--apply", help="Rules whose advice to apply: PD203 or PD203,PD202."),
     ] = None,
     knob: Annotated[
         list[str] | None, typer.Option(help="Only this advised setting; may be repeated.")
@@ -78,7 +78,7 @@ def verify(
     try:
         if after is None:
             if apply is None:
-                raise ValueError("say which rule's advice to follow: --apply PD203 (or give AFTER).")
+                raise ValueError("name the rule whose advice to apply: --apply PD203 (or give AFTER).")
             if rule or before_config or after_config:
                 raise ValueError("--rule, --before-config and --after-config go with AFTER.")
             record = _rerun(run, apply, knob or [], repeats, steps, statistic, output, note, force, debug)

@@ -53,7 +53,7 @@ def read_baselines(folder: Path) -> dict[Path, Baseline]:
     if not folder.exists():
         return {}
     if not folder.is_dir():
-        raise TraceError(folder, "is no folder of baselines.", "Give the folder that holds the file.")
+        raise TraceError(folder, "is not a folder of baselines.", "Give the folder that holds the file.")
     found: dict[Path, Baseline] = {}
     holders: dict[str, Path] = {}
     for path in sorted(folder.glob("*.json")):

@@ -67,7 +67,7 @@ def read_torchrun(words: Sequence[str]) -> TorchrunArguments:
     given = parser.parse_args([*words, "program"])
     if given.training_script != "program":
         raise TorchrunError(
-            f"{given.training_script!r}: is no argument of torchrun; overrides (key=value) go before --."
+            f"{given.training_script!r}: is not an argument of torchrun; overrides (key=value) go before --."
         )
     counted = given.nproc_per_node in ("auto", "gpu", "cpu", "xpu")
     # Its default, 1, cannot tell an argument that was given from one that was not.

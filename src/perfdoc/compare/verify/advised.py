@@ -72,7 +72,7 @@ def advised(
         found.append(prediction_of(rule, changes))
     if left_out and (not changes or set(left_out) & set(knobs)):
         raise VerifyError(
-            f"{left_out[0]}: changes how much a step does, so that its time says nothing. Compare tokens per "
+            f"{left_out[0]}: changes the work of a step: step times do not compare. Compare tokens per "
             "second of two runs instead."
         )
     if missing := sorted(set(knobs) - set(changes)):

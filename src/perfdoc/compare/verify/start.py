@@ -106,9 +106,7 @@ def arms_of(manifest: Manifest, changes: Mapping[str, Value], *, steps: int) -> 
             "both by hand, then: perfdoc verify BEFORE AFTER"
         )
     if not 1 <= manifest.layout.world_size <= MAX_RANKS:
-        raise VerifyError(
-            f"run.json speaks of {manifest.layout.world_size} ranks: verify starts {MAX_RANKS}."
-        )
+        raise VerifyError(f"run.json names {manifest.layout.world_size} ranks: verify starts {MAX_RANKS}.")
     own = {name: setting.value for name, setting in manifest.config.items()}
     if not own:
         raise VerifyError("run.json of the run holds no configuration: there is nothing to run again.")
@@ -116,7 +114,7 @@ def arms_of(manifest: Manifest, changes: Mapping[str, Value], *, steps: int) -> 
         raise VerifyError(f"{foreign[0]}: this version of the trainer has no such setting. Run again first.")
     if unknown := sorted(set(changes) - set(KEYS)):
         raise VerifyError(
-            f"{unknown[0]}: is no setting of perfdoc's trainer, so it cannot be tried with it. Leave it out "
+            f"{unknown[0]}: is not a setting of perfdoc's trainer, which cannot try it. Leave it out "
             "with --knob, or change your own job and: perfdoc verify BEFORE AFTER"
         )
     warmup = own.get("lr_warmup_iters")
