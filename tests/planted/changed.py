@@ -35,7 +35,7 @@ def with_size(spec: JobSpec, times: float) -> JobSpec:
         spec,
         micro_batches=round(spec.micro_batches / times),
         compute_factor=spec.compute_factor * times,
-        transfer_factor=spec.transfer_factor * times,
+        size_factor=spec.size_factor * times,
         pp_transfer_ns=round(spec.pp_transfer_ns * times),
     )
 
@@ -50,7 +50,7 @@ def with_tensor(spec: JobSpec, tp: int) -> JobSpec:
         dp=dp,
         micro_batches=spec.micro_batches * spec.dp // dp,
         compute_factor=spec.compute_factor * spec.tp / tp,
-        transfer_factor=spec.transfer_factor * _moved(tp) / _moved(spec.tp),
+        size_factor=spec.size_factor * _moved(tp) / _moved(spec.tp),
         dp_factor=spec.dp_factor * held * _moved(dp * spec.cp) / _moved(spec.dp * spec.cp),
     )
 

@@ -48,7 +48,9 @@ class JobSpec:
     compute_factor: float = 1.0
     """Of every kernel inside a pass that computes, output_ns included."""
     transfer_factor: float = 1.0
-    """Of every collective inside a pass."""
+    """Of every collective inside a pass, all of it."""
+    size_factor: float = 1.0
+    """Of what it takes beyond COLLECTIVE_LATENCY_NS."""
     dp_factor: float = 1.0
     """Of every collective over dp outside of passes."""
     slow_port: tuple[int, float] | None = None
@@ -133,6 +135,9 @@ class JobSpec:
         """The clock of a rank's file."""
         return self.clocks[rank] if self.clocks else Clock()
 
+
+COLLECTIVE_LATENCY_NS = 21_001
+"""A collective of next to nothing."""
 
 KINDS: Mapping[str, JobSpec] = MappingProxyType(
     {

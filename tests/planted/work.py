@@ -8,6 +8,7 @@ from perfdoc.simulator.captures.device import DEFAULT_STREAM
 from tests.planted.engine import Join, Request
 from tests.planted.rank import GEMM, LATENCY_NS, NORM, LaidPass, RankLane
 from tests.planted.schedule import Pass
+from tests.planted.spec import COLLECTIVE_LATENCY_NS
 
 MIB = 2**20
 BUCKET_NS = 230_003
@@ -49,11 +50,11 @@ class RankWork:
             duration = spec.forward_ns + (spec.stage_extra_ns[lane.place.stage] if spec.stage_extra_ns else 0)
         if lane.place.stage == spec.pp - 1 and what.chunk == spec.vpp - 1:
             duration += spec.output_ns[0 if what.forward else 1]
-        duration = spec.computes(duration)
         if what.forward:
             for late in spec.lates:
                 if late.rank == lane.rank and late.hits(step):
                     duration += late.extra_ns
+        duration = spec.computes(duration)
         if what == Pass(forward=False, micro_batch=0, chunk=0):
             gc = spec.gc
             if gc is not None and gc.rank == lane.rank and gc.hits(step):
@@ -120,7 +121,7 @@ class RankWork:
         if sharded:
             yield from self.collective("dp", "reduce_scatter", 48 * MIB, 410_009)
         if "other" in self.lane.groups:
-            yield from self.collective("other", "all_reduce", 4, 21_001)
+            yield from self.collective("other", "all_reduce", 4, COLLECTIVE_LATENCY_NS)
         update = [(ADAM, 90_001 + 311 * i) for i in range(4)]
         if sharded:
             yield from self.collective("dp", "all_gather", 24 * MIB, 300_007, update)
@@ -138,8 +139,12 @@ class RankWork:
     ) -> Laying:
         """A collective over a group with kernels beside it; compute goes on when both are done."""
         lane, group = self.lane, self.lane.groups[dimension]
-        factor = self.spec.dp_factor if dimension in ("dp", "other") else self.spec.transfer_factor
-        transfer_ns = self.spec.slowed(transfer_ns * factor, group.ranks)
+        if dimension in ("dp", "other"):
+            took = transfer_ns * self.spec.dp_factor
+        else:
+            sized = (transfer_ns - COLLECTIVE_LATENCY_NS) * self.spec.size_factor
+            took = (COLLECTIVE_LATENCY_NS + sized) * self.spec.transfer_factor
+        transfer_ns = self.spec.slowed(took, group.ranks)
         kernel, call = _KERNELS[operation]
         lane.order_streams(DEFAULT_STREAM, group.stream)
         me = group.ranks.index(lane.rank)
